@@ -1,0 +1,1 @@
+"""The front doors: bytes to commands and back, nothing else."""

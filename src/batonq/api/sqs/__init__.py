@@ -1,0 +1,1 @@
+"""The SQS API, in AWS JSON 1.0 and in query/XML."""

@@ -1,0 +1,162 @@
+"""What can be asked of a shard, and what it answers. Plain values; the shard itself is in `shard.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+@dataclass(slots=True)
+class Send:
+    """One message to be sent. Text fields are `str`, empty when absent; times are milliseconds."""
+
+    body: bytes
+    body_md5: bytes  # 16 bytes, over the body
+    attributes: bytes = b""  # see payload.py: the digest's own encoding, sorted by name
+    sender: str = ""
+    group: str = ""
+    dedup_id: str = ""  # already chosen: explicit, or SHA-256 of the body on a queue with content-based dedup
+    strict_content: bool = False  # the same dedup id with other content is a conflict, not a duplicate
+    trace: str = ""
+    priority: int = 0
+    delay_ms: int | None = None  # None: the queue's
+    ttl_ms: int | None = None  # None: the queue's retention
+    max_receives: int = 0  # 0: the queue's
+
+
+class Accepted(NamedTuple):
+    """A send that was taken. A duplicate names the first message's id."""
+
+    sequence: int
+    message_id: str
+    duplicate: bool
+
+
+class Claim(NamedTuple):
+    """A receipt, opened and checked by node/: which message, under which lease."""
+
+    slot: int
+    sequence: int
+    epoch: int
+
+
+class Nack(NamedTuple):
+    claim: Claim
+    delay_ms: int = 0
+    reason: str = ""  # at most 500 characters
+    error_class: str = ""  # at most 100 characters
+    dead_letter: bool = False
+
+
+class Lease(NamedTuple):
+    """One message handed to one holder. The payload is in the log at `position`, `offset`, `length`."""
+
+    slot: int
+    sequence: int
+    epoch: int
+    receive_count: int
+    deadline_ms: int
+    sent_ms: int
+    first_received_ms: int
+    priority: int
+    position: int
+    offset: int
+    length: int
+    overlay: int  # position of a record whose variable part lies over the payload (lineage); 0 for none
+
+
+class MessageView(NamedTuple):
+    """A message as peek shows it."""
+
+    slot: int
+    sequence: int
+    state: int
+    until_ms: int
+    epoch: int
+    receive_count: int
+    sent_ms: int
+    first_received_ms: int
+    expires_ms: int
+    priority: int
+    position: int
+    offset: int
+    length: int
+    overlay: int
+    holder: str
+    error_class: str
+    reason: str
+
+
+class Counters(NamedTuple):
+    """A queue's numbers, exact at a position of the log."""
+
+    visible: int
+    in_flight: int
+    delayed: int
+    owed: int
+    dead: int
+    bytes: int
+    oldest_sent_ms: int  # of the oldest message that is not deleted; 0 when there is none
+    sent: int
+    received: int
+    deleted: int
+    returned: int
+    expired_leases: int
+    expired_messages: int
+    dead_lettered: int
+    arrived: int
+    stale_deletes: int
+    late_deletes: int
+    duplicates: int
+
+
+@dataclass(slots=True)
+class Job:
+    """A move task (redrive), kept in the source shard's log."""
+
+    id: str
+    source: int  # queue number
+    destination: int  # queue number; 0: each message to the queue that it came from
+    destination_shard: int
+    rate_per_s: int
+    state: str  # RUNNING, COMPLETED, CANCELLING, CANCELLED, FAILED
+    started_ms: int
+    to_move: int
+    moved: int = 0
+    failure: str = ""
+    through_sequence: int = 0  # messages up to this one are moved
+    destination_arn: str = ""  # as the user gave it; opaque here
+
+
+class Alarm(NamedTuple):
+    """Something an operator should know. `key` names the condition, so that it is raised once."""
+
+    key: str
+    queue: int
+    text: str
+
+
+class Entry(NamedTuple):
+    """One committed channel entry on its way to another shard. The host adds payload and overlay from the log."""
+
+    destination_shard: int
+    number: int
+    destination_queue: int
+    reason: int
+    slot: int
+    sequence: int
+
+
+@dataclass(slots=True)
+class Arrival:
+    """One channel entry as the destination sees it: all that is needed to write `Arrived`."""
+
+    source_shard: int
+    number: int
+    queue: int
+    reason: int
+    priority: int
+    sent_ms: int
+    receive_count: int
+    payload: bytes  # with the lineage merged in
+    group: str

@@ -1,0 +1,186 @@
+"""A message's payload as it lies in the log, its attributes' encoding, and the lineage laid over it.
+
+Payload:   header (version, lengths, MD5 of the body, sent time), then sender, group, dedup id, trace, lineage (JSON),
+           attributes, body.
+Attributes: the very encoding that MD5OfMessageAttributes digests: for each attribute, sorted by name, the length
+           (4 bytes, big-endian) and UTF-8 of the name and of the data type, one byte (1 text, 2 binary), then the
+           length and bytes of the value. The digest is therefore the MD5 of these bytes.
+Lineage:   where a dead letter came from. It travels through the dead-letter queue and a redrive.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from dataclasses import asdict, dataclass, fields
+from typing import Any, NamedTuple
+
+from batonq.core.commands import Send
+
+PAYLOAD_VERSION = 1
+_HEADER = struct.Struct("<BxHHHHI16sQI")
+_HEADER_BYTES = _HEADER.size
+_LENGTH = struct.Struct(">I")
+
+
+class Payload(NamedTuple):
+    sent_ms: int
+    sender: str
+    group: str
+    dedup_id: str
+    trace: str
+    lineage: bytes  # JSON, or empty
+    attributes: bytes
+    body: bytes
+    body_md5: bytes
+
+
+@dataclass(slots=True, frozen=True)
+class Lineage:
+    """What a dead letter keeps of its past. Times are milliseconds; 0 and empty mean unknown."""
+
+    message_id: str = ""  # shown instead of the id made from shard and sequence; empty: its own
+    source_queue: int = 0  # the queue it was last dead-lettered from
+    source_shard: int = 0
+    first_queue: int = 0
+    first_id: str = ""
+    first_failure_ms: int = 0
+    last_failure_ms: int = 0
+    attempts: int = 0
+    error_class: str = ""
+    reason: str = ""
+    trace: str = ""
+    dedup_id: str = ""  # replaces the payload's
+    sent_ms: int = 0  # replaces the payload's
+    moved_ms: int = 0
+
+    def encode(self) -> bytes:
+        defaults = Lineage()
+        kept = {key: value for key, value in asdict(self).items() if value != getattr(defaults, key)}
+        return json.dumps(kept, separators=(",", ":"), sort_keys=True).encode()
+
+    @classmethod
+    def decode(cls, data: bytes) -> Lineage:
+        if not data:
+            return cls()
+        known = {field.name for field in fields(cls)}
+        return cls(**{key: value for key, value in json.loads(data).items() if key in known})
+
+
+def encode(send: Send, sent_ms: int) -> bytes:
+    sender = send.sender.encode()
+    group = send.group.encode()
+    dedup_id = send.dedup_id.encode()
+    trace = send.trace.encode()
+    header = _HEADER.pack(
+        PAYLOAD_VERSION,
+        len(sender),
+        len(group),
+        len(dedup_id),
+        len(trace),
+        0,
+        send.body_md5,
+        sent_ms,
+        len(send.attributes),
+    )
+    return b"".join((header, sender, group, dedup_id, trace, send.attributes, send.body))
+
+
+def encode_payload(payload: Payload) -> bytes:
+    sender = payload.sender.encode()
+    group = payload.group.encode()
+    dedup_id = payload.dedup_id.encode()
+    trace = payload.trace.encode()
+    header = _HEADER.pack(
+        PAYLOAD_VERSION,
+        len(sender),
+        len(group),
+        len(dedup_id),
+        len(trace),
+        len(payload.lineage),
+        payload.body_md5,
+        payload.sent_ms,
+        len(payload.attributes),
+    )
+    parts = (header, sender, group, dedup_id, trace, payload.lineage, payload.attributes, payload.body)
+    return b"".join(parts)
+
+
+def decode(data: bytes) -> Payload:
+    _, sender_n, group_n, dedup_n, trace_n, lineage_n, md5, sent_ms, attributes_n = _HEADER.unpack_from(data)
+    at = _HEADER_BYTES
+    sender = group = dedup_id = trace = ""
+    lineage = b""
+    if sender_n:
+        sender = data[at : at + sender_n].decode()
+        at += sender_n
+    if group_n:
+        group = data[at : at + group_n].decode()
+        at += group_n
+    if dedup_n:
+        dedup_id = data[at : at + dedup_n].decode()
+        at += dedup_n
+    if trace_n:
+        trace = data[at : at + trace_n].decode()
+        at += trace_n
+    if lineage_n:
+        lineage = data[at : at + lineage_n]
+        at += lineage_n
+    attributes = data[at : at + attributes_n]
+    return Payload(sent_ms, sender, group, dedup_id, trace, lineage, attributes, data[at + attributes_n :], md5)
+
+
+def with_lineage(payload: Payload, lineage: Lineage) -> Payload:
+    """The payload as a consumer should see it once `lineage` lies over it."""
+    changes: dict[str, Any] = {"lineage": lineage.encode()}
+    if lineage.dedup_id:
+        changes["dedup_id"] = lineage.dedup_id
+    if lineage.sent_ms:
+        changes["sent_ms"] = lineage.sent_ms
+    return payload._replace(**changes)
+
+
+class Attribute(NamedTuple):
+    name: str
+    data_type: str
+    value: bytes
+    binary: bool
+
+
+def encode_attribute(name: str, data_type: str, value: bytes, binary: bool) -> bytes:
+    raw_name = name.encode()
+    raw_type = data_type.encode()
+    pack = _LENGTH.pack
+    return b"".join(
+        (
+            pack(len(raw_name)),
+            raw_name,
+            pack(len(raw_type)),
+            raw_type,
+            b"\x02" if binary else b"\x01",
+            pack(len(value)),
+            value,
+        )
+    )
+
+
+def encode_attributes(attributes: list[Attribute]) -> bytes:
+    return b"".join(encode_attribute(*attribute) for attribute in sorted(attributes))
+
+
+def decode_attributes(data: bytes) -> list[Attribute]:
+    result = []
+    at = 0
+    unpack = _LENGTH.unpack_from
+    while at < len(data):
+        length = unpack(data, at)[0]
+        name = data[at + 4 : at + 4 + length].decode()
+        at += 4 + length
+        length = unpack(data, at)[0]
+        data_type = data[at + 4 : at + 4 + length].decode()
+        at += 4 + length
+        binary = data[at] == 2
+        length = unpack(data, at + 1)[0]
+        result.append(Attribute(name, data_type, data[at + 5 : at + 5 + length], binary))
+        at += 5 + length
+    return result

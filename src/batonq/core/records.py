@@ -1,0 +1,131 @@
+"""What a log says: record types, the eight words of a row, and the words for reasons.
+
+A record is one outcome. It is a row of eight unsigned 64-bit words and, for some types, a variable part:
+
+    w0  type (8) | flags (8) | priority (8) | reason (8) | queue number (32), lowest bits first
+    w1  sequence of the message
+    w2  time, milliseconds since the Unix epoch, of the shard's clock
+    w3  until: visible-at, deadline or expiry, milliseconds
+    w4  lease epoch (32) | receive count (32), lowest bits first
+    w5  position of the message's previous record (0 for none)
+    w6  variable offset (32) | variable length (32), lowest bits first; the offset is from the start of the
+        frame's variable section
+    w7  slot (32) | auxiliary (32), lowest bits first
+
+`Sent` has no previous record and no lease, so its w4 is the hash of its group (0: none) and its w5 the hash of its
+deduplication key (0: none). Other departures are listed beside the type. A position is `frame number << 16 | row`.
+
+FORMAT_VERSION is raised when a type or a word changes its meaning; a reader refuses a version that it does not know,
+and old readers are kept (see docs/reference/log-format.md).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, IntFlag
+
+FORMAT_VERSION = 1
+ROW_WORDS = 8
+ROW_BYTES = 64
+FRAME_ROWS_MAX = 0xFFFF
+NO_SLOT = 0xFFFFFFFF
+
+
+class Type(IntEnum):
+    """A shard's record types, then the catalog's (from 64)."""
+
+    EPOCH = 1  # w1 ownership epoch, w3 time base, w4 lease grace ms, w7 format version
+    BASE = 2  # var: the state that must survive the dropped front; w1 next sequence
+    SENT = 3  # var: payload
+    EDITED = 4  # var: payload
+    LEASED = 5  # w3 deadline; var: holder and attempt id, shared by the rows of one receive
+    EXTENDED = 6  # w3 deadline
+    RETURNED = 7  # reason; w3 visible-at; var: error class and text
+    DELETED = 8  # reason
+    CARRIED = 9  # var: payload; a whole message copied forward
+    PUBLISHED = 10
+    OWED = 11  # reason; w3 destination shard (16) | channel number (48); aux: destination queue; var: lineage
+    ARRIVED = 12  # reason; w3 visible-at; w5 source's previous position when within the shard; var: payload or lineage
+    SETTLED = 13  # reason (accepted or refusal); w3 destination shard (16) | channel number (48)
+    POLICY_SET = 14  # var: the policy; w1 catalog version
+    QUEUE_PURGED = 15  # w1 first sequence that survives
+    QUEUE_CLOSED = 16  # w1 catalog version
+    SLOT_SEALED = 17
+    SLOT_OPENED = 18
+    GROUP_DRAINED = 19
+    JOB_SET = 20  # var: the job
+    SCHEDULE_SET = 21
+    SCHEDULE_FIRED = 22
+    READER_GROUP_SET = 23
+    READER_COMMITTED = 24
+    REQUESTED = 25  # one SDK request: w1 first sequence, w3 expiry, w4 count of messages, w5 hash of the invocation
+    EXPIRED_KEY = 26  # reserved
+
+    CATALOG_SET = 64  # var: kind, key, value as JSON; value null removes
+    CATALOG_BASE = 65  # var: the whole catalog
+
+
+class Flag(IntFlag):
+    """Flags of a row (w0, bits 8 to 15)."""
+
+    DEDUPLICATED = 1  # a dedup entry was made for this message
+    DEDUP_LIVES = 2  # ... for as long as the message lives
+    FIFO = 4
+    LATE = 8  # a delete after its lease ran out, by the last holder
+    UNCHARGED = 16  # this return does not count as an attempt
+    FOREIGN = 32  # the message brought its id from elsewhere
+    OVERLAY = 64  # var is a lineage over the payload at the source's position, not a payload of its own
+    REFUSED = 128  # Arrived: not accepted, only the number was used up
+
+
+class Reason(IntEnum):
+    """Why: of a return, an end, a move."""
+
+    NONE = 0
+    # Returned
+    NACK = 1
+    EXPIRED = 2  # the lease ran out
+    RELEASED = 3  # visibility changed to zero
+    UNDELIVERABLE = 4  # owed and refused, back at its source
+    OUTAGE = 5
+    # Deleted
+    ACK = 10
+    LATE_ACK = 11
+    RETENTION = 12
+    CANCELLED = 13
+    PURGED = 14
+    QUEUE_GONE = 15
+    # Owed, Arrived
+    DEAD_LETTER = 20
+    REDRIVE = 21
+    FANOUT = 22
+    REPLAY = 23
+    EXPIRY_DEAD_LETTER = 24  # expired, and its policy says: to the dead letters
+    # Settled, Arrived refused
+    ACCEPTED = 30
+    REFUSED_NO_QUEUE = 31
+    REFUSED_FULL = 32
+    REFUSED_TYPE = 33
+
+
+class State(IntEnum):
+    """Delivery state of one message. FREE is an unused slot."""
+
+    FREE = 0
+    DELAYED = 1
+    VISIBLE = 2
+    IN_FLIGHT = 3
+    OWED = 4
+    DEAD = 5  # used up its receives and has no dead-letter queue: kept, not delivered
+    DELETED = 6  # never stored: it is what the lifecycle table calls the end
+
+
+def position(frame_number: int, row: int) -> int:
+    return frame_number << 16 | row
+
+
+def split_position(position_: int) -> tuple[int, int]:
+    return position_ >> 16, position_ & 0xFFFF
+
+
+def word0(type_: int, flags: int, priority: int, reason: int, queue: int) -> int:
+    return type_ | flags << 8 | priority << 16 | reason << 24 | queue << 32

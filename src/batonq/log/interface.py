@@ -1,0 +1,112 @@
+"""The log: what every implementation does, who owns each buffer, and which error means what.
+
+A log is a sequence of frames numbered 1, 2, 3… without a gap. One owner appends, under an ownership epoch; anyone may
+read. Appending is by callback, so that an implementation may commit inline (files), on a thread, or over a network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import Protocol
+
+from batonq.log.frames import Frame
+
+Done = Callable[[BaseException | None], None]
+
+
+class Room(Enum):
+    """How much a log can still take."""
+
+    PLENTY = "plenty"
+    RESERVE = "reserve"  # only what shrinks the queue (deletes, returns, settles) should be appended now
+    NONE = "none"
+
+
+class Log(Protocol):
+    @property
+    def shard(self) -> int:
+        """The shard (or 65535 for the catalog) whose log this is."""
+
+    @property
+    def first(self) -> int:
+        """The number of the first retained frame (equal to `next` when the log is empty)."""
+
+    @property
+    def next(self) -> int:
+        """The number that the next appended frame gets."""
+
+    @property
+    def tail_digest(self) -> bytes:
+        """The digest of the last frame, that the next one names; sixteen zero bytes in an empty log."""
+
+    def append(self, frame: Frame, done: Done) -> None:
+        """Append one frame; call `done(None)` once it is committed, `done(error)` if it never will be.
+
+        At most one append is under way: a second call before `done` is a programming error (AssertionError).
+        `frame.number` must be `next` and `frame.previous_digest` the tail digest. `done` may run before `append` returns. The log
+        keeps references to the frame's buffers; the caller must not change them. After `done(error)` the log takes
+        nothing more: reopen it. `Fenced` means that another owner has it.
+        """
+
+    def frames(self, start: int, stop: int | None = None) -> Iterator[Frame]:
+        """Committed frames from `start` up to `stop` (exclusive; default: the end at the time of the call).
+
+        Raises LogGap when `start` is before `first`, LogCorrupt when what is stored does not check. The frames are
+        the caller's to keep.
+        """
+
+    def read_variable(self, position: int, offset: int, length: int) -> bytes:
+        """`length` bytes at `offset` of the variable section of the frame that `position` names (row is ignored).
+
+        Only for committed frames. Raises LogGap when it is no longer retained.
+        """
+
+    def frame(self, number: int) -> Frame:
+        """One committed frame. Raises LogGap or LogCorrupt."""
+
+    def room(self) -> Room:
+        """How much can still be appended; cheap enough to ask for every request."""
+
+    def bytes_retained(self) -> int:
+        """Size of the retained log in bytes."""
+
+    def droppable(self, before: int) -> int:
+        """The largest frame number F <= before such that dropping all frames below F frees whole segments."""
+
+    def segments(self) -> list[SegmentInfo]:
+        """The retained segments, oldest first (the last one is being written)."""
+
+    def drop_front(self, before: int) -> None:
+        """Forget frames below `before` (whole segments only; others stay). The caller has carried what lives in them."""
+
+    def tick(self) -> None:
+        """Housekeeping that must not be on the append path: pre-write the next segment. Called when idle or once a second."""
+
+    def close(self) -> None:
+        """Stop; flushes nothing that was not committed already."""
+
+
+class SegmentInfo(Protocol):
+    @property
+    def first(self) -> int: ...
+    @property
+    def stop(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def first_time_ms(self) -> int: ...
+    @property
+    def last_time_ms(self) -> int: ...
+    @property
+    def sealed(self) -> bool: ...
+
+
+class Ownership(Protocol):
+    """Who may append to a shard's log. Liveness only: safety is the log's, by epoch and frame number."""
+
+    def acquire(self, shard: int) -> int:
+        """Become the owner; returns an epoch above every one given before. Raises OwnershipHeld, naming the holder."""
+
+    def release(self, shard: int) -> None:
+        """Give it up."""
