@@ -1,0 +1,86 @@
+# Everything a developer does, from a clean clone. Needs Python 3.11 or newer and make; no root.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+
+VENV := .venv
+BIN := $(VENV)/bin
+# The first interpreter that is new enough; `make PYTHON=... setup` takes another.
+PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3 python; do \
+	if "$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo "$$name"; break; fi; done)
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+# Nothing outside of the hashed files is taken, whatever else the user's pip is told to look at.
+INSTALL := $(PIP) install --quiet --require-hashes
+SOURCES := src tests $(wildcard bench tools)
+ARGS ?=
+
+.PHONY: help setup run test test-fast lint types contracts format bench sim docs lock clean
+
+help: ## Show what can be made
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
+
+$(VENV)/python.stamp:
+	@if [ -z "$(PYTHON)" ]; then \
+		echo "Baton needs Python 3.11 or newer, and none is on the PATH (found: $$(python3 --version 2>&1 || echo none))." >&2; \
+		echo "Install one, or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; fi
+	@echo "Creating $(VENV) with $$($(PYTHON) --version)"
+	@$(PYTHON) -m venv $(VENV) || { \
+		echo "Python's venv module does not work; on Debian and Ubuntu it comes with the package python3-venv." >&2; exit 1; }
+	@touch $@
+
+$(VENV)/server.stamp: requirements/server.txt pyproject.toml $(VENV)/python.stamp
+	@echo "Installing what the server needs"
+	@$(INSTALL) -r requirements/server.txt
+	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(VENV)/dev.stamp: requirements/dev.txt requirements/legacy-botocore.txt $(VENV)/server.stamp
+	@echo "Installing what the tests need"
+	@$(INSTALL) -r requirements/dev.txt
+	@rm -rf $(VENV)/legacy-botocore
+	@$(INSTALL) --no-deps --target $(VENV)/legacy-botocore -r requirements/legacy-botocore.txt
+	@touch $@
+
+setup: $(VENV)/dev.stamp ## Install everything into .venv, by hash
+	@echo "Ready: $(BIN)/baton"
+
+run: $(VENV)/server.stamp ## Start a server here (ARGS="--port 9999" adds to the command)
+	@exec $(BIN)/baton serve $(ARGS)
+
+test: $(VENV)/dev.stamp ## Lint, types, import contracts and every test
+	@$(BIN)/python tools/check.py all
+
+test-fast: $(VENV)/dev.stamp ## Lint, types and the suites that take seconds
+	@$(BIN)/python tools/check.py fast
+
+lint: $(VENV)/dev.stamp ## Lint, format check, types, import contracts
+	@$(BIN)/python tools/check.py lint
+
+format: $(VENV)/dev.stamp ## Format the code and mend what can be mended
+	@$(BIN)/ruff check --quiet --fix $(SOURCES) || true
+	@$(BIN)/ruff format $(SOURCES)
+
+bench: $(VENV)/dev.stamp ## Run the benchmarks (ARGS are passed on)
+	@$(BIN)/python -m bench $(ARGS)
+
+sim: $(VENV)/dev.stamp ## Replay one simulation: make sim SEED=7
+	@$(BIN)/python -m batonq.sim --seed $(or $(SEED),1) $(ARGS)
+
+docs: $(VENV)/dev.stamp ## Rewrite the generated reference pages and check all pages
+	@$(BIN)/python tools/make_docs.py
+	@$(BIN)/python -m pytest -q tests/docs
+
+COMPILE := .venv-lock/bin/pip-compile --quiet --generate-hashes --allow-unsafe --strip-extras --no-annotate --no-header \
+	--no-emit-index-url --no-emit-trusted-host --no-emit-find-links --no-emit-options
+
+lock: ## Write requirements/*.txt anew from requirements/*.in (ARGS=--upgrade takes newer versions)
+	@test -n "$(PYTHON)"
+	@test -x .venv-lock/bin/pip-compile || { $(PYTHON) -m venv .venv-lock && \
+		.venv-lock/bin/python -m pip install --quiet --require-hashes -r requirements/lock.txt; }
+	@for name in server dev legacy-botocore lock; do $(COMPILE) $(ARGS) -o requirements/$$name.txt requirements/$$name.in; done
+	@! grep -nE '://|^-|[ =]/' requirements/*.txt
+
+clean: ## Remove the environment and everything that was built
+	rm -rf .venv .venv-lock build dist src/*.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +
