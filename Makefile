@@ -21,8 +21,8 @@ help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
 
 $(VENV)/python.stamp:
-	@if [ -z "$(PYTHON)" ]; then \
-		echo "Baton needs Python 3.11 or newer, and none is on the PATH (found: $$(python3 --version 2>&1 || echo none))." >&2; \
+	@if ! $(or $(PYTHON),false) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then \
+		echo "Baton needs Python 3.11 or newer; found $(or $(PYTHON),no such interpreter on the PATH)." >&2; \
 		echo "Install one, or name it: make PYTHON=/path/to/python3.11 $(MAKECMDGOALS)" >&2; exit 1; fi
 	@echo "Creating $(VENV) with $$($(PYTHON) --version)"
 	@$(PYTHON) -m venv $(VENV) || { \
