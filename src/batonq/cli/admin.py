@@ -1,0 +1,40 @@
+"""Calling a running server's own endpoints (`/_baton/…`) from the command line."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from typing import Any
+from urllib.parse import urlsplit
+
+from batonq.errors import BatonError, InvalidInput, Unavailable
+
+TIMEOUT_S = 30
+
+
+def call(url: str, path: str, body: dict[str, Any], token: str = "") -> dict[str, Any]:
+    """POST a JSON object and return the answer's. Raises BatonError with what the server said."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise InvalidInput(f"{url!r} is not an address such as http://127.0.0.1:9324")
+    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
+    connection = kind(parts.hostname, parts.port, timeout=TIMEOUT_S)
+    headers = {"Content-Type": "application/json"}
+    if token:
+        headers["Authorization"] = f"Bearer {token}"
+    try:
+        connection.request("POST", path, json.dumps(body), headers)
+        response = connection.getresponse()
+        data = response.read()
+    except OSError as problem:
+        raise Unavailable(f"No server answers at {url}: {problem}") from None
+    finally:
+        connection.close()
+    try:
+        answer = json.loads(data)
+    except ValueError:
+        answer = {}
+    if response.status != 200 or not isinstance(answer, dict):
+        message = answer.get("message") if isinstance(answer, dict) else None
+        raise BatonError(message or f"The server at {url} answered {response.status} {response.reason}.")
+    return answer

@@ -1,0 +1,56 @@
+"""The `baton` command: finds the subcommand, and imports only that one.
+
+A subcommand is a module with `add_arguments(parser)` and `run(arguments) -> exit code`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from batonq import __version__
+from batonq.errors import BatonError
+
+COMMANDS: dict[str, tuple[str, str]] = {
+    "serve": ("batonq.cli.serve", "start a server"),
+    "keys": ("batonq.cli.keys", "make, list and disable access keys"),
+    "clock": ("batonq.cli.clock", "move the clock of a development server forward"),
+    "log": ("batonq.cli.log", "inspect, verify and repair logs"),
+}
+
+
+def build_parser(only: str | None = None) -> argparse.ArgumentParser:
+    """The whole command line, or (quicker) only what one subcommand needs."""
+    parser = argparse.ArgumentParser(prog="baton", description="A self-hosted message queue that speaks SQS.")
+    parser.add_argument("--version", action="version", version=f"baton {__version__}")
+    subparsers = parser.add_subparsers(dest="command", metavar="command", required=True)
+    for name, (module_name, text) in COMMANDS.items():
+        subparser = subparsers.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        if only is None or only == name:
+            module = importlib.import_module(module_name)
+            module.add_arguments(subparser)
+            subparser.set_defaults(run=module.run)
+    return parser
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    words = list(sys.argv[1:] if argv is None else argv)
+    only = words[0] if words and words[0] in COMMANDS else ""
+    arguments = build_parser(only).parse_args(words)
+    try:
+        code: int = arguments.run(arguments)
+    except BatonError as problem:
+        print(f"baton: {problem.message}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:  # the reader of our output has gone, as `| head` does
+        sys.stderr.close()
+        return 0
+    return code
+
+
+if __name__ == "__main__":
+    sys.exit(main())

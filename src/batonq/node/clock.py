@@ -1,0 +1,100 @@
+"""A shard's time: a base plus the monotonic clock, so that it never goes back and never jumps.
+
+When the wall clock is stepped, the difference is worked off at no more than a tenth of the time that passes: ten
+seconds of real time count as nine to eleven. In the development profile a test may move the clock forward; that lead
+is kept for good and is not worked off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+SLEW_MAX = 0.1
+ADJUST_EVERY_S = 1.0
+ERROR_TOLERATED_MS = 2.0
+
+
+class Clock:
+    """Milliseconds since the Unix epoch for shards. `monotonic` and `wall` give seconds, like those of `time`."""
+
+    __slots__ = (
+        "_adjust_at",
+        "_anchor_ms",
+        "_anchor_s",
+        "_correction_ms",
+        "_lead_ms",
+        "_monotonic",
+        "_slew_s",
+        "_wall",
+    )
+
+    def __init__(self, monotonic: Callable[[], float], wall: Callable[[], float]) -> None:
+        self._monotonic = monotonic
+        self._wall = wall
+        self._lead_ms = 0.0  # what tests have moved it forward by
+        self._anchor_s = monotonic()
+        self._anchor_ms = wall() * 1000
+        self._slew_s = 0.0  # for this long after the anchor, the correction is being worked in
+        self._correction_ms = 0.0
+        self._adjust_at = self._anchor_s + ADJUST_EVERY_S
+
+    def now_ms(self) -> int:
+        now_s = self._monotonic()
+        if now_s >= self._adjust_at:
+            self._adjust(now_s)
+        return int(self._time_ms(now_s))
+
+    def raise_to(self, base_ms: int, *, keep_lead: bool = False) -> None:
+        """Never show a time before `base_ms` again: what a log has recorded is past. For start-up, before serving.
+
+        With `keep_lead` the clock stays ahead of the wall clock for good (it was moved by a test before the restart);
+        otherwise it is worked off.
+        """
+        now_s = self._monotonic()
+        ahead_ms = base_ms - self._time_ms(now_s)
+        if ahead_ms <= 0:
+            return
+        self._anchor(now_s, float(base_ms))
+        if keep_lead:
+            self._lead_ms += ahead_ms
+
+    def advance(self, forward_ms: int) -> None:
+        """Move forward at once (development profile only)."""
+        assert forward_ms >= 0
+        now_s = self._monotonic()
+        time_ms = self._time_ms(now_s)
+        self._lead_ms += forward_ms
+        self._anchor(now_s, time_ms + forward_ms)
+
+    def seconds_until(self, due_ms: int) -> float:
+        """How long the monotonic clock has to run until this one shows `due_ms`; may be a little early."""
+        now_s = self._monotonic()
+        wait_s = (due_ms - self._time_ms(now_s)) / 1000
+        if wait_s <= 0:
+            return 0.0
+        return wait_s / (1 + SLEW_MAX) if self._correction_ms > 0 else wait_s
+
+    def error_ms(self) -> float:
+        """How far the wall clock (and the lead) is ahead of what is shown; worked off over time."""
+        return self._wall() * 1000 + self._lead_ms - self._time_ms(self._monotonic())
+
+    def _time_ms(self, now_s: float) -> float:
+        passed_s = now_s - self._anchor_s
+        if passed_s < self._slew_s:
+            return self._anchor_ms + passed_s * 1000 + self._correction_ms * (passed_s / self._slew_s)
+        return self._anchor_ms + passed_s * 1000 + self._correction_ms
+
+    def _anchor(self, now_s: float, time_ms: float) -> None:
+        self._anchor_s = now_s
+        self._anchor_ms = time_ms
+        self._correction_ms = 0.0
+        self._slew_s = 0.0
+        self._adjust_at = now_s
+
+    def _adjust(self, now_s: float) -> None:
+        self._anchor(now_s, self._time_ms(now_s))
+        self._adjust_at = now_s + ADJUST_EVERY_S
+        error_ms = self._wall() * 1000 + self._lead_ms - self._anchor_ms
+        if abs(error_ms) > ERROR_TOLERATED_MS:
+            self._correction_ms = error_ms
+            self._slew_s = abs(error_ms) / 1000 / SLEW_MAX

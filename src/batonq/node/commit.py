@@ -1,0 +1,199 @@
+"""Group commit: many requests into one frame, one append in flight, replies released in the order of their decisions.
+
+A command has changed the state and put its records into the open frame before anyone is told. Its reply is released
+when the last frame that its decision could have read is committed: the open one if it holds anything, else the one
+under way, else at once. While one frame is being written the next one fills, so batches grow with load by themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import Protocol
+
+from batonq.core.openframe import OpenFrame
+from batonq.errors import Unavailable
+from batonq.log import frames
+from batonq.log.interface import Log
+
+
+class Machine(Protocol):
+    """A state machine that fills frames: a shard, or the catalog."""
+
+    @property
+    def frame(self) -> OpenFrame: ...
+    @property
+    def epoch(self) -> int: ...
+    @property
+    def last_time_ms(self) -> int: ...
+    def begin_frame(self, number: int) -> None: ...
+    def seal(self) -> tuple[bytes, bytes]: ...
+
+
+class CommitStatistics:
+    """What has been committed so far, for the metrics."""
+
+    __slots__ = ("bytes", "frames", "rows", "seconds", "seconds_max")
+
+    def __init__(self) -> None:
+        self.frames = 0
+        self.rows = 0
+        self.bytes = 0
+        self.seconds = 0.0
+        self.seconds_max = 0.0
+
+
+class GroupCommit:
+    """Commits one machine's frames to one log. Everything here runs on the event loop's thread."""
+
+    def __init__(
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        machine: Machine,
+        log: Log,
+        cluster: int,
+        region: int,
+        before_seal: Callable[[], None],
+        after_commit: Callable[[], None],
+        on_failure: Callable[[BaseException], None],
+        statistics: CommitStatistics,
+    ) -> None:
+        self._loop = loop
+        self._machine = machine
+        self._log = log
+        self._cluster = cluster
+        self._region = region
+        self._before_seal = before_seal
+        self._after_commit = after_commit
+        self._on_failure = on_failure
+        self._statistics = statistics
+        self._thread = threading.get_ident()
+        self._scheduled = False
+        self._appending = False
+        self._started_s = 0.0
+        self._failed = False
+        self._current: list[asyncio.Future[None]] = []  # released by the frame under way
+        self._next: list[asyncio.Future[None]] = []  # released by the open frame
+        self.committed = log.next - 1
+
+    @property
+    def pending(self) -> int:
+        """How many replies wait for a commit."""
+        return len(self._current) + len(self._next)
+
+    @property
+    def idle(self) -> bool:
+        """Nothing is open and nothing is under way."""
+        return not self._appending and not self._machine.frame.rows
+
+    @property
+    def failed(self) -> bool:
+        return self._failed
+
+    def point(self) -> asyncio.Future[None] | None:
+        """What a reply that was decided just now has to wait for; None: nothing."""
+        if self._machine.frame.rows:
+            if not self._scheduled:
+                self.kick()
+            future = self._loop.create_future()
+            self._next.append(future)
+            return future
+        if self._appending:
+            future = self._loop.create_future()
+            self._current.append(future)
+            return future
+        return None
+
+    def release(self, future: asyncio.Future[None]) -> None:
+        """Like `point`, for a future that exists already."""
+        if self._machine.frame.rows:
+            self.kick()
+            self._next.append(future)
+        elif self._appending:
+            self._current.append(future)
+        elif not future.done():
+            future.set_result(None)
+
+    def kick(self) -> None:
+        """See to it that what is open gets committed, once the events that are ready now have been handled."""
+        if not self._scheduled and not self._failed:
+            self._scheduled = True
+            if not self._appending:
+                self._loop.call_soon(self._flush)
+
+    def _flush(self) -> None:
+        if self._failed or self._appending:
+            return
+        self._scheduled = False
+        self._before_seal()
+        machine = self._machine
+        if not machine.frame.rows:
+            return
+        number = machine.frame.number
+        rows, variable = machine.seal()
+        frame = frames.build(
+            cluster=self._cluster,
+            region=self._region,
+            shard=self._log.shard,
+            epoch=machine.epoch,
+            number=number,
+            time_ms=machine.last_time_ms,
+            previous_digest=self._log.tail_digest,
+            rows=rows,
+            variable=variable,
+        )
+        machine.begin_frame(number + 1)
+        self._scheduled = False
+        self._appending = True
+        self._current, self._next = self._next, []
+        self._started_s = self._loop.time()
+        statistics = self._statistics
+        statistics.frames += 1
+        statistics.rows += len(rows) >> 6
+        statistics.bytes += frame.size
+        try:
+            self._log.append(frame, self._done)
+        except Exception as problem:  # an append that raises is one that failed
+            self._fail(problem)
+
+    def _done(self, problem: BaseException | None) -> None:
+        if threading.get_ident() == self._thread:
+            self._finish(problem)
+        else:
+            self._loop.call_soon_threadsafe(self._finish, problem)
+
+    def _finish(self, problem: BaseException | None) -> None:
+        if self._failed:
+            return
+        if problem is not None:
+            self._fail(problem)
+            return
+        seconds = self._loop.time() - self._started_s
+        self._statistics.seconds += seconds
+        self._statistics.seconds_max = max(self._statistics.seconds_max, seconds)
+        self._appending = False
+        self.committed += 1
+        released, self._current = self._current, []
+        for future in released:
+            if not future.done():
+                future.set_result(None)
+        if self._scheduled or self._machine.frame.rows:
+            self._scheduled = True
+            self._loop.call_soon(self._flush)
+        self._after_commit()
+
+    def stop(self, why: str) -> None:
+        """Answer everything that waits with a retryable error, and commit nothing more."""
+        self._failed = True
+        waiting = self._current + self._next
+        self._current, self._next = [], []
+        for future in waiting:
+            if not future.done():
+                future.set_exception(Unavailable(why))
+
+    def _fail(self, problem: BaseException) -> None:
+        if not self._failed:
+            self.stop(f"The last change could not be committed, and may or may not be kept; try again. ({problem})")
+            self._on_failure(problem)

@@ -1,0 +1,118 @@
+"""What a node says: structured events (one name, some fields) and the alarms that an operator should see.
+
+An event goes to the standard logger `batonq`; a formatter makes a JSON object or a readable line of it. Alarms are
+events too, and the board remembers which conditions are present.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+logger = logging.getLogger("batonq")
+ALARM_KEPT_MS = 3_600_000
+
+
+def event(level: int, name: str, text: str, **fields: Any) -> None:
+    """Say that something happened: `name` for machines, `text` for people, `fields` for both."""
+    if logger.isEnabledFor(level):
+        logger.log(level, "%s", text, extra={"event": name, "fields": fields})
+
+
+def info(name: str, text: str, **fields: Any) -> None:
+    event(logging.INFO, name, text, **fields)
+
+
+def warning(name: str, text: str, **fields: Any) -> None:
+    event(logging.WARNING, name, text, **fields)
+
+
+def error(name: str, text: str, **fields: Any) -> None:
+    event(logging.ERROR, name, text, **fields)
+
+
+def _stamp(record: logging.LogRecord) -> str:
+    seconds = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    return f"{seconds}.{int(record.msecs):03d}Z"
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        entry: dict[str, Any] = {
+            "time": _stamp(record),
+            "level": record.levelname.lower(),
+            "event": getattr(record, "event", record.name),
+            "text": record.getMessage(),
+        }
+        entry.update(getattr(record, "fields", {}))
+        if record.exc_info:
+            entry["traceback"] = self.formatException(record.exc_info)
+        return json.dumps(entry, default=str, ensure_ascii=False)
+
+
+class TextFormatter(logging.Formatter):
+    """A line for people: when, how bad, what, and the fields behind it."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        fields: dict[str, Any] = getattr(record, "fields", {})
+        tail = "".join(f" {key}={value}" for key, value in fields.items())
+        line = f"{_stamp(record)} {record.levelname.lower():<7} {record.getMessage()}{tail}"
+        if record.exc_info:
+            line += "\n" + self.formatException(record.exc_info)
+        return line
+
+
+@dataclass(slots=True)
+class ActiveAlarm:
+    """A condition that was seen, first and last, and how often."""
+
+    key: str
+    text: str
+    severity: str
+    queue: str
+    since_ms: int
+    last_ms: int
+    count: int = 1
+
+
+class AlarmBoard:
+    """The conditions that are present. One that nobody renews or clears is forgotten after an hour."""
+
+    def __init__(self, now_ms: Callable[[], int], limit: int) -> None:
+        self._now_ms = now_ms
+        self._limit = limit
+        self._alarms: dict[str, ActiveAlarm] = {}
+        self.raised = 0  # in all, for the metrics
+
+    def put(self, key: str, text: str, *, severity: str = "warning", queue: str = "") -> None:
+        now_ms = self._now_ms()
+        self.raised += 1
+        known = self._alarms.get(key)
+        if known is not None:
+            known.last_ms = now_ms
+            known.text = text
+            known.count += 1
+            return
+        if len(self._alarms) >= self._limit:
+            oldest = min(self._alarms.values(), key=lambda alarm: alarm.last_ms)
+            del self._alarms[oldest.key]
+        self._alarms[key] = ActiveAlarm(key, text, severity, queue, now_ms, now_ms)
+        warning("alarm", text, key=key, severity=severity, queue=queue)
+
+    def clear(self, key: str) -> None:
+        gone = self._alarms.pop(key, None)
+        if gone is not None:
+            info("alarm_cleared", f"No longer: {gone.text}", key=key)
+
+    def active(self) -> list[ActiveAlarm]:
+        """Newest first."""
+        horizon_ms = self._now_ms() - ALARM_KEPT_MS
+        for key in [key for key, alarm in self._alarms.items() if alarm.last_ms < horizon_ms]:
+            del self._alarms[key]
+        return sorted(self._alarms.values(), key=lambda alarm: alarm.last_ms, reverse=True)

@@ -1,0 +1,403 @@
+"""A shard's host: one shard over one log on the event loop.
+
+Commands run at once, one after the other, and answer with what they decided; `point()` says what the reply has to wait
+for. Between a command and its `point()` nothing may be awaited. Timers, long polls and limits are here; what a command
+means is the shard's. When the log fails, the host is over: the keeper (keeper.py) opens the shard again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+from batonq.core.commands import Accepted, Claim, Counters, Job, Lease, MessageView, Nack, Send
+from batonq.core.policy import QueuePolicy
+from batonq.core.shard import Shard
+from batonq.errors import BatonError, DiskFull, OverLimit, Unavailable
+from batonq.log.interface import Log, Room
+from batonq.node.clock import Clock
+from batonq.node.commit import CommitStatistics, GroupCommit
+from batonq.node.events import AlarmBoard
+from batonq.node.settings import Settings
+from batonq.node.waiters import Waiter, Waiters
+
+EXTENSIONS_MAX = 3  # a reply that is late again after so many extensions leaves as it is
+ROOM_RETRY_MS = 1_000
+JOB_RETRY_MS = 100
+STARTING = "The shard is being opened; try again."
+
+
+class ShardHost:
+    """Hosts one opened shard. It serves after `start` and until its log fails or `close`."""
+
+    def __init__(
+        self,
+        shard: Shard,
+        log: Log,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        settings: Settings,
+        cluster: int,
+        alarms: AlarmBoard,
+        on_commit: Callable[[], None],
+        on_failure: Callable[[BaseException], None],
+        statistics: CommitStatistics | None = None,
+        region: int = 0,
+    ) -> None:
+        self.shard = shard
+        self.log = log
+        self.serving = False
+        self.why = STARTING
+        self._loop = loop
+        self._clock = clock
+        self._alarms = alarms
+        self._on_commit = on_commit
+        self._on_failure = on_failure
+        self._words_max = settings.frame_rows_max * 8
+        self._bytes_max = settings.frame_bytes_max
+        self._pending_max = settings.pending_max
+        self._owed_max = settings.window_entries * 4
+        self._waiters = Waiters(settings.waiters_per_queue_max, settings.waiters_max)
+        self._answer_at_once = False  # while stopping, long polls do not wait
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_due_ms = 0
+        self._job_due_ms: int | None = None
+        self.commit = GroupCommit(
+            loop=loop,
+            machine=shard,
+            log=log,
+            cluster=cluster,
+            region=region,
+            before_seal=self._before_seal,
+            after_commit=self._after_commit,
+            on_failure=self._failed,
+            statistics=statistics or CommitStatistics(),
+        )
+        self.point = self.commit.point
+
+    # --- life ---------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Commit what is in the open frame (the record of a new owner), then serve."""
+        point = self.commit.point()
+        if point is not None:
+            await point
+        self.serving = True
+        if self.shard.jobs:
+            self._job_due_ms = self._clock.now_ms()
+        self._arm()
+
+    def stop_waiting(self) -> None:
+        """Answer every long poll now, and let no other wait: the node is stopping."""
+        self._answer_at_once = True
+        for waiter in self._waiters.all():
+            self._time_over(waiter)
+
+    async def drain(self) -> None:
+        """Wait until everything that was decided is committed."""
+        while not self.commit.idle and not self.commit.failed:
+            self.commit.kick()
+            point = self.commit.point()
+            if point is not None:
+                await point
+
+    def close(self, why: str = "The node is stopping; try again.") -> None:
+        """Serve nothing more. What waits is answered with a retryable error; the log stays the caller's to close."""
+        self._end(why)
+        self.commit.stop(why)
+
+    def _failed(self, problem: BaseException) -> None:
+        self._end(f"The shard's log failed and is being opened again; try again. ({problem})")
+        self._on_failure(problem)
+
+    def _end(self, why: str) -> None:
+        self.serving = False
+        self.why = why
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        for waiter in self._waiters.all():
+            self._waiters.remove(waiter)
+            if not waiter.future.done():
+                waiter.future.set_exception(Unavailable(why))
+
+    # --- commands -----------------------------------------------------------------------------
+
+    def begin(self) -> int:
+        """Check that a command can be taken, bring the shard to the present, and return what time it is."""
+        if not self.serving:
+            raise Unavailable(self.why)
+        commit = self.commit
+        shard = self.shard
+        frame = shard.frame
+        if (
+            len(frame.rows) > self._words_max
+            or frame.variable_bytes > self._bytes_max
+            or commit.pending >= self._pending_max
+        ):
+            raise OverLimit("The shard has more to write than its disk keeps up with; try again.")
+        if self.log.room() is Room.NONE:
+            raise DiskFull
+        now_ms = self._clock.now_ms()
+        shard.advance(now_ms)
+        if shard.woken:
+            self._woken()
+        return now_ms
+
+    def send(self, queue: int, sends: Sequence[Send], invocation: int = 0) -> list[Accepted | BatonError]:
+        now_ms = self.begin()
+        if self.log.room() is not Room.PLENTY:
+            raise DiskFull
+        results = self.shard.send(queue, sends, now_ms, invocation)
+        if self.shard.woken:
+            self._woken()
+        return results
+
+    def delete(self, queue: int, claims: Sequence[Claim], strict: bool = False) -> list[BatonError | None]:
+        now_ms = self.begin()
+        results = self.shard.delete(queue, claims, now_ms, strict)
+        if self.shard.woken:  # a FIFO group is free again
+            self._woken()
+        return results
+
+    def change_visibility(
+        self, queue: int, changes: Sequence[tuple[Claim, int]], strict: bool = False
+    ) -> list[BatonError | None]:
+        now_ms = self.begin()
+        results = self.shard.change_visibility(queue, changes, now_ms, strict)
+        if self.shard.woken:
+            self._woken()
+        return results
+
+    def nack(self, queue: int, nacks: Sequence[Nack]) -> list[BatonError | None]:
+        now_ms = self.begin()
+        results = self.shard.nack(queue, nacks, now_ms)
+        if self.shard.woken:
+            self._woken()
+        return results
+
+    def set_policy(self, policy: QueuePolicy) -> None:
+        self.shard.set_policy(policy, self.begin())
+
+    def close_queue(self, queue: int, version: int) -> None:
+        self.shard.close_queue(queue, version, self.begin())
+        self._refuse_waiters(queue)
+
+    def purge(self, queue: int) -> int:
+        return self.shard.purge(queue, self.begin())
+
+    def start_job(self, job: Job) -> None:
+        now_ms = self.begin()
+        if self.log.room() is not Room.PLENTY:
+            raise DiskFull
+        self.shard.start_job(job, now_ms)
+        self._job_due_ms = now_ms
+        self._arm()
+
+    def cancel_job(self, job_id: str) -> Job:
+        return self.shard.cancel_job(job_id, self.begin())
+
+    def counters(self, queue: int) -> Counters:
+        self.begin()
+        return self.shard.counters(queue)
+
+    def peek(self, queue: int, after_sequence: int, limit: int) -> list[MessageView]:
+        self.begin()
+        return self.shard.peek(queue, after_sequence, limit)
+
+    # --- receive ------------------------------------------------------------------------------
+
+    async def receive(
+        self,
+        queue: int,
+        max_messages: int,
+        visibility_ms: int | None,
+        wait_ms: int,
+        holder: str,
+        attempt: str = "",
+    ) -> list[Lease]:
+        """Lease messages; the leases are committed when this returns. Waits up to `wait_ms` while there is none."""
+        decided_ms = self.begin()
+        shard = self.shard
+        if self._waiters.first(queue) is not None:
+            if queue in shard.woken:
+                self._serve(queue)  # those who wait come first
+            leases: list[Lease] = []
+            if attempt or self._waiters.first(queue) is None:
+                leases = shard.receive(queue, max_messages, visibility_ms, decided_ms, holder, attempt)
+        else:
+            leases = shard.receive(queue, max_messages, visibility_ms, decided_ms, holder, attempt)
+        if not leases and wait_ms > 0 and not self._answer_at_once:
+            waiter = Waiter(queue, max_messages, visibility_ms, holder, attempt, self._loop.create_future())
+            await self._wait(waiter, wait_ms)
+            leases, decided_ms = waiter.leases, waiter.decided_ms
+        else:
+            point = self.point()
+            if point is not None:
+                try:
+                    await point
+                except asyncio.CancelledError:
+                    self._give_back(queue, leases)
+                    raise
+        if leases and (self._clock.now_ms() - decided_ms) * 10 > leases[0].deadline_ms - decided_ms:
+            leases = await self._extend_late(queue, leases, decided_ms)
+        return leases
+
+    async def _wait(self, waiter: Waiter, wait_ms: int) -> None:
+        if self.shard.queues.get(waiter.queue) is not None:
+            self._waiters.add(waiter)
+        waiter.timer = self._loop.call_later(wait_ms / 1000, self._time_over, waiter)
+        try:
+            await waiter.future
+        except asyncio.CancelledError:  # the client has gone
+            if not self._waiters.remove(waiter):
+                self._give_back(waiter.queue, waiter.leases)
+            raise
+
+    def _time_over(self, waiter: Waiter) -> None:
+        if self._waiters.remove(waiter):
+            self.commit.release(waiter.future)
+
+    def _give_back(self, queue: int, leases: list[Lease]) -> None:
+        """The client went before its answer left: nobody holds these messages, so the next one may."""
+        if not leases or not self.serving:
+            return
+        changes = [(Claim(lease.slot, lease.sequence, lease.epoch), 0) for lease in leases]
+        try:
+            self.change_visibility(queue, changes, strict=True)
+        except BatonError:
+            return  # they come back when their leases run out
+        self.commit.kick()
+
+    async def _extend_late(self, queue: int, leases: list[Lease], decided_ms: int) -> list[Lease]:
+        """The commit took so long that a noticeable part of the lease is over: extend it before the reply leaves."""
+        for _ in range(EXTENSIONS_MAX):
+            visibility_ms = leases[0].deadline_ms - decided_ms
+            if visibility_ms <= 0 or (self._clock.now_ms() - decided_ms) * 10 <= visibility_ms:
+                break
+            changes = [(Claim(lease.slot, lease.sequence, lease.epoch), visibility_ms) for lease in leases]
+            decided_ms = self._clock.now_ms()
+            results = self.change_visibility(queue, changes, strict=True)
+            deadline_ms = decided_ms + visibility_ms
+            leases = [
+                lease._replace(deadline_ms=deadline_ms)
+                for lease, problem in zip(leases, results, strict=True)
+                if problem is None  # a lease that ran out meanwhile is nobody's to hand over
+            ]
+            point = self.point()
+            if point is not None:
+                await point
+            if not leases:
+                break
+        return leases
+
+    # --- long polls ---------------------------------------------------------------------------
+
+    def _woken(self) -> None:
+        """Something became deliverable: those who wait are served just before the frame is sealed."""
+        if self._waiters.total:
+            self.commit.kick()
+        else:
+            self.shard.woken.clear()
+
+    def _serve(self, queue: int) -> None:
+        shard = self.shard
+        shard.woken.discard(queue)
+        waiters = self._waiters
+        while (waiter := waiters.first(queue)) is not None:
+            now_ms = self._clock.now_ms()
+            try:
+                leases = shard.receive(
+                    queue, waiter.max_messages, waiter.visibility_ms, now_ms, waiter.holder, waiter.attempt
+                )
+            except BatonError as problem:
+                waiters.remove(waiter)
+                if not waiter.future.done():
+                    waiter.future.set_exception(problem)
+                continue
+            if not leases:
+                return
+            waiters.remove(waiter)
+            waiter.leases = leases
+            waiter.decided_ms = now_ms
+            self.commit.release(waiter.future)
+
+    def _refuse_waiters(self, queue: int) -> None:
+        """The queue has gone: whoever waits on it is told so by the shard."""
+        if self._waiters.count(queue):
+            self._serve(queue)
+
+    # --- timers -------------------------------------------------------------------------------
+
+    def _before_seal(self) -> None:
+        shard = self.shard
+        if shard.woken:
+            if self._waiters.total and self.serving:
+                for queue in list(shard.woken):
+                    self._serve(queue)
+            shard.woken.clear()
+        if self.serving:
+            self._arm()
+
+    def _after_commit(self) -> None:
+        if self.shard.alarms:
+            self._raise_alarms()
+        self._on_commit()
+
+    def _raise_alarms(self) -> None:
+        raised, self.shard.alarms[:] = self.shard.alarms[:], []
+        for alarm in raised:
+            state = self.shard.queues.get(alarm.queue)
+            policy = state.policy if state is not None else None
+            name = policy.name if policy is not None else ""
+            severity = policy.alarm_severity if policy is not None else ""
+            self._alarms.put(alarm.key, alarm.text, severity=severity or "warning", queue=name)
+
+    def _arm(self) -> None:
+        """One timer, for the first thing that is due."""
+        due_ms = self.shard.next_due()
+        if self._job_due_ms is not None and (due_ms is None or self._job_due_ms < due_ms):
+            due_ms = self._job_due_ms
+        if self._timer is not None:
+            if due_ms is not None and self._timer_due_ms <= due_ms:
+                return  # it fires early enough, and is set again then
+            self._timer.cancel()
+            self._timer = None
+        if due_ms is not None:
+            self._timer_due_ms = due_ms
+            self._timer = self._loop.call_later(self._clock.seconds_until(due_ms), self._tick)
+
+    def tick(self) -> None:
+        """The clock was moved: do what is due now."""
+        if self._timer is not None:
+            self._timer.cancel()
+        self._tick()
+
+    def _tick(self) -> None:
+        self._timer = None
+        if not self.serving:
+            return
+        frame = self.shard.frame
+        if self.log.room() is Room.NONE or len(frame.rows) > self._words_max:
+            self._timer_due_ms = self._clock.now_ms() + ROOM_RETRY_MS
+            self._timer = self._loop.call_later(ROOM_RETRY_MS / 1000, self._tick)
+            return
+        now_ms = self._clock.now_ms()
+        shard = self.shard
+        shard.advance(now_ms)
+        if self._job_due_ms is not None and self._job_due_ms <= now_ms:
+            self._step_jobs(now_ms)
+        if shard.woken:
+            self._woken()
+        if frame.rows:
+            self.commit.kick()
+        self._arm()
+
+    def _step_jobs(self, now_ms: int) -> None:
+        """Move what the rates allow, unless a channel is behind: then its destination sets the pace."""
+        behind = any(owed - settled > self._owed_max for settled, owed in self.shard.unsettled().values())
+        if behind or self.log.room() is not Room.PLENTY:
+            self._job_due_ms = now_ms + JOB_RETRY_MS
+            return
+        self._job_due_ms = self.shard.step_jobs(now_ms)

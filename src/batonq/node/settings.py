@@ -1,0 +1,127 @@
+"""Every setting of a node, in one place. Each has a line of documentation; the command line and the docs use both."""
+
+from __future__ import annotations
+
+from dataclasses import Field, dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+from batonq.errors import InvalidInput
+
+LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
+SHARDS_MAX = 256
+KIB = 1024
+MIB = 1024 * KIB
+GIB = 1024 * MIB
+
+
+def setting(default: Any, doc: str) -> Any:
+    return field(default=default, metadata={"doc": doc})
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Settings:
+    # --- where
+    host: str = setting("127.0.0.1", "Address to listen on.")
+    port: int = setting(9324, "Port to listen on; 0 takes a free one.")
+    data: Path = setting(Path("baton-data"), "Data directory; one process at a time owns it.")
+    account: str = setting("000000000000", "Account id in queue URLs and ARNs: twelve digits.")
+    public_url: str = setting("", "Address in queue URLs; empty: the host that each client used.")
+    shards: int = setting(1, "How many shards the queues are spread over; can grow, never shrinks.")
+    secure: bool | None = setting(None, "Secured profile: every request is signed. Off only when bound to loopback.")
+
+    # --- what is said
+    log_level: str = setting("info", "Least important events to print: debug, info, warning or error.")
+    log_format: str = setting("text", "Form of printed events: text or json (one object a line).")
+
+    # --- waits and rates
+    purge_wait_s: float | None = setting(None, "Least time between purges of one queue; default 60, 0 in development.")
+    delete_wait_s: float | None = setting(
+        None, "How long a deleted queue's name stays taken; default 60, 0 in development."
+    )
+    move_rate_per_s: int = setting(10, "Messages a second of a move task that was started without a rate.")
+    move_rate_max_per_s: int = setting(500, "Highest rate that a move task may ask for.")
+    grace_max_s: float = setting(60.0, "Most that running leases are extended by after an outage.")
+    drain_s: float = setting(10.0, "Longest that a stopping node waits for requests under way.")
+    reopen_first_s: float = setting(0.2, "Pause before a stopped shard is opened again; doubles with each failure.")
+    reopen_max_s: float = setting(10.0, "Longest pause before a stopped shard is opened again.")
+
+    # --- history, snapshots, disk
+    history_hours: float = setting(72.0, "How long the log is kept although no living message needs it.")
+    history_bytes: int = setting(1 * GIB, "How much log a shard keeps although no living message needs it.")
+    segment_bytes: int = setting(64 * MIB, "Size of one segment file of a log.")
+    snapshot_bytes: int = setting(256 * MIB, "A snapshot is made after this much new log.")
+    maintenance_every_s: float = setting(1.0, "How often a node looks whether there is housekeeping to do.")
+    carry_rows: int = setting(256, "Most messages that one step of compaction copies forward.")
+    carry_bytes: int = setting(1 * MIB, "Most bytes that one step of compaction copies forward.")
+    key_rotation_hours: float = setting(168.0, "How often a new receipt key is taken into use.")
+
+    # --- limits
+    frame_rows_max: int = setting(16_384, "Records in the open frame above which requests are refused for now.")
+    frame_bytes_max: int = setting(32 * MIB, "Bytes in the open frame above which requests are refused for now.")
+    pending_max: int = setting(20_000, "Requests of one shard that may wait for a commit.")
+    waiters_per_queue_max: int = setting(10_000, "Long polls that may wait on one queue.")
+    waiters_max: int = setting(50_000, "Long polls that may wait on one shard.")
+    connections_max: int = setting(20_000, "Open client connections.")
+    window_entries: int = setting(256, "Entries of one channel between shards that may be under way.")
+    window_bytes: int = setting(4 * MIB, "Bytes of one channel between shards that may be under way.")
+    alarms_max: int = setting(1_000, "Alarms that are remembered.")
+
+    # --- commit
+    inline_sync_us: int = setting(
+        1_000, "While a sync takes less than this (measured), it is done on the serving thread; else on another."
+    )
+
+    @property
+    def dev(self) -> bool:
+        """The development profile: no signatures, no waits, a clock that can be moved."""
+        return not self.secured
+
+    @property
+    def secured(self) -> bool:
+        return self.secure if self.secure is not None else False
+
+    @property
+    def loopback(self) -> bool:
+        return self.host in LOOPBACK_HOSTS
+
+    @property
+    def purge_wait_ms(self) -> int:
+        return _wait_ms(self.purge_wait_s, self.dev)
+
+    @property
+    def delete_wait_ms(self) -> int:
+        return _wait_ms(self.delete_wait_s, self.dev)
+
+    def check(self) -> None:
+        """Raise InvalidInput, saying what to do, when the settings cannot be served."""
+        if not self.secured and not self.loopback:
+            raise InvalidInput(
+                f"Listening on {self.host} lets other machines in, and the development profile checks no signatures. "
+                "Start with --secure (make a key first: baton keys create), or listen on 127.0.0.1."
+            )
+        if len(self.account) != 12 or not self.account.isascii() or not self.account.isdigit():
+            raise InvalidInput(f"The account must be twelve digits, not {self.account!r}.")
+        if not 1 <= self.shards <= SHARDS_MAX:
+            raise InvalidInput(f"The number of shards must be 1 to {SHARDS_MAX}, not {self.shards}.")
+        if not 0 <= self.port <= 65535:
+            raise InvalidInput(f"The port must be 0 to 65535, not {self.port}.")
+        if self.log_level not in ("debug", "info", "warning", "error"):
+            raise InvalidInput(f"The log level must be debug, info, warning or error, not {self.log_level!r}.")
+        if self.log_format not in ("text", "json"):
+            raise InvalidInput(f"The log format must be text or json, not {self.log_format!r}.")
+        if not 1 <= self.move_rate_per_s <= self.move_rate_max_per_s:
+            raise InvalidInput(f"The move rate must be 1 to {self.move_rate_max_per_s}, not {self.move_rate_per_s}.")
+        if self.public_url and not self.public_url.startswith(("http://", "https://")):
+            raise InvalidInput(f"The public address must start with http:// or https://, not {self.public_url!r}.")
+
+
+def _wait_ms(seconds: float | None, dev: bool) -> int:
+    if seconds is None:
+        return 0 if dev else 60_000
+    return int(seconds * 1000)
+
+
+def documented() -> list[tuple[Field[Any], str]]:
+    """The settings in order, each with its line of documentation."""
+    return [(entry, str(entry.metadata["doc"])) for entry in fields(Settings)]
