@@ -30,6 +30,18 @@ class InvalidInput(BatonError):
     status = 400
 
 
+class InvalidAttributeName(InvalidInput):
+    """There is no such attribute, or it cannot be set here."""
+
+    code = "invalid_attribute_name"
+
+
+class InvalidAttributeValue(InvalidInput):
+    """The value of an attribute is not valid."""
+
+    code = "invalid_attribute_value"
+
+
 class QueueDoesNotExist(BatonError):
     """The specified queue does not exist."""
 

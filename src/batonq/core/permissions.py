@@ -1,0 +1,178 @@
+"""Access policies of queues: AddPermission's statements, and whether a policy lets another account do something.
+
+The `Policy` attribute is the only place where permissions are kept; a permission's label is its statement's `Sid`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from batonq.core.names import is_word
+from batonq.core.redrive import parse_json
+from batonq.errors import InvalidAttributeValue, InvalidInput, OverLimit
+
+STATEMENTS_MAX = 20
+PRINCIPALS_MAX = 50
+ACTIONS_MAX = 7
+LABEL_LENGTH_MAX = 80
+ACCOUNT_DIGITS = 12
+
+Statement = dict[str, Any]
+
+# What an owner may let others do; the rest of the actions stay the owner's.
+GRANTABLE = (
+    "*",
+    "ChangeMessageVisibility",
+    "DeleteMessage",
+    "GetQueueAttributes",
+    "GetQueueUrl",
+    "ReceiveMessage",
+    "SendMessage",
+)
+
+
+def check_policy(text: str) -> None:
+    """Raise InvalidAttributeValue unless `text` is an access policy."""
+    _parse(text)
+
+
+def _parse(text: str) -> dict[str, Any]:
+    policy = parse_json(text)
+    if not isinstance(policy, dict):
+        raise _refuse("It must be a JSON map.")
+    statements = policy.get("Statement")
+    if isinstance(statements, dict):
+        policy["Statement"] = statements = [statements]
+    if not isinstance(statements, list) or not 1 <= len(statements) <= STATEMENTS_MAX:
+        raise _refuse(f"It must have 1 to {STATEMENTS_MAX} statements.")
+    for statement in statements:
+        if not isinstance(statement, dict) or statement.get("Effect") not in ("Allow", "Deny"):
+            raise _refuse("Each statement must be a map with the Effect Allow or Deny.")
+        if not _is_texts(statement.get("Action", statement.get("NotAction"))):
+            raise _refuse("Each statement must name an Action, or a list of them.")
+        principal = statement.get("Principal", statement.get("NotPrincipal"))
+        named = list(principal.values()) if isinstance(principal, dict) else [principal]
+        if not all(map(_is_texts, named)):
+            raise _refuse("Each statement must name a Principal.")
+    return policy
+
+
+def _is_texts(value: object) -> bool:
+    return isinstance(value, str) or (isinstance(value, list) and all(isinstance(item, str) for item in value))
+
+
+def _refuse(reason: str) -> InvalidAttributeValue:
+    return InvalidAttributeValue(f"Invalid value for the parameter Policy. Reason: {reason}")
+
+
+def statement(label: str, accounts: Sequence[str], actions: Sequence[str], arn: str) -> Statement:
+    """The statement that AddPermission adds. Raises InvalidInput or OverLimit."""
+    if not is_word(label, LABEL_LENGTH_MAX):
+        raise InvalidInput(
+            f"Value {label[:LABEL_LENGTH_MAX]} for parameter Label is invalid. Reason: Can only include alphanumeric "
+            f"characters, hyphens, or underscores. 1 to {LABEL_LENGTH_MAX} in length"
+        )
+    if not accounts or not all(
+        len(account) == ACCOUNT_DIGITS and account.isascii() and account.isdigit() for account in accounts
+    ):
+        raise InvalidInput(
+            f"Value [{', '.join(accounts)[:256]}] for parameter PrincipalId is invalid. Reason: Unable to verify."
+        )
+    if len(accounts) > PRINCIPALS_MAX:
+        raise OverLimit(f"{len(accounts)} AWSAccountIds were found, maximum allowed is {PRINCIPALS_MAX}.")
+    if len(actions) > ACTIONS_MAX:
+        raise OverLimit(f"{len(actions)} Actions were found, maximum allowed is {ACTIONS_MAX}.")
+    for action in actions:
+        if action not in GRANTABLE:
+            raise InvalidInput(
+                f"Value SQS:{action[:256]} for parameter ActionName is invalid. "
+                "Reason: Only the queue owner is allowed to invoke this action."
+            )
+    if not actions:
+        raise InvalidInput("The request must contain the parameter Actions.")
+    return {
+        "Sid": label,
+        "Effect": "Allow",
+        "Principal": {"AWS": _one_or_many([f"arn:aws:iam::{account}:root" for account in accounts])},
+        "Action": _one_or_many([f"SQS:{action}" for action in actions]),
+        "Resource": arn,
+    }
+
+
+def _one_or_many(items: list[str]) -> str | list[str]:
+    return items[0] if len(items) == 1 else items
+
+
+def labels(policy: str) -> dict[str, Statement]:
+    """The labelled statements of a (valid or empty) policy."""
+    if not policy:
+        return {}
+    return {entry["Sid"]: entry for entry in _parse(policy)["Statement"] if isinstance(entry.get("Sid"), str)}
+
+
+def with_statement(policy: str, arn: str, label: str, new: Statement) -> str:
+    """The policy with one statement more. Raises InvalidInput when the label is taken."""
+    if label in labels(policy):
+        raise InvalidInput(f"Value {label} for parameter Label is invalid. Reason: Already exists.")
+    document = _parse(policy) if policy else {"Version": "2008-10-17", "Id": f"{arn}/SQSDefaultPolicy", "Statement": []}
+    if len(document["Statement"]) >= STATEMENTS_MAX:
+        raise OverLimit(f"A policy has at most {STATEMENTS_MAX} statements; remove one first.")
+    document["Statement"].append({**new, "Sid": label})
+    return json.dumps(document, separators=(",", ":"))
+
+
+def without_statement(policy: str, label: str) -> str:
+    """The policy with one statement less, empty when that was the last. Raises InvalidInput for an unknown label."""
+    if label not in labels(policy):
+        raise InvalidInput(
+            f"Value {label[:LABEL_LENGTH_MAX]} for parameter Label is invalid. "
+            "Reason: can't find label on existing policy."
+        )
+    document = _parse(policy)
+    document["Statement"] = [entry for entry in document["Statement"] if entry.get("Sid") != label]
+    return json.dumps(document, separators=(",", ":")) if document["Statement"] else ""
+
+
+def allows(policy: str, account: str, action: str) -> bool:
+    """Whether a (valid or empty) policy lets another account do `action`, such as `SendMessage`.
+
+    Conditions are not evaluated, so they count against the caller: an Allow with a condition grants nothing, a Deny
+    with one refuses.
+    """
+    granted = False
+    for entry in _parse(policy)["Statement"] if policy else ():
+        denies = entry["Effect"] == "Deny"
+        if not _names_account(entry, account, denies) or not _names_action(entry, action, denies):
+            continue
+        if denies:
+            return False
+        granted = granted or not entry.get("Condition")
+    return granted
+
+
+def _names_account(entry: Mapping[str, Any], account: str, denies: bool) -> bool:
+    if "Principal" not in entry:
+        return denies  # NotPrincipal: taken for a match only where that refuses
+    principal = entry["Principal"]
+    named = principal.get("AWS", ()) if isinstance(principal, dict) else principal
+    names = [named] if isinstance(named, str) else named
+    return any(name in ("*", account) or _account_of(name) == account for name in names)
+
+
+def _account_of(principal: str) -> str:
+    """The account whose root an ARN such as `arn:aws:iam::123456789012:root` names."""
+    parts = principal.split(":")
+    return parts[4] if len(parts) == 6 and parts[2] == "iam" and parts[5] == "root" else ""
+
+
+def _names_action(entry: Mapping[str, Any], action: str, denies: bool) -> bool:
+    if "Action" not in entry:
+        return denies
+    named = entry["Action"]
+    patterns = [named] if isinstance(named, str) else named
+    wanted = f"sqs:{action.lower()}"
+    # Brackets mean nothing in a policy, and a set of characters in fnmatch.
+    return any(fnmatchcase(wanted, pattern.lower().replace("[", "[[]")) for pattern in patterns)
