@@ -1,0 +1,179 @@
+"""Rewrite the generated parts of the documentation from the code: `make_docs.py [--check]`.
+
+A generated part stands between `<!-- generated: name -->` and `<!-- end generated -->`; the rest of a page is written
+by hand. With --check nothing is written, and the exit code says whether anything would be.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+from batonq import errors
+from batonq.cli.main import build_parser
+from batonq.core.lifecycle import RECEIPTS, TRANSITIONS, Rule, Standing, Verdict
+from batonq.core.records import State
+from batonq.node import metrics, settings
+
+DOCS = Path(__file__).resolve().parent.parent / "docs"
+_PART = re.compile(r"(<!-- generated: (?P<name>[a-z-]+) -->\n).*?(<!-- end generated -->)", re.DOTALL)
+
+
+def table(head: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    head = list(head)
+    lines = [head, ["---"] * len(head), *rows]
+    return "".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |\n" for line in lines)
+
+
+# --- settings, metrics, errors ----------------------------------------------------------------
+
+
+def settings_part() -> str:
+    rows = []
+    for field, doc in settings.documented():
+        default = "" if field.default in (None, "") else f"`{field.default}`"
+        rows.append([f"`--{field.name.replace('_', '-')}`", default, doc])
+    return table(("flag", "default", "meaning"), rows)
+
+
+def metrics_part() -> str:
+    rows = ([f"`{metric.name}`", metric.kind, metric.doc] for metric in metrics.ALL)
+    return table(("metric", "kind", "meaning"), rows)
+
+
+def error_classes(root: type[errors.BatonError] = errors.BatonError) -> Iterator[type[errors.BatonError]]:
+    """The errors that errors.py declares, the root first."""
+    yield root
+    for child in root.__subclasses__():
+        yield from error_classes(child)
+
+
+def errors_part() -> str:
+    rows = [
+        [f"`{error.code}`", f"`{error.__name__}`", str(error.status), "yes" if error.retryable else "no", _doc(error)]
+        for error in error_classes()
+    ]
+    return table(("code", "class", "HTTP status", "retry helps", "meaning"), rows)
+
+
+def _doc(thing: object) -> str:
+    return " ".join((thing.__doc__ or "").split())
+
+
+# --- the command line -------------------------------------------------------------------------
+
+
+def commands(parser: argparse.ArgumentParser | None = None) -> Iterator[argparse.ArgumentParser]:
+    """Every command and subcommand that does something itself, in the order of the help."""
+    parser = parser or build_parser()
+    children = [
+        child
+        for action in parser._actions
+        if isinstance(action, argparse._SubParsersAction)
+        for child in action.choices.values()
+    ]
+    if not children:
+        yield parser
+    for child in children:
+        yield from commands(child)
+
+
+def options(parser: argparse.ArgumentParser) -> list[argparse.Action]:
+    return [action for action in parser._actions if not isinstance(action, argparse._HelpAction)]
+
+
+def _option_name(action: argparse.Action) -> str:
+    if action.option_strings:
+        return ", ".join(f"`{name}`" for name in action.option_strings)
+    metavar = action.metavar if isinstance(action.metavar, str) else action.dest
+    return f"`{metavar}`"
+
+
+def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
+    text = parser._get_formatter()._expand_help(action) if action.help else ""
+    return " ".join(text.split())
+
+
+def cli_part() -> str:
+    parts = []
+    for parser in commands():
+        summary = " ".join((parser.description or "").split())
+        parts.append(f"### {parser.prog}\n\n" + (f"{summary}\n\n" if summary else ""))
+        rows = [[_option_name(action), _help(parser, action)] for action in options(parser)]
+        parts.append(table(("argument", "meaning"), rows) + "\n" if rows else "")
+    return "".join(parts)
+
+
+# --- the lifecycle ----------------------------------------------------------------------------
+
+
+def transitions_part() -> str:
+    """A diagram for renderers that draw Mermaid, readable without one."""
+    lines = []
+    for (state, record), ends in TRANSITIONS.items():
+        for end in ends:
+            start = "[*]" if state is State.FREE else state.name
+            stop = "[*]" if end is State.DELETED else end.name
+            lines.append(f"    {start} --> {stop}: {_words(record.name)}\n")
+    return "```mermaid\nstateDiagram-v2\n" + "".join(lines) + "```\n"
+
+
+def _words(name: str) -> str:
+    return "".join(part.capitalize() for part in name.split("_"))
+
+
+def _verdict(verdict: Verdict) -> str:
+    if verdict.act:
+        return "done, recorded as late" if verdict.reason.name == "LATE_ACK" else "done"
+    if verdict.error is not None:
+        return f"refused: `{verdict.error.code}`"
+    return "answered with success, changes nothing" + (", counted as stale" if verdict.stale else "")
+
+
+def receipts_part() -> str:
+    rows = []
+    for operation in dict.fromkeys(key[0] for key in RECEIPTS):
+        for rule in Rule:
+            cells = [_verdict(RECEIPTS[operation, rule, standing]) for standing in Standing]
+            rows.append([operation, rule.value, *cells])
+    return table(("call", "queue", *(standing.value for standing in Standing)), rows)
+
+
+PARTS: dict[str, Callable[[], str]] = {
+    "settings": settings_part,
+    "metrics": metrics_part,
+    "errors": errors_part,
+    "cli": cli_part,
+    "transitions": transitions_part,
+    "receipts": receipts_part,
+}
+
+
+def rewritten(text: str) -> str:
+    """The page with its generated parts made anew."""
+    return _PART.sub(lambda match: f"{match[1]}\n{PARTS[match['name']]().strip()}\n\n{match[3]}", text)
+
+
+def outdated() -> list[Path]:
+    """The pages whose generated parts no longer say what the code says."""
+    pages = sorted(DOCS.rglob("*.md"))
+    return [page for page in pages if rewritten(page.read_text()) != page.read_text()]
+
+
+def main(arguments: list[str]) -> int:
+    pages = outdated()
+    if "--check" in arguments:
+        for page in pages:
+            print(f"{page.relative_to(DOCS.parent)} is out of date: run make docs", file=sys.stderr)
+        return 1 if pages else 0
+    for page in pages:
+        page.write_text(rewritten(page.read_text()))
+        print(f"wrote {page.relative_to(DOCS.parent)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
