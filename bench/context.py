@@ -1,0 +1,113 @@
+"""What every section shares: the servers, the report, and how rounds are run."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from bench import bodies
+from bench.clients import BenchError, Flow, drive, drive_one
+from bench.flows import Prepared, Tally, Work, consume_flow, send_flow
+from bench.machine import CpuTimes
+from bench.report import Report, Sample
+from bench.servers import Server, Servers
+
+STEAL_PERCENT_MAX = 10.0
+
+
+@dataclass(slots=True)
+class Context:
+    servers: Servers
+    report: Report
+    quick: bool
+    rounds: int
+    deep: Any = None  # a server with a deep backlog, which several sections use (see sections/backlog.py)
+    deep_users: int = 0  # how many sections still want it
+
+    def release_deep(self) -> None:
+        """One section less needs the deep backlog; the last one discards it."""
+        self.deep_users -= 1
+        if self.deep_users <= 0 and self.deep is not None:
+            self.deep.server.discard()
+            self.deep = None
+
+    def size(self, full: int, quick: int) -> int:
+        return quick if self.quick else full
+
+    def interleave(self, contestants: list[Server], measure: Callable[[Server], Sample]) -> dict[str, list[Sample]]:
+        """Each contestant once a round, in an order that turns, after a round that does not count.
+
+        A round in which other guests of the host took much of the processors is run again, for all contestants, as
+        long as there are no more such rounds than good ones.
+        """
+        samples: dict[str, list[Sample]] = {server.name: [] for server in contestants}
+        for server in contestants:
+            measure(server)
+        spare = self.rounds
+        number = 0
+        while number < self.rounds:
+            turn = number % len(contestants)
+            taken = {server.name: measure(server) for server in contestants[turn:] + contestants[:turn]}
+            steal = max(sample.get("steal %", 0.0) for sample in taken.values())
+            if steal > STEAL_PERCENT_MAX and spare:
+                spare -= 1
+                self.report.note(f"a round with {steal:.0f} % steal is run again")
+                continue
+            number += 1
+            for name, sample in taken.items():
+                samples[name].append(sample)
+        return samples
+
+
+def run_flows(work: Work, make: Callable[[], Flow], connections: int) -> float:
+    """The same flow on each connection; the seconds that all of it took."""
+    if connections == 1:
+        return drive_one(work.port, work.complete, make())
+    return drive(work.port, work.complete, [make() for _ in range(connections)])
+
+
+class Meter:
+    """Server CPU, client CPU and steal over a stretch of time."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self._cpu_us = server.cpu_us()
+        self._client_s = time.process_time()
+        self._times = CpuTimes.now()
+
+    def sample(self, messages: int, seconds: float) -> Sample:
+        steal = CpuTimes.now().steal_percent_since(self._times)
+        return {
+            "messages/s": messages / seconds,
+            "server µs/message": (self._server.cpu_us() - self._cpu_us) / messages,
+            "client µs/message": (time.process_time() - self._client_s) * 1e6 / messages,
+            "steal %": steal,
+        }
+
+
+def supply(work: Work, texts: list[str], messages: int) -> Iterator[Prepared]:
+    """Batches of ten from a few prepared ones, until `messages` are sent."""
+    prepared = [work.prepare(batch) for batch in bodies.batches(texts)]
+    sent = 0
+    for batch in itertools.cycle(prepared):
+        if sent >= messages:
+            return
+        sent += batch.messages
+        yield batch
+
+
+def send_all(work: Work, batches: Iterator[Prepared], connections: int) -> tuple[int, float]:
+    tally = Tally()
+    seconds = run_flows(work, lambda: send_flow(work, batches, tally), connections)
+    return tally.sent, seconds
+
+
+def consume_all(work: Work, messages: int, connections: int) -> float:
+    tally = Tally(target=messages)
+    seconds = run_flows(work, lambda: consume_flow(work, tally), connections)
+    if tally.deleted < messages:
+        raise BenchError(f"only {tally.deleted} of {messages} messages came back")
+    return seconds

@@ -1,0 +1,112 @@
+"""What was measured: medians of rounds, ratios within a round, the bars, and how they are printed and kept."""
+
+from __future__ import annotations
+
+import json
+import statistics
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from bench import machine
+from bench.plot import draw
+
+Sample = dict[str, float]  # one round of one contestant: a figure by its name, units last
+
+
+@dataclass(slots=True)
+class Bar:
+    """A promise, and whether this run kept it."""
+
+    section: str
+    text: str
+    value: float
+    limit: float
+    at_least: bool
+
+    @property
+    def passed(self) -> bool:
+        return self.value >= self.limit if self.at_least else self.value <= self.limit
+
+    def line(self) -> str:
+        word = "at least" if self.at_least else "at most"
+        verdict = "PASS" if self.passed else "MISS"
+        return f"  {verdict}  {self.text}: {self.value:.3g} ({word} {self.limit:g})"
+
+
+@dataclass(slots=True)
+class Table:
+    """The rounds of one comparison, by contestant."""
+
+    section: str
+    title: str
+    samples: dict[str, list[Sample]]
+    shown: str  # the figure that the plot draws
+
+    def median(self, contestant: str, figure: str) -> float:
+        return statistics.median(sample[figure] for sample in self.samples[contestant])
+
+    def ratio(self, one: str, other: str, figure: str) -> float:
+        """The median of the ratios round by round: what disturbs a round disturbs both."""
+        pairs = zip(self.samples[one], self.samples[other], strict=True)
+        return statistics.median(a[figure] / b[figure] if b[figure] else 0.0 for a, b in pairs)
+
+
+@dataclass(slots=True)
+class Report:
+    options: dict[str, Any]
+    tables: list[Table] = field(default_factory=list)
+    bars: list[Bar] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def table(self, section: str, title: str, samples: dict[str, list[Sample]], shown: str) -> Table:
+        """Keep a comparison, and print the medians."""
+        table = Table(section, title, samples, shown)
+        self.tables.append(table)
+        print(f"\n{section}: {title}")
+        figures = list(next(iter(samples.values()))[0])
+        print("  " + " " * 12 + "".join(f"{figure:>20}" for figure in figures))
+        for contestant in samples:
+            cells = [f"{table.median(contestant, figure):>20,.1f}" for figure in figures]
+            print(f"  {contestant:<12}" + "".join(cells), flush=True)
+        return table
+
+    def bar(self, section: str, text: str, value: float, limit: float, at_least: bool) -> None:
+        bar = Bar(section, text, value, limit, at_least)
+        self.bars.append(bar)
+        print(bar.line(), flush=True)
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+        print(f"  {text}", flush=True)
+
+    def finish(self, directory: Path) -> None:
+        """Print all bars again, together, and write `bench.json` and `bench.svg`."""
+        print("\nbars")
+        for bar in self.bars:
+            print(f"{bar.line()}  [{bar.section}]")
+        directory.mkdir(parents=True, exist_ok=True)
+        content = {
+            "machine": machine.describe(),
+            "options": self.options,
+            "bars": [asdict(bar) | {"passed": bar.passed} for bar in self.bars],
+            "tables": [asdict(table) | {"medians": _medians(table)} for table in self.tables],
+            "notes": self.notes,
+        }
+        (directory / "bench.json").write_text(json.dumps(content, indent=1) + "\n")
+        groups = [
+            (
+                f"{table.section}: {table.title} ({table.shown})",
+                {name: table.median(name, table.shown) for name in table.samples},
+            )
+            for table in self.tables
+        ]
+        bars = [(bar.text, bar.value, bar.limit, bar.at_least, bar.passed) for bar in self.bars]
+        (directory / "bench.svg").write_text(draw(groups, bars))
+        print(f"\nwritten: {directory / 'bench.json'}, {directory / 'bench.svg'}")
+
+
+def _medians(table: Table) -> dict[str, Sample]:
+    return {
+        name: {figure: table.median(name, figure) for figure in rounds[0]} for name, rounds in table.samples.items()
+    }

@@ -1,0 +1,66 @@
+"""Run the benchmarks: contestants interleaved, medians, ratios, bars; JSON and a plot.
+
+python -m bench.run [send life single mix backlog memory idle recovery] [--quick] [--rounds N]
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+from bench import machine
+from bench.context import Context
+from bench.report import Report
+from bench.sections import backlog, idle, latency, recovery, throughput
+from bench.servers import Servers
+
+SECTIONS: dict[str, Callable[[Context], None]] = {
+    "send": throughput.send,
+    "life": throughput.life,
+    "single": latency.single,
+    "mix": throughput.mix,
+    "backlog": backlog.backlog,
+    "memory": backlog.memory,
+    "idle": idle.idle,
+    "recovery": recovery.recovery,
+}
+_ROUNDS = 7
+_QUICK_ROUNDS = 3
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description="Baton beside the floor and Redis streams, on this machine, now.")
+    parser.add_argument("sections", nargs="*", metavar="section", help=f"of {', '.join(SECTIONS)}; default: all")
+    parser.add_argument("--quick", action="store_true", help="smaller work and fewer rounds; figures are rougher")
+    parser.add_argument("--rounds", type=int, default=0, help=f"rounds of each comparison (default {_ROUNDS})")
+    parser.add_argument("--data", type=Path, default=Path(".bench-data"), help="where the servers keep their files")
+    parser.add_argument("--results", type=Path, default=Path("bench/results"), help="where JSON and plot are written")
+    options = parser.parse_args()
+    unknown = [name for name in options.sections if name not in SECTIONS]
+    if unknown:
+        parser.error(f"no such section: {', '.join(unknown)}; there are {', '.join(SECTIONS)}")
+    return options
+
+
+def main() -> None:
+    options = _options()
+    names = options.sections or list(SECTIONS)
+    rounds = options.rounds or (_QUICK_ROUNDS if options.quick else _ROUNDS)
+    with Servers(options.data) as servers:
+        disk = machine.filesystem_type(options.data)
+        settings = {"sections": names, "quick": options.quick, "rounds": rounds, "file system": disk}
+        report = Report(settings)
+        facts = machine.describe()
+        print(f"{facts['processors']} processors ({facts['processor']}), Linux {facts['kernel']}, data on {disk}")
+        if disk in ("tmpfs", "ramfs", "overlay"):
+            report.note(f"a sync on {disk} is not like one on a disk: name a directory with --data")
+        context = Context(servers, report, options.quick, rounds)
+        context.deep_users = len({"backlog", "memory"} & set(names))
+        for name in names:
+            SECTIONS[name](context)
+        report.finish(options.results)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,100 @@
+"""How soon a server is ready again after a kill, beside the time that reading and checksumming its files takes."""
+
+from __future__ import annotations
+
+import re
+import signal
+import time
+from pathlib import Path
+
+import google_crc32c
+
+from bench import bodies, sqs
+from bench.clients import BenchError
+from bench.context import Context, send_all, supply
+from bench.machine import CpuTimes
+from bench.report import Sample
+from bench.servers import Server
+
+_CONNECTIONS = 16
+_CHUNK_BYTES = 1 << 20
+_NUMBER = re.compile(r"(\d+)\.(?:log|bin)$")
+
+
+def _number(path: Path) -> int:
+    match = _NUMBER.search(path.name)
+    assert match is not None
+    return int(match[1])
+
+
+def files_to_read(data: Path) -> list[Path]:
+    """What a start must read: of each log the newest snapshot and the segments with frames after it, else all."""
+    needed: list[Path] = []
+    for log in sorted(path for path in data.iterdir() if path.is_dir()):
+        snapshots = sorted(log.glob("snapshots/snapshot-*.bin"), key=_number)
+        segments = sorted(log.glob("segment-*.log"), key=_number)
+        covered = 0
+        if snapshots:
+            needed.append(snapshots[-1])
+            covered = _number(snapshots[-1])
+        following = [_number(segment) for segment in segments[1:]] + [1 << 63]
+        needed += [segment for segment, after in zip(segments, following, strict=True) if after > covered + 1]
+    return needed
+
+
+def read_and_checksum(paths: list[Path]) -> float:
+    """Seconds to read these files from front to back with a CRC32C over all of it."""
+    started = time.perf_counter()
+    for path in paths:
+        crc = 0
+        with path.open("rb", buffering=0) as file:
+            while chunk := file.read(_CHUNK_BYTES):
+                crc = google_crc32c.extend(crc, chunk)
+    return time.perf_counter() - started
+
+
+def _restart(server: Server, url: str, messages: int) -> Sample:
+    """Start a stopped server; the files are in the page cache for both, so that this compares work, not disks."""
+    paths = files_to_read(server.directory / "data")
+    times = CpuTimes.now()
+    read_s = min(read_and_checksum(paths), read_and_checksum(paths))
+    ready_s = server.start()
+    steal = CpuTimes.now().steal_percent_since(times)
+    path = "/".join(url.split("/")[3:])
+    url = f"http://127.0.0.1:{server.port}/{path}"
+    answer = sqs.call(server.port, "GetQueueAttributes", QueueUrl=url, AttributeNames=["ApproximateNumberOfMessages"])
+    if str(messages) not in str(answer):
+        raise BenchError(f"{messages} messages were waiting, now: {answer}")
+    size = sum(path.stat().st_size for path in paths) / 1e6
+    return {"ready s": ready_s, "read and checksum s": read_s, "to read MB": size, "steal %": steal}
+
+
+def recovery(context: Context) -> None:
+    """Kill a server with a million live messages; start it with its snapshots removed, then with one."""
+    messages = context.size(1_000_000, 100_000)
+    empty = context.servers.baton()
+    empty.stop()
+    start_s = min(empty.start(), empty.start_again())
+    empty.discard()
+    server = context.servers.baton()
+    work = server.work()
+    assert isinstance(work, sqs.SqsQueue)
+    sent, _ = send_all(work, supply(work, bodies.texts(200), messages), _CONNECTIONS)
+    server.stop(signal.SIGKILL)
+    samples: dict[str, list[Sample]] = {"no snapshot": [], "snapshot": []}
+    for _ in range(1 if context.quick else 3):
+        for snapshot in (server.directory / "data").glob("*/snapshots/*"):
+            snapshot.unlink()
+        samples["no snapshot"].append(_restart(server, work.url, sent))
+        server.stop()  # an orderly stop leaves a snapshot behind
+        samples["snapshot"].append(_restart(server, work.url, sent))
+        server.stop(signal.SIGKILL)
+    server.discard()
+    report = context.report
+    table = report.table("recovery", f"{sent:,} live messages of 1 KiB", samples, "ready s")
+    report.note(f"an empty server is ready after {start_s:.2f} s")
+    for kind, rounds in samples.items():
+        for sample in rounds:
+            sample["ratio"] = sample["ready s"] / sample["read and checksum s"]
+        text = f"time to ready, {kind}, ÷ reading and checksumming {table.median(kind, 'to read MB'):.0f} MB"
+        report.bar("recovery", text, table.median(kind, "ratio"), 3, at_least=False)

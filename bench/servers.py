@@ -1,0 +1,174 @@
+"""The contestants' processes: started in a directory of their own, asked whether they are ready, and stopped."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from bench import machine, redis_streams
+from bench.clients import BenchError
+from bench.flows import Work
+from bench.redis_streams import RedisStream
+from bench.sqs import SqsQueue
+
+_ROOT = Path(__file__).resolve().parent.parent
+_START_S = 300
+_STOP_S = 300
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def answers_readyz(port: int) -> bool:
+    try:
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=5)
+        connection.request("GET", "/readyz")
+        ready = connection.getresponse().status == 200
+        connection.close()
+    except (OSError, http.client.HTTPException):
+        return False
+    return ready
+
+
+def accepts(port: int) -> bool:
+    try:
+        socket.create_connection(("127.0.0.1", port), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+class Server:
+    """One contestant's server process."""
+
+    def __init__(self, name: str, directory: Path, command: Callable[[int], list[str]], ready: Callable[[int], bool]):
+        self.name = name
+        self.directory = directory
+        self._command = command
+        self._ready = ready
+        self._process: subprocess.Popen[bytes] | None = None
+        self._queues = 0
+        self.port = 0
+
+    @property
+    def pid(self) -> int:
+        assert self._process is not None, "the server was not started"
+        return self._process.pid
+
+    def start(self) -> float:
+        """Start it, and wait until it is ready; the seconds that this took."""
+        self.port = free_port()
+        environment = os.environ | {"PYTHONPATH": f"{_ROOT / 'src'}:{_ROOT}"}
+        errors = (self.directory.parent / f"{self.directory.name}.stderr").open("ab")
+        started = time.perf_counter()
+        self._process = subprocess.Popen(
+            self._command(self.port), cwd=self.directory, env=environment, stdout=subprocess.DEVNULL, stderr=errors
+        )
+        errors.close()
+        while not self._ready(self.port):
+            if self._process.poll() is not None:
+                raise BenchError(f"{self.name} ended with {self._process.returncode}: {self.last_words()}")
+            if time.perf_counter() - started > _START_S:
+                raise BenchError(f"{self.name} was not ready after {_START_S} s")
+            time.sleep(0.002)
+        return time.perf_counter() - started
+
+    def start_again(self) -> float:
+        self.stop()
+        return self.start()
+
+    def last_words(self) -> str:
+        path = self.directory.parent / f"{self.directory.name}.stderr"
+        return path.read_text(errors="replace")[-2000:] if path.exists() else ""
+
+    def stop(self, how: signal.Signals = signal.SIGTERM) -> None:
+        if self._process is not None:
+            self._process.send_signal(how)
+            try:
+                self._process.wait(_STOP_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+            self._process = None
+
+    def discard(self) -> None:
+        """Kill it and remove its data."""
+        self.stop(signal.SIGKILL)
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def cpu_us(self) -> float:
+        return machine.cpu_us(self.pid)
+
+    def rss_bytes(self) -> int:
+        return machine.rss_bytes(self.pid)
+
+    def work(self, fifo: bool = False) -> Work:
+        """A fresh queue on this server."""
+        self._queues += 1
+        name = f"bench-{self._queues}"
+        if self.name == "Redis":
+            return RedisStream(self.port, name)
+        return SqsQueue(self.port, name + ".fifo" if fifo else name, fifo=fifo)
+
+
+class Servers:
+    """Starts contestants under one directory, and stops whatever still runs at the end."""
+
+    def __init__(self, directory: Path) -> None:
+        directory.mkdir(parents=True, exist_ok=True)
+        self.directory = Path(tempfile.mkdtemp(prefix="run-", dir=directory.resolve()))
+        self._started: list[Server] = []
+        self._shared: dict[str, Server] = {}
+
+    def __enter__(self) -> Servers:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for server in self._started:
+            server.discard()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+    def start(self, name: str, command: Callable[[int, Path], list[str]], ready: Callable[[int], bool]) -> Server:
+        directory = self.directory / f"{len(self._started):02d}-{name.lower()}"
+        directory.mkdir()
+        server = Server(name, directory, lambda port: command(port, directory), ready)
+        self._started.append(server)
+        server.start()
+        return server
+
+    def baton(self, *options: str) -> Server:
+        def command(port: int, directory: Path) -> list[str]:
+            serve = [sys.executable, "-m", "batonq.cli.main", "serve", "--port", str(port)]
+            return [*serve, "--data", str(directory / "data"), *options]
+
+        return self.start("Baton", command, answers_readyz)
+
+    def floor(self, *options: str) -> Server:
+        def command(port: int, directory: Path) -> list[str]:
+            return [sys.executable, "-m", "bench.floor", "--port", str(port), "--data", str(directory), *options]
+
+        return self.start("floor", command, accepts)
+
+    def redis(self) -> Server:
+        return self.start("Redis", redis_streams.server_command, redis_streams.is_ready)
+
+    def contestants(self, *names: str) -> list[Server]:
+        """These, running; started at the first time of asking and shared by all sections of a run."""
+        starters = {"Baton": self.baton, "floor": self.floor, "Redis": self.redis}
+        for name in names:
+            if name not in self._shared:
+                self._shared[name] = starters[name]()
+        return [self._shared[name] for name in names]
