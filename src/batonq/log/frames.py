@@ -21,11 +21,11 @@ CRC, its predecessor by digest and its author by epoch.
 
 from __future__ import annotations
 
-import hashlib
 import struct
 import sys
 from array import array
-from dataclasses import dataclass
+from hashlib import blake2b
+from typing import NamedTuple
 
 import google_crc32c
 
@@ -37,50 +37,40 @@ HEADER = struct.Struct("<4sHHQIIQQQ16sQI")
 HEADER_BYTES = HEADER.size + 4
 CRC = struct.Struct("<I")
 VARIABLE_BYTES_MAX = 1 << 30
+FRAME_BYTES_MAX = HEADER_BYTES + FRAME_ROWS_MAX * ROW_BYTES + VARIABLE_BYTES_MAX
 NO_DIGEST = bytes(16)
+NO_HEADER = bytes(HEADER_BYTES)
 
 assert HEADER_BYTES == 80
 
-
-@dataclass(slots=True, frozen=True)
-class Frame:
-    """One group commit. `rows` and `variable` are the bytes as stored."""
-
-    cluster: int
-    region: int
-    shard: int
-    epoch: int
-    number: int
-    time_ms: int
-    previous_digest: bytes
-    rows: bytes
-    variable: bytes
-    header: bytes
-    version: int = FORMAT_VERSION
-
-    @property
-    def row_count(self) -> int:
-        return len(self.rows) // ROW_BYTES
-
-    @property
-    def size(self) -> int:
-        return HEADER_BYTES + len(self.rows) + len(self.variable)
-
-    @property
-    def digest(self) -> bytes:
-        return header_digest(self.header)
-
-    def words(self) -> array[int]:
-        """The rows as a flat array of 64-bit words; row r's word k is at 8 * r + k."""
-        words = array("Q")
-        words.frombytes(self.rows)
-        if sys.byteorder == "big":
-            words.byteswap()
-        return words
+_crc = google_crc32c.value
+_extend = google_crc32c.extend
+_new = tuple.__new__  # what a named tuple's own constructor calls, without a Python frame in between
+_unpack = struct.Struct("<4sHHQIIQQQ16sQII").unpack
 
 
-@dataclass(slots=True, frozen=True)
-class Header:
+class FrameUnreadable(LogCorrupt):
+    """What is stored here is not a frame, or not the frame that was written.
+
+    A write that a crash cut short looks like this, and so does damage; the caller knows which it can be. `number` is
+    the frame's, when the header could be read.
+    """
+
+    def __init__(self, message: str, number: int | None = None) -> None:
+        super().__init__(message)
+        self.number = number
+
+
+class FrameCutOff(FrameUnreadable):
+    """The bytes end before the frame does; `needed` says how many it takes in all."""
+
+    def __init__(self, available: int, needed: int, number: int | None = None) -> None:
+        what = "frame header" if number is None else f"frame {number}"
+        super().__init__(f"{what} is cut off after {available} of {needed} bytes", number)
+        self.needed = needed
+
+
+class Header(NamedTuple):
     version: int
     region: int
     cluster: int
@@ -98,8 +88,41 @@ class Header:
         return HEADER_BYTES + self.row_count * ROW_BYTES + self.variable_bytes
 
 
+class Frame(NamedTuple):
+    """One group commit. `header`, `rows` and `variable` are the bytes as stored."""
+
+    cluster: int
+    region: int
+    shard: int
+    epoch: int
+    number: int
+    time_ms: int
+    previous_digest: bytes
+    rows: bytes
+    variable: bytes
+    header: bytes
+    digest: bytes
+    version: int = FORMAT_VERSION
+
+    @property
+    def row_count(self) -> int:
+        return len(self.rows) // ROW_BYTES
+
+    @property
+    def size(self) -> int:
+        return HEADER_BYTES + len(self.rows) + len(self.variable)
+
+    def words(self) -> array[int]:
+        """The rows as a flat array of 64-bit words; row r's word k is at 8 * r + k."""
+        words = array("Q")
+        words.frombytes(self.rows)
+        if sys.byteorder == "big":
+            words.byteswap()
+        return words
+
+
 def header_digest(header: bytes) -> bytes:
-    return hashlib.blake2b(header, digest_size=16).digest()
+    return blake2b(header, digest_size=16).digest()
 
 
 def build(
@@ -115,10 +138,9 @@ def build(
     variable: bytes,
 ) -> Frame:
     """Seal rows and variable section into a frame."""
-    count = len(rows) // ROW_BYTES
-    assert 0 < count <= FRAME_ROWS_MAX and len(rows) % ROW_BYTES == 0
+    count, rest = divmod(len(rows), ROW_BYTES)
+    assert 0 < count <= FRAME_ROWS_MAX and not rest
     assert len(variable) <= VARIABLE_BYTES_MAX
-    crc = google_crc32c.extend(google_crc32c.value(rows), variable)
     head = HEADER.pack(
         MAGIC,
         FORMAT_VERSION,
@@ -131,52 +153,82 @@ def build(
         time_ms,
         previous_digest,
         len(variable),
-        crc,
+        _extend(_crc(rows), variable),
     )
-    header = head + CRC.pack(google_crc32c.value(head))
-    return Frame(cluster, region, shard, epoch, number, time_ms, previous_digest, rows, variable, header)
+    header = head + CRC.pack(_crc(head))
+    digest = blake2b(header, digest_size=16).digest()
+    return Frame(cluster, region, shard, epoch, number, time_ms, previous_digest, rows, variable, header, digest)
 
 
-def parse_header(data: bytes | memoryview) -> Header:
+def parse_header(data: bytes) -> Header:
     """Check and take apart a header. Raises LogCorrupt with what is wrong; the caller adds where."""
     if len(data) < HEADER_BYTES:
-        raise LogCorrupt(f"frame header is cut off after {len(data)} of {HEADER_BYTES} bytes")
-    head = bytes(data[:HEADER_BYTES])
-    if head[:4] != MAGIC:
-        raise LogCorrupt(f"no frame here: magic is {head[:4]!r}, expected {MAGIC!r}")
-    if google_crc32c.value(head[: HEADER.size]) != CRC.unpack_from(head, HEADER.size)[0]:
-        raise LogCorrupt("frame header does not match its checksum")
-    fields = HEADER.unpack_from(head)
-    version = fields[1]
-    if version > FORMAT_VERSION:
+        raise FrameCutOff(len(data), HEADER_BYTES)
+    head = data[:HEADER_BYTES]
+    fields = _unpack(head)
+    if fields[0] != MAGIC:
+        raise FrameUnreadable(f"no frame here: magic is {fields[0]!r}, expected {MAGIC!r}")
+    if _crc(head[:76]) != fields[12]:
+        raise FrameUnreadable("frame header does not match its checksum")
+    header = Header(*fields[1:12])
+    _check_limits(header)
+    return header
+
+
+def _check_limits(header: Header) -> None:
+    if header.version > FORMAT_VERSION:
+        # Not FrameUnreadable: a newer release wrote this on purpose, so it must never pass for a torn write.
         raise LogCorrupt(
-            f"frame has format version {version}, this Baton reads up to {FORMAT_VERSION}: use a newer release"
+            f"frame {header.number} has format version {header.version}, this Baton reads up to {FORMAT_VERSION}: "
+            "use a newer release"
         )
-    return Header(version, *fields[2:])
+    if not 0 < header.row_count <= FRAME_ROWS_MAX or header.variable_bytes > VARIABLE_BYTES_MAX:
+        raise LogCorrupt(
+            f"frame {header.number} is over the limits: {header.row_count} rows, {header.variable_bytes} variable bytes"
+        )
 
 
 def parse(data: bytes, offset: int = 0) -> Frame:
-    """Check and take apart a whole frame at `offset`. Raises LogCorrupt."""
-    header = parse_header(data[offset : offset + HEADER_BYTES])
+    """Check and take apart a whole frame at `offset`. Raises FrameUnreadable, or LogCorrupt for a newer version.
+
+    Recovery and every read of an old message come through here, so it does the work of `parse_header` in place.
+    """
     rows_at = offset + HEADER_BYTES
-    variable_at = rows_at + header.row_count * ROW_BYTES
-    end = variable_at + header.variable_bytes
+    header = data[offset:rows_at]
+    if len(header) < HEADER_BYTES:
+        raise FrameCutOff(len(header), HEADER_BYTES)
+    (
+        magic,
+        version,
+        region,
+        cluster,
+        shard,
+        count,
+        epoch,
+        number,
+        time_ms,
+        previous,
+        variable_bytes,
+        crc,
+        header_crc,
+    ) = _unpack(header)
+    if (
+        magic != MAGIC
+        or _crc(header[:76]) != header_crc
+        or version != FORMAT_VERSION
+        or not 0 < count <= FRAME_ROWS_MAX
+    ):
+        parse_header(header)  # says what is wrong
+    variable_at = rows_at + count * ROW_BYTES
+    end = variable_at + variable_bytes
     if end > len(data):
-        raise LogCorrupt(f"frame {header.number} is cut off: {len(data) - offset} of {header.frame_bytes} bytes")
+        parse_header(header)
+        raise FrameCutOff(len(data) - offset, end - offset, number)
     rows = data[rows_at:variable_at]
     variable = data[variable_at:end]
-    if google_crc32c.extend(google_crc32c.value(rows), variable) != header.content_crc:
-        raise LogCorrupt(f"frame {header.number} does not match its checksum")
-    return Frame(
-        header.cluster,
-        header.region,
-        header.shard,
-        header.epoch,
-        header.number,
-        header.time_ms,
-        header.previous_digest,
-        rows,
-        variable,
-        data[offset : offset + HEADER_BYTES],
-        header.version,
+    if _extend(_crc(rows), variable) != crc:
+        raise FrameUnreadable(f"frame {number} does not match its checksum", number)
+    digest = blake2b(header, digest_size=16).digest()
+    return _new(
+        Frame, (cluster, region, shard, epoch, number, time_ms, previous, rows, variable, header, digest, version)
     )

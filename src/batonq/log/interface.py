@@ -2,6 +2,7 @@
 
 A log is a sequence of frames numbered 1, 2, 3… without a gap. One owner appends, under an ownership epoch; anyone may
 read. Appending is by callback, so that an implementation may commit inline (files), on a thread, or over a network.
+All methods are called from one thread, the loop's.
 """
 
 from __future__ import annotations
@@ -23,6 +24,23 @@ class Room(Enum):
     NONE = "none"
 
 
+class SegmentInfo(Protocol):
+    """A part of the log that is dropped as a whole: frames `first` up to `stop` (exclusive)."""
+
+    @property
+    def first(self) -> int: ...
+    @property
+    def stop(self) -> int: ...
+    @property
+    def bytes(self) -> int: ...
+    @property
+    def first_time_ms(self) -> int: ...
+    @property
+    def last_time_ms(self) -> int: ...
+    @property
+    def sealed(self) -> bool: ...
+
+
 class Log(Protocol):
     @property
     def shard(self) -> int:
@@ -40,13 +58,18 @@ class Log(Protocol):
     def tail_digest(self) -> bytes:
         """The digest of the last frame, that the next one names; sixteen zero bytes in an empty log."""
 
-    def append(self, frame: Frame, done: Done) -> None:
+    @property
+    def tail_epoch(self) -> int:
+        """The epoch of the last frame; 0 in an empty log. A new owner's epoch must be above it."""
+
+    def append(self, frame: Frame, done: Done, *, in_thread: bool = False) -> None:
         """Append one frame; call `done(None)` once it is committed, `done(error)` if it never will be.
 
-        At most one append is under way: a second call before `done` is a programming error (AssertionError).
-        `frame.number` must be `next` and `frame.previous_digest` the tail digest. `done` may run before `append` returns. The log
-        keeps references to the frame's buffers; the caller must not change them. After `done(error)` the log takes
-        nothing more: reopen it. `Fenced` means that another owner has it.
+        At most one append is under way: a second call before `done` is a programming error (AssertionError), and so is
+        a `frame.number` that is not `next` or a `frame.previous_digest` that is not the tail digest. `done` may run
+        before `append` returns. `in_thread` asks for the commit to happen beside the loop; a log that has no thread
+        commits as it always does. The log keeps references to the frame's buffers; the caller must not change them.
+        After `done(error)` the log takes nothing more: reopen it. `Fenced` means that another owner has it.
         """
 
     def frames(self, start: int, stop: int | None = None) -> Iterator[Frame]:
@@ -59,7 +82,7 @@ class Log(Protocol):
     def read_variable(self, position: int, offset: int, length: int) -> bytes:
         """`length` bytes at `offset` of the variable section of the frame that `position` names (row is ignored).
 
-        Only for committed frames. Raises LogGap when it is no longer retained.
+        Only for committed frames. Raises LogGap when it is no longer retained, LogCorrupt when it does not check.
         """
 
     def frame(self, number: int) -> Frame:
@@ -75,31 +98,19 @@ class Log(Protocol):
         """The largest frame number F <= before such that dropping all frames below F frees whole segments."""
 
     def segments(self) -> list[SegmentInfo]:
-        """The retained segments, oldest first (the last one is being written)."""
+        """The retained segments, oldest first, the last one being written. They are the log's own, not to be kept."""
 
     def drop_front(self, before: int) -> None:
-        """Forget frames below `before` (whole segments only; others stay). The caller has carried what lives in them."""
+        """Forget frames below `before` (whole segments only; others stay). The caller has carried what lives in them.
+
+        The last frame is always kept: the next one names its digest.
+        """
 
     def tick(self) -> None:
-        """Housekeeping that must not be on the append path: pre-write the next segment. Called when idle or once a second."""
+        """Housekeeping kept off the append path, such as pre-writing a segment. Called when idle or once a second."""
 
     def close(self) -> None:
-        """Stop; flushes nothing that was not committed already."""
-
-
-class SegmentInfo(Protocol):
-    @property
-    def first(self) -> int: ...
-    @property
-    def stop(self) -> int: ...
-    @property
-    def bytes(self) -> int: ...
-    @property
-    def first_time_ms(self) -> int: ...
-    @property
-    def last_time_ms(self) -> int: ...
-    @property
-    def sealed(self) -> bool: ...
+        """Stop; waits for an append that is under way, and flushes nothing that was not committed already."""
 
 
 class Ownership(Protocol):

@@ -1,0 +1,155 @@
+"""The disk as the log uses it: a port, so that tests and the simulator can put a faulty one in its place.
+
+Everything that `files.py`, `snapshots.py` and `ownership.py` do to files goes through here. Paths are strings; a handle
+is an integer that means something to its disk only.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import Protocol
+
+PREAD_BYTES_MAX = 1 << 30  # Linux moves at most 2 GiB a call
+
+
+class Disk(Protocol):
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> int:
+        """A handle on a file; `create` makes an empty one (and fails if it exists). Raises OSError."""
+
+    def close(self, handle: int) -> None:
+        """Give the handle back."""
+
+    def pread(self, handle: int, length: int, offset: int) -> bytes:
+        """`length` bytes from `offset`; fewer only at the end of the file."""
+
+    def pwrite(self, handle: int, buffers: Sequence[bytes], offset: int) -> None:
+        """Write the buffers one after another from `offset`: all of them, or OSError and nobody knows how much."""
+
+    def fdatasync(self, handle: int) -> None:
+        """Make the file's content (and its length) survive a power failure."""
+
+    def fsync_directory(self, path: str) -> None:
+        """Make the names in a directory survive a power failure."""
+
+    def rename(self, source: str, target: str) -> None:
+        """Give a file another name, replacing what had it; all or nothing."""
+
+    def unlink(self, path: str) -> None:
+        """Remove a name."""
+
+    def size(self, path: str) -> int:
+        """Length of a file in bytes."""
+
+    def exists(self, path: str) -> bool:
+        """Whether a file or directory of this name exists."""
+
+    def listdir(self, path: str) -> list[str]:
+        """The names in a directory, in no order."""
+
+    def make_directory(self, path: str) -> None:
+        """Make a directory and its parents; not an error when it exists."""
+
+    def free(self, path: str) -> int:
+        """Bytes that can still be written on the disk that holds `path`."""
+
+
+class RealDisk:
+    """The operating system's."""
+
+    def open(self, path: str, *, write: bool = False, create: bool = False) -> int:
+        flags = os.O_CLOEXEC | (os.O_RDWR if write or create else os.O_RDONLY)
+        if create:
+            flags |= os.O_CREAT | os.O_EXCL
+        return os.open(path, flags, 0o640)
+
+    def close(self, handle: int) -> None:
+        os.close(handle)
+
+    def pread(self, handle: int, length: int, offset: int) -> bytes:
+        data = os.pread(handle, min(length, PREAD_BYTES_MAX), offset)
+        if len(data) == length or not data:
+            return data
+        parts = [data]
+        got = len(data)
+        while got < length:
+            data = os.pread(handle, min(length - got, PREAD_BYTES_MAX), offset + got)
+            if not data:
+                break
+            parts.append(data)
+            got += len(data)
+        return b"".join(parts)
+
+    def pwrite(self, handle: int, buffers: Sequence[bytes], offset: int) -> None:
+        written = os.pwritev(handle, buffers, offset)
+        total = sum(map(len, buffers))
+        if written < total:
+            # Signals and the 2 GiB limit of one call cut writes short; go on with what is left.
+            rest = memoryview(b"".join(buffers))
+            while written < total:
+                written += os.pwrite(handle, rest[written:], offset + written)
+
+    def fdatasync(self, handle: int) -> None:
+        os.fdatasync(handle)
+
+    def fsync_directory(self, path: str) -> None:
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+    def rename(self, source: str, target: str) -> None:
+        os.rename(source, target)
+
+    def unlink(self, path: str) -> None:
+        os.unlink(path)
+
+    def size(self, path: str) -> int:
+        return os.stat(path).st_size
+
+    def exists(self, path: str) -> bool:
+        return os.path.exists(path)
+
+    def listdir(self, path: str) -> list[str]:
+        return os.listdir(path)
+
+    def make_directory(self, path: str) -> None:
+        os.makedirs(path, mode=0o750, exist_ok=True)
+
+    def free(self, path: str) -> int:
+        status = os.statvfs(path)
+        return status.f_bavail * status.f_frsize
+
+
+def create_directory(disk: Disk, path: str) -> None:
+    """Make a directory, and the parents that are missing, so that they survive a power failure."""
+    if disk.exists(path):
+        return
+    parent = os.path.dirname(os.path.abspath(path))
+    create_directory(disk, parent)
+    disk.make_directory(path)
+    disk.fsync_directory(parent)
+
+
+def write_atomically(disk: Disk, path: str, buffers: Sequence[bytes], *, durable: bool = True) -> None:
+    """Put a whole file in place: readers see the old one or the new one, never half of one.
+
+    Without `durable` the file may come out of a power failure empty: for what can be made again and carries a checksum.
+    """
+    temporary = f"{path}.tmp"
+    if disk.exists(temporary):
+        disk.unlink(temporary)
+    handle = disk.open(temporary, create=True)
+    try:
+        disk.pwrite(handle, buffers, 0)
+        if durable:
+            disk.fdatasync(handle)
+    except OSError:
+        disk.unlink(temporary)
+        raise
+    finally:
+        disk.close(handle)
+    disk.rename(temporary, path)
+    if durable:
+        disk.fsync_directory(os.path.dirname(path))

@@ -1,0 +1,400 @@
+"""The embedded log: segment files in a directory, one write and one fdatasync a frame.
+
+A frame is written at the end of the newest segment, followed by a blank header, which tells the end of the log from the
+old frames of a recycled file. It never spans two segments. When it is synced it is committed; a note of that is written
+to the file `committed`, unsynced (see committed.py). After an error of the disk the log takes nothing more: what a
+failed sync left behind is only known after opening again, which reads what is there and writes the last frame anew.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from batonq.errors import DiskFull, Fenced, LogCorrupt, LogError, LogGap
+from batonq.log import committed, layout, opening
+from batonq.log.cache import FreshCache, ReadCache
+from batonq.log.disk import Disk, RealDisk, create_directory, write_atomically
+from batonq.log.frames import HEADER_BYTES, NO_DIGEST, NO_HEADER, Frame, parse
+from batonq.log.interface import Done, Room, SegmentInfo
+from batonq.log.opening import OnFrame, Start, Torn
+from batonq.log.reading import Chain, Damage, read_frames
+from batonq.log.segment import Segment, save_index
+from batonq.log.spare import Spare
+from batonq.log.worker import CallSoon, Worker
+
+MIB = 1 << 20
+RESERVE_FRAME_BYTES = 4 * MIB  # a frame of nothing but deletes is at most this long
+
+
+@dataclass(slots=True, frozen=True)
+class FileLogSettings:
+    segment_bytes: int = 64 * MIB
+    free_floor_bytes: int = 64 * MIB  # left free on the disk when a spare segment is made
+    fresh_cache_bytes: int = 16 * MIB
+    read_cache_bytes: int = 4 * MIB
+    open_files_max: int = 16  # handles kept for reading old segments
+    background: bool = True  # make spare segments on a thread
+
+
+def _wall_clock_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+class FileLog:
+    """See interface.Log. Made by `FileLog.open`."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        cluster: int,
+        settings: FileLogSettings,
+        loaded: opening.Loaded,
+        spare: Spare,
+        call_soon: CallSoon | None,
+    ) -> None:
+        self.shard = loaded.chain.shard
+        self.directory = directory
+        self.cluster = cluster
+        self.torn: Torn | None = loaded.torn
+        self.next = loaded.chain.number
+        self.tail_digest = loaded.chain.digest or NO_DIGEST
+        self.tail_epoch = loaded.chain.epoch
+        self._disk = disk
+        self._settings = settings
+        self._segments = loaded.segments
+        self._firsts = [segment.first for segment in loaded.segments]
+        self._unindexed = loaded.unindexed
+        self._active = loaded.segments[-1]
+        self._handle = disk.open(self._active.path, write=True)
+        self._note_handle = disk.open(os.path.join(directory, layout.COMMITTED), write=True)
+        self._spare = spare
+        self._reserve_bytes_min = min(RESERVE_FRAME_BYTES, settings.segment_bytes // 8)
+        self._fresh = FreshCache(settings.fresh_cache_bytes)
+        self._fresh_get = self._fresh.get
+        self._read = ReadCache(settings.read_cache_bytes)
+        self._readers: OrderedDict[str, int] = OrderedDict()
+        self._worker = Worker(call_soon) if call_soon is not None else None
+        self._new_name = True  # the newest segment's name may not be on the disk yet
+        self._pending: tuple[Frame, Done] | None = None
+        self._failed: BaseException | None = None
+        self._closed = False
+
+    @classmethod
+    def open(
+        cls,
+        directory: str,
+        *,
+        shard: int,
+        cluster: int,
+        settings: FileLogSettings | None = None,
+        disk: Disk | None = None,
+        start: Start | None = None,
+        on_frame: OnFrame | None = None,
+        call_soon: CallSoon | None = None,
+        now_ms: Callable[[], int] = _wall_clock_ms,
+    ) -> FileLog:
+        """Open a log for appending, or begin one; the caller owns the directory.
+
+        Every frame is checked, and those from `start` on (without it: all) go to `on_frame` on the way, so that the
+        files are read once. With `start`, segments wholly before it are not read. `call_soon` brings callbacks of
+        commits on a thread back to the loop; without it every commit is inline. `torn` of the result says what a crash
+        cut short. Raises LogCorrupt, LogGap (`start` is not retained), DiskFull, LogError.
+        """
+        settings = settings or FileLogSettings()
+        disk = disk or RealDisk()
+        try:
+            create_directory(disk, directory)
+            opening.remove_leftovers(disk, directory)
+            loaded = opening.load(disk, directory, shard=shard, cluster=cluster, start=start, on_frame=on_frame)
+            opening.mend(disk, directory, loaded, now_ms())
+            spare = Spare(
+                disk,
+                directory,
+                segment_bytes=settings.segment_bytes,
+                free_floor_bytes=settings.free_floor_bytes,
+                background=settings.background,
+                now_ms=now_ms,
+            )
+            if not loaded.segments:
+                _begin(disk, directory, settings, loaded, spare)
+            if not disk.exists(os.path.join(directory, layout.COMMITTED)):
+                write_atomically(disk, os.path.join(directory, layout.COMMITTED), (bytes(committed.NOTE_BYTES),))
+            log = cls(disk, directory, cluster, settings, loaded, spare, call_soon)
+        except OSError as error:
+            raise _as_log_error(error, f"cannot open the log in {directory}") from error
+        log._write_note()
+        spare.prepare()
+        return log
+
+    # --- appending ----------------------------------------------------------------------------
+
+    def append(self, frame: Frame, done: Done, *, in_thread: bool = False) -> None:
+        if self._pending is not None:
+            raise AssertionError("one append at a time")
+        if frame.number != self.next or frame.previous_digest != self.tail_digest:
+            raise AssertionError(f"frame {frame.number} does not follow frame {self.next - 1}")
+        if self._failed is not None or self._closed:
+            done(LogError(f"the log in {self.directory} takes nothing more until it is opened again: {self._failed}"))
+            return
+        if frame.epoch < self.tail_epoch:
+            done(Fenced(f"epoch {frame.epoch} has ended: the log of shard {self.shard} is at epoch {self.tail_epoch}"))
+            return
+        self._pending = (frame, done)
+        active = self._active
+        left = active.size - active.bytes - HEADER_BYTES - len(frame.rows) - len(frame.variable)
+        try:
+            if left < 0:
+                self._roll(frame.number, frame.size)
+            if in_thread and self._worker is not None:
+                self._worker.submit(self._write_pending, self._finish)
+                return
+            self._write_pending()
+        except OSError as error:
+            self._finish(error)
+        else:
+            self._finish(None)
+
+    def _write_pending(self) -> None:
+        """Write and sync; may run on the worker's thread."""
+        assert self._pending is not None
+        frame = self._pending[0]
+        active = self._active
+        offset = active.bytes
+        end = offset + HEADER_BYTES + len(frame.rows) + len(frame.variable)
+        blank = NO_HEADER if active.size - end >= HEADER_BYTES else b""
+        self._disk.pwrite(self._handle, (frame.header, frame.rows, frame.variable, blank), offset)
+        self._disk.fdatasync(self._handle)
+        if self._new_name:
+            self._disk.fsync_directory(self.directory)
+            self._new_name = False
+
+    def _finish(self, error: BaseException | None) -> None:
+        assert self._pending is not None
+        frame, done = self._pending
+        self._pending = None
+        if error is not None:
+            # Never tried again: after a failed sync nobody knows what is on the disk.
+            self._failed = error
+            done(_as_log_error(error, f"cannot append frame {frame.number} to {self._active.path}"))
+            return
+        self._active.add(frame)
+        self.next = frame.number + 1
+        self.tail_digest = frame.digest
+        self.tail_epoch = frame.epoch
+        self._fresh.put(frame.number, frame.variable)
+        if not self._closed:
+            self._write_note()
+        done(None)
+
+    def _write_note(self) -> None:
+        note = committed.encode(self.shard, self.next - 1, self.tail_digest, self.tail_epoch)
+        try:
+            self._disk.pwrite(self._note_handle, (note,), 0)
+        except OSError as error:
+            self._failed = error  # what was committed is committed; a disk that fails gets no more
+
+    def _roll(self, number: int, size: int) -> None:
+        """Go on in a new segment: the spare, or for a frame that is longer than one, a file of its own length."""
+        if size > self._settings.segment_bytes and self._disk.free(self.directory) < size:
+            raise OSError(errno.ENOSPC, f"no room for a frame of {size} bytes")
+        if not self._active.offsets:
+            self._active.size = size  # empty, and still too short: the file grows with the write
+            return
+        segment = Segment(self.directory, number, max(size, self._settings.segment_bytes))
+        if size > self._settings.segment_bytes:
+            handle = self._disk.open(segment.path, create=True)
+        else:
+            self._spare.take(segment.path)
+            handle = self._disk.open(segment.path, write=True)
+        self._disk.close(self._handle)
+        self._handle = handle
+        self._new_name = True
+        self._active.sealed = True
+        self._unindexed.append(self._active)
+        self._active = segment
+        self._segments.append(segment)
+        self._firsts.append(segment.first)
+        self._spare.prepare()
+
+    # --- reading ------------------------------------------------------------------------------
+
+    @property
+    def first(self) -> int:
+        return self._firsts[0]
+
+    def read_variable(self, position: int, offset: int, length: int) -> bytes:
+        number = position >> 16
+        variable = self._fresh_get(number)
+        if variable is None:
+            variable = self._read.get(number)
+            if variable is None:
+                variable = self.frame(number).variable
+                self._read.put(number, variable)
+        if offset + length > len(variable):
+            raise LogCorrupt(
+                f"shard {self.shard}: a record points to bytes {offset} to {offset + length} of frame {number}, "
+                f"which has {len(variable)}"
+            )
+        return variable[offset : offset + length]
+
+    def frame(self, number: int) -> Frame:
+        if not self.first <= number < self.next:
+            raise self._gap(number)
+        segment = self._segments[bisect_right(self._firsts, number) - 1]
+        offset, length = segment.locate(number)
+        try:
+            frame = parse(self._disk.pread(self._reader(segment.path), length, offset))
+        except LogCorrupt as error:
+            raise Damage(segment.path, offset, number, error.message, readable=False) from None
+        except OSError as error:
+            raise _as_log_error(error, f"cannot read frame {number} from {segment.path}") from error
+        if frame.number != number or frame.shard != self.shard or frame.cluster != self.cluster:
+            what = f"frame {frame.number} of shard {frame.shard} is in the place of frame {number}"
+            raise Damage(segment.path, offset, number, what, readable=True)
+        return frame
+
+    def frames(self, start: int, stop: int | None = None) -> Iterator[Frame]:
+        stop = self.next if stop is None else min(stop, self.next)
+        if start < self.first or start > self.next:
+            raise self._gap(start)
+        return self._frames(start, stop)
+
+    def _frames(self, start: int, stop: int) -> Iterator[Frame]:
+        chain = Chain(self.shard, self.cluster, start)
+        while chain.number < stop:
+            if chain.number < self.first:
+                raise self._gap(chain.number)
+            segment = self._segments[bisect_right(self._firsts, chain.number) - 1]
+            yield from self._segment_frames(segment, chain, min(stop, segment.stop))
+
+    def _segment_frames(self, segment: Segment, chain: Chain, stop: int) -> Iterator[Frame]:
+        offset, _ = segment.locate(chain.number)
+        last_offset, last_length = segment.locate(stop - 1)
+        end = last_offset + last_length
+        handle = self._disk.open(segment.path)
+        try:
+            for _, frame in read_frames(self._disk, handle, segment.path, end, chain, offset, stop):
+                yield frame
+            if chain.number < stop:
+                what = f"frame {chain.number} is missing"
+                raise Damage(segment.path, offset, chain.number, what, readable=True)
+        except LogCorrupt:
+            if chain.number < self.first:  # dropped, and its file used again, while we were reading
+                raise self._gap(chain.number) from None
+            raise
+        finally:
+            self._disk.close(handle)
+
+    def _gap(self, number: int) -> LogGap:
+        return LogGap(
+            f"shard {self.shard}: frame {number} is not in the log, which has {self.first} to {self.next - 1}"
+        )
+
+    def _reader(self, path: str) -> int:
+        handle = self._readers.get(path)
+        if handle is not None:
+            self._readers.move_to_end(path)
+            return handle
+        while len(self._readers) >= self._settings.open_files_max:
+            self._disk.close(self._readers.popitem(last=False)[1])
+        handle = self._disk.open(path)
+        self._readers[path] = handle
+        return handle
+
+    # --- room and retention -------------------------------------------------------------------
+
+    def room(self) -> Room:
+        if self._spare.blocked is None or self._spare.ready:
+            return Room.PLENTY
+        return Room.RESERVE if self._active.left >= self._reserve_bytes_min else Room.NONE
+
+    @property
+    def blocked(self) -> str | None:
+        """Why there is no room for another segment, while that is so."""
+        return self._spare.blocked
+
+    def bytes_retained(self) -> int:
+        return sum(segment.bytes for segment in self._segments)
+
+    def segments(self) -> list[SegmentInfo]:
+        return list(self._segments)
+
+    def droppable(self, before: int) -> int:
+        at = bisect_right(self._firsts, before) - 1
+        if at == len(self._segments) - 1 and at > 0 and not self._active.offsets:
+            at -= 1  # the last frame stays
+        return self._firsts[max(at, 0)]
+
+    def drop_front(self, before: int) -> None:
+        keep = self.droppable(before)
+        while self._firsts[0] < keep:
+            self._drop(self._segments[0])
+
+    def _drop(self, segment: Segment) -> None:
+        """Oldest first, each made sure of before the next, so that a crash never leaves a hole."""
+        reader = self._readers.pop(segment.path, None)
+        if reader is not None:
+            self._disk.close(reader)
+        del self._segments[0], self._firsts[0]
+        if segment in self._unindexed:
+            self._unindexed.remove(segment)
+        try:
+            index = os.path.join(self.directory, layout.index_name(segment.first))
+            if self._disk.exists(index):
+                self._disk.unlink(index)
+            if not self._spare.give(segment.path, segment.size):
+                self._disk.unlink(segment.path)
+            self._disk.fsync_directory(self.directory)
+        except OSError as error:
+            self._failed = error
+            raise _as_log_error(error, f"cannot drop {segment.path}") from error
+
+    # --- housekeeping -------------------------------------------------------------------------
+
+    def tick(self) -> None:
+        self._spare.prepare()
+        while self._unindexed:
+            segment = self._unindexed.pop()
+            try:
+                save_index(self._disk, segment, self.shard, self.cluster)
+            except OSError:
+                break  # it only saves reading; opening makes it again
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._spare.close()
+        if self._worker is not None:
+            self._worker.close()
+        try:
+            self._disk.fdatasync(self._note_handle)
+        except OSError:
+            pass  # the note proves what it can; nothing depends on its being there
+        for handle in (self._handle, self._note_handle, *self._readers.values()):
+            self._disk.close(handle)
+        self._readers.clear()
+
+
+def _begin(disk: Disk, directory: str, settings: FileLogSettings, loaded: opening.Loaded, spare: Spare) -> None:
+    """The first segment of a new log."""
+    segment = Segment(directory, 1, settings.segment_bytes)
+    spare.take(segment.path)
+    disk.fsync_directory(directory)
+    loaded.segments.append(segment)
+
+
+def _as_log_error(error: BaseException, what: str) -> LogError | DiskFull | BaseException:
+    if not isinstance(error, OSError):
+        return error
+    reason = error.strerror or str(error)
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return DiskFull(f"{what}: {reason}. Free some space, or drain queues.")
+    return LogError(f"{what}: {reason}")

@@ -1,0 +1,256 @@
+"""Opening a log: every frame that must be read is read once, checked, and handed to the caller that folds it.
+
+`load` only looks; `mend` makes what was found fit to be written to. An unreadable last frame with nothing after it,
+that no committed note vouches for, is what a crash left of a write: it was never answered for, and is cut off and kept
+aside. Everything else that does not check stops the opening with a Damage.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import zip_longest
+
+from batonq.errors import LogCorrupt, LogGap
+from batonq.log import committed, layout
+from batonq.log.disk import Disk, write_atomically
+from batonq.log.frames import HEADER_BYTES, NO_HEADER, Frame, parse_header
+from batonq.log.reading import READ_BYTES, Chain, Damage, find_later_frame, read_frames
+from batonq.log.segment import Segment, load_index
+
+OnFrame = Callable[[Frame], None]
+
+
+@dataclass(slots=True)
+class Torn:
+    """A write that a crash cut short: where it was, and where its bytes are kept (None: there was no room for them)."""
+
+    path: str
+    offset: int
+    number: int
+    bytes: int
+    what: str
+    kept_in: str | None = None
+
+
+@dataclass(slots=True)
+class Start:
+    """Where folding begins: the frame after a snapshot's, and the digest of the snapshot's."""
+
+    number: int
+    digest: bytes
+
+
+@dataclass(slots=True)
+class Loaded:
+    chain: Chain
+    segments: list[Segment] = field(default_factory=list)
+    unindexed: list[Segment] = field(default_factory=list)  # sealed, without a sound sidecar
+    last_frame: Frame | None = None  # when it lies in the last segment
+    torn: Torn | None = None
+
+
+def load(
+    disk: Disk,
+    directory: str,
+    *,
+    shard: int,
+    cluster: int | None,
+    start: Start | None = None,
+    on_frame: OnFrame | None = None,
+) -> Loaded:
+    """Read and check a log. Frames from `start` on (all, without one) go to `on_frame`.
+
+    Segments that lie wholly before `start` are not read if their sidecar index is sound. Raises LogCorrupt, and LogGap
+    when `start` is before the first retained frame.
+    """
+    firsts = layout.segments(disk, directory)
+    note = committed.load(disk, os.path.join(directory, layout.COMMITTED), shard)
+    loaded = Loaded(Chain(shard, cluster, firsts[0] if firsts else 1))
+    if not firsts and note is not None and note.number > 0:
+        raise LogCorrupt(
+            f"{directory}: the segment files are missing; frame {note.number} was committed. Put them back, or move "
+            "the directory away to begin a new log."
+        )
+    if start is not None and start.number < loaded.chain.number:
+        raise LogGap(f"frame {start.number} is no longer retained; the log begins with frame {loaded.chain.number}")
+    for first, following in zip_longest(firsts, firsts[1:]):
+        segment = Segment(directory, first, disk.size(os.path.join(directory, layout.segment_name(first))))
+        if first != loaded.chain.number:
+            what = f"frame {loaded.chain.number} is missing: this segment begins with frame {first}"
+            raise Damage(segment.path, 0, loaded.chain.number, what, readable=True)
+        if following is None or not _load_sidecar(disk, directory, segment, following, start, loaded):
+            _load_segment(disk, segment, following, start, on_frame, note, loaded)
+    _check_start(directory, start, loaded.chain.number, loaded.chain.digest)
+    return loaded
+
+
+def _load_sidecar(
+    disk: Disk, directory: str, segment: Segment, following: int, start: Start | None, loaded: Loaded
+) -> bool:
+    """Take a segment that need not be folded from its sidecar alone."""
+    chain = loaded.chain
+    if start is None or following > start.number or chain.cluster is None:
+        return False
+    known = load_index(disk, directory, segment.first, segment.size, chain.shard, chain.cluster)
+    if known is None or known.stop != following or known.last_epoch < chain.epoch:
+        return False
+    if chain.digest is not None and known.first_previous != chain.digest:
+        return False
+    chain.number = known.stop
+    chain.digest = known.last_digest
+    chain.epoch = known.last_epoch
+    loaded.segments.append(known)
+    return True
+
+
+def _load_segment(
+    disk: Disk,
+    segment: Segment,
+    following: int | None,
+    start: Start | None,
+    on_frame: OnFrame | None,
+    note: committed.Committed | None,
+    loaded: Loaded,
+) -> None:
+    """Read a segment whole. Only the last one (`following` is None) may end with a torn write."""
+    chain = loaded.chain
+    start_number = start.number if start is not None else 0
+    frame = None
+    problem = None
+    handle = disk.open(segment.path)
+    try:
+        try:
+            for _, frame in read_frames(disk, handle, segment.path, segment.size, chain, 0, following):
+                segment.add(frame)
+                if frame.number >= start_number:
+                    if frame.number == start_number:
+                        _check_start(segment.path, start, start_number, frame.previous_digest)
+                    if on_frame is not None:
+                        on_frame(frame)
+        except Damage as damage:
+            if damage.readable or following is not None:
+                raise
+            problem = damage
+        if following is None:
+            loaded.last_frame = frame
+            loaded.torn = _judge_end(disk, handle, segment, chain, note, problem)
+        elif chain.number != following:
+            what = f"frame {chain.number} is missing: the next segment begins with frame {following}"
+            raise Damage(segment.path, segment.bytes, chain.number, what, readable=True)
+        else:
+            segment.sealed = True
+            loaded.unindexed.append(segment)
+    finally:
+        disk.close(handle)
+    loaded.segments.append(segment)
+
+
+def _judge_end(
+    disk: Disk,
+    handle: int,
+    segment: Segment,
+    chain: Chain,
+    note: committed.Committed | None,
+    problem: Damage | None,
+) -> Torn | None:
+    """May the log end here? Returns what was cut short, None if nothing was; raises Damage for a lost frame."""
+    what = problem.what if problem is not None else f"frame {chain.number} is missing"
+    if note is not None and note.number >= chain.number:
+        proof = f"{what}, but the log's note says that frames up to {note.number} were committed"
+        raise Damage(segment.path, segment.bytes, chain.number, proof, readable=True)
+    if note is not None and note.number == chain.number - 1 and chain.digest not in (None, note.digest):
+        proof = f"frame {note.number} is not the one that was committed: its digest is not the one in the log's note"
+        raise Damage(segment.path, segment.bytes, chain.number, proof, readable=True)
+    later = find_later_frame(disk, handle, segment.size, chain, segment.bytes + 1)
+    if later is not None:
+        proof = f"{what}, but frame {later[1]} lies after it, at offset {later[0]}"
+        raise Damage(segment.path, segment.bytes, chain.number, proof, readable=True)
+    if problem is None:
+        return None
+    length = _torn_bytes(disk, handle, segment, chain)
+    return Torn(segment.path, segment.bytes, chain.number, length, problem.what)
+
+
+def _torn_bytes(disk: Disk, handle: int, segment: Segment, chain: Chain) -> int:
+    """How much the torn write may have left: its frame's length if the header tells, else up to the last byte set."""
+    try:
+        header = parse_header(disk.pread(handle, HEADER_BYTES, segment.bytes))
+        if header.number == chain.number:
+            return min(header.frame_bytes, segment.size - segment.bytes)
+    except LogCorrupt:
+        pass
+    length = 0
+    for offset in range(segment.bytes, segment.size, READ_BYTES):
+        written = disk.pread(handle, min(READ_BYTES, segment.size - offset), offset).rstrip(b"\0")
+        if written:
+            length = offset - segment.bytes + len(written)
+    return length
+
+
+def _check_start(path: str, start: Start | None, number: int, digest: bytes | None) -> None:
+    """The snapshot must be of this log: its digest is the one that the frame after it names."""
+    if start is None or number > start.number:
+        return
+    if number < start.number:
+        what = f"the log ends before frame {number}, but there is a snapshot of frame {start.number - 1}"
+    elif digest is not None and digest != start.digest:
+        what = f"the snapshot of frame {start.number - 1} is not of this log: the digests differ"
+    else:
+        return
+    raise LogCorrupt(f"{path}: {what}. If the log is right, remove the snapshot; it is made again.")
+
+
+# --- making the log fit to be written to ------------------------------------------------------
+
+
+def mend(disk: Disk, directory: str, loaded: Loaded, now_ms: int) -> None:
+    """Cut off a torn write, and make sure that the last frame is on the disk."""
+    if not loaded.segments:
+        return
+    segment = loaded.segments[-1]
+    handle = disk.open(segment.path, write=True)
+    try:
+        if loaded.torn is not None:
+            _keep_aside(disk, handle, directory, loaded.torn, now_ms)
+            _write_zeros(disk, handle, segment)
+        if loaded.last_frame is not None:
+            # The process that wrote it may have died before its sync, or lived to see the sync fail, which leaves
+            # pages that only look clean. Writing the same bytes again makes the sync below a real one.
+            frame = loaded.last_frame
+            end = NO_HEADER if segment.left >= HEADER_BYTES else b""
+            disk.pwrite(handle, (frame.header, frame.rows, frame.variable, end), segment.bytes - frame.size)
+        disk.fdatasync(handle)
+    finally:
+        disk.close(handle)
+    disk.fsync_directory(directory)
+
+
+def _keep_aside(disk: Disk, handle: int, directory: str, torn: Torn, now_ms: int) -> None:
+    path = os.path.join(directory, f"torn-{torn.number}-{now_ms}.bin")
+    try:
+        write_atomically(disk, path, (disk.pread(handle, torn.bytes, torn.offset),))
+    except OSError:
+        # A full disk must not keep the log from opening: the write was never answered for.
+        return
+    torn.kept_in = path
+
+
+def _write_zeros(disk: Disk, handle: int, segment: Segment) -> None:
+    zeros = bytes(READ_BYTES)
+    for offset in range(segment.bytes, segment.size, READ_BYTES):
+        length = min(READ_BYTES, segment.size - offset)
+        if disk.pread(handle, length, offset) != zeros[:length]:
+            disk.pwrite(handle, (zeros[:length],), offset)
+
+
+def remove_leftovers(disk: Disk, directory: str) -> None:
+    """Files of work that a crash interrupted, and indexes of segments that are gone."""
+    firsts = set(layout.segments(disk, directory))
+    for first in layout.indexes(disk, directory):
+        if first not in firsts:
+            disk.unlink(os.path.join(directory, layout.index_name(first)))
+    for name in disk.listdir(directory):
+        if name.endswith(".tmp"):
+            disk.unlink(os.path.join(directory, name))

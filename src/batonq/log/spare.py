@@ -1,0 +1,129 @@
+"""The spare segment: pre-written, so that a sync writes no metadata, and kept in reserve for a full disk.
+
+A log that has a spare always has room to roll into; when the next spare cannot be made, what is left of the segment
+being written is the reserve, for deletes and the like.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+
+from batonq.log.disk import Disk
+from batonq.log.layout import SPARE, SPARE_UNFINISHED
+
+STEP_BYTES = 1 << 20
+SYNC_EVERY_BYTES = 8 << 20  # in small portions, so that commits need not wait behind one large flush
+RETRY_MS = 1000
+
+
+class Spare:
+    """At most one spare file. Making one may run on a thread; everything else is called from the log's own."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        *,
+        segment_bytes: int,
+        free_floor_bytes: int,
+        background: bool,
+        now_ms: Callable[[], int],
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._path = os.path.join(directory, SPARE)
+        self._unfinished = os.path.join(directory, SPARE_UNFINISHED)
+        self._segment_bytes = segment_bytes
+        self._free_floor_bytes = free_floor_bytes
+        self._background = background
+        self._now_ms = now_ms
+        self._retry_at_ms = 0
+        self._stopping = False
+        self._thread: threading.Thread | None = None
+        self.ready = disk.exists(self._path) and disk.size(self._path) == segment_bytes
+        self.blocked: str | None = None  # why none can be made, while that is so
+        if not self.ready and disk.exists(self._path):
+            disk.unlink(self._path)  # of another size, from before a setting was changed
+
+    def prepare(self) -> None:
+        """See to it that there is a spare; after a failure at most once a second."""
+        if self.ready or self._is_making():
+            return
+        if self.blocked is not None and self._now_ms() < self._retry_at_ms:
+            return
+        if self._background:
+            self._thread = threading.Thread(target=self._make, name="baton-spare", daemon=True)
+            self._thread.start()
+        else:
+            self._make()
+
+    def take(self, target: str) -> None:
+        """Give the spare a segment's name, waiting for it if it is being made. Raises OSError when there is none.
+
+        The directory is not synced: the caller does so with the first frame.
+        """
+        if self._thread is not None:
+            self._thread.join()
+        if not self.ready:
+            self._make()
+        if not self.ready:
+            raise OSError(errno.ENOSPC, self.blocked or "no spare segment")
+        self._disk.rename(self._path, target)
+        self.ready = False
+
+    def give(self, path: str, size: int) -> bool:
+        """Take a dropped segment as the spare if one is wanted. Its old frames stay: their numbers tell them apart."""
+        if self.ready or size != self._segment_bytes or self._is_making():
+            return False
+        self._disk.rename(path, self._path)
+        self.ready = True
+        self.blocked = None
+        return True
+
+    def close(self) -> None:
+        self._stopping = True
+        if self._thread is not None:
+            self._thread.join()
+
+    def _is_making(self) -> bool:
+        return self._thread is not None and self._thread.is_alive()
+
+    def _make(self) -> None:
+        try:
+            if self._disk.free(self._directory) < self._segment_bytes + self._free_floor_bytes:
+                raise OSError(errno.ENOSPC, "less than a segment and the free-space floor is left on the disk")
+            if self._write():
+                self._disk.rename(self._unfinished, self._path)
+                self._disk.fsync_directory(self._directory)
+                self.ready = True
+                self.blocked = None
+        except OSError as error:
+            self._retry_at_ms = self._now_ms() + RETRY_MS
+            self.blocked = error.strerror or str(error)
+            self._discard()
+
+    def _write(self) -> bool:
+        """Write the zeros; False if the log was closed meanwhile."""
+        self._discard()
+        zeros = bytes(STEP_BYTES)
+        handle = self._disk.open(self._unfinished, create=True)
+        try:
+            for offset in range(0, self._segment_bytes, STEP_BYTES):
+                if self._stopping:
+                    return False
+                self._disk.pwrite(handle, (zeros[: self._segment_bytes - offset],), offset)
+                if (offset + STEP_BYTES) % SYNC_EVERY_BYTES == 0:
+                    self._disk.fdatasync(handle)
+            self._disk.fdatasync(handle)
+        finally:
+            self._disk.close(handle)
+        return True
+
+    def _discard(self) -> None:
+        try:
+            self._disk.unlink(self._unfinished)
+        except OSError:
+            pass
