@@ -1,0 +1,126 @@
+"""The listening side: accepts connections, keeps their number and size in bounds, and stops cleanly."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl as tls
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from batonq.api.http.connection import Connection
+from batonq.api.http.messages import Handler, Heads, Request
+
+KIB = 1024
+MIB = 1024 * KIB
+TICK_S = 1.0
+
+logger = logging.getLogger("batonq.http")
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class HttpLimits:
+    """What one client, and all of them together, may take. Times are in whole seconds."""
+
+    head_bytes_max: int = 64 * KIB
+    # A message of 1 MiB grows at most threefold on the wire: percent-encoded in a form, or as JSON escapes.
+    body_bytes_max: int = 4 * MIB
+    # Bodies of all connections together, while they are received and worked on.
+    bodies_bytes_max: int = 512 * MIB
+    connections_max: int = 20_000
+    pipelined_max: int = 16
+    idle_s: int = 75
+    request_s: int = 30  # from a request's first byte to its last
+    write_s: int = 30  # a client that does not read its answer
+    linger_s: int = 2  # to let a refused client read why
+
+
+class HttpCounters:
+    """Numbers since the start, for metrics."""
+
+    __slots__ = ("bodies_bytes", "connections", "failures", "refused_connections", "refused_requests", "requests")
+
+    def __init__(self) -> None:
+        self.connections = 0  # accepted
+        self.refused_connections = 0
+        self.requests = 0  # handed to a handler
+        self.refused_requests = 0  # not HTTP, too large, too slow
+        self.failures = 0  # a handler raised
+        self.bodies_bytes = 0  # held now
+
+
+class HttpServer:
+    """Serves `resolve(request)`'s handlers. One task a connection; one request in work a connection."""
+
+    def __init__(self, resolve: Callable[[Request], Handler], limits: HttpLimits | None = None) -> None:
+        self.resolve = resolve
+        self.limits = limits or HttpLimits()
+        self.counters = HttpCounters()
+        self.heads = Heads()
+        self.scheme = "http"
+        self.stopping = False
+        self.tick = 0  # seconds since the start, counted by the sweep: cheaper than asking a clock for each request
+        self.port = 0  # the one that is listened on
+        self.loop: asyncio.AbstractEventLoop
+        self._connections: set[Connection] = set()
+        self._server: asyncio.Server | None = None
+        self._sweep: asyncio.TimerHandle | None = None
+        self._emptied: asyncio.Event
+
+    async def start(self, host: str, port: int, *, ssl: tls.SSLContext | None = None, backlog: int = 1024) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._emptied = asyncio.Event()
+        self.scheme = "https" if ssl is not None else "http"
+        self._server = await self.loop.create_server(lambda: Connection(self), host, port, ssl=ssl, backlog=backlog)
+        self.port = self._server.sockets[0].getsockname()[1]
+        self._sweep = self.loop.call_later(TICK_S, self._tick)
+
+    @property
+    def connections_open(self) -> int:
+        return len(self._connections)
+
+    def stop_accepting(self) -> None:
+        """No new connections, no new requests; what is in work goes on. Idle connections are closed."""
+        self.stopping = True
+        if self._server is not None:
+            self._server.close()
+        for connection in list(self._connections):
+            connection.finish()
+
+    async def stop(self, grace_s: float = 10.0) -> None:
+        """Stop accepting, wait for what is in work for at most `grace_s`, then cut off the rest."""
+        self.stop_accepting()
+        if self._connections:
+            try:
+                await asyncio.wait_for(self._emptied.wait(), grace_s)
+            except TimeoutError:
+                logger.warning("closing %d connections that did not finish in time", len(self._connections))
+        for connection in list(self._connections):
+            connection.abort()
+        if self._sweep is not None:
+            self._sweep.cancel()
+        tasks = [connection.task for connection in self._connections if connection.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=1.0)
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    def opened(self, connection: Connection) -> bool:
+        """Whether there is room for this connection."""
+        if self.stopping or len(self._connections) >= self.limits.connections_max:
+            self.counters.refused_connections += 1
+            return False
+        self.counters.connections += 1
+        self._connections.add(connection)
+        return True
+
+    def closed(self, connection: Connection) -> None:
+        self._connections.discard(connection)
+        if self.stopping and not self._connections:
+            self._emptied.set()
+
+    def _tick(self) -> None:
+        self.tick += 1
+        self._sweep = self.loop.call_later(TICK_S, self._tick)
+        for connection in list(self._connections):
+            connection.check(self.tick)
