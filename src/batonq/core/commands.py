@@ -62,7 +62,7 @@ class Lease(NamedTuple):
     position: int
     offset: int
     length: int
-    overlay: int  # position of a record whose variable part lies over the payload (lineage); 0 for none
+    overlays: tuple[int, ...]  # positions of records whose lineage lies over the payload, oldest first
 
 
 class MessageView(NamedTuple):
@@ -81,7 +81,7 @@ class MessageView(NamedTuple):
     position: int
     offset: int
     length: int
-    overlay: int
+    overlays: tuple[int, ...]
     holder: str
     error_class: str
     reason: str
@@ -160,3 +160,5 @@ class Arrival:
     receive_count: int
     payload: bytes  # with the lineage merged in
     group: str
+    fifo: bool
+    origin: int = 0  # dead letters: source queue | source shard << 32

@@ -12,7 +12,8 @@ from __future__ import annotations
 
 import json
 import struct
-from dataclasses import asdict, dataclass, fields
+import zlib
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, NamedTuple
 
 from batonq.core.commands import Send
@@ -53,6 +54,7 @@ class Lineage:
     dedup_id: str = ""  # replaces the payload's
     sent_ms: int = 0  # replaces the payload's
     moved_ms: int = 0
+    moved: str = ""  # dead_letter, redrive or expiry: how it came to where it is
 
     def encode(self) -> bytes:
         defaults = Lineage()
@@ -67,43 +69,41 @@ class Lineage:
         return cls(**{key: value for key, value in json.loads(data).items() if key in known})
 
 
+def merge_lineage(old: Lineage, new: Lineage) -> Lineage:
+    """A further move of a message that has a past already: where it began is kept."""
+    changes: dict[str, Any] = {"trace": old.trace}
+    if old.first_id:
+        changes |= {"first_queue": old.first_queue, "first_id": old.first_id}
+    if old.first_failure_ms:
+        changes["first_failure_ms"] = old.first_failure_ms
+    for name in ("last_failure_ms", "error_class", "reason", "attempts"):
+        if not getattr(new, name):
+            changes[name] = getattr(old, name)
+    if new.moved == "redrive":
+        changes |= {"source_queue": old.source_queue, "source_shard": old.source_shard}
+    elif old.message_id:
+        changes["message_id"] = old.message_id
+    return replace(new, **changes)
+
+
 def encode(send: Send, sent_ms: int) -> bytes:
+    """The payload of a message that is being sent."""
     sender = send.sender.encode()
     group = send.group.encode()
     dedup_id = send.dedup_id.encode()
     trace = send.trace.encode()
-    header = _HEADER.pack(
-        PAYLOAD_VERSION,
-        len(sender),
-        len(group),
-        len(dedup_id),
-        len(trace),
-        0,
-        send.body_md5,
-        sent_ms,
-        len(send.attributes),
-    )
-    return b"".join((header, sender, group, dedup_id, trace, send.attributes, send.body))
+    attributes = send.attributes
+    lengths = (len(sender), len(group), len(dedup_id), len(trace), 0)
+    header = _HEADER.pack(PAYLOAD_VERSION, *lengths, send.body_md5, sent_ms, len(attributes))
+    return b"".join((header, sender, group, dedup_id, trace, attributes, send.body))
 
 
 def encode_payload(payload: Payload) -> bytes:
-    sender = payload.sender.encode()
-    group = payload.group.encode()
-    dedup_id = payload.dedup_id.encode()
-    trace = payload.trace.encode()
-    header = _HEADER.pack(
-        PAYLOAD_VERSION,
-        len(sender),
-        len(group),
-        len(dedup_id),
-        len(trace),
-        len(payload.lineage),
-        payload.body_md5,
-        payload.sent_ms,
-        len(payload.attributes),
-    )
-    parts = (header, sender, group, dedup_id, trace, payload.lineage, payload.attributes, payload.body)
-    return b"".join(parts)
+    """The same, of a payload that was decoded."""
+    texts = [text.encode() for text in (payload.sender, payload.group, payload.dedup_id, payload.trace)]
+    lengths = (*map(len, texts), len(payload.lineage))
+    header = _HEADER.pack(PAYLOAD_VERSION, *lengths, payload.body_md5, payload.sent_ms, len(payload.attributes))
+    return b"".join((header, *texts, payload.lineage, payload.attributes, payload.body))
 
 
 def decode(data: bytes) -> Payload:
@@ -138,6 +138,13 @@ def with_lineage(payload: Payload, lineage: Lineage) -> Payload:
     if lineage.sent_ms:
         changes["sent_ms"] = lineage.sent_ms
     return payload._replace(**changes)
+
+
+def content_mark(data: bytes) -> int:
+    """32 bits that stand for the content of an encoded payload: its body's MD5 and its attributes."""
+    _, sender_n, group_n, dedup_n, trace_n, lineage_n, md5, _, attributes_n = _HEADER.unpack_from(data)
+    at = _HEADER_BYTES + sender_n + group_n + dedup_n + trace_n + lineage_n
+    return zlib.crc32(data[at : at + attributes_n], int.from_bytes(md5[:4], "little"))
 
 
 class Attribute(NamedTuple):

@@ -34,20 +34,23 @@ class Type(IntEnum):
     """A shard's record types, then the catalog's (from 64)."""
 
     EPOCH = 1  # w1 ownership epoch, w3 time base, w4 lease grace ms, w7 format version
-    BASE = 2  # var: the state that must survive the dropped front; w1 next sequence
-    SENT = 3  # var: payload
+    BASE = 2  # var: the state that must survive the dropped front; w1 next sequence, w3 first retained frame
+    SENT = 3  # reason: the message's own maximum of receives; aux: expiry s; var: payload
     EDITED = 4  # var: payload
-    LEASED = 5  # w3 deadline; var: holder and attempt id, shared by the rows of one receive
+    LEASED = 5  # w3 deadline; aux: attempt window ms; var: holder and attempt id, shared by the rows of one receive
     EXTENDED = 6  # w3 deadline
     RETURNED = 7  # reason; w3 visible-at; var: error class and text
     DELETED = 8  # reason
-    CARRIED = 9  # var: payload; a whole message copied forward
+    CARRIED = 9  # aux: expiry s; var: state.CARRIED_PREFIX, payload; a whole message copied forward
     PUBLISHED = 10
     OWED = 11  # reason; w3 destination shard (16) | channel number (48); aux: destination queue; var: lineage
-    ARRIVED = 12  # reason; w3 visible-at; w5 source's previous position when within the shard; var: payload or lineage
-    SETTLED = 13  # reason (accepted or refusal); w3 destination shard (16) | channel number (48)
+    ARRIVED = (
+        12  # reason; w3 sent time; w4 receive count; w5 source shard (16) | channel number (48), or with OVERLAY the
+    )
+    #               source's slot; var: tenant, origin, payload, or with OVERLAY the lineage
+    SETTLED = 13  # reason (accepted or refusal); w3 as in Owed; w4 visible-at when refused
     POLICY_SET = 14  # var: the policy; w1 catalog version
-    QUEUE_PURGED = 15  # w1 first sequence that survives
+    QUEUE_PURGED = 15  # w1 first sequence that survives this step; w3 is 1 in the last one
     QUEUE_CLOSED = 16  # w1 catalog version
     SLOT_SEALED = 17
     SLOT_OPENED = 18
@@ -67,7 +70,8 @@ class Type(IntEnum):
 class Flag(IntFlag):
     """Flags of a row (w0, bits 8 to 15)."""
 
-    DEDUPLICATED = 1  # a dedup entry was made for this message
+    DEDUPLICATED = 1  # Sent: a dedup entry was made for this message
+    ATTEMPT = 1  # Leased, Extended: under a receive request attempt id
     DEDUP_LIVES = 2  # ... for as long as the message lives
     FIFO = 4
     LATE = 8  # a delete after its lease ran out, by the last holder

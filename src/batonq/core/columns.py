@@ -1,0 +1,138 @@
+"""A shard's messages: one slot each, its fields in compact columns; a waiting message costs about a hundred bytes.
+
+A slot is chosen by the live path and written into the record, so that replay puts the message into the same one. Freed
+slots are used again, newest first; the free list may hold entries that replay has taken meanwhile, which `allocate`
+passes over.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from batonq.core.records import State
+
+NIL = 0xFFFFFFFF
+DELTA_MAX = 0xFFFFFFFF
+COUNT_MAX = 0xFFFF
+_GROW_MIN = 64
+_GROW_MAX = 65_536
+
+# name, typecode, value in an unused slot
+_LAYOUT = (
+    ("sequence", "Q", 0),
+    ("position", "Q", 0),  # of the record that holds the payload
+    ("extent", "Q", 0),  # offset | length << 32 of the payload in that frame's variable section
+    ("last", "Q", 0),  # position of the message's newest record
+    ("until", "Q", 0),  # VISIBLE: since when; DELAYED: visible-at; IN_FLIGHT: deadline
+    ("sent", "Q", 0),  # ms
+    ("timer", "Q", (1 << 64) - 1),  # ms at which the lease wheel has an entry for this slot
+    ("expires", "I", 0),  # s
+    ("expiry_timer", "I", 0xFFFFFFFF),  # s at which the expiry wheel has an entry for this slot
+    ("first_received", "I", 0),  # ms after `sent`, plus one; 0: never
+    ("leased", "I", 0),  # ms after `sent`: when the current lease began
+    ("queue", "I", 0),
+    ("line", "I", NIL),
+    ("line_next", "I", NIL),
+    ("line_previous", "I", NIL),
+    ("queue_next", "I", NIL),
+    ("queue_previous", "I", NIL),
+    ("epoch", "I", 0),
+    ("count", "H", 0),  # receives
+    ("state", "B", int(State.FREE)),
+    ("priority", "B", 0),
+    ("doomed", "B", 0),  # its destination refused it: at the end of its delay it is owed again
+)
+COLUMN_NAMES = tuple(name for name, _, _ in _LAYOUT)
+
+
+class Columns:
+    """The columns, the high-water mark `used`, and the free list."""
+
+    sequence: array[int]
+    position: array[int]
+    extent: array[int]
+    last: array[int]
+    until: array[int]
+    sent: array[int]
+    timer: array[int]
+    expires: array[int]
+    expiry_timer: array[int]
+    first_received: array[int]
+    leased: array[int]
+    queue: array[int]
+    line: array[int]
+    line_next: array[int]
+    line_previous: array[int]
+    queue_next: array[int]
+    queue_previous: array[int]
+    epoch: array[int]
+    count: array[int]
+    state: array[int]
+    priority: array[int]
+    doomed: array[int]
+
+    def __init__(self) -> None:
+        for name, typecode, _ in _LAYOUT:
+            setattr(self, name, array(typecode))
+        self.used = 0
+        self.capacity = 0
+        self.free: array[int] = array("I")
+
+    def reserve(self, capacity: int) -> None:
+        """Make room for slots below `capacity`; the arrays keep their identity."""
+        if capacity <= self.capacity:
+            return
+        step = max(_GROW_MIN, min(_GROW_MAX, self.capacity))
+        target = max(capacity, self.capacity + step)
+        added = target - self.capacity
+        for name, typecode, default in _LAYOUT:
+            getattr(self, name).extend(array(typecode, [default]) * added)
+        self.capacity = target
+
+    def allocate(self) -> int:
+        """Choose a slot for a new message (not yet taken)."""
+        free = self.free
+        state = self.state
+        while free:
+            slot = free[-1]
+            if state[slot] == 0:
+                return slot
+            free.pop()
+        return self.used
+
+    def take(self, slot: int) -> None:
+        """Take the slot that a record names."""
+        if slot >= self.used:
+            if slot >= self.capacity:
+                self.reserve(slot + 1)
+            self.used = slot + 1
+        else:
+            free = self.free
+            if free and free[-1] == slot:
+                free.pop()
+
+    def release(self, slot: int) -> None:
+        self.state[slot] = 0
+        self.line[slot] = NIL
+        self.free.append(slot)
+        if len(self.free) > 2 * self.used + 64:
+            self.rebuild_free()
+
+    def rebuild_free(self) -> None:
+        """The free list from the states: lowest slot on top."""
+        state = self.state
+        self.free = array("I", [slot for slot in range(self.used - 1, -1, -1) if state[slot] == 0])
+
+    def save(self) -> dict[str, bytes]:
+        sections = {name: getattr(self, name)[: self.used].tobytes() for name in COLUMN_NAMES}
+        sections["free"] = self.free.tobytes()
+        return sections
+
+    def load(self, sections: dict[str, bytes]) -> None:
+        for name in COLUMN_NAMES:
+            column = getattr(self, name)
+            del column[:]
+            column.frombytes(sections[name])
+        self.used = self.capacity = len(self.state)
+        self.free = array("I")
+        self.free.frombytes(sections["free"])

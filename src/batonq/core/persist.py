@@ -1,0 +1,307 @@
+"""A shard's state as bytes: the canonical dump that tests compare, snapshots, and truncation (Carried and Base)."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Iterable
+from dataclasses import asdict
+from typing import Any
+
+from batonq.core import sections as pieces
+from batonq.core.columns import NIL
+from batonq.core.commands import Job
+from batonq.core.payload import Lineage, decode, encode_payload, merge_lineage, with_lineage
+from batonq.core.policy import QueuePolicy
+from batonq.core.queuestate import TOTALS, QueueState
+from batonq.core.records import State, Type
+from batonq.core.replay import Replay, skip
+from batonq.core.state import CARRIED_PREFIX, NO_EXPIRY_TIMER, NO_TIMER, Attempt, Channel, Failure
+from batonq.errors import LogCorrupt
+
+_NOTES = ("holders", "maxima", "origins", "refusals")
+
+
+class Persist(Replay):
+    # --- what every form needs: all but the messages' columns ----------------------------------------
+
+    def _facts(self) -> dict[str, Any]:
+        """Everything that is not a column, as JSON values. Dictionaries by slot become pairs, in order of slot."""
+        return {
+            "epoch": self.epoch,
+            "next_sequence": self.next_sequence,
+            "last_time_ms": self.last_time_ms,
+            "queues": [self._queue_facts(self.queues[number]) for number in sorted(self.queues)],
+            "notes": {name: sorted(getattr(self, name).items()) for name in _NOTES},
+            "overlays": sorted(self.overlays.items()),
+            "failures": sorted(self.failures.items()),
+            "living_keys": sorted(self.living_keys.items()),
+            "owed_to": sorted(self.owed_to.items()),
+            "attempts": [[*key, value.expires_ms, value.leases] for key, value in self.attempts.items()],
+            "channels": [
+                [shard, way.last, way.settled, list(way.unsettled.items())]
+                for shard, way in sorted(self.channels.items())
+            ],
+            "cursors": sorted(self.cursors.items()),
+            "refused_numbers": [[*key, verdict] for key, verdict in self.refused_numbers.items()],
+            "jobs": [asdict(job) for job in self.jobs.values()],
+        }
+
+    @staticmethod
+    def _queue_facts(queue: QueueState) -> dict[str, Any]:
+        return {
+            "policy": asdict(queue.policy),
+            "closed": queue.closed,
+            "purge_generation": queue.purge_generation,
+            "totals": [getattr(queue, name) for name in TOTALS],
+        }
+
+    def _load_facts(self, facts: dict[str, Any]) -> None:
+        self.epoch = facts["epoch"]
+        self.next_sequence = max(self.next_sequence, facts["next_sequence"])
+        self.last_time_ms = max(self.last_time_ms, facts["last_time_ms"])
+        for fact in facts["queues"]:
+            policy = QueuePolicy.decode(json.dumps(fact["policy"]).encode())
+            queue = QueueState(policy, self.lines)
+            queue.closed, queue.purge_generation = fact["closed"], fact["purge_generation"]
+            for name, value in zip(TOTALS, fact["totals"], strict=True):
+                setattr(queue, name, value)
+            self.queues[policy.queue] = queue
+        for name in _NOTES:
+            setattr(self, name, dict(facts["notes"][name]))
+        self.overlays = {slot: tuple(positions) for slot, positions in facts["overlays"]}
+        self.failures = {slot: Failure(*failure) for slot, failure in facts["failures"]}
+        self.living_keys = {slot: (key, end) for slot, (key, end) in facts["living_keys"]}
+        self.owed_to = {slot: (*owed,) for slot, owed in facts["owed_to"]}
+        self.attempts = {}
+        self.attempt_of = {}
+        for queue_number, text, expires_ms, leases in facts["attempts"]:
+            attempt = Attempt(expires_ms, tuple((*lease,) for lease in leases))
+            self.attempts[queue_number, text] = attempt
+            self.attempt_of.update({lease[0]: (queue_number, text) for lease in attempt.leases})
+        self.channels = {}
+        for shard, last, settled, unsettled in facts["channels"]:
+            way = self.channels[shard] = Channel()
+            way.last, way.settled, way.unsettled = last, settled, dict(unsettled)
+        self.cursors = dict(facts["cursors"])
+        self.refused_numbers = {(shard, number): verdict for shard, number, verdict in facts["refused_numbers"]}
+        self.jobs = {fact["id"]: Job(**fact) for fact in facts["jobs"]}
+
+    # --- the canonical dump ----------------------------------------------------------------------------
+
+    def dump(self, now: int) -> bytes:
+        """The same bytes for the same state, however it was reached: no slots, no lines, messages in order."""
+        self.advance_delays(now)
+        columns = self.columns
+        messages = []
+        sequence_of = {}
+        for slot in self.live_slots():
+            sequence_of[slot] = columns.sequence[slot]
+            line = columns.line[slot]
+            tenant = self.lines.tenant[line] if line != NIL else self.tenants.get(slot, 0)
+            messages.append(
+                (
+                    columns.sequence[slot],
+                    columns.queue[slot],
+                    columns.state[slot],
+                    columns.until[slot],
+                    columns.expires[slot],
+                    columns.sent[slot],
+                    columns.first_received[slot],
+                    columns.leased[slot] if columns.first_received[slot] else 0,
+                    columns.epoch[slot],
+                    columns.count[slot],
+                    columns.priority[slot],
+                    columns.doomed[slot],
+                    columns.position[slot],
+                    columns.extent[slot],
+                    columns.last[slot],
+                    tenant,
+                )
+            )
+        messages.sort()
+        facts = self._facts()
+        del facts["last_time_ms"]
+        for name in ("overlays", "failures", "living_keys", "owed_to"):
+            facts[name] = sorted((sequence_of[slot], value) for slot, value in facts[name])
+        for name in _NOTES:
+            facts["notes"][name] = sorted((sequence_of[slot], value) for slot, value in facts["notes"][name])
+        facts["attempts"] = sorted(
+            [queue, text, expires, [lease[1:] for lease in leases]]
+            for queue, text, expires, leases in facts["attempts"]
+        )
+        for channel in facts["channels"]:
+            channel[3] = [(number, sequence_of[slot]) for number, slot in channel[3]]
+        gauges = [
+            (number, queue.visible, queue.in_flight, queue.delayed, queue.owed, queue.dead, queue.bytes)
+            for number, queue in sorted(self.queues.items())
+        ]
+        return repr((facts, gauges, messages, self.dedup.entries(), self.requests.entries())).encode()
+
+    def live_slots(self) -> list[int]:
+        state = self.columns.state
+        return [slot for slot in range(self.columns.used) if state[slot]]
+
+    # --- snapshots -------------------------------------------------------------------------------------
+
+    def save(self) -> dict[str, bytes]:
+        """The state as sections of a snapshot. Ready lines and timers are saved as they stand; loading is copying."""
+        facts = self._facts()
+        facts["tenants"] = sorted(self.tenants.items())
+        facts["doomed_due"] = sorted(self.doomed_due)
+        facts["gauges"] = [
+            [number, queue.visible, queue.in_flight, queue.delayed, queue.owed, queue.dead, queue.bytes]
+            for number, queue in sorted(self.queues.items())
+        ]
+        facts["order"] = [
+            [
+                number,
+                queue.head,
+                queue.tail,
+                [
+                    [lane.priority, lane.fresh, lane.returned, lane.quiet, lane.noisy]
+                    for lane in queue.ready.lanes.values()
+                ],
+                sorted(queue.ready.in_flight.items()),
+            ]
+            for number, queue in sorted(self.queues.items())
+        ]
+        return {
+            "facts": json.dumps(facts, separators=(",", ":")).encode(),
+            **pieces.prefixed("columns", self.columns.save()),
+            **pieces.prefixed("lines", self.lines.save()),
+            **pieces.prefixed("dedup", self.dedup.save()),
+            **pieces.prefixed("requests", self.requests.save()),
+            **pieces.prefixed("leases", self.leases.save()),
+            **pieces.prefixed("delays", self.delays.save()),
+            **pieces.prefixed("expiries", self.expiries.save()),
+        }
+
+    def load(self, sections: dict[str, bytes]) -> None:
+        facts = json.loads(sections["facts"])
+        self.columns.load(pieces.with_prefix("columns", sections))
+        self.lines.load(pieces.with_prefix("lines", sections))
+        self._load_facts(facts)
+        self.tenants = dict(facts["tenants"])
+        self.doomed_due = set(facts["doomed_due"])
+        for number, *gauges in facts["gauges"]:
+            queue = self.queues[number]
+            names = ("visible", "in_flight", "delayed", "owed", "dead", "bytes")
+            for name, value in zip(names, gauges, strict=True):
+                setattr(queue, name, value)
+        for number, head, tail, lanes, in_flight in facts["order"]:
+            queue = self.queues[number]
+            queue.head, queue.tail = head, tail
+            for priority, fresh, returned, quiet, noisy in lanes:
+                lane = queue.ready.lane(priority)
+                lane.fresh, lane.returned, lane.quiet, lane.noisy = fresh, returned, quiet, noisy
+            queue.ready.in_flight = dict(in_flight)
+            queue.ready.in_flight_total = queue.in_flight
+        for name in ("dedup", "requests", "leases", "delays", "expiries"):
+            getattr(self, name).load(pieces.with_prefix(name, sections))
+
+    # --- truncation --------------------------------------------------------------------------------------
+
+    def to_carry(self, boundary: int, rows: Iterable[int]) -> list[int]:
+        """Of the slots named by records below frame `boundary`, those whose message still needs that frame.
+
+        `rows` are slots as the frames' Sent, Arrived and Carried records name them; messages under a lineage are
+        found here, because their payload lies in another message's record.
+        """
+        columns = self.columns
+        limit = boundary << 16
+        slots = [
+            slot for slot in rows if slot < columns.used and columns.state[slot] and columns.position[slot] < limit
+        ]
+        for slot, overlays in self.overlays.items():
+            if columns.position[slot] < limit or overlays[0] < limit:
+                slots.append(slot)
+        return list(dict.fromkeys(slots))
+
+    def carry(self, slot: int, payload: bytes, overlays: Iterable[bytes], now: int) -> None:
+        """Copy one message forward: `payload` and the lineages over it as the log has them."""
+        columns = self.columns
+        decoded = decode(payload)
+        lineage = Lineage.decode(decoded.lineage)
+        for overlay in overlays:
+            lineage = merge_lineage(lineage, Lineage.decode(overlay))
+        if lineage != Lineage():
+            payload = encode_payload(with_lineage(decoded, lineage))
+        line = columns.line[slot]
+        tenant = self.lines.tenant[line] if line != NIL else self.tenants.get(slot, 0)
+        prefix = CARRIED_PREFIX.pack(
+            columns.state[slot],
+            columns.doomed[slot],
+            self.maxima.get(slot, 0),
+            columns.first_received[slot],
+            columns.leased[slot],
+            tenant,
+            columns.sent[slot],
+        )
+        w6 = self.frame.put(prefix + payload)
+        position = self.frame.add(
+            Type.CARRIED | columns.priority[slot] << 16 | columns.queue[slot] << 32,
+            columns.sequence[slot],
+            max(now, self.last_time_ms),
+            columns.until[slot],
+            columns.epoch[slot] | columns.count[slot] << 32,
+            columns.last[slot],
+            w6,
+            slot | columns.expires[slot] << 32,
+        )
+        self._on_carried(slot, position, skip(w6, CARRIED_PREFIX.size))
+
+    def write_base(self, first_frame: int, now: int) -> None:
+        """All that must survive when frames below `first_frame` are dropped, and a count to check it by."""
+        facts = self._facts()
+        facts["messages"] = len(self.live_slots())
+        data = pieces.pack(
+            {
+                "facts": json.dumps(facts, separators=(",", ":")).encode(),
+                **pieces.prefixed("dedup", self.dedup.save()),
+                **pieces.prefixed("requests", self.requests.save()),
+            }
+        )
+        w6 = self.frame.put(data)
+        self.frame.add(Type.BASE, self.next_sequence, max(now, self.last_time_ms), first_frame, 0, 0, w6, 0)
+
+    def load_base(self, data: bytes) -> None:
+        """The end of the stretch in which messages were known in part: now all of them are."""
+        sections = pieces.unpack(data)
+        facts = json.loads(sections["facts"])
+        live = self.live_slots()
+        if len(live) != facts["messages"]:
+            raise LogCorrupt(
+                f"after the dropped front there are {len(live)} messages, the Base says {facts['messages']}"
+            )
+        tenants = self.tenants
+        self.queues = {}
+        self._load_facts(facts)
+        for name in ("dedup", "requests"):
+            getattr(self, name).load(pieces.with_prefix(name, sections))
+        self.before_base = 0
+        self.tenants = tenants
+        self._rebuild(live)
+
+    def _rebuild(self, live: list[int]) -> None:
+        """Order, ready lines and timers from the columns."""
+        columns = self.columns
+        self.lines.clear()
+        for wheel in (self.leases, self.delays, self.expiries):
+            wheel.clear()
+        columns.timer[:] = array("Q", [NO_TIMER]) * columns.capacity
+        columns.expiry_timer[:] = array("I", [NO_EXPIRY_TIMER]) * columns.capacity
+        columns.line[:] = array("I", [NIL]) * columns.capacity
+        columns.rebuild_free()
+        for slot in sorted(live, key=columns.sequence.__getitem__):
+            queue = self.queues[columns.queue[slot]]
+            self._append_to_queue(queue, slot)
+            if queue.fifo and columns.state[slot] != State.DEAD:
+                line = self.lines.find_or_open(queue.number, self.tenants.pop(slot, 0), 0)
+                self.lines.append(line, slot)
+        for slot in sorted(live, key=lambda slot: (columns.until[slot], columns.sequence[slot])):
+            queue = self.queues[columns.queue[slot]]
+            state, until = columns.state[slot], columns.until[slot]
+            self._enter(queue, slot, state, until)
+            if state == State.IN_FLIGHT:
+                queue.ready.lease_began(self.tenants.get(slot, 0))

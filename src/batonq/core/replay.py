@@ -1,0 +1,308 @@
+"""Frames into state: what a follower and a recovering node do. Runs of plain sends are applied a column at a time."""
+
+from __future__ import annotations
+
+from array import array
+
+from batonq.core.columns import NIL, Columns
+from batonq.core.payload import content_mark
+from batonq.core.policy import QueuePolicy
+from batonq.core.queuestate import QueueState
+from batonq.core.records import Flag, Reason, State, Type
+from batonq.core.state import ARRIVED_PREFIX, CARRIED_PREFIX, ShardState, decode_notes
+from batonq.errors import LogCorrupt
+
+_RUN_MIN = 4
+_LOW32 = 0xFFFFFFFF
+_OVERLAYS_KEPT = 16  # of a message that is moved again and again, beside the first
+_SHARD_BITS = 0xFFFF
+
+
+class Replay(ShardState):
+    def apply_frame(self, number: int, words: array[int], variable: bytes) -> None:
+        """Fold one committed frame. Raises LogCorrupt when a record does not fit the state."""
+        count = len(words) >> 3
+        heads = words[0::8]
+        row = 0
+        while row < count:
+            w0 = heads[row]
+            if w0 & 0xFFFF == Type.SENT:  # no flags: not FIFO, not deduplicated
+                stop = row + 1
+                while stop < count and heads[stop] == w0:
+                    stop += 1
+                if stop - row >= _RUN_MIN and self._apply_sends(number, row, stop, words, w0):
+                    row = stop
+                    continue
+            at = row << 3
+            self._apply(number << 16 | row, words[at : at + 8], variable)
+            row += 1
+        if self.frame.number <= number:
+            self.frame.begin(number + 1)
+
+    def _queue(self, number: int) -> QueueState:
+        queue = self.queues.get(number)
+        if queue is None:
+            if not self.before_base:
+                raise LogCorrupt(f"record for queue {number}, which this shard does not have")
+            queue = self.queues[number] = QueueState(QueuePolicy(number, "", ""), self.lines)
+        return queue
+
+    def _move_time(self, time: int) -> None:
+        if time > self.last_time_ms:
+            self.last_time_ms = time
+        if not self.before_base:
+            self.advance_delays(time)
+
+    def _apply_sends(self, number: int, row: int, stop: int, words: array[int], w0: int) -> bool:
+        """A run of fresh, ungrouped sends to one queue, at once; False when the rows are not that plain."""
+        span = slice(row << 3, stop << 3)
+        columns = self.columns
+        count = stop - row
+        rows = words[span]
+        times, untils, slots = rows[2::8], rows[3::8], rows[7::8]
+        first = slots[0] & _LOW32
+        maximum = w0 >> 24 & 0xFF
+        plain = first == columns.used and slots[-1] & _LOW32 == first + count - 1 and times == untils and not maximum
+        if not plain or any(rows[4::8]) or self.before_base:
+            return False
+        queue = self._queue(w0 >> 32)
+        self._move_time(times[-1])
+        if times[0] != times[-1]:
+            return False
+        end = first + count
+        columns.reserve(end)
+        columns.used = end
+        sequences, extents = rows[1::8], rows[6::8]
+        position = number << 16 | row
+        columns.sequence[first:end] = sequences
+        columns.position[first:end] = columns.last[first:end] = array("Q", range(position, position + count))
+        columns.extent[first:end] = extents
+        columns.until[first:end] = columns.sent[first:end] = times
+        expires = array("I", [slot >> 32 for slot in slots])
+        columns.expires[first:end] = expires
+        columns.queue[first:end] = array("I", [queue.number]) * count
+        columns.priority[first:end] = array("B", [w0 >> 16 & 0xFF]) * count
+        columns.state[first:end] = array("B", [State.VISIBLE]) * count
+        self._link_run(columns, queue, first, end)
+        columns.expiry_timer[first:end] = expires
+        self.expiries.push_run(expires, first)
+        queue.ready.add_run(first, end, w0 >> 16 & 0xFF)
+        self.woken.add(queue.number)
+        queue.visible += count
+        queue.sent += count
+        queue.bytes += sum(extent >> 32 for extent in extents)
+        self.next_sequence = max(self.next_sequence, sequences[-1] + 1)
+        return True
+
+    @staticmethod
+    def _link_run(columns: Columns, queue: QueueState, first: int, end: int) -> None:
+        columns.queue_next[first:end] = array("I", range(first + 1, end + 1))
+        columns.queue_next[end - 1] = NIL
+        columns.queue_previous[first + 1 : end] = array("I", range(first, end - 1))
+        tail = queue.tail
+        columns.queue_previous[first] = tail
+        if tail == NIL:
+            queue.head = first
+        else:
+            columns.queue_next[tail] = first
+        queue.tail = end - 1
+
+    def _apply(self, position: int, row: array[int], variable: bytes) -> None:
+        w0, w1, w2, w3, w4, _, w6, w7 = row
+        self._move_time(w2)
+        kind = w0 & 0xFF
+        slot = w7 & _LOW32
+        if kind == Type.SENT:
+            self._apply_sent(position, row, variable)
+        elif kind == Type.LEASED:
+            queue = self._message(slot, w1, Type.LEASED)
+            if queue is not None:
+                holder, attempt = decode_notes(_part(variable, w6))
+                self._on_leased(queue, slot, w2, w3, w4 & _LOW32, w4 >> 32, position, holder)
+                if w0 >> 8 & Flag.ATTEMPT and not self.before_base:
+                    self._replay_attempt(queue.number, attempt, slot, w1, w4 & _LOW32, w7 >> 32, w2)
+        elif kind == Type.EXTENDED:
+            if self._message(slot, w1, Type.EXTENDED) is not None:
+                self._on_extended(slot, w3, position, bool(w0 >> 8 & Flag.ATTEMPT))
+        elif kind == Type.RETURNED:
+            queue = self._message(slot, w1, Type.RETURNED)
+            if queue is not None:
+                error_class, text = decode_notes(_part(variable, w6)) if w6 >> 32 else ("", "")
+                self._on_returned(queue, slot, w2, w3, w0 >> 24 & 0xFF, position, error_class, text)
+        elif kind == Type.DELETED:
+            queue = self._message(slot, w1, Type.DELETED)
+            if queue is not None:
+                self._on_deleted(queue, slot, w2, w0 >> 24 & 0xFF)
+        else:
+            self._apply_rare(kind, position, row, variable)
+
+    def _apply_sent(self, position: int, row: array[int], variable: bytes) -> None:
+        w0, w1, w2, w3, w4, w5, w6, w7 = row
+        queue = self._queue(w0 >> 32)
+        flags, slot = w0 >> 8 & 0xFF, w7 & _LOW32
+        self._check_free(slot, w1)
+        self._on_sent(queue, slot, w1, w2, w3, w4, w7 >> 32, w0 >> 16 & 0xFF, w0 >> 24 & 0xFF, position, w6)
+        if flags & Flag.DEDUPLICATED:
+            mark = content_mark(_part(variable, w6))
+            self._on_dedup(queue, slot, w1, w2, w5, mark, bool(flags & Flag.DEDUP_LIVES))
+
+    def _check_free(self, slot: int, sequence: int) -> None:
+        columns = self.columns
+        if slot < columns.used and columns.state[slot] != State.FREE:
+            if not self.before_base:
+                raise LogCorrupt(f"message {sequence} takes slot {slot}, where message {columns.sequence[slot]} is")
+            self._drop_notes(slot)
+            columns.state[slot] = State.FREE
+
+    def _replay_attempt(
+        self, queue: int, attempt: str, slot: int, sequence: int, epoch: int, window_ms: int, time: int
+    ) -> None:
+        """The rows of one receive name one attempt; each adds its message to it."""
+        known = self.attempts.get((queue, attempt))
+        expires = time + window_ms
+        leases = known.leases if known is not None and known.expires_ms == expires else ()
+        self._on_attempt(queue, attempt, expires, (*leases, (slot, sequence, epoch)))
+
+    def _apply_rare(self, kind: int, position: int, row: array[int], variable: bytes) -> None:
+        w0, w1, w2, w3, w4, w5, w6, w7 = row
+        slot = w7 & _LOW32
+        if kind == Type.REQUESTED:
+            self.requests.put(w5, w1, -(-w3 // 1000), w4, w2 // 1000)
+        elif kind == Type.OWED:
+            queue = self._message(slot, w1, Type.OWED)
+            if queue is not None:
+                shard, number = w3 & _SHARD_BITS, w3 >> 16
+                self._on_owed(queue, slot, w2, shard, number, w7 >> 32, w0 >> 24 & 0xFF, position)
+        elif kind == Type.ARRIVED:
+            self._apply_arrived(position, row, variable)
+        elif kind == Type.SETTLED:
+            queue = self._message(slot, w1, Type.SETTLED)
+            if queue is not None:
+                shard, number = w3 & _SHARD_BITS, w3 >> 16
+                self._on_settled(queue, slot, w2, shard, number, w0 >> 24 & 0xFF, w4, position)
+        elif kind == Type.POLICY_SET:
+            self._on_policy(QueuePolicy.decode(_part(variable, w6)))
+        elif kind == Type.QUEUE_PURGED:
+            self._on_purged(self._queue(w0 >> 32), w1, w2, bool(w3))
+        elif kind == Type.QUEUE_CLOSED:
+            self._queue(w0 >> 32).closed = True
+        elif kind == Type.EPOCH:
+            self._on_epoch(w1, w3, w4)
+        elif kind == Type.JOB_SET:
+            self._on_job(_part(variable, w6))
+        elif kind == Type.CARRIED:
+            self._apply_carried(position, row, variable)
+        elif kind == Type.BASE:
+            self._apply_base(w3, _part(variable, w6))
+        else:
+            raise LogCorrupt(f"record type {kind} is not known to this release; use the one that wrote the log")
+
+    def _apply_arrived(self, position: int, row: array[int], variable: bytes) -> None:
+        """w3 is the sent time; w4 the receive count; w5 the source's slot (overlay) or its shard and entry number."""
+        w0, w1, w2, w3, w4, w5, w6, w7 = row
+        flags, slot = w0 >> 8 & 0xFF, w7 & _LOW32
+        if flags & Flag.REFUSED:
+            if not flags & Flag.OVERLAY:
+                self._on_refused(w5 & _SHARD_BITS, w5 >> 16, w0 >> 24 & 0xFF)
+            return
+        if not flags & Flag.OVERLAY:
+            self.cursors[w5 & _SHARD_BITS] = w5 >> 16
+        queue = self._queue(w0 >> 32)
+        priority, count, expires_s = w0 >> 16 & 0xFF, w4 & _LOW32, w7 >> 32
+        reason = w0 >> 24 & 0xFF
+        self._check_free(slot, w1)
+        if flags & Flag.OVERLAY:
+            source = w5 & _LOW32
+            known = source < self.columns.used and self.columns.state[source] == State.OWED
+            if self.before_base and not known:
+                return  # its payload went with the dropped front; it is Carried later
+            self._on_moved(queue, slot, source, w1, w2, w3, count, expires_s, priority, position, reason)
+            return
+        part = _part(variable, w6)
+        tenant, origin = ARRIVED_PREFIX.unpack_from(part)
+        self._on_arrived(
+            queue, slot, w1, w2, w3, count, expires_s, priority, tenant, position, skip(w6, ARRIVED_PREFIX.size)
+        )
+        if origin:
+            self.origins[slot] = origin
+
+    def _on_moved(
+        self,
+        queue: QueueState,
+        slot: int,
+        source: int,
+        sequence: int,
+        time: int,
+        sent_ms: int,
+        count: int,
+        expires_s: int,
+        priority: int,
+        position: int,
+        reason: int,
+    ) -> None:
+        """A move within the shard: the new message shares the old one's payload, under a lineage of its own."""
+        columns = self.columns
+        old = self.queues[columns.queue[source]]
+        line = columns.line[source]
+        in_line = old.fifo and not self.before_base and line != NIL
+        tenant = self.lines.tenant[line] if in_line else self.tenants.get(source, 0)
+        payload_position, payload_extent = columns.position[source], columns.extent[source]
+        self._on_arrived(
+            queue, slot, sequence, time, sent_ms, count, expires_s, priority, tenant, position, payload_extent
+        )
+        columns.position[slot] = payload_position
+        past = self.overlays.get(source, ())
+        self.overlays[slot] = (*past[:1], *past[1:][-_OVERLAYS_KEPT:], position)
+        if reason != Reason.REDRIVE:
+            self.origins[slot] = old.number | self.number << 32
+
+    def _apply_carried(self, position: int, row: array[int], variable: bytes) -> None:
+        """A message copied forward. Live it only moves; after a dropped front this is where the message begins."""
+        w0, w1, _w2, w3, w4, _, w6, w7 = row
+        columns = self.columns
+        slot = w7 & _LOW32
+        extent = skip(w6, CARRIED_PREFIX.size)
+        if slot < columns.used and columns.state[slot] != State.FREE and columns.sequence[slot] == w1:
+            self._on_carried(slot, position, extent)
+            return
+        if not self.before_base:
+            raise LogCorrupt(f"message {w1} is carried, but is not there")
+        part = _part(variable, w6)
+        state, doomed, maximum, first_received, leased, tenant, sent_ms = CARRIED_PREFIX.unpack_from(part)
+        queue = self._queue(w0 >> 32)
+        self._check_free(slot, w1)
+        self._insert(queue, slot, w1, position, extent, w0 >> 16 & 0xFF, sent_ms, w7 >> 32)
+        columns.state[slot], columns.until[slot] = state, w3
+        columns.epoch[slot], columns.count[slot] = w4 & _LOW32, w4 >> 32
+        columns.first_received[slot], columns.leased[slot], columns.doomed[slot] = first_received, leased, doomed
+        if tenant:
+            self.tenants[slot] = tenant
+        if maximum:
+            self.maxima[slot] = maximum
+
+    def _on_carried(self, slot: int, position: int, extent: int) -> None:
+        columns = self.columns
+        if not self.before_base:
+            queue = self.queues[columns.queue[slot]]
+            queue.bytes += (extent >> 32) - (columns.extent[slot] >> 32)
+        columns.position[slot] = columns.last[slot] = position
+        columns.extent[slot] = extent
+        self.overlays.pop(slot, None)
+
+    def _apply_base(self, first_frame: int, data: bytes) -> None:
+        """A Base that was written for a later truncation says nothing new: the state is known."""
+        if self.before_base and first_frame >= self.before_base:
+            self.load_base(data)
+
+    def load_base(self, data: bytes) -> None:
+        raise NotImplementedError
+
+
+def _part(variable: bytes, w6: int) -> bytes:
+    offset = w6 & _LOW32
+    return variable[offset : offset + (w6 >> 32)]
+
+
+def skip(w6: int, prefix: int) -> int:
+    """The extent of what follows a prefix."""
+    return (w6 & _LOW32) + prefix | ((w6 >> 32) - prefix) << 32

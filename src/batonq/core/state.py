@@ -1,0 +1,556 @@
+"""A shard's state, and `apply`: what each record does to it.
+
+The live path, followers and recovery all come through the `_on_…` methods below, and these never choose: whatever was
+chosen is in the record. Soft state (fairness, job pacing, `woken`, `alarms`, stale and duplicate counters) is not
+replayed.
+"""
+
+from __future__ import annotations
+
+import json
+import struct
+from typing import NamedTuple
+
+from batonq.core.columns import COUNT_MAX, DELTA_MAX, NIL, Columns
+from batonq.core.commands import Alarm, Job
+from batonq.core.dedup import FOREVER_S, DedupTable
+from batonq.core.lifecycle import allowed
+from batonq.core.lines import Lines
+from batonq.core.openframe import OpenFrame
+from batonq.core.policy import QueuePolicy
+from batonq.core.queuestate import QueueState
+from batonq.core.records import Reason, State, Type
+from batonq.core.wheel import Wheel
+from batonq.errors import LogCorrupt
+
+FOREVER_MS = (1 << 64) - 1
+NO_TIMER = FOREVER_MS
+NO_EXPIRY_TIMER = 0xFFFFFFFF
+CARRIED_PREFIX = struct.Struct("<BBHIIQQ")  # state, doomed, own maximum, first received, leased, tenant, sent
+ARRIVED_PREFIX = struct.Struct("<QQ")  # tenant, origin
+RUNNING = ("RUNNING", "CANCELLING")
+JOBS_KEPT_MAX = 10  # ended jobs remembered for each queue
+REFUSED_NUMBERS_MAX = 65_536  # far above a channel's window
+_UNLIMITED = 1 << 60
+_FREE, _DELAYED, _VISIBLE, _IN_FLIGHT, _OWED, _DEAD = 0, 1, 2, 3, 4, 5
+
+
+class Failure(NamedTuple):
+    first_ms: int
+    last_ms: int
+    error_class: str
+    reason: str
+
+
+class Attempt(NamedTuple):
+    """What a ReceiveRequestAttemptId gave: for a while, the same again."""
+
+    expires_ms: int
+    leases: tuple[tuple[int, int, int], ...]  # slot, sequence, epoch
+
+
+class Channel:
+    """The numbered way from this shard to another: what is owed and not yet settled."""
+
+    __slots__ = ("last", "settled", "unsettled")
+
+    def __init__(self) -> None:
+        self.last = 0  # number of the newest entry
+        self.settled = 0  # all entries up to this one are settled
+        self.unsettled: dict[int, int] = {}  # number → slot, in order
+
+
+class ShardState:
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.epoch = 0
+        self.next_sequence = 1
+        self.last_time_ms = 0
+        self.frame = OpenFrame()
+        self.columns = Columns()
+        self.lines = Lines(self.columns)
+        self.queues: dict[int, QueueState] = {}
+        self.leases = Wheel(7, 16)
+        self.delays = Wheel(7, 16)
+        self.expiries = Wheel(4, 12)
+        self.dedup = DedupTable()
+        self.requests = DedupTable()
+        self.attempts: dict[tuple[int, str], Attempt] = {}
+        self.attempt_of: dict[int, tuple[int, str]] = {}  # slot → its attempt
+        self.tenants: dict[int, int] = {}  # grouped messages of standard queues that stand in no line
+        self.holders: dict[int, str] = {}  # slot in flight → who holds it
+        self.failures: dict[int, Failure] = {}
+        self.maxima: dict[int, int] = {}  # messages with a maximum of receives of their own
+        self.overlays: dict[int, tuple[int, ...]] = {}  # slot → positions of the records whose lineage lies over it
+        self.origins: dict[int, int] = {}  # dead letters: source queue | source shard << 32
+        self.living_keys: dict[int, tuple[int, int]] = {}  # slot → dedup key that lives with it, end of its window (s)
+        self.refusals: dict[int, int] = {}  # slot → how often its destination refused it
+        self.owed_to: dict[int, tuple[int, int, int, int]] = {}  # slot → shard, number, queue, reason
+        self.channels: dict[int, Channel] = {}
+        self.cursors: dict[int, int] = {}  # source shard → number of the last entry that arrived
+        self.refused_numbers: dict[tuple[int, int], int] = {}  # (source shard, number) → verdict, newest ones only
+        self.jobs: dict[str, Job] = {}
+        self.doomed_due: set[int] = set()
+        # soft
+        self.woken: set[int] = set()
+        self.alarms: list[Alarm] = []
+        self.job_pace: dict[str, tuple[int, float]] = {}  # job → when it last moved, what it may move
+        self.job_cursor: dict[str, tuple[int, int]] = {}  # job → slot and sequence to go on from
+        # recovery: until the Base that belongs to the first retained frame, records of unknown messages are passed over
+        self.before_base = 0
+
+    # --- moving a message in and out of its state's indexes ------------------------------------
+
+    def _enter(self, queue: QueueState, slot: int, state: int, until: int) -> None:
+        columns = self.columns
+        columns.state[slot] = state
+        columns.until[slot] = until
+        if self.before_base:
+            return
+        if queue.fifo:
+            self._refresh_group(queue, slot, state)
+        if state == _VISIBLE:
+            queue.visible += 1
+            if not queue.fifo:
+                tenant = self.tenants.pop(slot, 0) if self.tenants else 0
+                queue.ready.add(slot, tenant, columns.priority[slot], columns.count[slot] > 0)
+            self.woken.add(queue.number)
+        elif state == _DELAYED:
+            queue.delayed += 1
+            self.delays.push(until, slot)
+        elif state == _IN_FLIGHT:
+            queue.in_flight += 1
+            if until < columns.timer[slot]:
+                columns.timer[slot] = until
+                self.leases.push(until, slot)
+        elif state == _OWED:
+            queue.owed += 1
+        elif state == _DEAD:
+            queue.dead += 1
+
+    def _refresh_group(self, queue: QueueState, slot: int, state: int) -> None:
+        """A FIFO message has a new state: its group may open or close. One that is DEAD steps out of the way."""
+        line = self.columns.line[slot]
+        if state == _DEAD and line != NIL:
+            self.tenants[slot] = self.lines.tenant[line]
+            self.lines.unlink(slot)
+        if line != NIL:
+            queue.ready.refresh(line)
+
+    def _leave(self, queue: QueueState, slot: int, time: int) -> None:
+        if self.before_base:
+            return
+        columns = self.columns
+        state = columns.state[slot]
+        if state == _VISIBLE:
+            queue.visible -= 1
+            if not queue.fifo:
+                tenant = queue.ready.remove(slot)
+                if tenant:
+                    self.tenants[slot] = tenant
+        elif state == _IN_FLIGHT:
+            queue.in_flight -= 1
+            self.holders.pop(slot, None)
+            tenant = self.tenants.get(slot, 0) if self.tenants else 0
+            lasted = time - columns.sent[slot] - columns.leased[slot]
+            queue.ready.lease_ended(tenant, lasted if lasted > 0 else 0)
+            if slot in self.attempt_of:
+                self._forget_attempt(slot)
+        elif state == _DELAYED:
+            queue.delayed -= 1
+            self.doomed_due.discard(slot)
+        elif state == _OWED:
+            queue.owed -= 1
+        elif state == _DEAD:
+            queue.dead -= 1
+
+    def _forget_attempt(self, slot: int) -> None:
+        attempt = self.attempts.pop(self.attempt_of[slot], None)
+        if attempt is None:
+            self.attempt_of.pop(slot, None)
+            return
+        for other, _, _ in attempt.leases:
+            self.attempt_of.pop(other, None)
+
+    def _insert(
+        self,
+        queue: QueueState,
+        slot: int,
+        sequence: int,
+        position: int,
+        w6: int,
+        priority: int,
+        sent_ms: int,
+        expires_s: int,
+    ) -> None:
+        """A new message: its columns, the queue's order of arrival, its expiry. Its state comes next, by `_enter`."""
+        columns = self.columns
+        columns.take(slot)
+        columns.sequence[slot] = sequence
+        columns.position[slot] = columns.last[slot] = position
+        columns.extent[slot] = w6
+        columns.sent[slot] = sent_ms
+        columns.expires[slot] = expires_s
+        columns.queue[slot] = queue.number
+        columns.priority[slot] = priority
+        columns.epoch[slot] = columns.count[slot] = columns.first_received[slot] = columns.doomed[slot] = 0
+        if sequence >= self.next_sequence:
+            self.next_sequence = sequence + 1
+        if self.before_base:
+            return
+        self._append_to_queue(queue, slot)
+
+    def _append_to_queue(self, queue: QueueState, slot: int) -> None:
+        columns = self.columns
+        tail = queue.tail
+        columns.queue_previous[slot] = tail
+        columns.queue_next[slot] = NIL
+        if tail == NIL:
+            queue.head = slot
+        else:
+            columns.queue_next[tail] = slot
+        queue.tail = slot
+        queue.bytes += columns.extent[slot] >> 32
+        expires_s = columns.expires[slot]
+        if expires_s < columns.expiry_timer[slot]:
+            columns.expiry_timer[slot] = expires_s
+            self.expiries.push(expires_s, slot)
+
+    def _remove(self, queue: QueueState, slot: int, time: int) -> None:
+        """The end of a message: out of every index, its slot free."""
+        columns = self.columns
+        self._leave(queue, slot, time)
+        self._drop_notes(slot)
+        if not self.before_base:
+            if queue.fifo and columns.line[slot] != NIL:
+                line = self.lines.unlink(slot)
+                queue.ready.refresh(line)
+            before, after = columns.queue_previous[slot], columns.queue_next[slot]
+            if before == NIL:
+                queue.head = after
+            else:
+                columns.queue_next[before] = after
+            if after == NIL:
+                queue.tail = before
+            else:
+                columns.queue_previous[after] = before
+            queue.bytes -= columns.extent[slot] >> 32
+        columns.release(slot)
+
+    def _drop_notes(self, slot: int) -> None:
+        for notes in (
+            self.tenants,
+            self.failures,
+            self.maxima,
+            self.overlays,
+            self.origins,
+            self.refusals,
+            self.owed_to,
+        ):
+            if notes:
+                notes.pop(slot, None)
+        if self.living_keys and slot in self.living_keys:
+            key, window_end_s = self.living_keys.pop(slot)
+            self.dedup.end_life(key, self.columns.sequence[slot], window_end_s)
+
+    def _message(self, slot: int, sequence: int, record: Type) -> QueueState | None:
+        """The queue of the message that a record names, having checked that the record may happen to it."""
+        columns = self.columns
+        if slot < columns.used and columns.sequence[slot] == sequence and columns.state[slot] != _FREE:
+            if not self.before_base and not allowed(columns.state[slot], record):
+                state = State(columns.state[slot]).name
+                raise LogCorrupt(f"record {record.name} cannot happen to message {sequence}, which is {state}")
+            return self.queues[columns.queue[slot]]
+        if self.before_base:
+            return None
+        raise LogCorrupt(f"record {record.name} names message {sequence}, which is not there")
+
+    # --- records of a message's life -----------------------------------------------------------
+
+    def _on_sent(
+        self,
+        queue: QueueState,
+        slot: int,
+        sequence: int,
+        time: int,
+        visible_ms: int,
+        tenant: int,
+        expires_s: int,
+        priority: int,
+        maximum: int,
+        position: int,
+        w6: int,
+    ) -> None:
+        self._insert(queue, slot, sequence, position, w6, priority, time, expires_s)
+        if maximum:
+            self.maxima[slot] = maximum
+        self._place(queue, slot, tenant)
+        if visible_ms <= time:
+            self._enter(queue, slot, _VISIBLE, time)
+        else:
+            self._enter(queue, slot, _DELAYED, visible_ms)
+        queue.sent += 1
+
+    def _place(self, queue: QueueState, slot: int, tenant: int) -> None:
+        """Remember a new message's group: FIFO messages join their line at once, others when they are VISIBLE."""
+        if queue.fifo and not self.before_base:
+            self.lines.append(self.lines.find_or_open(queue.number, tenant, 0), slot)
+        elif tenant:
+            self.tenants[slot] = tenant
+
+    def _on_dedup(
+        self, queue: QueueState, slot: int, sequence: int, time: int, key: int, mark: int, lives: bool
+    ) -> None:
+        """`mark` is the fingerprint of the content."""
+        window_end_s = -(-(time + queue.policy.dedup_window_ms) // 1000)
+        now_s = time // 1000
+        if lives:
+            self.living_keys[slot] = (key, window_end_s)
+            self.dedup.put(key, sequence, FOREVER_S, mark, now_s)
+        else:
+            self.dedup.put(key, sequence, window_end_s, mark, now_s)
+
+    def _on_leased(
+        self, queue: QueueState, slot: int, time: int, deadline: int, epoch: int, count: int, position: int, holder: str
+    ) -> None:
+        columns = self.columns
+        self._leave(queue, slot, time)
+        columns.epoch[slot] = epoch
+        columns.count[slot] = min(count, COUNT_MAX)
+        columns.last[slot] = position
+        delta = time - columns.sent[slot]
+        delta = 0 if delta < 0 else delta if delta < DELTA_MAX else DELTA_MAX - 1
+        columns.leased[slot] = delta
+        if not columns.first_received[slot]:
+            columns.first_received[slot] = delta + 1
+        self._enter(queue, slot, _IN_FLIGHT, deadline)
+        if not self.before_base:
+            self.holders[slot] = holder
+            queue.ready.lease_began(self.tenants.get(slot, 0) if self.tenants else 0)
+        queue.received += 1
+
+    def _on_extended(self, slot: int, deadline: int, position: int, by_attempt: bool) -> None:
+        columns = self.columns
+        columns.until[slot] = deadline
+        columns.last[slot] = position
+        if self.before_base:
+            return
+        if deadline < columns.timer[slot]:
+            columns.timer[slot] = deadline
+            self.leases.push(deadline, slot)
+        if not by_attempt and slot in self.attempt_of:
+            self._forget_attempt(slot)
+
+    def _on_returned(
+        self,
+        queue: QueueState,
+        slot: int,
+        time: int,
+        visible_ms: int,
+        reason: int,
+        position: int,
+        error_class: str,
+        text: str,
+    ) -> None:
+        self._leave(queue, slot, time)
+        self.columns.last[slot] = position
+        if visible_ms == FOREVER_MS:
+            self._enter(queue, slot, _DEAD, FOREVER_MS)
+        elif visible_ms <= time:
+            self._enter(queue, slot, _VISIBLE, time)
+        else:
+            self._enter(queue, slot, _DELAYED, visible_ms)
+        queue.returned += 1
+        if reason == Reason.EXPIRED:
+            queue.expired_leases += 1
+        if reason == Reason.NACK or reason == Reason.EXPIRED:
+            old = self.failures.get(slot)
+            first = old.first_ms if old else time
+            if old and not error_class and not text:
+                error_class, text = old.error_class, old.reason
+            self.failures[slot] = Failure(first, time, error_class, text)
+
+    def _on_deleted(self, queue: QueueState, slot: int, time: int, reason: int) -> None:
+        self._remove(queue, slot, time)
+        if reason == Reason.RETENTION:
+            queue.expired_messages += 1
+        else:
+            queue.deleted += 1
+        if reason == Reason.LATE_ACK:
+            queue.late_deletes += 1
+
+    def _on_attempt(self, queue: int, attempt: str, expires_ms: int, leases: tuple[tuple[int, int, int], ...]) -> None:
+        key = (queue, attempt)
+        self.attempts.pop(key, None)
+        self.attempts[key] = Attempt(expires_ms, leases)
+        for slot, _, _ in leases:
+            self.attempt_of[slot] = key
+        while self.attempts:
+            oldest = next(iter(self.attempts))
+            if self.attempts[oldest].expires_ms > self.last_time_ms:
+                break
+            for slot, _, _ in self.attempts.pop(oldest).leases:
+                if self.attempt_of.get(slot) == oldest:
+                    del self.attempt_of[slot]
+
+    # --- records between shards ------------------------------------------------------------------
+
+    def _on_owed(
+        self, queue: QueueState, slot: int, time: int, shard: int, number: int, to: int, reason: int, position: int
+    ) -> None:
+        self._leave(queue, slot, time)
+        self.columns.last[slot] = position
+        self.columns.doomed[slot] = 0
+        self._enter(queue, slot, _OWED, 0)
+        if self.before_base:
+            return
+        channel = self.channels.get(shard)
+        if channel is None:
+            channel = self.channels[shard] = Channel()
+        if number != channel.last + 1:
+            raise LogCorrupt(f"channel entry {number} to shard {shard} follows {channel.last}")
+        channel.last = number
+        channel.unsettled[number] = slot
+        self.owed_to[slot] = (shard, number, to, reason)
+
+    def _on_arrived(
+        self,
+        queue: QueueState,
+        slot: int,
+        sequence: int,
+        time: int,
+        sent_ms: int,
+        count: int,
+        expires_s: int,
+        priority: int,
+        tenant: int,
+        position: int,
+        w6: int,
+    ) -> None:
+        self._insert(queue, slot, sequence, position, w6, priority, sent_ms, expires_s)
+        self.columns.count[slot] = min(count, COUNT_MAX)
+        self._place(queue, slot, tenant)
+        self._enter(queue, slot, _VISIBLE, time)
+        queue.arrived += 1
+
+    def _on_settled(
+        self, queue: QueueState, slot: int, time: int, shard: int, number: int, reason: int, until: int, position: int
+    ) -> None:
+        moved_for = self.owed_to.get(slot, (0, 0, 0, 0))[3]
+        if not self.before_base:
+            channel = self.channels[shard]
+            del channel.unsettled[number]
+            channel.settled = next(iter(channel.unsettled)) - 1 if channel.unsettled else channel.last
+        if reason == Reason.ACCEPTED:
+            self._remove(queue, slot, time)
+            if moved_for == Reason.REDRIVE:
+                for job in self.jobs.values():
+                    if job.source == queue.number and job.state in RUNNING:
+                        job.moved += 1
+            else:
+                queue.dead_lettered += 1
+            return
+        self._leave(queue, slot, time)
+        self.owed_to.pop(slot, None)
+        self.columns.last[slot] = position
+        if until == FOREVER_MS:
+            self._enter(queue, slot, _DEAD, until)
+        elif until <= time:
+            self._enter(queue, slot, _VISIBLE, time)
+        else:
+            if moved_for != Reason.REDRIVE:
+                self.columns.doomed[slot] = 1
+                self.refusals[slot] = self.refusals.get(slot, 0) + 1
+            self._enter(queue, slot, _DELAYED, until)
+
+    def _on_refused(self, source_shard: int, number: int, verdict: int) -> None:
+        """An entry from elsewhere was not accepted: remember it for as long as it may be sent again."""
+        self.cursors[source_shard] = number
+        self.refused_numbers[source_shard, number] = verdict
+        while len(self.refused_numbers) > REFUSED_NUMBERS_MAX:
+            del self.refused_numbers[next(iter(self.refused_numbers))]
+
+    # --- control records -------------------------------------------------------------------------
+
+    def _on_policy(self, policy: QueuePolicy) -> None:
+        queue = self.queues.get(policy.queue)
+        if queue is None:
+            self.queues[policy.queue] = QueueState(policy, self.lines)
+        else:
+            queue.policy = policy
+
+    def _on_purged(self, queue: QueueState, survivor: int, time: int, final: bool) -> None:
+        """Remove the queue's messages below sequence `survivor`; `final` ends the purge and forgets the dedup window."""
+        columns = self.columns
+        if self.before_base:
+            for slot in range(columns.used):
+                mine = columns.queue[slot] == queue.number and columns.sequence[slot] < survivor
+                if mine and columns.state[slot] not in (_FREE, _OWED):
+                    self._remove(queue, slot, time)
+            return
+        slot = queue.head
+        while slot != NIL and columns.sequence[slot] < survivor:
+            following = columns.queue_next[slot]
+            if columns.state[slot] != _OWED:
+                self._remove(queue, slot, time)
+                queue.deleted += 1
+            slot = following
+        if final:
+            queue.purge_generation += 1
+            if queue.closed and not queue.messages:
+                del self.queues[queue.number]
+
+    def _on_epoch(self, epoch: int, base_ms: int, grace_ms: int) -> None:
+        self.epoch = epoch
+        if base_ms > self.last_time_ms:
+            self.last_time_ms = base_ms
+        if not grace_ms:
+            return
+        columns = self.columns
+        states = columns.state[: columns.used].tobytes()
+        slot = states.find(_IN_FLIGHT)
+        while slot >= 0:
+            columns.until[slot] += grace_ms
+            slot = states.find(_IN_FLIGHT, slot + 1)
+
+    def _on_job(self, data: bytes) -> None:
+        job = Job(**json.loads(data))
+        self.jobs[job.id] = job
+        ended = [other.id for other in self.jobs.values() if other.source == job.source and other.state not in RUNNING]
+        for job_id in ended[:-JOBS_KEPT_MAX]:
+            del self.jobs[job_id]
+            self.job_pace.pop(job_id, None)
+            self.job_cursor.pop(job_id, None)
+
+    def advance_delays(self, now: int) -> None:
+        """Delays that are over make no record: visible-at implied it."""
+        columns = self.columns
+        due = self.delays.advance(now, columns.until, _UNLIMITED)
+        if not due:
+            return
+        ready = [
+            (at, columns.sequence[slot], slot)
+            for at, slot in due
+            if columns.state[slot] == _DELAYED and columns.until[slot] == at
+        ]
+        ready.sort()
+        for at, _, slot in ready:
+            if columns.state[slot] != _DELAYED:
+                continue  # two entries of one message
+            if columns.doomed[slot]:
+                self.doomed_due.add(slot)
+                continue
+            queue = self.queues[columns.queue[slot]]
+            queue.delayed -= 1
+            self._enter(queue, slot, _VISIBLE, at)
+
+
+def decode_notes(variable: bytes) -> tuple[str, str]:
+    """Two texts in one variable part: holder and attempt of a lease, class and text of a failure."""
+    length = variable[0] | variable[1] << 8
+    return variable[2 : 2 + length].decode(), variable[2 + length :].decode()
+
+
+def encode_notes(first: str, second: str) -> bytes:
+    raw = first.encode()
+    return len(raw).to_bytes(2, "little") + raw + second.encode()

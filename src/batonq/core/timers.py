@@ -1,0 +1,76 @@
+"""What time does to a shard: leases run out, delays end, messages expire, refused transfers are tried again."""
+
+from __future__ import annotations
+
+from batonq.core.records import Reason, State, Type
+from batonq.core.state import NO_EXPIRY_TIMER, NO_TIMER
+from batonq.core.transfer import Transfer
+
+DUE_LIMIT = 2_000  # records of timers in one go
+EXPIRY_RETRY_S = 60
+_IN_FLIGHT, _OWED = int(State.IN_FLIGHT), int(State.OWED)
+
+
+class Timers(Transfer):
+    def begin(self, now: int) -> int:
+        """Every command starts here: time never goes back, and what is due comes first."""
+        if now < self.last_time_ms:
+            now = self.last_time_ms
+        self.advance(now)
+        return now
+
+    def advance(self, now: int) -> None:
+        """Write what is due: leases that ran out, messages past their retention, refused transfers to try again."""
+        if now > self.last_time_ms:
+            self.last_time_ms = now
+        self.advance_delays(now)
+        columns = self.columns
+        for due, slot in self.leases.advance(now, columns.timer, DUE_LIMIT):
+            if columns.timer[slot] != due:
+                continue
+            columns.timer[slot] = NO_TIMER
+            if columns.state[slot] == _IN_FLIGHT:
+                if columns.until[slot] <= now:
+                    self._return(slot, now, now, Reason.EXPIRED)
+                else:
+                    columns.timer[slot] = columns.until[slot]
+                    self.leases.push(columns.until[slot], slot)
+        for due, slot in self.expiries.advance(now // 1000, columns.expiry_timer, DUE_LIMIT):
+            if columns.expiry_timer[slot] == due:
+                columns.expiry_timer[slot] = NO_EXPIRY_TIMER
+                self._expire_message(slot, now)
+        if self.doomed_due:
+            self.retry_refused(now)
+
+    def _expire_message(self, slot: int, now: int) -> None:
+        columns = self.columns
+        state = columns.state[slot]
+        if state == State.FREE:
+            return
+        now_s = now // 1000
+        if columns.expires[slot] > now_s or state == _OWED:
+            due = max(columns.expires[slot], now_s + 1)
+            columns.expiry_timer[slot] = due
+            self.expiries.push(due, slot)
+            return
+        queue = self.queues[columns.queue[slot]]
+        policy = queue.policy
+        if policy.expiry_to_dead_letter and policy.dead_letter_queue:
+            self.owe(slot, policy.dead_letter_shard, policy.dead_letter_queue, Reason.EXPIRY_DEAD_LETTER, now)
+            if columns.state[slot] != State.FREE:
+                # Refused or on its way: look again, so that a message that came back is not kept for ever.
+                columns.expiry_timer[slot] = now_s + EXPIRY_RETRY_S
+                self.expiries.push(now_s + EXPIRY_RETRY_S, slot)
+            return
+        self._message_row(Type.DELETED, queue.number, slot, now, 0, Reason.RETENTION, 0)
+        self._on_deleted(queue, slot, now, Reason.RETENTION)
+
+    def next_due(self) -> int | None:
+        """When `advance` has something to do: never late, sometimes early."""
+        dues = [self.leases.next_due(), self.delays.next_due()]
+        expiry = self.expiries.next_due()
+        if expiry is not None:
+            dues.append(expiry * 1000)
+        if self.doomed_due:
+            dues.append(self.last_time_ms)
+        return min((due for due in dues if due is not None), default=None)

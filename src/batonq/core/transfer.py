@@ -1,0 +1,252 @@
+"""Out of a queue: returns, dead letters, and the source's side of the protocol between shards.
+
+A message that leaves its queue is `Owed` under the next number of the channel to its destination; it cannot be leased
+or deleted until the destination has `Arrived` it, or refused it, and the source has `Settled` the number. Within one
+shard the three records stand in one frame.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+
+from batonq.core.columns import NIL
+from batonq.core.commands import Alarm, Entry, Job
+from batonq.core.ids import message_id
+from batonq.core.payload import Lineage
+from batonq.core.queuestate import QueueState
+from batonq.core.records import Flag, Reason, State, Type
+from batonq.core.replay import Replay
+from batonq.core.state import FOREVER_MS, RUNNING, encode_notes
+
+REFUSED_BACKOFF_MS = 1_000
+REFUSED_BACKOFF_MAX_MS = 300_000
+
+
+class Transfer(Replay):
+    # --- returns and giving up ---------------------------------------------------------------------
+
+    def _return(
+        self,
+        slot: int,
+        now: int,
+        visible_ms: int,
+        reason: Reason,
+        error_class: str = "",
+        text: str = "",
+        dead_letter: bool = False,
+    ) -> None:
+        """A lease ends without a delete. The failure that uses up the last attempt may be the one that ends it here."""
+        columns = self.columns
+        queue = self.queues[columns.queue[slot]]
+        policy = queue.policy
+        spent = dead_letter or (policy.dead_letter_on_failure and self._exhausted(queue, slot))
+        if spent and not policy.dead_letter_queue:
+            visible_ms = FOREVER_MS
+        w6 = self.frame.put(encode_notes(error_class, text)) if error_class or text else 0
+        position = self._message_row(Type.RETURNED, queue.number, slot, now, visible_ms, reason, w6)
+        self._on_returned(queue, slot, now, visible_ms, reason, position, error_class, text)
+        if spent and policy.dead_letter_queue:
+            self.owe(slot, policy.dead_letter_shard, policy.dead_letter_queue, Reason.DEAD_LETTER, now)
+
+    def _message_row(
+        self, kind: Type, queue: int, slot: int, now: int, until: int, reason: int, w6: int, w4: int | None = None
+    ) -> int:
+        columns = self.columns
+        return self.frame.add(
+            kind | columns.priority[slot] << 16 | reason << 24 | queue << 32,
+            columns.sequence[slot],
+            now,
+            until,
+            columns.epoch[slot] | columns.count[slot] << 32 if w4 is None else w4,
+            columns.last[slot],
+            w6,
+            slot,
+        )
+
+    def _exhausted(self, queue: QueueState, slot: int) -> bool:
+        """Has the message been leased as often as it may, in this queue?"""
+        maximum = self.maxima.get(slot, 0) if self.maxima else 0
+        maximum = maximum or queue.policy.max_receives
+        return bool(maximum) and self.columns.epoch[slot] >= maximum
+
+    def _give_up(self, queue: QueueState, slot: int, now: int) -> None:
+        """A VISIBLE message has no attempt left: to the dead letters, or dead in place."""
+        policy = queue.policy
+        if policy.dead_letter_queue:
+            self.owe(slot, policy.dead_letter_shard, policy.dead_letter_queue, Reason.DEAD_LETTER, now)
+            return
+        reason = Reason.UNDELIVERABLE
+        position = self._message_row(Type.RETURNED, queue.number, slot, now, FOREVER_MS, reason, 0)
+        self._on_returned(queue, slot, now, FOREVER_MS, reason, position, "", "")
+
+    def _full(self, queue: QueueState, added_bytes: int) -> str:
+        """What a queue's limits say to one more message; empty when they allow it."""
+        policy = queue.policy
+        if policy.messages_max and queue.messages >= policy.messages_max:
+            return f"Queue {policy.name} holds {queue.messages} messages, as many as its limit allows."
+        if policy.bytes_max and queue.bytes + added_bytes > policy.bytes_max:
+            return f"Queue {policy.name} holds {queue.bytes} bytes; its limit is {policy.bytes_max}."
+        return ""
+
+    # --- the source --------------------------------------------------------------------------------
+
+    def owe(self, slot: int, shard: int, to: int, reason: Reason, now: int) -> None:
+        """Start moving a message to queue `to` on `shard`. Within this shard it is there at once, or refused at once."""
+        columns = self.columns
+        queue = self.queues[columns.queue[slot]]
+        channel = self.channels.get(shard)
+        number = channel.last + 1 if channel is not None else 1
+        lineage = self._lineage(queue, slot, reason, now)
+        w6 = self.frame.put(lineage.encode())
+        position = self.frame.add(
+            Type.OWED | columns.priority[slot] << 16 | reason << 24 | queue.number << 32,
+            columns.sequence[slot],
+            now,
+            shard | number << 16,
+            columns.epoch[slot] | columns.count[slot] << 32,
+            columns.last[slot],
+            w6,
+            slot | to << 32,
+        )
+        self._on_owed(queue, slot, now, shard, number, to, reason, position)
+        if shard == self.number:
+            verdict = self._move_within(queue, slot, to, reason, lineage, w6, now)
+            self._settle(shard, [(number, verdict)], now)
+
+    def _lineage(self, queue: QueueState, slot: int, reason: Reason, now: int) -> Lineage:
+        """What is new about a message's past; the host lays it over what the payload says already."""
+        columns = self.columns
+        own_id = message_id(self.number, columns.sequence[slot])
+        failure = self.failures.get(slot)
+        moved = {Reason.REDRIVE: "redrive", Reason.EXPIRY_DEAD_LETTER: "expiry"}.get(reason, "dead_letter")
+        lineage = Lineage(
+            first_queue=queue.number,
+            first_id=own_id,
+            first_failure_ms=failure.first_ms if failure else 0,
+            last_failure_ms=failure.last_ms if failure else 0,
+            attempts=columns.count[slot],
+            error_class=failure.error_class if failure else "",
+            reason=failure.reason if failure else "",
+            moved_ms=now,
+            moved=moved,
+        )
+        if reason == Reason.REDRIVE:
+            return replace(lineage, attempts=0, sent_ms=now)
+        lineage = replace(lineage, source_queue=queue.number, source_shard=self.number, message_id=own_id)
+        return replace(lineage, dedup_id=own_id, sent_ms=now) if queue.fifo else lineage
+
+    def _move_within(
+        self, queue: QueueState, slot: int, to: int, reason: Reason, lineage: Lineage, w6: int, now: int
+    ) -> int:
+        columns = self.columns
+        target = self.queues.get(to)
+        verdict = self._acceptance(target, queue.fifo, columns.extent[slot] >> 32)
+        number = self.channels[self.number].last
+        if verdict != Reason.ACCEPTED or target is None:
+            w0 = Type.ARRIVED | (Flag.REFUSED | Flag.OVERLAY) << 8 | verdict << 24 | to << 32
+            self.frame.add(w0, 0, now, 0, 0, slot | number << 32, 0, 0)
+            return verdict
+        keeps = reason != Reason.REDRIVE and not target.fifo
+        sent_ms = columns.sent[slot] if keeps else now
+        count = columns.count[slot] if reason != Reason.REDRIVE else 0
+        expires_s = -(-(sent_ms + target.policy.retention_ms) // 1000)
+        priority = columns.priority[slot]
+        sequence = self.next_sequence
+        new = columns.allocate()
+        w0 = Type.ARRIVED | Flag.OVERLAY << 8 | priority << 16 | reason << 24 | to << 32
+        position = self.frame.add(w0, sequence, now, sent_ms, count, slot, w6, new | expires_s << 32)
+        self._on_moved(target, new, slot, sequence, now, sent_ms, count, expires_s, priority, position, reason)
+        return Reason.ACCEPTED
+
+    def _acceptance(self, target: QueueState | None, fifo: bool, added_bytes: int) -> Reason:
+        if target is None or target.closed:
+            return Reason.REFUSED_NO_QUEUE
+        if target.fifo != fifo:
+            return Reason.REFUSED_TYPE
+        if self._full(target, added_bytes):
+            return Reason.REFUSED_FULL
+        return Reason.ACCEPTED
+
+    def _settle(self, shard: int, results: Sequence[tuple[int, int]], now: int) -> None:
+        """What became of channel entries: accepted ones are gone from here, refused ones are back, and wait."""
+        channel = self.channels[shard]
+        columns = self.columns
+        for number, verdict in results:
+            slot = channel.unsettled.get(number)
+            if slot is None:
+                continue  # settled before: the answer was sent twice
+            queue = self.queues[columns.queue[slot]]
+            _, _, to, reason = self.owed_to[slot]
+            until = now
+            if verdict != Reason.ACCEPTED and reason != Reason.REDRIVE:
+                tries = min(self.refusals.get(slot, 0), 16)
+                until = now + min(REFUSED_BACKOFF_MS << tries, REFUSED_BACKOFF_MAX_MS)
+            if verdict != Reason.ACCEPTED and queue.fifo and columns.line[slot] == NIL:
+                until = FOREVER_MS  # it was DEAD, out of its group's line, and is so again
+            position = self._message_row(
+                Type.SETTLED, queue.number, slot, now, shard | number << 16, verdict, 0, w4=until
+            )
+            self._on_settled(queue, slot, now, shard, number, verdict, until, position)
+            if verdict != Reason.ACCEPTED:
+                self._refused(queue, to, reason, Reason(verdict), now)
+            if queue.closed and not queue.messages:
+                self.frame.add(Type.QUEUE_PURGED | queue.number << 32, 0, now, 1, 0, 0, 0, 0)
+                self._on_purged(queue, 0, now, True)
+
+    def _refused(self, queue: QueueState, to: int, reason: int, verdict: Reason, now: int) -> None:
+        if reason == Reason.REDRIVE:
+            if verdict != Reason.REFUSED_FULL:
+                for job in list(self.jobs.values()):
+                    if job.source == queue.number and job.state in RUNNING:
+                        failure = "AWS.SimpleQueueService.NonExistentQueue"
+                        self._set_job(replace(job, state="FAILED", failure=failure), now)
+            return
+        words = {
+            Reason.REFUSED_NO_QUEUE: "does not exist",
+            Reason.REFUSED_FULL: "is full",
+            Reason.REFUSED_TYPE: "is not of the same type",
+        }
+        text = f"The dead-letter queue of {queue.policy.name} {words[verdict]}; its dead letters stay where they are."
+        self.alarms.append(Alarm(f"dead-letter-refused:{queue.number}", queue.number, text))
+
+    def retry_refused(self, now: int) -> None:
+        """Refused transfers whose back-off is over are owed again, if there is still somewhere to send them."""
+        columns = self.columns
+        for slot in sorted(self.doomed_due):
+            self.doomed_due.discard(slot)
+            if columns.state[slot] != State.DELAYED or not columns.doomed[slot]:
+                continue
+            queue = self.queues[columns.queue[slot]]
+            policy = queue.policy
+            if policy.dead_letter_queue:
+                self.owe(slot, policy.dead_letter_shard, policy.dead_letter_queue, Reason.DEAD_LETTER, now)
+            else:
+                reason = Reason.UNDELIVERABLE
+                position = self._message_row(Type.RETURNED, queue.number, slot, now, FOREVER_MS, reason, 0)
+                self._on_returned(queue, slot, now, FOREVER_MS, reason, position, "", "")
+
+    def unsettled(self) -> dict[int, tuple[int, int]]:
+        """Destination shard → (all settled up to, newest entry), where something is under way."""
+        return {shard: (way.settled, way.last) for shard, way in self.channels.items() if way.unsettled}
+
+    def pending_entries(self, shard: int, after: int, limit: int) -> list[Entry]:
+        """Entries that are owed and not settled, in order. The host sends only those whose frame is committed."""
+        channel = self.channels.get(shard)
+        entries: list[Entry] = []
+        if channel is None:
+            return entries
+        for number, slot in channel.unsettled.items():
+            if number > after:
+                _, _, to, reason = self.owed_to[slot]
+                entries.append(Entry(shard, number, to, reason, slot, self.columns.sequence[slot]))
+                if len(entries) >= limit:
+                    break
+        return entries
+
+    def _set_job(self, job: Job, now: int) -> None:
+        data = json.dumps(asdict(job), separators=(",", ":"), sort_keys=True).encode()
+        w6 = self.frame.put(data)
+        self.frame.add(Type.JOB_SET | job.source << 32, 0, now, 0, 0, 0, w6, 0)
+        self._on_job(data)

@@ -1,0 +1,139 @@
+"""Every invariant of a shard, as assertions. `validate()` runs after each step in tests.
+
+The hard ones: a message has at most one holder, and only while it is IN_FLIGHT; what can be leased is VISIBLE and
+nothing else; a lease that runs has a timer, so it comes back; a deduplication key names one message; an OWED message
+stands on exactly one channel; epochs only rise. The others say that every index agrees with the columns.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from batonq.core.columns import NIL
+from batonq.core.lines import NO_RING
+from batonq.core.queuestate import QueueState
+from batonq.core.records import State
+from batonq.core.state import ShardState
+
+
+class Validate(ShardState):
+    def validate(self) -> None:
+        columns = self.columns
+        live = [slot for slot in range(columns.used) if columns.state[slot]]
+        sequences = [columns.sequence[slot] for slot in live]
+        assert len(sequences) == len(set(sequences)), "two messages have one sequence"
+        assert all(sequence < self.next_sequence for sequence in sequences), "a sequence was not given out"
+        free = set(columns.free)
+        assert all(slot in free for slot in range(columns.used) if not columns.state[slot]), "a slot is lost"
+        by_queue: dict[int, list[int]] = {number: [] for number in self.queues}
+        for slot in live:
+            by_queue[columns.queue[slot]].append(slot)
+            self._validate_message(slot)
+        for number, slots in by_queue.items():
+            self._validate_queue(self.queues[number], slots)
+        self._validate_transfers(live)
+        self.dedup.validate()
+        self.requests.validate()
+        for slot, (key, _) in self.living_keys.items():
+            known = self.dedup.get(key, 0)
+            assert known is not None and known.sequence == columns.sequence[slot], "a living key names another message"
+
+    def _validate_message(self, slot: int) -> None:
+        columns = self.columns
+        state = State(columns.state[slot])
+        queue = self.queues[columns.queue[slot]]
+        held = slot in self.holders
+        assert held == (state is State.IN_FLIGHT), f"a message that is {state.name} has {'a' if held else 'no'} holder"
+        in_line = columns.line[slot] != NIL
+        if queue.fifo:
+            assert in_line != (state is State.DEAD) or state is State.OWED, "a FIFO message stands in no line"
+        else:
+            assert in_line == (state is State.VISIBLE), f"a message that is {state.name} is or is not ready"
+        if state is State.IN_FLIGHT:
+            assert columns.timer[slot] <= columns.until[slot], "a lease has no timer"
+            assert columns.epoch[slot] > 0 and columns.first_received[slot] > 0, "a lease without an epoch"
+        assert (
+            columns.expiry_timer[slot] <= columns.expires[slot]
+            or state is State.OWED
+            or (queue.policy.expiry_to_dead_letter)
+        ), "a message will not expire"
+        if state is State.DELAYED:
+            due = self.delays.next_due()
+            waits = slot in self.doomed_due or (due is not None and due <= columns.until[slot])
+            assert waits, "a delay has no timer"
+        assert (slot in self.owed_to) == (state is State.OWED), "an OWED message is on no channel, or another one is"
+
+    def _validate_queue(self, queue: QueueState, slots: list[int]) -> None:
+        columns = self.columns
+        states = Counter(State(columns.state[slot]) for slot in slots)
+        counted = (queue.visible, queue.in_flight, queue.delayed, queue.owed, queue.dead)
+        kinds = (State.VISIBLE, State.IN_FLIGHT, State.DELAYED, State.OWED, State.DEAD)
+        assert counted == tuple(states[kind] for kind in kinds), "a queue's counters are not its messages'"
+        assert queue.bytes == sum(columns.extent[slot] >> 32 for slot in slots), "a queue's bytes are not its messages'"
+        order = []
+        slot, before = queue.head, NIL
+        while slot != NIL:
+            assert columns.queue_previous[slot] == before, "the order of arrival is broken"
+            order.append(slot)
+            slot, before = columns.queue_next[slot], slot
+        assert before == queue.tail and sorted(order) == sorted(slots), "the order of arrival misses a message"
+        arrival = [columns.sequence[slot] for slot in order]
+        assert arrival == sorted(arrival), "messages are not in order of arrival"
+        assert queue.ready.in_flight_total == queue.in_flight, "leases are miscounted"
+        self._validate_lines(queue, slots)
+
+    def _validate_lines(self, queue: QueueState, slots: list[int]) -> None:
+        columns, lines = self.columns, self.lines
+        in_lines = {slot for slot in slots if columns.line[slot] != NIL}
+        ringed = self._ringed_lines(queue)
+        for line in {columns.line[slot] for slot in in_lines}:
+            members = []
+            slot, before = lines.head[line], NIL
+            while slot != NIL:
+                assert columns.line_previous[slot] == before and columns.line[slot] == line, "a line is broken"
+                members.append(slot)
+                slot, before = columns.line_next[slot], slot
+            assert before == lines.tail[line] and len(members) == lines.count[line], "a line is miscounted"
+            in_lines.difference_update(members)
+            if queue.fifo:
+                order = [columns.sequence[slot] for slot in members]
+                assert order == sorted(order), "a group is out of order"
+                ready = columns.state[members[0]] == State.VISIBLE
+                assert (line in ringed) == ready, "a group is open though its head is not VISIBLE, or the reverse"
+                if ready:
+                    assert lines.priority[line] == columns.priority[members[0]], "a group stands in the wrong lane"
+            else:
+                assert line in ringed, "a line of ready messages cannot be reached"
+        assert not in_lines, "a message is in no line of its queue"
+
+    def _ringed_lines(self, queue: QueueState) -> set[int]:
+        """The lines that the choice can reach."""
+        lines = self.lines
+        reached: set[int] = set()
+        for priority, lane in queue.ready.lanes.items():
+            assert lane.priority == priority and not lane.empty, "an empty lane"
+            reached.update(line for line in (lane.fresh, lane.returned) if line != NIL)
+            for head in (lane.quiet, lane.noisy):
+                line = head
+                while line != NIL:
+                    assert lines.ring[line] != NO_RING and lines.priority[line] == priority, "a ring is broken"
+                    assert lines.ring_previous[lines.ring_next[line]] == line, "a ring is broken"
+                    reached.add(line)
+                    line = lines.ring_next[line]
+                    if line == head:
+                        break
+        return reached
+
+    def _validate_transfers(self, live: list[int]) -> None:
+        columns = self.columns
+        on_the_way = []
+        for shard, channel in self.channels.items():
+            numbers = list(channel.unsettled)
+            assert numbers == sorted(numbers) and all(channel.settled < number <= channel.last for number in numbers)
+            if not numbers:
+                assert channel.settled == channel.last, "a channel is settled further than it went"
+            for number, slot in channel.unsettled.items():
+                assert self.owed_to[slot][:2] == (shard, number), "a channel entry names another message"
+                on_the_way.append(slot)
+        owed = [slot for slot in live if columns.state[slot] == State.OWED]
+        assert sorted(on_the_way) == sorted(owed), "an OWED message stands on no channel, or on two"

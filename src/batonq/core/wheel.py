@@ -1,0 +1,161 @@
+"""Timers that are advanced, never scanned: a wheel of two sizes of bucket, and a heap for what is due next.
+
+A bucket holds slots only (four bytes a timer); the exact time is the caller's column, read when the bucket opens. An
+entry whose slot's time has moved to another bucket is dropped there: whoever moved it made another entry.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from heapq import heappop, heappush
+
+
+class Wheel:
+    """Entries (due, slot), in whatever unit the column of due times has."""
+
+    def __init__(self, fine_shift: int, coarse_shift: int) -> None:
+        self.fine_shift = fine_shift
+        self.coarse_shift = coarse_shift
+        self.time = 0
+        self._near: list[int] = []  # due << 32 | slot
+        self._fine: dict[int, array[int]] = {}
+        self._coarse: dict[int, array[int]] = {}
+        self._fine_keys: list[int] = []
+        self._coarse_keys: list[int] = []
+
+    def push(self, due: int, slot: int) -> None:
+        key = due >> self.coarse_shift
+        if key > self.time >> self.coarse_shift:
+            bucket = self._coarse.get(key)
+            if bucket is None:
+                bucket = self._coarse[key] = array("I")
+                heappush(self._coarse_keys, key)
+            bucket.append(slot)
+            return
+        key = due >> self.fine_shift
+        if key > self.time >> self.fine_shift:
+            bucket = self._fine.get(key)
+            if bucket is None:
+                bucket = self._fine[key] = array("I")
+                heappush(self._fine_keys, key)
+            bucket.append(slot)
+            return
+        heappush(self._near, due << 32 | slot)
+
+    def push_run(self, dues: Sequence[int], first_slot: int) -> None:
+        """Entries for consecutive slots; quick when they share a bucket."""
+        key = dues[0] >> self.coarse_shift
+        count = len(dues)
+        if key == min(dues) >> self.coarse_shift == max(dues) >> self.coarse_shift > self.time >> self.coarse_shift:
+            bucket = self._coarse.get(key)
+            if bucket is None:
+                bucket = self._coarse[key] = array("I")
+                heappush(self._coarse_keys, key)
+            bucket.extend(range(first_slot, first_slot + count))
+            return
+        for index in range(count):
+            self.push(dues[index], first_slot + index)
+
+    def _open_buckets(self, now: int, due_column: Sequence[int]) -> None:
+        shift = self.coarse_shift
+        current = now >> shift
+        opened: list[tuple[int, int]] = []
+        while self._coarse_keys and self._coarse_keys[0] <= current:
+            key = heappop(self._coarse_keys)
+            for slot in self._coarse.pop(key):
+                due = due_column[slot]
+                if due >> shift == key:
+                    opened.append((due, slot))
+        for due, slot in opened:
+            self.push(due, slot)
+        shift = self.fine_shift
+        current = now >> shift
+        near = self._near
+        while self._fine_keys and self._fine_keys[0] <= current:
+            key = heappop(self._fine_keys)
+            for slot in self._fine.pop(key):
+                due = due_column[slot]
+                if due >> shift == key:
+                    heappush(near, due << 32 | slot)
+
+    def advance(self, now: int, due_column: Sequence[int], limit: int) -> list[tuple[int, int]]:
+        """Take out the entries due at `now`, at most `limit`, as (due, slot) in order of due time."""
+        if now > self.time:
+            self.time = now
+        if (self._coarse_keys and self._coarse_keys[0] <= now >> self.coarse_shift) or (
+            self._fine_keys and self._fine_keys[0] <= now >> self.fine_shift
+        ):
+            self._open_buckets(now, due_column)
+        near = self._near
+        if not near or near[0] >> 32 > now:
+            return []
+        due: list[tuple[int, int]] = []
+        while near and near[0] >> 32 <= now and len(due) < limit:
+            entry = heappop(near)
+            due.append((entry >> 32, entry & 0xFFFFFFFF))
+        return due
+
+    def next_due(self) -> int | None:
+        """When `advance` should be called next: never later than the first entry is due, sometimes earlier."""
+        best: int | None = self._near[0] >> 32 if self._near else None
+        if self._fine_keys:
+            due = self._fine_keys[0] << self.fine_shift
+            best = due if best is None or due < best else best
+        if self._coarse_keys:
+            due = self._coarse_keys[0] << self.coarse_shift
+            best = due if best is None or due < best else best
+        return best
+
+    def __len__(self) -> int:
+        buckets = list(self._fine.values()) + list(self._coarse.values())
+        return len(self._near) + sum(map(len, buckets))
+
+    def clear(self) -> None:
+        self._near.clear()
+        self._fine.clear()
+        self._coarse.clear()
+        self._fine_keys.clear()
+        self._coarse_keys.clear()
+
+    def save(self) -> dict[str, bytes]:
+        keys: array[int] = array("Q")
+        counts: array[int] = array("Q")
+        slots: array[int] = array("I")
+        for buckets in (self._fine, self._coarse):
+            for key in sorted(buckets):
+                keys.append(key)
+                counts.append(len(buckets[key]))
+                slots.extend(buckets[key])
+        near = sorted(self._near)
+        return {
+            "head": array("Q", [self.time, len(self._fine)]).tobytes(),
+            "keys": keys.tobytes(),
+            "counts": counts.tobytes(),
+            "slots": slots.tobytes(),
+            "near_due": array("Q", [entry >> 32 for entry in near]).tobytes(),
+            "near_slot": array("I", [entry & 0xFFFFFFFF for entry in near]).tobytes(),
+        }
+
+    def load(self, sections: dict[str, bytes]) -> None:
+        self.clear()
+        self.time, fine_count = _read("Q", sections["head"])
+        slots = _read("I", sections["slots"])
+        at = 0
+        pairs = zip(_read("Q", sections["keys"]), _read("Q", sections["counts"]), strict=True)
+        for number, (key, count) in enumerate(pairs):
+            if number < fine_count:
+                self._fine[key] = slots[at : at + count]
+                self._fine_keys.append(key)
+            else:
+                self._coarse[key] = slots[at : at + count]
+                self._coarse_keys.append(key)
+            at += count
+        dues = _read("Q", sections["near_due"])
+        self._near = [due << 32 | slot for due, slot in zip(dues, _read("I", sections["near_slot"]), strict=True)]
+
+
+def _read(typecode: str, data: bytes) -> array[int]:
+    column: array[int] = array(typecode)
+    column.frombytes(data)
+    return column
