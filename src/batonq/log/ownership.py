@@ -1,0 +1,253 @@
+"""Who owns a data directory: a lock file, and epochs that always rise.
+
+The operating system's lock on DATA/LOCK is what counts; it is gone when the process is. The text in the file only tells
+a second one who holds it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import secrets
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, fields, replace
+from datetime import UTC, datetime
+
+import google_crc32c
+
+from batonq.errors import LogCorrupt, LogError, OwnershipHeld
+from batonq.log.disk import Disk, RealDisk, create_directory, write_atomically
+from batonq.log.layout import EPOCH, IDENTITY, LOCK
+
+TEXT_BYTES_MAX = 4096
+HOLDER_BYTES = 512  # always this long, so that writing it again needs no new room
+LOCK_TRIES = 5  # `holder_of` looks by taking the lock for a moment
+LOCK_RETRY_S = 0.02
+
+
+@dataclass(slots=True, frozen=True)
+class Holder:
+    """The process that has a data directory."""
+
+    pid: int = 0
+    host: str = ""
+    started_ms: int = 0
+    address: str = ""
+
+    def __str__(self) -> str:
+        if not self.pid:
+            return "another process"
+        text = f"process {self.pid} on {self.host}"
+        if self.started_ms:
+            text += f", started {datetime.fromtimestamp(self.started_ms // 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        return f"{text}, serving {self.address}" if self.address else text
+
+
+class LockFileOwnership:
+    """Ownership of a data directory and with it of every log in it (see interface.Ownership).
+
+    `take` makes the directory ours, or raises OwnershipHeld; `acquire` does so if it is not yet. The lock belongs to
+    this process: a child that only forks shares it, so children must be started anew (spawn).
+    """
+
+    def __init__(self, data_directory: str, *, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
+        self._directory = data_directory
+        self._disk = RealDisk()
+        self._now_ms = now_ms
+        self._lock: int | None = None
+        self._holder = Holder()
+        self._epochs = EpochFile(self._disk, os.path.join(data_directory, EPOCH))
+        self._cluster = 0
+
+    def take(self, address: str = "") -> None:
+        """Own the directory, making it if need be; `address` is what a second process is told to look at."""
+        if self._lock is not None:
+            return
+        try:
+            create_directory(self._disk, self._directory)
+            lock = _open_lock(self._directory)
+        except OSError as error:
+            raise LogError(f"cannot use {self._directory} as a data directory: {error.strerror}") from error
+        try:
+            _lock_or_raise(lock, self._directory)
+            self._epochs.load()
+            self._cluster = _load_or_make_cluster(self._disk, self._directory, self._now_ms())
+        except BaseException:
+            os.close(lock)
+            raise
+        self._lock = lock
+        self._holder = Holder(os.getpid(), socket.gethostname(), self._now_ms(), address)
+        self._write_holder()
+
+    def set_address(self, address: str) -> None:
+        """Tell a second process where this one serves, once that is known."""
+        self._holder = replace(self._holder, address=address)
+        self._write_holder()
+
+    @property
+    def cluster(self) -> int:
+        """The cluster id of the data directory: random, made once, never 0."""
+        assert self._lock is not None
+        return self._cluster
+
+    def acquire(self, shard: int) -> int:
+        self.take()
+        try:
+            return self._epochs.raise_()
+        except OSError as error:
+            raise LogError(f"cannot write the epoch in {self._directory}: {error.strerror}") from error
+
+    def release(self, shard: int) -> None:
+        """A lock file is given up as a whole: see `close`."""
+
+    def close(self) -> None:
+        """Let go of the directory."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _write_holder(self) -> None:
+        assert self._lock is not None
+        text = json.dumps(asdict(self._holder)).encode()
+        try:
+            os.pwrite(self._lock, text.ljust(HOLDER_BYTES - 1) + b"\n", 0)
+        except OSError:
+            pass  # a full disk; the lock itself holds all the same
+
+
+class EpochFile:
+    """The last epoch given, on the disk before it is used.
+
+    Two places are written in turn, so that one is always whole, and in place, so that a full disk keeps nobody from
+    starting. At offset 0 and 512: magic "BTNE" (4), epoch (8), CRC32C of both (4).
+    """
+
+    _RECORD = struct.Struct("<4sQI")
+    _MAGIC = b"BTNE"
+    _PLACES = (0, 512)
+    _FILE_BYTES = 1024
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self._path = path
+        self.epoch = 0
+
+    def load(self) -> int:
+        """The last epoch given; 0 for a new directory. Raises LogCorrupt."""
+        if not self._disk.exists(self._path):
+            return 0
+        handle = self._disk.open(self._path)
+        try:
+            data = self._disk.pread(handle, self._FILE_BYTES, 0)
+        finally:
+            self._disk.close(handle)
+        found = [self._parse(data[place : place + self._RECORD.size]) for place in self._PLACES]
+        self.epoch = max(found)
+        if not self.epoch:
+            raise LogCorrupt(
+                f"{self._path} cannot be read. Remove it if the logs are sound: epochs then go on from theirs."
+            )
+        return self.epoch
+
+    def raise_(self) -> int:
+        """A new epoch, one above the last. Raises OSError."""
+        epoch = self.epoch + 1
+        record = self._RECORD.pack(self._MAGIC, epoch, self._crc(epoch))
+        if self._disk.exists(self._path):
+            handle = self._disk.open(self._path, write=True)
+            try:
+                self._disk.pwrite(handle, (record,), self._PLACES[epoch % 2])
+                self._disk.fdatasync(handle)
+            finally:
+                self._disk.close(handle)
+        else:
+            empty = bytes(self._FILE_BYTES - len(record))
+            write_atomically(self._disk, self._path, (record, empty))
+        self.epoch = epoch
+        return epoch
+
+    def _parse(self, record: bytes) -> int:
+        if len(record) < self._RECORD.size:
+            return 0
+        magic, epoch, crc = self._RECORD.unpack(record)
+        return int(epoch) if magic == self._MAGIC and crc == self._crc(epoch) else 0
+
+    def _crc(self, epoch: int) -> int:
+        return int(google_crc32c.value(self._RECORD.pack(self._MAGIC, epoch, 0)[:12]))
+
+
+def holder_of(data_directory: str) -> Holder | None:
+    """Who owns a data directory right now; None when nobody does. Takes nothing."""
+    try:
+        lock = os.open(os.path.join(data_directory, LOCK), os.O_RDONLY | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return _read_holder(lock)
+    finally:
+        os.close(lock)
+    return None
+
+
+@contextlib.contextmanager
+def held(data_directory: str) -> Iterator[None]:
+    """Hold a data directory for the length of a repair, without taking an epoch. Raises OwnershipHeld."""
+    lock = _open_lock(data_directory)
+    try:
+        _lock_or_raise(lock, data_directory)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _open_lock(directory: str) -> int:
+    return os.open(os.path.join(directory, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+
+
+def _lock_or_raise(lock: int, directory: str) -> None:
+    for attempt in range(LOCK_TRIES):
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return
+        except BlockingIOError:
+            if attempt + 1 < LOCK_TRIES:
+                time.sleep(LOCK_RETRY_S)
+    raise OwnershipHeld(
+        f"the data directory {directory} is in use by {_read_holder(lock)}. Stop that process first, or give this one "
+        "another directory with --data."
+    )
+
+
+def _read_holder(lock: int) -> Holder:
+    nobody = Holder()
+    try:
+        found = json.loads(os.pread(lock, TEXT_BYTES_MAX, 0))
+        return Holder(**{field.name: type(getattr(nobody, field.name))(found[field.name]) for field in fields(Holder)})
+    except (ValueError, KeyError, TypeError):
+        return nobody
+
+
+def _load_or_make_cluster(disk: Disk, directory: str, now_ms: int) -> int:
+    path = os.path.join(directory, IDENTITY)
+    if not disk.exists(path):
+        cluster = secrets.randbits(64) or 1
+        text = json.dumps({"cluster": f"{cluster:016x}", "created_ms": now_ms}).encode() + b"\n"
+        write_atomically(disk, path, (text,))
+        return cluster
+    handle = disk.open(path)
+    try:
+        return int(json.loads(disk.pread(handle, TEXT_BYTES_MAX, 0))["cluster"], 16)
+    except (ValueError, KeyError, TypeError):
+        raise LogCorrupt(
+            f'{path} cannot be read. Write {{"cluster": "…"}} into it, with the cluster id that `baton log inspect` '
+            "shows for the logs beside it."
+        ) from None
+    finally:
+        disk.close(handle)
