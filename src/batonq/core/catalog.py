@@ -1,0 +1,407 @@
+"""The catalog: the control plane's state machine. Tenants, keys, queues and their placement, receipt keys, settings.
+
+Pure, like a shard: a command decides against the state, puts records into the open frame and applies them at once; time
+and random bytes are arguments. A command that raises has changed nothing.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any
+
+from batonq.core import attributes as attribute_table
+from batonq.core import permissions, redrive
+from batonq.core.attributes import RETENTION_MAX_MS, is_fifo
+from batonq.core.catalog_entries import MISSING_QUEUE, AccessKey, Account, QueueEntry, ReceiptKey, ShardEntry
+from batonq.core.catalog_state import CatalogState, encode
+from batonq.core.names import QueueName, check_queue_name, is_text, is_word, queue_arn
+from batonq.core.permissions import ACCOUNT_DIGITS, Statement
+from batonq.core.policy import SECOND_MS, QueuePolicy
+from batonq.core.records import Type, word0
+from batonq.errors import (
+    InvalidInput,
+    LogCorrupt,
+    OverLimit,
+    PurgeInProgress,
+    QueueDeletedRecently,
+    QueueDoesNotExist,
+    QueueExists,
+    Unavailable,
+)
+
+DAY_MS = 86_400 * SECOND_MS
+RECEIPT_KEY_LIFE_MS = RETENTION_MAX_MS + DAY_MS  # counted from when the next key took over
+RECEIPT_KEY_BYTES = 32
+RECEIPT_KEY_IDS = 1 << 16
+RECEIPT_KEYS_MAX = 1_000
+TAGS_MAX = 50
+TAG_KEY_LENGTH_MAX = 128
+TAG_VALUE_LENGTH_MAX = 256
+SOURCES_MAX = 10_000  # a change of a dead-letter queue writes a record for each of its sources, in one frame
+SHARDS_MAX = 1 << 15
+BASE_RECORDS_MIN = 1_000
+
+
+@dataclass(slots=True, frozen=True)
+class Rules:
+    """What the catalog goes by beside its state: waits, which the development profile turns off, and limits."""
+
+    name_wait_ms: int = 60 * SECOND_MS
+    purge_wait_ms: int = 60 * SECOND_MS
+    queues_max: int = 100_000
+    accounts_max: int = 10_000
+    access_keys_max: int = 10_000
+    settings_max: int = 1_000
+
+
+class Catalog(CatalogState):
+    def __init__(self, rules: Rules | None = None) -> None:
+        super().__init__()
+        self.rules = rules or Rules()
+
+    # --- the frame, ownership, truncation ------------------------------------------------------
+
+    def begin_frame(self, number: int) -> None:
+        """The open frame was sealed; start filling the next one, which will have this number."""
+        self.frame.begin(number)
+
+    def seal(self) -> tuple[bytes, bytes]:
+        return self.frame.seal()
+
+    def take_ownership(self, epoch: int, base_ms: int, grace_ms: int = 0) -> None:
+        """The first record of a new owner."""
+        if self.before_base:
+            raise LogCorrupt("the front of the catalog's log is gone, and no base follows that says what was in it")
+        assert epoch > self.epoch, "an owner's epoch is above every one before"
+        base_ms = max(base_ms, self.last_time_ms)
+        self.frame.add(Type.EPOCH, epoch, base_ms, base_ms, grace_ms, 0, 0, 1)
+        self._apply_epoch(epoch, base_ms)
+
+    @property
+    def wants_base(self) -> bool:
+        """So much was changed since the last Base that the log is worth shortening."""
+        return self.records_since_base >= max(BASE_RECORDS_MIN, 4 * len(self.queues))
+
+    def write_base(self, first_frame: int, now: int) -> None:
+        """Write all that there is, after which frames below the open one may be dropped from the log."""
+        now = self._time(now)
+        self.last_time_ms = now
+        data = self.dump()
+        self.frame.add(Type.CATALOG_BASE, self.version, now, first_frame, 0, 0, self.frame.put(data), 0)
+        self._apply_base(self.version, now, data)
+
+    def _time(self, now: int) -> int:
+        return max(now, self.last_time_ms)
+
+    def _write(self, kind: str, key: str | int, value: Any, now: int) -> None:
+        version = self.version + 1
+        data = encode({"kind": kind, "key": str(key), "value": value})
+        head = word0(Type.CATALOG_SET, 0, 0, 0, int(key) if kind == "queue" else 0)
+        self.frame.add(head, version, now, 0, 0, 0, self.frame.put(data), 0)
+        self._apply_set(version, now, data)
+
+    # --- reading -------------------------------------------------------------------------------
+
+    def queue(self, account: str, name: str) -> QueueEntry:
+        entry = self.by_name.get(QueueName(account, name))
+        if entry is None:
+            raise QueueDoesNotExist
+        return entry
+
+    def queue_by_number(self, number: int) -> QueueEntry:
+        entry = self.queues.get(number)
+        if entry is None:
+            raise QueueDoesNotExist
+        return entry
+
+    def list_queues(self, account: str, prefix: str = "") -> list[QueueEntry]:
+        """An account's queues whose names start with `prefix`, by name."""
+        names = self._names.get(account, [])
+        result = []
+        for at in range(bisect_left(names, prefix), len(names)):
+            if not names[at].startswith(prefix):
+                break
+            result.append(self.by_name[QueueName(account, names[at])])
+        return result
+
+    def dead_letter_sources(self, number: int) -> list[QueueEntry]:
+        """The queues whose RedrivePolicy names this one, by name."""
+        numbers = self._sources.get(self.queue_by_number(number).key, set())
+        return sorted((self.queues[source] for source in numbers), key=lambda entry: entry.name)
+
+    def find_key(self, key_id: str) -> AccessKey | None:
+        """The access key, unless it does not exist or is disabled."""
+        key = self.access_keys.get(key_id)
+        return None if key is None or key.disabled else key
+
+    def reconcile(self, shard: int, held: Mapping[int, int]) -> tuple[list[QueuePolicy], list[int]]:
+        """What to tell a shard that holds these queues, number → policy version: policies to set, queues to close."""
+        wanted = self.policies_for_shard(shard)
+        to_set = [wanted[number] for number in sorted(wanted) if held.get(number) != wanted[number].version]
+        return to_set, sorted(held.keys() - wanted.keys())
+
+    # --- queues --------------------------------------------------------------------------------
+
+    def create_queue(
+        self, account: str, name: str, attributes: Mapping[str, str], tags: Mapping[str, str], now: int
+    ) -> QueueEntry:
+        """Create a queue, or find the one that exists with these very attributes."""
+        now = self._time(now)
+        fifo = attributes.get("FifoQueue", "").lower() == "true"
+        check_queue_name(name, fifo=fifo)
+        if not is_word(account, 64):
+            raise InvalidInput(f"Not an account: {account[:64]!r}.")
+        key = QueueName(account, name)
+        existing = self.by_name.get(key)
+        if existing is not None:
+            return self._same_queue(existing, attributes)
+        values = attribute_table.validate(attributes, fifo=fifo, creating=True)
+        _check_tags(name, tags)
+        link = self._check_redrive(key, values.get("RedrivePolicy"))
+        if self.deleted.get(key, 0) > now:
+            raise QueueDeletedRecently
+        if len(self.queues) >= self.rules.queues_max or self.next_queue >= MISSING_QUEUE:
+            raise OverLimit(f"There are {len(self.queues)} queues, as many as the limit allows; delete some first.")
+        number = self.next_queue
+        entry = QueueEntry(
+            number=number,
+            account=account,
+            name=name,
+            attributes=values,
+            tags=dict(tags),
+            created_ms=now,
+            modified_ms=now,
+            shards=(self._least_loaded(),),
+            dead_letter=link,
+            policy_version=self.version + 1,
+        )
+        self._write("queue", number, entry.record(), now)
+        if key in self.deleted:
+            self._write("deleted", f"{account}/{name}", None, now)
+        self._refresh_sources(key, now)
+        return self.queues[number]
+
+    def _same_queue(self, existing: QueueEntry, passed: Mapping[str, str]) -> QueueEntry:
+        difference = attribute_table.first_difference(passed, existing.attributes)
+        if difference is not None:
+            raise QueueExists(
+                f"A queue already exists with the same name and a different value for attribute {difference}"
+            )
+        return existing
+
+    def _least_loaded(self) -> int:
+        """The shard with the fewest queues, the lowest of equals."""
+        if not self.shards:
+            raise Unavailable("No shard is open yet; try again.")
+        return min(self.shards, key=lambda number: (self._loads[number], number))
+
+    def _check_redrive(self, source: QueueName, policy: str | None) -> tuple[int, int] | None:
+        """The number and shard of the dead-letter queue. Raises InvalidInput when it is not one for this source."""
+        if not policy:
+            return None
+        target = redrive.parse_redrive_policy(policy).target
+        if target.account != source.account:
+            raise redrive.refuse_redrive(policy, "Dead-letter target owner should be same as the source.")
+        queue = self.by_name.get(target)
+        if queue is None:
+            raise redrive.refuse_redrive(policy, "Dead letter target does not exist.")
+        if target == source:
+            raise redrive.refuse_redrive(policy, "A queue cannot be its own dead-letter queue.")
+        if queue.fifo != source.name.endswith(".fifo"):
+            raise redrive.refuse_redrive(policy, "Dead-letter queue must be same type of queue as the source.")
+        if not redrive.allows_source(queue.attributes.get("RedriveAllowPolicy", ""), source):
+            raise redrive.refuse_redrive(
+                policy, f"The RedriveAllowPolicy of queue {target.name} does not allow {source.name} as a source queue."
+            )
+        sources = self._sources.get(target, set())
+        if len(sources) >= SOURCES_MAX and (source not in self.by_name or self.by_name[source].number not in sources):
+            raise OverLimit(f"Queue {target.name} is the dead-letter queue of {len(sources)} others, the most allowed.")
+        return queue.number, queue.shard
+
+    def _refresh_sources(self, target: QueueName, now: int) -> None:
+        """A queue came, went or moved: the policies of those that send their dead letters there say so."""
+        for number in sorted(self._sources.get(target, ())):
+            self._change(replace(self.queues[number], dead_letter=self._link(target)), now)
+
+    def _change(self, entry: QueueEntry, now: int) -> QueueEntry:
+        """Write a queue's new state, if it is new; the policy's version rises only when the policy is another one."""
+        old = self.queues[entry.number]
+        if entry == old:
+            return old
+        if entry.policy != old.policy:
+            entry = replace(entry, policy_version=self.version + 1)
+        self._write("queue", entry.number, entry.record(), now)
+        return self.queues[entry.number]
+
+    def delete_queue(self, number: int, now: int) -> QueueEntry:
+        """Forget a queue; its number is never used again. Returns what it was."""
+        now = self._time(now)
+        entry = self.queue_by_number(number)
+        self._write("queue", number, None, now)
+        if self.rules.name_wait_ms:
+            until = {"until_ms": now + self.rules.name_wait_ms}
+            self._write("deleted", f"{entry.account}/{entry.name}", until, now)
+        self._refresh_sources(entry.key, now)
+        return entry
+
+    def set_attributes(self, number: int, changes: Mapping[str, str], now: int) -> QueueEntry:
+        """Change attributes; an empty value removes one."""
+        now = self._time(now)
+        entry = self.queue_by_number(number)
+        values = attribute_table.validate(changes, fifo=entry.fifo, creating=False, current=entry.attributes)
+        if entry.fifo != is_fifo(values):
+            raise AssertionError("the type of a queue never changes")
+        link = entry.dead_letter
+        if "RedrivePolicy" in changes:
+            link = self._check_redrive(entry.key, values.get("RedrivePolicy"))
+        if values == entry.attributes:
+            return entry
+        return self._change(replace(entry, attributes=values, dead_letter=link, modified_ms=now), now)
+
+    def set_tags(self, number: int, add: Mapping[str, str], remove: Iterable[str], now: int) -> QueueEntry:
+        """Add tags, or give them other values, then remove some."""
+        entry = self.queue_by_number(number)
+        gone = set(remove)
+        tags = {key: value for key, value in {**entry.tags, **add}.items() if key not in gone}
+        _check_tags(entry.name, {**tags, **add})
+        return self._change(replace(entry, tags=tags), self._time(now))
+
+    def set_permission(self, number: int, label: str, statement: Statement | None, now: int) -> QueueEntry:
+        """Add the statement (see permissions.statement) to the queue's Policy under a label; None removes it."""
+        entry = self.queue_by_number(number)
+        policy = entry.attributes.get("Policy", "")
+        if statement is None:
+            changed = permissions.without_statement(policy, label)
+        else:
+            arn = str(statement.get("Resource") or queue_arn(entry.account, entry.name))
+            changed = permissions.with_statement(policy, arn, label, statement)
+        return self.set_attributes(number, {"Policy": changed}, now)
+
+    def purge_queue(self, number: int, now: int) -> None:
+        """Ask whether the queue may be purged now, and remember that it was. The shard does the purging."""
+        now = self._time(now)
+        entry = self.queue_by_number(number)
+        wait_ms = self.rules.purge_wait_ms
+        if not wait_ms:
+            return
+        if entry.purged_ms and now < entry.purged_ms + wait_ms:
+            raise PurgeInProgress(
+                f"Only one PurgeQueue operation on {entry.name} is allowed every {wait_ms // SECOND_MS} seconds."
+            )
+        self._change(replace(entry, purged_ms=now), now)
+
+    def place_queue(self, number: int, shards: Sequence[int], now: int) -> QueueEntry:
+        """Say which shards hold the queue from now on. Moving its messages is the caller's part."""
+        now = self._time(now)
+        entry = self.queue_by_number(number)
+        if not shards or len(set(shards)) != len(shards) or not self.shards.keys() >= set(shards):
+            raise InvalidInput(f"Shards {list(shards)} are not some of those that are open: {sorted(self.shards)}.")
+        entry = self._change(replace(entry, shards=tuple(shards)), now)
+        self._refresh_sources(entry.key, now)
+        return entry
+
+    # --- shards, settings ----------------------------------------------------------------------
+
+    def open_shards(self, count: int, now: int) -> list[int]:
+        """See to it that shards 0 to `count` - 1 exist. They can become more, never fewer. Returns the new ones."""
+        now = self._time(now)
+        if not len(self.shards) <= count <= SHARDS_MAX:
+            raise InvalidInput(f"There are {len(self.shards)} shards: {count} is fewer, or above {SHARDS_MAX}.")
+        added = [number for number in range(count) if number not in self.shards]
+        for number in added:
+            self._write("shard", number, ShardEntry(number, now).record(), now)
+        return added
+
+    def put_setting(self, name: str, value: Any, now: int) -> None:
+        """Keep a setting of the whole cluster, any JSON value; None removes it."""
+        if name not in self.settings and len(self.settings) >= self.rules.settings_max:
+            raise OverLimit(f"There are {len(self.settings)} settings, as many as the limit allows.")
+        if self.settings.get(name) != value:
+            self._write("setting", name, value, self._time(now))
+
+    # --- tenants and their keys ----------------------------------------------------------------
+
+    def put_account(self, account: str, title: str, now: int) -> Account:
+        now = self._time(now)
+        if len(account) != ACCOUNT_DIGITS or not (account.isascii() and account.isdigit()):
+            raise InvalidInput(f"An account id is {ACCOUNT_DIGITS} digits, not {account[:64]!r}.")
+        if not is_text(title, TAG_VALUE_LENGTH_MAX):
+            raise InvalidInput(f"The title of an account is at most {TAG_VALUE_LENGTH_MAX} bytes of text.")
+        old = self.accounts.get(account)
+        if old is None and len(self.accounts) >= self.rules.accounts_max:
+            raise OverLimit(f"There are {len(self.accounts)} accounts, as many as the limit allows.")
+        if old is None or old.title != title:
+            created_ms = old.created_ms if old is not None else now
+            self._write("account", account, Account(account, title, created_ms).record(), now)
+        return self.accounts[account]
+
+    def put_key(self, key_id: str, secret: str, account: str, now: int) -> AccessKey:
+        """Add an access key of an account, which is made when it does not exist yet."""
+        now = self._time(now)
+        if not is_word(key_id, 128) or not secret or not is_text(secret, 256):
+            raise InvalidInput("A key has an id of up to 128 letters and digits, and a secret of up to 256 bytes.")
+        if key_id in self.access_keys:
+            raise InvalidInput(f"There is a key {key_id} already; choose another id.")
+        if len(self.access_keys) >= self.rules.access_keys_max:
+            raise OverLimit(f"There are {len(self.access_keys)} keys, as many as the limit allows; remove some first.")
+        if account not in self.accounts:
+            self.put_account(account, "", now)
+        self._write("access_key", key_id, AccessKey(key_id, secret, account, now).record(), now)
+        return self.access_keys[key_id]
+
+    def disable_key(self, key_id: str, now: int, *, disabled: bool = True) -> AccessKey:
+        """Stop a key from signing anything, or let it sign again."""
+        key = self._access_key(key_id)
+        if key.disabled != disabled:
+            self._write("access_key", key_id, replace(key, disabled=disabled).record(), self._time(now))
+        return self.access_keys[key_id]
+
+    def remove_key(self, key_id: str, now: int) -> None:
+        self._access_key(key_id)
+        self._write("access_key", key_id, None, self._time(now))
+
+    def _access_key(self, key_id: str) -> AccessKey:
+        key = self.access_keys.get(key_id)
+        if key is None:
+            raise InvalidInput(f"There is no key {key_id[:128]}.")
+        return key
+
+    # --- receipt keys --------------------------------------------------------------------------
+
+    def receipt_key_due_ms(self, rotation_ms: int) -> int:
+        """When the next receipt key should be made; 0 when there is none at all."""
+        if not self.receipt_keys:
+            return 0
+        return self.receipt_keys[max(self.receipt_keys)].created_ms + rotation_ms
+
+    def rotate_receipt_key(self, key: bytes, now: int) -> ReceiptKey:
+        """Take a new key into use; it is random, and the caller's to make. Keys that no receipt can need any more go.
+
+        A message lives for at most the longest retention, so a receipt that the old key sealed until now is of no use
+        after that; a day more allows for clocks and grace.
+        """
+        now = self._time(now)
+        assert len(key) == RECEIPT_KEY_BYTES
+        id = self.next_receipt_key
+        ids = sorted(self.receipt_keys)
+        replaced_ms = {old: self.receipt_keys[newer].created_ms for old, newer in pairwise(ids)}
+        expired = [old for old, since_ms in replaced_ms.items() if now >= since_ms + RECEIPT_KEY_LIFE_MS]
+        if len(ids) - len(expired) >= RECEIPT_KEYS_MAX or id >= RECEIPT_KEY_IDS:
+            raise OverLimit(f"There are {len(ids)} receipt keys that may still be in use; rotate less often.")
+        self._write("receipt_key", id, ReceiptKey(id, key, now).record(), now)
+        for old in expired:
+            self._write("receipt_key", old, None, now)
+        return self.receipt_keys[id]
+
+
+def _check_tags(queue: str, tags: Mapping[str, str]) -> None:
+    if len(tags) > TAGS_MAX:
+        raise InvalidInput(f"Too many tags added for queue {queue}. There may be {TAGS_MAX}.")
+    for key, value in tags.items():
+        if not key or not is_text(key, 4 * TAG_KEY_LENGTH_MAX) or len(key) > TAG_KEY_LENGTH_MAX:
+            raise InvalidInput(f"The key of a tag is 1 to {TAG_KEY_LENGTH_MAX} characters of text.")
+        if not is_text(value, 4 * TAG_VALUE_LENGTH_MAX) or len(value) > TAG_VALUE_LENGTH_MAX:
+            raise InvalidInput(f"The value of a tag is at most {TAG_VALUE_LENGTH_MAX} characters of text.")

@@ -1,0 +1,272 @@
+"""The catalog's state, and `apply`: what each record does to it.
+
+A record says: this kind of thing, under this key, now has this value (null: is gone). The live path, followers and
+recovery all come through `_apply_set`, which never chooses. `version` is the number of such records so far; `changed`
+and `records_since_base` are soft state and not replayed.
+"""
+
+from __future__ import annotations
+
+import json
+from array import array
+from bisect import bisect_left, insort
+from typing import Any
+
+from batonq.core.catalog_entries import (
+    MISSING_QUEUE,
+    AccessKey,
+    Account,
+    QueueEntry,
+    ReceiptKey,
+    Record,
+    ShardEntry,
+)
+from batonq.core.names import QueueName
+from batonq.core.openframe import OpenFrame
+from batonq.core.policy import QueuePolicy
+from batonq.core.records import Type
+from batonq.errors import LogCorrupt
+
+CATALOG_SHARD = 65535
+_LOW32 = 0xFFFFFFFF
+
+
+def encode(value: object) -> bytes:
+    return json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
+
+
+class CatalogState:
+    number = CATALOG_SHARD
+
+    def __init__(self) -> None:
+        self.frame = OpenFrame()
+        self.epoch = 0
+        self.last_time_ms = 0
+        self.before_base = False  # the log's front was dropped, and its Base has not been read yet
+        self.changed: dict[int, frozenset[int]] = {}  # queues whose policy changed or ended → shards it concerns
+        self.records_since_base = 0
+        self._clear()
+
+    def _clear(self) -> None:
+        self.version = 0
+        self.next_queue = 1
+        self.next_receipt_key = 1
+        self.accounts: dict[str, Account] = {}
+        self.access_keys: dict[str, AccessKey] = {}
+        self.queues: dict[int, QueueEntry] = {}
+        self.deleted: dict[QueueName, int] = {}  # names that cannot be taken yet → until when, ms
+        self.receipt_keys: dict[int, ReceiptKey] = {}
+        self.shards: dict[int, ShardEntry] = {}
+        self.settings: dict[str, Any] = {}
+        # Indexes, all derived from `queues`.
+        self.by_name: dict[QueueName, QueueEntry] = {}
+        self._names: dict[str, list[str]] = {}  # account → names, sorted
+        self._sources: dict[QueueName, set[int]] = {}  # dead-letter queue → queues whose RedrivePolicy names it
+        self._loads: dict[int, int] = {}  # shard → how many queues it holds
+
+    # --- frames into state ---------------------------------------------------------------------
+
+    def apply_frame(self, number: int, words: array[int], variable: bytes) -> None:
+        """Fold one committed frame. Raises LogCorrupt when a record does not fit the state."""
+        for at in range(0, len(words), 8):
+            w0, w1, w2, w3, _, _, w6, _ = words[at : at + 8]
+            offset = w6 & _LOW32
+            self._apply(w0 & 0xFF, w1, w2, w3, variable[offset : offset + (w6 >> 32)])
+        if self.frame.number <= number:
+            self.frame.begin(number + 1)
+
+    def _apply(self, kind: int, w1: int, time: int, w3: int, data: bytes) -> None:
+        if kind == Type.CATALOG_SET:
+            self._apply_set(w1, time, data)
+        elif kind == Type.CATALOG_BASE:
+            self._apply_base(w1, time, data)
+        elif kind == Type.EPOCH:
+            self._apply_epoch(w1, w3)
+        else:
+            raise LogCorrupt(f"record type {kind} in the catalog's log: use a newer release")
+
+    def _apply_epoch(self, epoch: int, base_ms: int) -> None:
+        if epoch <= self.epoch:
+            raise LogCorrupt(f"ownership epoch {epoch} of the catalog after {self.epoch}")
+        self.epoch = epoch
+        self.last_time_ms = max(self.last_time_ms, base_ms)
+
+    def _apply_set(self, version: int, time: int, data: bytes) -> None:
+        if self.version == 0 and version != 1:
+            self.before_base = True
+        if self.before_base:
+            return  # what this says is in the Base that follows
+        if version != self.version + 1:
+            raise LogCorrupt(f"catalog record {version} after {self.version}")
+        self.version = version
+        self.last_time_ms = max(self.last_time_ms, time)
+        self.records_since_base += 1
+        try:
+            record = json.loads(data)
+            self._set(record["kind"], record["key"], record["value"], time)
+        except (ValueError, KeyError, TypeError) as problem:
+            raise LogCorrupt(f"catalog record {version} cannot be read: {problem!r}") from problem
+
+    def _set(self, kind: str, key: str, value: Any, time: int) -> None:
+        if kind == "queue":
+            self._set_queue(int(key), None if value is None else QueueEntry.from_record(int(key), value))
+        elif kind == "deleted":
+            self._set_deleted(QueueName(*key.split("/", 1)), value, time)
+        elif kind == "account":
+            _put(self.accounts, key, None if value is None else Account.from_record(key, value))
+        elif kind == "access_key":
+            _put(self.access_keys, key, None if value is None else AccessKey.from_record(key, value))
+        elif kind == "receipt_key":
+            _put(self.receipt_keys, int(key), None if value is None else ReceiptKey.from_record(int(key), value))
+            self.next_receipt_key = max(self.next_receipt_key, int(key) + 1)
+        elif kind == "shard":
+            _put(self.shards, int(key), None if value is None else ShardEntry.from_record(int(key), value))
+            self._loads.setdefault(int(key), 0)
+        elif kind == "setting":
+            _put(self.settings, key, value)
+        else:
+            raise LogCorrupt(f"catalog record of the unknown kind {kind!r}: use a newer release")
+
+    def _set_deleted(self, name: QueueName, value: Record | None, time: int) -> None:
+        """Waits that are over are forgotten on the way, so that the names of deleted queues do not pile up."""
+        self.deleted = {other: until for other, until in self.deleted.items() if until > time and other != name}
+        if value is not None:
+            self.deleted[name] = value["until_ms"]
+
+    def _set_queue(self, number: int, entry: QueueEntry | None) -> None:
+        old = self.queues.get(number)
+        if old is not None:
+            self._unindex(old)
+        if entry is not None:
+            self._index(entry)
+        self.next_queue = max(self.next_queue, number + 1)
+        before = old.policy if old is not None else None
+        if entry is None or entry.policy != before or (old is not None and old.shards != entry.shards):
+            concerned = {*(old.shards if old else ()), *(entry.shards if entry else ())}
+            self.changed[number] = self.changed.get(number, frozenset()) | concerned
+
+    def _index(self, entry: QueueEntry) -> None:
+        self.queues[entry.number] = entry
+        self.by_name[entry.key] = entry
+        insort(self._names.setdefault(entry.account, []), entry.name)
+        target = entry.dead_letter_target
+        if target is not None:
+            self._sources.setdefault(target, set()).add(entry.number)
+        for shard in entry.shards:
+            self._loads[shard] = self._loads.get(shard, 0) + 1
+
+    def _unindex(self, entry: QueueEntry) -> None:
+        del self.queues[entry.number]
+        del self.by_name[entry.key]
+        names = self._names[entry.account]
+        del names[bisect_left(names, entry.name)]
+        if not names:
+            del self._names[entry.account]
+        target = entry.dead_letter_target
+        if target is not None:
+            self._sources[target].discard(entry.number)
+            if not self._sources[target]:
+                del self._sources[target]
+        for shard in entry.shards:
+            self._loads[shard] -= 1
+
+    # --- the whole of it -----------------------------------------------------------------------
+
+    def dump(self) -> bytes:
+        """The state in its canonical form: equal states give equal bytes. A Base holds the same."""
+        return encode(
+            {
+                "version": self.version,
+                "epoch": self.epoch,
+                "last_time_ms": self.last_time_ms,
+                "next_queue": self.next_queue,
+                "next_receipt_key": self.next_receipt_key,
+                "accounts": {key: entry.record() for key, entry in self.accounts.items()},
+                "access_keys": {key: entry.record() for key, entry in self.access_keys.items()},
+                "queues": {str(key): entry.record() for key, entry in self.queues.items()},
+                "deleted": {f"{name.account}/{name.name}": until for name, until in self.deleted.items()},
+                "receipt_keys": {str(key): entry.record() for key, entry in self.receipt_keys.items()},
+                "shards": {str(key): entry.record() for key, entry in self.shards.items()},
+                "settings": self.settings,
+            }
+        )
+
+    def _apply_base(self, version: int, time: int, data: bytes) -> None:
+        fresh = self.version == 0 or self.before_base
+        self.last_time_ms = max(self.last_time_ms, time)
+        self.records_since_base = 0
+        if fresh:
+            self._load(json.loads(data))
+        if self.version != version or (not fresh and self.dump() != data):
+            raise LogCorrupt(f"the catalog's base at version {version} does not agree with the records before it")
+        self.before_base = False
+
+    def _load(self, base: Record) -> None:
+        self._clear()
+        for kind, name in (
+            ("account", "accounts"),
+            ("access_key", "access_keys"),
+            ("receipt_key", "receipt_keys"),
+            ("shard", "shards"),
+            ("setting", "settings"),
+            ("queue", "queues"),
+        ):
+            for key, value in base[name].items():
+                self._set(kind, key, value, 0)
+        self.deleted = {QueueName(*key.split("/", 1)): until for key, until in base["deleted"].items()}
+        self.version = base["version"]
+        self.epoch = max(self.epoch, base["epoch"])
+        self.last_time_ms = max(self.last_time_ms, base["last_time_ms"])
+        self.next_queue = base["next_queue"]
+        self.next_receipt_key = base["next_receipt_key"]
+
+    # --- what a shard should hold --------------------------------------------------------------
+
+    def policies_for_shard(self, shard: int) -> dict[int, QueuePolicy]:
+        """The policy of every queue that is placed on the shard, by queue number."""
+        return {entry.number: entry.policy for entry in self.queues.values() if shard in entry.shards}
+
+    def validate(self) -> None:
+        """Every invariant, as an assertion."""
+        assert not self.before_base
+        assert self.by_name == {entry.key: entry for entry in self.queues.values()}, "one queue a name"
+        assert self._names == _sorted_names(self.by_name), "names in order"
+        assert all(number < self.next_queue for number in self.queues), "queue numbers are never used again"
+        assert self.next_queue <= MISSING_QUEUE
+        assert all(id < self.next_receipt_key for id in self.receipt_keys)
+        assert not self.deleted.keys() & self.by_name.keys(), "a name that exists does not wait"
+        assert all(key.account in self.accounts for key in self.access_keys.values())
+        loads = dict.fromkeys(self.shards, 0)
+        sources: dict[QueueName, set[int]] = {}
+        for entry in self.queues.values():
+            assert entry.shards and set(entry.shards) <= self.shards.keys(), "a queue lies on shards that exist"
+            assert 0 < entry.policy_version <= self.version
+            assert entry.created_ms <= entry.modified_ms <= self.last_time_ms
+            for shard in entry.shards:
+                loads[shard] += 1
+            target = entry.dead_letter_target
+            assert entry.dead_letter == self._link(target), "a policy points to its dead-letter queue as it is now"
+            if target is not None:
+                assert target != entry.key and target.account == entry.account
+                sources.setdefault(target, set()).add(entry.number)
+        assert self._loads == loads
+        assert self._sources == sources
+
+    def _link(self, target: QueueName | None) -> tuple[int, int] | None:
+        """Number and shard of the queue that a RedrivePolicy names; None when it does not exist."""
+        queue = self.by_name.get(target) if target is not None else None
+        return (queue.number, queue.shard) if queue is not None else None
+
+
+def _put(table: dict[Any, Any], key: str | int, value: object) -> None:
+    if value is None:
+        table.pop(key, None)
+    else:
+        table[key] = value
+
+
+def _sorted_names(names: dict[QueueName, QueueEntry]) -> dict[str, list[str]]:
+    result: dict[str, list[str]] = {}
+    for name in sorted(names):
+        result.setdefault(name.account, []).append(name.name)
+    return result
