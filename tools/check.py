@@ -13,8 +13,8 @@ ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
 CODE = [name for name in ("src", "tests", "tools", "bench") if (ROOT / name).is_dir()]
 # The order is from quick to slow, so that a mistake shows early. A folder that is not named here runs last.
-ORDER = ("unit", "golden", "log", "docs", "property", "integration", "crash", "sim", "system")
-FAST = ("unit", "golden", "property")
+ORDER = ("core", "log", "node", "api", "golden", "property", "docs", "integration", "crash", "sim", "system")
+FAST = ("core", "log", "node", "api", "golden", "property")
 
 
 class Check(NamedTuple):
