@@ -1,0 +1,137 @@
+"""Receipts: the tokens that name one lease each, sealed so that nobody can make one up.
+
+    offset  size  field
+    0       1     version (1)
+    1       2     id of the receipt key
+    3       2     shard
+    5       4     queue number, which is never used again: a re-created queue's receipts are others
+    9       4     slot of the message
+    13      6     sequence of the message
+    19      4     lease epoch
+    23      10    keyed BLAKE2b over the tenant and all of the above
+
+Integers are little-endian. The 33 bytes become 44 characters of URL-safe base64, without padding.
+"""
+
+from __future__ import annotations
+
+import struct
+from binascii import Error as Base64Error
+from binascii import a2b_base64, b2a_base64
+from collections.abc import Iterable, Sequence
+from hashlib import blake2b
+from hmac import compare_digest
+from typing import NamedTuple
+
+from batonq.core.catalog_entries import ReceiptKey
+from batonq.core.commands import Claim, Lease
+from batonq.errors import ReceiptInvalid, Unavailable
+
+VERSION = 1
+MAC_BYTES = 10
+TEXT_LENGTH = 44
+STAMPS_MAX = 4_096
+SHOWN_LENGTH_MAX = 200
+
+_HEAD = struct.Struct("<BHHI")
+_BODY = struct.Struct("<IIHI")  # slot, sequence's low and high part, epoch
+_WHOLE = struct.Struct("<BHHIIIHI")
+_HEAD_BYTES = _HEAD.size
+_SEALED_BYTES = _WHOLE.size
+_TO_URL_SAFE = bytes.maketrans(b"+/", b"-_")
+_FROM_URL_SAFE = bytes.maketrans(b"-_+/", b"+/!!")  # the standard alphabet's own signs are not ours: `!` is in neither
+
+assert _HEAD.size + _BODY.size == _SEALED_BYTES
+assert (_SEALED_BYTES + MAC_BYTES) * 4 // 3 == TEXT_LENGTH
+assert (_SEALED_BYTES + MAC_BYTES) % 3 == 0, "so that many receipts can be encoded at once and cut apart"
+
+
+class _Stamp(NamedTuple):
+    """All that the receipts of one queue on one shard under one key have in common."""
+
+    head: bytes
+    state: blake2b  # has taken in the tenant and the head
+
+
+class Receipts:
+    """Seals with the newest key, opens with any of them. `set_keys` is called whenever the catalog's keys change."""
+
+    def __init__(self, keys: Iterable[ReceiptKey] = ()) -> None:
+        self._keys: dict[int, bytes] = {}
+        self._newest = 0
+        self._stamps: dict[tuple[str, int, int, int], _Stamp] = {}
+        self.set_keys(keys)
+
+    def set_keys(self, keys: Iterable[ReceiptKey]) -> None:
+        self._keys = {key.id: key.key for key in keys}
+        self._newest = max(self._keys, default=0)
+        self._stamps.clear()
+
+    def seal_many(self, tenant: str, queue: int, shard: int, leases: Sequence[Lease]) -> list[str]:
+        """One receipt for each lease."""
+        newest = self._newest
+        stamp = self._stamps.get((tenant, queue, shard, newest))
+        if stamp is None:
+            stamp = self._stamp(tenant, queue, shard, newest)
+            self._keep(tenant, queue, shard, newest, stamp)
+        head = stamp.head
+        copy = stamp.state.copy
+        pack = _BODY.pack
+        parts: list[bytes] = []
+        for lease in leases:
+            sequence = lease.sequence
+            body = pack(lease.slot, sequence & 0xFFFFFFFF, sequence >> 32, lease.epoch)
+            mac = copy()
+            mac.update(body)
+            parts += (head, body, mac.digest())
+        text = b2a_base64(b"".join(parts), newline=False).translate(_TO_URL_SAFE).decode("ascii")
+        return [text[at : at + TEXT_LENGTH] for at in range(0, len(text), TEXT_LENGTH)]
+
+    def open(self, tenant: str, queue: int, text: str) -> Claim:
+        """What the receipt claims. Raises ReceiptInvalid when it is not one of this queue's."""
+        return self.open_at(tenant, queue, text)[1]
+
+    def open_at(self, tenant: str, queue: int, text: str) -> tuple[int, Claim]:
+        """The same, with the shard that the message is on."""
+        if len(text) != TEXT_LENGTH or not text.isascii():
+            raise invalid(text)
+        try:
+            data = a2b_base64(text.encode().translate(_FROM_URL_SAFE), strict_mode=True)
+        except Base64Error:
+            raise invalid(text) from None
+        version, key_id, shard, number, slot, low, high, epoch = _WHOLE.unpack_from(data)
+        if version != VERSION or number != queue:
+            raise invalid(text)
+        stamp = self._stamps.get((tenant, queue, shard, key_id))
+        known = stamp is not None
+        if stamp is None:
+            if key_id not in self._keys:
+                raise invalid(text)
+            stamp = self._stamp(tenant, queue, shard, key_id)
+        mac = stamp.state.copy()
+        mac.update(data[_HEAD_BYTES:_SEALED_BYTES])
+        if not compare_digest(mac.digest(), data[_SEALED_BYTES:]):
+            raise invalid(text)
+        if not known:
+            self._keep(tenant, queue, shard, key_id, stamp)  # not before: garbage must not drive out what is in use
+        return shard, Claim(slot, low | high << 32, epoch)
+
+    def _stamp(self, tenant: str, queue: int, shard: int, key_id: int) -> _Stamp:
+        key = self._keys.get(key_id)
+        if key is None:
+            raise Unavailable("There is no receipt key yet; try again.")
+        head = _HEAD.pack(VERSION, key_id, shard, queue)
+        name = tenant.encode()
+        # The tenant's length goes first, so that no other tenant and head give the same bytes.
+        return _Stamp(head, blake2b(len(name).to_bytes(4, "little") + name + head, key=key, digest_size=MAC_BYTES))
+
+    def _keep(self, tenant: str, queue: int, shard: int, key_id: int, stamp: _Stamp) -> None:
+        if len(self._stamps) >= STAMPS_MAX:
+            self._stamps.clear()
+        self._stamps[tenant, queue, shard, key_id] = stamp
+
+
+def invalid(text: str) -> ReceiptInvalid:
+    """The refusal of a receipt, in the words that SQS clients know; a long text is cut."""
+    shown = text if len(text) <= SHOWN_LENGTH_MAX else text[:SHOWN_LENGTH_MAX] + "…"
+    return ReceiptInvalid(f'The input receipt handle "{shown}" is not a valid receipt handle.')

@@ -1,0 +1,125 @@
+"""Receipts: what is sealed can be opened, by its own queue only, and nothing else can."""
+
+from __future__ import annotations
+
+import string
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batonq.core.catalog_entries import ReceiptKey
+from batonq.core.commands import Claim, Lease
+from batonq.errors import ReceiptInvalid, Unavailable
+from batonq.node.receipts import STAMPS_MAX, TEXT_LENGTH, Receipts
+
+TENANT = "000000000000"
+KEYS = [ReceiptKey(1, b"a" * 32, 0), ReceiptKey(2, b"b" * 32, 0)]
+URL_SAFE = set(string.ascii_letters + string.digits + "-_")
+
+u32 = st.integers(0, 2**32 - 1)
+u48 = st.integers(0, 2**48 - 1)
+u16 = st.integers(0, 2**16 - 1)
+
+
+def lease(slot: int = 7, sequence: int = 1_000, epoch: int = 3) -> Lease:
+    return Lease(slot, sequence, epoch, 1, 0, 0, 0, 0, 0, 0, 0, overlays=())
+
+
+@pytest.fixture
+def receipts() -> Receipts:
+    return Receipts(KEYS)
+
+
+def seal(receipts: Receipts, tenant: str = TENANT, queue: int = 5, shard: int = 0) -> str:
+    return receipts.seal_many(tenant, queue, shard, [lease()])[0]
+
+
+@given(tenant=st.text(max_size=20), queue=u32, shard=u16, claims=st.lists(st.tuples(u32, u48, u32), max_size=12))
+def test_what_is_sealed_is_opened(tenant: str, queue: int, shard: int, claims: list[tuple[int, int, int]]) -> None:
+    tenant = tenant.encode(errors="ignore").decode()
+    receipts = Receipts(KEYS)
+    texts = receipts.seal_many(tenant, queue, shard, [lease(*claim) for claim in claims])
+    assert len(texts) == len(claims)
+    for text, claim in zip(texts, claims, strict=True):
+        assert len(text) == TEXT_LENGTH
+        assert set(text) <= URL_SAFE
+        assert receipts.open_at(tenant, queue, text) == (shard, Claim(*claim))
+        assert receipts.open(tenant, queue, text) == Claim(*claim)
+    assert Receipts(KEYS).seal_many(tenant, queue, shard, [lease(*claim) for claim in claims]) == texts
+
+
+def test_every_lease_has_its_own_receipt(receipts: Receipts) -> None:
+    leases = [lease(epoch=1), lease(epoch=2), lease(slot=8), lease(sequence=1_001)]
+    assert len(set(receipts.seal_many(TENANT, 5, 0, leases))) == 4
+
+
+def test_another_queue_generation_tenant_or_key_refuses_it(receipts: Receipts) -> None:
+    text = seal(receipts)
+    for opener, tenant, queue in (
+        (receipts, TENANT, 6),  # another queue, or the same name created again
+        (receipts, "111111111111", 5),
+        (Receipts([ReceiptKey(2, b"c" * 32, 0)]), TENANT, 5),
+        (Receipts([ReceiptKey(3, b"b" * 32, 0)]), TENANT, 5),
+        (Receipts(), TENANT, 5),
+    ):
+        with pytest.raises(ReceiptInvalid):
+            opener.open(tenant, queue, text)
+    assert receipts.open(TENANT, 5, text) == Claim(7, 1_000, 3)
+
+
+@pytest.mark.parametrize("at", range(TEXT_LENGTH))
+def test_no_character_can_be_changed(receipts: Receipts, at: int) -> None:
+    text = seal(receipts)
+    for char in sorted(URL_SAFE | set("+/=! \n") - {text[at]}):
+        if char != text[at]:
+            with pytest.raises(ReceiptInvalid):
+                receipts.open(TENANT, 5, text[:at] + char + text[at + 1 :])
+
+
+@given(st.text(max_size=60) | st.text(sorted(URL_SAFE), min_size=TEXT_LENGTH, max_size=TEXT_LENGTH))
+def test_garbage_is_refused(text: str) -> None:
+    with pytest.raises(ReceiptInvalid) as refusal:
+        Receipts(KEYS).open(TENANT, 5, text)
+    assert refusal.value.message == f'The input receipt handle "{text}" is not a valid receipt handle.'
+
+
+def test_a_long_text_is_not_repeated_in_full(receipts: Receipts) -> None:
+    with pytest.raises(ReceiptInvalid) as refusal:
+        receipts.open(TENANT, 5, "x" * 100_000)
+    assert len(refusal.value.message) < 300
+
+
+def test_a_new_key_seals_and_the_old_one_still_opens(receipts: Receipts) -> None:
+    rotating = Receipts(KEYS[:1])
+    old = seal(rotating)
+    rotating.set_keys(KEYS)
+    new = seal(rotating)
+    assert new != old
+    assert rotating.open(TENANT, 5, old) == rotating.open(TENANT, 5, new)
+    rotating.set_keys(KEYS[1:])
+    assert rotating.open(TENANT, 5, new)
+    with pytest.raises(ReceiptInvalid):
+        rotating.open(TENANT, 5, old)
+
+
+def test_without_a_key_nothing_is_sealed() -> None:
+    with pytest.raises(Unavailable):
+        seal(Receipts())
+
+
+def test_what_is_remembered_is_bounded(receipts: Receipts) -> None:
+    texts = [seal(receipts, queue=queue) for queue in range(STAMPS_MAX + 10)]
+    assert len(receipts._stamps) <= STAMPS_MAX
+    assert all(receipts.open(TENANT, queue, text) for queue, text in enumerate(texts))
+    assert len(receipts._stamps) <= STAMPS_MAX
+
+
+def test_garbage_does_not_drive_out_what_is_in_use(receipts: Receipts) -> None:
+    text = seal(receipts)
+    forged = Receipts([ReceiptKey(2, b"x" * 32, 0)])
+    for shard in range(50):
+        with pytest.raises(ReceiptInvalid):
+            receipts.open(TENANT, 5, seal(forged, shard=shard))
+    assert len(receipts._stamps) == 1
+    assert receipts.open(TENANT, 5, text)
