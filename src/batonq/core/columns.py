@@ -15,7 +15,7 @@ NIL = 0xFFFFFFFF
 DELTA_MAX = 0xFFFFFFFF
 COUNT_MAX = 0xFFFF
 _GROW_MIN = 64
-_GROW_MAX = 65_536
+_GROW_MAX = 8_192
 
 # name, typecode, value in an unused slot
 _LAYOUT = (
@@ -99,6 +99,19 @@ class Columns:
                 return slot
             free.pop()
         return self.used
+
+    def take_run(self, count: int) -> list[int]:
+        """Choose slots for several new messages and take them off the free list, as one by one would."""
+        free = self.free
+        state = self.state
+        slots: list[int] = []
+        while free and len(slots) < count:
+            slot = free.pop()
+            if not state[slot]:
+                slots.append(slot)
+        if len(slots) < count:
+            slots.extend(range(self.used, self.used + count - len(slots)))
+        return slots
 
     def take(self, slot: int) -> None:
         """Take the slot that a record names."""

@@ -16,6 +16,7 @@ second turn, so that neither retries nor fresh messages starve.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 
 from batonq.core.columns import NIL, Columns
 from batonq.core.hashindex import EMPTY, HashIndex
@@ -129,34 +130,42 @@ class Lines:
         self.free.append(line)
 
     def append(self, line: int, slot: int) -> None:
-        columns = self.columns
-        columns.line[slot] = line
-        columns.line_next[slot] = NIL
-        tail = self.tail[line]
-        columns.line_previous[slot] = tail
-        if tail == NIL:
-            self.head[line] = slot
-        else:
-            columns.line_next[tail] = slot
-        self.tail[line] = slot
-        self.count[line] += 1
+        self.columns.line[slot] = line
+        self._join(line, slot, slot, 1)
 
     def append_run(self, line: int, first: int, stop: int) -> None:
         """Append consecutive slots at once."""
         columns = self.columns
         count = stop - first
-        columns.line[first:stop] = array("I", [line]) * count
+        columns.line[first:stop] = array("I", (line,)) * count
         columns.line_next[first:stop] = array("I", range(first + 1, stop + 1))
-        columns.line_next[stop - 1] = NIL
-        columns.line_previous[first:stop] = array("I", range(first, stop))
         columns.line_previous[first + 1 : stop] = array("I", range(first, stop - 1))
+        self._join(line, first, stop - 1, count)
+
+    def append_slots(self, line: int, slots: Sequence[int]) -> None:
+        """Append several slots in this order."""
+        columns = self.columns
+        lines, forward, backward = columns.line, columns.line_next, columns.line_previous
+        before = NIL
+        for slot in slots:
+            lines[slot] = line
+            backward[slot] = before
+            if before != NIL:
+                forward[before] = slot
+            before = slot
+        self._join(line, slots[0], before, len(slots))
+
+    def _join(self, line: int, first: int, last: int, count: int) -> None:
+        """Hang a chain of messages on the end of a line."""
+        columns = self.columns
+        columns.line_next[last] = NIL
         tail = self.tail[line]
         columns.line_previous[first] = tail
         if tail == NIL:
             self.head[line] = first
         else:
             columns.line_next[tail] = first
-        self.tail[line] = stop - 1
+        self.tail[line] = last
         self.count[line] += count
 
     def prepend(self, line: int, slot: int) -> None:
@@ -293,11 +302,49 @@ class Ready:
             lines.append(lane.fresh, slot)
 
     def add_run(self, first: int, stop: int, priority: int) -> None:
-        """Consecutive fresh, ungrouped messages."""
+        """Consecutive slots of fresh, ungrouped messages."""
+        self.lines.append_run(self._fresh(priority), first, stop)
+
+    def add_slots(self, slots: Sequence[int], priority: int) -> None:
+        """The same of any slots."""
+        self.lines.append_slots(self._fresh(priority), slots)
+
+    def _fresh(self, priority: int) -> int:
         lane = self.lane(priority)
         if lane.fresh == NIL:
             lane.fresh = self.lines.open(self.queue, 0, priority)
-        self.lines.append_run(lane.fresh, first, stop)
+        return lane.fresh
+
+    def front(self, wanted: int) -> list[int]:
+        """The next messages when there is no choice to make: one lane, with fresh, ungrouped messages only."""
+        if len(self.lanes) != 1:
+            return []
+        (lane,) = self.lanes.values()
+        if lane.fresh == NIL or lane.returned != NIL or lane.quiet != NIL or lane.noisy != NIL:
+            return []
+        following = self.lines.columns.line_next
+        slot = self.lines.head[lane.fresh]
+        slots: list[int] = []
+        while slot != NIL and len(slots) < wanted:
+            slots.append(slot)
+            slot = following[slot]
+        return slots
+
+    def drop_front(self, priority: int, slots: Sequence[int]) -> None:
+        """Take the messages that `front` gave out of their line."""
+        lines = self.lines
+        lane = self.lanes[priority]
+        line = lane.fresh
+        head = lines.columns.line_next[slots[-1]]
+        lines.head[line] = head
+        lines.count[line] -= len(slots)
+        if head == NIL:
+            lines.tail[line] = NIL
+            lane.fresh = NIL
+            lines.close(line)
+            del self.lanes[priority]
+        else:
+            lines.columns.line_previous[head] = NIL
 
     def remove(self, slot: int) -> int:
         """A message of a standard queue is no longer VISIBLE; returns its tenant."""

@@ -21,6 +21,7 @@ from batonq.core.commands import Send
 PAYLOAD_VERSION = 1
 _HEADER = struct.Struct("<BxHHHHI16sQI")
 _HEADER_BYTES = _HEADER.size
+_MD5_AT = struct.calcsize("<BxHHHHI")
 _LENGTH = struct.Struct(">I")
 
 
@@ -96,6 +97,16 @@ def encode(send: Send, sent_ms: int) -> bytes:
     lengths = (len(sender), len(group), len(dedup_id), len(trace), 0)
     header = _HEADER.pack(PAYLOAD_VERSION, *lengths, send.body_md5, sent_ms, len(attributes))
     return b"".join((header, sender, group, dedup_id, trace, attributes, send.body))
+
+
+def plain_header(sender: str, sent_ms: int) -> tuple[bytes, bytes]:
+    """What stands before and behind the MD5 in the header of a payload that has only a sender and a body.
+
+    Messages of one request share it: the payload is before + MD5 + behind + body.
+    """
+    raw = sender.encode()
+    header = _HEADER.pack(PAYLOAD_VERSION, len(raw), 0, 0, 0, 0, bytes(16), sent_ms, 0)
+    return header[:_MD5_AT], header[_MD5_AT + 16 :] + raw
 
 
 def encode_payload(payload: Payload) -> bytes:

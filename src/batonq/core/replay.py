@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from array import array
 
-from batonq.core.columns import NIL, Columns
+from batonq.core.columns import NIL
 from batonq.core.payload import content_mark
 from batonq.core.policy import QueuePolicy
 from batonq.core.queuestate import QueueState
 from batonq.core.records import Flag, Reason, State, Type
-from batonq.core.state import ARRIVED_PREFIX, CARRIED_PREFIX, ShardState, decode_notes
+from batonq.core.runs import Runs
+from batonq.core.state import ARRIVED_PREFIX, CARRIED_PREFIX, decode_notes
 from batonq.errors import LogCorrupt
 
 _RUN_MIN = 4
@@ -18,7 +19,7 @@ _OVERLAYS_KEPT = 16  # of a message that is moved again and again, beside the fi
 _SHARD_BITS = 0xFFFF
 
 
-class Replay(ShardState):
+class Replay(Runs):
     def apply_frame(self, number: int, words: array[int], variable: bytes) -> None:
         """Fold one committed frame. Raises LogCorrupt when a record does not fit the state."""
         count = len(words) >> 3
@@ -66,46 +67,16 @@ class Replay(ShardState):
         if not plain or any(rows[4::8]) or self.before_base:
             return False
         queue = self._queue(w0 >> 32)
-        self._move_time(times[-1])
-        if times[0] != times[-1]:
+        expires_s = slots[0] >> 32
+        sequences = rows[1::8]
+        if slots[-1] >> 32 != expires_s or times[0] != times[-1] or sequences[-1] != sequences[0] + count - 1:
             return False
-        end = first + count
-        columns.reserve(end)
-        columns.used = end
-        sequences, extents = rows[1::8], rows[6::8]
+        self._move_time(times[0])
+        priority = w0 >> 16 & 0xFF
+        span_of_slots = range(first, first + count)
         position = number << 16 | row
-        columns.sequence[first:end] = sequences
-        columns.position[first:end] = columns.last[first:end] = array("Q", range(position, position + count))
-        columns.extent[first:end] = extents
-        columns.until[first:end] = columns.sent[first:end] = times
-        expires = array("I", [slot >> 32 for slot in slots])
-        columns.expires[first:end] = expires
-        columns.queue[first:end] = array("I", [queue.number]) * count
-        columns.priority[first:end] = array("B", [w0 >> 16 & 0xFF]) * count
-        columns.state[first:end] = array("B", [State.VISIBLE]) * count
-        self._link_run(columns, queue, first, end)
-        columns.expiry_timer[first:end] = expires
-        self.expiries.push_run(expires, first)
-        queue.ready.add_run(first, end, w0 >> 16 & 0xFF)
-        self.woken.add(queue.number)
-        queue.visible += count
-        queue.sent += count
-        queue.bytes += sum(extent >> 32 for extent in extents)
-        self.next_sequence = max(self.next_sequence, sequences[-1] + 1)
+        self._on_sends(queue, span_of_slots, sequences[0], times[0], expires_s, priority, position, rows[6::8])
         return True
-
-    @staticmethod
-    def _link_run(columns: Columns, queue: QueueState, first: int, end: int) -> None:
-        columns.queue_next[first:end] = array("I", range(first + 1, end + 1))
-        columns.queue_next[end - 1] = NIL
-        columns.queue_previous[first + 1 : end] = array("I", range(first, end - 1))
-        tail = queue.tail
-        columns.queue_previous[first] = tail
-        if tail == NIL:
-            queue.head = first
-        else:
-            columns.queue_next[tail] = first
-        queue.tail = end - 1
 
     def _apply(self, position: int, row: array[int], variable: bytes) -> None:
         w0, w1, w2, w3, w4, _, w6, w7 = row

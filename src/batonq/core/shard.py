@@ -13,7 +13,7 @@ from batonq.core.columns import NIL
 from batonq.core.commands import Accepted, Claim, Counters, Lease, MessageView, Nack, Send
 from batonq.core.ids import key_hash, message_id
 from batonq.core.lifecycle import RECEIPTS, Rule, Standing, Verdict
-from batonq.core.payload import content_mark, encode
+from batonq.core.payload import content_mark, encode, plain_header
 from batonq.core.persist import Persist
 from batonq.core.policy import QueuePolicy
 from batonq.core.queuestate import QueueState
@@ -32,8 +32,10 @@ DEDUP_ENTRIES_MAX = 50_000_000
 ATTEMPTS_MAX = 100_000
 PURGE_STEP = 5_000
 
+_SHARD_FULL = "The shard holds as many messages as it can; receive and delete some."
 _VISIBLE, _IN_FLIGHT, _OWED = int(State.VISIBLE), int(State.IN_FLIGHT), int(State.OWED)
-_SENT, _LEASED = int(Type.SENT), int(Type.LEASED)
+_SENT, _LEASED, _DELETED = int(Type.SENT), int(Type.LEASED), int(Type.DELETED)
+_FIRST = 1 | 1 << 32  # w4 of a first lease: epoch and count
 
 
 class Shard(Arrivals, Persist, Validate):
@@ -139,13 +141,74 @@ class Shard(Arrivals, Persist, Validate):
                 first = known.sequence
                 return [Accepted(first + i, message_id(self.number, first + i), True) for i in range(len(sends))]
         first_sequence = self.next_sequence
-        results = [self._send(queue, send, now) for send in sends]
+        if self._sends_are_plain(queue, sends):
+            results = self._send_run(queue, sends, now)
+        else:
+            results = [self._send(queue, send, now) for send in sends]
         if invocation and self.next_sequence == first_sequence + len(sends):
             until = now + REQUEST_WINDOW_MS
             w0 = Type.REQUESTED | number << 32
             self.frame.add(w0, first_sequence, now, until, len(sends), invocation, 0, 0)
             self.requests.put(invocation, first_sequence, -(-until // 1000), len(sends), now // 1000)
         return results
+
+    @staticmethod
+    def _sends_are_plain(queue: QueueState, sends: Sequence[Send]) -> bool:
+        """May they be taken as one run? Nothing about them needs a decision of its own."""
+        policy = queue.policy
+        if queue.fifo or policy.delay_ms or policy.messages_max or policy.bytes_max:
+            return False
+        priority = sends[0].priority
+        sender = sends[0].sender
+        for send in sends:
+            if (
+                send.group
+                or send.dedup_id
+                or send.attributes
+                or send.delay_ms
+                or send.ttl_ms is not None
+                or send.max_receives
+                or send.trace
+                or send.priority != priority
+                or send.sender != sender
+            ):
+                return False
+        return True
+
+    def _send_run(self, queue: QueueState, sends: Sequence[Send], now: int) -> list[Accepted | BatonError]:
+        columns = self.columns
+        count = len(sends)
+        slots = columns.take_run(count)
+        if slots[-1] >= SLOTS_MAX:
+            columns.free.extend(slot for slot in reversed(slots) if slot < columns.used)
+            return [OverLimit(_SHARD_FULL) for _ in sends]
+        first = sequence = self.next_sequence
+        priority = sends[0].priority
+        expires_s = -(-(now + queue.policy.retention_ms) // 1000)
+        before, behind = plain_header(sends[0].sender, now)
+        header_bytes = len(before) + 16 + len(behind)
+        frame = self.frame
+        position = frame.number << 16 | frame.row_count
+        parts, offset = frame.parts, frame.variable_bytes
+        w0 = _SENT | priority << 16 | queue.number << 32
+        aux = expires_s << 32
+        rows: list[int] = []
+        extents: list[int] = []
+        for send, slot in zip(sends, slots, strict=True):
+            body = send.body
+            parts.append(before + send.body_md5 + behind)
+            parts.append(body)
+            length = header_bytes + len(body)
+            extent = offset | length << 32
+            offset += length
+            rows += (w0, sequence, now, now, 0, 0, extent, slot | aux)
+            extents.append(extent)
+            sequence += 1
+        frame.variable_bytes = offset
+        frame.extend(rows)
+        self._on_sends(queue, slots, first, now, expires_s, priority, position, extents)
+        shard = self.number
+        return [Accepted(number, message_id(shard, number), False) for number in range(first, sequence)]
 
     def _send(self, queue: QueueState, send: Send, now: int) -> Accepted | BatonError:
         policy = queue.policy
@@ -171,7 +234,7 @@ class Shard(Arrivals, Persist, Validate):
             return OverLimit(full)
         slot = columns.allocate()
         if slot >= SLOTS_MAX:
-            return OverLimit("The shard holds as many messages as it can; receive and delete some.")
+            return OverLimit(_SHARD_FULL)
         sequence = self.next_sequence
         delay = policy.delay_ms if send.delay_ms is None else send.delay_ms
         visible_ms = now + delay
@@ -231,6 +294,9 @@ class Shard(Arrivals, Persist, Validate):
 
     def _lease_standard(self, queue: QueueState, wanted: int, now: int, deadline: int, holder: str) -> list[Lease]:
         ready = queue.ready
+        front = ready.front(wanted)
+        if front:
+            return self._lease_run(queue, front, now, deadline, holder)
         ageing_ms = queue.policy.ageing_ms
         leases: list[Lease] = []
         w6 = 0
@@ -244,6 +310,45 @@ class Shard(Arrivals, Persist, Validate):
             if not w6:
                 w6 = self.frame.put(encode_notes(holder, ""))
             leases.append(self._lease(queue, slot, now, deadline, holder, w6, 0))
+        return leases
+
+    def _lease_run(self, queue: QueueState, slots: list[int], now: int, deadline: int, holder: str) -> list[Lease]:
+        """First leases: nothing at the front of a fresh line can have used up its receives."""
+        columns = self.columns
+        sequences, sents, positions, lasts = columns.sequence, columns.sent, columns.position, columns.last
+        extents = columns.extent
+        priority = columns.priority[slots[0]]
+        frame = self.frame
+        w6 = frame.put(encode_notes(holder, ""))
+        position = frame.number << 16 | frame.row_count
+        w0 = _LEASED | priority << 16 | queue.number << 32
+        rows: list[int] = []
+        leases: list[Lease] = []
+        overlays = self.overlays
+        for slot in slots:
+            sequence = sequences[slot]
+            sent = sents[slot]
+            extent = extents[slot]
+            rows += (w0, sequence, now, deadline, _FIRST, lasts[slot], w6, slot)
+            over = overlays.get(slot, ()) if overlays else ()
+            leases.append(
+                Lease(
+                    slot,
+                    sequence,
+                    1,
+                    1,
+                    deadline,
+                    sent,
+                    now if now > sent else sent,
+                    priority,
+                    positions[slot],
+                    extent & 0xFFFFFFFF,
+                    extent >> 32,
+                    over,
+                )
+            )
+        frame.extend(rows)
+        self._on_first_leases(queue, slots, now, deadline, position, holder)
         return leases
 
     def _choose_fifo(self, queue: QueueState, wanted: int, now: int) -> list[int]:
@@ -355,6 +460,9 @@ class Shard(Arrivals, Persist, Validate):
     def delete(self, number: int, claims: Sequence[Claim], now: int, strict: bool = False) -> list[BatonError | None]:
         now = self.begin(now)
         queue = self.queue_state(number)
+        if not queue.fifo and self._held(number, claims, now):
+            self._acknowledge_run(queue, claims, now)
+            return [None] * len(claims)
         results: list[BatonError | None] = []
         for claim in claims:
             verdict = self._verdict("delete", queue, claim, now, strict)
@@ -367,6 +475,38 @@ class Shard(Arrivals, Persist, Validate):
                 self._on_deleted(queue, claim.slot, now, reason)
             results.append(verdict.error() if verdict.error else None)
         return results
+
+    def _held(self, number: int, claims: Sequence[Claim], now: int) -> bool:
+        """Are these the current leases of different, plain messages? Then every rule says: delete them."""
+        columns = self.columns
+        used, sequences, queues = columns.used, columns.sequence, columns.queue
+        states, epochs, untils = columns.state, columns.epoch, columns.until
+        slots = set()
+        for slot, sequence, epoch in claims:
+            if (
+                slot >= used
+                or sequences[slot] != sequence
+                or states[slot] != _IN_FLIGHT
+                or epochs[slot] != epoch
+                or queues[slot] != number
+                or untils[slot] <= now
+                or not self.plain(slot)
+            ):
+                return False
+            slots.add(slot)
+        return len(slots) == len(claims)
+
+    def _acknowledge_run(self, queue: QueueState, claims: Sequence[Claim], now: int) -> None:
+        columns = self.columns
+        priorities, counts, lasts = columns.priority, columns.count, columns.last
+        w0 = _DELETED | Reason.ACK << 24 | queue.number << 32
+        rows: list[int] = []
+        slots: list[int] = []
+        for slot, sequence, epoch in claims:
+            rows += (w0 | priorities[slot] << 16, sequence, now, 0, epoch | counts[slot] << 32, lasts[slot], 0, slot)
+            slots.append(slot)
+        self.frame.extend(rows)
+        self._on_acknowledged(queue, slots)
 
     def change_visibility(
         self, number: int, changes: Sequence[tuple[Claim, int]], now: int, strict: bool = False

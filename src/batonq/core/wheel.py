@@ -7,7 +7,7 @@ entry whose slot's time has moved to another bucket is dropped there: whoever mo
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 
 
@@ -25,37 +25,25 @@ class Wheel:
         self._coarse_keys: list[int] = []
 
     def push(self, due: int, slot: int) -> None:
+        self.push_run(due, (slot,))
+
+    def push_run(self, due: int, slots: Iterable[int]) -> None:
+        """Entries of one due time."""
         key = due >> self.coarse_shift
         if key > self.time >> self.coarse_shift:
-            bucket = self._coarse.get(key)
-            if bucket is None:
-                bucket = self._coarse[key] = array("I")
-                heappush(self._coarse_keys, key)
-            bucket.append(slot)
-            return
-        key = due >> self.fine_shift
-        if key > self.time >> self.fine_shift:
-            bucket = self._fine.get(key)
-            if bucket is None:
-                bucket = self._fine[key] = array("I")
-                heappush(self._fine_keys, key)
-            bucket.append(slot)
-            return
-        heappush(self._near, due << 32 | slot)
-
-    def push_run(self, dues: Sequence[int], first_slot: int) -> None:
-        """Entries for consecutive slots; quick when they share a bucket."""
-        key = dues[0] >> self.coarse_shift
-        count = len(dues)
-        if key == min(dues) >> self.coarse_shift == max(dues) >> self.coarse_shift > self.time >> self.coarse_shift:
-            bucket = self._coarse.get(key)
-            if bucket is None:
-                bucket = self._coarse[key] = array("I")
-                heappush(self._coarse_keys, key)
-            bucket.extend(range(first_slot, first_slot + count))
-            return
-        for index in range(count):
-            self.push(dues[index], first_slot + index)
+            buckets, keys = self._coarse, self._coarse_keys
+        else:
+            key = due >> self.fine_shift
+            if key <= self.time >> self.fine_shift:
+                for slot in slots:
+                    heappush(self._near, due << 32 | slot)
+                return
+            buckets, keys = self._fine, self._fine_keys
+        bucket = buckets.get(key)
+        if bucket is None:
+            bucket = buckets[key] = array("I")
+            heappush(keys, key)
+        bucket.extend(slots)
 
     def _open_buckets(self, now: int, due_column: Sequence[int]) -> None:
         shift = self.coarse_shift
