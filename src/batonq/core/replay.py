@@ -1,4 +1,4 @@
-"""Frames into state: what a follower and a recovering node do. Runs of plain sends are applied a column at a time."""
+"""Frames into state: what a follower and a recovering node do. Runs of plain records are applied at once."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from batonq.core.payload import content_mark
 from batonq.core.policy import QueuePolicy
 from batonq.core.queuestate import QueueState
 from batonq.core.records import Flag, Reason, State, Type
-from batonq.core.runs import Runs
+from batonq.core.runs import FIRST_LEASE, Runs
 from batonq.core.state import ARRIVED_PREFIX, CARRIED_PREFIX, decode_notes
 from batonq.errors import LogCorrupt
 
-_RUN_MIN = 4
+_RUN_MIN = 3
+_RUN_TYPES = (int(Type.SENT), int(Type.LEASED), int(Type.DELETED))
 _LOW32 = 0xFFFFFFFF
 _OVERLAYS_KEPT = 16  # of a message that is moved again and again, beside the first
 _SHARD_BITS = 0xFFFF
@@ -23,15 +24,18 @@ class Replay(Runs):
     def apply_frame(self, number: int, words: array[int], variable: bytes) -> None:
         """Fold one committed frame. Raises LogCorrupt when a record does not fit the state."""
         count = len(words) >> 3
-        heads = words[0::8]
+        heads, times = words[0::8], words[2::8]
         row = 0
         while row < count:
             w0 = heads[row]
-            if w0 & 0xFFFF == Type.SENT:  # no flags: not FIFO, not deduplicated
+            if w0 & 0xFF in _RUN_TYPES and not self.before_base:
+                time = times[row]
                 stop = row + 1
-                while stop < count and heads[stop] == w0:
+                while stop < count and heads[stop] == w0 and times[stop] == time:
                     stop += 1
-                if stop - row >= _RUN_MIN and self._apply_sends(number, row, stop, words, w0):
+                if stop - row >= _RUN_MIN and self._apply_run(
+                    number << 16 | row, words[row << 3 : stop << 3], variable
+                ):
                     row = stop
                     continue
             at = row << 3
@@ -54,28 +58,56 @@ class Replay(Runs):
         if not self.before_base:
             self.advance_delays(time)
 
-    def _apply_sends(self, number: int, row: int, stop: int, words: array[int], w0: int) -> bool:
-        """A run of fresh, ungrouped sends to one queue, at once; False when the rows are not that plain."""
-        span = slice(row << 3, stop << 3)
-        columns = self.columns
-        count = stop - row
-        rows = words[span]
-        times, untils, slots = rows[2::8], rows[3::8], rows[7::8]
-        first = slots[0] & _LOW32
-        maximum = w0 >> 24 & 0xFF
-        plain = first == columns.used and slots[-1] & _LOW32 == first + count - 1 and times == untils and not maximum
-        if not plain or any(rows[4::8]) or self.before_base:
-            return False
+    def _apply_run(self, position: int, rows: array[int], variable: bytes) -> bool:
+        """Records alike but for their messages, at once; False when they are not that plain."""
+        w0, time = rows[0], rows[2]
         queue = self._queue(w0 >> 32)
-        expires_s = slots[0] >> 32
-        sequences = rows[1::8]
-        if slots[-1] >> 32 != expires_s or times[0] != times[-1] or sequences[-1] != sequences[0] + count - 1:
+        if w0 >> 8 & 0xFF or queue.fifo:
             return False
-        self._move_time(times[0])
-        priority = w0 >> 16 & 0xFF
-        span_of_slots = range(first, first + count)
-        position = number << 16 | row
-        self._on_sends(queue, span_of_slots, sequences[0], times[0], expires_s, priority, position, rows[6::8])
+        self._move_time(time)
+        kind = w0 & 0xFF
+        if kind == Type.SENT:
+            return self._apply_sends(queue, position, rows)
+        slots = [word & _LOW32 for word in rows[7::8]]
+        if kind == Type.LEASED:
+            deadline, w6, count = rows[3], rows[6], len(slots)
+            same = rows[3::8].count(deadline) == count and rows[6::8].count(w6) == count
+            first = rows[4::8].count(FIRST_LEASE) == count
+            if not same or not first or queue.ready.front(count) != slots or rows[7::8] != array("Q", slots):
+                return False
+            holder, _ = decode_notes(_part(variable, w6))
+            self._on_first_leases(queue, slots, time, deadline, position, holder)
+            return True
+        if w0 >> 24 & 0xFF != Reason.ACK:
+            return False
+        columns = self.columns
+        for slot, sequence in zip(slots, rows[1::8], strict=True):
+            held = slot < columns.used and columns.sequence[slot] == sequence and columns.state[slot] == State.IN_FLIGHT
+            if not held or not self.plain(slot):
+                return False
+        self._on_acknowledged(queue, slots)
+        return True
+
+    def _apply_sends(self, queue: QueueState, position: int, rows: array[int]) -> bool:
+        """Fresh, ungrouped sends with consecutive sequences, VISIBLE at once."""
+        columns = self.columns
+        w0, time, aux = rows[0], rows[2], rows[7] >> 32
+        sequences = rows[1::8]
+        count = len(sequences)
+        plain = not w0 >> 24 & 0xFF and rows[3::8].count(time) == count and not any(rows[4::8])
+        if not plain or sequences[-1] != sequences[0] + count - 1 or rows[-1] >> 32 != aux:
+            return False
+        first, last = rows[7] & _LOW32, rows[-1] & _LOW32
+        slots: range | list[int] = range(first, last + 1)
+        if first != columns.used or last != first + count - 1:
+            words = rows[7::8]
+            slots = [word & _LOW32 for word in words]
+            taken = any(slot < columns.used and columns.state[slot] for slot in slots)
+            if taken or any(word >> 32 != aux for word in words):
+                return False
+            for slot in slots:
+                columns.take(slot)
+        self._on_sends(queue, slots, sequences[0], time, aux, w0 >> 16 & 0xFF, position, rows[6::8])
         return True
 
     def _apply(self, position: int, row: array[int], variable: bytes) -> None:

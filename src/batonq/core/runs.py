@@ -14,6 +14,7 @@ from batonq.core.columns import DELTA_MAX, NIL
 from batonq.core.queuestate import QueueState
 from batonq.core.state import ShardState
 
+FIRST_LEASE = 1 | 1 << 32  # w4: epoch and count
 _FREE, _VISIBLE, _IN_FLIGHT = 0, 2, 3
 
 

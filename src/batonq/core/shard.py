@@ -18,6 +18,7 @@ from batonq.core.persist import Persist
 from batonq.core.policy import QueuePolicy
 from batonq.core.queuestate import QueueState
 from batonq.core.records import Flag, Reason, State, Type
+from batonq.core.runs import FIRST_LEASE
 from batonq.core.state import encode_notes
 from batonq.core.validate import Validate
 from batonq.errors import BatonError, DeduplicationConflict, InvalidInput, OverLimit, QueueDoesNotExist
@@ -35,7 +36,6 @@ PURGE_STEP = 5_000
 _SHARD_FULL = "The shard holds as many messages as it can; receive and delete some."
 _VISIBLE, _IN_FLIGHT, _OWED = int(State.VISIBLE), int(State.IN_FLIGHT), int(State.OWED)
 _SENT, _LEASED, _DELETED = int(Type.SENT), int(Type.LEASED), int(Type.DELETED)
-_FIRST = 1 | 1 << 32  # w4 of a first lease: epoch and count
 
 
 class Shard(Arrivals, Persist, Validate):
@@ -329,7 +329,7 @@ class Shard(Arrivals, Persist, Validate):
             sequence = sequences[slot]
             sent = sents[slot]
             extent = extents[slot]
-            rows += (w0, sequence, now, deadline, _FIRST, lasts[slot], w6, slot)
+            rows += (w0, sequence, now, deadline, FIRST_LEASE, lasts[slot], w6, slot)
             over = overlays.get(slot, ()) if overlays else ()
             leases.append(
                 Lease(

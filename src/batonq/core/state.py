@@ -480,7 +480,7 @@ class ShardState:
             queue.policy = policy
 
     def _on_purged(self, queue: QueueState, survivor: int, time: int, final: bool) -> None:
-        """Remove the queue's messages below sequence `survivor`; `final` ends the purge and forgets the dedup window."""
+        """Remove the messages below sequence `survivor`; `final` ends the purge and forgets the dedup window."""
         columns = self.columns
         if self.before_base:
             for slot in range(columns.used):

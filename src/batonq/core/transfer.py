@@ -93,7 +93,7 @@ class Transfer(Replay):
     # --- the source --------------------------------------------------------------------------------
 
     def owe(self, slot: int, shard: int, to: int, reason: Reason, now: int) -> None:
-        """Start moving a message to queue `to` on `shard`. Within this shard it is there at once, or refused at once."""
+        """Start moving a message to queue `to` on `shard`; within this shard it arrives, or is refused, at once."""
         columns = self.columns
         queue = self.queues[columns.queue[slot]]
         channel = self.channels.get(shard)
