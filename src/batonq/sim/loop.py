@@ -1,0 +1,169 @@
+"""An event loop in which time is a number: it jumps to the next timer, and nothing ever waits for the real world.
+
+Everything that a node schedules belongs to its life, by a context variable that tasks and callbacks inherit. When the
+life ends, all of it is dropped where it stands, as a process that is killed drops it: no cleanup reaches the disk, and
+no reply leaves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+from collections import deque
+from collections.abc import Callable, Coroutine, Generator
+from concurrent.futures import Executor
+from typing import Any, TypeVar, TypeVarTuple
+
+Value = TypeVar("Value")
+Arguments = TypeVarTuple("Arguments")
+
+STEPS_MAX = 50_000_000  # turns of the loop in one simulation, far above what any needs
+
+
+class Stuck(AssertionError):
+    """Nothing is ready and no timer is set: whoever is awaited will never answer."""
+
+
+class Life:
+    """One life of a node, from its start to its crash. What it schedules runs while it lives."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.alive = True
+        self.context = contextvars.copy_context()
+        self.context.run(_LIFE.set, self)
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._prune_at = 64
+
+    def adopt(self, task: asyncio.Task[Any]) -> None:
+        self._tasks.append(task)
+        if len(self._tasks) >= self._prune_at:
+            self._tasks = [task for task in self._tasks if not task.done()]
+            self._prune_at = 2 * len(self._tasks) + 64
+
+    def end_tasks(self) -> None:
+        """Close the coroutines that were under way now, in order, and not whenever they are collected."""
+        assert not self.alive
+        for task in self._tasks:
+            if not task.done():
+                task._log_destroy_pending = False  # type: ignore[attr-defined]
+                try:
+                    coroutine = task.get_coro()
+                    assert coroutine is not None
+                    self.context.run(coroutine.close)
+                except BaseException:
+                    pass  # what a dying coroutine thinks of it is of no interest
+        self._tasks.clear()
+
+
+_LIFE: contextvars.ContextVar[Life | None] = contextvars.ContextVar("life", default=None)
+
+
+def current_life() -> Life | None:
+    """The life that the running code belongs to; None: the simulator itself."""
+    return _LIFE.get()
+
+
+class _Leap:
+    """Stands where a selector would: instead of waiting, time goes on."""
+
+    def __init__(self, loop: SimLoop) -> None:
+        self._loop = loop
+
+    def select(self, timeout: float | None) -> list[Any]:
+        if timeout is None:
+            raise Stuck("nothing is ready and no timer is set")
+        self._loop.pass_time(timeout)
+        return []
+
+
+class SimLoop(asyncio.BaseEventLoop):
+    """Runs in one thread; executors, sockets, signals and subprocesses are not there."""
+
+    _ready: deque[asyncio.Handle]
+    _scheduled: list[asyncio.TimerHandle]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._now_s = 0.0
+        self._steps = 0
+        self._selector = _Leap(self)
+
+    def time(self) -> float:
+        return self._now_s
+
+    def pass_time(self, seconds: float) -> None:
+        """Time goes on, whether nobody has anything to do or, as in a system call that takes long, everybody waits."""
+        assert seconds >= 0
+        self._now_s += seconds
+        self._steps += 1
+        if self._steps > STEPS_MAX:
+            raise AssertionError("the simulation does not come to an end")
+
+    def call_soon(
+        self,
+        callback: Callable[[*Arguments], object],
+        *args: *Arguments,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Handle:
+        if _is_over(context):
+            return _nothing(asyncio.Handle(callback, args, self, context))
+        return super().call_soon(callback, *args, context=context)
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[*Arguments], object],
+        *args: *Arguments,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        if _is_over(context):
+            return _nothing(asyncio.TimerHandle(when, callback, args, self, context))
+        return super().call_at(when, callback, *args, context=context)
+
+    def create_task(
+        self,
+        coro: Generator[Any, None, Value] | Coroutine[Any, Any, Value],
+        *,
+        name: object = None,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Task[Value]:
+        task = super().create_task(coro, name=name, context=context)  # type: ignore[arg-type, unused-ignore]
+        life = _LIFE.get() if context is None else context.get(_LIFE, None)
+        if life is not None:
+            life.adopt(task)
+        return task
+
+    def end_life(self, life: Life) -> None:
+        """Drop everything that this life has scheduled. Called by the simulator, never from within the life."""
+        assert current_life() is not life
+        life.alive = False
+        for handle in (*self._ready, *self._scheduled):
+            context = handle._context  # type: ignore[attr-defined]
+            if context.get(_LIFE, None) is life:
+                handle.cancel()
+        life.end_tasks()
+
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[*Arguments], Value], *args: *Arguments
+    ) -> asyncio.Future[Value]:
+        raise AssertionError("a simulated node has no other thread; put what must run there behind a port")
+
+    def _process_events(self, event_list: list[Any]) -> None:
+        assert not event_list
+
+    def _write_to_self(self) -> None:
+        """Called by call_soon_threadsafe: there is no other thread, so nobody has to be woken."""
+
+
+def _is_over(context: contextvars.Context | None) -> bool:
+    life = _LIFE.get() if context is None else context.get(_LIFE, None)
+    return life is not None and not life.alive
+
+
+HandleType = TypeVar("HandleType", bound=asyncio.Handle)
+
+
+def _nothing(handle: HandleType) -> HandleType:
+    handle.cancel()
+    return handle
