@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from batonq.core.queuestate import QueueState
 from batonq.core.records import Reason, State, Type
 from batonq.core.state import NO_EXPIRY_TIMER, NO_TIMER
 from batonq.core.transfer import Transfer
+from batonq.errors import QueueDoesNotExist
 
 DUE_LIMIT = 2_000  # records of timers in one go
 EXPIRY_RETRY_S = 60
@@ -18,6 +20,12 @@ class Timers(Transfer):
             now = self.last_time_ms
         self.advance(now)
         return now
+
+    def queue_state(self, number: int) -> QueueState:
+        queue = self.queues.get(number)
+        if queue is None or queue.closed:
+            raise QueueDoesNotExist()
+        return queue
 
     def advance(self, now: int) -> None:
         """Write what is due: leases that ran out, messages past their retention, refused transfers to try again."""
@@ -62,7 +70,7 @@ class Timers(Transfer):
                 columns.expiry_timer[slot] = now_s + EXPIRY_RETRY_S
                 self.expiries.push(now_s + EXPIRY_RETRY_S, slot)
             return
-        self._message_row(Type.DELETED, queue.number, slot, now, 0, Reason.RETENTION, 0)
+        self._row(Type.DELETED, queue.number, slot, now, reason=Reason.RETENTION)
         self._on_deleted(queue, slot, now, Reason.RETENTION)
 
     def next_due(self) -> int | None:

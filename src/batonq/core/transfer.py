@@ -45,17 +45,28 @@ class Transfer(Replay):
         if spent and not policy.dead_letter_queue:
             visible_ms = FOREVER_MS
         w6 = self.frame.put(encode_notes(error_class, text)) if error_class or text else 0
-        position = self._message_row(Type.RETURNED, queue.number, slot, now, visible_ms, reason, w6)
+        position = self._row(Type.RETURNED, queue.number, slot, now, until=visible_ms, reason=reason, w6=w6)
         self._on_returned(queue, slot, now, visible_ms, reason, position, error_class, text)
         if spent and policy.dead_letter_queue:
             self.owe(slot, policy.dead_letter_shard, policy.dead_letter_queue, Reason.DEAD_LETTER, now)
 
-    def _message_row(
-        self, kind: Type, queue: int, slot: int, now: int, until: int, reason: int, w6: int, w4: int | None = None
+    def _row(
+        self,
+        kind: Type,
+        queue: int,
+        slot: int,
+        now: int,
+        *,
+        until: int = 0,
+        flags: int = 0,
+        reason: int = 0,
+        w6: int = 0,
+        w4: int | None = None,
     ) -> int:
+        """A record of a message's life, with the words that most of them share; returns its position."""
         columns = self.columns
         return self.frame.add(
-            kind | columns.priority[slot] << 16 | reason << 24 | queue << 32,
+            kind | flags << 8 | columns.priority[slot] << 16 | reason << 24 | queue << 32,
             columns.sequence[slot],
             now,
             until,
@@ -78,7 +89,7 @@ class Transfer(Replay):
             self.owe(slot, policy.dead_letter_shard, policy.dead_letter_queue, Reason.DEAD_LETTER, now)
             return
         reason = Reason.UNDELIVERABLE
-        position = self._message_row(Type.RETURNED, queue.number, slot, now, FOREVER_MS, reason, 0)
+        position = self._row(Type.RETURNED, queue.number, slot, now, until=FOREVER_MS, reason=reason)
         self._on_returned(queue, slot, now, FOREVER_MS, reason, position, "", "")
 
     def _full(self, queue: QueueState, added_bytes: int) -> str:
@@ -185,8 +196,8 @@ class Transfer(Replay):
                 until = now + min(REFUSED_BACKOFF_MS << tries, REFUSED_BACKOFF_MAX_MS)
             if verdict != Reason.ACCEPTED and queue.fifo and columns.line[slot] == NIL:
                 until = FOREVER_MS  # it was DEAD, out of its group's line, and is so again
-            position = self._message_row(
-                Type.SETTLED, queue.number, slot, now, shard | number << 16, verdict, 0, w4=until
+            position = self._row(
+                Type.SETTLED, queue.number, slot, now, until=shard | number << 16, reason=verdict, w4=until
             )
             self._on_settled(queue, slot, now, shard, number, verdict, until, position)
             if verdict != Reason.ACCEPTED:
@@ -224,7 +235,7 @@ class Transfer(Replay):
                 self.owe(slot, policy.dead_letter_shard, policy.dead_letter_queue, Reason.DEAD_LETTER, now)
             else:
                 reason = Reason.UNDELIVERABLE
-                position = self._message_row(Type.RETURNED, queue.number, slot, now, FOREVER_MS, reason, 0)
+                position = self._row(Type.RETURNED, queue.number, slot, now, until=FOREVER_MS, reason=reason)
                 self._on_returned(queue, slot, now, FOREVER_MS, reason, position, "", "")
 
     def unsettled(self) -> dict[int, tuple[int, int]]:

@@ -1,0 +1,148 @@
+"""What the holder of a receipt may do: delete, change the visibility, nack. The rules are lifecycle.RECEIPTS."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from batonq.core.commands import Claim, Nack
+from batonq.core.lifecycle import RECEIPTS, Rule, Standing, Verdict
+from batonq.core.queuestate import QueueState
+from batonq.core.receiving import Receiving
+from batonq.core.records import Flag, Reason, State, Type
+from batonq.errors import BatonError, InvalidInput
+
+VISIBILITY_MAX_MS = 43_200_000
+REASON_CHARACTERS_MAX = 500
+CLASS_CHARACTERS_MAX = 100
+_IN_FLIGHT, _OWED = int(State.IN_FLIGHT), int(State.OWED)
+_DELETED = int(Type.DELETED)
+
+
+class Holding(Receiving):
+    def standing(self, number: int, claim: Claim, now: int) -> Standing:
+        columns = self.columns
+        slot = claim.slot
+        if slot >= columns.used or columns.sequence[slot] != claim.sequence or columns.queue[slot] != number:
+            return Standing.GONE
+        state = columns.state[slot]
+        if state == State.FREE:
+            return Standing.GONE
+        if columns.epoch[slot] != claim.epoch or state == _OWED:
+            return Standing.SUPERSEDED
+        return Standing.HELD if state == _IN_FLIGHT and columns.until[slot] > now else Standing.LAPSED
+
+    def _verdict(self, action: str, queue: QueueState, claim: Claim, now: int, strict: bool) -> Verdict:
+        standing = self.standing(queue.number, claim, now)
+        if strict or queue.policy.strict_receipts:
+            rule = Rule.STRICT
+        else:
+            rule = Rule.FIFO if queue.fifo else Rule.STANDARD
+        return RECEIPTS[action, rule, standing]
+
+    def delete(self, number: int, claims: Sequence[Claim], now: int, strict: bool = False) -> list[BatonError | None]:
+        now = self.begin(now)
+        queue = self.queue_state(number)
+        if not queue.fifo and self._held(number, claims, now):
+            self._acknowledge_run(queue, claims, now)
+            return [None] * len(claims)
+        results: list[BatonError | None] = []
+        for claim in claims:
+            verdict = self._verdict("delete", queue, claim, now, strict)
+            if verdict.stale:
+                queue.stale_deletes += 1
+            if verdict.act:
+                reason = int(verdict.reason)
+                flags = int(Flag.LATE) if reason == Reason.LATE_ACK else 0
+                self._row(Type.DELETED, number, claim.slot, now, flags=flags, reason=reason)
+                self._on_deleted(queue, claim.slot, now, reason)
+            results.append(verdict.error() if verdict.error else None)
+        return results
+
+    def _held(self, number: int, claims: Sequence[Claim], now: int) -> bool:
+        """Are these the current leases of different, plain messages? Then every rule says: delete them."""
+        columns = self.columns
+        used, sequences, queues = columns.used, columns.sequence, columns.queue
+        states, epochs, untils = columns.state, columns.epoch, columns.until
+        slots = set()
+        for slot, sequence, epoch in claims:
+            if (
+                slot >= used
+                or sequences[slot] != sequence
+                or states[slot] != _IN_FLIGHT
+                or epochs[slot] != epoch
+                or queues[slot] != number
+                or untils[slot] <= now
+                or not self.plain(slot)
+            ):
+                return False
+            slots.add(slot)
+        return len(slots) == len(claims)
+
+    def _acknowledge_run(self, queue: QueueState, claims: Sequence[Claim], now: int) -> None:
+        columns = self.columns
+        priorities, counts, lasts = columns.priority, columns.count, columns.last
+        w0 = _DELETED | Reason.ACK << 24 | queue.number << 32
+        rows: list[int] = []
+        slots: list[int] = []
+        for slot, sequence, epoch in claims:
+            rows += (w0 | priorities[slot] << 16, sequence, now, 0, epoch | counts[slot] << 32, lasts[slot], 0, slot)
+            slots.append(slot)
+        self.frame.extend(rows)
+        self._on_acknowledged(queue, slots)
+
+    def change_visibility(
+        self, number: int, changes: Sequence[tuple[Claim, int]], now: int, strict: bool = False
+    ) -> list[BatonError | None]:
+        """Each lease now ends that many milliseconds from now; zero gives the message back."""
+        now = self.begin(now)
+        queue = self.queue_state(number)
+        columns = self.columns
+        results: list[BatonError | None] = []
+        for claim, visibility_ms in changes:
+            verdict = self._verdict("change", queue, claim, now, strict)
+            error: BatonError | None = verdict.error() if verdict.error else None
+            slot = claim.slot
+            if verdict.act:
+                began = columns.sent[slot] + columns.leased[slot]
+                if not visibility_ms:
+                    self._return(slot, now, now, Reason.RELEASED)
+                elif now + visibility_ms > began + VISIBILITY_MAX_MS:
+                    error = InvalidInput(
+                        f"Value {visibility_ms // 1000} for parameter VisibilityTimeout is invalid. Reason: Total "
+                        "VisibilityTimeout for the message is beyond the limit [43200 seconds]."
+                    )
+                else:
+                    position = self._row(Type.EXTENDED, number, slot, now, until=now + visibility_ms)
+                    self._on_extended(slot, now + visibility_ms, position, False)
+            results.append(error)
+        return results
+
+    def nack(self, number: int, nacks: Sequence[Nack], now: int) -> list[BatonError | None]:
+        now = self.begin(now)
+        queue = self.queue_state(number)
+        results: list[BatonError | None] = []
+        for nack in nacks:
+            verdict = self._verdict("nack", queue, nack.claim, now, True)
+            if verdict.error:
+                results.append(verdict.error())
+            elif not 0 <= nack.delay_ms <= queue.policy.retention_ms:
+                results.append(InvalidInput("The delay of a nack must be between 0 and the queue's retention."))
+            elif len(nack.reason) > REASON_CHARACTERS_MAX or len(nack.error_class) > CLASS_CHARACTERS_MAX:
+                results.append(
+                    InvalidInput(
+                        f"A nack's reason has at most {REASON_CHARACTERS_MAX} characters, "
+                        f"its error class {CLASS_CHARACTERS_MAX}."
+                    )
+                )
+            else:
+                self._return(
+                    nack.claim.slot,
+                    now,
+                    now + nack.delay_ms,
+                    Reason.NACK,
+                    nack.error_class,
+                    nack.reason,
+                    nack.dead_letter,
+                )
+                results.append(None)
+        return results

@@ -1,0 +1,200 @@
+"""Handing messages out: leases for the next messages of a queue, in the order that lines.py decides."""
+
+from __future__ import annotations
+
+from batonq.core.columns import NIL
+from batonq.core.commands import Lease
+from batonq.core.queuestate import QueueState
+from batonq.core.records import Flag, State, Type
+from batonq.core.runs import FIRST_LEASE
+from batonq.core.sending import Sending
+from batonq.core.state import encode_notes
+from batonq.errors import OverLimit
+
+ATTEMPT_WINDOW_MS = 300_000
+ATTEMPTS_MAX = 100_000
+_VISIBLE, _IN_FLIGHT = int(State.VISIBLE), int(State.IN_FLIGHT)
+_LEASED = int(Type.LEASED)
+
+
+class Receiving(Sending):
+    def receive(
+        self,
+        number: int,
+        max_messages: int,
+        visibility_ms: int | None,
+        now: int,
+        holder: str,
+        attempt: str = "",
+    ) -> list[Lease]:
+        """Lease up to `max_messages` to `holder`."""
+        now = self.begin(now)
+        queue = self.queue_state(number)
+        policy = queue.policy
+        visibility = policy.visibility_ms if visibility_ms is None else visibility_ms
+        if attempt:
+            again = self._receive_again(queue, attempt, now + visibility, now)
+            if again:
+                return again
+        room = policy.in_flight_max - queue.in_flight
+        if room <= 0:
+            if queue.fifo:
+                return []
+            raise OverLimit("Too many messages of the queue are in flight; delete some or let their leases run out.")
+        if not queue.visible:
+            return []
+        wanted = min(max_messages, room)
+        slots = self._choose_fifo(queue, wanted, now) if queue.fifo else None
+        if slots is None:
+            leases = self._lease_standard(queue, wanted, now, now + visibility, holder)
+        else:
+            w6 = self.frame.put(encode_notes(holder, attempt)) if slots else 0
+            flags = int(Flag.ATTEMPT) if attempt else 0
+            leases = [self._lease(queue, slot, now, now + visibility, holder, w6, flags) for slot in slots]
+        if attempt and leases and len(self.attempts) < ATTEMPTS_MAX:
+            taken = tuple((lease.slot, lease.sequence, lease.epoch) for lease in leases)
+            self._on_attempt(number, attempt, now + ATTEMPT_WINDOW_MS, taken)
+        return leases
+
+    def _lease_standard(self, queue: QueueState, wanted: int, now: int, deadline: int, holder: str) -> list[Lease]:
+        ready = queue.ready
+        front = ready.front(wanted)
+        if front:
+            return self._lease_run(queue, front, now, deadline, holder)
+        ageing_ms = queue.policy.ageing_ms
+        leases: list[Lease] = []
+        w6 = 0
+        while len(leases) < wanted:
+            slot = ready.next_standard(ageing_ms)
+            if slot == NIL:
+                break
+            if self._exhausted(queue, slot):
+                self._give_up(queue, slot, now)
+                continue
+            if not w6:
+                w6 = self.frame.put(encode_notes(holder, ""))
+            leases.append(self._lease(queue, slot, now, deadline, holder, w6, 0))
+        return leases
+
+    def _lease_run(self, queue: QueueState, slots: list[int], now: int, deadline: int, holder: str) -> list[Lease]:
+        """First leases: nothing at the front of a fresh line can have used up its receives."""
+        columns = self.columns
+        sequences, sents, positions, lasts = columns.sequence, columns.sent, columns.position, columns.last
+        extents = columns.extent
+        priority = columns.priority[slots[0]]
+        frame = self.frame
+        w6 = frame.put(encode_notes(holder, ""))
+        position = frame.number << 16 | frame.row_count
+        w0 = _LEASED | priority << 16 | queue.number << 32
+        rows: list[int] = []
+        leases: list[Lease] = []
+        overlays = self.overlays
+        for slot in slots:
+            sequence = sequences[slot]
+            sent = sents[slot]
+            extent = extents[slot]
+            rows += (w0, sequence, now, deadline, FIRST_LEASE, lasts[slot], w6, slot)
+            over = overlays.get(slot, ()) if overlays else ()
+            leases.append(
+                Lease(
+                    slot,
+                    sequence,
+                    1,
+                    1,
+                    deadline,
+                    sent,
+                    now if now > sent else sent,
+                    priority,
+                    positions[slot],
+                    extent & 0xFFFFFFFF,
+                    extent >> 32,
+                    over,
+                )
+            )
+        frame.extend(rows)
+        self._on_first_leases(queue, slots, now, deadline, position, holder)
+        return leases
+
+    def _choose_fifo(self, queue: QueueState, wanted: int, now: int) -> list[int]:
+        """From the front of one group, then of the next; a message that is not VISIBLE ends its group's turn."""
+        columns = self.columns
+        lines = self.lines
+        chosen: list[int] = []
+        passed: list[int] = []
+        while len(chosen) < wanted:
+            lane = queue.ready.best_lane(queue.policy.ageing_ms)
+            if lane is None:
+                break
+            line = lane.quiet
+            slot = lines.head[line]
+            if self._exhausted(queue, slot):
+                self._give_up(queue, slot, now)
+                continue
+            while slot != NIL and len(chosen) < wanted and columns.state[slot] == _VISIBLE:
+                if self._exhausted(queue, slot):
+                    break  # it moves when it has become the head
+                chosen.append(slot)
+                slot = columns.line_next[slot]
+            # Out of the ring while the others are looked at; `refresh`, when its messages are leased, puts it right.
+            lines.leave_ring(lane, line)
+            passed.append(line)
+            if lane.empty:
+                del queue.ready.lanes[lane.priority]
+        for line in passed:
+            queue.ready.refresh(line)
+        return chosen
+
+    def _lease(self, queue: QueueState, slot: int, now: int, deadline: int, holder: str, w6: int, flags: int) -> Lease:
+        columns = self.columns
+        sequence = columns.sequence[slot]
+        priority = columns.priority[slot]
+        epoch = columns.epoch[slot] + 1
+        count = columns.count[slot] + 1
+        aux = ATTEMPT_WINDOW_MS << 32 if flags else 0
+        position = self.frame.add(
+            _LEASED | flags << 8 | priority << 16 | queue.number << 32,
+            sequence,
+            now,
+            deadline,
+            epoch | count << 32,
+            columns.last[slot],
+            w6,
+            slot | aux,
+        )
+        self._on_leased(queue, slot, now, deadline, epoch, count, position, holder)
+        return self._lease_view(slot)
+
+    def _lease_view(self, slot: int) -> Lease:
+        columns = self.columns
+        sent = columns.sent[slot]
+        extent = columns.extent[slot]
+        return Lease(
+            slot,
+            columns.sequence[slot],
+            columns.epoch[slot],
+            columns.count[slot],
+            columns.until[slot],
+            sent,
+            sent + columns.first_received[slot] - 1,
+            columns.priority[slot],
+            columns.position[slot],
+            extent & 0xFFFFFFFF,
+            extent >> 32,
+            self.overlays.get(slot, ()) if self.overlays else (),
+        )
+
+    def _receive_again(self, queue: QueueState, attempt: str, deadline: int, now: int) -> list[Lease]:
+        known = self.attempts.get((queue.number, attempt))
+        if known is None or known.expires_ms <= now:
+            return []
+        columns = self.columns
+        for slot, sequence, epoch in known.leases:
+            if columns.sequence[slot] != sequence or columns.epoch[slot] != epoch or columns.state[slot] != _IN_FLIGHT:
+                return []
+        leases = []
+        for slot, _, _ in known.leases:
+            flags = int(Flag.ATTEMPT)
+            position = self._row(Type.EXTENDED, queue.number, slot, now, until=deadline, flags=flags)
+            self._on_extended(slot, deadline, position, True)
+            leases.append(self._lease_view(slot))
+        return leases

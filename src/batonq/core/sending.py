@@ -1,0 +1,143 @@
+"""Taking messages: one by one with everything a message may bring, or plain ones as a run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from batonq.core.arrivals import Arrivals
+from batonq.core.commands import Accepted, Send
+from batonq.core.ids import key_hash, message_id
+from batonq.core.payload import content_mark, encode, plain_header
+from batonq.core.queuestate import QueueState
+from batonq.core.records import Flag, Type
+from batonq.errors import BatonError, DeduplicationConflict, OverLimit
+
+REQUEST_WINDOW_MS = 120_000  # an SDK has given up on a request by then
+SLOTS_MAX = 100_000_000
+DEDUP_ENTRIES_MAX = 50_000_000
+_SHARD_FULL = "The shard holds as many messages as it can; receive and delete some."
+_SENT = int(Type.SENT)
+
+
+class Sending(Arrivals):
+    def send(self, number: int, sends: Sequence[Send], now: int, invocation: int = 0) -> list[Accepted | BatonError]:
+        """Take messages; one result each. A repeated invocation gets the first one's answer."""
+        now = self.begin(now)
+        queue = self.queue_state(number)
+        if invocation:
+            known = self.requests.get(invocation, now // 1000)
+            if known is not None and known.fingerprint == len(sends):
+                queue.duplicates += len(sends)
+                first = known.sequence
+                return [Accepted(first + i, message_id(self.number, first + i), True) for i in range(len(sends))]
+        first_sequence = self.next_sequence
+        if self._sends_are_plain(queue, sends):
+            results = self._send_run(queue, sends, now)
+        else:
+            results = [self._send(queue, send, now) for send in sends]
+        if invocation and self.next_sequence == first_sequence + len(sends):
+            until = now + REQUEST_WINDOW_MS
+            w0 = Type.REQUESTED | number << 32
+            self.frame.add(w0, first_sequence, now, until, len(sends), invocation, 0, 0)
+            self.requests.put(invocation, first_sequence, -(-until // 1000), len(sends), now // 1000)
+        return results
+
+    @staticmethod
+    def _sends_are_plain(queue: QueueState, sends: Sequence[Send]) -> bool:
+        """May they be taken as one run? Nothing about them needs a decision of its own."""
+        policy = queue.policy
+        if queue.fifo or policy.delay_ms or policy.messages_max or policy.bytes_max:
+            return False
+        priority = sends[0].priority
+        sender = sends[0].sender
+        for send in sends:
+            if (
+                send.group
+                or send.dedup_id
+                or send.attributes
+                or send.delay_ms
+                or send.ttl_ms is not None
+                or send.max_receives
+                or send.trace
+                or send.priority != priority
+                or send.sender != sender
+            ):
+                return False
+        return True
+
+    def _send_run(self, queue: QueueState, sends: Sequence[Send], now: int) -> list[Accepted | BatonError]:
+        columns = self.columns
+        count = len(sends)
+        slots = columns.take_run(count)
+        if slots[-1] >= SLOTS_MAX:
+            columns.free.extend(slot for slot in reversed(slots) if slot < columns.used)
+            return [OverLimit(_SHARD_FULL) for _ in sends]
+        first = sequence = self.next_sequence
+        priority = sends[0].priority
+        expires_s = -(-(now + queue.policy.retention_ms) // 1000)
+        before, behind = plain_header(sends[0].sender, now)
+        header_bytes = len(before) + 16 + len(behind)
+        frame = self.frame
+        position = frame.number << 16 | frame.row_count
+        parts, offset = frame.parts, frame.variable_bytes
+        w0 = _SENT | priority << 16 | queue.number << 32
+        aux = expires_s << 32
+        rows: list[int] = []
+        extents: list[int] = []
+        for send, slot in zip(sends, slots, strict=True):
+            body = send.body
+            parts.append(before + send.body_md5 + behind)
+            parts.append(body)
+            length = header_bytes + len(body)
+            extent = offset | length << 32
+            offset += length
+            rows += (w0, sequence, now, now, 0, 0, extent, slot | aux)
+            extents.append(extent)
+            sequence += 1
+        frame.variable_bytes = offset
+        frame.extend(rows)
+        self._on_sends(queue, slots, first, now, expires_s, priority, position, extents)
+        shard = self.number
+        return [Accepted(number, message_id(shard, number), False) for number in range(first, sequence)]
+
+    def _send(self, queue: QueueState, send: Send, now: int) -> Accepted | BatonError:
+        policy = queue.policy
+        number = queue.number
+        columns = self.columns
+        payload = encode(send, now)
+        key = 0
+        flags = int(Flag.FIFO) if queue.fifo else 0
+        if send.dedup_id:
+            scope = send.group if policy.dedup_per_group else ""
+            key = key_hash(number, queue.purge_generation, scope, send.dedup_id)
+            known = self.dedup.get(key, now // 1000)
+            if known is not None:
+                if send.strict_content and known.fingerprint != content_mark(payload):
+                    return DeduplicationConflict()
+                queue.duplicates += 1
+                return Accepted(known.sequence, message_id(self.number, known.sequence), True)
+            if len(self.dedup) >= DEDUP_ENTRIES_MAX:
+                return OverLimit("Too many deduplication keys are remembered; send later or shorten the window.")
+            flags |= Flag.DEDUPLICATED | (Flag.DEDUP_LIVES if policy.dedup_lives else 0)
+        full = self._full(queue, len(payload))
+        if full:
+            return OverLimit(full)
+        slot = columns.allocate()
+        if slot >= SLOTS_MAX:
+            return OverLimit(_SHARD_FULL)
+        sequence = self.next_sequence
+        delay = policy.delay_ms if send.delay_ms is None else send.delay_ms
+        visible_ms = now + delay
+        ttl = policy.retention_ms if send.ttl_ms is None else send.ttl_ms
+        expires_s = -(-(visible_ms + ttl) // 1000)
+        group = send.group
+        tenant = key_hash(group) if group else 0
+        frame = self.frame
+        w6 = frame.put(payload)
+        maximum = send.max_receives
+        w0 = _SENT | flags << 8 | send.priority << 16 | maximum << 24 | number << 32
+        position = frame.add(w0, sequence, now, visible_ms, tenant, key, w6, slot | expires_s << 32)
+        self._on_sent(queue, slot, sequence, now, visible_ms, tenant, expires_s, send.priority, maximum, position, w6)
+        if key:
+            self._on_dedup(queue, slot, sequence, now, key, content_mark(payload), policy.dedup_lives)
+        return Accepted(sequence, message_id(self.number, sequence), False)
