@@ -1,4 +1,4 @@
-"""Every error a user of Baton can meet: one root class; each knows its code, its HTTP status and whether a retry helps."""
+"""Every error a user can meet: one root class; each knows its code, its HTTP status and whether a retry helps."""
 
 from __future__ import annotations
 
@@ -127,7 +127,7 @@ class OverLimit(BatonError):
 
 
 class DiskFull(BatonError):
-    """The disk is full: sends are refused until there is room. Deletes are still taken; free some space or drain queues."""
+    """The disk is full: sends are refused until there is room. Deletes are taken: free some space, or drain queues."""
 
     code = "disk_full"
     status = 507

@@ -117,7 +117,8 @@ def with_statement(policy: str, arn: str, label: str, new: Statement) -> str:
     """The policy with one statement more. Raises InvalidInput when the label is taken."""
     if label in labels(policy):
         raise InvalidInput(f"Value {label} for parameter Label is invalid. Reason: Already exists.")
-    document = _parse(policy) if policy else {"Version": "2008-10-17", "Id": f"{arn}/SQSDefaultPolicy", "Statement": []}
+    empty: dict[str, Any] = {"Version": "2008-10-17", "Id": f"{arn}/SQSDefaultPolicy", "Statement": []}
+    document = _parse(policy) if policy else empty
     if len(document["Statement"]) >= STATEMENTS_MAX:
         raise OverLimit(f"A policy has at most {STATEMENTS_MAX} statements; remove one first.")
     document["Statement"].append({**new, "Sid": label})
