@@ -31,17 +31,49 @@ class Machine(Protocol):
     def seal(self) -> tuple[bytes, bytes]: ...
 
 
+INLINE_TRIAL_EVERY = 128  # appends on the thread between two that try whether the disk is quick (again)
+SMOOTHING = 0.1
+
+
 class CommitStatistics:
     """What has been committed so far, for the metrics."""
 
-    __slots__ = ("bytes", "frames", "rows", "seconds", "seconds_max")
+    __slots__ = ("bytes", "frames", "in_thread", "rows", "seconds")
 
     def __init__(self) -> None:
         self.frames = 0
         self.rows = 0
         self.bytes = 0
         self.seconds = 0.0
-        self.seconds_max = 0.0
+        self.in_thread = 0  # frames that were committed beside the loop
+
+
+class SyncChoice:
+    """Where the next append should sync: on the loop's thread while the disk is quick, else beside it.
+
+    A quick sync costs less than handing it to a thread and back; a slow one would keep every client waiting. Only
+    appends on the loop's thread tell how quick the disk is, so now and then one is tried there.
+    """
+
+    __slots__ = ("_inline_max_s", "_since_trial", "average_s")
+
+    def __init__(self, inline_max_s: float) -> None:
+        self._inline_max_s = inline_max_s
+        self._since_trial = 0
+        self.average_s = 0.0  # of appends on the loop's thread
+
+    def in_thread(self) -> bool:
+        if self.average_s <= self._inline_max_s:
+            return False
+        self._since_trial += 1
+        if self._since_trial < INLINE_TRIAL_EVERY:
+            return True
+        self._since_trial = 0
+        return False
+
+    def measured(self, seconds: float) -> None:
+        """How long an append on the loop's thread took. One slow one counts little, a slow disk soon shows."""
+        self.average_s += SMOOTHING * (min(seconds, 10 * self._inline_max_s) - self.average_s)
 
 
 class GroupCommit:
@@ -59,6 +91,7 @@ class GroupCommit:
         after_commit: Callable[[], None],
         on_failure: Callable[[BaseException], None],
         statistics: CommitStatistics,
+        inline_max_s: float,
     ) -> None:
         self._loop = loop
         self._machine = machine
@@ -69,6 +102,8 @@ class GroupCommit:
         self._after_commit = after_commit
         self._on_failure = on_failure
         self._statistics = statistics
+        self._choice = SyncChoice(inline_max_s)
+        self._in_thread = False
         self._thread = threading.get_ident()
         self._scheduled = False
         self._appending = False
@@ -153,8 +188,10 @@ class GroupCommit:
         statistics.frames += 1
         statistics.rows += len(rows) >> 6
         statistics.bytes += frame.size
+        self._in_thread = self._choice.in_thread()
+        statistics.in_thread += self._in_thread
         try:
-            self._log.append(frame, self._done)
+            self._log.append(frame, self._done, in_thread=self._in_thread)
         except Exception as problem:  # an append that raises is one that failed
             self._fail(problem)
 
@@ -172,7 +209,8 @@ class GroupCommit:
             return
         seconds = self._loop.time() - self._started_s
         self._statistics.seconds += seconds
-        self._statistics.seconds_max = max(self._statistics.seconds_max, seconds)
+        if not self._in_thread:
+            self._choice.measured(seconds)
         self._appending = False
         self.committed += 1
         released, self._current = self._current, []

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from batonq.core.commands import Accepted, Claim, Counters, Job, Lease, MessageView, Nack, Send
+from batonq.core.commands import Accepted, Arrival, Claim, Counters, Job, Lease, MessageView, Nack, Send
 from batonq.core.policy import QueuePolicy
 from batonq.core.shard import Shard
 from batonq.errors import BatonError, DiskFull, OverLimit, Unavailable
@@ -73,6 +73,7 @@ class ShardHost:
             after_commit=self._after_commit,
             on_failure=self._failed,
             statistics=statistics or CommitStatistics(),
+            inline_max_s=settings.inline_sync_us / 1e6,
         )
         self.point = self.commit.point
 
@@ -125,25 +126,19 @@ class ShardHost:
     # --- commands -----------------------------------------------------------------------------
 
     def begin(self) -> int:
-        """Check that a command can be taken, bring the shard to the present, and return what time it is."""
+        """Check that a command can be taken, and return what time it is."""
         if not self.serving:
             raise Unavailable(self.why)
-        commit = self.commit
-        shard = self.shard
-        frame = shard.frame
+        frame = self.shard.frame
         if (
             len(frame.rows) > self._words_max
             or frame.variable_bytes > self._bytes_max
-            or commit.pending >= self._pending_max
+            or self.commit.pending >= self._pending_max
         ):
             raise OverLimit("The shard has more to write than its disk keeps up with; try again.")
         if self.log.room() is Room.NONE:
             raise DiskFull
-        now_ms = self._clock.now_ms()
-        shard.advance(now_ms)
-        if shard.woken:
-            self._woken()
-        return now_ms
+        return self._clock.now_ms()
 
     def send(self, queue: int, sends: Sequence[Send], invocation: int = 0) -> list[Accepted | BatonError]:
         now_ms = self.begin()
@@ -181,30 +176,59 @@ class ShardHost:
         self.shard.set_policy(policy, self.begin())
 
     def close_queue(self, queue: int, version: int) -> None:
+        """The queue was deleted: whoever waits on it is told so. `purge` removes its messages."""
         self.shard.close_queue(queue, version, self.begin())
-        self._refuse_waiters(queue)
+        if self._waiters.count(queue):
+            self._serve(queue)
 
-    def purge(self, queue: int) -> int:
-        return self.shard.purge(queue, self.begin())
+    def purge(self, queue: int, through: int) -> tuple[int, bool]:
+        """One step of a purge up to sequence `through`: how many messages went, and whether that was all."""
+        return self.shard.purge(queue, self.begin(), through)
 
-    def start_job(self, job: Job) -> None:
+    def start_job(self, job: Job) -> Job:
         now_ms = self.begin()
         if self.log.room() is not Room.PLENTY:
             raise DiskFull
-        self.shard.start_job(job, now_ms)
+        job = self.shard.start_job(job, now_ms)
         self._job_due_ms = now_ms
         self._arm()
+        return job
 
     def cancel_job(self, job_id: str) -> Job:
         return self.shard.cancel_job(job_id, self.begin())
 
     def counters(self, queue: int) -> Counters:
-        self.begin()
+        self.shard.advance(self.begin())
         return self.shard.counters(queue)
 
     def peek(self, queue: int, after_sequence: int, limit: int) -> list[MessageView]:
-        self.begin()
+        self.shard.advance(self.begin())
         return self.shard.peek(queue, after_sequence, limit)
+
+    def waiting(self, queue: int) -> int:
+        """How many long polls wait on a queue."""
+        return self._waiters.count(queue)
+
+    @property
+    def waiting_total(self) -> int:
+        return self._waiters.total
+
+    # --- between shards -----------------------------------------------------------------------
+
+    def arrive(self, arrivals: Sequence[Arrival]) -> list[tuple[int, int]]:
+        """Take entries of a channel from another shard: (number, verdict) of each."""
+        now_ms = self.begin()
+        if self.log.room() is not Room.PLENTY:
+            raise DiskFull
+        results = self.shard.arrive(arrivals, now_ms)
+        if self.shard.woken:
+            self._woken()
+        return results
+
+    def settle(self, destination_shard: int, results: Sequence[tuple[int, int]]) -> None:
+        self.shard.settle(destination_shard, results, self.begin())
+        if self.shard.woken:
+            self._woken()
 
     # --- receive ------------------------------------------------------------------------------
 
@@ -219,34 +243,23 @@ class ShardHost:
     ) -> list[Lease]:
         """Lease messages; the leases are committed when this returns. Waits up to `wait_ms` while there is none."""
         decided_ms = self.begin()
-        shard = self.shard
-        if self._waiters.first(queue) is not None:
-            if queue in shard.woken:
-                self._serve(queue)  # those who wait come first
-            leases: list[Lease] = []
-            if attempt or self._waiters.first(queue) is None:
-                leases = shard.receive(queue, max_messages, visibility_ms, decided_ms, holder, attempt)
-        else:
-            leases = shard.receive(queue, max_messages, visibility_ms, decided_ms, holder, attempt)
+        if self._waiters.count(queue):
+            self._serve(queue)  # those who wait come first
+        leases = self.shard.receive(queue, max_messages, visibility_ms, decided_ms, holder, attempt)
         if not leases and wait_ms > 0 and not self._answer_at_once:
+            if self.shard.frame.rows:
+                self.commit.kick()
             waiter = Waiter(queue, max_messages, visibility_ms, holder, attempt, self._loop.create_future())
             await self._wait(waiter, wait_ms)
             leases, decided_ms = waiter.leases, waiter.decided_ms
         else:
-            point = self.point()
-            if point is not None:
-                try:
-                    await point
-                except asyncio.CancelledError:
-                    self._give_back(queue, leases)
-                    raise
+            await self._committed(queue, leases)
         if leases and (self._clock.now_ms() - decided_ms) * 10 > leases[0].deadline_ms - decided_ms:
             leases = await self._extend_late(queue, leases, decided_ms)
         return leases
 
     async def _wait(self, waiter: Waiter, wait_ms: int) -> None:
-        if self.shard.queues.get(waiter.queue) is not None:
-            self._waiters.add(waiter)
+        self._waiters.add(waiter)
         waiter.timer = self._loop.call_later(wait_ms / 1000, self._time_over, waiter)
         try:
             await waiter.future
@@ -285,12 +298,20 @@ class ShardHost:
                 for lease, problem in zip(leases, results, strict=True)
                 if problem is None  # a lease that ran out meanwhile is nobody's to hand over
             ]
-            point = self.point()
-            if point is not None:
-                await point
+            await self._committed(queue, leases)
             if not leases:
                 break
         return leases
+
+    async def _committed(self, queue: int, leases: list[Lease]) -> None:
+        """Wait for the commit of what was just decided; if the client goes meanwhile, give the messages back."""
+        point = self.point()
+        if point is not None:
+            try:
+                await point
+            except asyncio.CancelledError:
+                self._give_back(queue, leases)
+                raise
 
     # --- long polls ---------------------------------------------------------------------------
 
@@ -300,6 +321,12 @@ class ShardHost:
             self.commit.kick()
         else:
             self.shard.woken.clear()
+
+    def _serve_waiters(self) -> None:
+        """Try every queue that somebody waits on and in which something happened: by a record, or by time alone."""
+        touched = {word >> 32 for word in set(self.shard.frame.rows[0::8])}
+        for queue in self._waiters.queues() & (touched | self.shard.woken):
+            self._serve(queue)
 
     def _serve(self, queue: int) -> None:
         shard = self.shard
@@ -323,20 +350,13 @@ class ShardHost:
             waiter.decided_ms = now_ms
             self.commit.release(waiter.future)
 
-    def _refuse_waiters(self, queue: int) -> None:
-        """The queue has gone: whoever waits on it is told so by the shard."""
-        if self._waiters.count(queue):
-            self._serve(queue)
-
     # --- timers -------------------------------------------------------------------------------
 
     def _before_seal(self) -> None:
         shard = self.shard
-        if shard.woken:
-            if self._waiters.total and self.serving:
-                for queue in list(shard.woken):
-                    self._serve(queue)
-            shard.woken.clear()
+        if self.serving and self._waiters.total:
+            self._serve_waiters()
+        shard.woken.clear()
         if self.serving:
             self._arm()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import Field, dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 from batonq.errors import InvalidInput
@@ -24,7 +23,7 @@ class Settings:
     # --- where
     host: str = setting("127.0.0.1", "Address to listen on.")
     port: int = setting(9324, "Port to listen on; 0 takes a free one.")
-    data: Path = setting(Path("baton-data"), "Data directory; one process at a time owns it.")
+    data: str = setting("baton-data", "Data directory; one process at a time owns it.")
     account: str = setting("000000000000", "Account id in queue URLs and ARNs: twelve digits.")
     public_url: str = setting("", "Address in queue URLs; empty: the host that each client used.")
     shards: int = setting(1, "How many shards the queues are spread over; can grow, never shrinks.")
@@ -50,6 +49,7 @@ class Settings:
     history_hours: float = setting(72.0, "How long the log is kept although no living message needs it.")
     history_bytes: int = setting(1 * GIB, "How much log a shard keeps although no living message needs it.")
     segment_bytes: int = setting(64 * MIB, "Size of one segment file of a log.")
+    catalog_segment_bytes: int = setting(4 * MIB, "Size of one segment file of the catalog's log.")
     snapshot_bytes: int = setting(256 * MIB, "A snapshot is made after this much new log.")
     maintenance_every_s: float = setting(1.0, "How often a node looks whether there is housekeeping to do.")
     carry_rows: int = setting(256, "Most messages that one step of compaction copies forward.")

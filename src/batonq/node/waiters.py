@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterator, KeysView
 
 from batonq.core.commands import Lease
 from batonq.errors import OverLimit
@@ -79,6 +79,10 @@ class Waiters:
     def first(self, queue: int) -> Waiter | None:
         line = self._queues.get(queue)
         return next(iter(line)) if line else None
+
+    def queues(self) -> KeysView[int]:
+        """The queues that somebody waits on."""
+        return self._queues.keys()
 
     def count(self, queue: int) -> int:
         return len(self._queues.get(queue, ()))

@@ -1,0 +1,471 @@
+"""The broker: what the front doors call. Finds the queue's shard, runs the command there, answers once it is committed.
+
+Queues and keys are the catalog's; messages are the shards'. A change of a queue is committed in the catalog, then told
+to the shard and committed there, then answered; a shard that was away meanwhile is told when it is opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+from batonq.core.catalog import Catalog
+from batonq.core.catalog_entries import QueueEntry
+from batonq.core.commands import Accepted, Claim, Counters, Job, Lease, MessageView, Nack, Send
+from batonq.core.ids import key_hash, message_id
+from batonq.core.names import QueueName, queue_arn
+from batonq.core.payload import Lineage
+from batonq.errors import (
+    BatonError,
+    InvalidInput,
+    JobNotFound,
+    LogError,
+    MessageGone,
+    QueueDoesNotExist,
+    ReceiptInvalid,
+    Unavailable,
+)
+from batonq.node.cataloghost import CatalogHost
+from batonq.node.clock import Clock
+from batonq.node.events import AlarmBoard
+from batonq.node.host import ShardHost
+from batonq.node.keeper import ShardKeeper
+from batonq.node.reading import Placed, read_lease, read_place
+from batonq.node.receipts import Receipts, invalid
+from batonq.node.settings import Settings
+
+T = TypeVar("T")
+HOLDER_LENGTH_MAX = 256
+CLOCK_STEPS_MAX = 100_000
+
+Queue = QueueEntry
+Sent = Accepted  # sequence, message_id, duplicate
+
+
+class Delivery(NamedTuple):
+    """A message in the hands of its holder, with the receipt for the lease."""
+
+    message_id: str
+    receipt: str
+    body: bytes
+    body_md5: bytes
+    attributes: bytes  # see core/payload.py
+    sender: str
+    group: str
+    dedup_id: str
+    trace: str
+    sequence: int
+    sent_ms: int
+    first_received_ms: int
+    receive_count: int
+    deadline_ms: int
+    priority: int
+    lineage: Lineage | None
+
+
+class Peeked(NamedTuple):
+    """A message as it stands, without a lease."""
+
+    message_id: str
+    view: MessageView
+    body: bytes
+    attributes: bytes
+    group: str
+    lineage: Lineage | None
+
+
+class Broker:
+    def __init__(
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        settings: Settings,
+        catalog: CatalogHost,
+        shards: Sequence[ShardKeeper],
+        receipts: Receipts,
+        alarms: AlarmBoard,
+        random_bytes: Callable[[int], bytes],
+    ) -> None:
+        self.dev = settings.dev
+        self.account = settings.account
+        self._loop = loop
+        self._clock = clock
+        self._settings = settings
+        self._catalog = catalog
+        self._shards = shards
+        self._receipts = receipts
+        self._alarms = alarms
+        self._random_bytes = random_bytes
+        self._control: set[asyncio.Task[Any]] = set()
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
+    # --- which queue ----------------------------------------------------------------------------
+
+    def queue(self, account: str, name: str) -> Queue:
+        entry = self._catalog.current().by_name.get(QueueName(account, name))
+        if entry is None:
+            raise QueueDoesNotExist
+        return entry
+
+    def queue_by_number(self, number: int) -> Queue | None:
+        """The queue of this number, if it still exists."""
+        return self._catalog.current().queues.get(number)
+
+    def queues(self, account: str, prefix: str = "") -> list[Queue]:
+        return self._catalog.current().list_queues(account, prefix)
+
+    def dead_letter_sources(self, queue: Queue) -> list[Queue]:
+        return self._catalog.current().dead_letter_sources(queue.number)
+
+    def find_key(self, access_key: str) -> tuple[str, str] | None:
+        """(secret, account) of an access key that may be used."""
+        key = self._catalog.current().find_key(access_key)
+        return None if key is None else (key.secret, key.account)
+
+    # --- messages -------------------------------------------------------------------------------
+
+    async def send(self, queue: Queue, sends: Sequence[Send], invocation: str = "") -> list[Sent | BatonError]:
+        """Send messages; one result each. `invocation` names the SDK's request, whose retry makes no second message."""
+        host = self._shards[queue.shard].host()
+        results = host.send(queue.number, sends, key_hash(queue.number, invocation) if invocation else 0)
+        point = host.point()
+        if point is not None:
+            await point
+        return results
+
+    async def receive(
+        self,
+        queue: Queue,
+        max_messages: int,
+        visibility_ms: int | None,
+        wait_ms: int,
+        holder: str,
+        attempt: str = "",
+    ) -> list[Delivery]:
+        """Lease messages, waiting up to `wait_ms` for the first."""
+        host = self._shards[queue.shard].host()
+        leases = await host.receive(
+            queue.number, max_messages, visibility_ms, wait_ms, holder[:HOLDER_LENGTH_MAX], attempt
+        )
+        return self._deliveries(queue, host, leases) if leases else []
+
+    def _deliveries(self, queue: Queue, host: ShardHost, leases: list[Lease]) -> list[Delivery]:
+        shard, log = host.shard, host.log
+        number = shard.number
+        receipts = self._receipts.seal_many(queue.account, queue.number, number, leases)
+        deliveries: list[Delivery] = []
+        for lease, receipt in zip(leases, receipts, strict=True):
+            try:
+                payload = read_lease(shard, log, lease)
+            except MessageGone:
+                continue  # purged before the reply could leave
+            except LogError as problem:
+                self._unreadable(queue, lease, problem)
+                continue
+            lineage = Lineage.decode(payload.lineage) if payload.lineage else None
+            own_id = lineage.message_id if lineage is not None else ""
+            deliveries.append(
+                Delivery(
+                    own_id or message_id(number, lease.sequence),
+                    receipt,
+                    payload.body,
+                    payload.body_md5,
+                    payload.attributes,
+                    payload.sender,
+                    payload.group,
+                    payload.dedup_id,
+                    payload.trace,
+                    lease.sequence,
+                    lease.sent_ms,
+                    lease.first_received_ms,
+                    lease.receive_count,
+                    lease.deadline_ms,
+                    lease.priority,
+                    lineage,
+                )
+            )
+        return deliveries
+
+    def _unreadable(self, queue: Queue, lease: Lease, problem: LogError) -> None:
+        """A body that cannot be read keeps its message where it is, and the others go out."""
+        text = f"Message {message_id(queue.shard, lease.sequence)} of {queue.name} cannot be read: {problem.message}"
+        self._alarms.put(f"unreadable:{queue.number}", text, severity="critical", queue=queue.name)
+
+    async def delete(self, queue: Queue, receipts: Sequence[str]) -> list[BatonError | None]:
+        return await self._with_claims(queue, receipts, lambda host, places, claims: host.delete(queue.number, claims))
+
+    async def change_visibility(self, queue: Queue, changes: Sequence[tuple[str, int]]) -> list[BatonError | None]:
+        """Each lease now ends so many milliseconds from now; 0 gives the message back."""
+        return await self._with_claims(
+            queue,
+            [receipt for receipt, _ in changes],
+            lambda host, places, claims: host.change_visibility(
+                queue.number, [(claim, changes[at][1]) for at, claim in zip(places, claims, strict=True)]
+            ),
+        )
+
+    async def _with_claims(
+        self,
+        queue: Queue,
+        receipts: Sequence[str],
+        act: Callable[[ShardHost, list[int], list[Claim]], list[BatonError | None]],
+    ) -> list[BatonError | None]:
+        """Open the receipts, act on those that are ours, and give each its result in its place."""
+        results: list[BatonError | None] = [None] * len(receipts)
+        places: list[int] = []
+        claims: list[Claim] = []
+        for at, receipt in enumerate(receipts):
+            try:
+                claims.append(self.open_receipt(queue, receipt))
+                places.append(at)
+            except ReceiptInvalid as problem:
+                results[at] = problem
+        if not claims:
+            return results
+        host = self._shards[queue.shard].host()
+        answers = act(host, places, claims)
+        point = host.point()
+        if point is not None:
+            await point
+        for at, answer in zip(places, answers, strict=True):
+            results[at] = answer
+        return results
+
+    def open_receipt(self, queue: Queue, receipt: str) -> Claim:
+        shard, claim = self._receipts.open_at(queue.account, queue.number, receipt)
+        if shard != queue.shard:
+            raise invalid(receipt)
+        return claim
+
+    async def nack(
+        self,
+        queue: Queue,
+        receipt: str,
+        delay_ms: int = 0,
+        reason: str = "",
+        error_class: str = "",
+        dead_letter: bool = False,
+    ) -> None:
+        """Give a message back, saying why; `dead_letter` sends it to the dead letters at once."""
+        claim = self.open_receipt(queue, receipt)
+        host = self._shards[queue.shard].host()
+        problem = host.nack(queue.number, [Nack(claim, delay_ms, reason, error_class, dead_letter)])[0]
+        await _committed(host)
+        if problem is not None:
+            raise problem
+
+    async def counters(self, queue: Queue) -> Counters:
+        host = self._shards[queue.shard].host()
+        counters = host.counters(queue.number)
+        await _committed(host)
+        return counters
+
+    async def peek(self, queue: Queue, after_sequence: int, limit: int) -> list[Peeked]:
+        """Messages in order of arrival, whatever their state, without leasing them."""
+        host = self._shards[queue.shard].host()
+        views = host.peek(queue.number, after_sequence, limit)
+        await _committed(host)
+        peeked: list[Peeked] = []
+        for view in views:
+            try:
+                payload = read_place(host.log, Placed(view.position, view.offset, view.length, view.overlays))
+            except LogError:
+                continue  # carried forward or gone since it was looked at
+            lineage = Lineage.decode(payload.lineage) if payload.lineage else None
+            shown_id = (lineage.message_id if lineage else "") or message_id(queue.shard, view.sequence)
+            peeked.append(Peeked(shown_id, view, payload.body, payload.attributes, payload.group, lineage))
+        return peeked
+
+    # --- queues ---------------------------------------------------------------------------------
+
+    async def create_queue(
+        self, account: str, name: str, attributes: Mapping[str, str], tags: Mapping[str, str]
+    ) -> Queue:
+        async def create() -> Queue:
+            entry = await self._change(lambda catalog, now: catalog.create_queue(account, name, attributes, tags, now))
+            await self._ensure(entry)
+            return entry
+
+        return await self._uncancelled(create())
+
+    async def set_attributes(self, queue: Queue, changes: Mapping[str, str]) -> None:
+        async def change() -> None:
+            entry = await self._change(lambda catalog, now: catalog.set_attributes(queue.number, changes, now))
+            await self._ensure(entry)
+
+        await self._uncancelled(change())
+
+    async def set_tags(self, queue: Queue, add: Mapping[str, str], remove: Sequence[str]) -> None:
+        await self._catalog.change(lambda catalog, now: catalog.set_tags(queue.number, add, remove, now))
+
+    async def set_permission(self, queue: Queue, label: str, statement: dict[str, Any] | None) -> None:
+        await self._catalog.change(lambda catalog, now: catalog.set_permission(queue.number, label, statement, now))
+
+    async def delete_queue(self, queue: Queue) -> None:
+        """Forget the queue; its messages are removed little by little afterwards."""
+
+        async def delete() -> None:
+            await self._change(lambda catalog, now: catalog.delete_queue(queue.number, now))
+
+        await self._uncancelled(delete())
+
+    async def purge_queue(self, queue: Queue) -> None:
+        """Remove all messages that the queue has now."""
+
+        async def purge() -> None:
+            await self._catalog.change(lambda catalog, now: catalog.purge_queue(queue.number, now))
+            host = self._shards[queue.shard].host()
+            through = host.shard.next_sequence - 1
+            done = False
+            while not done:
+                _, done = host.purge(queue.number, through)
+                await _committed(host)
+
+        await self._uncancelled(purge())
+
+    async def _change(self, command: Callable[[Catalog, int], T]) -> T:
+        """A change of queues: committed in the catalog, then told to the shards that it concerns."""
+        result = await self._catalog.change(command)
+        catalog = self._catalog.current()
+        changed, catalog.changed = catalog.changed, {}
+        hosts: dict[int, ShardHost] = {}
+        for number, shards in changed.items():
+            for shard in shards:
+                try:
+                    host = self._shards[shard].host()
+                    self._tell(catalog, host, number)
+                except (BatonError, IndexError):
+                    continue  # it is told when it is opened
+                hosts[shard] = host
+        for host in hosts.values():
+            await _committed(host)
+        return result
+
+    @staticmethod
+    def _tell(catalog: Catalog, host: ShardHost, number: int) -> None:
+        """Bring one queue on one shard to what the catalog says."""
+        entry = catalog.queues.get(number)
+        held = host.shard.queues.get(number)
+        if entry is not None and host.shard.number in entry.shards:
+            if held is None or held.policy.version < entry.policy_version:
+                host.set_policy(entry.policy)
+        elif held is not None and not held.closed:
+            host.close_queue(number, catalog.version)
+
+    async def _ensure(self, queue: Queue) -> None:
+        """The queue's own shard must know it before the answer leaves. Raises Unavailable."""
+        host = self._shards[queue.shard].host()
+        self._tell(self._catalog.current(), host, queue.number)
+        await _committed(host)
+
+    def reconcile(self, keeper: ShardKeeper) -> None:
+        """A shard was opened: tell it what it missed. What it is told is committed with its next frame."""
+        if not self._catalog.serving:
+            return
+        host = keeper.host()
+        catalog = self._catalog.current()
+        held = {number: state.policy.version for number, state in host.shard.queues.items() if not state.closed}
+        to_set, to_close = catalog.reconcile(keeper.number, held)
+        for policy in to_set:
+            host.set_policy(policy)
+        for number in to_close:
+            host.close_queue(number, catalog.version)
+        host.commit.kick()
+
+    def _uncancelled(self, work: Awaitable[T]) -> Awaitable[T]:
+        """A change goes through to its end although the client that asked for it has gone."""
+        task = self._loop.create_task(_run(work))
+        self._control.add(task)
+        task.add_done_callback(self._control.discard)
+        return asyncio.shield(task)
+
+    async def finish_control(self) -> None:
+        """Wait for changes that are under way."""
+        if self._control:
+            await asyncio.gather(*self._control, return_exceptions=True)
+
+    # --- move tasks -----------------------------------------------------------------------------
+
+    async def start_move(self, source: Queue, destination: Queue | None, rate: int | None) -> Job:
+        """Start moving the messages of a dead-letter queue back, or to `destination`."""
+        highest = self._settings.move_rate_max_per_s
+        if rate is not None and not 1 <= rate <= highest:
+            raise InvalidInput(
+                f"Value for parameter MaxNumberOfMessagesPerSecond is invalid. "
+                f"Reason: You must enter a value between 1 and {highest}."
+            )
+        if not self.dead_letter_sources(source):
+            raise InvalidInput("Source queue must be configured as a Dead Letter Queue.")
+        if destination is not None and destination.fifo != source.fifo:
+            raise InvalidInput("Source and destination must be queues of the same type.")
+        job = Job(
+            id=self._random_bytes(16).hex(),
+            source=source.number,
+            destination=destination.number if destination is not None else 0,
+            destination_shard=destination.shard if destination is not None else 0,
+            rate_per_s=rate or self._settings.move_rate_per_s,
+            state="RUNNING",
+            started_ms=0,
+            to_move=0,
+            destination_arn=queue_arn(destination.account, destination.name) if destination is not None else "",
+        )
+        host = self._shards[source.shard].host()
+        job = host.start_job(job)
+        await _committed(host)
+        return job
+
+    async def cancel_move(self, source: Queue, job_id: str) -> Job:
+        host = self._shards[source.shard].host()
+        job = host.shard.jobs.get(job_id)
+        if job is None or job.source != source.number:
+            raise JobNotFound
+        job = host.cancel_job(job_id)
+        await _committed(host)
+        return job
+
+    async def moves(self, source: Queue) -> list[Job]:
+        """The move tasks of a queue, newest first."""
+        host = self._shards[source.shard].host()
+        jobs = [job for job in host.shard.jobs.values() if job.source == source.number]
+        await _committed(host)
+        return sorted(jobs, key=lambda job: job.started_ms, reverse=True)
+
+    # --- the clock ------------------------------------------------------------------------------
+
+    async def advance_clock(self, forward_ms: int) -> int:
+        """Move the clock forward and do what is due by then; returns the time it shows. Development profile only."""
+        if not self.dev:
+            raise InvalidInput("The clock can only be moved in the development profile.")
+        if not 0 <= forward_ms <= 10 * 366 * 86_400_000:
+            raise InvalidInput("The clock can be moved forward by up to ten years at a time.")
+        self._clock.advance(forward_ms)
+        for keeper in self._shards:
+            if keeper.serving:
+                await self._catch_up(keeper.host())
+        return self._clock.now_ms()
+
+    async def _catch_up(self, host: ShardHost) -> None:
+        for _ in range(CLOCK_STEPS_MAX):
+            host.tick()
+            await _committed(host)
+            due_ms = host.shard.next_due()
+            if due_ms is None or due_ms > self._clock.now_ms():
+                return
+
+
+async def _committed(host: ShardHost) -> None:
+    """Wait until what was decided last is committed."""
+    point = host.point()
+    if point is not None:
+        await point
+
+
+async def _run(work: Awaitable[T]) -> T:
+    return await work
+
+
+__all__ = ["Broker", "Delivery", "Peeked", "Queue", "Sent", "Unavailable"]

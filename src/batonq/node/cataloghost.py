@@ -1,0 +1,165 @@
+"""The catalog's host: the control plane's state machine over a log of its own, committed like a shard's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from batonq.core.catalog import Catalog
+from batonq.errors import LogCorrupt, Unavailable
+from batonq.log.interface import Log
+from batonq.node import events
+from batonq.node.clock import Clock
+from batonq.node.commit import CommitStatistics, GroupCommit
+from batonq.node.events import AlarmBoard
+from batonq.node.settings import Settings
+
+T = TypeVar("T")
+OpenCatalog = Callable[[], Awaitable[tuple[Catalog, Log]]]
+STOPPED = "The catalog's log failed and is being opened again; try again."
+
+
+class CatalogHost:
+    """Keeps the catalog served. `current()` is what is decided so far; `change` answers when it is committed."""
+
+    def __init__(
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        settings: Settings,
+        cluster: int,
+        alarms: AlarmBoard,
+        opener: OpenCatalog,
+        on_open: Callable[[Catalog], None] | None = None,
+    ) -> None:
+        self.statistics = CommitStatistics()
+        self.why = "The catalog is being opened; try again."
+        self._loop = loop
+        self._clock = clock
+        self._settings = settings
+        self._cluster = cluster
+        self._alarms = alarms
+        self._opener = opener
+        self._on_open = on_open
+        self._catalog: Catalog | None = None
+        self._log: Log | None = None
+        self._commit: GroupCommit | None = None
+        self._reopening: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def current(self) -> Catalog:
+        catalog = self._catalog
+        if catalog is None:
+            raise Unavailable(self.why)
+        return catalog
+
+    @property
+    def serving(self) -> bool:
+        return self._catalog is not None
+
+    async def change(self, command: Callable[[Catalog, int], T]) -> T:
+        """Run a command, and return its result once it is committed."""
+        catalog = self.current()
+        commit = self._commit
+        assert commit is not None
+        result = command(catalog, self._clock.now_ms())
+        point = commit.point()
+        if point is not None:
+            await point
+        return result
+
+    async def open(self) -> None:
+        catalog, log = await self._opener()
+        commit = GroupCommit(
+            loop=self._loop,
+            machine=catalog,
+            log=log,
+            cluster=self._cluster,
+            region=0,
+            before_seal=_nothing,
+            after_commit=_nothing,
+            on_failure=self._failed,
+            statistics=self.statistics,
+            inline_max_s=self._settings.inline_sync_us / 1e6,
+        )
+        try:
+            point = commit.point()
+            if point is not None:
+                await point
+        except BaseException:
+            log.close()
+            raise
+        self._catalog, self._log, self._commit = catalog, log, commit
+        self._alarms.clear("catalog")
+        events.info(
+            "catalog_opened",
+            f"The catalog is served, with {len(catalog.queues)} queues",
+            epoch=catalog.epoch,
+            version=catalog.version,
+            queues=len(catalog.queues),
+        )
+        if self._on_open is not None:
+            self._on_open(catalog)
+
+    async def maintain(self) -> None:
+        """Housekeeping: the next segment, and a Base in place of a long front."""
+        catalog, log, commit = self._catalog, self._log, self._commit
+        if catalog is None or log is None or commit is None:
+            return
+        log.tick()
+        if not catalog.wants_base:
+            return
+        first = catalog.frame.number
+        await self.change(lambda current, now_ms: current.write_base(first, now_ms))
+        log.drop_front(first)
+
+    async def drain(self) -> None:
+        commit = self._commit
+        while commit is not None and not commit.idle and not commit.failed:
+            point = commit.point()
+            if point is not None:
+                await point
+
+    async def close(self) -> None:
+        self._closed = True
+        self.why = "The node is stopping; try again."
+        if self._reopening is not None:
+            self._reopening.cancel()
+            await asyncio.gather(self._reopening, return_exceptions=True)
+        if self._commit is not None:
+            self._commit.stop(self.why)
+        if self._log is not None:
+            self._log.close()
+        self._catalog = self._log = self._commit = None
+
+    def _failed(self, problem: BaseException) -> None:
+        log = self._log
+        if self._catalog is None or log is None:
+            return  # while opening, `open` raises what happened
+        self._catalog = self._log = self._commit = None
+        self.why = f"{STOPPED} ({problem})"
+        self._alarms.put("catalog", f"The catalog stopped: {problem}. It is being opened again.", severity="error")
+        self._loop.call_soon(log.close)
+        if not self._closed:
+            self._reopening = self._loop.create_task(self._reopen())
+
+    async def _reopen(self) -> None:
+        pause_s = self._settings.reopen_first_s
+        while self._catalog is None and not self._closed:
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, self._settings.reopen_max_s)
+            try:
+                await self.open()
+            except LogCorrupt as problem:
+                self.why = f"The catalog is stopped: {problem.message}"
+                self._alarms.put("catalog", self.why, severity="critical")
+                return
+            except Exception as problem:  # whatever it is, trying again is all that is left to do
+                self.why = f"The catalog could not be opened: {problem}"
+                self._alarms.put("catalog", self.why, severity="error")
+
+
+def _nothing() -> None:
+    pass

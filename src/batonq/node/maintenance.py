@@ -1,0 +1,184 @@
+"""What a node does on the side: the next segment, queues that were deleted, the front of logs, snapshots, receipt keys."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+
+from batonq.errors import BatonError
+from batonq.log.disk import Disk
+from batonq.log.interface import Room
+from batonq.node import events
+from batonq.node.cataloghost import CatalogHost
+from batonq.node.clock import Clock
+from batonq.node.events import AlarmBoard
+from batonq.node.host import ShardHost
+from batonq.node.keeper import ShardKeeper
+from batonq.node.receipts import Receipts
+from batonq.node.recovery import snapshot_store
+from batonq.node.settings import Settings
+from batonq.node.snapshotter import NOTHING_NEW
+from batonq.node.truncation import Truncation
+
+RECEIPT_KEY_BYTES = 32
+ERROR_TEXT_MAX = 500
+
+MakeSnapshot = Callable[[int], Awaitable[bool]]
+
+
+@dataclass(slots=True)
+class _Standing:
+    """How far one shard's housekeeping has come."""
+
+    host: ShardHost
+    truncation: Truncation
+    snapshot_frame: int
+    not_before_frame: int = 0  # after a snapshot that failed: try again with this much more log
+
+
+class Maintenance:
+    """One task for all shards: what it does is rare, and one thing at a time is kind to the disk."""
+
+    def __init__(
+        self,
+        *,
+        settings: Settings,
+        clock: Clock,
+        shards: Sequence[ShardKeeper],
+        catalog: CatalogHost,
+        receipts: Receipts,
+        alarms: AlarmBoard,
+        random_bytes: Callable[[int], bytes],
+        make_snapshot: MakeSnapshot | None,
+        disk: Disk | None = None,
+    ) -> None:
+        self._settings = settings
+        self._clock = clock
+        self._shards = shards
+        self._catalog = catalog
+        self._receipts = receipts
+        self._alarms = alarms
+        self._random_bytes = random_bytes
+        self._make_snapshot = make_snapshot
+        self._disk = disk
+        self._standings: dict[int, _Standing] = {}
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        while True:
+            await asyncio.sleep(self._settings.maintenance_every_s)
+            await self.step()
+
+    async def step(self) -> None:
+        """Do what is due, once."""
+        try:
+            await self._catalog.maintain()
+            await self.rotate_receipt_key()
+        except BatonError as problem:
+            events.warning("maintenance_failed", f"Housekeeping of the catalog failed: {problem.message}")
+        for keeper in self._shards:
+            if keeper.serving:
+                try:
+                    await self._step_shard(keeper.number, keeper.host())
+                except BatonError as problem:
+                    text = f"Housekeeping of shard {keeper.number} failed: {problem.message}"
+                    events.warning("maintenance_failed", text, shard=keeper.number)
+
+    async def _step_shard(self, number: int, host: ShardHost) -> None:
+        standing = self._standings.get(number)
+        if standing is None or standing.host is not host:
+            numbers = snapshot_store(self._settings.data, number, self._disk).numbers()
+            standing = _Standing(host, Truncation(host, self._clock, self._settings), numbers[-1] if numbers else 0)
+            self._standings[number] = standing
+        host.log.tick()
+        self._watch_room(number, host)
+        await self._purge_closed(host)
+        freed = await standing.truncation.run()
+        if freed:
+            events.info("log_shortened", f"Shard {number} dropped {freed} bytes of its log", shard=number, bytes=freed)
+        await self._snapshot(number, standing)
+
+    def _watch_room(self, number: int, host: ShardHost) -> None:
+        key = f"disk-full-{number}"
+        if host.log.room() is Room.PLENTY:
+            self._alarms.clear(key)
+        else:
+            text = f"The disk of shard {number} is full: sends are refused. Free some space, or drain queues."
+            self._alarms.put(key, text, severity="critical")
+
+    async def _purge_closed(self, host: ShardHost) -> None:
+        """Remove what is left of deleted queues, a bounded number of messages at a time."""
+        for queue in host.shard.closing:
+            done = False
+            while not done and host.serving:
+                state = host.shard.queues.get(queue)
+                if state is None or (state.messages and state.messages == state.owed):
+                    break  # what is on its way elsewhere ends when it is settled
+                _, done = host.purge(queue, 0)
+                point = host.point()
+                if point is not None:
+                    await point
+
+    async def _snapshot(self, number: int, standing: _Standing) -> None:
+        if self._make_snapshot is None:
+            return
+        sealed = [segment for segment in standing.host.log.segments() if segment.sealed]
+        last = max(standing.snapshot_frame, standing.not_before_frame)
+        fresh = sum(segment.bytes for segment in sealed if segment.stop - 1 > last)
+        if fresh < self._settings.snapshot_bytes:
+            return
+        if await self._make_snapshot(number):
+            standing.snapshot_frame = sealed[-1].stop - 1
+        else:
+            standing.not_before_frame = sealed[-1].stop - 1
+
+    async def rotate_receipt_key(self) -> None:
+        """Take a new receipt key into use when it is time, and see to it that the keys in use are the catalog's."""
+        if not self._catalog.serving:
+            return
+        catalog = self._catalog.current()
+        rotation_ms = int(self._settings.key_rotation_hours * 3_600_000)
+        if self._clock.now_ms() >= catalog.receipt_key_due_ms(rotation_ms):
+            key = self._random_bytes(RECEIPT_KEY_BYTES)
+            await self._catalog.change(lambda current, now_ms: current.rotate_receipt_key(key, now_ms))
+            self._receipts.set_keys(self._catalog.current().receipt_keys.values())
+
+
+class SnapshotProcess:
+    """Makes snapshots by a child process, one at a time."""
+
+    def __init__(self, data_directory: str) -> None:
+        self._data_directory = os.path.abspath(data_directory)
+        self._process: asyncio.subprocess.Process | None = None
+
+    async def make(self, shard: int) -> bool:
+        """Whether there is a new snapshot, or nothing new to save."""
+        paths = [path for path in sys.path if path]
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "batonq.node.snapshotter",
+            self._data_directory,
+            str(shard),
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
+        )
+        self._process = process
+        try:
+            _, said = await process.communicate()
+        except asyncio.CancelledError:
+            process.kill()
+            await process.wait()
+            raise
+        finally:
+            self._process = None
+        if process.returncode in (0, NOTHING_NEW):
+            return True
+        text = said.decode(errors="replace").strip()[-ERROR_TEXT_MAX:]
+        events.warning("snapshot_failed", f"No snapshot of shard {shard} could be made: {text}", shard=shard)
+        return False

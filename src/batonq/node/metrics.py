@@ -1,0 +1,130 @@
+"""The metrics in Prometheus' text form: few, and each with a line that says what it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import NamedTuple
+
+from batonq import __version__
+from batonq.core.commands import Counters
+from batonq.node.overview import Overview, QueueReading, ShardReading
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class Metric(NamedTuple):
+    name: str
+    kind: str  # gauge or counter
+    doc: str
+
+
+MESSAGES = Metric("baton_queue_messages", "gauge", "Messages in a queue, by delivery state.")
+BYTES = Metric("baton_queue_bytes", "gauge", "Bytes of the messages in a queue.")
+OLDEST = Metric("baton_queue_oldest_seconds", "gauge", "Age of a queue's oldest message; 0 when it is empty.")
+WAITERS = Metric("baton_queue_waiters", "gauge", "Long polls that wait on a queue.")
+SHARD_UP = Metric("baton_shard_up", "gauge", "1 while a shard is served.")
+SHARD_EPOCH = Metric("baton_shard_epoch", "gauge", "Ownership epoch of a shard.")
+SHARD_LOG_BYTES = Metric("baton_shard_log_bytes", "gauge", "Size of a shard's retained log.")
+SHARD_ROOM = Metric("baton_shard_room", "gauge", "1 while a shard's log takes sends, 0 while its disk is full.")
+SHARD_FAILURES = Metric("baton_shard_failures_total", "counter", "How often a shard stopped because its log failed.")
+COMMITS = Metric("baton_commits_total", "counter", "Frames committed.")
+COMMIT_ROWS = Metric("baton_commit_records_total", "counter", "Records committed.")
+COMMIT_BYTES = Metric("baton_commit_bytes_total", "counter", "Bytes committed.")
+COMMIT_SECONDS = Metric("baton_commit_seconds_total", "counter", "Time spent waiting for commits.")
+ALARMS = Metric("baton_alarms", "gauge", "Alarms that are present.")
+ALARMS_RAISED = Metric("baton_alarms_raised_total", "counter", "Alarms raised since the node started.")
+MISSING = Metric("baton_queues_unavailable", "gauge", "Queues whose shard is not served.")
+INFO = Metric("baton_info", "gauge", "Always 1; the release is a label.")
+
+# The counters of a queue that only grow, with the metric that shows each.
+TOTALS: tuple[tuple[str, Metric], ...] = tuple(
+    (name, Metric(f"baton_queue_{name}_total", "counter", doc))
+    for name, doc in (
+        ("sent", "Messages sent."),
+        ("received", "Leases given."),
+        ("deleted", "Messages deleted."),
+        ("returned", "Leases that ended without a delete."),
+        ("expired_leases", "Leases that ran out."),
+        ("expired_messages", "Messages that reached their retention."),
+        ("dead_lettered", "Messages that went to the dead letters."),
+        ("arrived", "Messages that came from another queue."),
+        ("stale_deletes", "Deletes with a receipt that another lease had replaced."),
+        ("late_deletes", "Deletes by the last holder after its lease ran out."),
+        ("duplicates", "Sends that were duplicates."),
+    )
+)
+STATES = ("visible", "in_flight", "delayed", "owed", "dead")
+
+ALL: tuple[Metric, ...] = (
+    INFO,
+    MESSAGES,
+    BYTES,
+    OLDEST,
+    WAITERS,
+    *(metric for _, metric in TOTALS),
+    SHARD_UP,
+    SHARD_EPOCH,
+    SHARD_LOG_BYTES,
+    SHARD_ROOM,
+    SHARD_FAILURES,
+    COMMITS,
+    COMMIT_ROWS,
+    COMMIT_BYTES,
+    COMMIT_SECONDS,
+    ALARMS,
+    ALARMS_RAISED,
+    MISSING,
+)
+
+Samples = Iterable[tuple[str, float]]
+
+
+def render(overview: Overview) -> bytes:
+    lines: list[str] = []
+    _block(lines, INFO, [(f'version="{__version__}"', 1)])
+    names = [(queue, _queue_labels(queue)) for queue in overview.queues]
+    states = [
+        (f'{labels},state="{state}"', getattr(queue.counters, state)) for queue, labels in names for state in STATES
+    ]
+    _block(lines, MESSAGES, states)
+    _block(lines, BYTES, [(labels, queue.counters.bytes) for queue, labels in names])
+    _block(lines, OLDEST, [(labels, overview.age_ms(queue) / 1000) for queue, labels in names])
+    _block(lines, WAITERS, [(labels, queue.waiters) for queue, labels in names])
+    for field, metric in TOTALS:
+        _block(lines, metric, [(labels, _total(queue.counters, field)) for queue, labels in names])
+    shard_metrics: tuple[tuple[Metric, Callable[[ShardReading], float]], ...] = (
+        (SHARD_UP, lambda shard: shard.state == "serving"),
+        (SHARD_EPOCH, lambda shard: shard.epoch),
+        (SHARD_LOG_BYTES, lambda shard: shard.log_bytes),
+        (SHARD_ROOM, lambda shard: shard.room == "plenty"),
+        (SHARD_FAILURES, lambda shard: shard.failures),
+        (COMMITS, lambda shard: shard.commits.frames),
+        (COMMIT_ROWS, lambda shard: shard.commits.rows),
+        (COMMIT_BYTES, lambda shard: shard.commits.bytes),
+        (COMMIT_SECONDS, lambda shard: shard.commits.seconds),
+    )
+    for metric, read in shard_metrics:
+        _block(lines, metric, [(f'shard="{shard.number}"', float(read(shard))) for shard in overview.shards])
+    _block(lines, ALARMS, [("", len(overview.alarms))])
+    _block(lines, ALARMS_RAISED, [("", overview.alarms_raised)])
+    _block(lines, MISSING, [("", overview.missing)])
+    lines.append("")
+    return "\n".join(lines).encode()
+
+
+def _total(counters: Counters, field: str) -> int:
+    value: int = getattr(counters, field)
+    return value
+
+
+def _queue_labels(queue: QueueReading) -> str:
+    # Accounts are digits and names are words, so neither needs escaping.
+    return f'account="{queue.account}",queue="{queue.name}"'
+
+
+def _block(lines: list[str], metric: Metric, samples: Samples) -> None:
+    lines.append(f"# HELP {metric.name} {metric.doc}")
+    lines.append(f"# TYPE {metric.name} {metric.kind}")
+    for labels, value in samples:
+        number = str(int(value)) if value == int(value) else f"{value:.6f}"
+        lines.append(f"{metric.name}{{{labels}}} {number}" if labels else f"{metric.name} {number}")

@@ -1,0 +1,322 @@
+"""A node: everything that serves one data directory, put together in one place.
+
+What the node needs of the world (time, randomness, disk, threads) comes in by `World`, so that a simulator can give it
+another one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from batonq.core.catalog import Catalog, Rules
+from batonq.core.commands import Counters
+from batonq.errors import BatonError, Unavailable
+from batonq.log.disk import Disk
+from batonq.log.files import FileLogSettings
+from batonq.log.interface import Ownership
+from batonq.log.ownership import LockFileOwnership
+from batonq.node import events
+from batonq.node.broker import Broker
+from batonq.node.cataloghost import CatalogHost
+from batonq.node.channels import Channels, LocalTransport
+from batonq.node.clock import Clock
+from batonq.node.events import AlarmBoard
+from batonq.node.keeper import ShardKeeper
+from batonq.node.maintenance import Maintenance, SnapshotProcess
+from batonq.node.overview import Overview, QueueReading, ShardReading
+from batonq.node.receipts import Receipts
+from batonq.node.recovery import Recovery, snapshot_store
+from batonq.node.settings import Settings
+
+READ_AT_ONCE = 200  # queues whose counters are read before others get their turn
+READ_TIMEOUT_S = 2.0
+
+
+class DirectoryOwnership(Ownership, Protocol):
+    """Ownership of a data directory as a whole, as the lock file gives it."""
+
+    @property
+    def cluster(self) -> int: ...
+    def take(self) -> None: ...
+    def set_address(self, address: str) -> None: ...
+    def close(self) -> None: ...
+
+
+@dataclass(slots=True, frozen=True)
+class World:
+    """Time, randomness and disk, as the operating system gives them."""
+
+    monotonic: Callable[[], float] = time.monotonic
+    wall: Callable[[], float] = time.time
+    random_bytes: Callable[[int], bytes] = secrets.token_bytes
+    disk: Disk | None = None  # None: the real one
+    ownership: Callable[[str], DirectoryOwnership] = LockFileOwnership
+    threads: bool = True  # False: nothing runs beside the event loop
+    log_settings: FileLogSettings | None = None
+
+
+class Node:
+    """`start` opens everything, `stop` closes it cleanly; `broker` is what the front doors call."""
+
+    def __init__(self, settings: Settings, world: World | None = None) -> None:
+        settings.check()
+        self.settings = settings
+        self.world = world or World()
+        self.clock = Clock(self.world.monotonic, self.world.wall)
+        self.alarms = AlarmBoard(self.clock.now_ms, settings.alarms_max)
+        self.ownership = self.world.ownership(settings.data)
+        self.receipts = Receipts()
+        self.shards: list[ShardKeeper] = []
+        self.catalog: CatalogHost
+        self.broker: Broker
+        self.maintenance: Maintenance
+        self.started = False
+        self.stopping = False
+        self._loop: asyncio.AbstractEventLoop
+        self._recovery: Recovery
+        self._channels: Channels
+        self._upkeep: asyncio.Task[None] | None = None
+        self._last_overview: Overview | None = None
+
+    def wall_ms(self) -> int:
+        return int(self.world.wall() * 1000)
+
+    # --- start ----------------------------------------------------------------------------------
+
+    async def start(self) -> None:
+        """Take the data directory and open all that is in it. Raises OwnershipHeld, LogCorrupt, …"""
+        self._loop = asyncio.get_running_loop()
+        self.ownership.take()
+        try:
+            await self._open()
+        except BaseException:
+            await self._close()
+            raise
+        self.started = True
+
+    async def _open(self) -> None:
+        settings = self.settings
+        self._recovery = Recovery(
+            settings=settings,
+            ownership=self.ownership,
+            cluster=self.ownership.cluster,
+            clock=self.clock,
+            wall_ms=self.wall_ms,
+            disk=self.world.disk,
+            loop=self._loop if self.world.threads else None,
+            log_settings=self.world.log_settings,
+        )
+        rules = Rules(name_wait_ms=settings.delete_wait_ms, purge_wait_ms=settings.purge_wait_ms)
+        self.catalog = CatalogHost(
+            loop=self._loop,
+            clock=self.clock,
+            settings=settings,
+            cluster=self.ownership.cluster,
+            alarms=self.alarms,
+            opener=lambda: self._recovery.open_catalog(rules),
+            on_open=self._catalog_opened,
+        )
+        await self.catalog.open()
+        known = len(self.catalog.current().shards)
+        if known > settings.shards:
+            events.info("shards", f"The data directory has {known} shards: all of them are served", shards=known)
+        count = max(known, settings.shards)
+        await self.catalog.change(lambda catalog, now_ms: catalog.open_shards(count, now_ms))
+        self._compose()
+        await self.maintenance.rotate_receipt_key()
+        for number in range(count):
+            self.shards.append(self._keeper(number))
+        for keeper in self.shards:
+            await keeper.open()
+            await keeper.host().drain()
+        self._upkeep = self._loop.create_task(self.maintenance.run())
+
+    def _compose(self) -> None:
+        self._channels = Channels(
+            loop=self._loop,
+            transport=LocalTransport(self.keeper),
+            alarms=self.alarms,
+            window_entries=self.settings.window_entries,
+            window_bytes=self.settings.window_bytes,
+        )
+        self.broker = Broker(
+            loop=self._loop,
+            clock=self.clock,
+            settings=self.settings,
+            catalog=self.catalog,
+            shards=self.shards,
+            receipts=self.receipts,
+            alarms=self.alarms,
+            random_bytes=self.world.random_bytes,
+        )
+        snapshots = SnapshotProcess(self.settings.data) if self.world.threads else None
+        self.maintenance = Maintenance(
+            settings=self.settings,
+            clock=self.clock,
+            shards=self.shards,
+            catalog=self.catalog,
+            receipts=self.receipts,
+            alarms=self.alarms,
+            random_bytes=self.world.random_bytes,
+            make_snapshot=snapshots.make if snapshots is not None else None,
+            disk=self.world.disk,
+        )
+
+    def _keeper(self, number: int) -> ShardKeeper:
+        return ShardKeeper(
+            number,
+            loop=self._loop,
+            clock=self.clock,
+            settings=self.settings,
+            cluster=self.ownership.cluster,
+            alarms=self.alarms,
+            opener=self._recovery.open_shard,
+            on_open=self._shard_opened,
+            on_commit=self._channels.look,
+        )
+
+    def keeper(self, number: int) -> ShardKeeper:
+        if number >= len(self.shards):
+            raise Unavailable(f"Shard {number} is not served by this node.")
+        return self.shards[number]
+
+    def _catalog_opened(self, catalog: Catalog) -> None:
+        catalog.changed.clear()  # shards are told by `reconcile`
+        self.receipts.set_keys(catalog.receipt_keys.values())
+        for keeper in self.shards:
+            if keeper.serving:
+                self.broker.reconcile(keeper)
+
+    def _shard_opened(self, keeper: ShardKeeper) -> None:
+        self.broker.reconcile(keeper)
+        self._channels.look(keeper)
+
+    # --- stop -----------------------------------------------------------------------------------
+
+    def stop_waiting(self) -> None:
+        """Answer every long poll: the first step of a clean stop, while the others are still being answered."""
+        self.stopping = True
+        for keeper in self.shards:
+            if keeper.serving:
+                keeper.host().stop_waiting()
+
+    async def stop(self) -> None:
+        """Commit what was decided, save snapshots, and let go of the data directory."""
+        self.stop_waiting()
+        if self._upkeep is not None:
+            self._upkeep.cancel()
+            await asyncio.gather(self._upkeep, return_exceptions=True)
+        if self.started:
+            await self.broker.finish_control()
+            await self._channels.close()
+            for keeper in self.shards:
+                if keeper.serving:
+                    await self._drain(keeper)
+            await self.catalog.drain()
+        await self._close()
+
+    async def _drain(self, keeper: ShardKeeper) -> None:
+        try:
+            host = keeper.host()
+            await host.drain()
+        except BatonError as problem:
+            events.warning("drain_failed", f"Shard {keeper.number} could not be drained: {problem.message}")
+            return
+        store = snapshot_store(self.settings.data, keeper.number, self.world.disk)
+        frame_number = host.log.next - 1
+        numbers = store.numbers()
+        if numbers and numbers[-1] >= frame_number:
+            return
+        try:
+            store.save(frame_number, host.log.tail_digest, host.shard.save())
+        except BatonError as problem:  # it only saves time at the next start
+            events.warning("snapshot_failed", f"No snapshot of shard {keeper.number} was saved: {problem.message}")
+
+    async def _close(self) -> None:
+        for keeper in self.shards:
+            await keeper.close()
+        if hasattr(self, "catalog"):
+            await self.catalog.close()
+        self.ownership.close()
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def not_ready(self) -> str:
+        """Why requests cannot be served; empty when they can."""
+        if not self.started:
+            return "starting"
+        if self.stopping:
+            return "stopping"
+        if not self.catalog.serving:
+            return self.catalog.why
+        return next((keeper.why or "stopped" for keeper in self.shards if not keeper.serving), "")
+
+    async def overview(self) -> Overview:
+        """All queues and shards, from committed state. If the disk hangs, what was last read."""
+        try:
+            self._last_overview = await asyncio.wait_for(self._read(), READ_TIMEOUT_S)
+        except (BatonError, TimeoutError):
+            if self._last_overview is None:
+                self._last_overview = Overview(self.clock.now_ms())
+        overview = self._last_overview
+        overview.shards = [self._read_shard(keeper) for keeper in self.shards]
+        overview.alarms = self.alarms.active()
+        overview.alarms_raised = self.alarms.raised
+        return overview
+
+    async def _read(self) -> Overview:
+        overview = Overview(self.clock.now_ms())
+        catalog = self.catalog.current()
+        entries = sorted(catalog.queues.values(), key=lambda entry: (entry.account, entry.name))
+        for start in range(0, len(entries), READ_AT_ONCE):
+            for entry in entries[start : start + READ_AT_ONCE]:
+                keeper = self.shards[entry.shard]
+                counters = _counters(keeper, entry.number)
+                if counters is None:
+                    overview.missing += 1
+                    continue
+                reading = QueueReading(
+                    entry.account,
+                    entry.name,
+                    entry.fifo,
+                    entry.shard,
+                    entry.policy.sla_seconds,
+                    bool(catalog.dead_letter_sources(entry.number)),
+                    keeper.host().waiting(entry.number),
+                    counters,
+                )
+                overview.queues.append(reading)
+            for keeper in self.shards:
+                point = keeper.host().point() if keeper.serving else None
+                if point is not None:
+                    await point
+            await asyncio.sleep(0)
+        return overview
+
+    @staticmethod
+    def _read_shard(keeper: ShardKeeper) -> ShardReading:
+        host = keeper.host() if keeper.serving else None
+        return ShardReading(
+            number=keeper.number,
+            state=keeper.state.value,
+            why=keeper.why,
+            epoch=host.shard.epoch if host else 0,
+            next_frame=host.log.next if host else 0,
+            log_bytes=host.log.bytes_retained() if host else 0,
+            room=host.log.room().value if host else "",
+            waiters=host.waiting_total if host else 0,
+            failures=keeper.failures,
+            commits=keeper.statistics,
+        )
+
+
+def _counters(keeper: ShardKeeper, queue: int) -> Counters | None:
+    try:
+        return keeper.host().counters(queue)
+    except BatonError:
+        return None

@@ -1,0 +1,86 @@
+"""Messages as the log holds them: payloads, and the lineages that lie over them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from batonq.core.commands import Arrival, Entry, Lease
+from batonq.core.payload import Lineage, Payload, decode, encode_payload, merge_lineage, with_lineage
+from batonq.core.records import ROW_BYTES, Reason
+from batonq.core.shard import Shard
+from batonq.errors import LogGap, MessageGone
+from batonq.log.interface import Log
+
+_W6 = 48  # offset of the seventh word in a row
+
+
+class Placed(NamedTuple):
+    """Where a message's payload lies."""
+
+    position: int
+    offset: int
+    length: int
+    overlays: tuple[int, ...]
+
+
+def record_variable(log: Log, position: int) -> bytes:
+    """The variable part of the record at a position."""
+    frame = log.frame(position >> 16)
+    at = (position & 0xFFFF) * ROW_BYTES + _W6
+    extent = int.from_bytes(frame.rows[at : at + 8], "little")
+    offset = extent & 0xFFFFFFFF
+    return frame.variable[offset : offset + (extent >> 32)]
+
+
+def lay_over(log: Log, payload: Payload, overlays: Sequence[int]) -> Payload:
+    """The payload with the lineages of later moves merged into it, oldest first."""
+    lineage = Lineage.decode(payload.lineage)
+    for position in overlays:
+        lineage = merge_lineage(lineage, Lineage.decode(record_variable(log, position)))
+    return with_lineage(payload, lineage)
+
+
+def place_of(shard: Shard, slot: int) -> Placed:
+    columns = shard.columns
+    extent = columns.extent[slot]
+    return Placed(columns.position[slot], extent & 0xFFFFFFFF, extent >> 32, tuple(shard.overlays.get(slot, ())))
+
+
+def read_lease(shard: Shard, log: Log, lease: Lease) -> Payload:
+    """The payload of a leased message. It may have been carried forward since it was leased."""
+    try:
+        payload = decode(log.read_variable(lease.position, lease.offset, lease.length))
+        return lay_over(log, payload, lease.overlays) if lease.overlays else payload
+    except LogGap:
+        slot = lease.slot
+        if shard.columns.sequence[slot] != lease.sequence or not shard.columns.state[slot]:
+            raise MessageGone from None
+        return read_place(log, place_of(shard, slot))
+
+
+def read_place(log: Log, place: Placed) -> Payload:
+    payload = decode(log.read_variable(place.position, place.offset, place.length))
+    return lay_over(log, payload, place.overlays) if place.overlays else payload
+
+
+def make_arrival(shard: Shard, log: Log, entry: Entry) -> Arrival:
+    """An entry of a channel as its destination needs it. Only for entries whose frame is committed."""
+    columns = shard.columns
+    slot = entry.slot
+    queue = shard.queues[columns.queue[slot]]
+    payload = read_place(log, place_of(shard, slot))
+    lineage = merge_lineage(Lineage.decode(payload.lineage), Lineage.decode(record_variable(log, columns.last[slot])))
+    return Arrival(
+        source_shard=shard.number,
+        number=entry.number,
+        queue=entry.destination_queue,
+        reason=entry.reason,
+        priority=columns.priority[slot],
+        sent_ms=columns.sent[slot],
+        receive_count=columns.count[slot],
+        payload=encode_payload(with_lineage(payload, lineage)),
+        group=payload.group,
+        fifo=queue.fifo,
+        origin=0 if entry.reason == Reason.REDRIVE else queue.number | shard.number << 32,
+    )

@@ -1,0 +1,86 @@
+"""Makes a snapshot of a shard in a process of its own: `python -m batonq.node.snapshotter DATA SHARD`.
+
+It folds the sealed segments onto the newest snapshot and never touches what the serving process writes. The serving
+process drops no segment while this one runs.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+
+from batonq.core.shard import Shard
+from batonq.errors import BatonError, LogCorrupt
+from batonq.log import layout
+from batonq.log.disk import Disk, RealDisk
+from batonq.log.frames import Frame
+from batonq.log.reading import Chain, read_frames
+from batonq.node.recovery import Folder, snapshot_store
+
+NICENESS = 10
+NOTHING_NEW = 3
+
+
+def make_snapshot(data_directory: str, shard_number: int, disk: Disk | None = None) -> int | None:
+    """Write a snapshot of all sealed segments; returns its frame, or None when there is nothing new to save."""
+    disk = disk or RealDisk()
+    directory = layout.log_directory(data_directory, shard_number)
+    firsts = layout.segments(disk, directory)
+    if len(firsts) < 2:
+        return None
+    sealed_stop = firsts[-1]
+    store = snapshot_store(data_directory, shard_number, disk)
+    shard = Shard(shard_number)
+    snapshot = store.latest(before=sealed_stop)
+    first = firsts[0]
+    if snapshot is not None and snapshot.frame_number >= first - 1:
+        if snapshot.frame_number + 1 >= sealed_stop:
+            return None
+        first = snapshot.frame_number + 1
+        shard.load(snapshot.sections)
+    else:
+        snapshot = None
+    folder = Folder(shard, snapshot is not None)
+    chain = Chain(shard_number, None, firsts[0])
+    for segment_first, following in zip(firsts, firsts[1:], strict=False):
+        if following <= first:
+            chain = Chain(shard_number, chain.cluster, following)
+            continue
+        path = os.path.join(directory, layout.segment_name(segment_first))
+        for frame in _frames(disk, path, chain, following):
+            if snapshot is not None and frame.number == first and frame.previous_digest != snapshot.digest:
+                raise LogCorrupt(f"{path}: the snapshot of frame {first - 1} is not of this log; remove it")
+            if frame.number >= first:
+                folder(frame)
+    if shard.before_base:
+        return None  # the Base that completes the state lies further on
+    assert chain.digest is not None
+    store.save(sealed_stop - 1, chain.digest, shard.save())
+    return sealed_stop - 1
+
+
+def _frames(disk: Disk, path: str, chain: Chain, stop: int) -> Iterator[Frame]:
+    """The frames of one sealed segment, each checked."""
+    handle = disk.open(path)
+    try:
+        for _, frame in read_frames(disk, handle, path, disk.size(path), chain, 0, stop):
+            yield frame
+    finally:
+        disk.close(handle)
+    if chain.number != stop:
+        raise LogCorrupt(f"{path}: frame {chain.number} is missing")
+
+
+def main(arguments: list[str]) -> int:
+    os.nice(NICENESS)
+    try:
+        frame_number = make_snapshot(arguments[0], int(arguments[1]))
+    except (BatonError, OSError) as problem:
+        sys.stderr.write(f"{problem}\n")
+        return 1
+    return NOTHING_NEW if frame_number is None else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

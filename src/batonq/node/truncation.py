@@ -1,0 +1,134 @@
+"""Shortening a log at the front: what lives there is carried forward, a Base is written, the front is dropped.
+
+The log is kept for history, by time and bytes, beside what living messages need: it never grows above twice the living
+bytes plus the history. Copying goes in small steps between the requests of clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from batonq.core.records import ROW_BYTES, Type
+from batonq.errors import Unavailable
+from batonq.log.frames import HEADER_BYTES, Frame
+from batonq.log.interface import Room
+from batonq.node.clock import Clock
+from batonq.node.host import ShardHost
+from batonq.node.reading import place_of, record_variable
+from batonq.node.settings import Settings
+
+SEGMENTS_AT_ONCE = 8  # dropped under one Base
+RESERVE_CARRY_BYTES = 1 << 20  # on a full disk, a segment with more living bytes than this stays
+MESSAGE_OVERHEAD_BYTES = ROW_BYTES + HEADER_BYTES
+_HOLDS_MESSAGE = frozenset((Type.SENT, Type.ARRIVED, Type.CARRIED))
+_LOW32 = 0xFFFFFFFF
+
+
+def living_bytes(host: ShardHost) -> int:
+    """What the living messages of a shard take in its log, about."""
+    return sum(state.bytes + state.messages * MESSAGE_OVERHEAD_BYTES for state in list(host.shard.queues.values()))
+
+
+def boundary(host: ShardHost, settings: Settings, now_ms: int) -> int:
+    """The frame before which the log should be dropped; its first frame when it is fine as it is."""
+    segments = host.log.segments()
+    retained = sum(segment.bytes for segment in segments)
+    full = host.log.room() is not Room.PLENTY
+    twice = 2 * living_bytes(host)
+    most = twice if full else twice + settings.history_bytes
+    oldest_ms = now_ms - int(settings.history_hours * 3_600_000)
+    start = segments[0].first
+    for segment in segments[:-1][:SEGMENTS_AT_ONCE]:
+        old = segment.last_time_ms < oldest_ms and retained > twice + settings.segment_bytes
+        if not segment.sealed or not (old or retained > most):
+            break
+        retained -= segment.bytes
+        start = segment.stop
+    return host.log.droppable(start)
+
+
+class Truncation:
+    """One shard's. `run` drops what may go; it is called again and again, one call at a time."""
+
+    def __init__(self, host: ShardHost, clock: Clock, settings: Settings) -> None:
+        self._host = host
+        self._clock = clock
+        self._settings = settings
+
+    async def run(self) -> int:
+        """Drop as much as is due; returns how many bytes that were. Raises Unavailable when the shard stops."""
+        host = self._host
+        log = host.log
+        until = boundary(host, self._settings, self._clock.now_ms())
+        if until <= log.first:
+            return 0
+        for first, stop in [(segment.first, segment.stop) for segment in log.segments() if segment.stop <= until]:
+            slots = await self._slots(first, stop)
+            if not await self._carry(host.shard.to_carry(until, slots), until):
+                return 0
+        while left := host.shard.to_carry(until, ()):  # moved within the shard meanwhile: payloads that they share
+            if not await self._carry(left, until):
+                return 0
+        host.shard.write_base(until, self._clock.now_ms())
+        await self._committed()
+        before = log.bytes_retained()
+        log.drop_front(until)
+        return before - log.bytes_retained()
+
+    async def _slots(self, first: int, stop: int) -> list[int]:
+        slots: list[int] = []
+        for number in range(first, stop):
+            slots += message_slots(self._host.log.frame(number))
+            await asyncio.sleep(0)  # clients come in between
+        return slots
+
+    async def _carry(self, slots: list[int], until: int) -> bool:
+        """Copy messages forward in bounded steps; False when a full disk has no room for that."""
+        host = self._host
+        rows = step_bytes = total_bytes = 0
+        for slot in slots:
+            overlays = host.shard.overlays.get(slot, ())
+            if overlays and overlays[-1] >> 16 >= host.log.next:
+                await self._committed()  # its lineage is not in the log yet
+            copied = self._carry_one(slot, until << 16)
+            rows += 1
+            step_bytes += copied
+            total_bytes += copied
+            if rows >= self._settings.carry_rows or step_bytes >= self._settings.carry_bytes:
+                rows = step_bytes = 0
+                await self._committed()
+            if total_bytes > RESERVE_CARRY_BYTES and host.log.room() is not Room.PLENTY:
+                await self._committed()
+                return False
+        await self._committed()
+        return True
+
+    def _carry_one(self, slot: int, limit: int) -> int:
+        """Copy one message forward if it still lives at the front; how many bytes that took."""
+        shard, log = self._host.shard, self._host.log
+        place = place_of(shard, slot)
+        at_front = place.position < limit or (place.overlays and place.overlays[0] < limit)
+        if not shard.columns.state[slot] or not at_front:
+            return 0  # deleted, or carried already
+        payload = log.read_variable(place.position, place.offset, place.length)
+        overlays = [record_variable(log, overlay) for overlay in place.overlays]
+        shard.carry(slot, payload, overlays, self._clock.now_ms())
+        return place.length
+
+    async def _committed(self) -> None:
+        if not self._host.serving:
+            raise Unavailable(self._host.why)
+        point = self._host.point()
+        if point is not None:
+            await point
+        else:
+            await asyncio.sleep(0)
+
+
+def message_slots(frame: Frame) -> Iterator[int]:
+    """The slots of the messages whose payload, or copy of it, begins in a frame."""
+    words = frame.words()
+    for row, word in enumerate(words[0::8]):
+        if word & 0xFF in _HOLDS_MESSAGE:
+            yield words[8 * row + 7] & _LOW32

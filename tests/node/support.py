@@ -1,0 +1,146 @@
+"""What the tests of the node share: virtual time, logs that do as they are told, and shards to try things on."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import selectors
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from batonq.core.commands import Send
+from batonq.core.policy import QueuePolicy
+from batonq.core.shard import Shard
+from batonq.log.interface import Log
+from batonq.log.memory import MemoryLog
+from batonq.node.clock import Clock
+from batonq.node.events import AlarmBoard
+from batonq.node.host import ShardHost
+from batonq.node.recovery import fold_log, take_ownership
+from batonq.node.settings import Settings
+
+T = TypeVar("T")
+START_S = 1_700_000_000.0
+ORDERS = 1
+DEAD = 2
+FIFO = 3
+
+
+class _VirtualSelector(selectors.SelectSelector):
+    """Does not wait: the loop's time is moved on instead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.now_s = 0.0
+
+    def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
+        if timeout is None:
+            raise AssertionError("everything waits, and nothing will ever happen")
+        self.now_s += timeout
+        return []
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """An event loop whose time passes only when nothing is ready."""
+
+    def __init__(self) -> None:
+        self._virtual = _VirtualSelector()
+        super().__init__(self._virtual)
+
+    def time(self) -> float:
+        return self._virtual.now_s
+
+    def clock(self) -> Clock:
+        return Clock(self.time, lambda: START_S + self.time())
+
+
+def run_virtual(main: Callable[[VirtualLoop], Coroutine[Any, Any, T]]) -> T:
+    """Run a coroutine in virtual time."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, VirtualLoop)
+        return runner.run(main(loop))
+
+
+async def settle(turns: int = 20) -> None:
+    """Let everything that is ready happen."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+
+
+def message(text: str = "hello", **fields: Any) -> Send:
+    body = text.encode()
+    return Send(body=body, body_md5=hashlib.md5(body, usedforsecurity=False).digest(), **fields)
+
+
+def policies(visibility_ms: int = 30_000, **fields: Any) -> list[QueuePolicy]:
+    """A standard queue with dead letters, its dead-letter queue, and a FIFO queue."""
+    tenant = "000000000000"
+    return [
+        QueuePolicy(queue=DEAD, tenant=tenant, name="dead", version=1),
+        QueuePolicy(queue=ORDERS, tenant=tenant, name="orders", version=1, visibility_ms=visibility_ms, **fields),
+        QueuePolicy(queue=FIFO, tenant=tenant, name="orders.fifo", version=1, fifo=True, visibility_ms=visibility_ms),
+    ]
+
+
+class Bench:
+    """A host over a log in memory, with three queues."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, clock: Clock, log: Log, settings: Settings) -> None:
+        self.loop = loop
+        self.clock = clock
+        self.log = log
+        self.commits = 0
+        self.failures: list[BaseException] = []
+        self.alarms = AlarmBoard(clock.now_ms, 100)
+        self.shard = Shard(0)
+        fold_log(self.shard, log)
+        take_ownership(self.shard, log, self.shard.epoch + 1, clock, 60_000, True)
+        self.host = ShardHost(
+            self.shard,
+            log,
+            loop=loop,
+            clock=clock,
+            settings=settings,
+            cluster=7,
+            alarms=self.alarms,
+            on_commit=self._committed,
+            on_failure=self.failures.append,
+        )
+
+    def _committed(self) -> None:
+        self.commits += 1
+        self.shard.validate()
+
+    async def send(self, *texts: str, queue: int = ORDERS, **fields: Any) -> list[Any]:
+        results = self.host.send(queue, [message(text, **fields) for text in texts])
+        await self.committed()
+        return list(results)
+
+    async def committed(self) -> None:
+        point = self.host.point()
+        if point is not None:
+            await point
+
+    async def receive(
+        self, count: int = 1, wait_ms: int = 0, queue: int = ORDERS, visibility_ms: int | None = None
+    ) -> list[Any]:
+        return list(await self.host.receive(queue, count, visibility_ms, wait_ms, "tester"))
+
+
+async def open_bench(
+    loop: VirtualLoop,
+    log: Log | None = None,
+    *,
+    settings: Settings | None = None,
+    clock: Clock | None = None,
+    **policy_fields: Any,
+) -> Bench:
+    fresh = log is None
+    bench = Bench(loop, clock or loop.clock(), log or MemoryLog(0), settings or Settings())
+    await bench.host.start()
+    if fresh:
+        for policy in policies(**policy_fields):
+            bench.host.set_policy(policy)
+        await bench.committed()
+    return bench
