@@ -75,6 +75,7 @@ class FileLog:
         self._handle = disk.open(self._active.path, write=True)
         self._note_handle = disk.open(os.path.join(directory, layout.COMMITTED), write=True)
         self._spare = spare
+        self._spare_wanted_bytes = settings.segment_bytes // 2
         self._reserve_bytes_min = min(RESERVE_FRAME_BYTES, settings.segment_bytes // 8)
         self._fresh = FreshCache(settings.fresh_cache_bytes)
         self._fresh_get = self._fresh.get
@@ -130,7 +131,7 @@ class FileLog:
         except OSError as error:
             raise _as_log_error(error, f"cannot open the log in {directory}") from error
         log._write_note()
-        spare.prepare()
+        log._prepare_spare()
         return log
 
     # --- appending ----------------------------------------------------------------------------
@@ -191,6 +192,8 @@ class FileLog:
         self._fresh.put(frame.number, frame.variable)
         if not self._closed:
             self._write_note()
+            if self._active.left < self._spare_wanted_bytes and not self._spare.ready:
+                self._prepare_spare()
         done(None)
 
     def _write_note(self) -> None:
@@ -221,7 +224,7 @@ class FileLog:
         self._active = segment
         self._segments.append(segment)
         self._firsts.append(segment.first)
-        self._spare.prepare()
+        self._prepare_spare()
 
     # --- reading ------------------------------------------------------------------------------
 
@@ -237,6 +240,8 @@ class FileLog:
             if variable is None:
                 variable = self.frame(number).variable
                 self._read.put(number, variable)
+        if number < self._firsts[0]:
+            raise self._gap(number)
         if offset + length > len(variable):
             raise LogCorrupt(
                 f"shard {self.shard}: a record points to bytes {offset} to {offset + length} of frame {number}, "
@@ -359,13 +364,16 @@ class FileLog:
     # --- housekeeping -------------------------------------------------------------------------
 
     def tick(self) -> None:
-        self._spare.prepare()
+        self._prepare_spare()
         while self._unindexed:
             segment = self._unindexed.pop()
             try:
                 save_index(self._disk, segment, self.shard, self.cluster)
             except OSError:
                 break  # it only saves reading; opening makes it again
+
+    def _prepare_spare(self) -> None:
+        self._spare.prepare(wanted=self._active.left < self._spare_wanted_bytes)
 
     def close(self) -> None:
         if self._closed:

@@ -35,8 +35,8 @@ class MemorySegment:
 class MemoryLog:
     """See interface.Log.
 
-    With `hold` set, an append stays under way until `release` commits or fails it, so that a test decides when. Beyond
-    `bytes_max` less a tenth there is only the reserve.
+    With `hold` set, an append stays under way until `release` commits or fails it, so that a test decides when; one set
+    to `fail_next` fails the next append. Beyond `bytes_max` less a tenth there is only the reserve.
     """
 
     def __init__(self, shard: int, *, segment_bytes: int = 1 << 20, bytes_max: int = 1 << 30) -> None:
@@ -45,6 +45,7 @@ class MemoryLog:
         self.tail_digest = NO_DIGEST
         self.tail_epoch = 0
         self.hold = False
+        self.fail_next: LogError | DiskFull | None = None
         self._segment_bytes = segment_bytes
         self._bytes_max = bytes_max
         self._bytes = 0
@@ -70,7 +71,7 @@ class MemoryLog:
         self._pending = (frame, done)
         if not self.hold:
             full = self._bytes + frame.size > self._bytes_max
-            self.release(DiskFull() if full else None)
+            self.release(self.fail_next or (DiskFull() if full else None))
 
     def release(self, error: BaseException | None = None) -> None:
         """Commit the append that is under way, or fail it."""

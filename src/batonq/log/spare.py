@@ -1,7 +1,8 @@
 """The spare segment: pre-written, so that a sync writes no metadata, and kept in reserve for a full disk.
 
 A log that has a spare always has room to roll into; when the next spare cannot be made, what is left of the segment
-being written is the reserve, for deletes and the like.
+being written is the reserve, for deletes and the like. A spare is made when half of that segment is used, and not
+sooner: by then a dropped segment may have become the spare, which costs no writing.
 """
 
 from __future__ import annotations
@@ -48,11 +49,16 @@ class Spare:
         if not self.ready and disk.exists(self._path):
             disk.unlink(self._path)  # of another size, from before a setting was changed
 
-    def prepare(self) -> None:
-        """See to it that there is a spare; after a failure at most once a second."""
+    def prepare(self, *, wanted: bool) -> None:
+        """See whether there is room for a spare, and make one if it is wanted by now; after a failure once a second."""
         if self.ready or self._is_making():
             return
         if self.blocked is not None and self._now_ms() < self._retry_at_ms:
+            return
+        if not self._has_room():
+            self._block("less than a segment and the free-space floor is left on the disk")
+            return
+        if not wanted and self.blocked is None:
             return
         if self._background:
             self._thread = threading.Thread(target=self._make, name="baton-spare", daemon=True)
@@ -67,10 +73,10 @@ class Spare:
         """
         if self._thread is not None:
             self._thread.join()
-        if not self.ready:
+        if not self.ready and self._has_room():
             self._make()
         if not self.ready:
-            raise OSError(errno.ENOSPC, self.blocked or "no spare segment")
+            raise OSError(errno.ENOSPC, self.blocked or "no room for another segment")
         self._disk.rename(self._path, target)
         self.ready = False
 
@@ -91,19 +97,23 @@ class Spare:
     def _is_making(self) -> bool:
         return self._thread is not None and self._thread.is_alive()
 
+    def _has_room(self) -> bool:
+        return self._disk.free(self._directory) >= self._segment_bytes + self._free_floor_bytes
+
+    def _block(self, why: str) -> None:
+        self._retry_at_ms = self._now_ms() + RETRY_MS
+        self.blocked = why
+
     def _make(self) -> None:
         try:
-            if self._disk.free(self._directory) < self._segment_bytes + self._free_floor_bytes:
-                raise OSError(errno.ENOSPC, "less than a segment and the free-space floor is left on the disk")
             if self._write():
                 self._disk.rename(self._unfinished, self._path)
                 self._disk.fsync_directory(self._directory)
                 self.ready = True
                 self.blocked = None
         except OSError as error:
-            self._retry_at_ms = self._now_ms() + RETRY_MS
-            self.blocked = error.strerror or str(error)
             self._discard()
+            self._block(error.strerror or str(error))
 
     def _write(self) -> bool:
         """Write the zeros; False if the log was closed meanwhile."""
