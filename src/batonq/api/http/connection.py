@@ -167,7 +167,7 @@ class Connection(asyncio.Protocol):
     def on_header(self, name: bytes, value: bytes) -> None:
         name = name.lower()
         if name in self._headers:
-            value = self._headers[name] + b", " + value
+            value = self._headers[name] + b"," + value
         self._headers[name] = value
 
     def on_headers_complete(self) -> None:

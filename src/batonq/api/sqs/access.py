@@ -1,0 +1,82 @@
+"""Who is calling. In the secured profile a signature proves it; in the development profile the caller is believed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+from urllib.parse import unquote
+
+from batonq.api.http import Request
+from batonq.api.sqs.sigv4 import Verifier
+
+CALLERS_MAX = 1_024
+ACCOUNT_DIGITS = 12
+ACCESS_KEY_LENGTH_MAX = 128
+
+
+class Caller(NamedTuple):
+    account: str
+    key: str  # the access key id, empty without one
+
+    @property
+    def sender(self) -> str:
+        """SenderId of the messages that this caller sends."""
+        return self.key or self.account
+
+
+class Keys(Protocol):
+    """Where access keys come from: the broker."""
+
+    def find_key(self, access_key: str) -> tuple[str, str] | None:
+        """Secret and account of a key, or None when there is no such key."""
+
+
+class OpenAccess:
+    """The development profile: nothing is checked. A key of twelve digits is an account of its own."""
+
+    def __init__(self, account: str) -> None:
+        self._account = account
+        self._nobody = Caller(account, "")
+        self._callers: dict[bytes, Caller] = {}
+
+    def identify(self, request: Request) -> Caller:
+        authorization = request.headers.get(b"authorization")
+        if authorization is not None:
+            start = authorization.find(b"Credential=") + 11
+            name = authorization[start : authorization.find(b"/", start)] if start > 10 else b""
+        elif "X-Amz-Credential=" in request.query:
+            credential = request.query.partition("X-Amz-Credential=")[2].partition("&")[0]
+            name = unquote(credential).partition("/")[0].encode()
+        else:
+            return self._nobody
+        return self._callers.get(name) or self._new(name)
+
+    def _new(self, name: bytes) -> Caller:
+        key = name.decode("ascii", "replace")[:ACCESS_KEY_LENGTH_MAX]
+        is_account = len(name) == ACCOUNT_DIGITS and name.isdigit()
+        caller = Caller(key if is_account else self._account, key if key.isprintable() and key.isascii() else "")
+        if len(self._callers) >= CALLERS_MAX:
+            self._callers.clear()
+        self._callers[name] = caller
+        return caller
+
+
+class SignedAccess:
+    """The secured profile: every request is signed by a key of the catalog, and acts for that key's account."""
+
+    def __init__(self, keys: Keys, wall: Callable[[], float]) -> None:
+        self._keys = keys
+        self._verifier = Verifier(self._secret, wall)
+
+    def identify(self, request: Request) -> Caller:
+        key = self._verifier.verify(request)
+        found = self._keys.find_key(key)
+        assert found is not None, "a key that was just verified"
+        return Caller(found[1], key)
+
+    def _secret(self, access_key: str) -> str | None:
+        found = self._keys.find_key(access_key)
+        return None if found is None else found[0]
+
+
+Access = OpenAccess | SignedAccess

@@ -1,0 +1,164 @@
+"""What Baton offers on the SQS wire beyond SQS, all of it in one place.
+
+SQS has names for queue attributes and message attributes, and any client can send those; so what SQS has no name for
+travels as attributes with the prefix `Baton.`. A few things about a request itself travel as HTTP headers, for
+clients that can set them. Queue attributes are in core/attributes.py, which checks them; here is the rest.
+docs/reference/baton-attributes.md lists all of them, and a test compares it with these tables.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from batonq.api.sqs.errors import invalid, invalid_value
+from batonq.core.attributes import PREFIX, RETENTION_MAX_S
+from batonq.core.commands import Send
+
+SECOND_MS = 1000
+PRIORITY_MAX = 255
+MAX_RECEIVES_MAX = 255  # of one message; the log keeps it in a byte
+KEY_LENGTH_MAX = 128
+CONSUMER_LENGTH_MAX = 256
+REASON_LENGTH_MAX = 500
+ERROR_CLASS_LENGTH_MAX = 100
+
+# GetQueueAttributes: every attribute of ours, as `All` is for those of SQS.
+ALL_OF_OURS = "Baton.All"
+# Given with `All` too, because it is what people look for first.
+SHOWN_WITH_ALL = ("Baton.AgeOfOldestMessage",)
+
+# ReceiveMessage: an entry of MessageAttributeNames that says who is asking.
+CONSUMER_ENTRY = "Baton.Consumer="
+
+
+class MessageAttribute(NamedTuple):
+    """A message attribute that says how to treat the message. It is kept and returned like any other."""
+
+    name: str
+    doc: str
+    low: int
+    high: int
+    apply: Callable[[Send, int], None] | None  # None: a text, see `_deduplicate`
+
+
+def _priority(send: Send, value: int) -> None:
+    send.priority = value
+
+
+def _time_to_live(send: Send, value: int) -> None:
+    send.ttl_ms = value * SECOND_MS
+
+
+def _max_receives(send: Send, value: int) -> None:
+    send.max_receives = value
+
+
+def _delay(send: Send, value: int) -> None:
+    send.delay_ms = value * SECOND_MS
+
+
+MESSAGE_ATTRIBUTES = {
+    row.name: row
+    for row in (
+        MessageAttribute(
+            "Baton.Priority", "Higher is delivered first; messages of a FIFO group keep their order.", 0, 255, _priority
+        ),
+        MessageAttribute(
+            "Baton.DeduplicationKey",
+            "A second message with the same key is not delivered; with the same key and another content it is refused. "
+            "Works on every queue; on a FIFO queue it stands in for a missing MessageDeduplicationId.",
+            1,
+            KEY_LENGTH_MAX,
+            None,
+        ),
+        MessageAttribute(
+            "Baton.TimeToLive",
+            "Seconds after which the message expires, counted from when it can be received.",
+            1,
+            RETENTION_MAX_S,
+            _time_to_live,
+        ),
+        MessageAttribute(
+            "Baton.MaxReceives",
+            "Receives after which the message is dead, in place of the queue's number.",
+            1,
+            MAX_RECEIVES_MAX,
+            _max_receives,
+        ),
+        MessageAttribute(
+            "Baton.DelaySeconds",
+            "A delay beyond the 900 seconds of DelaySeconds, which it overrides. Not on FIFO queues.",
+            0,
+            RETENTION_MAX_S,
+            _delay,
+        ),
+    )
+}
+
+
+class Header(NamedTuple):
+    name: str
+    doc: str
+
+
+HEADERS = {
+    row.name: row
+    for row in (
+        Header("Baton-Consumer", "ReceiveMessage: who is asking; the lease shows it as its holder."),
+        Header("Baton-Reason", "ChangeMessageVisibility: makes it a nack with this reason, at most 500 characters."),
+        Header("Baton-Error-Class", "ChangeMessageVisibility: makes it a nack with this class of error."),
+        Header(
+            "Baton-Dead-Letter",
+            "ChangeMessageVisibility: `true` makes it a nack that sends the message to the dead letters at once.",
+        ),
+    )
+}
+CONSUMER_HEADER = b"baton-consumer"
+REASON_HEADER = b"baton-reason"
+ERROR_CLASS_HEADER = b"baton-error-class"
+DEAD_LETTER_HEADER = b"baton-dead-letter"
+
+
+def apply_message_attributes(send: Send, values: Mapping[str, str], *, fifo: bool) -> None:
+    """Do what the attributes with our prefix say. Raises SqsError for one that is unknown or has a wrong value."""
+    for name, value in values.items():
+        row = MESSAGE_ATTRIBUTES.get(name)
+        if row is None:
+            raise invalid_value(
+                f"Message attribute name '{name}' is not known. Names with the prefix {PREFIX} are Baton's own: "
+                f"{', '.join(MESSAGE_ATTRIBUTES)}."
+            )
+        if row.apply is None:
+            _deduplicate(send, value)
+            continue
+        if not (value.isascii() and value.isdigit() and len(value) <= 18 and row.low <= int(value) <= row.high):
+            raise invalid(value, name, f"Must be an integer from {row.low} to {row.high}.")
+        if row.apply is _delay and fifo:
+            raise invalid(value, name, "The request include parameter that is not valid for this queue type.")
+        row.apply(send, int(value))
+
+
+def _deduplicate(send: Send, key: str) -> None:
+    if not is_identifier(key):
+        raise invalid(
+            key,
+            "Baton.DeduplicationKey",
+            "Can only include alphanumeric and punctuation characters. 1 to 128 in length.",
+        )
+    if not send.dedup_id:
+        send.dedup_id = key
+        send.strict_content = True
+
+
+def is_identifier(text: str) -> bool:
+    """1 to 128 letters, digits and punctuation of ASCII: what SQS takes for group, deduplication and attempt ids."""
+    return 0 < len(text) <= KEY_LENGTH_MAX and text.isascii() and text.isprintable() and " " not in text
+
+
+def consumer_of(names: list[str]) -> tuple[str, list[str]]:
+    """Who is asking, as an entry of MessageAttributeNames says it, and the names that are left."""
+    for name in names:
+        if name.startswith(CONSUMER_ENTRY):
+            return name[len(CONSUMER_ENTRY) :], [other for other in names if not other.startswith(CONSUMER_ENTRY)]
+    return "", names

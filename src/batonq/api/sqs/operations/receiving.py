@@ -1,0 +1,140 @@
+"""ReceiveMessage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from batonq.api.sqs.digests import hex_digest, selected
+from batonq.api.sqs.errors import INVALID_ATTRIBUTE_NAME, OVER_LIMIT, SqsError, invalid, shortened
+from batonq.api.sqs.extensions import CONSUMER_HEADER, CONSUMER_LENGTH_MAX, SECOND_MS, consumer_of
+from batonq.api.sqs.operations.sending import WRONG_QUEUE_TYPE
+from batonq.api.sqs.service import Call, Service
+from batonq.api.sqs.shapes import AttributeValue, Message, ReceiveMessageInput, ReceiveMessageOutput
+from batonq.api.sqs.validate import check_identifier
+from batonq.core.attributes import ATTRIBUTES
+from batonq.errors import OverLimit
+from batonq.node.broker import Delivery, Queue
+
+MESSAGES_MAX = 10
+VISIBILITY_MAX_S = 43_200
+WAIT_MAX_S = 20
+NOTHING = ReceiveMessageOutput()
+
+
+async def receive_message(service: Service, call: Call, given: ReceiveMessageInput) -> ReceiveMessageOutput:
+    queue = service.queue(call, given.QueueUrl)
+    count, visibility_ms, wait_ms = _numbers(queue, given)
+    attempt = given.ReceiveRequestAttemptId or ""
+    if given.ReceiveRequestAttemptId is not None:
+        if not queue.fifo:
+            raise invalid(attempt, "ReceiveRequestAttemptId", WRONG_QUEUE_TYPE)
+        check_identifier(attempt, "ReceiveRequestAttemptId")
+    system_names = _system_names(given)
+    consumer, names = consumer_of(given.MessageAttributeNames) if given.MessageAttributeNames else ("", [])
+    # Whoever leaves before the answer gets no message: the broker gives back what it had taken.
+    call.request.cancellable = True
+    try:
+        deliveries = await service.broker.receive(
+            queue, count, visibility_ms, wait_ms, _holder(call, consumer), attempt
+        )
+    except OverLimit as error:
+        raise SqsError(OVER_LIMIT, error.message) from None
+    if not deliveries:
+        return NOTHING
+    return ReceiveMessageOutput([_message(service, queue, delivery, system_names, names) for delivery in deliveries])
+
+
+def _numbers(queue: Queue, given: ReceiveMessageInput) -> tuple[int, int | None, int]:
+    """How many, for how long, and how long to wait; times in milliseconds."""
+    count = given.MaxNumberOfMessages
+    if count is None:
+        count = 1
+    elif not 1 <= count <= MESSAGES_MAX:
+        raise invalid(count, "MaxNumberOfMessages", f"Must be between 1 and {MESSAGES_MAX}, if provided.")
+    visibility_ms = None
+    if given.VisibilityTimeout is not None:
+        if not 0 <= given.VisibilityTimeout <= VISIBILITY_MAX_S:
+            reason = f"Must be >= 0 and <= {VISIBILITY_MAX_S}, if provided."
+            raise invalid(given.VisibilityTimeout, "VisibilityTimeout", reason)
+        visibility_ms = given.VisibilityTimeout * SECOND_MS
+    wait_ms = queue.wait_ms
+    if given.WaitTimeSeconds is not None:
+        if not 0 <= given.WaitTimeSeconds <= WAIT_MAX_S:
+            reason = f"Must be >= 0 and <= {WAIT_MAX_S}, if provided."
+            raise invalid(given.WaitTimeSeconds, "WaitTimeSeconds", reason)
+        wait_ms = given.WaitTimeSeconds * SECOND_MS
+    return count, visibility_ms, wait_ms
+
+
+def _holder(call: Call, consumer: str) -> str:
+    """Who holds the lease: as the consumer names itself, else its key and where it calls from."""
+    named = call.request.headers.get(CONSUMER_HEADER)
+    if named:
+        consumer = named.decode("utf-8", "replace")
+    return consumer[:CONSUMER_LENGTH_MAX] or f"{call.caller.key or 'anonymous'}@{call.request.peer}"
+
+
+# --- system attributes ------------------------------------------------------------------------
+
+
+def _source_arn(service: Service, queue: Queue, delivery: Delivery) -> str:
+    lineage = delivery.lineage
+    source = service.broker.queue_by_number(lineage.source_queue) if lineage and lineage.source_queue else None
+    return service.arn(source) if source is not None else ""
+
+
+# Name → how to get it; an empty text is left out.
+_SYSTEM: dict[str, Callable[[Service, Queue, Delivery], str]] = {
+    "SenderId": lambda service, queue, delivery: delivery.sender,
+    "SentTimestamp": lambda service, queue, delivery: str(delivery.sent_ms),
+    "ApproximateReceiveCount": lambda service, queue, delivery: str(delivery.receive_count),
+    "ApproximateFirstReceiveTimestamp": lambda service, queue, delivery: str(delivery.first_received_ms),
+    "SequenceNumber": lambda service, queue, delivery: f"{delivery.sequence:020d}" if queue.fifo else "",
+    "MessageDeduplicationId": lambda service, queue, delivery: delivery.dedup_id if queue.fifo else "",
+    "MessageGroupId": lambda service, queue, delivery: delivery.group,
+    "AWSTraceHeader": lambda service, queue, delivery: delivery.trace,
+    "DeadLetterQueueSourceArn": _source_arn,
+}
+_ALL_SYSTEM = tuple(_SYSTEM)
+
+
+def _system_names(given: ReceiveMessageInput) -> Sequence[str]:
+    names = given.MessageSystemAttributeNames or ()
+    if given.AttributeNames:
+        names = [*names, *given.AttributeNames]
+    if not names:
+        return ()
+    if "All" in names:
+        return _ALL_SYSTEM
+    for name in names:
+        # The older list has the type of queue attributes' names in the model; those are no message's, and no error.
+        if name not in _SYSTEM and name not in ATTRIBUTES:
+            raise SqsError(INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {shortened(name, 256)}.")
+    return [name for name in _ALL_SYSTEM if name in names]
+
+
+# --- the message ------------------------------------------------------------------------------
+
+
+def _message(
+    service: Service, queue: Queue, delivery: Delivery, system_names: Sequence[str], names: list[str]
+) -> Message:
+    message = Message(delivery.message_id, delivery.receipt, delivery.body_md5.hex(), delivery.body.decode())
+    if system_names:
+        values = {}
+        for name in system_names:
+            value = _SYSTEM[name](service, queue, delivery)
+            if value:
+                values[name] = value
+        message.Attributes = values or None
+    if names and delivery.attributes:
+        rows, encoded = selected(delivery.attributes, names)
+        if rows:
+            message.MD5OfMessageAttributes = hex_digest(encoded)
+            message.MessageAttributes = {
+                row.name: AttributeValue(row.data_type, None, row.value)
+                if row.binary
+                else AttributeValue(row.data_type, row.value.decode())
+                for row in rows
+            }
+    return message

@@ -1,0 +1,277 @@
+"""The query protocol: form fields to inputs, outputs and errors to XML.
+
+Fields have names like `SendMessageBatchRequestEntry.1.MessageAttribute.2.Value.DataType`. They are read into a tree,
+and the tree is read by the structure that the operation takes (shapes.py); the tables say what SQS calls lists and
+maps here. Only what is in the structure is looked at.
+"""
+
+from __future__ import annotations
+
+import binascii
+from base64 import b64decode, b64encode
+from collections.abc import Callable, Mapping
+from functools import cache
+from types import UnionType
+from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
+from urllib.parse import parse_qsl
+
+from msgspec import Struct
+
+from batonq.api.sqs.errors import MALFORMED_INPUT, Kind, SqsError, invalid, shortened
+
+CONTENT_TYPE = "text/xml"
+NAMESPACE = "http://queue.amazonaws.com/doc/2012-11-05/"
+PARAMETERS_MAX = 2_000
+INDEX_DIGITS_MAX = 6
+INTEGER_DIGITS_MAX = 18
+
+Input = TypeVar("Input", bound=Struct)
+
+# What lists and maps are called: the singular, with a number behind it. A batch's entries are named for the operation.
+LISTS = {
+    "AWSAccountIds": "AWSAccountId",
+    "Actions": "ActionName",
+    "AttributeNames": "AttributeName",
+    "MessageAttributeNames": "MessageAttributeName",
+    "MessageSystemAttributeNames": "MessageSystemAttributeName",
+    "Messages": "Message",
+    "QueueUrls": "QueueUrl",
+    "Results": "ListMessageMoveTasksResultEntry",
+    "TagKeys": "TagKey",
+    "Failed": "BatchResultErrorEntry",
+    "queueUrls": "QueueUrl",
+    "StringListValues": "StringListValue",
+    "BinaryListValues": "BinaryListValue",
+}
+
+
+class MapNames(NamedTuple):
+    entry: str
+    key: str
+    value: str
+
+
+MAPS = {
+    "Attributes": MapNames("Attribute", "Name", "Value"),
+    "MessageAttributes": MapNames("MessageAttribute", "Name", "Value"),
+    "MessageSystemAttributes": MapNames("MessageSystemAttribute", "Name", "Value"),
+    "Tags": MapNames("Tag", "Key", "Value"),
+    "tags": MapNames("Tag", "Key", "Value"),
+}
+
+
+def list_name(member: str, operation: str) -> str:
+    if member == "Entries":
+        return f"{operation}RequestEntry"
+    if member == "Successful":
+        return f"{operation}ResultEntry"
+    return LISTS[member]
+
+
+# --- in ---------------------------------------------------------------------------------------
+
+Tree = dict[str, Any]
+
+
+def parse_form(text: str) -> dict[str, str]:
+    """The fields of a query or form, the first of each name. Raises SqsError for what is none."""
+    try:
+        pairs = parse_qsl(
+            text, keep_blank_values=True, encoding="utf-8", errors="strict", max_num_fields=PARAMETERS_MAX
+        )
+    except ValueError:
+        raise SqsError(
+            MALFORMED_INPUT, f"The request is not a valid form in UTF-8 of at most {PARAMETERS_MAX} fields."
+        ) from None
+    fields: dict[str, str] = {}
+    for name, value in pairs:
+        if name in fields:
+            raise SqsError(MALFORMED_INPUT, f"The parameter {shortened(name, 256)} is given twice.")
+        fields[name] = value
+    return fields
+
+
+def decode(shape: type[Input], fields: Mapping[str, str], operation: str) -> Input:
+    """Read an operation's input from form fields."""
+    tree: Tree = {}
+    for name, value in fields.items():
+        node = tree
+        *path, last = name.split(".")
+        for part in path:
+            child = node.get(part)
+            if not isinstance(child, dict):
+                child = node[part] = {}
+            node = child
+        node.setdefault(last, value)
+    return _structure(shape, tree, operation)
+
+
+def _structure(shape: type[Input], tree: Tree, operation: str) -> Input:
+    values = {}
+    for member, reader in _members(shape):
+        value = reader(tree, operation)
+        if value is not None:
+            values[member] = value
+    return shape(**values)
+
+
+Reader = Callable[[Tree, str], Any]
+
+
+@cache
+def _members(shape: type[Struct]) -> list[tuple[str, Reader]]:
+    hints = get_type_hints(shape)
+    return [
+        (member, _reader(member, _required(hints[member]))) for member in shape.__struct_fields__ if member != "clean"
+    ]
+
+
+def _required(hint: Any) -> Any:
+    """The type without its `| None`."""
+    if get_origin(hint) is UnionType:
+        return next(option for option in get_args(hint) if option is not type(None))
+    return hint
+
+
+def _reader(member: str, hint: Any) -> Reader:
+    origin = get_origin(hint)
+    if origin is dict:
+        return _map_reader(MAPS[member], get_args(hint)[1])
+    if origin is list:
+        return _list_reader(member, get_args(hint)[0])
+    scalar = {str: _text, int: _integer, bytes: _binary}[hint]
+    return lambda tree, operation: scalar(tree.get(member), member)
+
+
+def _list_reader(member: str, item: Any) -> Reader:
+    def read(tree: Tree, operation: str) -> list[Any] | None:
+        node = tree.get(list_name(member, operation))
+        if node is None:
+            return None
+        nodes = _in_order(node)
+        if item in (str, bytes):
+            scalar = _text if item is str else _binary
+            return [scalar(value, member) for value in nodes]
+        return [_structure(item, value if isinstance(value, dict) else {}, operation) for value in nodes]
+
+    return read
+
+
+def _map_reader(names: MapNames, item: Any) -> Reader:
+    def read(tree: Tree, operation: str) -> dict[str, Any] | None:
+        node = tree.get(names.entry)
+        if node is None:
+            return None
+        result: dict[str, Any] = {}
+        for entry in _in_order(node):
+            entry = entry if isinstance(entry, dict) else {}
+            key = _text(entry.get(names.key), names.entry) or ""
+            value = entry.get(names.value)
+            if key in result:
+                raise SqsError(MALFORMED_INPUT, f"The {names.entry} {shortened(key, 256)} is given twice.")
+            if item is str:
+                result[key] = _text(value, names.entry) or ""
+            else:
+                result[key] = _structure(item, value if isinstance(value, dict) else {}, operation)
+        return result
+
+    return read
+
+
+def _in_order(node: Any) -> list[Any]:
+    """The members of a numbered list. A name without a number is the list's only member, as AWS takes it."""
+    if not isinstance(node, dict):
+        return [node]
+    numbered = []
+    for index, value in node.items():
+        if not (index.isascii() and index.isdigit() and len(index) <= INDEX_DIGITS_MAX):
+            raise SqsError(MALFORMED_INPUT, f"{shortened(index, 64)} is not the number of an entry.")
+        numbered.append((int(index), value))
+    return [value for _, value in sorted(numbered, key=lambda pair: pair[0])]
+
+
+def _text(value: Any, member: str) -> str | None:
+    if value is None or isinstance(value, str):
+        return value
+    raise SqsError(MALFORMED_INPUT, f"The parameter {member} is not a structure.")
+
+
+def _integer(value: Any, member: str) -> int | None:
+    text = _text(value, member)
+    if text is None:
+        return None
+    digits = text[1:] if text.startswith("-") else text
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= INTEGER_DIGITS_MAX):
+        raise invalid(text, member, "Must be an integer.")
+    return int(text)
+
+
+def _binary(value: Any, member: str) -> bytes | None:
+    text = _text(value, member)
+    if text is None:
+        return None
+    try:
+        return b64decode(text, validate=True)
+    except (binascii.Error, ValueError):
+        raise SqsError(MALFORMED_INPUT, f"The parameter {member} is not valid base64.") from None
+
+
+# --- out --------------------------------------------------------------------------------------
+
+
+def encode(output: Struct, operation: str, request_id: str) -> bytes:
+    parts = [f'<?xml version="1.0"?><{operation}Response xmlns="{NAMESPACE}">']
+    if output.__struct_fields__:
+        parts.append(f"<{operation}Result>")
+        _write_members(parts, output, operation)
+        parts.append(f"</{operation}Result>")
+    parts.append(f"<ResponseMetadata><RequestId>{request_id}</RequestId></ResponseMetadata></{operation}Response>")
+    return "".join(parts).encode()
+
+
+def error_body(kind: Kind, message: str, request_id: str) -> bytes:
+    return (
+        f'<?xml version="1.0"?><ErrorResponse xmlns="{NAMESPACE}"><Error><Type>{kind.fault}</Type>'
+        f"<Code>{kind.code}</Code><Message>{escape(message)}</Message><Detail/></Error>"
+        f"<RequestId>{request_id}</RequestId></ErrorResponse>"
+    ).encode()
+
+
+def _write_members(parts: list[str], value: Struct, operation: str) -> None:
+    for member in value.__struct_fields__:
+        content = getattr(value, member)
+        if isinstance(content, list):
+            name = list_name(member, operation)
+            for item in content:
+                _write(parts, name, item, operation)
+        elif isinstance(content, dict):
+            names = MAPS[member]
+            for key, item in content.items():
+                parts.append(f"<{names.entry}><{names.key}>{escape(key)}</{names.key}>")
+                _write(parts, names.value, item, operation)
+                parts.append(f"</{names.entry}>")
+        elif content is not None:
+            _write(parts, member, content, operation)
+
+
+def _write(parts: list[str], name: str, value: Any, operation: str) -> None:
+    parts.append(f"<{name}>")
+    if isinstance(value, Struct):
+        _write_members(parts, value, operation)
+    elif isinstance(value, bool):
+        parts.append("true" if value else "false")
+    elif isinstance(value, bytes):
+        parts.append(b64encode(value).decode())
+    else:
+        parts.append(escape(str(value)))
+    parts.append(f"</{name}>")
+
+
+_ESCAPES = str.maketrans({"&": "&amp;", "<": "&lt;", ">": "&gt;", '"': "&quot;", "\r": "&#xD;"})
+# What XML cannot carry at all; such text can only come from an error that quotes its input.
+_NOT_XML = [*range(9), 11, 12, *range(14, 32), *range(0xD800, 0xE000), 0xFFFE, 0xFFFF]
+_ESCAPES.update(dict.fromkeys(_NOT_XML, "?"))
+
+
+def escape(text: str) -> str:
+    return text.translate(_ESCAPES)

@@ -1,0 +1,91 @@
+"""What every operation needs: the broker, names and addresses of queues, and who may do what."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
+
+from batonq.api.http import Request
+from batonq.api.sqs.access import Caller
+from batonq.api.sqs.errors import ACCESS_DENIED, QUEUE_DOES_NOT_EXIST, SqsError, missing
+from batonq.core import permissions
+from batonq.core.names import queue_arn
+from batonq.node.broker import Broker, Queue
+
+ADDRESSES_MAX = 10_000
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class SqsSettings:
+    account: str = "000000000000"
+    public_url: str = ""  # empty: the host that each client used
+
+
+class Call:
+    """One request as an operation sees it: who calls, and what came beside the input."""
+
+    __slots__ = ("caller", "operation", "request")
+
+    def __init__(self, request: Request, caller: Caller, operation: str) -> None:
+        self.request = request
+        self.caller = caller
+        self.operation = operation
+
+
+class Service:
+    def __init__(self, broker: Broker, settings: SqsSettings) -> None:
+        self.broker = broker
+        self.settings = settings
+        self._open = broker.dev
+        self._addresses: dict[str, tuple[str, str]] = {}  # queue URL → account and name
+
+    # --- from an address to a queue
+
+    def queue(self, call: Call, url: str | None) -> Queue:
+        """The queue that a call is about, if the caller may do this with it."""
+        if not url:
+            if call.request.path.count("/") != 2:  # the PHP SDK posts to the queue's own address
+                raise missing("QueueUrl")
+            url = call.request.path
+        address = self._addresses.get(url) or self._address(call, url)
+        queue = self.broker.queue(*address)
+        if not self._open and queue.account != call.caller.account:
+            self._authorize(call, queue)
+        return queue
+
+    def _address(self, call: Call, url: str) -> tuple[str, str]:
+        """Account and name in a queue URL; a name alone is the caller's own queue."""
+        if "/" not in url:
+            return call.caller.account, url
+        try:
+            parts = urlsplit(url).path.strip("/").split("/")
+        except ValueError:
+            parts = []
+        if len(parts) != 2:
+            raise SqsError(QUEUE_DOES_NOT_EXIST, f"The address {url[:256]} is not valid for this endpoint.")
+        address = unquote(parts[0]), unquote(parts[1])
+        if len(self._addresses) >= ADDRESSES_MAX:
+            self._addresses.clear()
+        if len(url) < 1024:
+            self._addresses[url] = address
+        return address
+
+    def _authorize(self, call: Call, queue: Queue) -> None:
+        # A batch is the same thing many times, and is allowed by the same word.
+        action = call.operation.removesuffix("Batch")
+        if not permissions.allows(queue.attributes.get("Policy", ""), call.caller.account, action):
+            raise SqsError(ACCESS_DENIED, f"Access to the resource {self.url(call, queue)} is denied.")
+
+    # --- from a queue to its names
+
+    def url(self, call: Call, queue: Queue) -> str:
+        return f"{self.base_url(call.request)}/{queue.account}/{queue.name}"
+
+    def base_url(self, request: Request) -> str:
+        if self.settings.public_url:
+            return self.settings.public_url.rstrip("/")
+        return f"{request.scheme}://{request.header(b'host', 'localhost')}"
+
+    @staticmethod
+    def arn(queue: Queue) -> str:
+        return queue_arn(queue.account, queue.name)
