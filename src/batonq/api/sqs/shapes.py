@@ -30,7 +30,7 @@ class Output(Struct, omit_defaults=True):
 
 class SendMessageInput(Struct):
     # Set by the protocol, whatever the wire says: all characters are known to be allowed ones.
-    clean: bool = field(default=False, name="\0clean")
+    clean: bool = field(default=False, name="(clean)")
     QueueUrl: str | None = None
     MessageBody: str | None = None
     DelaySeconds: int | None = None
@@ -59,7 +59,7 @@ class SendMessageBatchEntry(Struct):
 
 
 class SendMessageBatchInput(Struct):
-    clean: bool = field(default=False, name="\0clean")  # see SendMessageInput
+    clean: bool = field(default=False, name="(clean)")  # see SendMessageInput
     QueueUrl: str | None = None
     Entries: list[SendMessageBatchEntry] | None = None
 

@@ -1,0 +1,96 @@
+"""A whole server in this process, on a thread of its own: what the tests with real clients talk to."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+import uvloop
+
+from batonq.api.http import HttpLimits, HttpServer, Request, Response, Router
+from batonq.api.sqs import SqsApp, SqsSettings
+from batonq.node.broker import Broker
+from batonq.node.node import Node
+from batonq.node.settings import Settings
+
+T = TypeVar("T")
+START_TIMEOUT_S = 30
+ACCOUNT = "000000000000"
+
+
+class TestServer:
+    """`with TestServer(directory) as server:`. The clock is the node's own, and `advance` moves it."""
+
+    __test__ = False
+
+    def __init__(self, data: str, *, limits: HttpLimits | None = None, public_url: str = "", **settings: Any) -> None:
+        self.node = Node(Settings(data=data, account=ACCOUNT, port=0, **settings))
+        self._limits = limits
+        self._public_url = public_url
+        self._thread = threading.Thread(target=self._run, name="test server", daemon=True)
+        self._ready = threading.Event()
+        self._failure: BaseException | None = None
+        self._loop: asyncio.AbstractEventLoop
+        self._stop: asyncio.Event
+        self.http: HttpServer
+        self.app: SqsApp
+
+    def __enter__(self) -> TestServer:
+        self._thread.start()
+        assert self._ready.wait(START_TIMEOUT_S), "the server did not start"
+        if self._failure is not None:
+            raise self._failure
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._loop.call_soon_threadsafe(self._stop.set)
+        self._thread.join(START_TIMEOUT_S)
+        assert not self._thread.is_alive(), "the server did not stop"
+        if self._failure is not None:
+            raise self._failure
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.http.port}"
+
+    @property
+    def broker(self) -> Broker:
+        return self.node.broker
+
+    def run(self, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Run something on the server's own loop."""
+        return asyncio.run_coroutine_threadsafe(work(), self._loop).result(START_TIMEOUT_S)
+
+    def advance(self, seconds: float) -> None:
+        """Move the server's clock forward; all that was due by then has happened when this returns."""
+        self.run(lambda: self.broker.advance_clock(int(seconds * 1000)))
+
+    def _run(self) -> None:
+        try:
+            uvloop.run(self._serve())
+        except BaseException as failure:
+            self._failure = failure
+        finally:
+            self._ready.set()
+
+    async def _serve(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._stop = asyncio.Event()
+        await self.node.start()
+        self.app = SqsApp(self.node.broker, SqsSettings(account=ACCOUNT, public_url=self._public_url))
+        router = Router(self.app.handle)
+        router.mount("/livez", _alive)
+        self.http = HttpServer(router.resolve, self._limits)
+        await self.http.start("127.0.0.1", 0)
+        self._ready.set()
+        await self._stop.wait()
+        self.http.stop_accepting()
+        self.node.stop_waiting()
+        await self.http.stop(5)
+        await self.node.stop()
+
+
+async def _alive(request: Request) -> Response:
+    return Response(200, b"ok\n")
