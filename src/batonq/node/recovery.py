@@ -84,6 +84,7 @@ class Recovery:
         disk: Disk | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
         log_settings: FileLogSettings | None = None,
+        adapt_log: Callable[[Log], Log] | None = None,
     ) -> None:
         self._settings = settings
         self._ownership = ownership
@@ -93,6 +94,7 @@ class Recovery:
         self._disk = disk
         self._loop = loop  # None: everything on the calling thread, as the simulator wants it
         self._log_settings = log_settings or FileLogSettings(segment_bytes=settings.segment_bytes)
+        self._adapt_log = adapt_log or _as_it_is
 
     async def open_shard(self, number: int) -> Opened:
         opened = await self._apart(lambda: self._read_shard(number))
@@ -159,7 +161,7 @@ class Recovery:
             now_ms=self._wall_ms,
         )
         self._finish(folder, log)
-        return Opened(shard, log, frames_folded=folder.frames, snapshot_frame=frame_number)
+        return Opened(shard, self._adapt_log(log), frames_folded=folder.frames, snapshot_frame=frame_number)
 
     def _read_catalog(self, rules: Rules) -> tuple[Catalog, Log]:
         catalog = Catalog(rules)
@@ -179,7 +181,7 @@ class Recovery:
             now_ms=self._wall_ms,
         )
         self._finish(folder, log)
-        return catalog, log
+        return catalog, self._adapt_log(log)
 
     def _finish(self, folder: Folder, log: FileLog) -> None:
         try:
@@ -205,3 +207,7 @@ def fold_log(shard: Shard, log: Log) -> int:
         folder(frame)
     folder.finish(log)
     return folder.frames
+
+
+def _as_it_is(log: Log) -> Log:
+    return log
