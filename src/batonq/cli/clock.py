@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from batonq.cli.admin import call
-from batonq.cli.duration import parse_duration_s
+from batonq.cli.quantities import parse_duration_s
 
 DEFAULT_URL = "http://127.0.0.1:9324"
 

@@ -1,4 +1,4 @@
-"""What a node does on the side: the next segment, queues that were deleted, the front of logs, snapshots, receipt keys."""
+"""What a node does on the side: spare segments, deleted queues, the front of logs, snapshots, receipt keys."""
 
 from __future__ import annotations
 

@@ -34,6 +34,12 @@ COMMIT_SECONDS = Metric("baton_commit_seconds_total", "counter", "Time spent wai
 ALARMS = Metric("baton_alarms", "gauge", "Alarms that are present.")
 ALARMS_RAISED = Metric("baton_alarms_raised_total", "counter", "Alarms raised since the node started.")
 MISSING = Metric("baton_queues_unavailable", "gauge", "Queues whose shard is not served.")
+HTTP_CONNECTIONS = Metric("baton_http_connections", "gauge", "Open client connections.")
+HTTP_REQUESTS = Metric("baton_http_requests_total", "counter", "Requests taken.")
+HTTP_REFUSED = Metric("baton_http_refused_total", "counter", "Requests refused unread: not HTTP, too large, too slow.")
+HTTP_FAILURES = Metric("baton_http_failures_total", "counter", "Requests that failed for a reason of ours.")
+SQS_CALLS = Metric("baton_sqs_calls_total", "counter", "SQS operations called.")
+SQS_ERRORS = Metric("baton_sqs_errors_total", "counter", "SQS operations answered with an error, by code.")
 INFO = Metric("baton_info", "gauge", "Always 1; the release is a label.")
 
 # The counters of a queue that only grow, with the metric that shows each.
@@ -74,6 +80,12 @@ ALL: tuple[Metric, ...] = (
     ALARMS,
     ALARMS_RAISED,
     MISSING,
+    HTTP_CONNECTIONS,
+    HTTP_REQUESTS,
+    HTTP_REFUSED,
+    HTTP_FAILURES,
+    SQS_CALLS,
+    SQS_ERRORS,
 )
 
 Samples = Iterable[tuple[str, float]]
@@ -81,17 +93,17 @@ Samples = Iterable[tuple[str, float]]
 
 def render(overview: Overview) -> bytes:
     lines: list[str] = []
-    _block(lines, INFO, [(f'version="{__version__}"', 1)])
+    block(lines, INFO, [(f'version="{__version__}"', 1)])
     names = [(queue, _queue_labels(queue)) for queue in overview.queues]
     states = [
         (f'{labels},state="{state}"', getattr(queue.counters, state)) for queue, labels in names for state in STATES
     ]
-    _block(lines, MESSAGES, states)
-    _block(lines, BYTES, [(labels, queue.counters.bytes) for queue, labels in names])
-    _block(lines, OLDEST, [(labels, overview.age_ms(queue) / 1000) for queue, labels in names])
-    _block(lines, WAITERS, [(labels, queue.waiters) for queue, labels in names])
+    block(lines, MESSAGES, states)
+    block(lines, BYTES, [(labels, queue.counters.bytes) for queue, labels in names])
+    block(lines, OLDEST, [(labels, overview.age_ms(queue) / 1000) for queue, labels in names])
+    block(lines, WAITERS, [(labels, queue.waiters) for queue, labels in names])
     for field, metric in TOTALS:
-        _block(lines, metric, [(labels, _total(queue.counters, field)) for queue, labels in names])
+        block(lines, metric, [(labels, _total(queue.counters, field)) for queue, labels in names])
     shard_metrics: tuple[tuple[Metric, Callable[[ShardReading], float]], ...] = (
         (SHARD_UP, lambda shard: shard.state == "serving"),
         (SHARD_EPOCH, lambda shard: shard.epoch),
@@ -104,10 +116,10 @@ def render(overview: Overview) -> bytes:
         (COMMIT_SECONDS, lambda shard: shard.commits.seconds),
     )
     for metric, read in shard_metrics:
-        _block(lines, metric, [(f'shard="{shard.number}"', float(read(shard))) for shard in overview.shards])
-    _block(lines, ALARMS, [("", len(overview.alarms))])
-    _block(lines, ALARMS_RAISED, [("", overview.alarms_raised)])
-    _block(lines, MISSING, [("", overview.missing)])
+        block(lines, metric, [(f'shard="{shard.number}"', float(read(shard))) for shard in overview.shards])
+    block(lines, ALARMS, [("", len(overview.alarms))])
+    block(lines, ALARMS_RAISED, [("", overview.alarms_raised)])
+    block(lines, MISSING, [("", overview.missing)])
     lines.append("")
     return "\n".join(lines).encode()
 
@@ -122,7 +134,8 @@ def _queue_labels(queue: QueueReading) -> str:
     return f'account="{queue.account}",queue="{queue.name}"'
 
 
-def _block(lines: list[str], metric: Metric, samples: Samples) -> None:
+def block(lines: list[str], metric: Metric, samples: Samples) -> None:
+    """Add one metric with all its samples: (labels, value)."""
     lines.append(f"# HELP {metric.name} {metric.doc}")
     lines.append(f"# TYPE {metric.name} {metric.kind}")
     for labels, value in samples:

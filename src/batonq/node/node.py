@@ -7,9 +7,10 @@ another one.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,7 +19,7 @@ from batonq.core.commands import Counters
 from batonq.errors import BatonError, Unavailable
 from batonq.log.disk import Disk
 from batonq.log.files import FileLogSettings
-from batonq.log.interface import Ownership
+from batonq.log.interface import Log, Ownership
 from batonq.log.ownership import LockFileOwnership
 from batonq.node import events
 from batonq.node.broker import Broker
@@ -27,7 +28,7 @@ from batonq.node.channels import Channels, LocalTransport
 from batonq.node.clock import Clock
 from batonq.node.events import AlarmBoard
 from batonq.node.keeper import ShardKeeper
-from batonq.node.maintenance import Maintenance, SnapshotProcess
+from batonq.node.maintenance import Maintenance, MakeSnapshot, SnapshotProcess
 from batonq.node.overview import Overview, QueueReading, ShardReading
 from batonq.node.receipts import Receipts
 from batonq.node.recovery import Recovery, snapshot_store
@@ -58,6 +59,8 @@ class World:
     ownership: Callable[[str], DirectoryOwnership] = LockFileOwnership
     threads: bool = True  # False: nothing runs beside the event loop
     log_settings: FileLogSettings | None = None
+    adapt_log: Callable[[Log], Log] | None = None  # lays something over each log that is opened
+    make_snapshot: MakeSnapshot | None = None  # None: by a child process, if there may be one
 
 
 class Node:
@@ -99,29 +102,21 @@ class Node:
             raise
         self.started = True
 
+    @contextlib.asynccontextmanager
+    async def only_catalog(self) -> AsyncIterator[CatalogHost]:
+        """The catalog alone of a data directory that nobody serves, for tools."""
+        self._loop = asyncio.get_running_loop()
+        self.ownership.take()
+        try:
+            await self._open_catalog()
+            yield self.catalog
+            await self.catalog.drain()
+        finally:
+            await self._close()
+
     async def _open(self) -> None:
+        await self._open_catalog()
         settings = self.settings
-        self._recovery = Recovery(
-            settings=settings,
-            ownership=self.ownership,
-            cluster=self.ownership.cluster,
-            clock=self.clock,
-            wall_ms=self.wall_ms,
-            disk=self.world.disk,
-            loop=self._loop if self.world.threads else None,
-            log_settings=self.world.log_settings,
-        )
-        rules = Rules(name_wait_ms=settings.delete_wait_ms, purge_wait_ms=settings.purge_wait_ms)
-        self.catalog = CatalogHost(
-            loop=self._loop,
-            clock=self.clock,
-            settings=settings,
-            cluster=self.ownership.cluster,
-            alarms=self.alarms,
-            opener=lambda: self._recovery.open_catalog(rules),
-            on_open=self._catalog_opened,
-        )
-        await self.catalog.open()
         known = len(self.catalog.current().shards)
         if known > settings.shards:
             events.info("shards", f"The data directory has {known} shards: all of them are served", shards=known)
@@ -135,6 +130,31 @@ class Node:
             await keeper.open()
             await keeper.host().drain()
         self._upkeep = self._loop.create_task(self.maintenance.run())
+
+    async def _open_catalog(self) -> None:
+        settings = self.settings
+        self._recovery = Recovery(
+            settings=settings,
+            ownership=self.ownership,
+            cluster=self.ownership.cluster,
+            clock=self.clock,
+            wall_ms=self.wall_ms,
+            disk=self.world.disk,
+            loop=self._loop if self.world.threads else None,
+            log_settings=self.world.log_settings,
+            adapt_log=self.world.adapt_log,
+        )
+        rules = Rules(name_wait_ms=settings.delete_wait_ms, purge_wait_ms=settings.purge_wait_ms)
+        self.catalog = CatalogHost(
+            loop=self._loop,
+            clock=self.clock,
+            settings=settings,
+            cluster=self.ownership.cluster,
+            alarms=self.alarms,
+            opener=lambda: self._recovery.open_catalog(rules),
+            on_open=self._catalog_opened,
+        )
+        await self.catalog.open()
 
     def _compose(self) -> None:
         self._channels = Channels(
@@ -154,7 +174,9 @@ class Node:
             alarms=self.alarms,
             random_bytes=self.world.random_bytes,
         )
-        snapshots = SnapshotProcess(self.settings.data) if self.world.threads else None
+        make_snapshot = self.world.make_snapshot
+        if make_snapshot is None and self.world.threads:
+            make_snapshot = SnapshotProcess(self.settings.data).make
         self.maintenance = Maintenance(
             settings=self.settings,
             clock=self.clock,
@@ -163,7 +185,7 @@ class Node:
             receipts=self.receipts,
             alarms=self.alarms,
             random_bytes=self.world.random_bytes,
-            make_snapshot=snapshots.make if snapshots is not None else None,
+            make_snapshot=make_snapshot,
             disk=self.world.disk,
         )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from itertools import pairwise
 
 from batonq.core.shard import Shard
 from batonq.errors import BatonError, LogCorrupt
@@ -43,7 +44,7 @@ def make_snapshot(data_directory: str, shard_number: int, disk: Disk | None = No
         snapshot = None
     folder = Folder(shard, snapshot is not None)
     chain = Chain(shard_number, None, firsts[0])
-    for segment_first, following in zip(firsts, firsts[1:], strict=False):
+    for segment_first, following in pairwise(firsts):
         if following <= first:
             chain = Chain(shard_number, chain.cluster, following)
             continue

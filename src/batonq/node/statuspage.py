@@ -52,7 +52,8 @@ const note = document.getElementById("stale");
 async function look() {
   if (!document.hidden) {
     try {
-      const answer = await fetch(location.href, { headers: { Accept: "text/html" }, signal: AbortSignal.timeout(5000) });
+      const options = { headers: { Accept: "text/html" }, signal: AbortSignal.timeout(5000) };
+      const answer = await fetch(location.href, options);
       if (!answer.ok) throw new Error();
       const page = new DOMParser().parseFromString(await answer.text(), "text/html");
       document.querySelector("main").replaceWith(page.querySelector("main"));

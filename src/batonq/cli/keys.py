@@ -1,0 +1,86 @@
+"""`baton keys create`, `list`, `disable`: the access keys of the secured profile.
+
+Works on a running server, through its own endpoint and the token in the data directory, or on a data directory that no
+server holds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+from typing import Any
+
+from batonq.cli.admin import call
+from batonq.errors import AccessDenied, InvalidInput, OwnershipHeld
+from batonq.log.ownership import holder_of
+from batonq.node.node import Node
+from batonq.node.pages import make_key, show_key, token_path
+from batonq.node.settings import Settings
+
+DEFAULTS = Settings()
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="action", required=True)
+    create = actions.add_parser("create", help="make a key; its secret is shown this once")
+    create.add_argument("--account", default=DEFAULTS.account, help=f"whose key (default {DEFAULTS.account})")
+    listing = actions.add_parser("list", help="show the keys, without their secrets")
+    disable = actions.add_parser("disable", help="stop a key from signing anything")
+    disable.add_argument("id", help="the key's id")
+    for action in (create, listing, disable):
+        action.add_argument("--data", default=DEFAULTS.data, help=f"data directory (default {DEFAULTS.data})")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    action: str = arguments.action
+    given: dict[str, Any] = {}
+    if action == "create":
+        given["account"] = arguments.account
+    elif action == "disable":
+        given["id"] = arguments.id
+    if action != "create" and not os.path.isdir(arguments.data):
+        raise InvalidInput(f"There is no data directory {arguments.data}.")
+    holder = holder_of(arguments.data)
+    if holder is None:
+        answer = asyncio.run(_offline(arguments.data, action, given))
+    elif not holder.address:
+        raise OwnershipHeld(f"The data directory {arguments.data} is in use by {holder}, which serves no address yet.")
+    else:
+        answer = call(holder.address, f"/_baton/keys/{action}", given, _token(arguments.data))
+    _show(action, answer)
+    return 0
+
+
+def _token(data_directory: str) -> str:
+    path = token_path(data_directory)
+    try:
+        with open(path, encoding="ascii") as file:
+            return file.read().strip()
+    except OSError as problem:
+        raise AccessDenied(f"The server is running, and its admin token in {path} cannot be read: {problem}") from None
+
+
+async def _offline(data_directory: str, action: str, given: dict[str, Any]) -> dict[str, Any]:
+    node = Node(Settings(data=data_directory))
+    async with node.only_catalog() as catalog:
+        if action == "create":
+            key_id, secret = make_key(node.world.random_bytes)
+            account = given["account"]
+            made = await catalog.change(lambda current, now_ms: current.put_key(key_id, secret, account, now_ms))
+            return {**show_key(made), "secret": secret}
+        if action == "disable":
+            return show_key(await catalog.change(lambda current, now_ms: current.disable_key(given["id"], now_ms)))
+        keys = sorted(catalog.current().access_keys.values(), key=lambda key: (key.created_ms, key.id))
+        return {"keys": [show_key(key) for key in keys]}
+
+
+def _show(action: str, answer: dict[str, Any]) -> None:
+    if action == "create":
+        print(f"AWS_ACCESS_KEY_ID={answer['id']}")
+        print(f"AWS_SECRET_ACCESS_KEY={answer['secret']}")
+    elif action == "disable":
+        print(f"{answer['id']} is disabled.")
+    else:
+        for key in answer["keys"]:
+            print(f"{key['id']}  {key['account']}  {key['created']}  {'disabled' if key['disabled'] else 'active'}")

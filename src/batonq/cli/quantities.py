@@ -1,0 +1,35 @@
+"""Durations and sizes as people write them: 250ms, 30s, 5m, 2h, 1d; 512KiB, 64MiB, 2GiB."""
+
+from __future__ import annotations
+
+import argparse
+
+_TIMES_S = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86_400.0}
+_SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+def parse_duration_s(text: str) -> float:
+    """Seconds; a bare number is seconds. Raises argparse's error, so that it can be an argument's type."""
+    number = text.rstrip("abcdefghijklmnopqrstuvwxyz")
+    unit = text[len(number) :] or "s"
+    try:
+        value = float(number) * _TIMES_S[unit]
+    except (KeyError, ValueError):
+        value = -1.0
+    if not 0 <= value < float("inf"):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a duration such as 250ms, 30s, 5m, 2h or 1d")
+    return value
+
+
+def parse_bytes(text: str) -> int:
+    """Bytes; K, M, G and T (also KiB, KB and so on) are powers of 1,024."""
+    lower = text.lower()
+    number = lower.rstrip("bikmgt")
+    unit = lower[len(number) :].removesuffix("b").removesuffix("i")
+    try:
+        value = int(float(number) * _SIZES[unit])
+    except (KeyError, ValueError, OverflowError):
+        value = -1
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 1000000, 64MiB or 2GiB")
+    return value

@@ -1,0 +1,195 @@
+"""`baton serve`: put a node and its front doors together, and run them until somebody says stop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import gc
+import logging
+import signal
+import sys
+from collections.abc import Callable
+from dataclasses import Field
+from typing import Any
+
+from batonq import __version__
+from batonq.api.http import HttpLimits, HttpServer, Request, Response, Router
+from batonq.api.sqs import SqsApp, SqsSettings
+from batonq.cli.quantities import parse_bytes
+from batonq.errors import InvalidInput
+from batonq.node import events, metrics
+from batonq.node.node import Node
+from batonq.node.pages import Answer, Asked, Pages
+from batonq.node.settings import Settings, documented
+
+COMMON = {
+    "host",
+    "port",
+    "data",
+    "account",
+    "public_url",
+    "shards",
+    "log_level",
+    "log_format",
+    "history_hours",
+    "history_bytes",
+}
+CHOICES = {"log_level": ("debug", "info", "warning", "error"), "log_format": ("text", "json")}
+# Young objects are looked at less often than Python would: a request makes few cycles, and none that live.
+GC_THRESHOLDS = (20_000, 20, 50)
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """One flag for every setting."""
+    profile = parser.add_mutually_exclusive_group()
+    profile.add_argument(
+        "--dev", action="store_false", dest="secure", help="development profile: no signatures (default on loopback)"
+    )
+    profile.add_argument("--secure", action="store_true", help="secured profile: every request is signed by a key")
+    parser.set_defaults(secure=None)
+    tuning = parser.add_argument_group("tuning")
+    for entry, doc in documented():
+        if entry.name == "secure":
+            continue
+        group = parser if entry.name in COMMON else tuning
+        default = "" if entry.default in (None, "") else f" (default {entry.default})"
+        group.add_argument(
+            "--" + entry.name.replace("_", "-"),
+            type=_type_of(entry),
+            default=entry.default,
+            choices=CHOICES.get(entry.name),
+            metavar=None if entry.name in CHOICES else _type_of(entry).__name__.removeprefix("parse_").upper(),
+            help=doc.replace("%", "%%") + default,
+        )
+
+
+def _type_of(entry: Field[Any]) -> Callable[[str], Any]:
+    if entry.name.endswith("_bytes") or "bytes" in entry.name:
+        return parse_bytes
+    name = str(entry.type)
+    if name.startswith("int"):
+        return int
+    return float if name.startswith("float") else str
+
+
+def run(arguments: argparse.Namespace) -> int:
+    settings = Settings(**{entry.name: getattr(arguments, entry.name) for entry, _ in documented()})
+    settings.check()
+    set_up_logging(settings)
+    try:
+        import uvloop
+
+        factory: Callable[[], asyncio.AbstractEventLoop] | None = uvloop.new_event_loop
+    except ImportError:  # it is quicker, and not everywhere
+        factory = None
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(serve(settings))
+
+
+def set_up_logging(settings: Settings) -> None:
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(events.JsonFormatter() if settings.log_format == "json" else events.TextFormatter())
+    events.logger.handlers[:] = [handler]
+    events.logger.setLevel(settings.log_level.upper())
+    events.logger.propagate = False
+
+
+async def serve(settings: Settings) -> int:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for sign in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(sign, stop.set)
+    node = Node(settings)
+    await node.start()
+    try:
+        server = compose(node)
+        try:
+            await server.start(settings.host, settings.port)
+        except OSError as problem:
+            raise InvalidInput(
+                f"Cannot listen on {settings.host} port {settings.port}: {problem.strerror}. Choose another --port."
+            ) from None
+        url = address(settings.host, server.port)
+        node.ownership.set_address(url)
+        profile = "development profile, signatures are not checked" if settings.dev else "secured profile"
+        text = f"Baton {__version__} serves {url} ({profile}), data in {settings.data}"
+        events.info("serving", text, url=url, shards=len(node.shards))
+        gc.collect()
+        gc.freeze()
+        gc.set_threshold(*GC_THRESHOLDS)
+        await stop.wait()
+        for sign in (signal.SIGTERM, signal.SIGINT):
+            loop.remove_signal_handler(sign)  # a second one ends the process at once
+        events.info("stopping", "Stopping: no new requests, answering those under way")
+        server.stop_accepting()
+        node.stop_waiting()
+        await server.stop(settings.drain_s)
+    finally:
+        await node.stop()
+    events.info("stopped", "Stopped cleanly")
+    return 0
+
+
+def address(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def compose(node: Node) -> HttpServer:
+    """The front doors of a node: the SQS API, and the node's own pages."""
+    settings = node.settings
+    sqs = SqsApp(
+        node.broker, SqsSettings(account=settings.account, public_url=settings.public_url), wall=node.world.wall
+    )
+    router = Router(sqs.handle)
+    server = HttpServer(router.resolve, HttpLimits(connections_max=settings.connections_max))
+    pages = Pages(node)
+    pages.more_metrics = lambda: front_metrics(server, sqs)
+    for path, methods, answer in pages.routes:
+        if path == "/":
+            router.mount(path, browsers_only(sqs, answer), methods)
+        else:
+            router.mount(path, adapter(answer), methods)
+    return server
+
+
+def adapter(answer: Answer) -> Callable[[Request], Any]:
+    async def handle(request: Request) -> Response:
+        asked = Asked(
+            method=request.method,
+            path=request.path,
+            address=f"{request.scheme}://{request.header(b'host', 'localhost')}",
+            authorization=request.header(b"authorization"),
+            content_type=request.header(b"content-type"),
+            body=request.body,
+        )
+        page = await answer(asked)
+        return Response(page.status, page.body, page.content_type, page.headers)
+
+    return handle
+
+
+def browsers_only(sqs: SqsApp, answer: Answer) -> Callable[[Request], Any]:
+    """The root is the API's for SDKs, and a page for people."""
+    page = adapter(answer)
+
+    async def handle(request: Request) -> Response:
+        if "text/html" in request.header(b"accept"):
+            response: Response = await page(request)
+            return response
+        return await sqs.handle(request)
+
+    return handle
+
+
+def front_metrics(server: HttpServer, sqs: SqsApp) -> bytes:
+    lines: list[str] = []
+    counters = server.counters
+    metrics.block(lines, metrics.HTTP_CONNECTIONS, [("", server.connections_open)])
+    metrics.block(lines, metrics.HTTP_REQUESTS, [("", counters.requests)])
+    metrics.block(lines, metrics.HTTP_REFUSED, [("", counters.refused_requests)])
+    metrics.block(lines, metrics.HTTP_FAILURES, [("", counters.failures)])
+    calls = [(f'operation="{name}"', count) for name, count in sqs.calls.items()]
+    metrics.block(lines, metrics.SQS_CALLS, calls)
+    metrics.block(lines, metrics.SQS_ERRORS, [(f'code="{code}"', count) for code, count in sorted(sqs.errors.items())])
+    lines.append("")
+    return "\n".join(lines).encode()
