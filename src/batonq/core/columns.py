@@ -15,6 +15,7 @@ NIL = 0xFFFFFFFF
 DELTA_MAX = 0xFFFFFFFF
 COUNT_MAX = 0xFFFF
 _GROW_MIN = 64
+_VISIBLE = int(State.VISIBLE)
 _GROW_MAX = 8_192
 
 # name, typecode, value in an unused slot
@@ -101,17 +102,27 @@ class Columns:
         return self.used
 
     def take_run(self, count: int) -> list[int]:
-        """Choose slots for several new messages and take them off the free list, as one by one would."""
+        """Choose slots for several new messages and take them off the free list, as one by one would.
+
+        They are VISIBLE at once: after a Base the list may name a slot twice, and the second time it is passed over.
+        """
         free = self.free
         state = self.state
         slots: list[int] = []
         while free and len(slots) < count:
             slot = free.pop()
             if not state[slot]:
+                state[slot] = _VISIBLE
                 slots.append(slot)
         if len(slots) < count:
             slots.extend(range(self.used, self.used + count - len(slots)))
         return slots
+
+    def give_back_run(self, slots: list[int]) -> None:
+        """Undo `take_run`."""
+        for slot in reversed(slots):
+            if slot < self.used:
+                self.release(slot)
 
     def take(self, slot: int) -> None:
         """Take the slot that a record names."""

@@ -36,6 +36,8 @@ class Receiving(Sending):
             again = self._receive_again(queue, attempt, now + visibility, now)
             if again:
                 return again
+            if not queue.fifo or self._attempts_full(now):
+                attempt = ""  # decided here, so that the records say what is remembered
         room = policy.in_flight_max - queue.in_flight
         if room <= 0:
             if queue.fifo:
@@ -51,7 +53,7 @@ class Receiving(Sending):
             w6 = self.frame.put(encode_notes(holder, attempt)) if slots else 0
             flags = int(Flag.ATTEMPT) if attempt else 0
             leases = [self._lease(queue, slot, now, now + visibility, holder, w6, flags) for slot in slots]
-        if attempt and leases and len(self.attempts) < ATTEMPTS_MAX:
+        if attempt and leases:
             taken = tuple((lease.slot, lease.sequence, lease.epoch) for lease in leases)
             self._on_attempt(number, attempt, now + ATTEMPT_WINDOW_MS, taken)
         return leases
@@ -182,6 +184,12 @@ class Receiving(Sending):
             extent >> 32,
             self.overlays.get(slot, ()) if self.overlays else (),
         )
+
+    def _attempts_full(self, now: int) -> bool:
+        """To remember one more, the oldest must be over: it is forgotten then."""
+        if len(self.attempts) < ATTEMPTS_MAX:
+            return False
+        return next(iter(self.attempts.values())).expires_ms > now
 
     def _receive_again(self, queue: QueueState, attempt: str, deadline: int, now: int) -> list[Lease]:
         known = self.attempts.get((queue.number, attempt))

@@ -75,6 +75,8 @@ class Replay(Runs):
             first = rows[4::8].count(FIRST_LEASE) == count
             if not same or not first or queue.ready.front(count) != slots or rows[7::8] != array("Q", slots):
                 return False
+            if any(self.columns.sequence[slot] != sequence for slot, sequence in zip(slots, rows[1::8], strict=True)):
+                return False  # one by one, that says what is wrong
             holder, _ = decode_notes(_part(variable, w6))
             self._on_first_leases(queue, slots, time, deadline, position, holder)
             return True
@@ -97,10 +99,10 @@ class Replay(Runs):
         plain = not w0 >> 24 & 0xFF and rows[3::8].count(time) == count and not any(rows[4::8])
         if not plain or sequences[-1] != sequences[0] + count - 1 or rows[-1] >> 32 != aux:
             return False
-        first, last = rows[7] & _LOW32, rows[-1] & _LOW32
-        slots: range | list[int] = range(first, last + 1)
-        if first != columns.used or last != first + count - 1:
-            words = rows[7::8]
+        first = rows[7] & _LOW32
+        words = rows[7::8]
+        slots: range | list[int] = range(first, first + count)
+        if first != columns.used or words != array("Q", range(rows[7], rows[7] + count)):
             slots = [word & _LOW32 for word in words]
             taken = any(slot < columns.used and columns.state[slot] for slot in slots)
             if taken or any(word >> 32 != aux for word in words):

@@ -70,7 +70,7 @@ class Sending(Arrivals):
         count = len(sends)
         slots = columns.take_run(count)
         if slots[-1] >= SLOTS_MAX:
-            columns.free.extend(slot for slot in reversed(slots) if slot < columns.used)
+            columns.give_back_run(slots)
             return [OverLimit(_SHARD_FULL) for _ in sends]
         first = sequence = self.next_sequence
         priority = sends[0].priority

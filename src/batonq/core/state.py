@@ -155,7 +155,7 @@ class ShardState:
             lasted = time - columns.sent[slot] - columns.leased[slot]
             queue.ready.lease_ended(tenant, lasted if lasted > 0 else 0)
             if slot in self.attempt_of:
-                self._forget_attempt(slot)
+                self._end_attempt(self.attempt_of[slot])
         elif state == _DELAYED:
             queue.delayed -= 1
             self.doomed_due.discard(slot)
@@ -164,13 +164,11 @@ class ShardState:
         elif state == _DEAD:
             queue.dead -= 1
 
-    def _forget_attempt(self, slot: int) -> None:
-        attempt = self.attempts.pop(self.attempt_of[slot], None)
-        if attempt is None:
-            self.attempt_of.pop(slot, None)
-            return
-        for other, _, _ in attempt.leases:
-            self.attempt_of.pop(other, None)
+    def _end_attempt(self, key: tuple[int, str]) -> None:
+        attempt = self.attempts.pop(key, None)
+        if attempt is not None:
+            for slot, _, _ in attempt.leases:
+                self.attempt_of.pop(slot, None)
 
     def _insert(
         self,
@@ -339,7 +337,7 @@ class ShardState:
             columns.timer[slot] = deadline
             self.leases.push(deadline, slot)
         if not by_attempt and slot in self.attempt_of:
-            self._forget_attempt(slot)
+            self._end_attempt(self.attempt_of[slot])
 
     def _on_returned(
         self,
@@ -381,7 +379,7 @@ class ShardState:
 
     def _on_attempt(self, queue: int, attempt: str, expires_ms: int, leases: tuple[tuple[int, int, int], ...]) -> None:
         key = (queue, attempt)
-        self.attempts.pop(key, None)
+        self._end_attempt(key)
         self.attempts[key] = Attempt(expires_ms, leases)
         for slot, _, _ in leases:
             self.attempt_of[slot] = key
@@ -389,9 +387,7 @@ class ShardState:
             oldest = next(iter(self.attempts))
             if self.attempts[oldest].expires_ms > self.last_time_ms:
                 break
-            for slot, _, _ in self.attempts.pop(oldest).leases:
-                if self.attempt_of.get(slot) == oldest:
-                    del self.attempt_of[slot]
+            self._end_attempt(oldest)
 
     # --- records between shards ------------------------------------------------------------------
 

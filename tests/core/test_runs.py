@@ -1,0 +1,132 @@
+"""Runs of plain records (runs.py): the same replies, frames and state as one record at a time."""
+
+from __future__ import annotations
+
+import random
+from array import array
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batonq.core.commands import Claim, Lease, Send
+from batonq.core.queuestate import QueueState
+from batonq.core.records import Type
+from batonq.core.shard import Shard
+from batonq.core.state import encode_notes
+from batonq.errors import LogCorrupt
+from tests.core.rig import Bench, make_send
+
+
+class Plodding(Shard):
+    """A shard that does everything one record at a time."""
+
+    @staticmethod
+    def _sends_are_plain(queue: QueueState, sends: Sequence[Send]) -> bool:
+        return False
+
+    def _held(self, number: int, claims: Sequence[Claim], now: int) -> bool:
+        return False
+
+    def _apply_run(self, position: int, rows: array[int], variable: bytes) -> bool:
+        return False
+
+    def _lease_run(self, queue: QueueState, slots: list[int], now: int, deadline: int, holder: str) -> list[Lease]:
+        w6 = self.frame.put(encode_notes(holder, ""))
+        return [self._lease(queue, slot, now, deadline, holder, w6, 0) for slot in slots]
+
+
+class Plod(Bench):
+    """A bench whose owner and follower both plod."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.shard = Plodding(0)
+        self.shard.begin_frame(1)
+        self.follower = Plodding(0)
+        self.shard.take_ownership(1, self.now, 0)
+        self.frames.clear()
+        self.next_frame = 1
+        self.commit()
+
+
+def play(bench: Bench, seed: int) -> list[object]:
+    """A script of commands that depends on the seed alone; returns every reply."""
+    dice = random.Random(seed)
+    bench.queue(1, max_receives=dice.choice((0, 2)), dead_letter_queue=2)
+    bench.queue(2)
+    replies: list[object] = []
+    held: list[Claim] = []
+    for _ in range(dice.randint(5, 40)):
+        bench.later(dice.choice((0, 0, 1, 1000, 31_000)))
+        queue = dice.choice((1, 1, 1, 2))
+        deed = dice.random()
+        if deed < 0.4:
+            plain = dice.random() < 0.8
+            fields = (
+                {} if plain else dice.choice(({"group": "g"}, {"ttl_ms": 5000}, {"priority": 3}, {"delay_ms": 500}))
+            )
+            sends = [make_send(f"{dice.random()}", **fields) for _ in range(dice.randint(1, 12))]
+            replies += bench.shard.send(queue, sends, bench.now)
+        elif deed < 0.75:
+            leases = bench.receive(queue, dice.randint(1, 10), dice.choice((None, 5000)))
+            replies += leases
+            held += [Claim(lease.slot, lease.sequence, lease.epoch) for lease in leases]
+        else:
+            taken = [held.pop() for _ in range(min(len(held), dice.randint(1, 10)))]
+            replies += map(str, bench.shard.delete(queue, taken, bench.now))
+        if dice.random() < 0.5:
+            bench.check()
+    bench.check()
+    return replies
+
+
+@given(st.integers(min_value=0, max_value=1 << 32))
+def test_both_ways_give_the_same(seed: int) -> None:
+    quick, slow = Bench(), Plod()
+    assert play(quick, seed) == play(slow, seed)
+    assert quick.frames == slow.frames
+    assert quick.shard.dump(quick.now) == slow.shard.dump(slow.now)
+
+
+def test_a_time_to_live_of_its_own_in_the_middle_of_a_run() -> None:
+    bench = Bench()
+    bench.queue(1)
+    bench.shard.send(1, [make_send("a"), make_send("b", ttl_ms=5000), make_send("c")], bench.now)
+    bench.check()
+
+
+def test_a_slot_that_the_free_list_names_twice_is_given_out_once() -> None:
+    """The list of a shard that came up from a Base is in another order than that of the owner it followed."""
+    bench = Bench()
+    bench.queue(1)
+    bench.send(1, "a", "b", "c")
+    leases = bench.receive(1)
+    bench.delete(1, leases[1], leases[2])
+    bench.truncate(bench.next_frame)
+    for _ in range(3):
+        bench.send(1, "x")
+        bench.delete(1, *bench.receive(1))
+    bench.check()
+    bench.restart(bench.follower)
+    sent = bench.send(1, "d", "e", "f", "g")
+    assert bench.waiting(1) == ["a", "d", "e", "f", "g"]
+    assert len({accepted.message_id for accepted in sent}) == 4
+    bench.check()
+
+
+@pytest.mark.parametrize("kind", [Type.LEASED, Type.DELETED])
+def test_a_run_that_names_another_message_is_damage(kind: Type) -> None:
+    bench = Bench()
+    bench.queue(1)
+    bench.send(1, "a", "b", "c")
+    leases = bench.receive(1)
+    bench.delete(1, *leases)
+    rows, variable = bench.shard.seal()
+    words: array[int] = array("Q")
+    words.frombytes(rows)
+    at = next(index for index in range(0, len(words), 8) if words[index] & 0xFF == kind)
+    words[at + 9] += 1  # the sequence in the second record of the run
+    with pytest.raises(LogCorrupt, match="is not there"):
+        bench.follower.apply_frame(bench.next_frame, words, variable)
