@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 from batonq.api.http import Request
 from batonq.api.sqs.access import Caller
-from batonq.api.sqs.errors import ACCESS_DENIED, QUEUE_DOES_NOT_EXIST, SqsError, missing
+from batonq.api.sqs.errors import ACCESS_DENIED, INVALID_ADDRESS, SqsError, missing
 from batonq.core import permissions
 from batonq.core.names import queue_arn
 from batonq.node.broker import Broker, Queue
@@ -62,7 +62,7 @@ class Service:
         except ValueError:
             parts = []
         if len(parts) != 2:
-            raise SqsError(QUEUE_DOES_NOT_EXIST, f"The address {url[:256]} is not valid for this endpoint.")
+            raise SqsError(INVALID_ADDRESS, f"The address {url[:256]} is not valid for this endpoint.")
         address = unquote(parts[0]), unquote(parts[1])
         if len(self._addresses) >= ADDRESSES_MAX:
             self._addresses.clear()

@@ -1,0 +1,61 @@
+"""One server for all tests with real clients; each test has an account of its own, so none sees another's queues."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+
+from tests.support.server import TestServer
+
+_accounts = count(100_000_000_001)
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestServer]:
+    with TestServer(str(tmp_path_factory.mktemp("server"))) as running:
+        yield running
+
+
+@pytest.fixture
+def account() -> str:
+    """In the development profile an access key of twelve digits is an account."""
+    return str(next(_accounts))
+
+
+def client(service: str, url: str, access_key: str, secret: str = "secret", **more: Any) -> Any:
+    # No retries: a test that needs a second try to pass is a test that failed.
+    config = Config(retries={"total_max_attempts": 1}, read_timeout=30, connect_timeout=5)
+    return boto3.client(
+        service,
+        endpoint_url=url,
+        region_name="us-east-1",
+        aws_access_key_id=access_key,
+        aws_secret_access_key=secret,
+        config=config,
+        **more,
+    )
+
+
+@pytest.fixture
+def sqs(server: TestServer, account: str) -> Iterator[Any]:
+    made = client("sqs", server.url, account)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def queue(sqs: Any) -> str:
+    """The URL of a standard queue."""
+    return str(sqs.create_queue(QueueName="queue")["QueueUrl"])
+
+
+@pytest.fixture
+def fifo(sqs: Any) -> str:
+    """The URL of a FIFO queue with deduplication by content."""
+    attributes = {"FifoQueue": "true", "ContentBasedDeduplication": "true"}
+    return str(sqs.create_queue(QueueName="queue.fifo", Attributes=attributes)["QueueUrl"])

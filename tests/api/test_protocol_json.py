@@ -1,0 +1,176 @@
+"""AWS JSON: what is read, and what is refused before an operation sees it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batonq.api.sqs import protocol_json
+from batonq.api.sqs.errors import SqsError
+from batonq.api.sqs.operations.table import OPERATIONS
+from batonq.api.sqs.shapes import (
+    Message,
+    ReceiveMessageOutput,
+    SendMessageBatchInput,
+    SendMessageInput,
+    SendMessageOutput,
+)
+
+send = OPERATIONS["SendMessage"].decode
+send_batch = OPERATIONS["SendMessageBatch"].decode
+delete_batch = OPERATIONS["DeleteMessageBatch"].decode
+create = OPERATIONS["CreateQueue"].decode
+
+
+def refused(decode: Any, body: bytes) -> str:
+    with pytest.raises(SqsError) as caught:
+        decode(body)
+    assert caught.value.kind.type == "SerializationException"
+    assert caught.value.kind.status == 400
+    return caught.value.message
+
+
+def test_an_empty_body_is_an_empty_input() -> None:
+    assert OPERATIONS["ListQueues"].decode(b"") == OPERATIONS["ListQueues"].input()
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        (b'{"MessageBody":1}', "NUMBER_VALUE can not be converted to a String"),
+        (b'{"MessageBody":1.5}', "DECIMAL_VALUE can not be converted to a String"),
+        (b'{"MessageBody":true}', "TRUE_VALUE can not be converted to a String"),
+        (b'{"MessageBody":{}}', "Start of structure or map found where not expected."),
+        (b'{"MessageBody":["x"]}', "Start of list found where not expected"),
+        (b'{"DelaySeconds":"5"}', "STRING_VALUE can not be converted to an Integer"),
+        (b'{"DelaySeconds":5.5}', "DECIMAL_VALUE can not be converted to an Integer"),
+        (b'{"MessageAttributes":"x"}', "Unexpected field type"),
+        (b'{"MessageAttributes":{"a":"x"}}', "Unexpected field type"),
+        (b'{"MessageAttributes":{"a":{"BinaryValue":"!"}}}', "A value of the request cannot be read."),
+        (b"[]", "Start of list found where not expected"),
+        (b"null", "Unexpected field type"),
+        (b"{", "The request is not valid JSON."),
+        (b"{}x", "The request is not valid JSON."),
+        (b"\xff\xfe{}", "The request is not valid JSON."),
+        (b'{"MessageBody":"\xff"}', "The request is not valid JSON."),
+        (b'{"MessageBody":"\x01"}', "The request is not valid JSON."),
+        (b'{"MessageBody":"\\ud800"}', "The request is not valid JSON."),
+        (b'{"MessageBody":NaN}', "The request is not valid JSON."),
+        (b'{"Unknown":"\xff","MessageBody":"x"}', "The request is not valid JSON."),
+        (b'{"x":' + b"[" * 100_000, "The request is not valid JSON."),
+        (b'{"x":' + b"[" * 900 + b"]" * 900 + b',"x":1}', "The key x is given twice."),
+        (b'{"x":' + b'{"a":' * 100_000, "The request is not valid JSON."),
+    ],
+)
+def test_what_is_not_an_input(body: bytes, message: str) -> None:
+    assert refused(send, body) == message
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"MessageBody":"a","MessageBody":"b"}',
+        b'{"MessageBody":"b","MessageBody":"b"}',
+        b'{"MessageBody":"a","MessageBody" :"b"}',
+        b'{"MessageBody" :"a","MessageBody":"b"}',
+        b'{"MessageBody"\n:"a","MessageBody"\t :"b"}',
+        b'{"MessageBody":"a\\\\","MessageBody":"b"}',
+        b'{"MessageBody":"a","Message\\u0042ody":"b"}',
+        b'{"MessageBody":"a","MessageAttributes":{"x":{"DataType":"String"},"x":{"DataType":"String"}}}',
+        b'{"MessageBody":"a","MessageAttributes":{"x":{"DataType":"String","DataType":"Number"}}}',
+        b'{"MessageBody":"a","Unknown":1,"Unknown":2}',
+        # a body that is followed by what looks like the key of the next
+        b'{"MessageBody":"aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa","MessageBody":"bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb"}',
+        b'{"MessageBody":"a","MessageBody":"' + b"a" * 40 + b'"}',
+    ],
+)
+def test_two_equal_keys_are_refused(body: bytes) -> None:
+    assert "is given twice" in refused(send, body)
+    entry = b'{"Id":"1",' + body[1:]
+    assert "is given twice" in refused(send_batch, b'{"Entries":[' + entry + b"]}")
+    assert "is given twice" in refused(send_batch, b'{"Entries":[{"Id":"0","MessageBody":"first"},' + entry + b"]}")
+
+
+@pytest.mark.parametrize(
+    ("decode", "body"),
+    [
+        (delete_batch, b'{"Entries":[{"Id":"1","Id":"2","ReceiptHandle":"x"}]}'),
+        (delete_batch, b'{"QueueUrl":"a","QueueUrl":"b","Entries":[]}'),
+        (create, b'{"QueueName":"a","Attributes":{"DelaySeconds":"1","DelaySeconds":"2"}}'),
+    ],
+)
+def test_two_equal_keys_are_refused_everywhere(decode: Any, body: bytes) -> None:
+    assert "is given twice" in refused(decode, body)
+
+
+def test_what_looks_like_two_keys_and_is_not() -> None:
+    text = 'a ":" b \\":\\" "MessageBody":"x" : {"MessageBody":"y"}'
+    body = json.dumps({"MessageBody": text, "QueueUrl": "u", "Unknown": None, "DelaySeconds": None})
+    value = send(body.encode())
+    assert isinstance(value, SendMessageInput)
+    assert value.MessageBody == text and value.QueueUrl == "u" and not value.clean
+
+
+def test_clean_is_not_the_clients_to_say() -> None:
+    value = send(b'{"(clean)":true,"MessageBody":"\\u0000"}')
+    assert isinstance(value, SendMessageInput) and not value.clean
+    value = send(b'{"(clean)":false,"MessageBody":"x"}')
+    assert isinstance(value, SendMessageInput) and value.clean
+
+
+texts = st.text(
+    alphabet=st.sampled_from('abc":\\ ,{}[]\n\u00e9\U0001f600\t') | st.characters(codec="utf-8"), max_size=40
+)
+attributes = st.dictionaries(
+    st.text("abc.", min_size=1, max_size=5),
+    st.fixed_dictionaries({"DataType": st.just("String"), "StringValue": texts}),
+    max_size=3,
+)
+entry_dicts = st.fixed_dictionaries(
+    {"Id": st.text("ab1", min_size=1, max_size=3), "MessageBody": texts},
+    optional={"DelaySeconds": st.integers(0, 900), "MessageAttributes": attributes, "MessageGroupId": texts},
+)
+
+
+@given(st.lists(entry_dicts, max_size=5), st.booleans(), st.sampled_from([None, (",", ":"), (" , ", " : ")]))
+def test_whatever_a_client_writes_is_read_back(
+    entries: list[dict[str, Any]], ascii_only: bool, separators: tuple[str, str] | None
+) -> None:
+    given_dict = {"QueueUrl": "http://h/1/q", "Entries": entries}
+    value = send_batch(json.dumps(given_dict, ensure_ascii=ascii_only, separators=separators).encode())
+    assert isinstance(value, SendMessageBatchInput)
+    read = [
+        {name: part for name, part in msgspec.to_builtins(entry).items() if part is not None}
+        for entry in value.Entries or []
+    ]
+    for entry in read:
+        for attribute in entry.get("MessageAttributes", {}).values():
+            for name in ("BinaryValue", "StringListValues", "BinaryListValues"):
+                assert attribute.pop(name, None) is None
+    assert read == entries
+
+
+@given(st.lists(entry_dicts, min_size=1, max_size=3), st.data())
+def test_a_key_given_twice_is_always_found(entries: list[dict[str, Any]], data: st.DataObject) -> None:
+    """Put a second copy of some key into the text, with any value and any white space around it."""
+    at = data.draw(st.integers(0, len(entries) - 1))
+    key = data.draw(st.sampled_from(["Id", "MessageBody"]))
+    value = data.draw(st.just(entries[at][key]) | texts)
+    space = data.draw(st.sampled_from(["", " ", "\n\t"]))
+    parts = [json.dumps(entry) for entry in entries]
+    parts[at] = parts[at][:-1] + f",{space}{json.dumps(key)}{space}:{space}{json.dumps(value)}}}"
+    assert "is given twice" in refused(send_batch, ('{"Entries":[' + ",".join(parts) + "]}").encode())
+
+
+def test_outputs_leave_out_what_there_is_none_of() -> None:
+    assert protocol_json.encode(ReceiveMessageOutput()) == b"{}"
+    message = Message("id", "receipt", "md5", 'a "body"\n')
+    assert json.loads(protocol_json.encode(ReceiveMessageOutput([message]))) == {
+        "Messages": [{"MessageId": "id", "ReceiptHandle": "receipt", "MD5OfBody": "md5", "Body": 'a "body"\n'}]
+    }
+    assert protocol_json.encode(SendMessageOutput("a", "b")) == b'{"MessageId":"a","MD5OfMessageBody":"b"}'
