@@ -95,9 +95,19 @@ class SqsQueue:
     """One queue of an SQS server: the work of `flows.py` in SQS's words."""
 
     def __init__(self, port: int, name: str, fifo: bool = False, sdk_headers: bool = True) -> None:
-        self.port = port
         attributes = {"FifoQueue": "true"} if fifo else {}
-        self.url = str(call(port, "CreateQueue", QueueName=name, Attributes=attributes)["QueueUrl"])
+        self._use(port, str(call(port, "CreateQueue", QueueName=name, Attributes=attributes)["QueueUrl"]), sdk_headers)
+
+    @classmethod
+    def at(cls, port: int, url: str, sdk_headers: bool = True) -> SqsQueue:
+        """A queue that is there already."""
+        queue = cls.__new__(cls)
+        queue._use(port, url, sdk_headers)
+        return queue
+
+    def _use(self, port: int, url: str, sdk_headers: bool) -> None:
+        self.port = port
+        self.url = url
         operations = ("SendMessage", "SendMessageBatch", "ReceiveMessage", "DeleteMessage", "DeleteMessageBatch")
         callers = [Caller(port, operation, sdk_headers) for operation in operations]
         self._send_one, self._send_batch, self._receive, self._delete_one, self._delete_batch = callers
