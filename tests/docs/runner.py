@@ -82,7 +82,7 @@ class PageRun:
         elif block.language == "python":
             self._run_python(block)
         elif block.language == "text" and block.role == "output":
-            pattern = "(?s:.*?)".join(re.escape(part.strip()) for part in block.text.split("…"))
+            pattern = "(?s:.*?)".join(re.escape(part.strip()) for part in self._here(block.text).split("…"))
             said = self._output.strip()
             assert re.fullmatch(pattern, said), f"{block.name}: the block before it printed\n{said}"
 
