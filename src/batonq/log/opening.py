@@ -58,93 +58,121 @@ def load(
     shard: int,
     cluster: int | None,
     start: Start | None = None,
+    stop: int | None = None,
     on_frame: OnFrame | None = None,
 ) -> Loaded:
     """Read and check a log. Frames from `start` on (all, without one) go to `on_frame`.
 
-    Segments that lie wholly before `start` are not read if their sidecar index is sound. Raises LogCorrupt, and LogGap
-    when `start` is before the first retained frame.
+    Segments that lie wholly before `start` are not read if their sidecar index is sound. With `stop` (for a log that
+    another process is writing) frames from there on are left alone, and the end is not judged. Raises LogCorrupt, and
+    LogGap when `start` is before the first retained frame.
     """
-    firsts = layout.segments(disk, directory)
-    note = committed.load(disk, os.path.join(directory, layout.COMMITTED), shard)
-    loaded = Loaded(Chain(shard, cluster, firsts[0] if firsts else 1))
-    if not firsts and note is not None and note.number > 0:
-        raise LogCorrupt(
-            f"{directory}: the segment files are missing; frame {note.number} was committed. Put them back, or move "
-            "the directory away to begin a new log."
-        )
-    if start is not None and start.number < loaded.chain.number:
-        raise LogGap(f"frame {start.number} is no longer retained; the log begins with frame {loaded.chain.number}")
-    for first, following in zip_longest(firsts, firsts[1:]):
-        segment = Segment(directory, first, disk.size(os.path.join(directory, layout.segment_name(first))))
-        if first != loaded.chain.number:
-            what = f"frame {loaded.chain.number} is missing: this segment begins with frame {first}"
-            raise Damage(segment.path, 0, loaded.chain.number, what, readable=True)
-        if following is None or not _load_sidecar(disk, directory, segment, following, start, loaded):
-            _load_segment(disk, segment, following, start, on_frame, note, loaded)
-    _check_start(directory, start, loaded.chain.number, loaded.chain.digest)
-    return loaded
+    return _Loader(disk, directory, shard, cluster, start, stop, on_frame).load()
 
 
-def _load_sidecar(
-    disk: Disk, directory: str, segment: Segment, following: int, start: Start | None, loaded: Loaded
-) -> bool:
-    """Take a segment that need not be folded from its sidecar alone."""
-    chain = loaded.chain
-    if start is None or following > start.number or chain.cluster is None:
-        return False
-    known = load_index(disk, directory, segment.first, segment.size, chain.shard, chain.cluster)
-    if known is None or known.stop != following or known.last_epoch < chain.epoch:
-        return False
-    if chain.digest is not None and known.first_previous != chain.digest:
-        return False
-    chain.number = known.stop
-    chain.digest = known.last_digest
-    chain.epoch = known.last_epoch
-    loaded.segments.append(known)
-    return True
+class _Loader:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        shard: int,
+        cluster: int | None,
+        start: Start | None,
+        stop: int | None,
+        on_frame: OnFrame | None,
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._start = start
+        self._stop = stop
+        self._on_frame = on_frame
+        self._firsts = layout.segments(disk, directory)
+        self._note = committed.load(disk, os.path.join(directory, layout.COMMITTED), shard)
+        self._chain = Chain(shard, cluster, self._firsts[0] if self._firsts else 1)
+        self._loaded = Loaded(self._chain)
 
+    def load(self) -> Loaded:
+        chain, start = self._chain, self._start
+        if not self._firsts and self._note is not None and self._note.number > 0:
+            raise LogCorrupt(
+                f"{self._directory}: the segment files are missing; frame {self._note.number} was committed. Put them "
+                "back, or move the directory away to begin a new log."
+            )
+        if start is not None and start.number < chain.number:
+            raise LogGap(f"frame {start.number} is no longer retained; the log begins with frame {chain.number}")
+        for first, following in zip_longest(self._firsts, self._firsts[1:]):
+            if self._stop is not None and first >= self._stop:
+                break
+            self._load(first, following)
+        _check_start(self._directory, start, chain.number, chain.digest)
+        return self._loaded
 
-def _load_segment(
-    disk: Disk,
-    segment: Segment,
-    following: int | None,
-    start: Start | None,
-    on_frame: OnFrame | None,
-    note: committed.Committed | None,
-    loaded: Loaded,
-) -> None:
-    """Read a segment whole. Only the last one (`following` is None) may end with a torn write."""
-    chain = loaded.chain
-    start_number = start.number if start is not None else 0
-    frame = None
-    problem = None
-    handle = disk.open(segment.path)
-    try:
+    def _load(self, first: int, following: int | None) -> None:
+        path = os.path.join(self._directory, layout.segment_name(first))
+        segment = Segment(self._directory, first, self._disk.size(path))
+        if first != self._chain.number:
+            what = f"frame {self._chain.number} is missing: this segment begins with frame {first}"
+            raise Damage(path, 0, self._chain.number, what, readable=True)
+        if following is None or not self._load_sidecar(segment, following):
+            handle = self._disk.open(path)
+            try:
+                self._load_segment(handle, segment, following)
+            finally:
+                self._disk.close(handle)
+
+    def _load_sidecar(self, segment: Segment, following: int) -> bool:
+        """Take a segment that need not be folded from its sidecar alone."""
+        chain = self._chain
+        if self._start is None or following > self._start.number or chain.cluster is None:
+            return False
+        known = load_index(self._disk, self._directory, segment.first, segment.size, chain.shard, chain.cluster)
+        if known is None or known.stop != following or known.last_epoch < chain.epoch:
+            return False
+        if chain.digest is not None and known.first_previous != chain.digest:
+            return False
+        chain.number = known.stop
+        chain.digest = known.last_digest
+        chain.epoch = known.last_epoch
+        self._loaded.segments.append(known)
+        return True
+
+    def _load_segment(self, handle: int, segment: Segment, following: int | None) -> None:
+        """Read a segment whole. Only the last one may end with a torn write."""
+        stop = following
+        if self._stop is not None and (following is None or self._stop < following):
+            stop = self._stop
+        frame, problem = self._fold(handle, segment, stop)
+        self._loaded.segments.append(segment)
+        if stop is None:
+            self._loaded.last_frame = frame
+            self._loaded.torn = _judge_end(self._disk, handle, segment, self._chain, self._note, problem)
+            return
+        if self._chain.number != stop:
+            what = f"frame {self._chain.number} is missing"
+            if stop == following:
+                what += f": the next segment begins with frame {following}"
+            raise Damage(segment.path, segment.bytes, self._chain.number, what, readable=True)
+        if stop == following:
+            segment.sealed = True
+            self._loaded.unindexed.append(segment)
+
+    def _fold(self, handle: int, segment: Segment, stop: int | None) -> tuple[Frame | None, Damage | None]:
+        """Hand out a segment's frames; returns the last one, and what is in place of the next if it may be torn."""
+        start_number = self._start.number if self._start is not None else 0
+        frame = None
         try:
-            for _, frame in read_frames(disk, handle, segment.path, segment.size, chain, 0, following):
+            for _, frame in read_frames(self._disk, handle, segment.path, segment.size, self._chain, 0, stop):
                 segment.add(frame)
                 if frame.number >= start_number:
                     if frame.number == start_number:
-                        _check_start(segment.path, start, start_number, frame.previous_digest)
-                    if on_frame is not None:
-                        on_frame(frame)
+                        _check_start(segment.path, self._start, start_number, frame.previous_digest)
+                    if self._on_frame is not None:
+                        self._on_frame(frame)
         except Damage as damage:
-            if damage.readable or following is not None:
+            if damage.readable or stop is not None:
                 raise
-            problem = damage
-        if following is None:
-            loaded.last_frame = frame
-            loaded.torn = _judge_end(disk, handle, segment, chain, note, problem)
-        elif chain.number != following:
-            what = f"frame {chain.number} is missing: the next segment begins with frame {following}"
-            raise Damage(segment.path, segment.bytes, chain.number, what, readable=True)
-        else:
-            segment.sealed = True
-            loaded.unindexed.append(segment)
-    finally:
-        disk.close(handle)
-    loaded.segments.append(segment)
+            return frame, damage
+        return frame, None
 
 
 def _judge_end(

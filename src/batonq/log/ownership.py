@@ -76,7 +76,9 @@ class LockFileOwnership:
         try:
             _lock_or_raise(lock, self._directory)
             self._epochs.load()
-            self._cluster = _load_or_make_cluster(self._disk, self._directory, self._now_ms())
+            self._cluster = cluster_of(self._disk, self._directory) or _make_cluster(
+                self._disk, self._directory, self._now_ms()
+            )
         except BaseException:
             os.close(lock)
             raise
@@ -234,20 +236,25 @@ def _read_holder(lock: int) -> Holder:
         return nobody
 
 
-def _load_or_make_cluster(disk: Disk, directory: str, now_ms: int) -> int:
-    path = os.path.join(directory, IDENTITY)
+def cluster_of(disk: Disk, data_directory: str) -> int | None:
+    """The cluster id of a data directory; None when it has none yet. Raises LogCorrupt."""
+    path = os.path.join(data_directory, IDENTITY)
     if not disk.exists(path):
-        cluster = secrets.randbits(64) or 1
-        text = json.dumps({"cluster": f"{cluster:016x}", "created_ms": now_ms}).encode() + b"\n"
-        write_atomically(disk, path, (text,))
-        return cluster
+        return None
     handle = disk.open(path)
     try:
         return int(json.loads(disk.pread(handle, TEXT_BYTES_MAX, 0))["cluster"], 16)
     except (ValueError, KeyError, TypeError):
         raise LogCorrupt(
-            f'{path} cannot be read. Write {{"cluster": "…"}} into it, with the cluster id that `baton log inspect` '
-            "shows for the logs beside it."
+            f'{path} cannot be read. Write {{"cluster": "…"}} into it, with the cluster id that `baton log inspect '
+            "--json` shows for the logs beside it."
         ) from None
     finally:
         disk.close(handle)
+
+
+def _make_cluster(disk: Disk, data_directory: str, now_ms: int) -> int:
+    cluster = secrets.randbits(64) or 1
+    text = json.dumps({"cluster": f"{cluster:016x}", "created_ms": now_ms}).encode() + b"\n"
+    write_atomically(disk, os.path.join(data_directory, IDENTITY), (text,))
+    return cluster
