@@ -63,7 +63,7 @@ class Arrivals(Timers):
         redriven = arrival.reason == Reason.REDRIVE
         sent_ms = now if redriven or target.fifo else arrival.sent_ms
         count = 0 if redriven else arrival.receive_count
-        expires_s = -(-(sent_ms + target.policy.retention_ms) // 1000)
+        expires_s = self._expiry_s(target, arrival.reason, sent_ms, now)
         w6 = self.frame.put(ARRIVED_PREFIX.pack(tenant, arrival.origin) + arrival.payload)
         sequence = self.next_sequence
         slot = self.columns.allocate()
@@ -120,10 +120,9 @@ class Arrivals(Timers):
         now = self.begin(now)
         again: int | None = None
         for job in [job for job in self.jobs.values() if job.state in RUNNING]:
-            outstanding = any(self._is_redrive_of(job.source, slot) for slot in self.owed_to)
             queue = self.queues.get(job.source)
             if job.state == "CANCELLING":
-                if not outstanding:
+                if not self._outstanding(job):
                     self._set_job(replace(self.jobs[job.id], state="CANCELLED"), now)
                 else:
                     again = now + JOB_INTERVAL_MS
@@ -139,14 +138,16 @@ class Arrivals(Timers):
             current = self.jobs[job.id]
             if current.state != "RUNNING":
                 continue
-            if not more and not outstanding:
+            if not more and not self._outstanding(job):
                 self._set_job(replace(current, state="COMPLETED"), now)
             else:
                 again = now + JOB_INTERVAL_MS
         return again
 
-    def _is_redrive_of(self, source: int, slot: int) -> bool:
-        return self.columns.queue[slot] == source and self.owed_to[slot][3] == Reason.REDRIVE
+    def _outstanding(self, job: Job) -> bool:
+        """Is anything that the job moves still on its way?"""
+        queue = self.columns.queue
+        return any(queue[slot] == job.source and owed[3] == Reason.REDRIVE for slot, owed in self.owed_to.items())
 
     def _step_job(self, job: Job, queue: QueueState, credit: int, now: int) -> tuple[bool, int]:
         """(is there more to look at, how many were moved). Leased and delayed messages are passed over."""

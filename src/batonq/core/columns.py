@@ -24,7 +24,7 @@ _LAYOUT = (
     ("position", "Q", 0),  # of the record that holds the payload
     ("extent", "Q", 0),  # offset | length << 32 of the payload in that frame's variable section
     ("last", "Q", 0),  # position of the message's newest record
-    ("until", "Q", 0),  # VISIBLE: since when; DELAYED: visible-at; IN_FLIGHT: deadline
+    ("until", "Q", 0),  # VISIBLE, OWED: since when; DELAYED: visible-at; IN_FLIGHT: deadline
     ("sent", "Q", 0),  # ms
     ("timer", "Q", (1 << 64) - 1),  # ms at which the lease wheel has an entry for this slot
     ("expires", "I", 0),  # s
@@ -41,7 +41,7 @@ _LAYOUT = (
     ("count", "H", 0),  # receives
     ("state", "B", int(State.FREE)),
     ("priority", "B", 0),
-    ("doomed", "B", 0),  # its destination refused it: at the end of its delay it is owed again
+    ("doomed", "B", 0),  # DELAYED: why it is owed again, as a Reason, when the delay ends; OWED: DEAD if it was that
 )
 COLUMN_NAMES = tuple(name for name, _, _ in _LAYOUT)
 

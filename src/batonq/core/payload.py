@@ -77,7 +77,7 @@ def merge_lineage(old: Lineage, new: Lineage) -> Lineage:
         changes |= {"first_queue": old.first_queue, "first_id": old.first_id}
     if old.first_failure_ms:
         changes["first_failure_ms"] = old.first_failure_ms
-    for name in ("last_failure_ms", "error_class", "reason", "attempts"):
+    for name in ("last_failure_ms", "error_class", "reason", "attempts", "dedup_id", "sent_ms"):
         if not getattr(new, name):
             changes[name] = getattr(old, name)
     if new.moved == "redrive":

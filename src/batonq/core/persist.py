@@ -148,7 +148,7 @@ class Persist(Replay):
         """The state as sections of a snapshot. Ready lines and timers are saved as they stand; loading is copying."""
         facts = self._facts()
         facts["tenants"] = sorted(self.tenants.items())
-        facts["doomed_due"] = sorted(self.doomed_due)
+        facts["doomed_due"] = list(self.doomed_due)
         facts["gauges"] = [
             [number, queue.visible, queue.in_flight, queue.delayed, queue.owed, queue.dead, queue.bytes]
             for number, queue in sorted(self.queues.items())
@@ -183,7 +183,7 @@ class Persist(Replay):
         self.lines.load(pieces.with_prefix("lines", sections))
         self._load_facts(facts)
         self.tenants = dict(facts["tenants"])
-        self.doomed_due = set(facts["doomed_due"])
+        self.doomed_due = dict.fromkeys(facts["doomed_due"])
         for number, *gauges in facts["gauges"]:
             queue = self.queues[number]
             names = ("visible", "in_flight", "delayed", "owed", "dead", "bytes")
@@ -296,7 +296,8 @@ class Persist(Replay):
         for slot in sorted(live, key=columns.sequence.__getitem__):
             queue = self.queues[columns.queue[slot]]
             self._append_to_queue(queue, slot)
-            if queue.fifo and columns.state[slot] != State.DEAD:
+            was_dead = columns.state[slot] == State.OWED and columns.doomed[slot] == State.DEAD
+            if queue.fifo and columns.state[slot] != State.DEAD and not was_dead:
                 line = self.lines.find_or_open(queue.number, self.tenants.pop(slot, 0), 0)
                 self.lines.append(line, slot)
         for slot in sorted(live, key=lambda slot: (columns.until[slot], columns.sequence[slot])):

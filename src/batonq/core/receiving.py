@@ -13,6 +13,7 @@ from batonq.errors import OverLimit
 
 ATTEMPT_WINDOW_MS = 300_000
 ATTEMPTS_MAX = 100_000
+GIVE_UP_MAX = 1_000  # messages that one receive finds used up: their records must fit into the open frame
 _VISIBLE, _IN_FLIGHT = int(State.VISIBLE), int(State.IN_FLIGHT)
 _LEASED = int(Type.LEASED)
 
@@ -65,12 +66,16 @@ class Receiving(Sending):
             return self._lease_run(queue, front, now, deadline, holder)
         ageing_ms = queue.policy.ageing_ms
         leases: list[Lease] = []
-        w6 = 0
+        w6 = given_up = 0
         while len(leases) < wanted:
             slot = ready.next_standard(ageing_ms)
             if slot == NIL:
                 break
             if self._exhausted(queue, slot):
+                given_up += 1
+                if given_up > GIVE_UP_MAX:
+                    self.woken.add(queue.number)
+                    break
                 self._give_up(queue, slot, now)
                 continue
             if not w6:
@@ -123,6 +128,7 @@ class Receiving(Sending):
         lines = self.lines
         chosen: list[int] = []
         passed: list[int] = []
+        given_up = 0
         while len(chosen) < wanted:
             lane = queue.ready.best_lane(queue.policy.ageing_ms)
             if lane is None:
@@ -130,6 +136,10 @@ class Receiving(Sending):
             line = lane.quiet
             slot = lines.head[line]
             if self._exhausted(queue, slot):
+                given_up += 1
+                if given_up > GIVE_UP_MAX:
+                    self.woken.add(queue.number)
+                    break
                 self._give_up(queue, slot, now)
                 continue
             while slot != NIL and len(chosen) < wanted and columns.state[slot] == _VISIBLE:

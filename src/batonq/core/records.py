@@ -48,7 +48,7 @@ class Type(IntEnum):
         12  # reason; w3 sent time; w4 receive count; w5 source shard (16) | channel number (48), or with OVERLAY the
     )
     #               source's slot; var: tenant, origin, payload, or with OVERLAY the lineage
-    SETTLED = 13  # reason (accepted or refusal); w3 as in Owed; w4 visible-at when refused
+    SETTLED = 13  # reason (accepted or refusal); w3 as in Owed; w4 visible-at when refused; aux: Owed's reason
     POLICY_SET = 14  # var: the policy; w1 catalog version
     QUEUE_PURGED = 15  # w1 first sequence that survives this step; w3 is 1 in the last one
     QUEUE_CLOSED = 16  # w1 catalog version

@@ -184,7 +184,7 @@ class Replay(Runs):
             queue = self._message(slot, w1, Type.SETTLED)
             if queue is not None:
                 shard, number = w3 & _SHARD_BITS, w3 >> 16
-                self._on_settled(queue, slot, w2, shard, number, w0 >> 24 & 0xFF, w4, position)
+                self._on_settled(queue, slot, w2, shard, number, w0 >> 24 & 0xFF, w7 >> 32, w4, position)
         elif kind == Type.POLICY_SET:
             self._on_policy(QueuePolicy.decode(_part(variable, w6)))
         elif kind == Type.QUEUE_PURGED:

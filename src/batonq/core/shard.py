@@ -13,7 +13,7 @@ from batonq.core.commands import Counters, MessageView
 from batonq.core.holding import Holding
 from batonq.core.persist import Persist
 from batonq.core.policy import QueuePolicy
-from batonq.core.records import FORMAT_VERSION, Reason, Type
+from batonq.core.records import FORMAT_VERSION, Reason, State, Type
 from batonq.core.validate import Validate
 
 PURGE_STEP = 5_000
@@ -64,8 +64,9 @@ class Shard(Holding, Persist, Validate):
         survivor = steps = 0
         while slot != NIL and columns.sequence[slot] <= through and steps < PURGE_STEP:
             survivor = columns.sequence[slot] + 1
+            if columns.state[slot] != State.OWED:  # those stay, and must not fill every step
+                steps += 1
             slot = columns.queue_next[slot]
-            steps += 1
         final = slot == NIL or columns.sequence[slot] > through
         before = queue.deleted
         w0 = Type.QUEUE_PURGED | Reason.PURGED << 24 | number << 32

@@ -90,7 +90,7 @@ class ShardState:
         self.cursors: dict[int, int] = {}  # source shard → number of the last entry that arrived
         self.refused_numbers: dict[tuple[int, int], int] = {}  # (source shard, number) → verdict, newest ones only
         self.jobs: dict[str, Job] = {}
-        self.doomed_due: set[int] = set()
+        self.doomed_due: dict[int, None] = {}  # refused transfers whose back-off is over, in order
         # soft
         self.woken: set[int] = set()
         self.alarms: list[Alarm] = []
@@ -127,6 +127,7 @@ class ShardState:
             queue.owed += 1
         elif state == _DEAD:
             queue.dead += 1
+            self._end_life(slot)
 
     def _refresh_group(self, queue: QueueState, slot: int, state: int) -> None:
         """A FIFO message has a new state: its group may open or close. One that is DEAD steps out of the way."""
@@ -158,7 +159,7 @@ class ShardState:
                 self._end_attempt(self.attempt_of[slot])
         elif state == _DELAYED:
             queue.delayed -= 1
-            self.doomed_due.discard(slot)
+            self.doomed_due.pop(slot, None)
         elif state == _OWED:
             queue.owed -= 1
         elif state == _DEAD:
@@ -247,7 +248,12 @@ class ShardState:
         ):
             if notes:
                 notes.pop(slot, None)
-        if self.living_keys and slot in self.living_keys:
+        if self.living_keys:
+            self._end_life(slot)
+
+    def _end_life(self, slot: int) -> None:
+        """The message is gone or dead: a key that lives with it ends with its window."""
+        if slot in self.living_keys:
             key, window_end_s = self.living_keys.pop(slot)
             self.dedup.end_life(key, self.columns.sequence[slot], window_end_s)
 
@@ -394,10 +400,12 @@ class ShardState:
     def _on_owed(
         self, queue: QueueState, slot: int, time: int, shard: int, number: int, to: int, reason: int, position: int
     ) -> None:
+        columns = self.columns
+        was_dead = columns.state[slot] == _DEAD
         self._leave(queue, slot, time)
-        self.columns.last[slot] = position
-        self.columns.doomed[slot] = 0
-        self._enter(queue, slot, _OWED, 0)
+        columns.last[slot] = position
+        columns.doomed[slot] = _DEAD if was_dead else 0
+        self._enter(queue, slot, _OWED, time)
         if self.before_base:
             return
         channel = self.channels.get(shard)
@@ -407,7 +415,7 @@ class ShardState:
             raise LogCorrupt(f"channel entry {number} to shard {shard} follows {channel.last}")
         channel.last = number
         channel.unsettled[number] = slot
-        self.owed_to[slot] = (shard, number, to, reason)
+        self.owed_to[slot] = (shard, number, to, int(reason))
 
     def _on_arrived(
         self,
@@ -430,9 +438,17 @@ class ShardState:
         queue.arrived += 1
 
     def _on_settled(
-        self, queue: QueueState, slot: int, time: int, shard: int, number: int, reason: int, until: int, position: int
+        self,
+        queue: QueueState,
+        slot: int,
+        time: int,
+        shard: int,
+        number: int,
+        reason: int,
+        moved_for: int,
+        until: int,
+        position: int,
     ) -> None:
-        moved_for = self.owed_to.get(slot, (0, 0, 0, 0))[3]
         if not self.before_base:
             channel = self.channels[shard]
             del channel.unsettled[number]
@@ -445,24 +461,27 @@ class ShardState:
                         job.moved += 1
             else:
                 queue.dead_lettered += 1
+                if moved_for == Reason.EXPIRY_DEAD_LETTER:
+                    queue.expired_messages += 1
             return
         self._leave(queue, slot, time)
         self.owed_to.pop(slot, None)
         self.columns.last[slot] = position
+        self.columns.doomed[slot] = 0
         if until == FOREVER_MS:
             self._enter(queue, slot, _DEAD, until)
         elif until <= time:
             self._enter(queue, slot, _VISIBLE, time)
         else:
             if moved_for != Reason.REDRIVE:
-                self.columns.doomed[slot] = 1
+                self.columns.doomed[slot] = moved_for
                 self.refusals[slot] = self.refusals.get(slot, 0) + 1
             self._enter(queue, slot, _DELAYED, until)
 
     def _on_refused(self, source_shard: int, number: int, verdict: int) -> None:
         """An entry from elsewhere was not accepted: remember it for as long as it may be sent again."""
         self.cursors[source_shard] = number
-        self.refused_numbers[source_shard, number] = verdict
+        self.refused_numbers[source_shard, number] = int(verdict)
         while len(self.refused_numbers) > REFUSED_NUMBERS_MAX:
             del self.refused_numbers[next(iter(self.refused_numbers))]
 
@@ -534,7 +553,7 @@ class ShardState:
             if columns.state[slot] != _DELAYED:
                 continue  # two entries of one message
             if columns.doomed[slot]:
-                self.doomed_due.add(slot)
+                self.doomed_due[slot] = None
                 continue
             queue = self.queues[columns.queue[slot]]
             queue.delayed -= 1

@@ -33,17 +33,26 @@ class Timers(Transfer):
             self.last_time_ms = now
         self.advance_delays(now)
         columns = self.columns
+        over: list[tuple[int, int, int]] = []
         for due, slot in self.leases.advance(now, columns.timer, DUE_LIMIT):
             if columns.timer[slot] != due:
                 continue
             columns.timer[slot] = NO_TIMER
             if columns.state[slot] == _IN_FLIGHT:
                 if columns.until[slot] <= now:
-                    self._return(slot, now, now, Reason.EXPIRED)
+                    over.append((columns.until[slot], columns.sequence[slot], slot))
                 else:
                     columns.timer[slot] = columns.until[slot]
                     self.leases.push(columns.until[slot], slot)
-        for due, slot in self.expiries.advance(now // 1000, columns.expiry_timer, DUE_LIMIT):
+        over.sort()  # so that the dead letters of a group arrive in its order
+        for _, _, slot in over:
+            self._return(slot, now, now, Reason.EXPIRED)
+        old = [
+            (due, columns.sequence[slot], slot)
+            for due, slot in self.expiries.advance(now // 1000, columns.expiry_timer, DUE_LIMIT)
+        ]
+        old.sort()
+        for due, _, slot in old:
             if columns.expiry_timer[slot] == due:
                 columns.expiry_timer[slot] = NO_EXPIRY_TIMER
                 self._expire_message(slot, now)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, replace
+from itertools import islice
 
-from batonq.core.columns import NIL
 from batonq.core.commands import Alarm, Entry, Job
 from batonq.core.ids import message_id
 from batonq.core.payload import Lineage
@@ -22,6 +22,7 @@ from batonq.core.state import FOREVER_MS, RUNNING, encode_notes
 
 REFUSED_BACKOFF_MS = 1_000
 REFUSED_BACKOFF_MAX_MS = 300_000
+RETRIES_MAX = 1_000  # transfers tried again in one go: their records must fit into the open frame
 
 
 class Transfer(Replay):
@@ -62,6 +63,7 @@ class Transfer(Replay):
         reason: int = 0,
         w6: int = 0,
         w4: int | None = None,
+        auxiliary: int = 0,
     ) -> int:
         """A record of a message's life, with the words that most of them share; returns its position."""
         columns = self.columns
@@ -73,7 +75,7 @@ class Transfer(Replay):
             columns.epoch[slot] | columns.count[slot] << 32 if w4 is None else w4,
             columns.last[slot],
             w6,
-            slot,
+            slot | auxiliary << 32,
         )
 
     def _exhausted(self, queue: QueueState, slot: int) -> bool:
@@ -148,6 +150,11 @@ class Transfer(Replay):
         lineage = replace(lineage, source_queue=queue.number, source_shard=self.number, message_id=own_id)
         return replace(lineage, dedup_id=own_id, sent_ms=now) if queue.fifo else lineage
 
+    def owed_lineage(self, slot: int) -> Lineage:
+        """The lineage of an OWED message's record, made again: that record may have been left behind by a Base."""
+        queue = self.queues[self.columns.queue[slot]]
+        return self._lineage(queue, slot, Reason(self.owed_to[slot][3]), self.columns.until[slot])
+
     def _move_within(
         self, queue: QueueState, slot: int, to: int, reason: Reason, lineage: Lineage, w6: int, now: int
     ) -> int:
@@ -162,7 +169,7 @@ class Transfer(Replay):
         keeps = reason != Reason.REDRIVE and not target.fifo
         sent_ms = columns.sent[slot] if keeps else now
         count = columns.count[slot] if reason != Reason.REDRIVE else 0
-        expires_s = -(-(sent_ms + target.policy.retention_ms) // 1000)
+        expires_s = self._expiry_s(target, reason, sent_ms, now)
         priority = columns.priority[slot]
         sequence = self.next_sequence
         new = columns.allocate()
@@ -170,6 +177,12 @@ class Transfer(Replay):
         position = self.frame.add(w0, sequence, now, sent_ms, count, slot, w6, new | expires_s << 32)
         self._on_moved(target, new, slot, sequence, now, sent_ms, count, expires_s, priority, position, reason)
         return Reason.ACCEPTED
+
+    @staticmethod
+    def _expiry_s(target: QueueState, reason: int, sent_ms: int, now: int) -> int:
+        """Retention runs from the first enqueue; a message that came because it had expired gets a new one."""
+        start_ms = now if reason == Reason.EXPIRY_DEAD_LETTER else sent_ms
+        return -(-(start_ms + target.policy.retention_ms) // 1000)
 
     def _acceptance(self, target: QueueState | None, fifo: bool, added_bytes: int) -> Reason:
         if target is None or target.closed:
@@ -194,12 +207,19 @@ class Transfer(Replay):
             if verdict != Reason.ACCEPTED and reason != Reason.REDRIVE:
                 tries = min(self.refusals.get(slot, 0), 16)
                 until = now + min(REFUSED_BACKOFF_MS << tries, REFUSED_BACKOFF_MAX_MS)
-            if verdict != Reason.ACCEPTED and queue.fifo and columns.line[slot] == NIL:
-                until = FOREVER_MS  # it was DEAD, out of its group's line, and is so again
+            if verdict != Reason.ACCEPTED and columns.doomed[slot] == State.DEAD:
+                until = FOREVER_MS
             position = self._row(
-                Type.SETTLED, queue.number, slot, now, until=shard | number << 16, reason=verdict, w4=until
+                Type.SETTLED,
+                queue.number,
+                slot,
+                now,
+                until=shard | number << 16,
+                reason=verdict,
+                w4=until,
+                auxiliary=reason,
             )
-            self._on_settled(queue, slot, now, shard, number, verdict, until, position)
+            self._on_settled(queue, slot, now, shard, number, verdict, reason, until, position)
             if verdict != Reason.ACCEPTED:
                 self._refused(queue, to, reason, Reason(verdict), now)
             if queue.closed and not queue.messages:
@@ -225,14 +245,13 @@ class Transfer(Replay):
     def retry_refused(self, now: int) -> None:
         """Refused transfers whose back-off is over are owed again, if there is still somewhere to send them."""
         columns = self.columns
-        for slot in sorted(self.doomed_due):
-            self.doomed_due.discard(slot)
-            if columns.state[slot] != State.DELAYED or not columns.doomed[slot]:
-                continue
+        for slot in list(islice(self.doomed_due, RETRIES_MAX)):
+            del self.doomed_due[slot]
             queue = self.queues[columns.queue[slot]]
             policy = queue.policy
             if policy.dead_letter_queue:
-                self.owe(slot, policy.dead_letter_shard, policy.dead_letter_queue, Reason.DEAD_LETTER, now)
+                cause = Reason(columns.doomed[slot])
+                self.owe(slot, policy.dead_letter_shard, policy.dead_letter_queue, cause, now)
             else:
                 reason = Reason.UNDELIVERABLE
                 position = self._row(Type.RETURNED, queue.number, slot, now, until=FOREVER_MS, reason=reason)
