@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 from batonq import errors
+from batonq.api.sqs import errors as sqs_errors
 from batonq.cli.main import build_parser
 from batonq.core.lifecycle import RECEIPTS, TRANSITIONS, Rule, Standing, Verdict
 from batonq.core.records import State
@@ -45,18 +46,30 @@ def metrics_part() -> str:
 
 
 def error_classes(root: type[errors.BatonError] = errors.BatonError) -> Iterator[type[errors.BatonError]]:
-    """The errors that errors.py declares, the root first."""
+    """The errors that errors.py declares, the root first; rooms may have finer ones with the same codes."""
     yield root
     for child in root.__subclasses__():
-        yield from error_classes(child)
+        if child.__module__ == errors.__name__:
+            yield from error_classes(child)
 
 
 def errors_part() -> str:
-    rows = [
-        [f"`{error.code}`", f"`{error.__name__}`", str(error.status), "yes" if error.retryable else "no", _doc(error)]
-        for error in error_classes()
-    ]
-    return table(("code", "class", "HTTP status", "retry helps", "meaning"), rows)
+    rows = []
+    for error in error_classes():
+        sqs = sqs_errors.translated(error("")).kind
+        retry = "yes" if error.retryable else "no"
+        rows.append([f"`{error.code}`", f"`{error.__name__}`", retry, f"`{sqs.code}`, {sqs.status}", _doc(error)])
+    return table(("code", "class", "retry helps", "for SQS clients", "meaning"), rows)
+
+
+def sqs_kinds() -> list[sqs_errors.Kind]:
+    """The errors that an SQS client can meet."""
+    return [value for value in vars(sqs_errors).values() if isinstance(value, sqs_errors.Kind)]
+
+
+def sqs_errors_part() -> str:
+    rows = [[f"`{kind.code}`", f"`{kind.type}`", str(kind.status), kind.fault] for kind in sqs_kinds()]
+    return table(("code", "type in JSON", "HTTP status", "fault"), rows)
 
 
 def _doc(thing: object) -> str:
@@ -66,19 +79,17 @@ def _doc(thing: object) -> str:
 # --- the command line -------------------------------------------------------------------------
 
 
-def commands(parser: argparse.ArgumentParser | None = None) -> Iterator[argparse.ArgumentParser]:
-    """Every command and subcommand that does something itself, in the order of the help."""
+def commands(
+    parser: argparse.ArgumentParser | None = None, summary: str = ""
+) -> Iterator[tuple[argparse.ArgumentParser, str]]:
+    """Every command and subcommand that does something itself, in the order of the help, with what the help says."""
     parser = parser or build_parser()
-    children = [
-        child
-        for action in parser._actions
-        if isinstance(action, argparse._SubParsersAction)
-        for child in action.choices.values()
-    ]
-    if not children:
-        yield parser
-    for child in children:
-        yield from commands(child)
+    groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    if not groups:
+        yield parser, summary
+    for group in groups:
+        for entry in group._choices_actions:
+            yield from commands(group.choices[entry.dest], entry.help or "")
 
 
 def options(parser: argparse.ArgumentParser) -> list[argparse.Action]:
@@ -99,9 +110,8 @@ def _help(parser: argparse.ArgumentParser, action: argparse.Action) -> str:
 
 def cli_part() -> str:
     parts = []
-    for parser in commands():
-        summary = " ".join((parser.description or "").split())
-        parts.append(f"### {parser.prog}\n\n" + (f"{summary}\n\n" if summary else ""))
+    for parser, summary in commands():
+        parts.append(f"### {parser.prog}\n\n{summary[:1].upper()}{summary[1:]}.\n\n")
         rows = [[_option_name(action), _help(parser, action)] for action in options(parser)]
         parts.append(table(("argument", "meaning"), rows) + "\n" if rows else "")
     return "".join(parts)
@@ -146,6 +156,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "settings": settings_part,
     "metrics": metrics_part,
     "errors": errors_part,
+    "sqs-errors": sqs_errors_part,
     "cli": cli_part,
     "transitions": transitions_part,
     "receipts": receipts_part,
