@@ -18,6 +18,7 @@ _CONNECTIONS = 16
 _SMALL = 10_000
 _SMALL_GROUPS = 500
 _CYCLE = 5_000  # messages consumed and then sent again, so that a backlog keeps its depth
+_WARM = 30_000
 _SETTLE_S = 2.0
 
 _dedup_numbers = itertools.count()
@@ -46,11 +47,11 @@ def grouped(work: Work, messages: int, groups: int) -> Iterator[Prepared]:
 
 
 def fill(context: Context, messages: int, groups: int = 0) -> Filled:
-    """A fresh Baton with a backlog; its base is its memory after some work on an empty queue."""
+    """A fresh Baton with a backlog; its base is its memory after enough work to fill its caches, the queue empty."""
     server = context.servers.baton()
     warm = server.work(fifo=groups > 0)
-    send_all(warm, grouped(warm, 1_000, 100) if groups else supply(warm, bodies.texts(50), 1_000), _CONNECTIONS)
-    consume_all(warm, 1_000, _CONNECTIONS)
+    send_all(warm, grouped(warm, _WARM, 100) if groups else supply(warm, bodies.texts(50), _WARM), _CONNECTIONS)
+    consume_all(warm, _WARM, _CONNECTIONS)
     base = server.rss_bytes()
     work = server.work(fifo=groups > 0)
     batches = grouped(work, messages, groups) if groups else supply(work, bodies.texts(200), messages)

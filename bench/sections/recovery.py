@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import time
@@ -42,6 +43,15 @@ def files_to_read(data: Path) -> list[Path]:
     return needed
 
 
+def forget(paths: list[Path]) -> None:
+    """Have these files read from the disk again, as after a machine's restart."""
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
+        os.fdatasync(descriptor)
+        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
+        os.close(descriptor)
+
+
 def read_and_checksum(paths: list[Path]) -> float:
     """Seconds to read these files from front to back with a CRC32C over all of it."""
     started = time.perf_counter()
@@ -53,11 +63,16 @@ def read_and_checksum(paths: list[Path]) -> float:
     return time.perf_counter() - started
 
 
-def _restart(server: Server, url: str, messages: int) -> Sample:
-    """Start a stopped server; the files are in the page cache for both, so that this compares work, not disks."""
+def _restart(server: Server, url: str, messages: int, start_s: float) -> Sample:
+    """Start a stopped server. Its files are read from the disk, and so are they for the comparison before it.
+
+    Recovery is what it takes beyond the start of a server that has nothing to recover.
+    """
     paths = files_to_read(server.directory / "data")
     times = CpuTimes.now()
-    read_s = min(read_and_checksum(paths), read_and_checksum(paths))
+    forget(paths)
+    read_s = read_and_checksum(paths)
+    forget(paths)
     ready_s = server.start()
     steal = CpuTimes.now().steal_percent_since(times)
     path = "/".join(url.split("/")[3:])
@@ -65,8 +80,14 @@ def _restart(server: Server, url: str, messages: int) -> Sample:
     answer = sqs.call(server.port, "GetQueueAttributes", QueueUrl=url, AttributeNames=["ApproximateNumberOfMessages"])
     if str(messages) not in str(answer):
         raise BenchError(f"{messages} messages were waiting, now: {answer}")
-    size = sum(path.stat().st_size for path in paths) / 1e6
-    return {"ready s": ready_s, "read and checksum s": read_s, "to read MB": size, "steal %": steal}
+    return {
+        "ready s": ready_s,
+        "recovery s": max(ready_s - start_s, 0.0),
+        "read and checksum s": read_s,
+        "recovery ÷ read": max(ready_s - start_s, 0.0) / read_s,
+        "to read MB": sum(path.stat().st_size for path in paths) / 1e6,
+        "steal %": steal,
+    }
 
 
 def recovery(context: Context) -> None:
@@ -74,7 +95,7 @@ def recovery(context: Context) -> None:
     messages = context.size(1_000_000, 100_000)
     empty = context.servers.baton()
     empty.stop()
-    start_s = min(empty.start(), empty.start_again())
+    start_s = min(empty.start(), empty.start_again(), empty.start_again())
     empty.discard()
     server = context.servers.baton()
     work = server.work()
@@ -85,16 +106,14 @@ def recovery(context: Context) -> None:
     for _ in range(1 if context.quick else 3):
         for snapshot in (server.directory / "data").glob("*/snapshots/*"):
             snapshot.unlink()
-        samples["no snapshot"].append(_restart(server, work.url, sent))
+        samples["no snapshot"].append(_restart(server, work.url, sent, start_s))
         server.stop()  # an orderly stop leaves a snapshot behind
-        samples["snapshot"].append(_restart(server, work.url, sent))
+        samples["snapshot"].append(_restart(server, work.url, sent, start_s))
         server.stop(signal.SIGKILL)
     server.discard()
     report = context.report
-    table = report.table("recovery", f"{sent:,} live messages of 1 KiB", samples, "ready s")
+    table = report.table("recovery", f"{sent:,} live messages of 1 KiB", samples, "recovery s")
     report.note(f"an empty server is ready after {start_s:.2f} s")
-    for kind, rounds in samples.items():
-        for sample in rounds:
-            sample["ratio"] = sample["ready s"] / sample["read and checksum s"]
-        text = f"time to ready, {kind}, ÷ reading and checksumming {table.median(kind, 'to read MB'):.0f} MB"
-        report.bar("recovery", text, table.median(kind, "ratio"), 3, at_least=False)
+    for kind in samples:
+        text = f"recovery, {kind}, ÷ reading and checksumming {table.median(kind, 'to read MB'):.0f} MB"
+        report.bar("recovery", text, table.median(kind, "recovery ÷ read"), 3, at_least=False)
