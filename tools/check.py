@@ -34,7 +34,7 @@ def static_checks() -> list[Check]:
         Check("ruff", [str(BIN / "ruff"), "check", "--quiet", *CODE], {}),
         Check("format", [str(BIN / "ruff"), "format", "--quiet", "--check", *CODE], {}),
         Check("mypy", [str(BIN / "mypy"), *CODE], {}),
-        Check("import contracts", [str(BIN / "lint-imports")], {}),
+        Check("import contracts", [str(BIN / "lint-imports"), "--no-logo"], {}),
     ]
 
 
