@@ -66,8 +66,6 @@ async def cancel_message_move_task(
         job = await service.broker.cancel_move(source, task_id)
     except JobNotFound:
         raise SqsError(RESOURCE_NOT_FOUND, "Task does not exist.") from None
-    except JobConflict:
-        raise invalid_value("Only active tasks can be cancelled.") from None
     return CancelMessageMoveTaskOutput(job.moved)
 
 
