@@ -12,7 +12,7 @@ SMALL = FileLogSettings(
     segment_bytes=4096,
     free_floor_bytes=0,
     fresh_cache_bytes=2048,
-    read_cache_bytes=2048,
+    read_cache_bytes=4096,
     open_files_max=2,
     background=False,
 )

@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
+from batonq.core.records import ROW_BYTES
 from batonq.errors import DiskFull, Fenced, LogCorrupt, LogError, LogGap
 from batonq.log import committed, layout, opening
 from batonq.log.cache import FreshCache, ReadCache
@@ -29,6 +30,7 @@ from batonq.log.spare import Spare
 from batonq.log.worker import CallSoon, Worker
 
 MIB = 1 << 20
+CHECKED_MAX = 10_000
 RESERVE_FRAME_BYTES = 4 * MIB  # a frame of nothing but deletes is at most this long
 
 
@@ -80,6 +82,7 @@ class FileLog:
         self._fresh = FreshCache(settings.fresh_cache_bytes)
         self._fresh_get = self._fresh.get
         self._read = ReadCache(settings.read_cache_bytes)
+        self._checked: set[int] = set()  # large frames that were read whole since the log was opened
         self._readers: OrderedDict[str, int] = OrderedDict()
         self._worker = Worker(call_soon) if call_soon is not None else None
         self._new_name = True  # the newest segment's name may not be on the disk yet
@@ -234,36 +237,65 @@ class FileLog:
 
     def read_variable(self, position: int, offset: int, length: int) -> bytes:
         number = position >> 16
+        if number < self._firsts[0]:
+            raise self._gap(number)
         variable = self._fresh_get(number)
         if variable is None:
             variable = self._read.get(number)
             if variable is None:
-                variable = self.frame(number).variable
-                self._read.put(number, variable)
-        if number < self._firsts[0]:
-            raise self._gap(number)
+                return self._read_old(number, offset, length)
         if offset + length > len(variable):
-            raise LogCorrupt(
-                f"shard {self.shard}: a record points to bytes {offset} to {offset + length} of frame {number}, "
-                f"which has {len(variable)}"
-            )
+            raise self._beyond(number, offset, length, len(variable))
+        return variable[offset : offset + length]
+
+    def _read_old(self, number: int, offset: int, length: int) -> bytes:
+        """Read from the disk. The whole frame is checked, and kept in memory unless it is large.
+
+        A large one is checked once; after that only what is asked for is read.
+        """
+        segment, frame_offset, frame_length = self._locate(number)
+        large = frame_length > self._settings.read_cache_bytes // 4
+        if large and number in self._checked:
+            rows_bytes = segment.row_counts[number - segment.first] * ROW_BYTES
+            if offset + length > frame_length - HEADER_BYTES - rows_bytes:
+                raise self._beyond(number, offset, length, frame_length - HEADER_BYTES - rows_bytes)
+            data = self._pread(segment.path, length, frame_offset + HEADER_BYTES + rows_bytes + offset)
+            if len(data) < length:
+                raise Damage(segment.path, frame_offset, number, "the file became shorter", readable=True)
+            return data
+        variable = self.frame(number).variable
+        if not large:
+            self._read.put(number, variable)
+        else:
+            if len(self._checked) >= CHECKED_MAX:
+                self._checked.clear()
+            self._checked.add(number)
+        if offset + length > len(variable):
+            raise self._beyond(number, offset, length, len(variable))
         return variable[offset : offset + length]
 
     def frame(self, number: int) -> Frame:
-        if not self.first <= number < self.next:
-            raise self._gap(number)
-        segment = self._segments[bisect_right(self._firsts, number) - 1]
-        offset, length = segment.locate(number)
+        segment, offset, length = self._locate(number)
         try:
-            frame = parse(self._disk.pread(self._reader(segment.path), length, offset))
+            frame = parse(self._pread(segment.path, length, offset))
         except LogCorrupt as error:
             raise Damage(segment.path, offset, number, error.message, readable=False) from None
-        except OSError as error:
-            raise _as_log_error(error, f"cannot read frame {number} from {segment.path}") from error
         if frame.number != number or frame.shard != self.shard or frame.cluster != self.cluster:
             what = f"frame {frame.number} of shard {frame.shard} is in the place of frame {number}"
             raise Damage(segment.path, offset, number, what, readable=True)
         return frame
+
+    def _locate(self, number: int) -> tuple[Segment, int, int]:
+        if not self.first <= number < self.next:
+            raise self._gap(number)
+        segment = self._segments[bisect_right(self._firsts, number) - 1]
+        return segment, *segment.locate(number)
+
+    def _pread(self, path: str, length: int, offset: int) -> bytes:
+        try:
+            return self._disk.pread(self._reader(path), length, offset)
+        except OSError as error:
+            raise _as_log_error(error, f"cannot read {path}") from error
 
     def frames(self, start: int, stop: int | None = None) -> Iterator[Frame]:
         stop = self.next if stop is None else min(stop, self.next)
@@ -300,6 +332,12 @@ class FileLog:
     def _gap(self, number: int) -> LogGap:
         return LogGap(
             f"shard {self.shard}: frame {number} is not in the log, which has {self.first} to {self.next - 1}"
+        )
+
+    def _beyond(self, number: int, offset: int, length: int, available: int) -> LogCorrupt:
+        return LogCorrupt(
+            f"shard {self.shard}: a record points to bytes {offset} to {offset + length} of frame {number}, "
+            f"which has {available}"
         )
 
     def _reader(self, path: str) -> int:

@@ -55,7 +55,12 @@ class Spare:
             return
         if self.blocked is not None and self._now_ms() < self._retry_at_ms:
             return
-        if not self._has_room():
+        try:
+            room = self._has_room()
+        except OSError as error:
+            self._block(error.strerror or str(error))
+            return
+        if not room:
             self._block("less than a segment and the free-space floor is left on the disk")
             return
         if not wanted and self.blocked is None:
