@@ -8,6 +8,7 @@ passes over.
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 
 from batonq.core.records import State
 
@@ -101,24 +102,42 @@ class Columns:
             free.pop()
         return self.used
 
-    def take_run(self, count: int) -> list[int]:
-        """Choose slots for several new messages and take them off the free list, as one by one would.
+    def take_run(self, count: int) -> Sequence[int]:
+        """Choose slots for several new messages and take them off the free list; a range when they are neighbours.
 
-        They are VISIBLE at once: after a Base the list may name a slot twice, and the second time it is passed over.
+        Messages that were leased together are mostly deleted together, so the newest free slots mostly are.
         """
         free = self.free
+        if not free:
+            return range(self.used, self.used + count)
         state = self.state
+        if len(free) >= count:
+            newest = free[-count:]
+            first = newest[0]
+            run = range(first, first + count)
+            if newest[-1] == run[-1] and newest == array("I", run) and not any(state[first : first + count]):
+                del free[-count:]
+                return run
         slots: list[int] = []
         while free and len(slots) < count:
             slot = free.pop()
             if not state[slot]:
-                state[slot] = _VISIBLE
+                state[slot] = _VISIBLE  # after a Base the list may name a slot twice: the second time it is passed over
                 slots.append(slot)
-        if len(slots) < count:
-            slots.extend(range(self.used, self.used + count - len(slots)))
+        slots.extend(range(self.used, self.used + count - len(slots)))
         return slots
 
-    def give_back_run(self, slots: list[int]) -> None:
+    def take_named(self, slots: Sequence[int]) -> None:
+        """Take the slots that a run of records names off the free list, where they are its newest."""
+        free = self.free
+        if free[-len(slots) :] == array("I", slots):
+            del free[-len(slots) :]
+            return
+        for slot in slots:
+            if free and free[-1] == slot:
+                free.pop()
+
+    def give_back_run(self, slots: Sequence[int]) -> None:
         """Undo `take_run`."""
         for slot in reversed(slots):
             if slot < self.used:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -63,6 +64,18 @@ class Lease(NamedTuple):
     offset: int
     length: int
     overlays: tuple[int, ...]  # positions of records whose lineage lies over the payload, oldest first
+
+
+class FirstLeases(NamedTuple):
+    """A run of first leases (epoch and count are 1), as columns. Position and extent say where each payload is."""
+
+    slots: Sequence[int]
+    sequences: Sequence[int]
+    positions: Sequence[int]
+    extents: Sequence[int]
+    sents_ms: Sequence[int]
+    leased_ms: int
+    deadline_ms: int
 
 
 class MessageView(NamedTuple):

@@ -1,8 +1,9 @@
 """The deduplication window: an open-addressed table in arrays, at most 32 bytes an entry.
 
-An entry is a 64-bit hash of its key, the first message's sequence, when it expires and a fingerprint of the content.
-Entries stand in a ring in the order in which they were made; the front is swept as new ones come, by the records'
-own times, so that replay sweeps alike. Entries that live as long as their message are moved to the back when met.
+An entry is a 64-bit hash of its key, the first message's sequence (48 bits, as in its id) with a fingerprint of the
+content (16 bits), and when it expires: 20 bytes, and at most 11 for its place in the index. Entries stand in a ring in
+the order in which they were made; the front is swept as new ones come, by the records' own times, so that replay sweeps
+alike. Entries that stay long, some as long as their message, are moved to the back when met.
 """
 
 from __future__ import annotations
@@ -14,7 +15,11 @@ from batonq.core.hashindex import EMPTY, HashIndex
 
 FOREVER_S = 0xFFFFFFFF
 _NUMBER_MAX = 0xFFFF0000
+_SEQUENCE_BITS = 48
+_SEQUENCE_MASK = (1 << _SEQUENCE_BITS) - 1
 _TRIM = 64
+_SWEPT_SHARE = 32  # swept entries are given back when they are more than one in so many
+_PATIENCE_S = 600  # an entry that stays longer must not keep the shorter ones behind it
 _SWEEP = 3  # entries looked at for each one that is made: more than one, so that the ring shrinks
 
 
@@ -29,9 +34,8 @@ class DedupTable:
 
     def __init__(self) -> None:
         self._key: array[int] = array("Q")  # 0: a hole, its entry was moved or removed
-        self._sequence: array[int] = array("Q")
+        self._message: array[int] = array("Q")  # sequence | fingerprint << 48
         self._expires: array[int] = array("I")
-        self._fingerprint: array[int] = array("I")
         self._base = 0
         self._front = 0  # entries before this offset have been swept
         self._index = HashIndex()
@@ -46,10 +50,11 @@ class DedupTable:
         at = number - self._base
         if self._expires[at] <= now_s:
             return None
-        return Known(self._sequence[at], self._expires[at], self._fingerprint[at])
+        message = self._message[at]
+        return Known(message & _SEQUENCE_MASK, self._expires[at], message >> _SEQUENCE_BITS)
 
     def put(self, key: int, sequence: int, expires_s: int, fingerprint: int, now_s: int) -> None:
-        """Make an entry; one of the same key that is over is replaced."""
+        """Make an entry; one of the same key that is over is replaced. A fingerprint has 16 bits."""
         self._sweep(now_s)
         old = self._index.find(key, self._key, self._base)
         if old != EMPTY:
@@ -58,9 +63,8 @@ class DedupTable:
             self._renumber()
         number = self._base + len(self._key)
         self._key.append(key)
-        self._sequence.append(sequence)
+        self._message.append(sequence | fingerprint << _SEQUENCE_BITS)
         self._expires.append(expires_s)
-        self._fingerprint.append(fingerprint)
         self._index.add(key, number, self._key, self._base)
 
     def end_life(self, key: int, sequence: int, expires_s: int) -> None:
@@ -68,29 +72,31 @@ class DedupTable:
         number = self._index.find(key, self._key, self._base)
         if number != EMPTY:
             at = number - self._base
-            if self._sequence[at] == sequence and self._expires[at] == FOREVER_S:
+            if self._message[at] & _SEQUENCE_MASK == sequence and self._expires[at] == FOREVER_S:
                 self._expires[at] = expires_s
 
     def entries(self) -> list[tuple[int, int, int, int]]:
         """(key, sequence, expires, fingerprint) of every entry, in the ring's order."""
-        columns = (self._key, self._sequence, self._expires, self._fingerprint)
-        return [entry for entry in zip(*(column[self._front :] for column in columns), strict=True) if entry[0]]
+        columns = (self._key, self._message, self._expires)
+        return [
+            (key, message & _SEQUENCE_MASK, expires, message >> _SEQUENCE_BITS)
+            for key, message, expires in zip(*(column[self._front :] for column in columns), strict=True)
+            if key
+        ]
 
     def save(self) -> dict[str, bytes]:
         start = self._front
         return {
             "key": self._key[start:].tobytes(),
-            "sequence": self._sequence[start:].tobytes(),
+            "message": self._message[start:].tobytes(),
             "expires": self._expires[start:].tobytes(),
-            "fingerprint": self._fingerprint[start:].tobytes(),
         }
 
     def load(self, sections: dict[str, bytes]) -> None:
         self._clear()
         self._key.frombytes(sections["key"])
-        self._sequence.frombytes(sections["sequence"])
+        self._message.frombytes(sections["message"])
         self._expires.frombytes(sections["expires"])
-        self._fingerprint.frombytes(sections["fingerprint"])
         self._renumber()
 
     def validate(self) -> None:
@@ -101,7 +107,7 @@ class DedupTable:
             assert number != EMPTY, "a deduplication entry cannot be found by its key"
 
     def _clear(self) -> None:
-        for column in (self._key, self._sequence, self._expires, self._fingerprint):
+        for column in (self._key, self._message, self._expires):
             del column[:]
         self._front = 0
 
@@ -122,13 +128,13 @@ class DedupTable:
                 expires = self._expires[at]
                 if expires <= now_s:
                     self._remove(at)
-                elif expires == FOREVER_S:
+                elif expires - now_s > _PATIENCE_S:
                     self._move_to_back(at)
                 else:
                     break
             self._front += 1
-        if self._front >= _TRIM and self._front * 2 > len(self._key):
-            for column in (self._key, self._sequence, self._expires, self._fingerprint):
+        if self._front >= _TRIM and self._front * _SWEPT_SHARE > len(self._key):
+            for column in (self._key, self._message, self._expires):
                 del column[: self._front]
             self._base += self._front
             self._front = 0
@@ -137,7 +143,6 @@ class DedupTable:
         key = self._key[at]
         self._index.move(key, self._base + at, self._base + len(self._key))
         self._key.append(key)
-        self._sequence.append(self._sequence[at])
-        self._expires.append(FOREVER_S)
-        self._fingerprint.append(self._fingerprint[at])
+        self._message.append(self._message[at])
+        self._expires.append(self._expires[at])
         self._key[at] = 0

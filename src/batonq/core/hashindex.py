@@ -1,4 +1,4 @@
-"""An open-addressed index from 64-bit keys to entry numbers: four bytes a place, at most half of them taken.
+"""An open-addressed index from 64-bit keys to entry numbers: four bytes a place, at most three of four taken.
 
 The keys themselves stand in a column of the caller's; entry number n's key is `keys[n - base]`. Removal closes the gap
 behind it, so that probing never meets tombstones.
@@ -32,7 +32,7 @@ class HashIndex:
 
     def add(self, key: int, number: int, keys: array[int], base: int = 0) -> None:
         """Add an entry whose key is not there yet. `keys` is needed when the index must grow."""
-        if (self.live + 1) * 2 > self._mask + 1:
+        if (self.live + 1) * 4 > (self._mask + 1) * 3:
             self._grow(keys, base)
         places, mask = self._places, self._mask
         at = key & mask
@@ -59,7 +59,7 @@ class HashIndex:
     def rebuild(self, entries: list[tuple[int, int]]) -> None:
         """Start again with these (key, number) pairs."""
         size = _SIZE_MIN
-        while len(entries) * 2 > size:
+        while len(entries) * 4 > size * 3:
             size *= 2
         self._places = array("I", [EMPTY]) * size
         self._mask = mask = size - 1

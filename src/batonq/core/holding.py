@@ -9,13 +9,14 @@ from batonq.core.lifecycle import RECEIPTS, Rule, Standing, Verdict
 from batonq.core.queuestate import QueueState
 from batonq.core.receiving import Receiving
 from batonq.core.records import Flag, Reason, State, Type
+from batonq.core.runs import as_run
 from batonq.errors import BatonError, InvalidInput
 
 VISIBILITY_MAX_MS = 43_200_000
 REASON_CHARACTERS_MAX = 500
 CLASS_CHARACTERS_MAX = 100
 _IN_FLIGHT, _OWED = int(State.IN_FLIGHT), int(State.OWED)
-_DELETED = int(Type.DELETED)
+_ACKNOWLEDGED = int(Type.DELETED) | int(Reason.ACK) << 24
 
 
 class Holding(Receiving):
@@ -42,9 +43,11 @@ class Holding(Receiving):
     def delete(self, number: int, claims: Sequence[Claim], now: int, strict: bool = False) -> list[BatonError | None]:
         now = self.begin(now)
         queue = self.queue_state(number)
-        if not queue.fifo and self._held(number, claims, now):
-            self._acknowledge_run(queue, claims, now)
-            return [None] * len(claims)
+        if not queue.fifo:
+            slots = as_run([claim[0] for claim in claims])
+            if self._held(number, slots, claims, now):
+                self._acknowledge_run(queue, slots, claims, now)
+                return [None] * len(claims)
         results: list[BatonError | None] = []
         for claim in claims:
             verdict = self._verdict("delete", queue, claim, now, strict)
@@ -58,35 +61,41 @@ class Holding(Receiving):
             results.append(verdict.error() if verdict.error else None)
         return results
 
-    def _held(self, number: int, claims: Sequence[Claim], now: int) -> bool:
-        """Are these the current leases of different, plain messages? Then every rule says: delete them."""
+    def _held(self, number: int, slots: Sequence[int], claims: Sequence[Claim], now: int) -> bool:
+        """Are these the current leases of different messages without notes? Then every rule says: delete them."""
         columns = self.columns
-        used, sequences, queues = columns.used, columns.sequence, columns.queue
-        states, epochs, untils = columns.state, columns.epoch, columns.until
-        slots = set()
+        if max(slots) >= columns.used or len(set(slots)) != len(slots):
+            return False
+        if isinstance(slots, range):
+            first, end = slots.start, slots.stop
+            count = len(slots)
+            return (
+                columns.state[first:end].count(_IN_FLIGHT) == count
+                and columns.queue[first:end].count(number) == count
+                and min(columns.until[first:end]) > now
+                and [*zip(slots, columns.sequence[first:end], columns.epoch[first:end], strict=True)] == claims
+                and self.plain(slots)
+            )
+        sequences, queues, states = columns.sequence, columns.queue, columns.state
+        epochs, untils = columns.epoch, columns.until
         for slot, sequence, epoch in claims:
             if (
-                slot >= used
-                or sequences[slot] != sequence
+                sequences[slot] != sequence
                 or states[slot] != _IN_FLIGHT
                 or epochs[slot] != epoch
                 or queues[slot] != number
                 or untils[slot] <= now
-                or not self.plain(slot)
             ):
                 return False
-            slots.add(slot)
-        return len(slots) == len(claims)
+        return self.plain(slots)
 
-    def _acknowledge_run(self, queue: QueueState, claims: Sequence[Claim], now: int) -> None:
+    def _acknowledge_run(self, queue: QueueState, slots: Sequence[int], claims: Sequence[Claim], now: int) -> None:
         columns = self.columns
         priorities, counts, lasts = columns.priority, columns.count, columns.last
-        w0 = _DELETED | Reason.ACK << 24 | queue.number << 32
+        w0 = _ACKNOWLEDGED | queue.number << 32
         rows: list[int] = []
-        slots: list[int] = []
         for slot, sequence, epoch in claims:
             rows += (w0 | priorities[slot] << 16, sequence, now, 0, epoch | counts[slot] << 32, lasts[slot], 0, slot)
-            slots.append(slot)
         self.frame.extend(rows)
         self._on_acknowledged(queue, slots)
 

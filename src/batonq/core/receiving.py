@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from array import array
+
 from batonq.core.columns import NIL
-from batonq.core.commands import Lease
+from batonq.core.commands import FirstLeases, Lease
 from batonq.core.queuestate import QueueState
 from batonq.core.records import Flag, State, Type
-from batonq.core.runs import FIRST_LEASE
+from batonq.core.runs import FIRST_LEASE, as_run
 from batonq.core.sending import Sending
 from batonq.core.state import encode_notes
 from batonq.errors import OverLimit
@@ -83,44 +85,73 @@ class Receiving(Sending):
             leases.append(self._lease(queue, slot, now, deadline, holder, w6, 0))
         return leases
 
-    def _lease_run(self, queue: QueueState, slots: list[int], now: int, deadline: int, holder: str) -> list[Lease]:
+    def receive_front(
+        self, number: int, max_messages: int, visibility_ms: int | None, now: int, holder: str
+    ) -> FirstLeases | None:
+        """Lease the front of a queue in which there is no choice to make, as one run.
+
+        None: there is a choice, or nothing to lease; nothing was done, and `receive` must be called.
+        """
+        now = self.begin(now)
+        queue = self.queue_state(number)
+        policy = queue.policy
+        wanted = min(max_messages, policy.in_flight_max - queue.in_flight)
+        if queue.fifo or wanted <= 0 or self.overlays:
+            return None
+        front = queue.ready.front(wanted)
+        if not front:
+            return None
+        visibility = policy.visibility_ms if visibility_ms is None else visibility_ms
+        return self._lease_front(queue, front, now, now + visibility, holder)
+
+    def _lease_front(self, queue: QueueState, front: list[int], now: int, deadline: int, holder: str) -> FirstLeases:
         """First leases: nothing at the front of a fresh line can have used up its receives."""
         columns = self.columns
-        sequences, sents, positions, lasts = columns.sequence, columns.sent, columns.position, columns.last
-        extents = columns.extent
-        priority = columns.priority[slots[0]]
         frame = self.frame
+        slots = as_run(front)
         w6 = frame.put(encode_notes(holder, ""))
-        position = frame.number << 16 | frame.row_count
-        w0 = _LEASED | priority << 16 | queue.number << 32
+        position = frame.number << 16 | len(frame.rows) >> 3
+        w0 = _LEASED | columns.priority[slots[0]] << 16 | queue.number << 32
+        if isinstance(slots, range):
+            first, end = slots.start, slots.stop
+            sequences, lasts = columns.sequence[first:end], columns.last[first:end]
+            positions, extents = columns.position[first:end], columns.extent[first:end]
+            sents = columns.sent[first:end]
+        else:
+            sequences = array("Q", [columns.sequence[slot] for slot in slots])
+            lasts = array("Q", [columns.last[slot] for slot in slots])
+            positions = array("Q", [columns.position[slot] for slot in slots])
+            extents = array("Q", [columns.extent[slot] for slot in slots])
+            sents = array("Q", [columns.sent[slot] for slot in slots])
         rows: list[int] = []
-        leases: list[Lease] = []
-        overlays = self.overlays
-        for slot in slots:
-            sequence = sequences[slot]
-            sent = sents[slot]
-            extent = extents[slot]
-            rows += (w0, sequence, now, deadline, FIRST_LEASE, lasts[slot], w6, slot)
-            over = overlays.get(slot, ()) if overlays else ()
-            leases.append(
-                Lease(
-                    slot,
-                    sequence,
-                    1,
-                    1,
-                    deadline,
-                    sent,
-                    now if now > sent else sent,
-                    priority,
-                    positions[slot],
-                    extent & 0xFFFFFFFF,
-                    extent >> 32,
-                    over,
-                )
-            )
+        for slot, sequence, last in zip(slots, sequences, lasts, strict=True):
+            rows += (w0, sequence, now, deadline, FIRST_LEASE, last, w6, slot)
         frame.extend(rows)
         self._on_first_leases(queue, slots, now, deadline, position, holder)
-        return leases
+        return FirstLeases(slots, sequences, positions, extents, sents, now, deadline)
+
+    def _lease_run(self, queue: QueueState, front: list[int], now: int, deadline: int, holder: str) -> list[Lease]:
+        priority = self.columns.priority[front[0]]
+        overlays = self.overlays
+        return [
+            Lease(
+                slot,
+                sequence,
+                1,
+                1,
+                deadline,
+                sent,
+                now if now > sent else sent,
+                priority,
+                position,
+                extent & 0xFFFFFFFF,
+                extent >> 32,
+                overlays.get(slot, ()) if overlays else (),
+            )
+            for slot, sequence, position, extent, sent in zip(
+                *self._lease_front(queue, front, now, deadline, holder)[:5], strict=True
+            )
+        ]
 
     def _choose_fifo(self, queue: QueueState, wanted: int, now: int) -> list[int]:
         """From the front of one group, then of the next; a message that is not VISIBLE ends its group's turn."""

@@ -9,7 +9,7 @@ from batonq.core.payload import content_mark
 from batonq.core.policy import QueuePolicy
 from batonq.core.queuestate import QueueState
 from batonq.core.records import Flag, Reason, State, Type
-from batonq.core.runs import FIRST_LEASE, Runs
+from batonq.core.runs import FIRST_LEASE, Runs, as_run
 from batonq.core.state import ARRIVED_PREFIX, CARRIED_PREFIX, decode_notes
 from batonq.errors import LogCorrupt
 
@@ -55,7 +55,7 @@ class Replay(Runs):
     def _move_time(self, time: int) -> None:
         if time > self.last_time_ms:
             self.last_time_ms = time
-        if not self.before_base:
+        if time >= self.delays.due and not self.before_base:
             self.advance_delays(time)
 
     def _apply_run(self, position: int, rows: array[int], variable: bytes) -> bool:
@@ -78,16 +78,18 @@ class Replay(Runs):
             if any(self.columns.sequence[slot] != sequence for slot, sequence in zip(slots, rows[1::8], strict=True)):
                 return False  # one by one, that says what is wrong
             holder, _ = decode_notes(_part(variable, w6))
-            self._on_first_leases(queue, slots, time, deadline, position, holder)
+            self._on_first_leases(queue, as_run(slots), time, deadline, position, holder)
             return True
         if w0 >> 24 & 0xFF != Reason.ACK:
             return False
         columns = self.columns
         for slot, sequence in zip(slots, rows[1::8], strict=True):
             held = slot < columns.used and columns.sequence[slot] == sequence and columns.state[slot] == State.IN_FLIGHT
-            if not held or not self.plain(slot):
+            if not held:
                 return False
-        self._on_acknowledged(queue, slots)
+        if not self.plain(slots):
+            return False
+        self._on_acknowledged(queue, as_run(slots))
         return True
 
     def _apply_sends(self, queue: QueueState, position: int, rows: array[int]) -> bool:
@@ -97,18 +99,15 @@ class Replay(Runs):
         sequences = rows[1::8]
         count = len(sequences)
         plain = not w0 >> 24 & 0xFF and rows[3::8].count(time) == count and not any(rows[4::8])
-        if not plain or sequences[-1] != sequences[0] + count - 1 or rows[-1] >> 32 != aux:
+        if not plain or sequences[-1] != sequences[0] + count - 1:
             return False
-        first = rows[7] & _LOW32
         words = rows[7::8]
-        slots: range | list[int] = range(first, first + count)
-        if first != columns.used or words != array("Q", range(rows[7], rows[7] + count)):
-            slots = [word & _LOW32 for word in words]
-            taken = any(slot < columns.used and columns.state[slot] for slot in slots)
-            if taken or any(word >> 32 != aux for word in words):
-                return False
-            for slot in slots:
-                columns.take(slot)
+        if any(word >> 32 != aux for word in words):
+            return False
+        slots = as_run([word & _LOW32 for word in words])
+        if any(slot < columns.used and columns.state[slot] for slot in slots):
+            return False
+        columns.take_named(slots)
         self._on_sends(queue, slots, sequences[0], time, aux, w0 >> 16 & 0xFF, position, rows[6::8])
         return True
 

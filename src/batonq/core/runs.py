@@ -2,7 +2,8 @@
 
 A run is several records of one kind, of one request, to one standard queue: fresh sends without a group or a dedup key,
 first leases of the messages at the front of a lane, acknowledgements of current leases. The effect is that of the
-records one by one (`state.py`); only the bookkeeping is shared. `tests/core` compares the two ways.
+records one by one (`state.py`); only the bookkeeping is shared, and neighbouring slots are written a column at a time.
+`tests/core` compares the two ways.
 """
 
 from __future__ import annotations
@@ -16,9 +17,20 @@ from batonq.core.state import ShardState
 
 FIRST_LEASE = 1 | 1 << 32  # w4: epoch and count
 _FREE, _VISIBLE, _IN_FLIGHT = 0, 2, 3
+_CHUNK = 1024  # constants below are cut to length; longer runs make their own
+_ZEROS_I = array("I", [0]) * _CHUNK
+_ZEROS_H = array("H", [0]) * _CHUNK
+_ZEROS_B = array("B", [0]) * _CHUNK
+_ONES_I = array("I", [1]) * _CHUNK
+_ONES_H = array("H", [1]) * _CHUNK
+_NILS = array("I", [NIL]) * _CHUNK
+_VISIBLES = array("B", [_VISIBLE]) * _CHUNK
+_LEASED = array("B", [_IN_FLIGHT]) * _CHUNK
 
 
 class Runs(ShardState):
+    # --- sends -------------------------------------------------------------------------------------
+
     def _on_sends(
         self,
         queue: QueueState,
@@ -30,26 +42,10 @@ class Runs(ShardState):
         position: int,
         extents: Sequence[int],
     ) -> None:
-        """Messages with consecutive sequences and positions, VISIBLE at once. The slots are free."""
-        columns = self.columns
+        """Messages with consecutive sequences and positions, VISIBLE at once. The slots are taken off the free list."""
         count = len(slots)
-        first = slots[0]
-        if first == columns.used and slots[-1] == first + count - 1:
-            end = first + count
-            columns.reserve(end)
-            columns.used = end
-            columns.sequence[first:end] = array("Q", range(sequence, sequence + count))
-            columns.position[first:end] = columns.last[first:end] = array("Q", range(position, position + count))
-            columns.extent[first:end] = array("Q", extents)
-            columns.until[first:end] = columns.sent[first:end] = array("Q", (time,)) * count
-            columns.expires[first:end] = array("I", (expires_s,)) * count
-            columns.queue[first:end] = array("I", (queue.number,)) * count
-            columns.priority[first:end] = array("B", (priority,)) * count
-            columns.state[first:end] = array("B", (_VISIBLE,)) * count
-            self._link_fresh(queue, first, end)
-            columns.expiry_timer[first:end] = columns.expires[first:end]
-            self.expiries.push_run(expires_s, range(first, end))
-            queue.ready.add_run(first, end, priority)
+        if isinstance(slots, range) and count <= _CHUNK:
+            self._fill_range(queue, slots, sequence, time, expires_s, priority, position, extents)
         else:
             self._fill_slots(queue, slots, sequence, time, expires_s, priority, position, extents)
         queue.visible += count
@@ -58,6 +54,59 @@ class Runs(ShardState):
         self.woken.add(queue.number)
         if self.next_sequence < sequence + count:
             self.next_sequence = sequence + count
+
+    def _fill_range(
+        self,
+        queue: QueueState,
+        slots: range,
+        sequence: int,
+        time: int,
+        expires_s: int,
+        priority: int,
+        position: int,
+        extents: Sequence[int],
+    ) -> None:
+        columns = self.columns
+        count = len(slots)
+        first, end = slots.start, slots.stop
+        if end > columns.used:
+            columns.reserve(end)
+            columns.used = end
+        else:
+            columns.epoch[first:end] = columns.first_received[first:end] = _ZEROS_I[:count]
+            columns.count[first:end] = _ZEROS_H[:count]
+            columns.doomed[first:end] = _ZEROS_B[:count]
+        columns.sequence[first:end] = array("Q", range(sequence, sequence + count))
+        columns.position[first:end] = columns.last[first:end] = array("Q", range(position, position + count))
+        columns.extent[first:end] = array("Q", extents)
+        columns.until[first:end] = columns.sent[first:end] = array("Q", (time,)) * count
+        columns.expires[first:end] = expires = array("I", (expires_s,)) * count
+        columns.queue[first:end] = array("I", (queue.number,)) * count
+        columns.priority[first:end] = array("B", (priority,)) * count
+        columns.state[first:end] = _VISIBLES[:count]
+        timers = columns.expiry_timer[first:end]
+        if min(timers) > expires_s:
+            columns.expiry_timer[first:end] = expires
+            self.expiries.push_run(expires_s, slots)
+        elif max(timers) > expires_s:
+            self._arm_expiries([slot for slot in slots if columns.expiry_timer[slot] > expires_s], expires_s)
+        columns.queue_next[first:end] = array("I", range(first + 1, end + 1))
+        columns.queue_next[end - 1] = NIL
+        columns.queue_previous[first + 1 : end] = array("I", range(first, end - 1))
+        tail = queue.tail
+        columns.queue_previous[first] = tail
+        if tail == NIL:
+            queue.head = first
+        else:
+            columns.queue_next[tail] = first
+        queue.tail = end - 1
+        queue.ready.add_run(first, end, priority)
+
+    def _arm_expiries(self, slots: Sequence[int], expires_s: int) -> None:
+        timers = self.columns.expiry_timer
+        for slot in slots:
+            timers[slot] = expires_s
+        self.expiries.push_run(expires_s, slots)
 
     def _fill_slots(
         self,
@@ -70,7 +119,6 @@ class Runs(ShardState):
         position: int,
         extents: Sequence[int],
     ) -> None:
-        """The same for slots that were used before."""
         columns = self.columns
         sequences, positions, lasts, extent_column = columns.sequence, columns.position, columns.last, columns.extent
         untils, sents, expires, queues = columns.until, columns.sent, columns.expires, columns.queue
@@ -79,7 +127,7 @@ class Runs(ShardState):
         forward, backward = columns.queue_next, columns.queue_previous
         number = queue.number
         tail = queue.tail
-        due = []
+        unarmed = []
         for slot, extent in zip(slots, extents, strict=True):
             if slot >= columns.used:
                 columns.reserve(slot + 1)
@@ -94,8 +142,7 @@ class Runs(ShardState):
             states[slot] = _VISIBLE
             epochs[slot] = counts[slot] = firsts[slot] = doomed[slot] = 0
             if expires_s < expiry_timers[slot]:
-                expiry_timers[slot] = expires_s
-                due.append(slot)
+                unarmed.append(slot)
             backward[slot] = tail
             if tail == NIL:
                 queue.head = slot
@@ -106,80 +153,95 @@ class Runs(ShardState):
             position += 1
         forward[tail] = NIL
         queue.tail = tail
-        if due:
-            self.expiries.push_run(expires_s, due)
+        if unarmed:
+            self._arm_expiries(unarmed, expires_s)
         queue.ready.add_slots(slots, priority)
 
-    def _link_fresh(self, queue: QueueState, first: int, end: int) -> None:
-        columns = self.columns
-        columns.queue_next[first:end] = array("I", range(first + 1, end + 1))
-        columns.queue_next[end - 1] = NIL
-        columns.queue_previous[first:end] = array("I", range(first - 1, end - 1)) if first else _from_zero(end)
-        tail = queue.tail
-        columns.queue_previous[first] = tail
-        if tail == NIL:
-            queue.head = first
-        else:
-            columns.queue_next[tail] = first
-        queue.tail = end - 1
+    # --- first leases ------------------------------------------------------------------------------
 
     def _on_first_leases(
         self, queue: QueueState, slots: Sequence[int], time: int, deadline: int, position: int, holder: str
     ) -> None:
         """The messages at the front of a lane's fresh line, which were never leased, go to one holder."""
-        columns = self.columns
-        epochs, counts, lasts, sents = columns.epoch, columns.count, columns.last, columns.sent
-        leased, firsts, states, untils = columns.leased, columns.first_received, columns.state, columns.until
-        timers, lines = columns.timer, columns.line
-        holders = self.holders
-        due = []
-        for slot in slots:
-            epochs[slot] = counts[slot] = 1
-            lasts[slot] = position
-            delta = time - sents[slot]
-            if not 0 <= delta < DELTA_MAX:
-                delta = 0 if delta < 0 else DELTA_MAX - 1
-            leased[slot] = delta
-            firsts[slot] = delta + 1
-            states[slot] = _IN_FLIGHT
-            untils[slot] = deadline
-            lines[slot] = NIL
-            holders[slot] = holder
-            if deadline < timers[slot]:
-                timers[slot] = deadline
-                due.append(slot)
-            position += 1
-        if due:
-            self.leases.push_run(deadline, due)
         count = len(slots)
-        queue.ready.drop_front(columns.priority[slots[0]], slots)
+        priority = self.columns.priority[slots[0]]
+        if isinstance(slots, range) and count <= _CHUNK:
+            self._lease_range(slots, time, deadline, position)
+        else:
+            self._lease_slots(slots, time, deadline, position)
+        self.holders.update(dict.fromkeys(slots, holder))
+        queue.ready.drop_front(priority, slots)
         queue.ready.in_flight_total += count
         queue.visible -= count
         queue.in_flight += count
         queue.received += count
 
-    def _on_acknowledged(self, queue: QueueState, slots: Sequence[int]) -> None:
-        """Messages of a standard queue, held, ungrouped and without notes, are deleted by their holder."""
+    def _lease_range(self, slots: range, time: int, deadline: int, position: int) -> None:
         columns = self.columns
-        states, lines, extents = columns.state, columns.line, columns.extent
-        forward, backward = columns.queue_next, columns.queue_previous
-        holders = self.holders
-        total = 0
-        for slot in slots:
-            before, after = backward[slot], forward[slot]
-            if before == NIL:
-                queue.head = after
-            else:
-                forward[before] = after
-            if after == NIL:
-                queue.tail = before
-            else:
-                backward[after] = before
-            total += extents[slot] >> 32
-            states[slot] = _FREE
-            lines[slot] = NIL
-            del holders[slot]
         count = len(slots)
+        first, end = slots.start, slots.stop
+        sents = columns.sent[first:end]
+        if sents.count(sents[0]) == count:
+            delta = _delta(time, sents[0])
+            columns.leased[first:end] = array("I", (delta,)) * count
+            columns.first_received[first:end] = array("I", (delta + 1,)) * count
+        else:
+            deltas = [_delta(time, sent) for sent in sents]
+            columns.leased[first:end] = array("I", deltas)
+            columns.first_received[first:end] = array("I", [delta + 1 for delta in deltas])
+        columns.epoch[first:end] = _ONES_I[:count]
+        columns.count[first:end] = _ONES_H[:count]
+        columns.last[first:end] = array("Q", range(position, position + count))
+        columns.state[first:end] = _LEASED[:count]
+        columns.until[first:end] = array("Q", (deadline,)) * count
+        columns.line[first:end] = _NILS[:count]
+        if max(columns.timer[first:end]) > deadline:
+            self._arm_leases(slots, deadline)
+
+    def _lease_slots(self, slots: Sequence[int], time: int, deadline: int, position: int) -> None:
+        columns = self.columns
+        epochs, counts, lasts, sents = columns.epoch, columns.count, columns.last, columns.sent
+        leased, firsts, states, untils = columns.leased, columns.first_received, columns.state, columns.until
+        lines = columns.line
+        for slot in slots:
+            epochs[slot] = counts[slot] = 1
+            lasts[slot] = position
+            leased[slot] = delta = _delta(time, sents[slot])
+            firsts[slot] = delta + 1
+            states[slot] = _IN_FLIGHT
+            untils[slot] = deadline
+            lines[slot] = NIL
+            position += 1
+        self._arm_leases(slots, deadline)
+
+    def _arm_leases(self, slots: Sequence[int], deadline: int) -> None:
+        timers = self.columns.timer
+        unarmed = [slot for slot in slots if timers[slot] > deadline]
+        for slot in unarmed:
+            timers[slot] = deadline
+        if unarmed:
+            self.leases.push_run(deadline, unarmed)
+
+    # --- acknowledgements ----------------------------------------------------------------------------
+
+    def _on_acknowledged(self, queue: QueueState, slots: Sequence[int]) -> None:
+        """Messages of a standard queue, held and without notes, are deleted by their holder."""
+        columns = self.columns
+        count = len(slots)
+        if isinstance(slots, range) and count <= _CHUNK and self._are_neighbours(slots):
+            first, end = slots.start, slots.stop
+            total = sum([extent >> 32 for extent in columns.extent[first:end]])
+            self._unlink(queue, columns.queue_previous[first], columns.queue_next[end - 1])
+            columns.state[first:end] = _ZEROS_B[:count]
+        else:
+            total = 0
+            for slot in slots:
+                self._unlink(queue, columns.queue_previous[slot], columns.queue_next[slot])
+                total += columns.extent[slot] >> 32
+                columns.state[slot] = _FREE
+        holders = self.holders
+        for slot in slots:
+            del holders[slot]
         columns.free.extend(slots)
         if len(columns.free) > 2 * columns.used + 64:
             columns.rebuild_free()
@@ -188,19 +250,34 @@ class Runs(ShardState):
         queue.ready.in_flight_total -= count
         queue.deleted += count
 
-    def plain(self, slot: int) -> bool:
-        """Is there nothing beside the columns to know about this message?"""
-        return not (
-            slot in self.tenants
-            or slot in self.failures
-            or slot in self.maxima
-            or slot in self.overlays
-            or slot in self.origins
-            or slot in self.refusals
-            or slot in self.living_keys
-            or slot in self.attempt_of
-        )
+    def _are_neighbours(self, slots: range) -> bool:
+        """Do the messages follow each other in their queue's order of arrival?"""
+        first, end = slots.start, slots.stop
+        return self.columns.queue_next[first : end - 1] == array("I", range(first + 1, end))
+
+    def plain(self, slots: Sequence[int]) -> bool:
+        """Is there nothing beside the columns to know about these messages?"""
+        for notes in (
+            self.tenants,
+            self.failures,
+            self.maxima,
+            self.overlays,
+            self.origins,
+            self.refusals,
+            self.living_keys,
+            self.attempt_of,
+        ):
+            if notes and not notes.keys().isdisjoint(slots):
+                return False
+        return True
 
 
-def _from_zero(end: int) -> array[int]:
-    return array("I", (NIL, *range(end - 1)))
+def as_run(slots: list[int]) -> Sequence[int]:
+    """The same slots, as a range when they are neighbours in rising order."""
+    run = range(slots[0], slots[0] + len(slots))
+    return run if slots[-1] == run[-1] and slots == [*run] else slots
+
+
+def _delta(time: int, sent: int) -> int:
+    delta = time - sent
+    return 0 if delta < 0 else delta if delta < DELTA_MAX else DELTA_MAX - 1

@@ -16,7 +16,9 @@ REQUEST_WINDOW_MS = 120_000  # an SDK has given up on a request by then
 SLOTS_MAX = 100_000_000
 DEDUP_ENTRIES_MAX = 50_000_000
 _SHARD_FULL = "The shard holds as many messages as it can; receive and delete some."
-_SENT = int(Type.SENT)
+_SENT, _REQUESTED = int(Type.SENT), int(Type.REQUESTED)
+_FIFO, _DEDUPLICATED = int(Flag.FIFO), int(Flag.DEDUPLICATED)
+_DEDUPLICATED_LIVES = _DEDUPLICATED | int(Flag.DEDUP_LIVES)
 
 
 class Sending(Arrivals):
@@ -36,17 +38,44 @@ class Sending(Arrivals):
         else:
             results = [self._send(queue, send, now) for send in sends]
         if invocation and self.next_sequence == first_sequence + len(sends):
-            until = now + REQUEST_WINDOW_MS
-            w0 = Type.REQUESTED | number << 32
-            self.frame.add(w0, first_sequence, now, until, len(sends), invocation, 0, 0)
-            self.requests.put(invocation, first_sequence, -(-until // 1000), len(sends), now // 1000)
+            self._remember(number, invocation, first_sequence, len(sends), now)
         return results
+
+    def send_plain(
+        self, number: int, bodies: Sequence[bytes], digests: Sequence[bytes], sender: str, now: int, invocation: int = 0
+    ) -> int:
+        """Take messages that are nothing but a body, as one run; the first sequence, the others follow.
+
+        0: the queue, or its state, needs them one by one; nothing was done, and `send` must be called.
+        """
+        now = self.begin(now)
+        queue = self.queue_state(number)
+        if not self._takes_runs(queue):
+            return 0
+        if invocation:
+            known = self.requests.get(invocation, now // 1000)
+            if known is not None and known.fingerprint == len(bodies):
+                queue.duplicates += len(bodies)
+                return known.sequence
+        first = self._send_bodies(queue, bodies, digests, sender, 0, now)
+        if invocation and first:
+            self._remember(number, invocation, first, len(bodies), now)
+        return first
+
+    def _remember(self, number: int, invocation: int, first_sequence: int, count: int, now: int) -> None:
+        until = now + REQUEST_WINDOW_MS
+        self.frame.add(_REQUESTED | number << 32, first_sequence, now, until, count, invocation, 0, 0)
+        self.requests.put(invocation, first_sequence, -(-until // 1000), count, now // 1000)
+
+    @staticmethod
+    def _takes_runs(queue: QueueState) -> bool:
+        policy = queue.policy
+        return not (queue.fifo or policy.delay_ms or policy.messages_max or policy.bytes_max)
 
     @staticmethod
     def _sends_are_plain(queue: QueueState, sends: Sequence[Send]) -> bool:
         """May they be taken as one run? Nothing about them needs a decision of its own."""
-        policy = queue.policy
-        if queue.fifo or policy.delay_ms or policy.messages_max or policy.bytes_max:
+        if not Sending._takes_runs(queue):
             return False
         priority = sends[0].priority
         sender = sends[0].sender
@@ -66,39 +95,54 @@ class Sending(Arrivals):
         return True
 
     def _send_run(self, queue: QueueState, sends: Sequence[Send], now: int) -> list[Accepted | BatonError]:
+        bodies = [send.body for send in sends]
+        digests = [send.body_md5 for send in sends]
+        first = self._send_bodies(queue, bodies, digests, sends[0].sender, sends[0].priority, now)
+        if not first:
+            return [OverLimit(_SHARD_FULL) for _ in sends]
+        shard = self.number
+        return [Accepted(number, message_id(shard, number), False) for number in range(first, first + len(sends))]
+
+    def _send_bodies(
+        self,
+        queue: QueueState,
+        bodies: Sequence[bytes],
+        digests: Sequence[bytes],
+        sender: str,
+        priority: int,
+        now: int,
+    ) -> int:
+        """The first sequence; 0 when the shard is full."""
         columns = self.columns
-        count = len(sends)
-        slots = columns.take_run(count)
+        slots = columns.take_run(len(bodies))
         if slots[-1] >= SLOTS_MAX:
             columns.give_back_run(slots)
-            return [OverLimit(_SHARD_FULL) for _ in sends]
+            return 0
         first = sequence = self.next_sequence
-        priority = sends[0].priority
         expires_s = -(-(now + queue.policy.retention_ms) // 1000)
-        before, behind = plain_header(sends[0].sender, now)
+        before, behind = plain_header(sender, now)
         header_bytes = len(before) + 16 + len(behind)
         frame = self.frame
-        position = frame.number << 16 | frame.row_count
-        parts, offset = frame.parts, frame.variable_bytes
+        position = frame.number << 16 | len(frame.rows) >> 3
+        offset = frame.variable_bytes
         w0 = _SENT | priority << 16 | queue.number << 32
         aux = expires_s << 32
+        parts: list[bytes] = []
         rows: list[int] = []
         extents: list[int] = []
-        for send, slot in zip(sends, slots, strict=True):
-            body = send.body
-            parts.append(before + send.body_md5 + behind)
-            parts.append(body)
+        for slot, body, digest in zip(slots, bodies, digests, strict=True):
+            parts += (before + digest + behind, body)
             length = header_bytes + len(body)
             extent = offset | length << 32
             offset += length
             rows += (w0, sequence, now, now, 0, 0, extent, slot | aux)
             extents.append(extent)
             sequence += 1
+        frame.parts += parts
         frame.variable_bytes = offset
         frame.extend(rows)
         self._on_sends(queue, slots, first, now, expires_s, priority, position, extents)
-        shard = self.number
-        return [Accepted(number, message_id(shard, number), False) for number in range(first, sequence)]
+        return first
 
     def _send(self, queue: QueueState, send: Send, now: int) -> Accepted | BatonError:
         policy = queue.policy
@@ -106,7 +150,7 @@ class Sending(Arrivals):
         columns = self.columns
         payload = encode(send, now)
         key = 0
-        flags = int(Flag.FIFO) if queue.fifo else 0
+        flags = _FIFO if queue.fifo else 0
         if send.dedup_id:
             scope = send.group if policy.dedup_per_group else ""
             key = key_hash(number, queue.purge_generation, scope, send.dedup_id)
@@ -118,7 +162,7 @@ class Sending(Arrivals):
                 return Accepted(known.sequence, message_id(self.number, known.sequence), True)
             if len(self.dedup) >= DEDUP_ENTRIES_MAX:
                 return OverLimit("Too many deduplication keys are remembered; send later or shorten the window.")
-            flags |= Flag.DEDUPLICATED | (Flag.DEDUP_LIVES if policy.dedup_lives else 0)
+            flags |= _DEDUPLICATED_LIVES if policy.dedup_lives else _DEDUPLICATED
         full = self._full(queue, len(payload))
         if full:
             return OverLimit(full)

@@ -224,17 +224,20 @@ class ShardState:
             if queue.fifo and columns.line[slot] != NIL:
                 line = self.lines.unlink(slot)
                 queue.ready.refresh(line)
-            before, after = columns.queue_previous[slot], columns.queue_next[slot]
-            if before == NIL:
-                queue.head = after
-            else:
-                columns.queue_next[before] = after
-            if after == NIL:
-                queue.tail = before
-            else:
-                columns.queue_previous[after] = before
+            self._unlink(queue, columns.queue_previous[slot], columns.queue_next[slot])
             queue.bytes -= columns.extent[slot] >> 32
         columns.release(slot)
+
+    def _unlink(self, queue: QueueState, before: int, after: int) -> None:
+        """Join what stands before and behind removed messages in a queue's order of arrival."""
+        if before == NIL:
+            queue.head = after
+        else:
+            self.columns.queue_next[before] = after
+        if after == NIL:
+            queue.tail = before
+        else:
+            self.columns.queue_previous[after] = before
 
     def _drop_notes(self, slot: int) -> None:
         for notes in (

@@ -6,6 +6,7 @@ from batonq.core.queuestate import QueueState
 from batonq.core.records import Reason, State, Type
 from batonq.core.state import NO_EXPIRY_TIMER, NO_TIMER
 from batonq.core.transfer import Transfer
+from batonq.core.wheel import NEVER
 from batonq.errors import QueueDoesNotExist
 
 DUE_LIMIT = 2_000  # records of timers in one go
@@ -18,7 +19,10 @@ class Timers(Transfer):
         """Every command starts here: time never goes back, and what is due comes first."""
         if now < self.last_time_ms:
             now = self.last_time_ms
-        self.advance(now)
+        if now >= self.leases.due or now >= self.delays.due or now >= self.expiries.due * 1000 or self.doomed_due:
+            self.advance(now)
+        else:
+            self.last_time_ms = now
         return now
 
     def queue_state(self, number: int) -> QueueState:
@@ -84,10 +88,7 @@ class Timers(Transfer):
 
     def next_due(self) -> int | None:
         """When `advance` has something to do: never late, sometimes early."""
-        dues = [self.leases.next_due(), self.delays.next_due()]
-        expiry = self.expiries.next_due()
-        if expiry is not None:
-            dues.append(expiry * 1000)
         if self.doomed_due:
-            dues.append(self.last_time_ms)
-        return min((due for due in dues if due is not None), default=None)
+            return self.last_time_ms
+        due = min(self.leases.due, self.delays.due, self.expiries.due * 1000)
+        return due if due < NEVER else None

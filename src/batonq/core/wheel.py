@@ -10,6 +10,8 @@ from array import array
 from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 
+NEVER = 1 << 62
+
 
 class Wheel:
     """Entries (due, slot), in whatever unit the column of due times has."""
@@ -18,6 +20,7 @@ class Wheel:
         self.fine_shift = fine_shift
         self.coarse_shift = coarse_shift
         self.time = 0
+        self.due = NEVER  # no entry is due before this; pushes lower it, `advance` raises it
         self._near: list[int] = []  # due << 32 | slot
         self._fine: dict[int, array[int]] = {}
         self._coarse: dict[int, array[int]] = {}
@@ -29,6 +32,8 @@ class Wheel:
 
     def push_run(self, due: int, slots: Iterable[int]) -> None:
         """Entries of one due time."""
+        if due < self.due:
+            self.due = due
         key = due >> self.coarse_shift
         if key > self.time >> self.coarse_shift:
             buckets, keys = self._coarse, self._coarse_keys
@@ -76,24 +81,25 @@ class Wheel:
         ):
             self._open_buckets(now, due_column)
         near = self._near
-        if not near or near[0] >> 32 > now:
-            return []
         due: list[tuple[int, int]] = []
         while near and near[0] >> 32 <= now and len(due) < limit:
             entry = heappop(near)
             due.append((entry >> 32, entry & 0xFFFFFFFF))
+        self.due = self._first_due()
         return due
 
-    def next_due(self) -> int | None:
-        """When `advance` should be called next: never later than the first entry is due, sometimes earlier."""
-        best: int | None = self._near[0] >> 32 if self._near else None
+    def _first_due(self) -> int:
+        """Never later than the first entry is due, sometimes earlier."""
+        first = self._near[0] >> 32 if self._near else NEVER
         if self._fine_keys:
-            due = self._fine_keys[0] << self.fine_shift
-            best = due if best is None or due < best else best
+            first = min(first, self._fine_keys[0] << self.fine_shift)
         if self._coarse_keys:
-            due = self._coarse_keys[0] << self.coarse_shift
-            best = due if best is None or due < best else best
-        return best
+            first = min(first, self._coarse_keys[0] << self.coarse_shift)
+        return first
+
+    def next_due(self) -> int | None:
+        """When `advance` should be called next; None: there is no entry."""
+        return self.due if self.due != NEVER else None
 
     def __len__(self) -> int:
         buckets = list(self._fine.values()) + list(self._coarse.values())
@@ -105,6 +111,7 @@ class Wheel:
         self._coarse.clear()
         self._fine_keys.clear()
         self._coarse_keys.clear()
+        self.due = NEVER
 
     def save(self) -> dict[str, bytes]:
         keys: array[int] = array("Q")
@@ -141,6 +148,7 @@ class Wheel:
             at += count
         dues = _read("Q", sections["near_due"])
         self._near = [due << 32 | slot for due, slot in zip(dues, _read("I", sections["near_slot"]), strict=True)]
+        self.due = self._first_due()
 
 
 def _read(typecode: str, data: bytes) -> array[int]:
