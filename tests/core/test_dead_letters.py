@@ -306,7 +306,7 @@ def test_many_refused_at_once_do_not_overflow_a_frame(bench: Bench, monkeypatch:
     fail(bench)
     bench.queue(DEAD)
     bench.check()
-    moved = []
+    moved: list[int] = []
     for _ in range(3):
         bench.later(1_000 if not moved else 0)
         rows = bench.check()

@@ -1,0 +1,47 @@
+"""The open-addressed index against a dictionary."""
+
+from __future__ import annotations
+
+from array import array
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batonq.core.hashindex import EMPTY, HashIndex
+
+# Few bits in the low half make long probe chains, which is where removal can go wrong.
+keys = st.one_of(st.integers(1, 12), st.integers(1, 5).map(lambda high: high << 32 | 7), st.integers(1, (1 << 64) - 1))
+
+
+@given(st.lists(st.tuples(st.sampled_from(("add", "remove", "move")), keys), max_size=80), st.integers(0, 1_000))
+def test_it_finds_what_a_dictionary_finds(script: list[tuple[str, int]], base: int) -> None:
+    column: array[int] = array("Q")
+    index = HashIndex()
+    model: dict[int, int] = {}
+    for deed, key in script:
+        if deed == "add" and key not in model:
+            number = base + len(column)
+            column.append(key)
+            index.add(key, number, column, base)
+            model[key] = number
+        elif deed == "remove" and key in model:
+            index.remove(key, model.pop(key), column, base)
+        elif deed == "move" and key in model:
+            number = base + len(column)
+            column.append(key)
+            index.move(key, model[key], number)
+            model[key] = number
+        for known in {key for _, key in script}:
+            assert index.find(known, column, base) == model.get(known, EMPTY)
+        assert index.live == len(model)
+    index.rebuild(list(model.items()))
+    assert {key: index.find(key, column, base) for key in model} == model
+
+
+def test_at_most_three_of_four_places_are_taken() -> None:
+    column = array("Q", range(1, 1_001))
+    index = HashIndex()
+    for number, key in enumerate(column):
+        index.add(key, number, column)
+        assert 4 * index.live <= 3 * len(index._places)
+    assert len(index._places) * index._places.itemsize <= 11 * len(column)
