@@ -1,0 +1,104 @@
+"""Delay: no message before its time, and no second message of a deduplication key within its window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from batonq.sim.checks.evidence import Evidence, Finding, QueueFacts, about
+from batonq.sim.history import OK, Outgoing, Sending
+from batonq.sim.ledger import Copy
+
+ROUNDING_MS = 1_000  # windows end on whole seconds
+
+
+def check(evidence: Evidence) -> Iterator[Finding]:
+    yield from _early(evidence)
+    yield from _after_nack(evidence)
+    for facts in evidence.queues.values():
+        yield from _second_messages(evidence, facts)
+    yield from _false_duplicates(evidence)
+
+
+def _early(evidence: Evidence) -> Iterator[Finding]:
+    for call, delivered in evidence.history.deliveries():
+        message = evidence.messages.get(delivered.number)
+        copy = evidence.copy_of(delivered)
+        if message is None or copy is None or copy.source is not None:
+            continue
+        facts = evidence.queues[call.queue]
+        delay_ms = facts.delay_ms if message.delay_ms is None else message.delay_ms
+        if delivered.began_ms < delivered.sent_ms + delay_ms:
+            yield about(
+                f"message #{delivered.number} of {call.queue}, sent at {delivered.sent_ms} with a delay of {delay_ms}, "
+                f"was delivered at {delivered.began_ms} (call {call.number})",
+                delivered.number,
+            )
+
+
+def _after_nack(evidence: Evidence) -> Iterator[Finding]:
+    for _, leases in evidence.leases_by_copy():
+        for at, lease in enumerate(leases):
+            for use in lease.uses:
+                if use.kind != "nack" or use.outcome != OK or use.dead_letter:
+                    continue
+                for later in leases[at + 1 :]:
+                    if later.first.began_ms < use.started_ms + use.value_ms:
+                        yield about(
+                            f"message #{lease.first.number} of {lease.first.queue} was nacked at {use.started_ms} for "
+                            f"{use.value_ms} ms (call {use.number}), and leased at {later.first.began_ms}",
+                            lease.first.number,
+                        )
+
+
+def _scope(facts: QueueFacts, message: Outgoing) -> tuple[str, str]:
+    return (message.group if facts.dedup_per_group else "", message.dedup_id)
+
+
+def _second_messages(evidence: Evidence, facts: QueueFacts) -> Iterator[Finding]:
+    book = evidence.ledger.books.get(facts.shard)
+    first: dict[tuple[str, str], Copy] = {}
+    for copy in book.copies.values() if book is not None else ():
+        message = evidence.messages.get(copy.number)
+        if copy.queue != facts.number or copy.source is not None or message is None or not message.dedup_id:
+            continue
+        before = first.get(_scope(facts, message))
+        first[_scope(facts, message)] = copy
+        if before is None:
+            continue
+        lives = facts.dedup_lives and (before.present or before.ended_ms > copy.born_ms)
+        if lives or copy.born_ms < before.born_ms + facts.dedup_window_ms:
+            yield about(
+                f"{facts.name}: key {message.dedup_id} made message #{before.number} at {before.born_ms} and "
+                f"#{copy.number} at {copy.born_ms}, within its window",
+                before.number,
+                copy.number,
+            )
+
+
+def _false_duplicates(evidence: Evidence) -> Iterator[Finding]:
+    """Whoever is told that a message was a duplicate is told of one with its key, that counted then."""
+    for call in evidence.history.of(Sending):
+        facts = evidence.queues[call.queue]
+        book = evidence.ledger.books.get(facts.shard)
+        for message, answer in zip(call.messages, call.answers, strict=False):
+            if answer.outcome != OK or not answer.duplicate:
+                continue
+            copy = book.copies.get(answer.sequence) if book is not None else None
+            original = evidence.messages.get(copy.number) if copy is not None else None
+            if copy is not None and original is not None and _counts(facts, call, message, original, copy):
+                continue
+            yield about(
+                f"{call.queue}: #{message.number} was called a duplicate of sequence {answer.sequence} "
+                f"(call {call.number}), which is {copy}",
+                message.number,
+            )
+
+
+def _counts(facts: QueueFacts, call: Sending, message: Outgoing, original: Outgoing, copy: Copy) -> bool:
+    if original.number == message.number:
+        return True  # the retry of a request
+    if _scope(facts, message) != _scope(facts, original):
+        return False
+    if facts.dedup_lives and (copy.present or copy.ended_ms >= call.started_ms):
+        return True
+    return call.started_ms <= copy.born_ms + facts.dedup_window_ms + ROUNDING_MS

@@ -1,0 +1,128 @@
+"""What the checkers look at, and what several of them need to know about it: leases as their holders see them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from batonq.sim.history import OK, Delivered, History, Holding, Outgoing, Receiving, Sending
+from batonq.sim.ledger import Copy, Ledger
+
+Finding = tuple[str, tuple[str, ...]]  # what is wrong, and words that pick the lines about it
+
+
+@dataclass(slots=True, frozen=True)
+class QueueFacts:
+    """A queue as the scenario made it."""
+
+    name: str
+    number: int
+    shard: int
+    fifo: bool = False
+    strict: bool = False
+    delay_ms: int = 0
+    visibility_ms: int = 30_000
+    dedup_window_ms: int = 300_000
+    dedup_per_group: bool = False
+    dedup_lives: bool = False
+
+
+@dataclass(slots=True)
+class HeldLease:
+    """One lease as its holder knows it: the deliveries under its receipt (a repeated attempt has several), and uses."""
+
+    receipt: str
+    first: Delivered
+    receives: list[tuple[Receiving, Delivered]] = field(default_factory=list)
+    uses: list[Holding] = field(default_factory=list)
+
+    @property
+    def told_s(self) -> float:
+        """When the holder first knew."""
+        return self.receives[0][0].ended_s
+
+    def held_until_ms(self, seen_s: float, without: Holding | None = None) -> int:
+        """The shard time up to which the lease surely lasted, by what its holder did before `seen_s`.
+
+        An extension counts only if it was answered while the lease surely lasted; whatever may have ended the lease
+        counts from the moment when it was asked for.
+        """
+        until_ms = -1
+        steps: list[tuple[float, Holding | Delivered]] = [
+            *((call.ended_s, delivered) for call, delivered in self.receives),
+            *((use.started_s, use) for use in self.uses if use is not without),
+        ]
+        steps.sort(key=lambda step: step[0])
+        for at_s, step in steps:
+            if at_s > seen_s:
+                break
+            if isinstance(step, Delivered):
+                until_ms = step.deadline_ms
+            elif step.outcome == OK or step.uncertain:
+                until_ms = _after_use(until_ms, step)
+        return until_ms
+
+
+def _after_use(until_ms: int, use: Holding) -> int:
+    if use.kind == "change" and use.value_ms:
+        asked_ms = use.started_ms + use.value_ms
+        surely = use.outcome == OK and use.ended_ms < until_ms
+        return asked_ms if surely else min(until_ms, asked_ms)
+    return min(until_ms, use.started_ms)
+
+
+class Evidence:
+    """A run's history and books, with the look-ups that the checkers share."""
+
+    def __init__(self, history: History, ledger: Ledger, queues: list[QueueFacts]) -> None:
+        self.history = history
+        self.ledger = ledger
+        self.queues = {facts.name: facts for facts in queues}
+        self.queue_names = {facts.number: facts.name for facts in queues}
+        self.messages: dict[int, Outgoing] = {}
+        self.home: dict[int, str] = {}  # message → the queue that it was sent to
+        for call in history.of(Sending):
+            for message in call.messages:
+                self.messages[message.number] = message
+                self.home[message.number] = call.queue
+        self.leases = self._leases()
+        self.copies = ledger.by_number()
+
+    def _leases(self) -> dict[str, HeldLease]:
+        leases: dict[str, HeldLease] = {}
+        for call, delivered in self.history.deliveries():
+            lease = leases.setdefault(delivered.receipt, HeldLease(delivered.receipt, delivered))
+            lease.receives.append((call, delivered))
+        for use in self.history.of(Holding):
+            if use.receipt in leases:
+                leases[use.receipt].uses.append(use)
+        return leases
+
+    def leases_by_copy(self) -> Iterator[tuple[tuple[str, str], list[HeldLease]]]:
+        """The leases of each message in each queue, in the order in which they began."""
+        found: dict[tuple[str, str], list[HeldLease]] = {}
+        for lease in self.leases.values():
+            found.setdefault((lease.first.queue, lease.first.message_id), []).append(lease)
+        for key, leases in found.items():
+            leases.sort(key=lambda lease: (lease.first.began_ms, lease.told_s))
+            yield key, leases
+
+    def superseded(self, lease: HeldLease, use: Holding) -> bool:
+        """Had somebody else been told of a newer lease of the message when the holder asked?"""
+        return any(
+            other.first.began_ms > lease.first.began_ms and other.told_s < use.started_s
+            for other in self.leases.values()
+            if other.receipt != lease.receipt
+            and other.first.message_id == lease.first.message_id
+            and other.first.queue == lease.first.queue
+        )
+
+    def copy_of(self, delivered: Delivered) -> Copy | None:
+        """The copy that was delivered."""
+        book = self.ledger.books.get(self.queues[delivered.queue].shard)
+        return book.copies.get(delivered.sequence) if book is not None else None
+
+
+def about(text: str, *numbers: int) -> Finding:
+    """A finding about these messages, with words that stand in every line about them."""
+    return text, tuple(word for number in numbers for word in (f"#{number} ", f"#{number},", f"#{number}]"))

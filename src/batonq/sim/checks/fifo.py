@@ -1,0 +1,107 @@
+"""FIFO: the order of each group, one receive at a time in each group, and sequence numbers in the order of sends."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from batonq.sim.checks.evidence import Evidence, Finding, HeldLease, QueueFacts, about
+from batonq.sim.history import OK, Sending
+from batonq.sim.ledger import Copy
+
+
+def check(evidence: Evidence) -> Iterator[Finding]:
+    for facts in evidence.queues.values():
+        if facts.fifo:
+            yield from _order(evidence, facts)
+            yield from _exclusion(evidence, facts)
+            yield from _sequences(evidence, facts)
+
+
+def _groups(evidence: Evidence, facts: QueueFacts) -> dict[str, list[Copy]]:
+    book = evidence.ledger.books.get(facts.shard)
+    groups: dict[str, list[Copy]] = {}
+    for copy in book.copies.values() if book is not None else ():
+        if copy.queue == facts.number and copy.number in evidence.messages:
+            groups.setdefault(evidence.messages[copy.number].group, []).append(copy)
+    return groups
+
+
+def _order(evidence: Evidence, facts: QueueFacts) -> Iterator[Finding]:
+    """A message goes out only when all before it in its group are gone, or go out in the same receive before it."""
+    groups = _groups(evidence, facts)
+    for call, delivered in evidence.history.deliveries():
+        if call.queue != facts.name:
+            continue
+        places = {other.sequence: at for at, other in enumerate(call.deliveries)}
+        for copy in groups.get(delivered.group, ()):
+            if copy.sequence >= delivered.sequence or _is_out_of_the_way(copy, delivered.began_ms):
+                continue
+            if places.get(copy.sequence, len(places)) > places[delivered.sequence]:
+                yield about(
+                    f"{facts.name}, group {delivered.group}: message #{delivered.number} (sequence "
+                    f"{delivered.sequence}) went out at {delivered.began_ms} (call {call.number}) before "
+                    f"#{copy.number} (sequence {copy.sequence})",
+                    delivered.number,
+                    copy.number,
+                )
+
+
+def _is_out_of_the_way(copy: Copy, at_ms: int) -> bool:
+    return (bool(copy.end) and copy.ended_ms <= at_ms) or 0 <= copy.dead_ms <= at_ms
+
+
+def _exclusion(evidence: Evidence, facts: QueueFacts) -> Iterator[Finding]:
+    """While a group's messages are with one holder, no other receive gets any of the group."""
+    groups: dict[str, list[HeldLease]] = {}
+    for lease in evidence.leases.values():
+        if lease.first.queue == facts.name:
+            groups.setdefault(lease.first.group, []).append(lease)
+    for group, leases in groups.items():
+        leases.sort(key=lambda lease: (lease.first.began_ms, lease.told_s))
+        for at, later in enumerate(leases):
+            for earlier in leases[:at]:
+                if earlier.first.call == later.first.call or earlier.first.message_id == later.first.message_id:
+                    continue
+                until_ms = _group_locked_until_ms(evidence, earlier, later)
+                if later.first.began_ms < until_ms:
+                    yield about(
+                        f"{facts.name}, group {group}: call {later.first.call} got #{later.first.number} at "
+                        f"{later.first.began_ms}, while #{earlier.first.number} was with call {earlier.first.call} "
+                        f"until {until_ms}",
+                        later.first.number,
+                        earlier.first.number,
+                    )
+
+
+def _group_locked_until_ms(evidence: Evidence, earlier: HeldLease, later: HeldLease) -> int:
+    """A message that expired or was moved under its lease locks its group no longer."""
+    until_ms = earlier.held_until_ms(later.told_s)
+    copy = evidence.copy_of(earlier.first)
+    if copy is not None and copy.end in ("expired", "moved", "purged"):
+        until_ms = min(until_ms, copy.ended_ms)
+    return until_ms
+
+
+def _sequences(evidence: Evidence, facts: QueueFacts) -> Iterator[Finding]:
+    """A send that was answered before another one began has the lower sequence number."""
+    answered: list[tuple[float, int, int]] = []
+    calls = sorted(
+        (call for call in evidence.history.of(Sending) if call.queue == facts.name and call.outcome == OK),
+        key=lambda call: call.ended_s,
+    )
+    for call in calls:
+        taken = [
+            (message.number, answer.sequence)
+            for message, answer in zip(call.messages, call.answers, strict=True)
+            if answer.outcome == OK and not answer.duplicate
+        ]
+        for number, sequence in taken:
+            for ended_s, before, before_sequence in answered:
+                if ended_s < call.started_s and before_sequence >= sequence:
+                    yield about(
+                        f"{facts.name}: #{number} got sequence {sequence}, #{before} before it {before_sequence}",
+                        number,
+                        before,
+                    )
+        answered += [(call.ended_s, number, sequence) for number, sequence in taken]
+        answered = answered[-50:]

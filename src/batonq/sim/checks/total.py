@@ -1,0 +1,93 @@
+"""Total queue: whatever was acknowledged is delivered until it is deleted, and nothing comes out that did not go in."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from batonq.sim.checks.evidence import Evidence, Finding, HeldLease, about
+from batonq.sim.history import OK, Holding, Sending, Steering
+
+
+def check(evidence: Evidence) -> Iterator[Finding]:
+    yield from _invented(evidence)
+    yield from _sent_twice(evidence)
+    yield from _lost(evidence)
+    yield from _risen(evidence)
+
+
+def _invented(evidence: Evidence) -> Iterator[Finding]:
+    for call, delivered in evidence.history.deliveries():
+        message = evidence.messages.get(delivered.number)
+        where = f"call {call.number} got message #{delivered.number} from {call.queue}"
+        if message is None:
+            yield f"{where}, which nobody sent: {delivered.body[:40]!r}", (delivered.message_id,)
+        elif message.body != delivered.body or message.group != delivered.group:
+            yield about(f"{where} with other content than was sent", delivered.number)
+        elif message.priority != delivered.priority:
+            yield about(
+                f"{where} with priority {delivered.priority} instead of {message.priority}",
+                delivered.number,
+            )
+
+
+def _sent_twice(evidence: Evidence) -> Iterator[Finding]:
+    """A producer's retries carry one invocation id, so a message is made once however often it is asked for."""
+    for number, copies in evidence.copies.items():
+        made = [copy for copy in copies if copy.source is None]
+        if len(made) > 1:
+            sequences = ", ".join(f"{copy.sequence} on shard {copy.shard}" for copy in made)
+            yield about(f"message #{number} was made {len(made)} times: {sequences}", number)
+
+
+def _lost(evidence: Evidence) -> Iterator[Finding]:
+    deleted = {
+        lease.first.number
+        for lease in evidence.leases.values()
+        for use in lease.uses
+        if _may_delete(evidence, lease, use)
+    }
+    purged = {call.queue for call in evidence.history.of(Steering) if call.kind in ("purge", "delete queue")}
+    for call in evidence.history.of(Sending):
+        for message, answer in zip(call.messages, call.answers, strict=False):
+            if answer.outcome != OK or answer.duplicate or message.number in deleted:
+                continue
+            if _is_accounted_for(evidence, message.number, purged):
+                continue
+            yield about(
+                f"message #{message.number} was acknowledged to {call.client} (call {call.number}, {call.queue}), and "
+                "was neither deleted by a consumer nor is it anywhere",
+                message.number,
+            )
+
+
+def _may_delete(evidence: Evidence, lease: HeldLease, use: Holding) -> bool:
+    if use.kind != "delete" or not (use.outcome == OK or use.uncertain):
+        return False
+    return not evidence.superseded(lease, use)
+
+
+def _is_accounted_for(evidence: Evidence, number: int, purged: set[str]) -> bool:
+    for copy in evidence.copies.get(number, []):
+        if copy.present or copy.end == "expired":
+            return True
+        if copy.end == "purged" and evidence.queue_names.get(copy.queue) in purged:
+            return True
+    return False
+
+
+def _risen(evidence: Evidence) -> Iterator[Finding]:
+    """After a delete that was surely the holder's to make, nobody gets the message again."""
+    deleted_s: dict[int, tuple[float, int]] = {}
+    for lease in evidence.leases.values():
+        for use in lease.uses:
+            surely = use.kind == "delete" and use.outcome == OK
+            if surely and use.ended_ms < lease.held_until_ms(use.started_s, without=use):
+                before = deleted_s.get(lease.first.number, (use.ended_s, use.number))
+                deleted_s[lease.first.number] = min(before, (use.ended_s, use.number))
+    for call, delivered in evidence.history.deliveries():
+        if delivered.number in deleted_s and call.started_s > deleted_s[delivered.number][0]:
+            yield about(
+                f"message #{delivered.number} was delivered from {call.queue} (call {call.number}) after it had been "
+                f"deleted (call {deleted_s[delivered.number][1]})",
+                delivered.number,
+            )

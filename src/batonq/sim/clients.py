@@ -1,0 +1,266 @@
+"""Clients of a node: a network that loses requests and answers, and producers, consumers and operators behind it.
+
+Every request is written down before it is made and when its answer comes (see history.py), in terms that the checkers
+understand. Whatever a client decides, it decides by its own random numbers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Coroutine
+from random import Random
+from typing import Any, Protocol, TypeVar
+
+from batonq.core.commands import Accepted, Send
+from batonq.errors import BatonError
+from batonq.node.broker import Broker, Delivery, Queue
+from batonq.sim.bodies import number_of
+from batonq.sim.checks.evidence import QueueFacts
+from batonq.sim.history import (
+    OK,
+    UNKNOWN,
+    Answer,
+    Call,
+    Delivered,
+    History,
+    Holding,
+    Outgoing,
+    Receiving,
+    Sending,
+    Steering,
+)
+from batonq.sim.loop import SimLoop
+from batonq.sim.machine import Gone, Machine
+from batonq.sim.scenario import ACCOUNT
+
+ANSWER_S = 120.0  # a node that serves answers by then, whatever the disk does
+UNREACHED = "unreached"  # the request never got to a node: nothing can have happened
+
+Value = TypeVar("Value")
+Work = Callable[[Broker, Queue], Coroutine[Any, Any, Value]]
+
+
+class Surroundings(Protocol):
+    """What clients know of the simulation."""
+
+    loop: SimLoop
+    machine: Machine
+    history: History
+    queues: dict[str, QueueFacts]
+    lost_answers: float
+    calls_left: int
+
+    def violated(self, checker: str, text: str) -> None: ...
+    def next_message(self) -> int: ...
+
+
+class Unanswered(Exception):
+    """There is no answer, or it was an error. The call's outcome says which."""
+
+
+class Client:
+    def __init__(self, name: str, around: Surroundings, random: Random) -> None:
+        self.name = name
+        self.around = around
+        self.random = random
+
+    async def send(self, queue: str, messages: list[Outgoing], invocation: str, patience_s: float = 0.0) -> Sending:
+        call = Sending(*self._head(queue), invocation=invocation, messages=messages)
+        numbers = " ".join(f"#{message.number}," for message in messages)
+        sends = [_send(message) for message in messages]
+        say = f"send {queue} {numbers} as {invocation}"
+
+        def tell(results: list[Accepted | BatonError]) -> str:
+            call.answers = [_answer(result) for result in results]
+            return " ".join(
+                f"#{message.number} {'again ' if answer.duplicate else ''}{answer.sequence or answer.outcome}"
+                for message, answer in zip(messages, call.answers, strict=True)
+            )
+
+        await self._ask(call, say, lambda broker, entry: broker.send(entry, sends, invocation), tell, patience_s)
+        return call
+
+    async def receive(
+        self,
+        queue: str,
+        count: int,
+        visibility_ms: int | None,
+        wait_ms: int,
+        attempt: str = "",
+        patience_s: float = 0.0,
+    ) -> Receiving:
+        call = Receiving(*self._head(queue), visibility_ms=visibility_ms, wait_ms=wait_ms, attempt=attempt)
+        lasts_ms = self.around.queues[queue].visibility_ms if visibility_ms is None else visibility_ms
+
+        def tell(deliveries: list[Delivery]) -> str:
+            call.deliveries = [_delivered(call, delivery, lasts_ms) for delivery in deliveries]
+            return " ".join(
+                f"#{one.number}, {one.sequence} until {one.deadline_ms} for the {one.receive_count}. time"
+                for one in call.deliveries
+            )
+
+        await self._ask(
+            call,
+            f"receive {queue} {count} for {visibility_ms} ms, waiting {wait_ms} ms {attempt}",
+            lambda broker, entry: broker.receive(entry, count, visibility_ms, wait_ms, self.name, attempt),
+            tell,
+            patience_s,
+            wait_ms / 1000,
+        )
+        return call
+
+    async def delete(self, *held: Delivered) -> list[Holding]:
+        calls = [Holding(*self._head(one.queue, at), kind="delete", receipt=one.receipt) for at, one in enumerate(held)]
+        receipts = [one.receipt for one in held]
+        await self._hold(calls, held, "delete", lambda broker, entry: broker.delete(entry, receipts))
+        return calls
+
+    async def change(self, held: Delivered, visibility_ms: int) -> Holding:
+        call = Holding(*self._head(held.queue), kind="change", receipt=held.receipt, value_ms=visibility_ms)
+        changes = [(held.receipt, visibility_ms)]
+        await self._hold(
+            [call],
+            [held],
+            f"change to {visibility_ms} ms",
+            lambda broker, entry: broker.change_visibility(entry, changes),
+        )
+        return call
+
+    async def nack(self, held: Delivered, delay_ms: int, dead_letter: bool) -> Holding:
+        call = Holding(
+            *self._head(held.queue), kind="nack", receipt=held.receipt, value_ms=delay_ms, dead_letter=dead_letter
+        )
+
+        async def work(broker: Broker, entry: Queue) -> list[BatonError | None]:
+            await broker.nack(entry, held.receipt, delay_ms, "no luck", "Simulated", dead_letter)
+            return [None]
+
+        to = " to the dead letters" if dead_letter else ""
+        await self._hold([call], [held], f"nack for {delay_ms} ms{to}", work)
+        return call
+
+    async def steer(self, queue: str, kind: str, work: Work[object], detail: str = "") -> Steering:
+        call = Steering(*self._head(queue), kind=kind, detail=detail)
+        await self._ask(call, f"{kind} {queue} {detail}", work, lambda result: "" if result is None else str(result))
+        return call
+
+    async def _hold(
+        self, calls: list[Holding], held: tuple[Delivered, ...] | list[Delivered], what: str, work: Work[Any]
+    ) -> None:
+        first, *others = calls
+        for call in others:
+            self.around.history.add(call)
+        words = " ".join(f"#{one.number}, {one.sequence}" for one in held)
+        told = False
+
+        def tell(results: list[BatonError | None]) -> str:
+            nonlocal told
+            told = True
+            for call, result in zip(calls, results, strict=True):
+                call.outcome = OK if result is None else result.code
+            return " ".join(f"#{one.number} {call.outcome}" for one, call in zip(held, calls, strict=True))
+
+        await self._ask(first, f"{what} {held[0].queue} {words}", work, tell)
+        for call in others:
+            call.started_ms, call.ended_s, call.ended_ms = first.started_ms, first.ended_s, first.ended_ms
+            if not told:
+                call.outcome = first.outcome
+
+    def _head(self, queue: str, offset: int = 0) -> tuple[int, str, str, float, int]:
+        return self.around.history.next_number() + offset, self.name, queue, self.around.loop.time(), 0
+
+    async def _ask(
+        self,
+        call: Call,
+        what: str,
+        work: Work[Value],
+        tell: Callable[[Value], str],
+        patience_s: float = 0.0,
+        wait_s: float = 0.0,
+    ) -> None:
+        """Make a call, and write down what came of it."""
+        around = self.around
+        around.history.add(call)
+        around.calls_left -= 1
+        say = around.history.say
+        say(around.loop.time(), self.name, f"call {call.number}: {what}")
+        told = ""
+        try:
+            result = await self._reach(call, work, patience_s or ANSWER_S + wait_s)
+            told = tell(result)
+            if call.outcome == UNKNOWN:
+                call.outcome = OK
+        except BatonError as problem:
+            call.outcome = problem.code
+            told = problem.message
+        except Gone:
+            pass  # unknown, or unreached
+        except TimeoutError:
+            if not patience_s:
+                around.violated("liveness", f"call {call.number} ({what}) has no answer after {ANSWER_S} s")
+        call.ended_s = around.loop.time()
+        say(call.ended_s, self.name, f"call {call.number}: {what} → {call.outcome} {told}")
+
+    async def _reach(self, call: Call, work: Work[Value], patience_s: float) -> Value:
+        """The way to the node and back."""
+        around = self.around
+        await self._travel()
+        node = around.machine.node
+        if node is None or self.random.random() < around.lost_answers / 2:
+            call.outcome = UNREACHED
+            raise Gone
+        call.started_ms = node.clock.now_ms()
+
+        async def serve() -> Value:
+            return await work(node.broker, node.broker.queue(ACCOUNT, call.queue))
+
+        try:
+            async with asyncio.timeout(patience_s):
+                result = await around.machine.run(serve())
+        finally:
+            call.ended_ms = node.clock.now_ms()
+        if self.random.random() < around.lost_answers:
+            raise Gone
+        await self._travel()
+        return result
+
+    async def _travel(self) -> None:
+        await asyncio.sleep(self.random.choice((0.0, 0.0001, 0.001, 0.01)) * self.random.random())
+
+
+def _send(message: Outgoing) -> Send:
+    return Send(
+        body=message.body,
+        body_md5=hashlib.md5(message.body, usedforsecurity=False).digest(),
+        group=message.group,
+        dedup_id=message.dedup_id,
+        priority=message.priority,
+        delay_ms=message.delay_ms,
+        ttl_ms=message.ttl_ms,
+        max_receives=message.max_receives,
+    )
+
+
+def _answer(result: Accepted | BatonError) -> Answer:
+    if isinstance(result, BatonError):
+        return Answer(result.code)
+    return Answer(OK, result.message_id, result.sequence, result.duplicate)
+
+
+def _delivered(call: Receiving, delivery: Delivery, lasts_ms: int) -> Delivered:
+    return Delivered(
+        call=call.number,
+        queue=call.queue,
+        number=number_of(delivery.body),
+        body=delivery.body,
+        message_id=delivery.message_id,
+        receipt=delivery.receipt,
+        group=delivery.group,
+        sequence=delivery.sequence,
+        sent_ms=delivery.sent_ms,
+        began_ms=delivery.deadline_ms - lasts_ms,
+        deadline_ms=delivery.deadline_ms,
+        receive_count=delivery.receive_count,
+        priority=delivery.priority,
+    )

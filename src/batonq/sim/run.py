@@ -1,0 +1,252 @@
+"""One simulation: a seed in, a verdict out."""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Coroutine, Iterable
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any
+
+from batonq.errors import BatonError
+from batonq.node.broker import Broker, Queue
+from batonq.sim.actors import Consumer, Operator, Producer
+from batonq.sim.audit import audit
+from batonq.sim.chaos import Chaos
+from batonq.sim.checks import Evidence, QueueFacts, check_all
+from batonq.sim.clients import Client
+from batonq.sim.history import OK, History, Receiving, Sending, Violation
+from batonq.sim.loop import SimLoop
+from batonq.sim.machine import Gone, Machine, quiet_logging
+from batonq.sim.scenario import ACCOUNT, QueuePlan, Scenario, choose
+
+AUDIT_S = 4.0
+DRAIN_ROUNDS_MAX = 400
+SETUP_TRIES_MAX = 500
+VIOLATIONS_MAX = 50
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What came of a simulation."""
+
+    seed: int
+    digest: str
+    summary: str
+    scenario: str
+    violations: list[Violation] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+
+    @property
+    def checkers(self) -> set[str]:
+        return {violation.checker for violation in self.violations}
+
+    def about(self, words: Iterable[str], limit: int) -> list[str]:
+        """The lines in which any of the words stands, the last ones if there are many."""
+        wanted = list(words)
+        return [line for line in self.lines if any(word in line for word in wanted)][-limit:]
+
+
+class Simulation:
+    """The surroundings of everything in one run (see clients.Surroundings)."""
+
+    def __init__(self, scenario: Scenario, loop: SimLoop) -> None:
+        self.scenario = scenario
+        self.loop = loop
+        self.history = History()
+        self.queues: dict[str, QueueFacts] = {}
+        self.lost_answers = 0.0
+        self.calls_left = scenario.steps_max
+        self.violations: list[Violation] = []
+        self.machine = Machine(
+            loop,
+            self._random("machine"),
+            self.history,
+            scenario.settings,
+            scenario.log_settings,
+            scenario.sync_s,
+        )
+        self._messages = 0
+        self._audits = 0
+        loop.set_exception_handler(self._unhandled)
+
+    def violated(self, checker: str, text: str) -> None:
+        if len(self.violations) < VIOLATIONS_MAX:
+            self.history.say(self.loop.time(), "checker", f"{checker}: {text}")
+            self.violations.append(Violation(checker, text))
+
+    def next_message(self) -> int:
+        self._messages += 1
+        return self._messages
+
+    def _random(self, purpose: str) -> Random:
+        return Random(f"{purpose} {self.scenario.seed}")
+
+    def _unhandled(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        problem = context.get("exception")
+        text = "".join(traceback.format_exception(problem)) if problem is not None else ""
+        self.violated("exception", f"{context.get('message')} {text}")
+
+    # --- the course of a run --------------------------------------------------------------------
+
+    async def run(self) -> None:
+        machine, scenario = self.machine, self.scenario
+        await machine.start()
+        supervisor = self.loop.create_task(machine.supervise())
+        await self._set_up()
+        chaos = Chaos(machine, self, self._random("chaos"), scenario.faults)
+        self.lost_answers = scenario.faults.lost_answers
+        actors = [self.loop.create_task(work) for work in (*chaos.tasks(), *self._actors(), self._audit_often())]
+        await self._until(scenario.duration_s)
+        for actor in actors:
+            actor.cancel()
+        results = await asyncio.gather(*actors, return_exceptions=True)
+        for result in results:
+            if isinstance(result, Exception):
+                raise result
+        chaos.heal()
+        self.lost_answers = 0.0
+        self.calls_left = 1_000_000
+        if not machine.broken:
+            await self._drain()
+        supervisor.cancel()
+        await asyncio.gather(supervisor, return_exceptions=True)
+        await machine.stop()
+        if not machine.broken:
+            await machine.start()
+            self._audit(replay=True)
+            machine.crash("at the end")
+        await asyncio.sleep(0)
+        self._finish()
+
+    async def _until(self, seconds: float) -> None:
+        for _ in range(int(seconds * 2)):
+            if self.machine.broken or self.calls_left <= 0:
+                return
+            await asyncio.sleep(0.5)
+
+    def _actors(self) -> list[Coroutine[Any, Any, None]]:
+        scenario = self.scenario
+        plans = scenario.queues
+        producers = [
+            Producer(f"producer {at}", self, self._random(f"producer {at}"), plans, scenario.think_s)
+            for at in range(scenario.producers)
+        ]
+        consumers = [
+            Consumer(f"consumer {at}", self, self._random(f"consumer {at}"), scenario.think_s)
+            for at in range(scenario.consumers)
+        ]
+        operator = Operator(self, self._random("operator"), plans)
+        return [*(one.run() for one in producers), *(one.run() for one in consumers), operator.run()]
+
+    async def _set_up(self) -> None:
+        for plan in self.scenario.queues:
+            for _ in range(SETUP_TRIES_MAX):
+                node = self.machine.node
+                try:
+                    if node is None:
+                        raise Gone
+                    entry = await self.machine.run(node.broker.create_queue(ACCOUNT, plan.name, plan.attributes, {}))
+                except (Gone, BatonError):
+                    await asyncio.sleep(0.1)
+                    continue
+                self.queues[plan.name] = _facts(plan, entry)
+                break
+            else:
+                raise AssertionError(f"queue {plan.name} cannot be made")
+
+    async def _drain(self) -> None:
+        """Receive and delete until nothing is left but what is dead."""
+        client = Client("drain", self, self._random("drain"))
+        left = list(self.queues)
+        for _ in range(DRAIN_ROUNDS_MAX):
+            for queue in left:
+                call = await client.receive(queue, 10, 30_000, 0)
+                while call.deliveries:
+                    await client.delete(*call.deliveries)
+                    call = await client.receive(queue, 10, 30_000, 0)
+            left = [queue for queue in self.queues if not await self._is_empty(queue)]
+            if not left or self.machine.broken:
+                return
+            await asyncio.sleep(1.0)
+        self.violated("liveness", f"after {DRAIN_ROUNDS_MAX} rounds there are still messages in {', '.join(left)}")
+
+    async def _is_empty(self, queue: str) -> bool:
+        async def count(broker: Broker) -> bool:
+            counters = await broker.counters(broker.queue(ACCOUNT, queue))
+            return not (counters.visible or counters.in_flight or counters.delayed or counters.owed)
+
+        node = self.machine.node
+        try:
+            return node is not None and await self.machine.run(count(node.broker))
+        except (Gone, BatonError):
+            return False
+
+    # --- looking ----------------------------------------------------------------------------------
+
+    async def _audit_often(self) -> None:
+        random = self._random("audit")
+        while True:
+            await asyncio.sleep(random.expovariate(1 / AUDIT_S))
+            self._audits += 1
+            self._audit(replay=self._audits % 3 == 0)
+
+    def _audit(self, *, replay: bool) -> None:
+        node = self.machine.node
+        if node is not None:
+            for text in audit(node, self.machine.witness, replay=replay):
+                self.violated("audit", text)
+
+    def _finish(self) -> None:
+        for text in self.machine.witness.lost:
+            self.violated("durability", text)
+        if self.machine.broken:
+            self.violated("recovery", self.machine.broken)
+        evidence = Evidence(self.history, self.machine.witness.fold(), list(self.queues.values()))
+        for violation in check_all(evidence):
+            if len(self.violations) < VIOLATIONS_MAX:
+                self.violations.append(violation)
+
+    def summary(self) -> str:
+        sent = sum(answer.outcome == OK for call in self.history.of(Sending) for answer in call.answers)
+        delivered = sum(len(call.deliveries) for call in self.history.of(Receiving))
+        machine = self.machine
+        return (
+            f"{len(self.history.calls)} calls, {sent} messages acknowledged, {delivered} deliveries, "
+            f"{machine.lives} lives, {machine.crashes} crashes, {machine.witness.count()} frames, "
+            f"{self.loop.time():.0f} s"
+        )
+
+
+def _facts(plan: QueuePlan, entry: Queue) -> QueueFacts:
+    policy = entry.policy
+    return QueueFacts(
+        name=plan.name,
+        number=entry.number,
+        shard=entry.shard,
+        fifo=policy.fifo,
+        strict=policy.strict_receipts,
+        delay_ms=policy.delay_ms,
+        visibility_ms=policy.visibility_ms,
+        dedup_window_ms=policy.dedup_window_ms,
+        dedup_per_group=policy.dedup_per_group,
+        dedup_lives=policy.dedup_lives,
+    )
+
+
+def simulate(seed: int, steps: int | None = None) -> Outcome:
+    """Run one seed to its end."""
+    scenario = choose(seed, steps)
+    loop = SimLoop()
+    with quiet_logging():
+        try:
+            simulation = Simulation(scenario, loop)
+            try:
+                loop.run_until_complete(simulation.run())
+            except Exception as problem:
+                simulation.violated("exception", "".join(traceback.format_exception(problem)))
+        finally:
+            loop.close()
+    history = simulation.history
+    return Outcome(seed, history.digest(), simulation.summary(), str(scenario), simulation.violations, history.lines)
