@@ -70,7 +70,7 @@ def make_arrival(shard: Shard, log: Log, entry: Entry) -> Arrival:
     slot = entry.slot
     queue = shard.queues[columns.queue[slot]]
     payload = read_place(log, place_of(shard, slot))
-    lineage = merge_lineage(Lineage.decode(payload.lineage), Lineage.decode(record_variable(log, columns.last[slot])))
+    lineage = merge_lineage(Lineage.decode(payload.lineage), shard.owed_lineage(slot))
     return Arrival(
         source_shard=shard.number,
         number=entry.number,
