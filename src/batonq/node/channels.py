@@ -101,12 +101,13 @@ class Channels:
                     self._alarms.clear(key)
                     return
                 pause_s = RETRY_FIRST_S
-            except LogCorrupt as problem:
-                text = f"The channel from shard {source} to shard {destination} is stopped: {problem.message}"
-                self._alarms.put(key, text, severity="critical")
-                await asyncio.sleep(RETRY_MAX_S)
-            except BatonError as problem:
-                if pause_s >= RETRY_MAX_S:
+            except Exception as problem:
+                if not isinstance(problem, BatonError) or isinstance(problem, LogCorrupt):
+                    # Trying again at once would only keep the loop busy: somebody has to look.
+                    text = f"The channel from shard {source} to shard {destination} is stopped: {problem}"
+                    self._alarms.put(key, text, severity="critical")
+                    pause_s = RETRY_MAX_S
+                elif pause_s >= RETRY_MAX_S:
                     text = f"Shard {destination} does not take what shard {source} owes it: {problem.message}"
                     self._alarms.put(key, text)
                 await asyncio.sleep(pause_s)
