@@ -15,6 +15,9 @@ from batonq.sim.log import Witness
 
 def audit(node: Node, witness: Witness, *, replay: bool) -> Iterator[str]:
     """What is wrong with a serving node. Shards with anything under way are passed over."""
+    for alarm in node.alarms.active():
+        if alarm.severity == "critical" and alarm.key.startswith("channel-"):
+            yield alarm.text
     ledger = witness.fold()
     for keeper in node.shards:
         if keeper.serving and keeper.host().commit.idle:
