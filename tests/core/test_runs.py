@@ -122,6 +122,15 @@ def test_a_slot_that_the_free_list_names_twice_is_given_out_once() -> None:
     bench.check()
 
 
+def test_a_run_over_slots_that_are_used_again_and_new_ones() -> None:
+    bench = Bench()
+    bench.queue(1)
+    bench.send(1, "a")
+    bench.delete(1, *bench.receive(1))
+    bench.send(1, "b", "c", "d")
+    bench.check()
+
+
 @pytest.mark.parametrize("kind", [Type.LEASED, Type.DELETED])
 def test_a_run_that_names_another_message_is_damage(kind: Type) -> None:
     bench = Bench()

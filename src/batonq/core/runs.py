@@ -69,10 +69,11 @@ class Runs(ShardState):
         columns = self.columns
         count = len(slots)
         first, end = slots.start, slots.stop
+        used_before = first < columns.used
         if end > columns.used:
             columns.reserve(end)
             columns.used = end
-        else:
+        if used_before:
             columns.epoch[first:end] = columns.first_received[first:end] = _ZEROS_I[:count]
             columns.count[first:end] = _ZEROS_H[:count]
             columns.doomed[first:end] = _ZEROS_B[:count]
