@@ -1,0 +1,45 @@
+"""A Celery application whose broker is Baton; imported by the worker's process and by the test."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from celery import Celery
+
+ENDPOINT = os.environ.get("BATON_TEST_ENDPOINT", "127.0.0.1:1")
+ACCOUNT = os.environ.get("BATON_TEST_ACCOUNT", "000000000000")
+RESULTS = os.environ.get("BATON_TEST_RESULTS", os.devnull)
+
+app = Celery("celery_tasks", broker=f"sqs://{ACCOUNT}:secret@{ENDPOINT}//")
+app.conf.update(
+    broker_transport_options={
+        "region": "us-east-1",
+        "is_secure": False,
+        "visibility_timeout": 60,
+        "polling_interval": 0.05,
+        "wait_time_seconds": 1,
+    },
+    broker_connection_retry_on_startup=True,
+    task_acks_late=True,
+    task_default_queue="celery",
+    worker_hijack_root_logger=False,
+)
+
+
+def note(text: str) -> None:
+    with open(RESULTS, "a", encoding="utf-8") as file:
+        file.write(text + "\n")
+
+
+@app.task  # type: ignore[untyped-decorator]
+def add(x: int, y: int) -> int:
+    note(f"add {x + y}")
+    return x + y
+
+
+@app.task(bind=True, max_retries=3)  # type: ignore[untyped-decorator]
+def fails_once(self: Any, text: str) -> None:
+    note(f"{text} try {self.request.retries}")
+    if self.request.retries == 0:
+        raise self.retry(countdown=0)
