@@ -22,7 +22,7 @@ from batonq.sim.machine import Gone, Machine, quiet_logging
 from batonq.sim.scenario import ACCOUNT, QueuePlan, Scenario, choose
 
 AUDIT_S = 4.0
-DRAIN_ROUNDS_MAX = 400
+DRAIN_ROUNDS_MAX = 300
 SETUP_TRIES_MAX = 500
 VIOLATIONS_MAX = 50
 
@@ -160,7 +160,7 @@ class Simulation:
         """Receive and delete until nothing is left but what is dead."""
         client = Client("drain", self, self._random("drain"))
         left = list(self.queues)
-        for _ in range(DRAIN_ROUNDS_MAX):
+        for at in range(DRAIN_ROUNDS_MAX):
             for queue in left:
                 call = await client.receive(queue, 10, 30_000, 0)
                 while call.deliveries:
@@ -169,7 +169,7 @@ class Simulation:
             left = [queue for queue in self.queues if not await self._is_empty(queue)]
             if not left or self.machine.broken:
                 return
-            await asyncio.sleep(1.0)
+            await asyncio.sleep(1.0 if at < DRAIN_ROUNDS_MAX // 10 else 30.0)
         self.violated("liveness", f"after {DRAIN_ROUNDS_MAX} rounds there are still messages in {', '.join(left)}")
 
     async def _is_empty(self, queue: str) -> bool:

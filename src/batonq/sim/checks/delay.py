@@ -36,7 +36,7 @@ def _early(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _after_nack(evidence: Evidence) -> Iterator[Finding]:
-    for _, leases in evidence.leases_by_copy():
+    for leases in evidence.leases_by_copy():
         for at, lease in enumerate(leases):
             for use in lease.uses:
                 if use.kind != "nack" or use.outcome != OK or use.dead_letter:

@@ -86,6 +86,7 @@ class Evidence:
                 self.messages[message.number] = message
                 self.home[message.number] = call.queue
         self.leases = self._leases()
+        self._by_copy = self._group_by_copy()
         self.copies = ledger.by_number()
 
     def _leases(self) -> dict[str, HeldLease]:
@@ -98,23 +99,28 @@ class Evidence:
                 leases[use.receipt].uses.append(use)
         return leases
 
-    def leases_by_copy(self) -> Iterator[tuple[tuple[str, str], list[HeldLease]]]:
+    def leases_by_copy(self) -> Iterator[list[HeldLease]]:
         """The leases of each message in each queue, in the order in which they began."""
+        yield from self._by_copy.values()
+
+    def _group_by_copy(self) -> dict[tuple[str, str], list[HeldLease]]:
         found: dict[tuple[str, str], list[HeldLease]] = {}
         for lease in self.leases.values():
             found.setdefault((lease.first.queue, lease.first.message_id), []).append(lease)
-        for key, leases in found.items():
+        for leases in found.values():
             leases.sort(key=lambda lease: (lease.first.began_ms, lease.told_s))
-            yield key, leases
+        return found
+
+    def rivals(self, lease: HeldLease) -> Iterator[HeldLease]:
+        """The other leases of the same message in the same queue."""
+        for other in self._by_copy[lease.first.queue, lease.first.message_id]:
+            if other.receipt != lease.receipt:
+                yield other
 
     def superseded(self, lease: HeldLease, use: Holding) -> bool:
         """Had somebody else been told of a newer lease of the message when the holder asked?"""
         return any(
-            other.first.began_ms > lease.first.began_ms and other.told_s < use.started_s
-            for other in self.leases.values()
-            if other.receipt != lease.receipt
-            and other.first.message_id == lease.first.message_id
-            and other.first.queue == lease.first.queue
+            other.first.began_ms > lease.first.began_ms and other.told_s < use.started_s for other in self.rivals(lease)
         )
 
     def copy_of(self, delivered: Delivered) -> Copy | None:

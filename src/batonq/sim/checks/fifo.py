@@ -1,4 +1,4 @@
-"""FIFO: the order of each group, one receive at a time in each group, and sequence numbers in the order of sends."""
+"""FIFO: the order of each group, nothing of a group past what is in flight, and sequences in the order of sends."""
 
 from __future__ import annotations
 
@@ -51,7 +51,10 @@ def _is_out_of_the_way(copy: Copy, at_ms: int) -> bool:
 
 
 def _exclusion(evidence: Evidence, facts: QueueFacts) -> Iterator[Finding]:
-    """While a group's messages are with one holder, no other receive gets any of the group."""
+    """While a message is with one holder, no other receive gets one that comes after it in its group.
+
+    Those before it may come again, when it was extended and they ran out.
+    """
     groups: dict[str, list[HeldLease]] = {}
     for lease in evidence.leases.values():
         if lease.first.queue == facts.name:
@@ -60,7 +63,7 @@ def _exclusion(evidence: Evidence, facts: QueueFacts) -> Iterator[Finding]:
         leases.sort(key=lambda lease: (lease.first.began_ms, lease.told_s))
         for at, later in enumerate(leases):
             for earlier in leases[:at]:
-                if earlier.first.call == later.first.call or earlier.first.message_id == later.first.message_id:
+                if earlier.first.call == later.first.call or earlier.first.sequence >= later.first.sequence:
                     continue
                 until_ms = _group_locked_until_ms(evidence, earlier, later)
                 if later.first.began_ms < until_ms:

@@ -11,7 +11,7 @@ LOST = ("lease_lost", "message_gone")
 
 
 def check(evidence: Evidence) -> Iterator[Finding]:
-    for _, leases in evidence.leases_by_copy():
+    for leases in evidence.leases_by_copy():
         yield from _overlaps(leases)
     for lease in evidence.leases.values():
         for use in lease.uses:
@@ -38,8 +38,13 @@ def _overlaps(leases: list[HeldLease]) -> Iterator[Finding]:
 
 
 def _wrongly_obeyed(evidence: Evidence, lease: HeldLease, use: Holding) -> Iterator[Finding]:
-    """Under a superseded receipt a standard queue's delete and change succeed without effect; all else is refused."""
+    """Under a superseded receipt a standard queue's delete and change succeed without effect; all else is refused.
+
+    Deleting what is gone succeeds in a FIFO queue too.
+    """
     facts = evidence.queues[use.queue]
+    if use.kind == "delete" and not facts.strict and _may_be_gone(evidence, lease, use):
+        return
     refusing = facts.fifo or facts.strict or use.kind == "nack"
     if refusing and use.outcome == OK and evidence.superseded(lease, use):
         yield about(
@@ -47,6 +52,18 @@ def _wrongly_obeyed(evidence: Evidence, lease: HeldLease, use: Holding) -> Itera
             "another holder had a newer lease",
             lease.first.number,
         )
+
+
+def _may_be_gone(evidence: Evidence, lease: HeldLease, use: Holding) -> bool:
+    """Was the message ended before, or may another holder have deleted it?"""
+    copy = evidence.copy_of(lease.first)
+    if copy is None or (not copy.present and copy.ended_ms <= use.started_ms):
+        return True
+    return any(
+        other.kind == "delete" and other.started_s < use.ended_s
+        for rival in evidence.rivals(lease)
+        for other in rival.uses
+    )
 
 
 def _wrongly_refused(evidence: Evidence, lease: HeldLease, use: Holding) -> Iterator[Finding]:

@@ -76,9 +76,15 @@ def _is_accounted_for(evidence: Evidence, number: int, purged: set[str]) -> bool
 
 
 def _risen(evidence: Evidence) -> Iterator[Finding]:
-    """After a delete that was surely the holder's to make, nobody gets the message again."""
+    """After a delete that was surely the holder's to make, nobody gets the message again.
+
+    A message whose time is over goes to the dead letters even from under a lease; a delete then comes too late.
+    """
     deleted_s: dict[int, tuple[float, int]] = {}
     for lease in evidence.leases.values():
+        copy = evidence.copy_of(lease.first)
+        if copy is None or copy.end == "moved" or copy.owed is not None:
+            continue
         for use in lease.uses:
             surely = use.kind == "delete" and use.outcome == OK
             if surely and use.ended_ms < lease.held_until_ms(use.started_s, without=use):
