@@ -7,7 +7,7 @@ from array import array
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batonq.core.commands import Claim, Lease, Send
@@ -88,6 +88,7 @@ def records(bench: Bench) -> list[Row]:
     return [row._replace(slot=0, w5=0 if row.flags & Flag.OVERLAY else row.w5) for row in rows]
 
 
+@settings(max_examples=min(settings().max_examples, 300))
 @given(st.integers(min_value=0, max_value=1 << 32))
 def test_both_ways_give_the_same(seed: int) -> None:
     quick, slow = Bench(), Plod()
@@ -120,6 +121,14 @@ def test_a_slot_that_the_free_list_names_twice_is_given_out_once() -> None:
     assert bench.waiting(1) == ["a", "d", "e", "f", "g"]
     assert len({accepted.message_id for accepted in sent}) == 4
     bench.check()
+
+
+def test_a_run_of_nothing() -> None:
+    bench = Bench()
+    bench.queue(1)
+    bench.check()
+    assert bench.send(1) == bench.delete(1) == []
+    assert bench.check() == []
 
 
 def test_a_run_over_slots_that_are_used_again_and_new_ones() -> None:

@@ -43,7 +43,7 @@ class Holding(Receiving):
     def delete(self, number: int, claims: Sequence[Claim], now: int, strict: bool = False) -> list[BatonError | None]:
         now = self.begin(now)
         queue = self.queue_state(number)
-        if not queue.fifo:
+        if not queue.fifo and claims:
             slots = as_run([claim[0] for claim in claims])
             if self._held(number, slots, claims, now):
                 self._acknowledge_run(queue, slots, claims, now)

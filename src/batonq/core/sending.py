@@ -33,7 +33,7 @@ class Sending(Arrivals):
                 first = known.sequence
                 return [Accepted(first + i, message_id(self.number, first + i), True) for i in range(len(sends))]
         first_sequence = self.next_sequence
-        if self._sends_are_plain(queue, sends):
+        if sends and self._sends_are_plain(queue, sends):
             results = self._send_run(queue, sends, now)
         else:
             results = [self._send(queue, send, now) for send in sends]
