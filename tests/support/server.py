@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import uvloop
 
 from batonq.api.http import HttpLimits, HttpServer, Request, Response, Router
-from batonq.api.sqs import SqsApp, SqsSettings
+from batonq.api.sqs import ExpressSqs, SqsApp, SqsSettings
 from batonq.node.broker import Broker
 from batonq.node.node import Node
 from batonq.node.settings import Settings
@@ -82,7 +82,7 @@ class TestServer:
         self.app = SqsApp(self.node.broker, SqsSettings(account=ACCOUNT, public_url=self._public_url))
         router = Router(self.app.handle)
         router.mount("/livez", _alive)
-        self.http = HttpServer(router.resolve, self._limits)
+        self.http = HttpServer(router.resolve, self._limits, ExpressSqs(self.app))
         await self.http.start("127.0.0.1", 0)
         self._ready.set()
         await self._stop.wait()

@@ -14,7 +14,7 @@ from typing import Any
 
 from batonq import __version__
 from batonq.api.http import HttpLimits, HttpServer, Request, Response, Router
-from batonq.api.sqs import SqsApp, SqsSettings
+from batonq.api.sqs import ExpressSqs, SqsApp, SqsSettings
 from batonq.cli.quantities import parse_bytes
 from batonq.errors import InvalidInput
 from batonq.node import events, metrics
@@ -141,7 +141,7 @@ def compose(node: Node) -> HttpServer:
         node.broker, SqsSettings(account=settings.account, public_url=settings.public_url), wall=node.world.wall
     )
     router = Router(sqs.handle)
-    server = HttpServer(router.resolve, HttpLimits(connections_max=settings.connections_max))
+    server = HttpServer(router.resolve, HttpLimits(connections_max=settings.connections_max), ExpressSqs(sqs))
     pages = Pages(node)
     pages.more_metrics = lambda: front_metrics(server, sqs)
     for path, methods, answer in pages.routes:

@@ -141,6 +141,14 @@ def decode(data: bytes) -> Payload:
     return Payload(sent_ms, sender, group, dedup_id, trace, lineage, attributes, data[at + attributes_n :], md5)
 
 
+def decode_plain(data: bytes) -> tuple[bytes, bytes] | None:
+    """(MD5, body) of a payload that has nothing but a sender and a body; None for any other."""
+    _, sender_n, group_n, dedup_n, trace_n, lineage_n, md5, _, attributes_n = _HEADER.unpack_from(data)
+    if group_n or dedup_n or trace_n or lineage_n or attributes_n:
+        return None
+    return md5, data[_HEADER_BYTES + sender_n :]
+
+
 def with_lineage(payload: Payload, lineage: Lineage) -> Payload:
     """The payload as a consumer should see it once `lineage` lies over it."""
     changes: dict[str, Any] = {"lineage": lineage.encode()}

@@ -155,14 +155,6 @@ class Transfer(Replay):
         queue = self.queues[self.columns.queue[slot]]
         return self._lineage(queue, slot, Reason(self.owed_to[slot][3]), self.columns.until[slot])
 
-    def owed_lineage(self, slot: int) -> Lineage:
-        """What an OWED message's destination should lay over its payload.
-
-        Made anew from the state: the message may have been carried forward since, and its `Owed` record dropped.
-        """
-        queue = self.queues[self.columns.queue[slot]]
-        return self._lineage(queue, slot, Reason(self.owed_to[slot][3]), self.last_time_ms)
-
     def _move_within(
         self, queue: QueueState, slot: int, to: int, reason: Reason, lineage: Lineage, w6: int, now: int
     ) -> int:

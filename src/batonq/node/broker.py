@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar
+from itertools import repeat
+from typing import Any, NamedTuple, TypeVar, cast
 
 from batonq.core.catalog import Catalog
 from batonq.core.catalog_entries import QueueEntry
-from batonq.core.commands import Accepted, Claim, Counters, Job, Lease, MessageView, Nack, Send
+from batonq.core.commands import Accepted, Claim, Counters, FirstLeases, Job, Lease, MessageView, Nack, Send
 from batonq.core.ids import key_hash, message_id
 from batonq.core.names import QueueName, queue_arn
-from batonq.core.payload import Lineage
+from batonq.core.payload import Lineage, decode_plain
 from batonq.errors import (
     BatonError,
     InvalidInput,
@@ -31,7 +32,7 @@ from batonq.node.clock import Clock
 from batonq.node.events import AlarmBoard
 from batonq.node.host import ShardHost
 from batonq.node.keeper import ShardKeeper
-from batonq.node.reading import Placed, read_lease, read_place
+from batonq.node.reading import Placed, expand, read_lease, read_place
 from batonq.node.receipts import Receipts, invalid
 from batonq.node.settings import Settings
 
@@ -41,6 +42,7 @@ CLOCK_STEPS_MAX = 100_000
 
 Queue = QueueEntry
 Sent = Accepted  # sequence, message_id, duplicate
+Plain = tuple[str, str, bytes, bytes]  # message id, receipt, MD5 and body of a message that is nothing else
 
 
 class Delivery(NamedTuple):
@@ -194,6 +196,77 @@ class Broker:
         """A body that cannot be read keeps its message where it is, and the others go out."""
         text = f"Message {message_id(queue.shard, lease.sequence)} of {queue.name} cannot be read: {problem.message}"
         self._alarms.put(f"unreadable:{queue.number}", text, severity="critical", queue=queue.name)
+
+    # --- the same without a task: nothing is awaited, and `host.commit.call` calls back once it is committed
+
+    def send_plain(
+        self,
+        queue: Queue,
+        bodies: Sequence[bytes],
+        digests: Sequence[bytes],
+        sender: str,
+        invocation: str,
+    ) -> tuple[ShardHost, int] | None:
+        """Send messages that are only bodies: the first sequence, the others follow. None: call `send` instead."""
+        host = self._shards[queue.shard].host()
+        key = key_hash(queue.number, invocation) if invocation else 0
+        first = host.send_plain(queue.number, bodies, digests, sender, key)
+        return (host, first) if first else None
+
+    def receive_front(
+        self, queue: Queue, max_messages: int, visibility_ms: int | None, holder: str
+    ) -> tuple[ShardHost, FirstLeases] | None:
+        """Lease what is at the front, if there is no choice or wait; None: call `receive` instead.
+
+        `host.commit.call` says when `deliver_plain` may be called.
+        """
+        host = self._shards[queue.shard].host()
+        leases = host.receive_front(queue.number, max_messages, visibility_ms, holder[:HOLDER_LENGTH_MAX])
+        return None if leases is None else (host, leases)
+
+    def deliver_plain(self, queue: Queue, host: ShardHost, leases: FirstLeases) -> list[Plain] | None:
+        """The leased messages, if all of them are nothing but a body; None: call `deliver_front` instead."""
+        if host.is_late(leases) or host.shard.overlays:
+            return None
+        number = host.shard.number
+        read = host.log.read_variable
+        plain: list[Plain] = []
+        sequences = leases.sequences
+        receipts = self._receipts.seal_claims(
+            queue.account, queue.number, number, zip(leases.slots, sequences, repeat(1), strict=False)
+        )
+        try:
+            for sequence, position, extent, receipt in zip(
+                sequences, leases.positions, leases.extents, receipts, strict=True
+            ):
+                found = decode_plain(read(position, extent & 0xFFFFFFFF, extent >> 32))
+                if found is None:
+                    return None
+                plain.append((message_id(number, sequence), receipt, *found))
+        except LogError:
+            return None
+        return plain
+
+    async def deliver_front(self, queue: Queue, host: ShardHost, front: FirstLeases) -> list[Delivery]:
+        """The leased messages, whatever they are."""
+        leases = expand(host.shard, front)
+        if host.is_late(front):
+            leases = await host.extend_late(queue.number, leases, front.leased_ms)
+        return self._deliveries(queue, host, leases)
+
+    def give_back(self, queue: Queue, host: ShardHost, front: FirstLeases) -> None:
+        """The client went before its answer left: nobody holds these messages, so the next one may."""
+        host.give_back(queue.number, expand(host.shard, front))
+
+    def delete_plain(self, queue: Queue, receipts: Sequence[str]) -> tuple[ShardHost, list[BatonError | None]] | None:
+        """Delete by receipts that are all in order; None: call `delete` instead."""
+        claims = self._receipts.open_many(queue.account, queue.number, queue.shard, receipts)
+        if claims is None:
+            return None
+        host = self._shards[queue.shard].host()
+        return host, host.delete(queue.number, cast("list[Claim]", claims))
+
+    # --- with a receipt
 
     async def delete(self, queue: Queue, receipts: Sequence[str]) -> list[BatonError | None]:
         return await self._with_claims(queue, receipts, lambda host, places, claims: host.delete(queue.number, claims))

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from batonq.core.openframe import OpenFrame
-from batonq.errors import Unavailable
+from batonq.errors import BatonError, Unavailable
 from batonq.log import frames
 from batonq.log.interface import Log
 
@@ -31,6 +31,7 @@ class Machine(Protocol):
     def seal(self) -> tuple[bytes, bytes]: ...
 
 
+Committed = Callable[[BatonError | None], None]  # called with None once it is committed, else with why it is not
 INLINE_TRIAL_EVERY = 128  # appends on the thread between two that try whether the disk is quick (again)
 SMOOTHING = 0.1
 
@@ -111,12 +112,14 @@ class GroupCommit:
         self._failed = False
         self._current: list[asyncio.Future[None]] = []  # released by the frame under way
         self._next: list[asyncio.Future[None]] = []  # released by the open frame
+        self._current_calls: list[Committed] = []
+        self._next_calls: list[Committed] = []
         self.committed = log.next - 1
 
     @property
     def pending(self) -> int:
         """How many replies wait for a commit."""
-        return len(self._current) + len(self._next)
+        return len(self._current) + len(self._next) + len(self._current_calls) + len(self._next_calls)
 
     @property
     def idle(self) -> bool:
@@ -140,6 +143,17 @@ class GroupCommit:
             self._current.append(future)
             return future
         return None
+
+    def call(self, committed: Committed) -> None:
+        """Like `point`, for a reply that is ready to be written: `committed(None)` writes it, without a task."""
+        if self._machine.frame.rows:
+            if not self._scheduled:
+                self.kick()
+            self._next_calls.append(committed)
+        elif self._appending:
+            self._current_calls.append(committed)
+        else:
+            committed(None)
 
     def release(self, future: asyncio.Future[None]) -> None:
         """Like `point`, for a future that exists already."""
@@ -183,6 +197,7 @@ class GroupCommit:
         self._scheduled = False
         self._appending = True
         self._current, self._next = self._next, []
+        self._current_calls, self._next_calls = self._next_calls, []
         self._started_s = self._loop.time()
         statistics = self._statistics
         statistics.frames += 1
@@ -214,9 +229,12 @@ class GroupCommit:
         self._appending = False
         self.committed += 1
         released, self._current = self._current, []
+        calls, self._current_calls = self._current_calls, []
         for future in released:
             if not future.done():
                 future.set_result(None)
+        for committed in calls:
+            committed(None)
         if self._scheduled or self._machine.frame.rows:
             self._scheduled = True
             self._loop.call_soon(self._flush)
@@ -226,10 +244,14 @@ class GroupCommit:
         """Answer everything that waits with a retryable error, and commit nothing more."""
         self._failed = True
         waiting = self._current + self._next
+        calls = self._current_calls + self._next_calls
         self._current, self._next = [], []
+        self._current_calls, self._next_calls = [], []
         for future in waiting:
             if not future.done():
                 future.set_exception(Unavailable(why))
+        for committed in calls:
+            committed(Unavailable(why))
 
     def _fail(self, problem: BaseException) -> None:
         if not self._failed:

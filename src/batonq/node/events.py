@@ -96,8 +96,11 @@ class AlarmBoard:
         known = self._alarms.get(key)
         if known is not None:
             known.last_ms = now_ms
-            known.text = text
             known.count += 1
+            if (known.text, known.severity) == (text, severity):
+                return
+            known.text, known.severity = text, severity
+            warning("alarm", text, key=key, severity=severity, queue=queue)
             return
         if len(self._alarms) >= self._limit:
             oldest = min(self._alarms.values(), key=lambda alarm: alarm.last_ms)

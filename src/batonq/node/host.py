@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from batonq.core.commands import Accepted, Arrival, Claim, Counters, Job, Lease, MessageView, Nack, Send
+from batonq.core.commands import Accepted, Arrival, Claim, Counters, FirstLeases, Job, Lease, MessageView, Nack, Send
 from batonq.core.policy import QueuePolicy
 from batonq.core.shard import Shard
 from batonq.errors import BatonError, DiskFull, OverLimit, Unavailable
@@ -149,6 +149,31 @@ class ShardHost:
             self._woken()
         return results
 
+    def send_plain(
+        self, queue: int, bodies: Sequence[bytes], digests: Sequence[bytes], sender: str, invocation: int
+    ) -> int:
+        """See Shard.send_plain: the first sequence, or 0 when `send` must be called."""
+        now_ms = self.begin()
+        if self.log.room() is not Room.PLENTY:
+            raise DiskFull
+        first = self.shard.send_plain(queue, bodies, digests, sender, now_ms, invocation)
+        if self.shard.woken:
+            self._woken()
+        return first
+
+    def receive_front(
+        self, queue: int, max_messages: int, visibility_ms: int | None, holder: str
+    ) -> FirstLeases | None:
+        """See Shard.receive_front: leases without a choice or a wait, or None when `receive` must be called."""
+        if self._waiters.total and self._waiters.count(queue):
+            return None
+        return self.shard.receive_front(queue, max_messages, visibility_ms, self.begin(), holder)
+
+    def is_late(self, leases: FirstLeases) -> bool:
+        """Has so much of these leases passed since they were decided that they must be extended?"""
+        passed_ms = self._clock.now_ms() - leases.leased_ms
+        return passed_ms * 10 > leases.deadline_ms - leases.leased_ms
+
     def delete(self, queue: int, claims: Sequence[Claim], strict: bool = False) -> list[BatonError | None]:
         now_ms = self.begin()
         results = self.shard.delete(queue, claims, now_ms, strict)
@@ -255,7 +280,7 @@ class ShardHost:
         else:
             await self._committed(queue, leases)
         if leases and (self._clock.now_ms() - decided_ms) * 10 > leases[0].deadline_ms - decided_ms:
-            leases = await self._extend_late(queue, leases, decided_ms)
+            leases = await self.extend_late(queue, leases, decided_ms)
         return leases
 
     async def _wait(self, waiter: Waiter, wait_ms: int) -> None:
@@ -265,14 +290,14 @@ class ShardHost:
             await waiter.future
         except asyncio.CancelledError:  # the client has gone
             if not self._waiters.remove(waiter):
-                self._give_back(waiter.queue, waiter.leases)
+                self.give_back(waiter.queue, waiter.leases)
             raise
 
     def _time_over(self, waiter: Waiter) -> None:
         if self._waiters.remove(waiter):
             self.commit.release(waiter.future)
 
-    def _give_back(self, queue: int, leases: list[Lease]) -> None:
+    def give_back(self, queue: int, leases: Sequence[Lease]) -> None:
         """The client went before its answer left: nobody holds these messages, so the next one may."""
         if not leases or not self.serving:
             return
@@ -283,7 +308,7 @@ class ShardHost:
             return  # they come back when their leases run out
         self.commit.kick()
 
-    async def _extend_late(self, queue: int, leases: list[Lease], decided_ms: int) -> list[Lease]:
+    async def extend_late(self, queue: int, leases: list[Lease], decided_ms: int) -> list[Lease]:
         """The commit took so long that a noticeable part of the lease is over: extend it before the reply leaves."""
         for _ in range(EXTENSIONS_MAX):
             visibility_ms = leases[0].deadline_ms - decided_ms
@@ -310,7 +335,7 @@ class ShardHost:
             try:
                 await point
             except asyncio.CancelledError:
-                self._give_back(queue, leases)
+                self.give_back(queue, leases)
                 raise
 
     # --- long polls ---------------------------------------------------------------------------

@@ -69,6 +69,10 @@ class Receipts:
 
     def seal_many(self, tenant: str, queue: int, shard: int, leases: Sequence[Lease]) -> list[str]:
         """One receipt for each lease."""
+        return self.seal_claims(tenant, queue, shard, [(lease.slot, lease.sequence, lease.epoch) for lease in leases])
+
+    def seal_claims(self, tenant: str, queue: int, shard: int, claims: Iterable[tuple[int, int, int]]) -> list[str]:
+        """One receipt for each (slot, sequence, epoch)."""
         newest = self._newest
         stamp = self._stamps.get((tenant, queue, shard, newest))
         if stamp is None:
@@ -78,9 +82,8 @@ class Receipts:
         copy = stamp.state.copy
         pack = _BODY.pack
         parts: list[bytes] = []
-        for lease in leases:
-            sequence = lease.sequence
-            body = pack(lease.slot, sequence & 0xFFFFFFFF, sequence >> 32, lease.epoch)
+        for slot, sequence, epoch in claims:
+            body = pack(slot, sequence & 0xFFFFFFFF, sequence >> 32, epoch)
             mac = copy()
             mac.update(body)
             parts += (head, body, mac.digest())
@@ -115,6 +118,35 @@ class Receipts:
         if not known:
             self._keep(tenant, queue, shard, key_id, stamp)  # not before: garbage must not drive out what is in use
         return shard, Claim(slot, low | high << 32, epoch)
+
+    def open_many(self, tenant: str, queue: int, shard: int, texts: Sequence[str]) -> list[tuple[int, int, int]] | None:
+        """What receipts of one shard claim, (slot, sequence, epoch) each, at once; None: look at them one by one."""
+        joined = "".join(texts)
+        if len(joined) != TEXT_LENGTH * len(texts) or not joined.isascii():
+            return None
+        try:
+            data = a2b_base64(joined.encode().translate(_FROM_URL_SAFE), strict_mode=True)
+        except Base64Error:
+            return None
+        stamp = self._stamps.get((tenant, queue, shard, self._newest))
+        if stamp is None:
+            return None
+        head = stamp.head
+        copy = stamp.state.copy
+        claims: list[tuple[int, int, int]] = []
+        macs: list[bytes] = []
+        given: list[bytes] = []
+        for text, at in zip(texts, range(0, len(data), _SEALED_BYTES + MAC_BYTES), strict=True):
+            if len(text) != TEXT_LENGTH or data[at : at + _HEAD_BYTES] != head:
+                return None
+            end = at + _SEALED_BYTES
+            mac = copy()
+            mac.update(data[at + _HEAD_BYTES : end])
+            macs.append(mac.digest())
+            given.append(data[end : end + MAC_BYTES])
+            slot, low, high, epoch = _BODY.unpack_from(data, at + _HEAD_BYTES)
+            claims.append((slot, low | high << 32, epoch))
+        return claims if compare_digest(b"".join(macs), b"".join(given)) else None
 
     def _stamp(self, tenant: str, queue: int, shard: int, key_id: int) -> _Stamp:
         key = self._keys.get(key_id)

@@ -1,7 +1,7 @@
 """A small HTTP/1.1 server: bytes from sockets to requests for a handler, and its answers back. No API lives here."""
 
-from batonq.api.http.messages import Handler, Request, Response
+from batonq.api.http.messages import Express, Handler, Reply, Request, Response
 from batonq.api.http.router import Router
 from batonq.api.http.server import HttpLimits, HttpServer
 
-__all__ = ["Handler", "HttpLimits", "HttpServer", "Request", "Response", "Router"]
+__all__ = ["Express", "Handler", "HttpLimits", "HttpServer", "Reply", "Request", "Response", "Router"]

@@ -204,22 +204,60 @@ class Connection(asyncio.Protocol):
         path, _, query = self._split_target()
         body = self._body
         parser = self._parser
-        self._queue.append(
-            Request(
-                parser.get_method().decode("ascii"),
-                path,
-                query,
-                self._headers,
-                b"" if not body else body[0] if len(body) == 1 else b"".join(body),
-                self._peer,
-                scheme=self._server.scheme,
-                keep_alive=parser.should_keep_alive(),
-            )
+        request = Request(
+            parser.get_method().decode("ascii"),
+            path,
+            query,
+            self._headers,
+            b"" if not body else body[0] if len(body) == 1 else b"".join(body),
+            self._peer,
+            scheme=self._server.scheme,
+            keep_alive=parser.should_keep_alive(),
         )
         self._reset_reading()
+        if self._express(request):
+            return
+        self._queue.append(request)
         if len(self._queue) > 1:
             self._pause_reading()
         self._wake()
+
+    # --- without the task
+
+    def _express(self, request: Request) -> bool:
+        """Have a request answered from here, if its handler can and nothing is before it."""
+        express = self._server.express
+        if express is None or self._working is not None or self._queue or not request.keep_alive:
+            return False
+        if self._finishing or self._writable is not None:
+            return False
+        self._working = request
+        try:
+            if express(request, self._reply):
+                self._server.counters.requests += 1
+                return True
+        except Exception:
+            self._server.counters.failures += 1
+            logger.exception("a request failed: %s %s", request.method, request.path)
+            self._working = None
+            self._refuse(500, "Something went wrong in the server; its log says what.")
+            return True
+        self._working = None
+        return False
+
+    def _reply(self, answer: bytes) -> bool:
+        """Write the whole answer of the request in work; False when the client has gone."""
+        request = self._working
+        if request is None or self._transport.is_closing():
+            return False
+        self._working = None
+        if request.body:
+            self._release_bytes(len(request.body))
+        self._since = self._server.tick
+        self._transport.write(answer)
+        if self._queue or self._finishing:
+            self._wake()
+        return True
 
     # --- the task
 
@@ -227,8 +265,8 @@ class Connection(asyncio.Protocol):
         queue = self._queue
         try:
             while True:
-                if not queue:
-                    if self._finishing:
+                if not queue or self._working is not None:
+                    if self._finishing and self._working is None:
                         break
                     self._wakeup = self._server.loop.create_future()
                     await self._wakeup

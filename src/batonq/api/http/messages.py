@@ -67,6 +67,11 @@ class Response:
 
 
 Handler = Callable[[Request], Awaitable[Response]]
+# Writes a whole answer; False when the client has gone.
+Reply = Callable[[bytes], bool]
+# A handler that needs no task: it returns False to have the request go the general way, or True and calls `reply` once,
+# now or later. It must not have done anything when it returns False.
+Express = Callable[[Request, Reply], bool]
 
 
 def plain(status: int, text: str, *, close: bool = False) -> Response:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from batonq.api.http.connection import Connection
-from batonq.api.http.messages import Handler, Heads, Request
+from batonq.api.http.messages import Express, Handler, Heads, Request
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -52,8 +52,14 @@ class HttpCounters:
 class HttpServer:
     """Serves `resolve(request)`'s handlers. One task a connection; one request in work a connection."""
 
-    def __init__(self, resolve: Callable[[Request], Handler], limits: HttpLimits | None = None) -> None:
+    def __init__(
+        self,
+        resolve: Callable[[Request], Handler],
+        limits: HttpLimits | None = None,
+        express: Express | None = None,
+    ) -> None:
         self.resolve = resolve
+        self.express = express
         self.limits = limits or HttpLimits()
         self.counters = HttpCounters()
         self.heads = Heads()

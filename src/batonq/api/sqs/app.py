@@ -44,10 +44,11 @@ class SqsApp:
         self.service = Service(broker, self.settings)
         self.calls = dict.fromkeys(OPERATIONS, 0)
         self.errors: dict[str, int] = {}  # by query code
-        self._access: Access = OpenAccess(self.settings.account) if broker.dev else SignedAccess(broker, wall)
+        self.access: Access = OpenAccess(self.settings.account) if broker.dev else SignedAccess(broker, wall)
         self._targets = {protocol_json.TARGET_PREFIX + name.encode(): row for name, row in OPERATIONS.items()}
         self._request_ids = count(1)
-        self._process_id = secrets.token_hex(10)
+        one = secrets.token_hex(10)
+        self._request_id_start = f"{one[:8]}-{one[8:12]}-4{one[12:15]}-8{one[15:18]}-".encode()
 
     async def handle(self, request: Request) -> Response:
         target = request.headers.get(b"x-amz-target")
@@ -66,18 +67,18 @@ class SqsApp:
                 )
             name = operation.name
             self.calls[name] += 1
-            call = Call(request, self._access.identify(request), name)
+            call = Call(request, self.access.identify(request), name)
             output = await operation.run(self.service, call, operation.decode(request.body))
         except SqsError as error:
-            return self._json_error(error)
+            return self.json_error(error)
         except BatonError as error:
-            return self._json_error(translated(error))
+            return self.json_error(translated(error))
         except Exception:
-            return self._json_error(self._unexpected(request))
+            return self.json_error(self._unexpected(request))
         body = protocol_json.encode(output)
         return Response(200, body, protocol_json.CONTENT_TYPE, ((REQUEST_ID_HEADER, self._request_id()),))
 
-    def _json_error(self, error: SqsError) -> Response:
+    def json_error(self, error: SqsError) -> Response:
         kind = error.kind
         self._count(kind.code)
         return Response(
@@ -92,7 +93,7 @@ class SqsApp:
     async def _handle_query(self, request: Request) -> Response:
         request_id = self._request_id()
         try:
-            caller = self._access.identify(request)
+            caller = self.access.identify(request)
             fields = _fields(request)
             action = fields.get("Action")
             if action == sts.ACTION:
@@ -138,10 +139,12 @@ class SqsApp:
     def _count(self, code: str) -> None:
         self.errors[code] = self.errors.get(code, 0) + 1
 
-    def _request_id(self) -> str:
+    def request_id(self) -> bytes:
         """Unique, in the form of a UUID, and much cheaper than one."""
-        one = self._process_id
-        return f"{one[:8]}-{one[8:12]}-4{one[12:15]}-8{one[15:18]}-{next(self._request_ids):012x}"
+        return b"%b%012x" % (self._request_id_start, next(self._request_ids))
+
+    def _request_id(self) -> str:
+        return self.request_id().decode("ascii")
 
 
 def _fields(request: Request) -> dict[str, str]:

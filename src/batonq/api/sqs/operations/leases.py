@@ -38,7 +38,7 @@ async def delete_message(service: Service, call: Call, given: DeleteMessageInput
         raise missing("ReceiptHandle")
     problem = (await service.broker.delete(queue, [given.ReceiptHandle]))[0]
     if problem is not None:
-        raise _told(problem, given.ReceiptHandle)
+        raise told(problem, given.ReceiptHandle)
     return DONE
 
 
@@ -52,7 +52,7 @@ async def delete_message_batch(service: Service, call: Call, given: DeleteMessag
     for number, receipt in enumerate(receipts, start=1):
         if receipt:
             problem = next(problems)
-            errors.append(None if problem is None else _told(problem, receipt))
+            errors.append(None if problem is None else told(problem, receipt))
         else:
             errors.append(missing(f"DeleteMessageBatchRequestEntry.{number}.ReceiptHandle"))
     return outcome(ids, errors)
@@ -71,7 +71,7 @@ async def change_message_visibility(service: Service, call: Call, given: ChangeM
     _check_visibility(given.VisibilityTimeout)
     problem = (await service.broker.change_visibility(queue, [(receipt, given.VisibilityTimeout * SECOND_MS)]))[0]
     if problem is not None:
-        raise _told(problem, receipt)
+        raise told(problem, receipt)
     return DONE
 
 
@@ -97,7 +97,7 @@ async def change_message_visibility_batch(
         places.append(at)
     problems = await service.broker.change_visibility(queue, changes) if changes else []
     for at, (receipt, _), problem in zip(places, changes, problems, strict=True):
-        errors[at] = None if problem is None else _told(problem, receipt)
+        errors[at] = None if problem is None else told(problem, receipt)
     return outcome(ids, errors)
 
 
@@ -123,11 +123,11 @@ async def _nack(service: Service, call: Call, queue: Queue, receipt: str, delay_
     try:
         await service.broker.nack(queue, receipt, delay_s * SECOND_MS, reason, error_class, dead_letter)
     except BatonError as problem:
-        raise _told(problem, receipt) from None
+        raise told(problem, receipt) from None
     return DONE
 
 
-def _told(problem: BatonError, receipt: str) -> SqsError:
+def told(problem: BatonError, receipt: str) -> SqsError:
     """An error about a receipt, in the words that clients match on."""
     if isinstance(problem, LeaseLost):
         return invalid(receipt, "ReceiptHandle", EXPIRED)

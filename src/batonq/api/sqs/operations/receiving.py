@@ -23,7 +23,7 @@ NOTHING = ReceiveMessageOutput()
 
 async def receive_message(service: Service, call: Call, given: ReceiveMessageInput) -> ReceiveMessageOutput:
     queue = service.queue(call, given.QueueUrl)
-    count, visibility_ms, wait_ms = _numbers(queue, given)
+    count, visibility_ms, wait_ms = numbers(queue, given)
     attempt = given.ReceiveRequestAttemptId or ""
     if given.ReceiveRequestAttemptId is not None:
         if not queue.fifo:
@@ -34,17 +34,21 @@ async def receive_message(service: Service, call: Call, given: ReceiveMessageInp
     # Whoever leaves before the answer gets no message: the broker gives back what it had taken.
     call.request.cancellable = True
     try:
-        deliveries = await service.broker.receive(
-            queue, count, visibility_ms, wait_ms, _holder(call, consumer), attempt
-        )
+        deliveries = await service.broker.receive(queue, count, visibility_ms, wait_ms, holder(call, consumer), attempt)
     except OverLimit as error:
         raise SqsError(OVER_LIMIT, error.message) from None
+    return deliver(service, queue, deliveries, system_names, names)
+
+
+def deliver(
+    service: Service, queue: Queue, deliveries: Sequence[Delivery], system_names: Sequence[str], names: list[str]
+) -> ReceiveMessageOutput:
     if not deliveries:
         return NOTHING
     return ReceiveMessageOutput([_message(service, queue, delivery, system_names, names) for delivery in deliveries])
 
 
-def _numbers(queue: Queue, given: ReceiveMessageInput) -> tuple[int, int | None, int]:
+def numbers(queue: Queue, given: ReceiveMessageInput) -> tuple[int, int | None, int]:
     """How many, for how long, and how long to wait; times in milliseconds."""
     count = given.MaxNumberOfMessages
     if count is None:
@@ -66,7 +70,7 @@ def _numbers(queue: Queue, given: ReceiveMessageInput) -> tuple[int, int | None,
     return count, visibility_ms, wait_ms
 
 
-def _holder(call: Call, consumer: str) -> str:
+def holder(call: Call, consumer: str) -> str:
     """Who holds the lease: as the consumer names itself, else its key and where it calls from."""
     named = call.request.headers.get(CONSUMER_HEADER)
     if named:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from hashlib import sha256
 
+from batonq.api.http import Request
 from batonq.api.sqs.digests import digest, hex_digest, trace_digest
 from batonq.api.sqs.errors import (
     BATCH_REQUEST_TOO_LONG,
@@ -57,7 +58,7 @@ async def send_message(service: Service, call: Call, given: SendMessageInput) ->
         raise missing("MessageGroupId")
     send, size = _message(queue, given, given.clean, call, "MessageBody")
     _check_size(queue, size)
-    result = (await service.broker.send(queue, [send], _invocation(call, [send])))[0]
+    result = (await service.broker.send(queue, [send], invocation(call.request, [send.body_md5])))[0]
     if isinstance(result, BatonError):
         raise translated(result)
     return SendMessageOutput(
@@ -78,7 +79,7 @@ async def send_message_batch(service: Service, call: Call, given: SendMessageBat
     sends, sent_ids, failed = _messages(queue, given, ids, call)
     if not sends:
         return SendMessageBatchOutput(None, failed)
-    results = await service.broker.send(queue, sends, _invocation(call, sends))
+    results = await service.broker.send(queue, sends, invocation(call.request, [send.body_md5 for send in sends]))
     successful = []
     fifo = queue.fifo
     for entry_id, send, result in zip(sent_ids, sends, results, strict=True):
@@ -200,10 +201,10 @@ def _check_size(queue: Queue, size: int) -> None:
         )
 
 
-def _invocation(call: Call, sends: Sequence[Send]) -> str:
+def invocation(request: Request, digests: Sequence[bytes]) -> str:
     """What is the same when an SDK tries the same request again, and never in another request."""
-    name = call.request.headers.get(INVOCATION_HEADER)
+    name = request.headers.get(INVOCATION_HEADER)
     if name is None:
         return ""
-    content = b"".join([send.body_md5 for send in sends]).hex()
-    return f"{name[:INVOCATION_LENGTH_MAX].decode('latin-1')} {len(call.request.body)} {content}"
+    content = b"".join(digests).hex()
+    return f"{name[:INVOCATION_LENGTH_MAX].decode('latin-1')} {len(request.body)} {content}"
