@@ -30,12 +30,16 @@ def living_bytes(host: ShardHost) -> int:
     return sum(state.bytes + state.messages * MESSAGE_OVERHEAD_BYTES for state in list(host.shard.queues.values()))
 
 
-def boundary(host: ShardHost, settings: Settings, now_ms: int) -> int:
-    """The frame before which the log should be dropped; its first frame when it is fine as it is."""
+def boundary(host: ShardHost, settings: Settings, now_ms: int, base_bytes: int = 0) -> int:
+    """The frame before which the log should be dropped; its first frame when it is fine as it is.
+
+    A Base of `base_bytes` is written for each drop, so it counts as living: else one that is longer than the history
+    that is kept would be written again and again, on an idle node too.
+    """
     segments = host.log.segments()
     retained = sum(segment.bytes for segment in segments)
     full = host.log.room() is not Room.PLENTY
-    twice = 2 * living_bytes(host)
+    twice = 2 * (living_bytes(host) + base_bytes)
     most = twice if full else twice + settings.history_bytes
     oldest_ms = now_ms - int(settings.history_hours * 3_600_000)
     start = segments[0].first
@@ -55,12 +59,13 @@ class Truncation:
         self._host = host
         self._clock = clock
         self._settings = settings
+        self._base_bytes = 0  # of the last Base that was written
 
     async def run(self) -> int:
         """Drop as much as is due; returns how many bytes that were. Raises Unavailable when the shard stops."""
         host = self._host
         log = host.log
-        until = boundary(host, self._settings, self._clock.now_ms())
+        until = boundary(host, self._settings, self._clock.now_ms(), self._base_bytes)
         if until <= log.first:
             return 0
         for first, stop in [(segment.first, segment.stop) for segment in log.segments() if segment.stop <= until]:
@@ -70,7 +75,9 @@ class Truncation:
         while left := host.shard.to_carry(until, ()):  # moved within the shard meanwhile: payloads that they share
             if not await self._carry(left, until):
                 return 0
+        filled_bytes = host.shard.frame.variable_bytes
         host.shard.write_base(until, self._clock.now_ms())
+        self._base_bytes = host.shard.frame.variable_bytes - filled_bytes
         await self._committed()
         before = log.bytes_retained()
         log.drop_front(until)
