@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from array import array
 
 from batonq.core.columns import NIL
@@ -9,7 +10,7 @@ from batonq.core.payload import content_mark
 from batonq.core.policy import QueuePolicy
 from batonq.core.queuestate import QueueState
 from batonq.core.records import Flag, Reason, State, Type
-from batonq.core.runs import FIRST_LEASE, Runs, as_run
+from batonq.core.runs import FIRST_LEASE, RUN_MAX, Runs, as_run
 from batonq.core.state import ARRIVED_PREFIX, CARRIED_PREFIX, decode_notes
 from batonq.errors import LogCorrupt
 
@@ -25,7 +26,7 @@ class Replay(Runs):
         """Fold one committed frame. Raises LogCorrupt when a record does not fit the state."""
         count = len(words) >> 3
         heads, times = words[0::8], words[2::8]
-        row = 0
+        row = count if self._apply_frame_of_sends(number, words, heads, times, variable) else 0
         while row < count:
             w0 = heads[row]
             if w0 & 0xFF in _RUN_TYPES and not self.before_base:
@@ -43,6 +44,51 @@ class Replay(Runs):
             row += 1
         if self.frame.number <= number:
             self.frame.begin(number + 1)
+
+    def _apply_frame_of_sends(
+        self, number: int, words: array[int], heads: array[int], times: array[int], variable: bytes
+    ) -> bool:
+        """A frame of nothing but plain sends to one queue (and the requests they came with), into new slots, at once.
+
+        That is what the log of a backlog is made of, so recovery is mostly this.
+        """
+        w0 = heads[0]
+        if w0 & 0xFF == Type.REQUESTED and len(heads) > 1:
+            w0 = heads[1]
+        count = heads.count(w0)
+        if w0 & 0xFF00FFFF != Type.SENT or count > RUN_MAX or self.before_base or times[-1] >= self.delays.due:
+            return False
+        queue = self._queue(w0 >> 32)
+        requested = Type.REQUESTED | queue.number << 32
+        if queue.fifo or count + heads.count(requested) != len(heads):
+            return False
+        first_position = number << 16
+        kept, positions = words, array("Q", range(first_position, first_position + count))
+        others = [row for row, head in enumerate(heads) if head != w0] if count != len(heads) else []
+        if others:
+            kept, positions = array("Q"), array("Q")
+            start = 0
+            for row in (*others, len(heads)):
+                kept += words[start << 3 : row << 3]
+                positions.extend(range(first_position + start, first_position + row))
+                start = row + 1
+        sequences, sent, visible, tenants, extents, tails = (kept[k::8] for k in (1, 2, 3, 4, 6, 7))
+        halves = _halves(tails)
+        slots = range(self.columns.used, self.columns.used + count)
+        if (
+            sent != visible
+            or any(tenants)
+            or halves[0::2] != array("I", slots)
+            or sequences != array("Q", range(sequences[0], sequences[0] + count))
+        ):
+            return False
+        self._fill_range(queue, slots, sequences, sent, halves[1::2], w0 >> 16 & 0xFF, positions, extents)
+        self._count_sends(queue, count, sum(_halves(extents)[1::2]), sequences[-1] + 1)
+        self.last_time_ms = max(self.last_time_ms, times[-1])
+        for row in others:
+            at = row << 3
+            self._apply(first_position | row, words[at : at + 8], variable)
+        return True
 
     def _queue(self, number: int) -> QueueState:
         queue = self.queues.get(number)
@@ -300,6 +346,15 @@ class Replay(Runs):
 
     def load_base(self, data: bytes) -> None:
         raise NotImplementedError
+
+
+def _halves(words: array[int]) -> array[int]:
+    """The low and high halves of 64-bit words, in turn."""
+    halves = array("I")
+    halves.frombytes(words.tobytes())
+    if sys.byteorder == "big":
+        halves[0::2], halves[1::2] = halves[1::2], halves[0::2]
+    return halves
 
 
 def _part(variable: bytes, w6: int) -> bytes:

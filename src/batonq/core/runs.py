@@ -17,15 +17,15 @@ from batonq.core.state import ShardState
 
 FIRST_LEASE = 1 | 1 << 32  # w4: epoch and count
 _FREE, _VISIBLE, _IN_FLIGHT = 0, 2, 3
-_CHUNK = 1024  # constants below are cut to length; longer runs make their own
-_ZEROS_I = array("I", [0]) * _CHUNK
-_ZEROS_H = array("H", [0]) * _CHUNK
-_ZEROS_B = array("B", [0]) * _CHUNK
-_ONES_I = array("I", [1]) * _CHUNK
-_ONES_H = array("H", [1]) * _CHUNK
-_NILS = array("I", [NIL]) * _CHUNK
-_VISIBLES = array("B", [_VISIBLE]) * _CHUNK
-_LEASED = array("B", [_IN_FLIGHT]) * _CHUNK
+RUN_MAX = 4096  # constants below are cut to length; longer runs make their own
+_ZEROS_I = array("I", [0]) * RUN_MAX
+_ZEROS_H = array("H", [0]) * RUN_MAX
+_ZEROS_B = array("B", [0]) * RUN_MAX
+_ONES_I = array("I", [1]) * RUN_MAX
+_ONES_H = array("H", [1]) * RUN_MAX
+_NILS = array("I", [NIL]) * RUN_MAX
+_VISIBLES = array("B", [_VISIBLE]) * RUN_MAX
+_LEASED = array("B", [_IN_FLIGHT]) * RUN_MAX
 
 
 class Runs(ShardState):
@@ -44,27 +44,39 @@ class Runs(ShardState):
     ) -> None:
         """Messages with consecutive sequences and positions, VISIBLE at once. The slots are taken off the free list."""
         count = len(slots)
-        if isinstance(slots, range) and count <= _CHUNK:
-            self._fill_range(queue, slots, sequence, time, expires_s, priority, position, extents)
+        if isinstance(slots, range) and count <= RUN_MAX:
+            self._fill_range(
+                queue,
+                slots,
+                array("Q", range(sequence, sequence + count)),
+                array("Q", (time,)) * count,
+                array("I", (expires_s,)) * count,
+                priority,
+                array("Q", range(position, position + count)),
+                array("Q", extents),
+            )
         else:
             self._fill_slots(queue, slots, sequence, time, expires_s, priority, position, extents)
+        self._count_sends(queue, count, sum([extent >> 32 for extent in extents]), sequence + count)
+
+    def _count_sends(self, queue: QueueState, count: int, size: int, next_sequence: int) -> None:
         queue.visible += count
         queue.sent += count
-        queue.bytes += sum([extent >> 32 for extent in extents])
+        queue.bytes += size
         self.woken.add(queue.number)
-        if self.next_sequence < sequence + count:
-            self.next_sequence = sequence + count
+        if self.next_sequence < next_sequence:
+            self.next_sequence = next_sequence
 
     def _fill_range(
         self,
         queue: QueueState,
         slots: range,
-        sequence: int,
-        time: int,
-        expires_s: int,
+        sequences: array[int],
+        times: array[int],
+        expires: array[int],
         priority: int,
-        position: int,
-        extents: Sequence[int],
+        positions: array[int],
+        extents: array[int],
     ) -> None:
         columns = self.columns
         count = len(slots)
@@ -77,20 +89,15 @@ class Runs(ShardState):
             columns.epoch[first:end] = columns.first_received[first:end] = _ZEROS_I[:count]
             columns.count[first:end] = _ZEROS_H[:count]
             columns.doomed[first:end] = _ZEROS_B[:count]
-        columns.sequence[first:end] = array("Q", range(sequence, sequence + count))
-        columns.position[first:end] = columns.last[first:end] = array("Q", range(position, position + count))
-        columns.extent[first:end] = array("Q", extents)
-        columns.until[first:end] = columns.sent[first:end] = array("Q", (time,)) * count
-        columns.expires[first:end] = expires = array("I", (expires_s,)) * count
+        columns.sequence[first:end] = sequences
+        columns.position[first:end] = columns.last[first:end] = positions
+        columns.extent[first:end] = extents
+        columns.until[first:end] = columns.sent[first:end] = times
+        columns.expires[first:end] = expires
         columns.queue[first:end] = array("I", (queue.number,)) * count
         columns.priority[first:end] = array("B", (priority,)) * count
         columns.state[first:end] = _VISIBLES[:count]
-        timers = columns.expiry_timer[first:end]
-        if min(timers) > expires_s:
-            columns.expiry_timer[first:end] = expires
-            self.expiries.push_run(expires_s, slots)
-        elif max(timers) > expires_s:
-            self._arm_expiries([slot for slot in slots if columns.expiry_timer[slot] > expires_s], expires_s)
+        self._arm_range(slots, expires)
         columns.queue_next[first:end] = array("I", range(first + 1, end + 1))
         columns.queue_next[end - 1] = NIL
         columns.queue_previous[first + 1 : end] = array("I", range(first, end - 1))
@@ -103,11 +110,29 @@ class Runs(ShardState):
         queue.tail = end - 1
         queue.ready.add_run(first, end, priority)
 
+    def _arm_range(self, slots: range, expires: array[int]) -> None:
+        """See to it that each message has an entry in the expiry wheel that is not too late for it."""
+        columns = self.columns
+        first, end = slots.start, slots.stop
+        timers = columns.expiry_timer[first:end]
+        soonest = expires[0]
+        if expires.count(soonest) != len(expires):
+            for expires_s in sorted(set(expires)):
+                pairs = zip(slots, expires, strict=True)
+                unarmed = [slot for slot, due_s in pairs if due_s == expires_s < columns.expiry_timer[slot]]
+                self._arm_expiries(unarmed, expires_s)
+        elif min(timers) > soonest:
+            columns.expiry_timer[first:end] = expires
+            self.expiries.push_run(soonest, slots)
+        elif max(timers) > soonest:
+            self._arm_expiries([slot for slot in slots if columns.expiry_timer[slot] > soonest], soonest)
+
     def _arm_expiries(self, slots: Sequence[int], expires_s: int) -> None:
         timers = self.columns.expiry_timer
         for slot in slots:
             timers[slot] = expires_s
-        self.expiries.push_run(expires_s, slots)
+        if slots:
+            self.expiries.push_run(expires_s, slots)
 
     def _fill_slots(
         self,
@@ -166,7 +191,7 @@ class Runs(ShardState):
         """The messages at the front of a lane's fresh line, which were never leased, go to one holder."""
         count = len(slots)
         priority = self.columns.priority[slots[0]]
-        if isinstance(slots, range) and count <= _CHUNK:
+        if isinstance(slots, range) and count <= RUN_MAX:
             self._lease_range(slots, time, deadline, position)
         else:
             self._lease_slots(slots, time, deadline, position)
@@ -229,7 +254,7 @@ class Runs(ShardState):
         """Messages of a standard queue, held and without notes, are deleted by their holder."""
         columns = self.columns
         count = len(slots)
-        if isinstance(slots, range) and count <= _CHUNK and self._are_neighbours(slots):
+        if isinstance(slots, range) and count <= RUN_MAX and self._are_neighbours(slots):
             first, end = slots.start, slots.stop
             total = sum([extent >> 32 for extent in columns.extent[first:end]])
             self._unlink(queue, columns.queue_previous[first], columns.queue_next[end - 1])
