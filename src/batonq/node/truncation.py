@@ -43,11 +43,13 @@ def boundary(host: ShardHost, settings: Settings, now_ms: int, base_bytes: int =
     most = twice if full else twice + settings.history_bytes
     oldest_ms = now_ms - int(settings.history_hours * 3_600_000)
     start = segments[0].first
+    spent_bytes = 0  # by the Base, once anything is dropped
     for segment in segments[:-1][:SEGMENTS_AT_ONCE]:
-        old = segment.last_time_ms < oldest_ms and retained > twice + settings.segment_bytes
-        if not segment.sealed or not (old or retained > most):
+        old = segment.last_time_ms < oldest_ms and retained + spent_bytes > twice + settings.segment_bytes
+        if not segment.sealed or not (old or retained + spent_bytes > most):
             break
         retained -= segment.bytes
+        spent_bytes = base_bytes
         start = segment.stop
     return host.log.droppable(start)
 
