@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import selectors
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 from batonq.core.commands import Send
@@ -66,6 +66,18 @@ async def settle(turns: int = 20) -> None:
     """Let everything that is ready happen."""
     for _ in range(turns):
         await asyncio.sleep(0)
+
+
+async def until(condition: Callable[[], bool | Awaitable[bool]], every_s: float = 0.1) -> None:
+    """Let (virtual) time pass until something holds."""
+    for _ in range(10_000):
+        holds = condition()
+        if not isinstance(holds, bool):
+            holds = await holds
+        if holds:
+            return
+        await asyncio.sleep(every_s)
+    raise AssertionError("it never happened")
 
 
 def message(text: str = "hello", **fields: Any) -> Send:

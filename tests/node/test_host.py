@@ -316,16 +316,17 @@ def test_deleting_a_queue_tells_those_who_wait_on_it() -> None:
     run_virtual(main)
 
 
-def test_idle_long_polls_cost_nothing() -> None:
+def test_idle_long_polls_cost_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main(loop: VirtualLoop) -> None:
         bench = await open_bench(loop)
         polls = [loop.create_task(bench.receive(wait_ms=20_000)) for _ in range(1000)]
         await settle()
-        commits, looks = bench.commits, []
-        bench.shard.advance = looks.append  # type: ignore[method-assign]
-        await asyncio.sleep(19)
-        assert looks == [] and bench.commits == commits
-        del bench.shard.advance  # type: ignore[method-assign]
+        commits = bench.commits
+        with monkeypatch.context() as patch:
+            looks: list[int] = []
+            patch.setattr(bench.shard, "advance", looks.append)
+            await asyncio.sleep(19)
+            assert looks == [] and bench.commits == commits
         assert await asyncio.gather(*polls) == [[]] * 1000
 
     run_virtual(main)

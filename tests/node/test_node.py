@@ -1,0 +1,459 @@
+"""A whole node: queues, messages and move tasks through the broker, and what is left of them after a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+
+import pytest
+
+from batonq.core.names import queue_arn
+from batonq.errors import (
+    BatonError,
+    InvalidInput,
+    JobConflict,
+    JobNotFound,
+    LeaseLost,
+    PurgeInProgress,
+    QueueDeletedRecently,
+    QueueDoesNotExist,
+    QueueExists,
+    ReceiptInvalid,
+    Unavailable,
+)
+from batonq.node.broker import Queue
+from batonq.node.node import Node
+from batonq.node.settings import Settings
+from tests.node.nodes import ACCOUNT, drain, kill, make_send, open_node, receive, send
+from tests.node.support import VirtualLoop, run_virtual, settle, until
+
+
+async def with_dead_letters(node: Node, name: str = "orders", maximum: int = 1) -> tuple[Queue, Queue]:
+    dead = await node.broker.create_queue(ACCOUNT, f"{name}-dead", {}, {})
+    policy = json.dumps({"deadLetterTargetArn": queue_arn(ACCOUNT, dead.name), "maxReceiveCount": maximum})
+    queue = await node.broker.create_queue(ACCOUNT, name, {"RedrivePolicy": policy}, {})
+    return queue, dead
+
+
+# --- queues -----------------------------------------------------------------------------------
+
+
+def test_a_queue_that_was_created_is_there_after_a_restart(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        created = await node.broker.create_queue(ACCOUNT, "orders", {"VisibilityTimeout": "7"}, {"team": "shop"})
+        await kill(node)
+        node = await open_node(loop, tmp_path)
+        queue = node.broker.queue(ACCOUNT, "orders")
+        assert queue == created and queue.policy.visibility_ms == 7_000
+        await send(node, queue, "a")
+        assert await drain(node, queue) == ["a"]
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_creating_a_queue_again_gives_the_same_one_or_says_what_differs(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        first = await node.broker.create_queue(ACCOUNT, "orders", {"VisibilityTimeout": "7"}, {})
+        assert await node.broker.create_queue(ACCOUNT, "orders", {}, {}) == first
+        with pytest.raises(QueueExists, match="VisibilityTimeout"):
+            await node.broker.create_queue(ACCOUNT, "orders", {"VisibilityTimeout": "8"}, {})
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_a_new_attribute_holds_for_the_next_receive(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        await node.broker.set_attributes(queue, {"VisibilityTimeout": "3"})
+        await send(node, queue, "a")
+        delivery = (await receive(node, queue))[0]
+        assert delivery.deadline_ms == node.broker.now_ms() + 3_000
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_a_deleted_queue_is_gone_and_its_messages_with_it(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        await send(node, queue, "a")
+        old = (await receive(node, queue))[0]
+        await node.broker.delete_queue(queue)
+        with pytest.raises(QueueDoesNotExist):
+            node.broker.queue(ACCOUNT, "orders")
+        with pytest.raises(QueueDoesNotExist):
+            await send(node, queue, "b")
+        await node.maintenance.step()
+        assert not node.shards[0].host().shard.queues
+        again = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        assert again.number != queue.number
+        await send(node, again, "new")
+        await receive(node, again)
+        assert isinstance((await node.broker.delete(again, [old.receipt]))[0], ReceiptInvalid)
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_a_queue_deleted_right_before_a_crash_stays_deleted(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        await send(node, queue, *map(str, range(20)))
+        # The catalog knows, the shard was never told.
+        await node.catalog.change(lambda catalog, now_ms: catalog.delete_queue(queue.number, now_ms))
+        await kill(node)
+        node = await open_node(loop, tmp_path)
+        await node.maintenance.step()
+        assert not node.shards[0].host().shard.queues
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_a_policy_that_the_shard_missed_is_told_when_it_opens(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        await node.catalog.change(
+            lambda catalog, now_ms: catalog.set_attributes(queue.number, {"VisibilityTimeout": "9"}, now_ms)
+        )
+        await node.catalog.change(lambda catalog, now_ms: catalog.create_queue(ACCOUNT, "late", {}, {}, now_ms))
+        await kill(node)
+        node = await open_node(loop, tmp_path)
+        state = node.shards[0].host().shard.queues
+        assert state[queue.number].policy.visibility_ms == 9_000
+        assert {one.policy.name for one in state.values()} == {"orders", "late"}
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_the_waits_after_delete_and_purge_are_off_in_development_and_on_when_secured(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path / "dev")
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        for _ in range(2):
+            await node.broker.purge_queue(queue)
+        await node.broker.delete_queue(queue)
+        await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        await node.stop()
+
+        node = await open_node(loop, tmp_path / "secured", secure=True)
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        await node.broker.purge_queue(queue)
+        with pytest.raises(PurgeInProgress):
+            await node.broker.purge_queue(queue)
+        await node.broker.delete_queue(queue)
+        with pytest.raises(QueueDeletedRecently):
+            await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        await asyncio.sleep(61)
+        await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_a_purge_removes_everything_that_was_there_in_steps(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        for _ in range(120):
+            await node.broker.send(queue, [make_send("x") for _ in range(100)])
+        await receive(node, queue)
+        await node.broker.purge_queue(queue)
+        counters = await node.broker.counters(queue)
+        assert (counters.visible, counters.in_flight, counters.deleted) == (0, 0, 12_000)
+        await node.stop()
+
+    run_virtual(main)
+
+
+# --- messages ---------------------------------------------------------------------------------
+
+
+def test_a_delivery_has_all_that_was_sent(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        sent = await send(node, queue, "héllo", sender="me", trace="Root=1", priority=7, attributes=b"")
+        assert not isinstance(sent[0], BatonError)
+        await asyncio.sleep(2)
+        delivery = (await receive(node, queue))[0]
+        assert delivery.message_id == sent[0].message_id
+        assert delivery.body.decode() == "héllo"
+        assert (delivery.sender, delivery.trace, delivery.priority) == ("me", "Root=1", 7)
+        assert delivery.first_received_ms - delivery.sent_ms == 2_000
+        assert (delivery.receive_count, delivery.lineage) == (1, None)
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_each_receipt_of_a_batch_gets_its_own_answer(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        other = await node.broker.create_queue(ACCOUNT, "other", {}, {})
+        await send(node, queue, "a", "b")
+        await send(node, other, "c")
+        mine = await receive(node, queue)
+        foreign = (await receive(node, other))[0].receipt
+        answers = await node.broker.delete(queue, [mine[0].receipt, "garbage", foreign, mine[1].receipt])
+        assert answers[0] is answers[3] is None
+        assert isinstance(answers[1], ReceiptInvalid) and isinstance(answers[2], ReceiptInvalid)
+        changes = await node.broker.change_visibility(other, [("garbage", 5_000), (foreign, 0)])
+        assert isinstance(changes[0], ReceiptInvalid) and changes[1] is None
+        assert [one.body for one in await receive(node, other)] == [b"c"]
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_the_retry_of_one_request_makes_no_second_message(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        first = await node.broker.send(queue, [make_send("a")], "invocation-1")
+        await kill(node)
+        node = await open_node(loop, tmp_path)
+        again = await node.broker.send(queue, [make_send("a")], "invocation-1")
+        other = await node.broker.send(queue, [make_send("a")], "invocation-2")
+        assert again[0].message_id == first[0].message_id != other[0].message_id  # type: ignore[union-attr]
+        assert len(await receive(node, queue)) == 2
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_a_nack_gives_the_message_back_with_its_reason(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        queue, dead = await with_dead_letters(node, maximum=5)
+        await send(node, queue, "a")
+        delivery = (await receive(node, queue))[0]
+        await node.broker.nack(queue, delivery.receipt, 10_000, "no stock", "OutOfStock")
+        with pytest.raises(LeaseLost):
+            await node.broker.nack(queue, delivery.receipt)
+        peeked = await node.broker.peek(queue, 0, 10)
+        assert (peeked[0].view.reason, peeked[0].body) == ("no stock", b"a")
+        assert await receive(node, queue) == []
+        again = (await receive(node, queue, wait_ms=20_000))[0]
+        await node.broker.nack(queue, again.receipt, dead_letter=True)
+        letter = (await receive(node, dead))[0]
+        assert letter.lineage is not None
+        assert (letter.lineage.error_class, letter.lineage.reason) == ("OutOfStock", "no stock")
+        assert letter.message_id == delivery.message_id
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_receipts_outlive_a_restart_and_the_rotation_of_their_key(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path, key_rotation_hours=1.0)
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        await send(node, queue, "a")
+        receipt = (await receive(node, queue, visibility_ms=43_000_000))[0].receipt
+        await asyncio.sleep(3_700)
+        assert len(node.catalog.current().receipt_keys) == 2
+        await kill(node)
+        node = await open_node(loop, tmp_path)
+        assert await node.broker.delete(queue, [receipt]) == [None]
+        assert await drain(node, queue) == []
+        await node.stop()
+
+    run_virtual(main)
+
+
+# --- move tasks -------------------------------------------------------------------------------
+
+
+def test_a_move_task_brings_dead_letters_back_at_its_rate(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        queue, dead = await with_dead_letters(node)
+        await send(node, queue, *map(str, range(30)))
+        for _ in range(4):
+            await receive(node, queue, visibility_ms=0)
+        assert (await node.broker.counters(dead)).visible == 30
+        with pytest.raises(InvalidInput, match="Dead Letter Queue"):
+            await node.broker.start_move(queue, None, None)
+        with pytest.raises(InvalidInput):
+            await node.broker.start_move(dead, None, 501)
+        began_s = loop.time()
+        job = await node.broker.start_move(dead, None, None)
+        with pytest.raises(JobConflict):
+            await node.broker.start_move(dead, None, None)
+        await until(lambda: node.shards[0].host().shard.jobs[job.id].state != "RUNNING")
+        assert 2.5 < loop.time() - began_s < 4  # 30 messages at 10 a second
+        done = (await node.broker.moves(dead))[0]
+        assert (done.id, done.state, done.moved) == (job.id, "COMPLETED", 30)
+        assert sorted(map(int, await drain(node, queue))) == list(range(30))
+        with pytest.raises(JobNotFound):
+            await node.broker.cancel_move(queue, job.id)
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_a_move_task_can_be_cancelled_and_survives_a_restart(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        queue, dead = await with_dead_letters(node)
+        await send(node, queue, *map(str, range(20)))
+        for _ in range(3):
+            await receive(node, queue, visibility_ms=0)
+        job = await node.broker.start_move(dead, None, 2)
+        await asyncio.sleep(2)
+        await kill(node)
+        node = await open_node(loop, tmp_path)
+        await asyncio.sleep(2)
+        moved = (await node.broker.counters(queue)).visible
+        assert 5 <= moved <= 11
+        await node.broker.cancel_move(dead, job.id)
+        await asyncio.sleep(1)
+        assert (await node.broker.moves(dead))[0].state == "CANCELLED"
+        left = (await node.broker.counters(dead)).visible
+        await asyncio.sleep(5)
+        assert (await node.broker.counters(dead)).visible == left
+        assert left + (await node.broker.counters(queue)).visible == 20
+        await node.stop()
+
+    run_virtual(main)
+
+
+# --- the clock --------------------------------------------------------------------------------
+
+
+def test_moving_the_clock_does_what_is_due_and_wakes_those_who_wait(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        await send(node, queue, *map(str, range(5_000)))
+        for _ in range(500):
+            await receive(node, queue, visibility_ms=600_000)
+        waiting = loop.create_task(receive(node, queue, wait_ms=20_000))
+        await settle()
+        assert not waiting.done()
+        before_s = loop.time()
+        await node.broker.advance_clock(601_000)
+        assert len(await waiting) == 10 and loop.time() == before_s
+        counters = await node.broker.counters(queue)
+        assert (counters.visible, counters.expired_leases) == (4_990, 5_000)
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_the_clock_stays_where_a_test_moved_it_after_a_restart(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        await node.broker.advance_clock(86_400_000)
+        await send(node, queue, "a")
+        moved_ms = node.broker.now_ms()
+        await kill(node)
+        node = await open_node(loop, tmp_path)
+        assert node.broker.now_ms() == moved_ms
+        await asyncio.sleep(100)
+        assert node.broker.now_ms() == moved_ms + 100_000
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_the_clock_of_a_secured_node_cannot_be_moved(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path, secure=True)
+        with pytest.raises(InvalidInput):
+            await node.broker.advance_clock(1_000)
+        await node.stop()
+
+    run_virtual(main)
+
+
+# --- life -------------------------------------------------------------------------------------
+
+
+def test_a_clean_stop_leaves_a_snapshot_and_the_same_state(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        await send(node, queue, *map(str, range(50)))
+        await receive(node, queue)
+        before = node.shards[0].host().shard
+        dump = before.dump(node.broker.now_ms())
+        frames = node.shards[0].host().log.next - 1
+        await node.stop()
+        saved = list((tmp_path / "shard-0000" / "snapshots").iterdir())
+        assert [path.name for path in saved] == [f"snapshot-{frames:020}.bin"]
+        node = await open_node(loop, tmp_path, grace_max_s=0)
+        shard = node.shards[0].host().shard
+        shard.validate()
+        shard.epoch = before.epoch
+        assert shard.dump(node.broker.now_ms()) == dump
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_stopping_answers_long_polls(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        polling = loop.create_task(receive(node, queue, wait_ms=20_000))
+        await settle()
+        await node.stop()
+        assert await polling == []
+        with pytest.raises(Unavailable):
+            await send(node, queue, "late")
+
+    run_virtual(main)
+
+
+def test_a_node_that_cannot_start_lets_go_of_its_directory(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        await node.stop()
+        segment = tmp_path / "shard-0000" / "segment-00000000000000000001.log"
+        sound = segment.read_bytes()
+        for saved in (tmp_path / "shard-0000" / "snapshots").iterdir():
+            saved.unlink()
+        segment.write_bytes(sound[:20] + b"\xff" + sound[21:])
+        with pytest.raises(BatonError, match="baton log verify"):
+            await open_node(loop, tmp_path)
+        segment.write_bytes(sound)
+        node = await open_node(loop, tmp_path)
+        await node.stop()
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        (Settings(host="0.0.0.0"), "--secure"),
+        (Settings(account="123"), "twelve digits"),
+        (Settings(shards=0), "shards"),
+        (Settings(port=70_000), "port"),
+        (Settings(log_level="loud"), "log level"),
+        (Settings(public_url="example.com"), "http"),
+        (Settings(move_rate_per_s=0), "move rate"),
+    ],
+)
+def test_settings_that_cannot_be_served_say_what_to_do(settings: Settings, says: str) -> None:
+    with pytest.raises(InvalidInput, match=says):
+        settings.check()
+
+
+def test_every_address_may_be_listened_on_when_secured() -> None:
+    Settings(host="0.0.0.0", secure=True).check()
+    Settings(host="::1").check()
