@@ -41,6 +41,7 @@ class Copy:
     expires_s: int
     source: tuple[int, int] | None = None  # shard and channel number that it arrived by
     owed: tuple[int, int, int, int] | None = None  # destination shard, channel number, queue, reason: while on its way
+    owed_ms: int = -1  # when it was last owed
     ended_ms: int = -1
     end: str = ""  # deleted, expired, moved, purged
     dead_ms: int = -1  # since when it is DEAD
@@ -208,6 +209,7 @@ class ShardBook:
             self.anomalies.append(f"message {copy.sequence} is owed by {way} a second time")
         self._end_lease(copy, row[2])
         copy.owed = (*way, row[7] >> 32, row[0] >> 24 & 0xFF)
+        copy.owed_ms = row[2]
         self.owed[way] = copy
 
     def _arrived(self, row: list[int], variable: bytes) -> None:

@@ -75,10 +75,10 @@ def _wrongly_refused(evidence: Evidence, lease: HeldLease, use: Holding) -> Iter
     if any(other.started_s < use.ended_s and (other.outcome == OK or other.uncertain) for other in others):
         return
     copy = evidence.copy_of(lease.first)
-    if copy is not None and copy.end in ("expired", "purged", "moved") and copy.ended_ms <= use.ended_ms:
+    if copy is not None and copy.end in ("expired", "purged") and copy.ended_ms <= use.ended_ms:
         return
-    if copy is not None and copy.owed is not None:
-        return
+    if copy is not None and 0 <= copy.owed_ms <= use.ended_ms:
+        return  # its time was over, and it went to the dead letters
     yield about(
         f"a {use.kind} of message #{lease.first.number} of {use.queue} (call {use.number}) was refused as "
         f"{use.outcome} at {use.ended_ms}, although the lease lasted until {until_ms}",
