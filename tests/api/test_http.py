@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import struct
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 
@@ -11,7 +12,7 @@ import pytest
 import uvloop
 
 from batonq.api.http import HttpLimits, HttpServer, Request, Response, Router
-from batonq.api.http.messages import Heads
+from batonq.api.http.messages import Express, Heads, Reply
 
 Scenario = Callable[[], Awaitable[None]]
 
@@ -38,9 +39,9 @@ async def echo(request: Request) -> Response:
 
 @asynccontextmanager
 async def serving(
-    handler: Callable[[Request], Awaitable[Response]] = echo, **limits: int
+    handler: Callable[[Request], Awaitable[Response]] = echo, express: Express | None = None, **limits: int
 ) -> AsyncIterator[tuple[HttpServer, Callable[[], Awaitable[Client]]]]:
-    server = HttpServer(Router(handler).resolve, HttpLimits(**limits))
+    server = HttpServer(Router(handler).resolve, HttpLimits(**limits), express)
     await server.start("127.0.0.1", 0)
     clients: list[Client] = []
 
@@ -466,6 +467,141 @@ def test_stop_does_not_wait_for_ever(run: Callable[[Scenario], None]) -> None:
                 await client.answer()
 
     run(scenario)
+
+
+# --- express: answers without a task ------------------------------------------------------------
+
+
+class Held:
+    """Takes requests for /express; their answers are written when the test says so."""
+
+    def __init__(self) -> None:
+        self.replies: list[tuple[bytes, Reply]] = []
+
+    def __call__(self, request: Request, reply: Reply) -> bool:
+        if request.path == "/bug":
+            raise RuntimeError("a bug")
+        if request.path != "/express":
+            return False
+        request.cancellable = request.body == b"only a wait"
+        self.replies.append((request.body, reply))
+        return True
+
+    def answer(self) -> bool:
+        body, reply = self.replies.pop(0)
+        return reply(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
+
+
+def test_express_answers_keep_their_place(run: Callable[[Scenario], None]) -> None:
+    async def scenario() -> None:
+        held = Held()
+        async with serving(express=held) as (server, connect):
+            client = await connect()
+            client.send(post(b"1", "/express") + post(b"2", "/other") + post(b"3", "/express") + post(b"4", "/express"))
+            await until(lambda: len(held.replies) == 1)
+            await asyncio.sleep(0.01)
+            assert len(held.replies) == 1 and held.answer()  # the others wait behind it, and go the general way
+            assert (await client.answer())[2] == b"1"
+            for number in (b"2", b"3", b"4"):
+                assert number in (await client.answer())[2]
+            client.send(post(b"5", "/express"))
+            await until(lambda: len(held.replies) == 1)
+            assert held.answer()
+            assert (await client.answer())[2] == b"5"
+            assert server.counters.requests == 5 and server.counters.bodies_bytes == 0
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("body", [b"only a wait", b"a deed"])
+def test_a_client_that_leaves_before_an_express_answer(run: Callable[[Scenario], None], body: bytes) -> None:
+    async def scenario() -> None:
+        held = Held()
+        async with serving(express=held) as (server, connect):
+            client = await connect()
+            client.send(post(body, "/express"))
+            await until(lambda: len(held.replies) == 1)
+            [connection] = server._connections
+            client.close()
+            if body == b"a deed":  # is answered to the end, for a client that has only said all it had to say
+                await until(lambda: connection._finishing)
+                assert held.answer()
+            await until(lambda: server.connections_open == 0)
+            assert connection.task is not None
+            await connection.task  # nothing is left that waits for ever
+            assert not held.replies or not held.answer()
+            assert server.counters.bodies_bytes == 0
+
+    run(scenario)
+
+
+def test_a_connection_that_breaks_before_an_express_answer(run: Callable[[Scenario], None]) -> None:
+    async def scenario() -> None:
+        held = Held()
+        async with serving(express=held) as (server, connect):
+            client = await connect()
+            client.send(post(b"a deed", "/express"))
+            await until(lambda: len(held.replies) == 1)
+            [connection] = server._connections
+            plain_socket = client.writer.get_extra_info("socket")
+            plain_socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+            client.writer.transport.abort()  # resets it
+            await until(lambda: server.connections_open == 0)
+            assert connection.task is not None
+            await connection.task
+            assert not held.answer()
+
+    run(scenario)
+
+
+def test_stopping_and_half_closing_wait_for_an_express_answer(run: Callable[[Scenario], None]) -> None:
+    async def scenario() -> None:
+        held = Held()
+        async with serving(express=held) as (server, connect):
+            stopped, half_closed = await connect(), await connect()
+            half_closed.send(post(b"1", "/express"))
+            await until(lambda: len(held.replies) == 1)
+            half_closed.writer.write_eof()
+            stopped.send(post(b"2", "/express"))
+            await until(lambda: len(held.replies) == 2)
+            stopping = asyncio.create_task(server.stop(10))
+            await asyncio.sleep(0.01)
+            assert held.answer() and held.answer()
+            assert (await half_closed.answer())[2] == b"1" and await half_closed.ended()
+            assert (await stopped.answer())[2] == b"2" and await stopped.ended()
+            await stopping
+
+    run(scenario)
+
+
+def test_an_express_handler_that_fails(run: Callable[[Scenario], None], caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        async with serving(express=Held()) as (server, connect):
+            client = await connect()
+            client.send(post(b"1", "/bug"))
+            assert (await client.answer())[0] == 500
+            assert server.counters.failures == 1
+
+    run(scenario)
+    assert "a bug" in caplog.text
+
+
+def test_garbage_behind_an_express_request(run: Callable[[Scenario], None]) -> None:
+    async def scenario() -> None:
+        held = Held()
+        async with serving(express=held) as (_, connect):
+            client = await connect()
+            client.send(post(b"1", "/express") + b"\x00\x00garbage\r\n\r\n")
+            await until(lambda: len(held.replies) == 1)
+            assert held.answer()
+            assert (await client.answer())[2] == b"1"
+            assert (await client.answer())[0] == 400
+            assert await client.ended()
+
+    run(scenario)
+
+
+# --- routes and heads -----------------------------------------------------------------------------
 
 
 def test_routes() -> None:

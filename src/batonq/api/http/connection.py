@@ -45,6 +45,7 @@ class Connection(asyncio.Protocol):
         "_target",
         "_transport",
         "_wakeup",
+        "_without_task",
         "_working",
         "_writable",
         "task",
@@ -62,6 +63,7 @@ class Connection(asyncio.Protocol):
         self._wakeup: asyncio.Future[None] | None = None
         self._writable: asyncio.Future[None] | None = None
         self._working: Request | None = None
+        self._without_task = False  # how the request in work is answered
         # the request being read
         self._target = b""
         self._headers: dict[bytes, bytes] = {}
@@ -232,6 +234,7 @@ class Connection(asyncio.Protocol):
         if self._finishing or self._writable is not None:
             return False
         self._working = request
+        self._without_task = True
         try:
             if express(request, self._reply):
                 self._server.counters.requests += 1
@@ -266,7 +269,8 @@ class Connection(asyncio.Protocol):
         try:
             while True:
                 if not queue or self._working is not None:
-                    if self._finishing and self._working is None:
+                    # A request that is answered without this task is waited for, unless its client has gone.
+                    if self._finishing and (self._working is None or self._transport.is_closing()):
                         break
                     self._wakeup = self._server.loop.create_future()
                     await self._wakeup
@@ -290,6 +294,7 @@ class Connection(asyncio.Protocol):
         server = self._server
         server.counters.requests += 1
         self._working = request
+        self._without_task = False
         try:
             response = await server.resolve(request)(request)
         except Exception:
@@ -390,8 +395,11 @@ class Connection(asyncio.Protocol):
 
     def _leave(self) -> None:
         """The client has gone: stop a handler that only waits, and let the task end."""
-        if self._working is not None and self._working.cancellable and self.task is not None:
-            self.task.cancel()
+        if self._working is not None and self._working.cancellable:
+            if self._without_task:
+                self._working = None  # so that `_reply` says that nobody is there
+            elif self.task is not None:
+                self.task.cancel()
         self._wake()
 
     def _wake(self) -> None:

@@ -186,6 +186,7 @@ class ExpressSqs:
         if found is None:
             return False
         self._app.calls["ReceiveMessage"] += 1
+        request.cancellable = True  # whoever leaves before the answer takes no message along
         host, leases = found
         host.commit.call(lambda problem: self._deliver(queue, host, leases, reply, problem))
         return True
