@@ -51,6 +51,11 @@ class Copy:
     def present(self) -> bool:
         return not self.end
 
+    def lives_at(self, time_ms: int) -> bool:
+        """A dead letter, and one that is on its way there, no longer counts as living."""
+        ends = [end_ms for end_ms in (self.ended_ms, self.dead_ms, self.owed_ms) if end_ms >= 0]
+        return time_ms < min(ends, default=time_ms + 1)
+
 
 @dataclass(slots=True)
 class Totals:

@@ -65,7 +65,7 @@ def _second_messages(evidence: Evidence, facts: QueueFacts) -> Iterator[Finding]
         first[_scope(facts, message)] = copy
         if before is None:
             continue
-        lives = facts.dedup_lives and (before.present or before.ended_ms > copy.born_ms)
+        lives = facts.dedup_lives and before.lives_at(copy.born_ms)
         if lives or copy.born_ms < before.born_ms + facts.dedup_window_ms:
             yield about(
                 f"{facts.name}: key {message.dedup_id} made message #{before.number} at {before.born_ms} and "
@@ -99,6 +99,6 @@ def _counts(facts: QueueFacts, call: Sending, message: Outgoing, original: Outgo
         return True  # the retry of a request
     if _scope(facts, message) != _scope(facts, original):
         return False
-    if facts.dedup_lives and (copy.present or copy.ended_ms >= call.started_ms):
+    if facts.dedup_lives and copy.lives_at(call.started_ms - 1):
         return True
     return call.started_ms <= copy.born_ms + facts.dedup_window_ms + ROUNDING_MS

@@ -44,31 +44,34 @@ class HeldLease:
     def held_until_ms(self, seen_s: float, without: Holding | None = None) -> int:
         """The shard time up to which the lease surely lasted, by what its holder did before `seen_s`.
 
-        An extension counts only if it was answered while the lease surely lasted; whatever may have ended the lease
-        counts from the moment when it was asked for.
+        An extension counts only if it was answered while the lease surely lasted, and with nothing else under way.
+        Whatever may have ended the lease counts from the moment when it was asked for.
         """
-        until_ms = -1
+        uses = [
+            use
+            for use in self.uses
+            if use is not without and use.started_s <= seen_s and (use.outcome == OK or use.uncertain)
+        ]
+        changes = [use for use in uses if use.kind == "change" and use.value_ms]
         steps: list[tuple[float, Holding | Delivered]] = [
-            *((call.ended_s, delivered) for call, delivered in self.receives),
-            *((use.started_s, use) for use in self.uses if use is not without),
+            *((call.ended_s, delivered) for call, delivered in self.receives if call.ended_s <= seen_s),
+            *((change.started_s, change) for change in changes),
         ]
         steps.sort(key=lambda step: step[0])
-        for at_s, step in steps:
-            if at_s > seen_s:
-                break
+        until_ms = -1
+        for _, step in steps:
             if isinstance(step, Delivered):
                 until_ms = step.deadline_ms
-            elif step.outcome == OK or step.uncertain:
-                until_ms = _after_use(until_ms, step)
-        return until_ms
+                continue
+            asked_ms = step.started_ms + step.value_ms
+            alone = not any(step is not other and _overlap(step, other) for other in changes)
+            surely = step.outcome == OK and step.ended_ms < until_ms and alone
+            until_ms = asked_ms if surely else min(until_ms, asked_ms)
+        return min([until_ms, *(use.started_ms for use in uses if use not in changes)])
 
 
-def _after_use(until_ms: int, use: Holding) -> int:
-    if use.kind == "change" and use.value_ms:
-        asked_ms = use.started_ms + use.value_ms
-        surely = use.outcome == OK and use.ended_ms < until_ms
-        return asked_ms if surely else min(until_ms, asked_ms)
-    return min(until_ms, use.started_ms)
+def _overlap(one: Holding, other: Holding) -> bool:
+    return one.started_s <= other.ended_s and other.started_s <= one.ended_s
 
 
 class Evidence:
