@@ -217,6 +217,24 @@ def test_each_receipt_of_a_batch_gets_its_own_answer(tmp_path: Path) -> None:
     run_virtual(main)
 
 
+def test_the_quick_way_to_delete_follows_the_same_rules(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        for strict in ("false", "true"):
+            queue = await node.broker.create_queue(ACCOUNT, f"q-{strict}", {"Baton.StrictReceipts": strict}, {})
+            await send(node, queue, "held", "lapsed")
+            held = (await receive(node, queue, 1))[0].receipt
+            lapsed = (await receive(node, queue, 1, visibility_ms=1_000))[0].receipt
+            await asyncio.sleep(2)
+            found = node.broker.delete_plain(queue, [held, lapsed])
+            assert found is not None
+            assert [type(answer) for answer in found[1]] == [type(None), LeaseLost if strict == "true" else type(None)]
+            assert node.broker.delete_plain(queue, [held, "garbage"]) is None
+        await node.stop()
+
+    run_virtual(main)
+
+
 def test_the_retry_of_one_request_makes_no_second_message(tmp_path: Path) -> None:
     async def main(loop: VirtualLoop) -> None:
         node = await open_node(loop, tmp_path)

@@ -16,6 +16,7 @@ from batonq.core.openframe import OpenFrame
 from batonq.errors import BatonError, Unavailable
 from batonq.log import frames
 from batonq.log.interface import Log
+from batonq.node import events
 
 
 class Machine(Protocol):
@@ -233,8 +234,7 @@ class GroupCommit:
         for future in released:
             if not future.done():
                 future.set_result(None)
-        for committed in calls:
-            committed(None)
+        _call_all(calls, None)
         if self._scheduled or self._machine.frame.rows:
             self._scheduled = True
             self._loop.call_soon(self._flush)
@@ -250,10 +250,18 @@ class GroupCommit:
         for future in waiting:
             if not future.done():
                 future.set_exception(Unavailable(why))
-        for committed in calls:
-            committed(Unavailable(why))
+        _call_all(calls, Unavailable(why))
 
     def _fail(self, problem: BaseException) -> None:
         if not self._failed:
             self.stop(f"The last change could not be committed, and may or may not be kept; try again. ({problem})")
             self._on_failure(problem)
+
+
+def _call_all(calls: list[Committed], problem: BatonError | None) -> None:
+    """Tell everybody: one that cannot be told must not keep the others from hearing it."""
+    for committed in calls:
+        try:
+            committed(problem)
+        except Exception:
+            events.logger.exception("a reply could not be written")

@@ -1,0 +1,130 @@
+"""A real server process, and a plain client for it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+from urllib.parse import urlsplit
+
+START_TIMEOUT_S = 60
+STOP_TIMEOUT_S = 60
+
+
+class NotAnswered(Exception):
+    """The server went away, or said that it cannot: nobody knows whether the request was done."""
+
+
+def baton(*arguments: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+    """Run the command line to its end."""
+    command = [sys.executable, "-m", "batonq", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
+
+
+class ServerProcess:
+    """`baton serve` on a free port, started when this is made and has said that it serves."""
+
+    def __init__(self, data: Path, *flags: str) -> None:
+        command = [sys.executable, "-m", "batonq", "serve", "--port", "0", "--data", str(data)]
+        self.process = subprocess.Popen(
+            [*command, "--log-format", "json", *flags],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "PYTHONWARNINGS": "error", "PYTHONUNBUFFERED": "1"},
+        )
+        self.events: list[dict[str, Any]] = []
+        self.url = ""
+        while not self.url:
+            event = self._read()
+            if event is None:
+                self.process.wait(STOP_TIMEOUT_S)
+                raise AssertionError(f"the server did not start: {self.events}")
+            if event.get("event") == "serving":
+                self.url = event["url"]
+
+    def _read(self) -> dict[str, Any] | None:
+        assert self.process.stderr is not None
+        line = self.process.stderr.readline()
+        if not line:
+            return None
+        try:
+            event: dict[str, Any] = json.loads(line)
+        except ValueError:
+            event = {"event": "unexpected output", "text": line}
+        self.events.append(event)
+        return event
+
+    def kill(self) -> None:
+        """kill -9."""
+        self.process.kill()
+        self._end()
+
+    def terminate(self) -> int:
+        """SIGTERM, and the exit code."""
+        self.process.send_signal(signal.SIGTERM)
+        return self._end()
+
+    def _end(self) -> int:
+        while self._read() is not None:
+            pass
+        code = self.process.wait(STOP_TIMEOUT_S)
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        return code
+
+    def __enter__(self) -> ServerProcess:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self.process.poll() is None:
+            self.kill()
+
+
+class Client:
+    """SQS over JSON on one connection."""
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        assert parts.hostname is not None
+        self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=60)
+
+    def call(self, operation: str, **fields: Any) -> dict[str, Any]:
+        headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"AmazonSQS.{operation}"}
+        try:
+            self._connection.request("POST", "/", json.dumps(fields), headers)
+            response = self._connection.getresponse()
+            data = response.read()
+        except (OSError, http.client.HTTPException) as problem:
+            raise NotAnswered(str(problem)) from None
+        if response.status == 503:
+            raise NotAnswered(data.decode())
+        assert response.status == 200, (response.status, data)
+        answer: dict[str, Any] = json.loads(data or b"{}")
+        return answer
+
+    def get(self, path: str, headers: dict[str, str] | None = None) -> tuple[int, str]:
+        self._connection.request("GET", path, headers=headers or {})
+        response = self._connection.getresponse()
+        return response.status, response.read().decode()
+
+    def post(self, path: str, body: dict[str, Any], headers: dict[str, str] | None = None) -> tuple[int, Any]:
+        sent = {"Content-Type": "application/json", **(headers or {})}
+        self._connection.request("POST", path, json.dumps(body), sent)
+        response = self._connection.getresponse()
+        return response.status, json.loads(response.read())
+
+    def advance(self, seconds: float) -> None:
+        status, answer = self.post("/_baton/clock/advance", {"seconds": seconds})
+        assert status == 200, answer
+
+    def close(self) -> None:
+        self._connection.close()

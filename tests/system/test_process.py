@@ -1,0 +1,289 @@
+"""The process: starting, stopping, what it refuses, and the commands that talk to it."""
+
+from __future__ import annotations
+
+import base64
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+from botocore.exceptions import ClientError
+
+from tests.system.process import Client, ServerProcess, baton
+
+
+def sqs(url: str, key: str = "test", secret: str = "test") -> Any:
+    return boto3.client(
+        "sqs",
+        endpoint_url=url,
+        region_name="us-east-1",
+        aws_access_key_id=key,
+        aws_secret_access_key=secret,
+        config=Config(retries={"total_max_attempts": 1}),
+    )
+
+
+# --- starting ---------------------------------------------------------------------------------
+
+
+def test_the_command_line_imports_little() -> None:
+    code = "import sys, batonq.cli.main; sys.exit(bool({'asyncio', 'uvloop', 'http', 'msgspec'} & sys.modules.keys()))"
+    assert subprocess.run([sys.executable, "-c", code], check=False, timeout=60).returncode == 0
+
+
+def test_help_names_every_command() -> None:
+    done = baton("--help")
+    assert done.returncode == 0
+    for name in ("serve", "keys", "clock", "log"):
+        assert re.search(rf"^ +{name} ", done.stdout, re.MULTILINE)
+
+
+def test_every_setting_has_a_flag() -> None:
+    done = baton("serve", "--help")
+    assert done.returncode == 0
+    for flag in ("--host", "--port", "--data", "--account", "--shards", "--dev", "--secure", "--history-bytes"):
+        assert flag in done.stdout
+
+
+def test_another_address_without_the_secured_profile_is_refused(tmp_path: Path) -> None:
+    done = baton("serve", "--host", "0.0.0.0", "--port", "0", "--data", str(tmp_path / "data"))
+    assert done.returncode == 1
+    assert "--secure" in done.stderr and "baton keys create" in done.stderr
+    assert not (tmp_path / "data").exists()
+
+
+def test_a_second_server_is_told_who_holds_the_directory(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path) as server:
+        done = baton("serve", "--port", "0", "--data", str(tmp_path))
+        assert done.returncode == 1
+        assert f"process {server.process.pid}" in done.stderr and server.url in done.stderr
+        assert server.terminate() == 0
+
+
+def test_a_port_in_use_is_said_plainly(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path / "first") as server:
+        port = server.url.rpartition(":")[2]
+        done = baton("serve", "--port", port, "--data", str(tmp_path / "second"))
+        assert done.returncode == 1 and f"port {port}" in done.stderr and "--port" in done.stderr
+
+
+def test_a_damaged_log_stops_the_start_and_says_where(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path) as server:
+        client = Client(server.url)
+        queue = client.call("CreateQueue", QueueName="orders")["QueueUrl"]
+        client.call("SendMessage", QueueUrl=queue, MessageBody="hello")
+        client.close()
+        server.kill()
+    segment = tmp_path / "shard-0000" / "segment-00000000000000000001.log"
+    with segment.open("r+b") as file:
+        file.seek(70)
+        byte = file.read(1)[0]
+        file.seek(70)
+        file.write(bytes([byte ^ 1]))
+    done = baton("serve", "--port", "0", "--data", str(tmp_path))
+    assert done.returncode == 1
+    assert str(segment) in done.stderr and "baton log" in done.stderr
+
+
+# --- stopping ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_answers_those_who_wait_and_keeps_everything(tmp_path: Path, sign: signal.Signals) -> None:
+    with ServerProcess(tmp_path) as server:
+        client = Client(server.url)
+        queue = client.call("CreateQueue", QueueName="orders")["QueueUrl"]
+        other = client.call("CreateQueue", QueueName="other")["QueueUrl"]
+        for number in range(10):
+            client.call("SendMessage", QueueUrl=queue, MessageBody=f"message {number}")
+        answers: list[dict[str, Any]] = []
+
+        def poll() -> None:
+            waiting = Client(server.url)
+            answers.append(waiting.call("ReceiveMessage", QueueUrl=other, WaitTimeSeconds=20))
+            waiting.close()
+
+        polls = [threading.Thread(target=poll) for _ in range(5)]
+        for thread in polls:
+            thread.start()
+        while 'queue="other"} 5' not in client.get("/metrics")[1]:
+            pass
+        server.process.send_signal(sign)
+        for thread in polls:
+            thread.join(15)
+        assert answers == [{}] * 5
+        client.close()
+        assert server._end() == 0
+        assert server.events[-1]["event"] == "stopped"
+    assert list((tmp_path / "shard-0000" / "snapshots").iterdir())
+    with ServerProcess(tmp_path) as server:
+        opened = next(event for event in server.events if event["event"] == "shard_opened")
+        assert opened["frames_folded"] == 0 and opened["snapshot_frame"] > 0
+        client = Client(server.url)
+        bodies = []
+        while messages := client.call("ReceiveMessage", QueueUrl=queue, MaxNumberOfMessages=10).get("Messages"):
+            bodies += [message["Body"] for message in messages]
+        assert sorted(bodies) == [f"message {number}" for number in range(10)]
+        client.close()
+
+
+def test_a_kill_while_stopping_is_no_worse_than_any_other(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path) as server:
+        client = Client(server.url)
+        queue = client.call("CreateQueue", QueueName="orders")["QueueUrl"]
+        client.call("SendMessage", QueueUrl=queue, MessageBody="hello")
+        client.close()
+        server.process.send_signal(signal.SIGTERM)
+        server.process.send_signal(signal.SIGTERM)
+        assert server._end() in (0, -signal.SIGTERM)
+    with ServerProcess(tmp_path) as server:
+        client = Client(server.url)
+        assert client.call("ReceiveMessage", QueueUrl=queue)["Messages"][0]["Body"] == "hello"
+        client.close()
+
+
+# --- several shards ---------------------------------------------------------------------------
+
+
+def test_queues_spread_over_shards_and_stay_when_fewer_are_asked_for(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, "--shards", "3") as server:
+        client = Client(server.url)
+        queues = [client.call("CreateQueue", QueueName=f"queue-{at}")["QueueUrl"] for at in range(6)]
+        for queue in queues:
+            client.call("SendMessage", QueueUrl=queue, MessageBody=queue.rpartition("/")[2])
+        client.close()
+        server.kill()
+    assert sorted(path.name for path in tmp_path.glob("shard-*")) == ["shard-0000", "shard-0001", "shard-0002"]
+    with ServerProcess(tmp_path) as server:
+        client = Client(server.url)
+        for queue in queues:
+            messages = client.call("ReceiveMessage", QueueUrl=queue)["Messages"]
+            assert messages[0]["Body"] == queue.rpartition("/")[2]
+        client.close()
+
+
+def test_snapshots_are_made_by_a_child_while_the_server_serves(tmp_path: Path) -> None:
+    flags = ("--segment-bytes", "256KiB", "--snapshot-bytes", "256KiB", "--maintenance-every-s", "0.05")
+    with ServerProcess(tmp_path, *flags) as server:
+        client = Client(server.url)
+        queue = client.call("CreateQueue", QueueName="orders")["QueueUrl"]
+        entries = [{"Id": str(at), "MessageBody": "x" * 5_000} for at in range(10)]
+        sent = 0
+        while not list(tmp_path.glob("shard-0000/snapshots/snapshot-*.bin")):
+            client.call("SendMessageBatch", QueueUrl=queue, Entries=entries)
+            sent += 10
+        client.close()
+        server.kill()
+    with ServerProcess(tmp_path) as server:
+        opened = next(event for event in server.events if event["event"] == "shard_opened")
+        assert opened["snapshot_frame"] > 0
+        client = Client(server.url)
+        answer = client.call("GetQueueAttributes", QueueUrl=queue, AttributeNames=["ApproximateNumberOfMessages"])
+        assert answer["Attributes"]["ApproximateNumberOfMessages"] == str(sent)
+        client.close()
+
+
+# --- pages ------------------------------------------------------------------------------------
+
+
+def test_health_metrics_and_the_status_page(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path) as server:
+        client = Client(server.url)
+        assert client.get("/livez") == (200, "ok\n")
+        assert client.get("/readyz") == (200, "ok\n")
+        status, page = client.get("/", {"Accept": "text/html"})
+        assert status == 200 and f"aws --endpoint-url {server.url} sqs create-queue" in page
+        queue = client.call("CreateQueue", QueueName="orders")["QueueUrl"]
+        client.call("SendMessage", QueueUrl=queue, MessageBody="hello")
+        page = client.get("/", {"Accept": "text/html"})[1]
+        assert "All well: 1 queue" in page and "<td>1</td>" in page and ">orders<" in page
+        text = client.get("/metrics")[1]
+        assert 'baton_queue_messages{account="000000000000",queue="orders",state="visible"} 1\n' in text
+        assert 'baton_sqs_calls_total{operation="SendMessage"} 1\n' in text
+        assert client.get("/", {"Accept": "*/*"}) == (404, "<UnknownOperationException/>\n")
+        client.close()
+
+
+def test_the_clock_is_moved_from_the_command_line(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path) as server:
+        client = Client(server.url)
+        queue = client.call("CreateQueue", QueueName="orders")["QueueUrl"]
+        client.call("SendMessage", QueueUrl=queue, MessageBody="hello")
+        assert client.call("ReceiveMessage", QueueUrl=queue)["Messages"]
+        assert client.call("ReceiveMessage", QueueUrl=queue) == {}
+        done = baton("clock", "advance", "31s", "--url", server.url)
+        assert done.returncode == 0 and done.stdout.startswith("The server's clock shows 2")
+        assert client.call("ReceiveMessage", QueueUrl=queue)["Messages"]
+        assert client.post("/_baton/clock/advance", {"seconds": -1})[0] == 400
+        assert client.post("/_baton/clock/advance", {"seconds": 1}, {"Content-Type": "text/plain"})[0] == 400
+        client.close()
+    assert baton("clock", "advance", "soon").returncode == 2
+    done = baton("clock", "advance", "1s", "--url", server.url)
+    assert done.returncode == 1 and "No server answers" in done.stderr
+
+
+# --- the secured profile ----------------------------------------------------------------------
+
+
+def make_key(data: Path) -> tuple[str, str]:
+    done = baton("keys", "create", "--data", str(data))
+    assert done.returncode == 0, done.stderr
+    found = re.fullmatch(r"AWS_ACCESS_KEY_ID=(\w+)\nAWS_SECRET_ACCESS_KEY=(\S+)\n", done.stdout)
+    assert found is not None
+    return found[1], found[2]
+
+
+def test_a_secured_server_takes_only_requests_signed_by_its_keys(tmp_path: Path) -> None:
+    first = make_key(tmp_path)
+    with ServerProcess(tmp_path, "--secure") as server:
+        good = sqs(server.url, *first)
+        queue = good.create_queue(QueueName="orders")["QueueUrl"]
+        good.send_message(QueueUrl=queue, MessageBody="hello")
+        with pytest.raises(ClientError):
+            sqs(server.url, first[0], "wrong").send_message(QueueUrl=queue, MessageBody="no")
+        with pytest.raises(ClientError):
+            sqs(server.url).send_message(QueueUrl=queue, MessageBody="no")
+        second = make_key(tmp_path)  # while it runs
+        assert sqs(server.url, *second).receive_message(QueueUrl=queue)["Messages"][0]["Body"] == "hello"
+        listed = baton("keys", "list", "--data", str(tmp_path)).stdout
+        assert first[0] in listed and second[0] in listed and first[1] not in listed
+        done = baton("keys", "disable", first[0], "--data", str(tmp_path))
+        assert done.returncode == 0 and done.stdout == f"{first[0]} is disabled.\n"
+        with pytest.raises(ClientError):
+            good.send_message(QueueUrl=queue, MessageBody="no")
+        check_pages_of_a_secured_server(server, tmp_path)
+        assert server.terminate() == 0
+    listed = baton("keys", "list", "--data", str(tmp_path)).stdout
+    assert [line.split()[-1] for line in listed.splitlines()] == ["disabled", "active"]
+
+
+def check_pages_of_a_secured_server(server: ServerProcess, data: Path) -> None:
+    token_file = data / "admin-token"
+    assert os.stat(token_file).st_mode & 0o077 == 0
+    token = token_file.read_text().strip()
+    basic = "Basic " + base64.b64encode(f"admin:{token}".encode()).decode()
+    client = Client(server.url)
+    assert client.get("/livez")[0] == 200 and client.get("/readyz")[0] == 200
+    for path, accept in (("/metrics", "*/*"), ("/", "text/html")):
+        assert client.get(path, {"Accept": accept})[0] == 401
+        assert client.get(path, {"Accept": accept, "Authorization": "Bearer nonsense"})[0] == 401
+        assert client.get(path, {"Accept": accept, "Authorization": f"Bearer {token}"})[0] == 200
+        assert client.get(path, {"Accept": accept, "Authorization": basic})[0] == 200
+    assert client.post("/_baton/keys/list", {})[0] == 403
+    assert client.post("/_baton/keys/list", {}, {"Authorization": f"Bearer {token}"})[0] == 200
+    assert client.post("/_baton/clock/advance", {"seconds": 1}, {"Authorization": f"Bearer {token}"})[0] == 400
+    client.close()
+
+
+def test_keys_of_a_directory_that_is_not_there_are_not_listed(tmp_path: Path) -> None:
+    done = baton("keys", "list", "--data", str(tmp_path / "nowhere"))
+    assert done.returncode == 1 and "no data directory" in done.stderr
+    assert not (tmp_path / "nowhere").exists()
