@@ -146,13 +146,19 @@ class Columns:
     def take(self, slot: int) -> None:
         """Take the slot that a record names."""
         if slot >= self.used:
-            if slot >= self.capacity:
-                self.reserve(slot + 1)
-            self.used = slot + 1
+            self.use(slot, slot + 1)
         else:
             free = self.free
             if free and free[-1] == slot:
                 free.pop()
+
+    def use(self, first: int, end: int) -> None:
+        """Slots beyond those in use are taken. Any that are skipped were used in a front that was dropped: free now."""
+        if end > self.capacity:
+            self.reserve(end)
+        if first > self.used:
+            self.free.extend(range(self.used, first))
+        self.used = end
 
     def release(self, slot: int) -> None:
         self.state[slot] = 0

@@ -83,8 +83,7 @@ class Runs(ShardState):
         first, end = slots.start, slots.stop
         used_before = first < columns.used
         if end > columns.used:
-            columns.reserve(end)
-            columns.used = end
+            columns.use(first, end)
         if used_before:
             columns.epoch[first:end] = columns.first_received[first:end] = _ZEROS_I[:count]
             columns.count[first:end] = _ZEROS_H[:count]
@@ -156,8 +155,7 @@ class Runs(ShardState):
         unarmed = []
         for slot, extent in zip(slots, extents, strict=True):
             if slot >= columns.used:
-                columns.reserve(slot + 1)
-                columns.used = slot + 1
+                columns.use(slot, slot + 1)
             sequences[slot] = sequence
             positions[slot] = lasts[slot] = position
             extent_column[slot] = extent
