@@ -246,6 +246,9 @@ class Machine:
             await asyncio.wait_for(self.run(node.stop()), STOP_S)
         except Gone:
             return
+        except asyncio.CancelledError:
+            self.crash("while it stops")
+            raise
         except Exception as problem:
             self._say(f"does not stop: {problem!r}")
             self.crash("instead")

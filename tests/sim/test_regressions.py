@@ -1,0 +1,54 @@
+"""What the simulator found, each as the shortest course of events that shows it."""
+
+from __future__ import annotations
+
+import hashlib
+
+from batonq.core.commands import Claim, Send
+from batonq.core.policy import QueuePolicy
+from batonq.core.shard import Shard
+from batonq.log.frames import build
+
+NOW_MS = 1_700_000_000_000
+QUEUE = 1
+
+
+def send(shard: Shard, count: int) -> None:
+    body = b"hello"
+    md5 = hashlib.md5(body, usedforsecurity=False).digest()
+    shard.send(QUEUE, [Send(body=body, body_md5=md5) for _ in range(count)], NOW_MS)
+
+
+def replay(live: Shard, frames: list[tuple[int, bytes, bytes]]) -> Shard:
+    """The state after the front before these frames was dropped."""
+    again = Shard(live.number)
+    again.before_base = frames[0][0]
+    for number, rows, variable in frames:
+        frame = build(
+            cluster=1,
+            region=0,
+            shard=live.number,
+            epoch=1,
+            number=number,
+            time_ms=NOW_MS,
+            previous_digest=bytes(16),
+            rows=rows,
+            variable=variable,
+        )
+        again.apply_frame(number, frame.words(), variable)
+    return again
+
+
+def test_slots_that_only_the_dropped_front_used_are_free() -> None:
+    shard = Shard(0)
+    shard.take_ownership(1, NOW_MS, 0)
+    shard.set_policy(QueuePolicy(QUEUE, "000000000000", "orders"), NOW_MS)
+    send(shard, 3)
+    leases = shard.receive(QUEUE, 10, None, NOW_MS, "tester")
+    shard.delete(QUEUE, [Claim(lease.slot, lease.sequence, lease.epoch) for lease in leases], NOW_MS)
+    shard.begin_frame(2)
+    shard.write_base(2, NOW_MS)
+    send(shard, 1)  # into the highest of the three slots that are free
+    again = replay(shard, [(2, *shard.seal())])
+    again.validate()
+    assert again.dump(NOW_MS) == shard.dump(NOW_MS)
