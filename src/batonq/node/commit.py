@@ -34,7 +34,7 @@ class Machine(Protocol):
 
 Committed = Callable[[BatonError | None], None]  # called with None once it is committed, else with why it is not
 INLINE_TRIAL_EVERY = 128  # appends on the thread between two that try whether the disk is quick (again)
-SMOOTHING = 0.1
+RISE, FALL = 0.02, 0.5  # how far one measurement moves the estimate: up by little, down by much
 
 
 class CommitStatistics:
@@ -54,18 +54,19 @@ class SyncChoice:
     """Where the next append should sync: on the loop's thread while the disk is quick, else beside it.
 
     A quick sync costs less than handing it to a thread and back; a slow one would keep every client waiting. Only
-    appends on the loop's thread tell how quick the disk is, so now and then one is tried there.
+    appends on the loop's thread tell how quick the disk is, so now and then one is tried there. The estimate is of the
+    quicker ones: on a busy machine some take long because others had the processor, and a thread would make that worse.
     """
 
-    __slots__ = ("_inline_max_s", "_since_trial", "average_s")
+    __slots__ = ("_inline_max_s", "_since_trial", "estimate_s")
 
     def __init__(self, inline_max_s: float) -> None:
         self._inline_max_s = inline_max_s
         self._since_trial = 0
-        self.average_s = 0.0  # of appends on the loop's thread
+        self.estimate_s = 0.0  # of appends on the loop's thread
 
     def in_thread(self) -> bool:
-        if self.average_s <= self._inline_max_s:
+        if self.estimate_s <= self._inline_max_s:
             return False
         self._since_trial += 1
         if self._since_trial < INLINE_TRIAL_EVERY:
@@ -74,8 +75,9 @@ class SyncChoice:
         return False
 
     def measured(self, seconds: float) -> None:
-        """How long an append on the loop's thread took. One slow one counts little, a slow disk soon shows."""
-        self.average_s += SMOOTHING * (min(seconds, 10 * self._inline_max_s) - self.average_s)
+        """How long an append on the loop's thread took."""
+        difference = min(seconds, 10 * self._inline_max_s) - self.estimate_s
+        self.estimate_s += (RISE if difference > 0 else FALL) * difference
 
 
 class GroupCommit:

@@ -1,0 +1,123 @@
+"""Group commit apart from shards: where a sync is done, and that everybody is told."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from batonq.core.shard import Shard
+from batonq.errors import BatonError, Unavailable
+from batonq.log.frames import Frame
+from batonq.log.interface import Done
+from batonq.log.memory import MemoryLog
+from batonq.node.commit import INLINE_TRIAL_EVERY, CommitStatistics, GroupCommit, SyncChoice
+from tests.node.support import ORDERS, VirtualLoop, message, open_bench, policies, run_virtual, settle
+
+QUICK_S = 0.0001
+SLOW_S = 0.005
+
+
+def test_a_quick_disk_is_synced_on_the_loop_s_own_thread() -> None:
+    choice = SyncChoice(0.001)
+    for _ in range(1_000):
+        assert not choice.in_thread()
+        choice.measured(QUICK_S)
+
+
+def test_a_few_slow_syncs_on_a_quick_disk_change_nothing() -> None:
+    choice = SyncChoice(0.001)
+    for at in range(1_000):
+        assert not choice.in_thread()
+        choice.measured(SLOW_S if at % 3 == 0 else QUICK_S)
+
+
+def test_a_slow_disk_is_synced_on_a_thread_and_tried_again_now_and_then() -> None:
+    choice = SyncChoice(0.001)
+    for _ in range(50):
+        choice.measured(SLOW_S)
+    answers = [choice.in_thread() for _ in range(2 * INLINE_TRIAL_EVERY)]
+    assert answers.count(False) == 2
+    while choice.in_thread():
+        choice.measured(QUICK_S)  # the disk is quick again
+    choice.measured(QUICK_S)
+    assert not choice.in_thread()
+
+
+class ThreadedLog(MemoryLog):
+    """Calls back from another thread, as a log may that commits over a network."""
+
+    def append(self, frame: Frame, done: Done, *, in_thread: bool = False) -> None:
+        super().append(frame, lambda problem: threading.Thread(target=done, args=(problem,)).start())
+
+
+def test_a_log_may_call_back_from_any_thread() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        shard = Shard(0)
+        log = ThreadedLog(0)
+        told: list[int] = []
+        commit = GroupCommit(
+            loop=loop,
+            machine=shard,
+            log=log,
+            cluster=1,
+            region=0,
+            before_seal=lambda: None,
+            after_commit=lambda: told.append(threading.get_ident()),
+            on_failure=lambda problem: pytest.fail(str(problem)),
+            statistics=CommitStatistics(),
+            inline_max_s=1.0,
+        )
+        shard.take_ownership(1, 1_000, 0)
+        for at in range(20):
+            shard.set_policy(policies()[0], 1_000 + at)
+            point = commit.point()
+            assert point is not None
+            await point
+        assert told == [threading.get_ident()] * 20 and commit.committed == 20
+
+    asyncio.run(main())
+
+
+def test_one_reply_that_cannot_be_written_does_not_keep_the_others_from_being_told() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        bench = await open_bench(loop)
+        told: list[BatonError | None] = []
+
+        def broken(problem: BatonError | None) -> None:
+            raise RuntimeError("the client's socket is odd")
+
+        bench.host.send(ORDERS, [message("a")])
+        bench.host.commit.call(broken)
+        bench.host.commit.call(told.append)
+        await settle()
+        assert told == [None]
+        bench.host.send(ORDERS, [message("b")])
+        bench.host.commit.call(broken)
+        bench.host.commit.call(told.append)
+        bench.host.close("over")
+        assert isinstance(told[1], Unavailable)
+
+    run_virtual(main)
+
+
+def test_a_call_waits_like_a_future_does() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        bench = await open_bench(loop)
+        log = bench.log
+        assert isinstance(log, MemoryLog)
+        told: list[BatonError | None] = []
+        bench.host.commit.call(told.append)
+        assert told == [None]
+        log.hold = True
+        bench.host.send(ORDERS, [message("a")])
+        bench.host.commit.call(told.append)
+        await settle()
+        bench.host.commit.call(told.append)
+        assert told == [None]
+        log.release()
+        assert told == [None] * 3
+
+    run_virtual(main)
