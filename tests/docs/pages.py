@@ -8,7 +8,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 _FENCE = re.compile(r"^```(?P<info>[^\n`]*)\n(?P<text>.*?)^```$", re.MULTILINE | re.DOTALL)
-_LINK = re.compile(r"\[[^\]\n]*\]\((?P<target>[^)\s]+)\)")
+_LINK = re.compile(r"\[[^\]]*\]\((?P<target>[^)\s]+)\)")
 _HEADING = re.compile(r"^#{1,6} +(?P<text>.+?) *$", re.MULTILINE)
 _NOT_IN_ANCHOR = re.compile(r"[^\w\- ]")
 
