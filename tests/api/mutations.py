@@ -49,6 +49,12 @@ OTHER_OPERATIONS: dict[str, dict[str, Any]] = {
     "ListMessageMoveTasks": {"SourceArn": "$arn", "MaxResults": 5},
     "CancelMessageMoveTask": {"TaskHandle": "eyJ0YXNrSWQiOiJ4Iiwic291cmNlQXJuIjoiYXJuOmF3czpzcXM6cjoxOnEifQ=="},
 }
+# The forms of the hot calls that take a way of their own.
+PLAIN_OPERATIONS: list[tuple[str, dict[str, Any]]] = [
+    ("SendMessageBatch", {"QueueUrl": "$url", "Entries": [{"Id": "a", "MessageBody": "plain"}]}),
+    ("ReceiveMessage", {"QueueUrl": "$url", "MaxNumberOfMessages": 10}),
+    ("DeleteMessageBatch", {"QueueUrl": "$url", "Entries": [{"Id": "a", "ReceiptHandle": "$receipt"}]}),
+]
 ODD_VALUES: list[Any] = [
     None,
     True,
@@ -122,7 +128,7 @@ def requests(target: Target) -> list[tuple[str, dict[str, Any]]]:
     found = []
     for name, given in OPERATIONS_WITH_QUEUE.items():
         found.append((name, filled({"QueueUrl": "$url", **given}, target)))
-    for name, given in OTHER_OPERATIONS.items():
+    for name, given in [*OTHER_OPERATIONS.items(), *PLAIN_OPERATIONS]:
         found.append((name, filled(given, target)))
     return found
 

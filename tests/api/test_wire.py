@@ -222,6 +222,25 @@ def test_a_presigned_url(server: TestServer, sqs: Any, queue: str) -> None:
     assert bodies(receive(sqs, queue)) == ["from a link"]
 
 
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({"Origin": "https://elsewhere.example"}, 403),
+        ({"Origin": "null"}, 403),
+        ({"Sec-Fetch-Site": "cross-site"}, 403),
+        ({"Sec-Fetch-Site": "same-site"}, 403),
+        ({"Sec-Fetch-Site": "none"}, 200),  # typed into the address bar
+        ({"Origin": "http://queues.example", "Sec-Fetch-Site": "same-origin", "Host": "queues.example"}, 200),
+    ],
+)
+def test_pages_of_other_sites_have_no_say(server: TestServer, url: str, headers: dict[str, str], status: int) -> None:
+    """In the development profile nothing is signed, and a form on any page can be sent to this machine."""
+    form = {"Content-Type": "application/x-www-form-urlencoded", **headers}
+    assert http_request(server, "POST", path_of(url), "Action=PurgeQueue", form).status == status
+    assert http_request(server, "GET", path_of(url) + "?Action=PurgeQueue", headers=headers).status == status
+    assert json_request(server, "PurgeQueue", {"QueueUrl": url}, headers=headers).status == status
+
+
 def test_a_client_that_leaves_its_long_poll_takes_no_message(server: TestServer, sqs: Any, queue: str) -> None:
     body = f'{{"QueueUrl":"{queue}","WaitTimeSeconds":20,"MaxNumberOfMessages":10}}'.encode()
     with socket.create_connection(("127.0.0.1", server.http.port)) as connection:
