@@ -9,6 +9,7 @@ import pytest
 from batonq.core import receiving, shard, transfer
 from batonq.core.commands import Job, Nack
 from batonq.core.ids import message_id
+from batonq.core.names import queue_arn
 from batonq.core.payload import Lineage
 from batonq.core.records import Reason, State, Type
 from tests.core.rig import Bench, claim, deliver
@@ -143,6 +144,18 @@ def test_first_and_last_failure_and_the_last_error_are_kept(bench: Bench) -> Non
     assert (past.error_class, past.reason, past.attempts) == ("ValueError", "second", 3)
 
 
+def test_class_and_reason_are_of_one_failure(bench: Bench) -> None:
+    bench.queue(SOURCE, dead_letter_queue=DEAD)
+    bench.queue(DEAD, dead_letter_queue=3)
+    bench.queue(3)
+    bench.send(SOURCE, "a")
+    for queue, error_class, reason in ((SOURCE, "KeyError", "no such user"), (DEAD, "TypeError", "")):
+        (lease,) = bench.receive(queue)
+        bench.shard.nack(queue, [Nack(claim(lease), 0, reason, error_class, dead_letter=True)], bench.now)
+    past = lineage(bench, 3)
+    assert (past.error_class, past.reason) == ("TypeError", "")
+
+
 @pytest.mark.parametrize("truncated", [False, True])
 @pytest.mark.parametrize("remote", [False, True])
 def test_the_past_goes_through_dead_letters_and_redrive(remote: bool, truncated: bool) -> None:
@@ -182,6 +195,7 @@ def test_the_past_goes_through_dead_letters_and_redrive(remote: bool, truncated:
     payload = home.payload(view)
     past = Lineage.decode(payload.lineage)
     assert (past.message_id, past.moved, past.first_id, past.attempts) == ("", "redrive", accepted.message_id, 1)
+    assert past.first_arn == queue_arn("tenant", "q1.fifo")
     assert (payload.sent_ms, payload.dedup_id, payload.trace) == (redriven_ms, accepted.message_id, "t")
     second_id = message_id(home.number, view.sequence)
     fail(home)
@@ -192,6 +206,7 @@ def test_the_past_goes_through_dead_letters_and_redrive(remote: bool, truncated:
     past = Lineage.decode(payload.lineage)
     assert (past.first_queue, past.first_id, past.source_queue) == (SOURCE, accepted.message_id, SOURCE)
     assert (past.message_id, payload.dedup_id) == (second_id, second_id)
+    assert (past.first_arn, payload.trace) == (queue_arn("tenant", "q1.fifo"), "t")
     assert (past.first_failure_ms, past.last_failure_ms) == (first_ms, home.now)
     for bench in (home, away):
         bench.check()

@@ -7,12 +7,16 @@ from typing import Any
 
 import pytest
 
-from batonq.core.commands import Job
+from batonq.core import arrivals
+from batonq.core.commands import Job, Nack
+from batonq.core.ids import message_id
+from batonq.core.names import queue_arn
+from batonq.core.payload import Lineage
 from batonq.core.records import State
 from batonq.errors import JobConflict, JobNotFound, QueueDoesNotExist
-from tests.core.rig import Bench, deliver
+from tests.core.rig import Bench, claim, deliver
 
-DEAD, TARGET = 1, 2
+DEAD, TARGET, HOME = 1, 2, 5
 
 
 @pytest.fixture
@@ -177,3 +181,146 @@ def test_ten_ended_jobs_are_remembered(bench: Bench) -> None:
         bench.shard.start_job(Job(f"job{number}", DEAD, TARGET, 0, 10, "", 0, 0), bench.now)
         assert bench.shard.step_jobs(bench.now) is None
     assert list(bench.shard.jobs) == [f"job{number}" for number in range(2, 12)]
+
+
+# --- what died in its own queue -----------------------------------------------------------------
+
+
+def die(bench: Bench, *bodies: str, **fields: Any) -> list[Any]:
+    """Messages of HOME that used up their receives; HOME has no dead-letter queue."""
+    bench.queue(HOME, max_receives=1, dead_letter_on_failure=True, **fields)
+    accepted = bench.send(HOME, *bodies, group="g")
+    while leases := bench.receive(HOME):
+        bench.shard.nack(HOME, [Nack(claim(lease), 0, "no stock", "OutOfStock") for lease in leases], bench.now)
+    assert {view.state for view in bench.messages(HOME)} == {State.DEAD}
+    return accepted
+
+
+def redrive_home(bench: Bench, **fields: Any) -> Job:
+    values = {"destination": 0, "destination_shard": 0, "rate_per_s": 500, "only_dead": True} | fields
+    bench.shard.start_job(Job("job", HOME, state="", started_ms=0, to_move=0, **values), bench.now)
+    while bench.shard.step_jobs(bench.now) is not None:
+        bench.later(100)
+    return job(bench)
+
+
+@pytest.mark.parametrize("truncated", [False, True])
+@pytest.mark.parametrize("fifo", [False, True])
+def test_what_died_begins_anew_in_its_own_queue(bench: Bench, fifo: bool, truncated: bool) -> None:
+    failed_ms = bench.now
+    accepted = die(bench, "a", "b", fifo=fifo)
+    bench.later(5_000)
+    if truncated:
+        bench.truncate(bench.next_frame)
+    done = redrive_home(bench)
+    assert (done.state, done.to_move, done.moved) == ("COMPLETED", 2, 2)
+    if truncated:
+        bench.truncate(bench.next_frame)
+    bench.check()
+    views = bench.messages(HOME)
+    assert [(view.state, view.receive_count, view.epoch, view.error_class) for view in views] == [
+        (State.VISIBLE, 0, 0, "")
+    ] * 2
+    assert views[0].sent_ms == failed_ms + 5_000
+    pasts = [Lineage.decode(bench.payload(view).lineage) for view in views]
+    assert [past.first_id for past in pasts] == [one.message_id for one in accepted]
+    assert not {message_id(0, view.sequence) for view in views} & {one.message_id for one in accepted}
+    for past in pasts:
+        name = "q5.fifo" if fifo else "q5"
+        assert (past.message_id, past.first_queue, past.first_arn) == ("", HOME, queue_arn("tenant", name))
+        assert (past.first_failure_ms, past.last_failure_ms, past.attempts) == (failed_ms, failed_ms, 1)
+        assert (past.error_class, past.reason, past.moved) == ("OutOfStock", "no stock", "redrive")
+    assert bench.bodies(bench.receive(HOME)) == ["a", "b"]
+
+
+@pytest.mark.parametrize("destination", [0, TARGET])
+def test_what_waits_in_a_queue_that_is_for_no_dead_letters_is_not_moved(bench: Bench, destination: int) -> None:
+    bench.queue(TARGET)
+    die(bench, "dead")
+    bench.send(HOME, "waits", "waits too")
+    done = redrive_home(bench, destination=destination)
+    assert (done.state, done.to_move, done.moved) == ("COMPLETED", 1, 1)
+    assert bench.waiting(TARGET) == (["dead"] if destination else [])
+    assert bench.waiting(HOME) == ["waits", "waits too"] + ([] if destination else ["dead"])
+
+
+def test_such_a_job_ends_when_none_is_dead_without_looking_at_those_that_wait(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(arrivals, "JOB_SCAN_MAX", 4)
+    die(bench, "a")
+    bench.send(HOME, *(str(number) for number in range(100)))
+    began_ms = bench.now
+    assert redrive_home(bench).moved == 1
+    assert bench.now == began_ms
+
+
+def test_what_died_among_dead_letters_goes_where_it_came_from(bench: Bench) -> None:
+    bench.queue(DEAD, max_receives=1, dead_letter_on_failure=True)
+    bench.queue(TARGET, max_receives=1, dead_letter_queue=DEAD, dead_letter_on_failure=True)
+    bench.send(TARGET, "came")
+    bench.send(DEAD, "was sent here")
+    for queue in (TARGET, DEAD):
+        bench.receive(queue)
+        bench.later(30_000)
+    bench.receive(DEAD)
+    bench.later(30_000)
+    assert [view.state for view in bench.messages(DEAD)] == [State.DEAD] * 2
+    start(bench, destination=0, rate_per_s=500)
+    while bench.shard.step_jobs(bench.now) is not None:
+        bench.later(100)
+    assert (bench.waiting(TARGET), bench.waiting(DEAD)) == (["came"], ["was sent here"])
+    assert [view.state for view in bench.messages(DEAD)] == [State.VISIBLE]
+
+
+def test_a_queue_that_is_full_has_room_for_its_own(bench: Bench) -> None:
+    die(bench, "a", "b", messages_max=2)
+    assert redrive_home(bench).moved == 2
+    assert [view.state for view in bench.messages(HOME)] == [State.VISIBLE] * 2
+
+
+def test_a_maximum_of_its_own_is_kept_where_it_was_sent(bench: Bench) -> None:
+    bench.queue(HOME, dead_letter_on_failure=True)
+    bench.send(HOME, "a", max_receives=2)
+    for _ in range(2):
+        bench.receive(HOME)
+        bench.later(30_000)
+    bench.truncate(bench.next_frame)
+    redrive_home(bench)
+    (view,) = bench.messages(HOME)
+    assert (view.state, view.maximum) == (State.VISIBLE, 2)
+    bench.check()
+    bench.restart(bench.replayed())
+    assert bench.messages(HOME)[0].maximum == 2
+
+
+@pytest.mark.parametrize("truncated", [False, True])
+def test_to_another_shard_it_takes_its_past_along(truncated: bool) -> None:
+    home, away = Bench(0), Bench(1)
+    away.queue(TARGET)
+    (accepted,) = die(home, "a")
+    home.shard.start_job(Job("job", HOME, TARGET, 1, 10, "", 0, 0, only_dead=True), home.now)
+    home.shard.step_jobs(home.now)
+    if truncated:
+        home.truncate(home.next_frame)
+        home.restart(home.replayed())
+    deliver(home, away)
+    home.shard.step_jobs(home.now)
+    assert (job(home).state, job(home).moved, home.messages(HOME)) == ("COMPLETED", 1, [])
+    (view,) = away.messages(TARGET)
+    past = Lineage.decode(away.payload(view).lineage)
+    assert (past.first_id, past.attempts, past.error_class) == (accepted.message_id, 1, "OutOfStock")
+    home.check()
+    away.check()
+
+
+def test_what_dies_again_is_not_taken_twice_by_one_job(bench: Bench) -> None:
+    die(bench, "a")
+    bench.shard.start_job(Job("job", HOME, 0, 0, 1, "", 0, 0, only_dead=True), bench.now)
+    bench.shard.step_jobs(bench.now)
+    bench.receive(HOME)
+    bench.later(30_000)
+    assert [view.state for view in bench.messages(HOME)] == [State.DEAD]
+    bench.shard.step_jobs(bench.now)
+    assert [view.state for view in bench.messages(HOME)] == [State.DEAD]
+    assert (job(bench).state, job(bench).moved) == ("COMPLETED", 1)

@@ -11,15 +11,15 @@ from batonq.core.ids import key_hash
 from batonq.core.queuestate import QueueState
 from batonq.core.records import Flag, Reason, State, Type
 from batonq.core.replay import skip
+from batonq.core.seeking import Seeking
 from batonq.core.state import ARRIVED_PREFIX, RUNNING
-from batonq.core.timers import Timers
 from batonq.errors import JobConflict, JobNotFound, LogCorrupt, QueueDoesNotExist
 
 JOB_SCAN_MAX = 1_000  # messages looked at in one step
 JOB_INTERVAL_MS = 100
 
 
-class Arrivals(Timers):
+class Arrivals(Seeking):
     def settle(self, shard: int, results: Sequence[tuple[int, int]], now: int) -> None:
         """The destination has answered: (number, verdict) of entries that this shard owed it."""
         self._settle(shard, results, self.begin(now))
@@ -90,7 +90,7 @@ class Arrivals(Timers):
     # --- jobs ------------------------------------------------------------------------------------------
 
     def start_job(self, job: Job, now: int) -> Job:
-        """Start moving the messages that a dead-letter queue has now."""
+        """Start moving the messages that a dead-letter queue has now, or those that died in another queue."""
         now = self.begin(now)
         queue = self.queues.get(job.source)
         if queue is None or queue.closed:
@@ -101,7 +101,7 @@ class Arrivals(Timers):
             job,
             state="RUNNING",
             started_ms=now,
-            to_move=queue.messages,
+            to_move=queue.dead if job.only_dead else queue.messages,
             through_sequence=self.next_sequence - 1,
             moved=0,
         )
@@ -153,15 +153,15 @@ class Arrivals(Timers):
         """(is there more to look at, how many were moved). Leased and delayed messages are passed over."""
         columns = self.columns
         slot, sequence = self.job_cursor.get(job.id, (NIL, 0))
-        known = slot != NIL and columns.sequence[slot] == sequence and columns.queue[slot] == queue.number
-        if not known or columns.state[slot] == State.FREE:
-            slot = queue.head
+        if not self.stands(queue, slot, sequence):
+            slot = self.near(queue, sequence)
+        movable = (State.DEAD,) if job.only_dead else (State.VISIBLE, State.DEAD)
         used = 0
         for _ in range(JOB_SCAN_MAX):
-            if slot == NIL or columns.sequence[slot] > job.through_sequence:
+            if slot == NIL or columns.sequence[slot] > job.through_sequence or (job.only_dead and not queue.dead):
                 return False, used
             following = columns.queue_next[slot]
-            if columns.state[slot] in (State.VISIBLE, State.DEAD):
+            if columns.state[slot] in movable:
                 if used >= credit:
                     break
                 used += self._redrive(job, slot, now)
@@ -173,11 +173,16 @@ class Arrivals(Timers):
         return True, used
 
     def _redrive(self, job: Job, slot: int, now: int) -> int:
-        """Owe one message to the job's destination, or to where it came from; one that came from nowhere stays."""
+        """Owe one message to the job's destination, or to where it came from.
+
+        One that came from nowhere begins anew in its own queue when it died there, and stays otherwise.
+        """
         shard, to = job.destination_shard, job.destination
         if not to:
             origin = self.origins.get(slot, 0)
             shard, to = origin >> 32, origin & 0xFFFFFFFF
+        if not to and self.columns.state[slot] == State.DEAD:
+            shard, to = self.number, job.source
         if not to:
             return 0
         self.owe(slot, shard, to, Reason.REDRIVE, now)

@@ -98,6 +98,13 @@ class MessageView(NamedTuple):
     holder: str
     error_class: str
     reason: str
+    first_failure_ms: int  # in this queue; 0: it never failed
+    last_failure_ms: int
+    maximum: int  # receives that it has, its own or its queue's; 0: no limit
+    ahead: int  # FIFO: state of the first message of its group, when that is another one; else 0
+    moves_to: int  # OWED: the queue that it is on its way to
+    moves_for: int  # OWED, or DELAYED because it was refused: why it moves, a Reason
+    refusals: int  # how often its destination refused it
 
 
 class Counters(NamedTuple):
@@ -129,7 +136,7 @@ class Job:
 
     id: str
     source: int  # queue number
-    destination: int  # queue number; 0: each message to the queue that it came from
+    destination: int  # queue number; 0: each to the queue that it came from, or its own when it died there
     destination_shard: int
     rate_per_s: int
     state: str  # RUNNING, COMPLETED, CANCELLING, CANCELLED, FAILED
@@ -139,6 +146,7 @@ class Job:
     failure: str = ""
     through_sequence: int = 0  # messages up to this one are moved
     destination_arn: str = ""  # as the user gave it; opaque here
+    only_dead: bool = False  # the source is no dead-letter queue: what waits there is not the job's to move
 
 
 class Alarm(NamedTuple):

@@ -45,13 +45,13 @@ class Lineage:
     source_queue: int = 0  # the queue it was last dead-lettered from
     source_shard: int = 0
     first_queue: int = 0
+    first_arn: str = ""  # of that queue: it may be gone when somebody asks
     first_id: str = ""
     first_failure_ms: int = 0
     last_failure_ms: int = 0
     attempts: int = 0
     error_class: str = ""
     reason: str = ""
-    trace: str = ""
     dedup_id: str = ""  # replaces the payload's
     sent_ms: int = 0  # replaces the payload's
     moved_ms: int = 0
@@ -72,14 +72,16 @@ class Lineage:
 
 def merge_lineage(old: Lineage, new: Lineage) -> Lineage:
     """A further move of a message that has a past already: where it began is kept."""
-    changes: dict[str, Any] = {"trace": old.trace}
+    changes: dict[str, Any] = {}
     if old.first_id:
-        changes |= {"first_queue": old.first_queue, "first_id": old.first_id}
+        changes |= {"first_queue": old.first_queue, "first_arn": old.first_arn, "first_id": old.first_id}
     if old.first_failure_ms:
         changes["first_failure_ms"] = old.first_failure_ms
-    for name in ("last_failure_ms", "error_class", "reason", "attempts", "dedup_id", "sent_ms"):
+    for name in ("last_failure_ms", "attempts", "dedup_id", "sent_ms"):
         if not getattr(new, name):
             changes[name] = getattr(old, name)
+    if not new.error_class and not new.reason:  # the two belong together: those of one failure
+        changes |= {"error_class": old.error_class, "reason": old.reason}
     if new.moved == "redrive":
         changes |= {"source_queue": old.source_queue, "source_shard": old.source_shard}
     elif old.message_id:

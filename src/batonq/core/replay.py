@@ -305,6 +305,8 @@ class Replay(Runs):
         self.overlays[slot] = (*past[:1], *past[1:][-_OVERLAYS_KEPT:], position)
         if reason != Reason.REDRIVE:
             self.origins[slot] = old.number | self.number << 32
+        elif old is queue and source in self.maxima:
+            self.maxima[slot] = self.maxima[source]  # it begins anew where it was sent, as it was sent
 
     def _apply_carried(self, position: int, row: array[int], variable: bytes) -> None:
         """A message copied forward. Live it only moves; after a dropped front this is where the message begins."""

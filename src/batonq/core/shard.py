@@ -3,7 +3,8 @@ applies them at once, and returns the reply; the host releases the reply when th
 
 Time is an argument, in milliseconds; what is due by then is recorded before any decision. From the ground up:
 state.py and runs.py (what each record does), replay.py (frames into state), transfer.py (out of a queue), timers.py,
-arrivals.py (into a queue, and jobs), sending.py, receiving.py, holding.py; beside them persist.py and validate.py.
+seeking.py, arrivals.py (into a queue, and jobs), sending.py, receiving.py, holding.py; beside them persist.py and
+validate.py.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from batonq.core.commands import Counters, MessageView
 from batonq.core.holding import Holding
 from batonq.core.persist import Persist
 from batonq.core.policy import QueuePolicy
+from batonq.core.queuestate import QueueState
 from batonq.core.records import FORMAT_VERSION, Reason, State, Type
 from batonq.core.validate import Validate
 
@@ -87,20 +89,27 @@ class Shard(Holding, Persist, Validate):
 
     def peek(self, number: int, after_sequence: int, limit: int) -> list[MessageView]:
         """Messages in order of arrival, whatever their state, without touching them."""
-        queue = self.queue_state(number)
-        columns = self.columns
-        slot = queue.head
+        slot, found = self.seek(number, after_sequence)
+        while not found:
+            slot, found = self.seek(number, after_sequence, slot, self.columns.sequence[slot])
+        return self.views(slot, limit)
+
+    def views(self, slot: int, limit: int) -> list[MessageView]:
+        """The message in a slot (none for NIL) and those of its queue that came after it."""
         views: list[MessageView] = []
         while slot != NIL and len(views) < limit:
-            if columns.sequence[slot] > after_sequence:
-                views.append(self.view(slot))
-            slot = columns.queue_next[slot]
+            views.append(self.view(slot))
+            slot = self.columns.queue_next[slot]
         return views
 
     def view(self, slot: int) -> MessageView:
         columns = self.columns
+        queue = self.queues[columns.queue[slot]]
         lease = self._lease_view(slot)
         failure = self.failures.get(slot)
+        _, _, moves_to, moves_for = self.owed_to.get(slot, (0, 0, 0, 0))
+        if columns.state[slot] == State.DELAYED:
+            moves_for = columns.doomed[slot]
         return MessageView(
             slot=slot,
             sequence=lease.sequence,
@@ -119,4 +128,18 @@ class Shard(Holding, Persist, Validate):
             holder=self.holders.get(slot, ""),
             error_class=failure.error_class if failure else "",
             reason=failure.reason if failure else "",
+            first_failure_ms=failure.first_ms if failure else 0,
+            last_failure_ms=failure.last_ms if failure else 0,
+            maximum=self.maxima.get(slot, 0) or queue.policy.max_receives,
+            ahead=self._ahead(queue, slot),
+            moves_to=moves_to,
+            moves_for=moves_for,
+            refusals=self.refusals.get(slot, 0),
         )
+
+    def _ahead(self, queue: QueueState, slot: int) -> int:
+        """What holds up a message of a FIFO group: the state of the group's first message, if that is another."""
+        line = self.columns.line[slot]
+        if not queue.fifo or line == NIL or self.lines.head[line] == slot:
+            return 0
+        return self.columns.state[self.lines.head[line]]

@@ -14,6 +14,7 @@ from itertools import islice
 
 from batonq.core.commands import Alarm, Entry, Job
 from batonq.core.ids import message_id
+from batonq.core.names import queue_arn
 from batonq.core.payload import Lineage
 from batonq.core.queuestate import QueueState
 from batonq.core.records import Flag, Reason, State, Type
@@ -136,6 +137,7 @@ class Transfer(Replay):
         moved = {Reason.REDRIVE: "redrive", Reason.EXPIRY_DEAD_LETTER: "expiry"}.get(reason, "dead_letter")
         lineage = Lineage(
             first_queue=queue.number,
+            first_arn=queue_arn(queue.policy.tenant, queue.policy.name),
             first_id=own_id,
             first_failure_ms=failure.first_ms if failure else 0,
             last_failure_ms=failure.last_ms if failure else 0,
@@ -146,7 +148,8 @@ class Transfer(Replay):
             moved=moved,
         )
         if reason == Reason.REDRIVE:
-            return replace(lineage, attempts=0, sent_ms=now)
+            died_here = State.DEAD in (columns.state[slot], columns.doomed[slot])
+            return replace(lineage, attempts=lineage.attempts if died_here else 0, sent_ms=now)
         lineage = replace(lineage, source_queue=queue.number, source_shard=self.number, message_id=own_id)
         return replace(lineage, dedup_id=own_id, sent_ms=now) if queue.fifo else lineage
 
@@ -161,6 +164,8 @@ class Transfer(Replay):
         columns = self.columns
         target = self.queues.get(to)
         verdict = self._acceptance(target, queue.fifo, columns.extent[slot] >> 32)
+        if target is queue and verdict == Reason.REFUSED_FULL:
+            verdict = Reason.ACCEPTED  # it takes the room that it leaves
         number = self.channels[self.number].last
         if verdict != Reason.ACCEPTED or target is None:
             w0 = Type.ARRIVED | (Flag.REFUSED | Flag.OVERLAY) << 8 | verdict << 24 | to << 32
