@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import traceback
 from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any, Protocol, TypeVar
@@ -15,6 +16,7 @@ from typing import Any, Protocol, TypeVar
 from batonq.core.commands import Accepted, Send
 from batonq.errors import BatonError
 from batonq.node.broker import Broker, Delivery, Queue
+from batonq.sim import express
 from batonq.sim.bodies import number_of
 from batonq.sim.checks.evidence import QueueFacts
 from batonq.sim.history import (
@@ -78,7 +80,14 @@ class Client:
                 for message, answer in zip(messages, call.answers, strict=True)
             )
 
-        await self._ask(call, say, lambda broker, entry: broker.send(entry, sends, invocation), tell, patience_s)
+        express_way = self.random.random() < 0.5
+
+        async def work(broker: Broker, entry: Queue) -> list[Accepted | BatonError]:
+            if express_way:
+                return await express.send(broker, entry, sends, invocation)
+            return await broker.send(entry, sends, invocation)
+
+        await self._ask(call, say, work, tell, patience_s)
         return call
 
     async def receive(
@@ -100,20 +109,21 @@ class Client:
                 for one in call.deliveries
             )
 
-        await self._ask(
-            call,
-            f"receive {queue} {count} for {visibility_ms} ms, waiting {wait_ms} ms {attempt}",
-            lambda broker, entry: broker.receive(entry, count, visibility_ms, wait_ms, self.name, attempt),
-            tell,
-            patience_s,
-            wait_ms / 1000,
-        )
+        express_way = self.random.random() < 0.5
+
+        async def work(broker: Broker, entry: Queue) -> list[Delivery]:
+            receive = express.receive if express_way else Broker.receive
+            return await receive(broker, entry, count, visibility_ms, wait_ms, self.name, attempt)
+
+        say = f"receive {queue} {count} for {visibility_ms} ms, waiting {wait_ms} ms {attempt}"
+        await self._ask(call, say, work, tell, patience_s, wait_ms / 1000)
         return call
 
     async def delete(self, *held: Delivered) -> list[Holding]:
         calls = [Holding(*self._head(one.queue, at), kind="delete", receipt=one.receipt) for at, one in enumerate(held)]
         receipts = [one.receipt for one in held]
-        await self._hold(calls, held, "delete", lambda broker, entry: broker.delete(entry, receipts))
+        delete = express.delete if self.random.random() < 0.5 else Broker.delete
+        await self._hold(calls, held, "delete", lambda broker, entry: delete(broker, entry, receipts))
         return calls
 
     async def change(self, held: Delivered, visibility_ms: int) -> Holding:
@@ -196,6 +206,8 @@ class Client:
             told = problem.message
         except Gone:
             pass  # unknown, or unreached
+        except (AssertionError, LookupError, TypeError, ValueError, AttributeError) as problem:
+            around.violated("exception", "".join(traceback.format_exception(problem)))
         except TimeoutError:
             if not patience_s:
                 around.violated("liveness", f"call {call.number} ({what}) has no answer after {ANSWER_S} s")
