@@ -15,6 +15,7 @@ from typing import Any, NoReturn, TypeVar, cast
 
 import msgspec
 from msgspec import Struct
+from msgspec.structs import astuple
 
 from batonq.api.sqs.errors import SERIALIZATION, SqsError
 from batonq.api.sqs.shapes import SendMessageBatchInput, SendMessageInput
@@ -66,17 +67,21 @@ def _decode(typed: msgspec.json.Decoder[Any], body: bytes) -> Any:
 
 
 def _quotes(value: Any) -> int:
-    """How many quotes a text without escapes has when it says just this."""
-    if isinstance(value, (str, bytes)):
-        return 2
+    """How many quotes a text has, but for escaped ones, when it says just this."""
     if isinstance(value, Struct):
-        members = [getattr(value, name) for name in value.__struct_fields__]
-        return sum([2 + _quotes(member) for member in members if member is not None])
-    if isinstance(value, dict):
-        return sum([2 + _quotes(member) for member in value.values()])
-    if isinstance(value, list):
-        return sum(map(_quotes, value))
-    return 0
+        members = [member for member in astuple(value) if member is not None]
+        count = 2 * len(members)
+    elif isinstance(value, dict):
+        members = list(value.values())
+        count = 2 * len(members)
+    elif isinstance(value, list):
+        members = value
+        count = 0
+    else:
+        return 0
+    for member in members:
+        count += 2 if isinstance(member, (str, bytes)) else _quotes(member)
+    return count
 
 
 def _batch_quotes(value: SendMessageBatchInput) -> int:
