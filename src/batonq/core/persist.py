@@ -221,6 +221,7 @@ class Persist(Replay):
     def carry(self, slot: int, payload: bytes, overlays: Iterable[bytes], now: int) -> None:
         """Copy one message forward: `payload` and the lineages over it as the log has them."""
         columns = self.columns
+        self.last_time_ms = max(now, self.last_time_ms)
         decoded = decode(payload)
         lineage = Lineage.decode(decoded.lineage)
         for overlay in overlays:
@@ -242,7 +243,7 @@ class Persist(Replay):
         position = self.frame.add(
             Type.CARRIED | columns.priority[slot] << 16 | columns.queue[slot] << 32,
             columns.sequence[slot],
-            max(now, self.last_time_ms),
+            self.last_time_ms,
             columns.until[slot],
             columns.epoch[slot] | columns.count[slot] << 32,
             columns.last[slot],
@@ -253,6 +254,7 @@ class Persist(Replay):
 
     def write_base(self, first_frame: int, now: int) -> None:
         """All that must survive when frames below `first_frame` are dropped, and a count to check it by."""
+        facts["messages"] = sum(queue.messages for queue in self.queues.values())
         facts = self._facts()
         facts["messages"] = len(self.live_slots())
         data = pieces.pack(
@@ -263,7 +265,7 @@ class Persist(Replay):
             }
         )
         w6 = self.frame.put(data)
-        self.frame.add(Type.BASE, self.next_sequence, max(now, self.last_time_ms), first_frame, 0, 0, w6, 0)
+        self.frame.add(Type.BASE, self.next_sequence, self.last_time_ms, first_frame, 0, 0, w6, 0)
 
     def load_base(self, data: bytes) -> None:
         """The end of the stretch in which messages were known in part: now all of them are."""
