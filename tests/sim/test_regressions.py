@@ -52,3 +52,16 @@ def test_slots_that_only_the_dropped_front_used_are_free() -> None:
     again = replay(shard, [(2, *shard.seal())])
     again.validate()
     assert again.dump(NOW_MS) == shard.dump(NOW_MS)
+
+
+def test_a_base_moves_the_time_that_a_new_owner_begins_with() -> None:
+    shard = Shard(0)
+    shard.take_ownership(1, NOW_MS, 0)
+    shard.set_policy(QueuePolicy(QUEUE, "000000000000", "orders"), NOW_MS)
+    shard.begin_frame(2)
+    shard.write_base(2, NOW_MS + 50)
+    again = Shard(0)
+    again.load(shard.save())  # as a clean stop saves it
+    again.begin_frame(3)
+    again.take_ownership(2, NOW_MS + 10, 0)  # by a clock that was set back meanwhile
+    assert again.last_time_ms == NOW_MS + 50
