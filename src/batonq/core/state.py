@@ -26,6 +26,7 @@ from batonq.errors import LogCorrupt
 FOREVER_MS = (1 << 64) - 1
 NO_TIMER = FOREVER_MS
 NO_EXPIRY_TIMER = 0xFFFFFFFF
+EXPIRY_RETRY_S = 60  # a message that should have gone to the dead letters when it expired is looked at again then
 CARRIED_PREFIX = struct.Struct("<BBHIIQQ")  # state, doomed, own maximum, first received, leased, tenant, sent
 ARRIVED_PREFIX = struct.Struct("<QQ")  # tenant, origin
 RUNNING = ("RUNNING", "CANCELLING")

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from batonq.core.queuestate import QueueState
 from batonq.core.records import Reason, State, Type
-from batonq.core.state import NO_EXPIRY_TIMER, NO_TIMER
+from batonq.core.state import EXPIRY_RETRY_S, NO_EXPIRY_TIMER, NO_TIMER
 from batonq.core.transfer import Transfer
 from batonq.core.wheel import NEVER
 from batonq.errors import QueueDoesNotExist
 
 DUE_LIMIT = 2_000  # records of timers in one go
-EXPIRY_RETRY_S = 60
 _IN_FLIGHT, _OWED = int(State.IN_FLIGHT), int(State.OWED)
 
 
@@ -52,11 +51,11 @@ class Timers(Transfer):
         for _, _, slot in over:
             self._return(slot, now, now, Reason.EXPIRED)
         old = [
-            (due, columns.sequence[slot], slot)
+            (columns.expires[slot], columns.sequence[slot], due, slot)
             for due, slot in self.expiries.advance(now // 1000, columns.expiry_timer, DUE_LIMIT)
         ]
         old.sort()
-        for due, _, slot in old:
+        for _, _, due, slot in old:
             if columns.expiry_timer[slot] == due:
                 columns.expiry_timer[slot] = NO_EXPIRY_TIMER
                 self._expire_message(slot, now)

@@ -13,7 +13,7 @@ from batonq.core.columns import NIL
 from batonq.core.lines import NO_RING
 from batonq.core.queuestate import QueueState
 from batonq.core.records import State
-from batonq.core.state import ShardState
+from batonq.core.state import EXPIRY_RETRY_S, ShardState
 
 
 class Validate(ShardState):
@@ -52,11 +52,8 @@ class Validate(ShardState):
         if state is State.IN_FLIGHT:
             assert columns.timer[slot] <= columns.until[slot], "a lease has no timer"
             assert columns.epoch[slot] > 0 and columns.first_received[slot] > 0, "a lease without an epoch"
-        assert (
-            columns.expiry_timer[slot] <= columns.expires[slot]
-            or state is State.OWED
-            or (queue.policy.expiry_to_dead_letter)
-        ), "a message will not expire"
+        looked_at_s = max(columns.expires[slot], self.last_time_ms // 1000 + EXPIRY_RETRY_S)
+        assert columns.expiry_timer[slot] <= looked_at_s, "a message will not expire"
         if state is State.DELAYED:
             due = self.delays.next_due()
             waits = slot in self.doomed_due or (due is not None and due <= columns.until[slot])

@@ -1,0 +1,515 @@
+"""A shard, and two with channels between them, against the naive model; and its log against the shard.
+
+After every step the state is valid, shows what the model says, and a follower that was fed every frame has a dump of
+the same bytes; at the end so has a fresh replay of the whole retained log. Owners change on the way: a follower, a
+snapshot, or a replay (of a log whose front was dropped, too) takes over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from batonq.core.commands import Claim, Job, Nack
+from batonq.core.ids import key_hash
+from batonq.core.payload import Lineage
+from batonq.core.policy import QueuePolicy
+from batonq.core.records import Reason, State, Type
+from batonq.errors import BatonError, JobConflict, JobNotFound, QueueDoesNotExist
+from tests.core.model import RUNNING, Message, Model, worlds
+from tests.core.rig import Rig, assert_same_state, make_send
+
+STANDARD, FIFO, STANDARD_DEAD, FIFO_DEAD, LONE = 1, 2, 3, 4, 5
+MISSING = 99
+QUEUES = (STANDARD, FIFO, STANDARD_DEAD, FIFO_DEAD, LONE)
+FIFO_QUEUES = (FIFO, FIFO_DEAD)
+HOUR_MS = 3_600_000
+
+times = st.sampled_from((0, 0, 0, 0, 1, 900, 1_000, 1_000, 2_000, 5_000, 30_000, 30_000, 61_000, 300_000))
+queues = st.sampled_from((STANDARD, FIFO, STANDARD, FIFO, STANDARD, FIFO, STANDARD_DEAD, FIFO_DEAD, LONE))
+picks = st.integers(0, 1 << 16)
+
+
+@st.composite
+def policies(draw: st.DrawFn, queue: int, dead_shard: int) -> QueuePolicy:
+    fifo = queue in FIFO_QUEUES
+    source = queue in (STANDARD, FIFO)
+    dead = draw(st.sampled_from((0, *[queue + 2] * 7, MISSING))) if source else 0
+    return QueuePolicy(
+        queue,
+        "tenant",
+        f"q{queue}.fifo" if fifo else f"q{queue}",
+        fifo=fifo,
+        delay_ms=draw(st.sampled_from((0, 0, 0, 5_000))),
+        retention_ms=draw(st.sampled_from((345_600_000, 345_600_000, 345_600_000, 60_000))),
+        dedup_window_ms=draw(st.sampled_from((5_000, 300_000))),
+        dedup_per_group=draw(st.booleans()),
+        dedup_lives=draw(st.booleans()),
+        max_receives=draw(st.sampled_from((1, 1, 2, 0))),
+        dead_letter_queue=dead,
+        dead_letter_shard=dead_shard,
+        dead_letter_on_failure=draw(st.sampled_from((True, True, False))),
+        expiry_to_dead_letter=draw(st.booleans()),
+        strict_receipts=draw(st.sampled_from((False, False, False, True))),
+        ageing_ms=draw(st.sampled_from((0, 1_000, 300_000))),
+        in_flight_max=draw(st.sampled_from((120_000, 120_000, 120_000, 120_000, 3))),
+        messages_max=draw(st.sampled_from((0, 0, 0, 0, 0, 4))),
+    )
+
+
+class Shown:
+    """What a shard shows: every message by queue and sequence, and who first sent it."""
+
+    def __init__(self, rig: Rig) -> None:
+        self.rig = rig
+        self.uids: dict[int, str] = {}
+        self.views: dict[int, dict[int, Any]] = {}
+
+    def look(self) -> None:
+        shard, uids = self.rig.shard, self.uids
+        self.views = {}
+        for slot in shard.live_slots():
+            view = shard.view(slot)
+            self.views.setdefault(shard.columns.queue[slot], {})[view.sequence] = view
+            if view.sequence not in uids:
+                uids[view.sequence] = self.rig.payload(view).sender
+
+    def sequences(self, queue: int, uid: str) -> list[int]:
+        return [sequence for sequence in self.views.get(queue, ()) if self.uids[sequence] == uid]
+
+    def state(self, queue: int, sequence: int) -> State | None:
+        view = self.views.get(queue, {}).get(sequence)
+        return State(view.state) if view is not None else None
+
+    def entry_number(self, sequence: int) -> int:
+        shard = self.rig.shard
+        for slot, (_, number, _, _) in shard.owed_to.items():
+            if shard.columns.sequence[slot] == sequence:
+                return number
+        return 0
+
+
+class Machine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        self.rigs: dict[int, Rig] = {}
+        self.held: list[tuple[int, Claim]] = []
+        self.uid = 0
+
+    # --- the frame of every step -----------------------------------------------------------------
+
+    @initialize(data=st.data(), shards=st.sampled_from((1, 1, 2)))
+    def begin(self, data: st.DataObject, shards: int) -> None:
+        self.models = worlds(shards)
+        self.dead_shard = shards - 1
+        for number in range(shards):
+            self.rigs[number] = Rig(number)
+            self.models[number].sight = Shown(self.rigs[number])
+        for queue in QUEUES:
+            self.set_policy(data.draw(policies(queue, self.dead_shard)))
+
+    def home(self, queue: int) -> int:
+        """The shard of a queue: dead letters are on the last one."""
+        return self.dead_shard if queue in (STANDARD_DEAD, FIFO_DEAD) else 0
+
+    @property
+    def now(self) -> int:
+        return self.rigs[0].now
+
+    def set_policy(self, policy: QueuePolicy) -> None:
+        number = self.home(policy.queue)
+        self.rigs[number].shard.set_policy(policy, self.now)
+        self.models[number].advance(self.now)
+        self.models[number].set_policy(policy)
+
+    def do(
+        self,
+        number: int,
+        later_ms: int,
+        command: Callable[[Any], Any],
+        check: Callable[[Model, Any], None],
+    ) -> Any:
+        """Time passes; a command goes to the shard, then with its reply to the model, which must agree."""
+        for rig in self.rigs.values():
+            rig.now += later_ms
+        rig, model = self.rigs[number], self.models[number]
+        reply: Any
+        try:
+            reply = command(rig.shard)
+        except BatonError as error:
+            reply = error
+            rig.shard.advance(self.now)  # what was refused at the door did not look at the time
+        self.look(number)
+        model.advance(self.now)
+        try:
+            check(model, reply)
+        except QueueDoesNotExist:
+            assert isinstance(reply, QueueDoesNotExist)
+            return None
+        assert not isinstance(reply, QueueDoesNotExist)
+        return reply
+
+    def look(self, number: int) -> None:
+        self.rows = self.rigs[number].commit()
+        sight = self.models[number].sight
+        assert isinstance(sight, Shown)
+        sight.look()
+
+    def advance(self, number: int) -> None:
+        rig = self.rigs[number]
+        rig.shard.advance(rig.now)
+        self.look(number)
+        self.models[number].advance(rig.now)
+
+    @invariant()
+    def everything_agrees(self) -> None:
+        for number, rig in self.rigs.items():
+            model = self.models[number]
+            if model.time_ms < rig.now:
+                self.advance(number)
+            rig.check()
+            compare(rig, model)
+
+    def teardown(self) -> None:
+        for rig in self.rigs.values():
+            fresh = rig.replayed()
+            fresh.validate()
+            assert_same_state(fresh, rig.shard, rig.now)
+
+    # --- sends and receives ------------------------------------------------------------------------
+
+    @rule(
+        queue=queues,
+        later=times,
+        count=st.integers(1, 5),
+        kinds=st.lists(st.integers(0, 63), min_size=5, max_size=5),
+        group=st.sampled_from(("a", "b", "c")),
+        invocation=st.sampled_from((0, 0, 0, 1, 2)),
+    )
+    def send(self, queue: int, later: int, count: int, kinds: list[int], group: str, invocation: int) -> None:
+        """Messages with delays, priorities, groups, keys, times to live and maxima of their own."""
+        sends = []
+        for kind in kinds[:count]:
+            self.uid += 1
+            fields: dict[str, Any] = {"sender": f"uid{self.uid}"}
+            if queue in FIFO_QUEUES or kind % 3 == 1:
+                fields["group"] = group if kind % 2 else "d"
+            if kind & 12 == 4:
+                fields |= {"dedup_id": f"key{kind & 1}", "strict_content": kind & 2 > 0}
+            if kind & 12 == 8:
+                fields["priority"] = kind & 3
+            if kind & 48 == 16 and queue not in FIFO_QUEUES:
+                fields["delay_ms"] = 5_000 * (kind & 1)
+            if kind & 48 == 32:
+                fields["ttl_ms"] = 60_000 if kind & 1 else 1_500
+            if kind & 48 == 48:
+                fields["max_receives"] = kind & 3
+            sends.append(make_send(f"body{kind >> 4 & 1}", **fields))
+        hashed = key_hash(queue, invocation) if invocation else 0
+        self.do(
+            self.home(queue),
+            later,
+            lambda shard: shard.send(queue, sends, self.now, hashed),
+            lambda model, reply: model.send(queue, sends, self.now, hashed, reply),
+        )
+
+    @rule(
+        queue=queues,
+        later=times,
+        count=st.sampled_from((1, 2, 10)),
+        visibility=st.sampled_from((None, None, 0, 2_000, HOUR_MS)),
+        attempt=st.sampled_from(("", "", "A", "B")),
+    )
+    def receive(self, queue: int, later: int, count: int, visibility: int | None, attempt: str) -> None:
+        number = self.home(queue)
+        leases = self.do(
+            number,
+            later,
+            lambda shard: shard.receive(queue, count, visibility, self.now, "holder", attempt),
+            lambda model, reply: model.receive(queue, count, visibility, self.now, "holder", attempt, reply),
+        )
+        for lease in leases if isinstance(leases, list) else ():
+            self.held.append((queue, Claim(lease.slot, lease.sequence, lease.epoch)))
+            check_past(self.rigs[number], self.models[number].find(queue, lease.sequence), lease)
+
+    @rule(queue=queues, later=times, count=st.integers(1, 5), kind=st.integers(0, 63), then=st.sampled_from((0, 1, 2)))
+    def work(self, queue: int, later: int, count: int, kind: int, then: int) -> None:
+        """A burst of sends and a receive of all; then nothing, or all fail by running out, or all are done."""
+        self.send(queue, later, count, [kind, 0, kind, 0, kind ^ 1], "a", 0)
+        before = len(self.held)
+        self.receive(queue, 0, 10, None, "")
+        claims = [claim for _, claim in self.held[before:]]
+        if then == 1:
+            self.do(self.home(queue), 30_000, lambda shard: shard.advance(self.now), lambda model, reply: None)
+        elif then == 2 and claims:
+            self.do(
+                self.home(queue),
+                0,
+                lambda shard: shard.delete(queue, claims, self.now),
+                lambda model, reply: model.delete(queue, claims, self.now, False, reply),
+            )
+
+    # --- receipts ----------------------------------------------------------------------------------
+
+    def claims(self, pick: int, count: int) -> tuple[int, list[Claim]]:
+        """Receipts of one queue, newer ones more often; some stay in use after they served."""
+        queue = self.held[-1 - pick % min(len(self.held), 4)][0]
+        mine = [entry for entry in self.held if entry[0] == queue]
+        start = max(0, len(mine) - 1 - (pick >> 2) % min(len(mine), 6))
+        taken = mine[start : start + count]
+        if pick & 1:
+            self.held = [entry for entry in self.held if entry not in taken]
+        return queue, [claim for _, claim in taken]
+
+    @precondition(lambda self: self.held)
+    @rule(later=times, pick=picks, count=st.integers(1, 3), strict=st.sampled_from((False, False, True)))
+    def delete(self, later: int, pick: int, count: int, strict: bool) -> None:
+        queue, claims = self.claims(pick, count)
+        self.do(
+            self.home(queue),
+            later,
+            lambda shard: shard.delete(queue, claims, self.now, strict),
+            lambda model, reply: model.delete(queue, claims, self.now, strict, reply),
+        )
+
+    @precondition(lambda self: self.held)
+    @rule(
+        later=times,
+        pick=picks,
+        visibility=st.sampled_from((0, 1_000, 60_000, HOUR_MS, 12 * HOUR_MS)),
+        strict=st.sampled_from((False, False, True)),
+    )
+    def change(self, later: int, pick: int, visibility: int, strict: bool) -> None:
+        queue, claims = self.claims(pick, 1 + (pick >> 8 & 1))
+        changes = [(claim, visibility) for claim in claims]
+        self.do(
+            self.home(queue),
+            later,
+            lambda shard: shard.change_visibility(queue, changes, self.now, strict),
+            lambda model, reply: model.change(queue, changes, self.now, strict, reply),
+        )
+
+    @precondition(lambda self: self.held)
+    @rule(later=times, pick=picks, delay=st.sampled_from((0, 0, 3_000, 60_001)), kind=st.integers(0, 7))
+    def nack(self, later: int, pick: int, delay: int, kind: int) -> None:
+        queue, claims = self.claims(pick, 1)
+        nacks = [Nack(claim, delay, "why" * (kind & 1), "E" * (kind >> 1 & 1), kind > 5) for claim in claims]
+        self.do(
+            self.home(queue),
+            later,
+            lambda shard: shard.nack(queue, nacks, self.now),
+            lambda model, reply: model.nack(queue, nacks, self.now, reply),
+        )
+
+    # --- control -----------------------------------------------------------------------------------
+
+    @rule(data=st.data(), queue=queues, what=st.sampled_from(("policy", "policy", "policy", "purge", "purge", "close")))
+    def control(self, data: st.DataObject, queue: int, what: str) -> None:
+        number = self.home(queue)
+        known = self.models[number].queues.get(queue)
+        if known is None:
+            return
+        if what == "policy" and not known.closed:
+            self.set_policy(data.draw(policies(queue, self.dead_shard)))
+        elif what == "close" and queue != FIFO and not known.closed and data.draw(st.integers(0, 3)) == 0:
+            self.do(
+                number,
+                0,
+                lambda shard: shard.close_queue(queue, 1, self.now),
+                lambda model, reply: setattr(model.open_queue(queue), "closed", True),
+            )
+            what = "purge"
+        if what == "purge" and queue in self.models[number].queues:
+            self.do(
+                number,
+                0,
+                lambda shard: shard.purge(queue, self.now),
+                lambda model, reply: self.same(reply, (model.purge(queue), True)),
+            )
+
+    @staticmethod
+    def same(shown: Any, expected: Any) -> None:
+        assert shown == expected
+
+    # --- jobs --------------------------------------------------------------------------------------
+
+    @rule(
+        pick=picks,
+        where=st.sampled_from((0, 0, 0, STANDARD, FIFO, MISSING)),
+        rate=st.sampled_from((1, 100)),
+        cancel=st.sampled_from((False, False, False, True)),
+    )
+    def job(self, pick: int, where: int, rate: int, cancel: bool) -> None:
+        """Start a job on a queue that has none; else cancel the one that runs, or let all of them go a step."""
+        sources = (STANDARD_DEAD, FIFO_DEAD, LONE, FIFO)
+        filled = [q for q in sources if self.models[self.home(q)].of(q, State.VISIBLE, State.DEAD)] or sources
+        source = filled[pick % len(filled)]
+        number = self.home(source)
+        model = self.models[number]
+        running = {key: j for key, j in model.jobs.items() if j.source == source and j.state in RUNNING}
+        if not running or rate == 1:
+            self.start_job(number, source, where, rate, bool(running))
+        elif cancel:
+            self.cancel_job(number, next(iter(running)))
+        self.step_jobs(0)
+
+    def start_job(self, number: int, source: int, where: int, rate: int, conflict: bool) -> None:
+        job_id = f"job{len(self.models[number].jobs)}"
+        only_dead = source in (LONE, FIFO)
+        job = Job(job_id, source, where, self.home(where), rate, "", 0, 0, only_dead=only_dead)
+
+        def check(model: Model, reply: Any) -> None:
+            model.open_queue(source)
+            if conflict:
+                assert isinstance(reply, JobConflict)
+            else:
+                assert isinstance(reply, Job)
+                model.start_job(job_id, source, where, self.home(where), rate, only_dead, self.now)
+
+        self.do(number, 0, lambda shard: shard.start_job(job, self.now), check)
+
+    def cancel_job(self, number: int, job_id: str) -> None:
+        def check(model: Model, reply: Any) -> None:
+            if model.jobs[job_id].state == "RUNNING":
+                assert reply.state == "CANCELLING"
+                model.jobs[job_id].state = "CANCELLING"
+            else:
+                assert isinstance(reply, JobNotFound)
+
+        self.do(number, 0, lambda shard: shard.cancel_job(job_id, self.now), check)
+
+    @precondition(lambda self: any(job.state in RUNNING for m in self.models.values() for job in m.jobs.values()))
+    @rule(later=times)
+    def step_jobs(self, later: int) -> None:
+        for number in self.rigs:
+            self.do(number, later, lambda shard: shard.step_jobs(self.now), self.check_step)
+            later = 0
+
+    def check_step(self, model: Model, _: Any) -> None:
+        for row in self.rows:
+            if row.type is Type.OWED and row.reason == Reason.REDRIVE:
+                model.redrive(row.queue, row.sequence, self.now)
+        model.end_step({job_id: job.state for job_id, job in self.rigs[model.number].shard.jobs.items()})
+
+    # --- channels ----------------------------------------------------------------------------------
+
+    @precondition(lambda self: any(rig.shard.unsettled() for rig in self.rigs.values()))
+    @rule(way=st.sampled_from(((0, 1), (1, 0))), later=times, limit=st.integers(1, 4), lost=st.integers(0, 3))
+    def deliver(self, way: tuple[int, int], later: int, limit: int, lost: int) -> None:
+        """Entries are sent, perhaps for the second time; the answer may be lost on its way."""
+        source, destination = self.rigs[way[0]], way[1]
+        entries = source.shard.pending_entries(destination, 0, limit)
+        if not entries:
+            way = way[::-1]
+            source, destination = self.rigs[way[0]], way[1]
+            entries = source.shard.pending_entries(destination, 0, limit)
+        arrivals = [source.arrival(entry) for entry in entries]
+
+        def check(model: Model, reply: Any) -> None:
+            expected = [model.arrive(self.models[way[0]], entry.number, self.now) for entry in entries]
+            assert [(number, Reason(verdict)) for number, verdict in reply] == [
+                (entry.number, verdict) for entry, verdict in zip(entries, expected, strict=True)
+            ]
+
+        results = self.do(destination, later, lambda shard: shard.arrive(arrivals, self.now), check)
+        if lost == 0:
+            return
+
+        def settle(model: Model, _: Any) -> None:
+            for number, verdict in results:
+                model.settle(destination, number, Reason(verdict), self.now)
+
+        for _ in range(2 if lost == 1 else 1):  # the answer may come twice
+            self.do(way[0], 0, lambda shard: shard.settle(destination, results, self.now), settle)
+
+    # --- owners change -----------------------------------------------------------------------------
+
+    @rule(
+        pick=picks,
+        how=st.sampled_from(("follower", "snapshot", "replay", "truncate", "truncate")),
+        later=times,
+        grace=st.sampled_from((0, 10_000)),
+    )
+    def restart(self, pick: int, how: str, later: int, grace: int) -> None:
+        """Another owner takes over, or the log's front is dropped and the follower starts from what is left."""
+        rig = self.rigs[pick % len(self.rigs)]
+        rig.check()
+        if how == "truncate":
+            first = min(rig.frames)
+            rig.truncate(first + (pick >> 4) % (rig.next_frame - first + 1))
+            return
+        successor = {"follower": lambda: rig.follower, "snapshot": rig.loaded, "replay": rig.replayed}[how]()
+        successor.validate()
+        for other in self.rigs.values():
+            other.now += later
+        rig.restart(successor, grace)
+        self.models[rig.number].restart(grace, how == "snapshot")
+        self.advance(rig.number)
+
+
+def compare(rig: Rig, model: Model) -> None:
+    """Every message and every total, as the shard shows them, is what the model says."""
+    shard = rig.shard
+    assert shard.next_sequence == model.last_sequence + 1
+    shown = []
+    for slot in shard.live_slots():
+        view = shard.view(slot)
+        shown.append(
+            (view.sequence, shard.columns.queue[slot], *view[2:10], view.holder, view.error_class, view.reason)
+        )
+    shown.sort()
+    expected = [picture(message) for message in model.messages]
+    assert shown == expected, f"only shown {set(shown) - set(expected)}, only expected {set(expected) - set(shown)}"
+    assert list(shard.queues) == list(model.queues) or sorted(shard.queues) == sorted(model.queues)
+    for number, queue in model.queues.items():
+        totals = vars(queue.totals)
+        assert {name: getattr(shard.queues[number], name) for name in totals} == totals
+    assert {job_id: (job.state, job.moved, job.to_move) for job_id, job in shard.jobs.items()} == {
+        job_id: (job.state, job.moved, job.to_move) for job_id, job in model.jobs.items() if job_id in shard.jobs
+    }
+
+
+def picture(message: Message) -> tuple[Any, ...]:
+    first = max(message.first_received_ms, message.sent_ms) if message.first_received_ms else 0
+    return (
+        message.sequence,
+        message.queue,
+        int(message.state),
+        message.until_ms,
+        message.leases,
+        message.receives,
+        message.sent_ms,
+        first,
+        message.expires_s * 1000,
+        message.priority,
+        message.holder,
+        message.error_class,
+        message.reason,
+    )
+
+
+def check_past(rig: Rig, message: Message, lease: Any) -> None:
+    """A consumer sees where a message has been."""
+    payload = rig.payload(lease)
+    lineage = Lineage.decode(payload.lineage)
+    assert (payload.sender, payload.group) == (message.uid, message.group)
+    past = message.past
+    assert (
+        lineage.message_id,
+        lineage.first_queue,
+        lineage.first_id,
+        lineage.first_failure_ms,
+        lineage.last_failure_ms,
+        lineage.attempts,
+        lineage.error_class,
+        lineage.reason,
+        lineage.source_queue,
+    ) == tuple(vars(past).values())
+
+
+TestAgainstModel = Machine.TestCase
+TestAgainstModel.settings = settings()
