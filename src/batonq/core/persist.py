@@ -254,9 +254,8 @@ class Persist(Replay):
 
     def write_base(self, first_frame: int, now: int) -> None:
         """All that must survive when frames below `first_frame` are dropped, and a count to check it by."""
-        facts["messages"] = sum(queue.messages for queue in self.queues.values())
         facts = self._facts()
-        facts["messages"] = len(self.live_slots())
+        facts["messages"] = sum(queue.messages for queue in self.queues.values())
         data = pieces.pack(
             {
                 "facts": json.dumps(facts, separators=(",", ":")).encode(),
