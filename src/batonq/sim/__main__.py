@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import sys
 
+from batonq.sim.bugs import BUGS
 from batonq.sim.run import Outcome, simulate
 
 LINES_MAX = 80
@@ -15,11 +16,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=1, help="which run (default 1)")
     parser.add_argument("--count", type=int, default=1, help="this many seeds, from --seed on")
     parser.add_argument("--steps", type=int, default=None, help="stop the clients after this many calls")
+    parser.add_argument("--bug", choices=sorted(BUGS), default=None, help="plant this bug, to see it found")
     parser.add_argument("--verbose", action="store_true", help="print the whole history")
     options = parser.parse_args(arguments)
     failed = False
     for seed in range(options.seed, options.seed + options.count):
-        outcome = simulate(seed, options.steps)
+        outcome = simulate(seed, options.steps, options.bug)
         report(outcome, options.verbose)
         failed = failed or bool(outcome.violations)
     return 1 if failed else 0

@@ -13,6 +13,7 @@ from batonq.errors import BatonError
 from batonq.node.broker import Broker, Queue
 from batonq.sim.actors import Consumer, Operator, Producer
 from batonq.sim.audit import audit
+from batonq.sim.bugs import planted
 from batonq.sim.chaos import Chaos
 from batonq.sim.checks import Evidence, QueueFacts, check_all
 from batonq.sim.clients import Client
@@ -235,11 +236,11 @@ def _facts(plan: QueuePlan, entry: Queue) -> QueueFacts:
     )
 
 
-def simulate(seed: int, steps: int | None = None) -> Outcome:
-    """Run one seed to its end."""
+def simulate(seed: int, steps: int | None = None, bug: str | None = None) -> Outcome:
+    """Run one seed to its end, with a bug planted if one is named (see bugs.py)."""
     scenario = choose(seed, steps)
     loop = SimLoop()
-    with quiet_logging():
+    with quiet_logging(), planted(bug):
         try:
             simulation = Simulation(scenario, loop)
             try:

@@ -1,0 +1,129 @@
+"""Bugs to be planted, to see that the checkers find them. Each replaces a piece of the real code while a run lasts."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from typing import Any
+
+from batonq.core.commands import Accepted, Arrival, Claim, Lease, Send
+from batonq.core.dedup import DedupTable
+from batonq.core.ids import key_hash
+from batonq.core.lifecycle import Standing
+from batonq.core.shard import Shard
+from batonq.errors import BatonError
+from batonq.node.broker import Broker, Queue
+from batonq.node.host import ShardHost
+from batonq.sim import express
+from batonq.sim.disk import SimulatedDisk
+
+Patches = list[tuple[Any, str, Any]]
+
+
+def no_fsync() -> Patches:
+    """A sync says that it is done, and does nothing."""
+
+    def fdatasync(self: SimulatedDisk, handle: int) -> None:
+        pass
+
+    return [(SimulatedDisk, "fdatasync", fdatasync)]
+
+
+def release_before_commit() -> Patches:
+    """Sends, receives and deletes are answered as soon as they are decided."""
+
+    async def send(
+        self: Broker, queue: Queue, sends: Sequence[Send], invocation: str = ""
+    ) -> list[Accepted | BatonError]:
+        host = self._shards[queue.shard].host()
+        results = host.send(queue.number, sends, key_hash(queue.number, invocation) if invocation else 0)
+        host.commit.kick()
+        return results
+
+    async def committed(self: ShardHost, queue: int, leases: list[Lease]) -> None:
+        self.commit.kick()
+
+    async def by_callback(host: ShardHost) -> None:
+        host.commit.kick()
+
+    return [(Broker, "send", send), (ShardHost, "_committed", committed), (express, "committed", by_callback)]
+
+
+def epoch_not_compared() -> Patches:
+    """Any receipt of a message counts as the current one."""
+    standing = Shard.standing
+
+    def lenient(self: Shard, number: int, claim: Claim, now: int) -> Standing:
+        if claim.slot < self.columns.used:
+            claim = claim._replace(epoch=self.columns.epoch[claim.slot])
+        return standing(self, number, claim, now)
+
+    return [(Shard, "standing", lenient)]
+
+
+def cursor_not_advanced() -> Patches:
+    """A channel entry that arrives again is taken again."""
+
+    def arrive(self: Shard, arrivals: Sequence[Arrival], now: int) -> list[tuple[int, int]]:
+        now = self.begin(now)
+        return [(arrival.number, self._arrive(arrival, now)) for arrival in arrivals]
+
+    return [(Shard, "arrive", arrive)]
+
+
+def delay_ignored() -> Patches:
+    """A message can be seen at once, whatever its delay."""
+    send = Shard.send
+
+    def at_once(
+        self: Shard, number: int, sends: Sequence[Send], now: int, invocation: int = 0
+    ) -> list[Accepted | BatonError]:
+        return send(self, number, [replace(one, delay_ms=0) for one in sends], now, invocation)
+
+    return [(Shard, "send", at_once)]
+
+
+def keys_forgotten() -> Patches:
+    """No deduplication key and no request is remembered."""
+
+    def get(self: DedupTable, *_: object) -> None:
+        return None
+
+    return [(DedupTable, "get", get)]
+
+
+def group_not_locked() -> Patches:
+    """The newest message of a FIFO group goes out first."""
+    choose = Shard._choose_fifo
+
+    def newest(self: Shard, queue: Any, wanted: int, now: int) -> list[int]:
+        chosen = choose(self, queue, wanted, now)
+        return chosen[1:] if len(chosen) > 1 else chosen
+
+    return [(Shard, "_choose_fifo", newest)]
+
+
+BUGS: dict[str, Callable[[], Patches]] = {
+    "no-fsync": no_fsync,
+    "release-before-commit": release_before_commit,
+    "epoch-not-compared": epoch_not_compared,
+    "cursor-not-advanced": cursor_not_advanced,
+    "delay-ignored": delay_ignored,
+    "keys-forgotten": keys_forgotten,
+    "group-not-locked": group_not_locked,
+}
+
+
+@contextlib.contextmanager
+def planted(name: str | None) -> Iterator[None]:
+    """The bug is there inside of the block."""
+    patches = BUGS[name]() if name is not None else []
+    before = [(target, attribute, getattr(target, attribute)) for target, attribute, _ in patches]
+    for target, attribute, value in patches:
+        setattr(target, attribute, value)
+    try:
+        yield
+    finally:
+        for target, attribute, value in before:
+            setattr(target, attribute, value)
