@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from batonq.core.commands import Send
 from batonq.errors import BatonError, LogError
-from batonq.log.disk import Disk
+from batonq.log.disk import Disk, RealDisk
 from batonq.log.files import FileLogSettings
 from batonq.log.frames import Frame
 from batonq.log.interface import Done, Log
@@ -62,6 +62,16 @@ class Faults:
         return ""
 
 
+class UnsyncedDisk(RealDisk):
+    """The real disk without waiting for it: what these tests end is a process, not a machine."""
+
+    def fdatasync(self, handle: int) -> None:
+        pass
+
+    def fsync_directory(self, path: str) -> None:
+        pass
+
+
 def make_node(
     loop: VirtualLoop,
     directory: Path,
@@ -76,7 +86,7 @@ def make_node(
         monotonic=loop.time,
         wall=lambda: START_S + loop.time(),
         random_bytes=random.randbytes,
-        disk=disk,
+        disk=disk or UnsyncedDisk(),
         threads=False,
         log_settings=FileLogSettings(segment_bytes=SEGMENT_BYTES, free_floor_bytes=0, background=False),
         adapt_log=None if faults is None else lambda log: cast(Log, FlakyLog(log, faults)),

@@ -9,12 +9,25 @@ from random import Random
 import pytest
 
 from batonq.core.shard import Shard
+from batonq.errors import DiskFull
+from batonq.log.interface import Room
 from batonq.node.node import Node
 from batonq.node.recovery import fold_log
 from batonq.node.snapshotter import main as make_snapshot_main
 from batonq.node.snapshotter import make_snapshot
 from batonq.node.truncation import living_bytes
-from tests.node.nodes import ACCOUNT, SEGMENT_BYTES, Faults, drain, kill, make_send, open_node, receive, send
+from tests.node.nodes import (
+    ACCOUNT,
+    SEGMENT_BYTES,
+    Faults,
+    UnsyncedDisk,
+    drain,
+    kill,
+    make_send,
+    open_node,
+    receive,
+    send,
+)
 from tests.node.support import VirtualLoop, run_virtual
 from tests.node.test_channels import make_pair
 
@@ -324,3 +337,52 @@ def test_the_catalog_s_log_is_shortened_too(tmp_path: Path) -> None:
         await node.stop()
 
     run_virtual(main)
+
+
+# --- a full disk ------------------------------------------------------------------------------
+
+
+def test_a_full_disk_refuses_sends_takes_deletes_and_recovers(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        disk = SmallDisk(12 * SEGMENT_BYTES)
+        node = await open_node(loop, tmp_path, disk=disk, history_bytes=0)
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {"VisibilityTimeout": "36000"}, {})
+        sent = 0
+        while node.shards[0].host().log.room() is Room.PLENTY:
+            await node.broker.send(queue, [make_send(f"{sent + at} {'x' * 900}") for at in range(10)])
+            sent += 10
+            await node.maintenance.step()
+        assert sent > 300
+        with pytest.raises(DiskFull):
+            await send(node, queue, "refused")
+        await node.maintenance.step()
+        assert any(alarm.key == "disk-full-0" for alarm in node.alarms.active())
+        frame = node.shards[0].host().log.next
+        await node.maintenance.step()
+        assert node.shards[0].host().log.next == frame  # the reserve is not spent on copying
+        gone = 0
+        while gone < sent - 20:
+            deliveries = await receive(node, queue)
+            await node.broker.delete(queue, [delivery.receipt for delivery in deliveries])
+            gone += len(deliveries)
+            await asyncio.sleep(2)  # the node's own housekeeping goes on
+        assert not node.alarms.active()
+        await send(node, queue, "room again")
+        await kill(node)
+        node = await open_node(loop, tmp_path, disk=disk)
+        assert len(await drain(node, queue)) == 21
+        await node.stop()
+
+    run_virtual(main)
+
+
+class SmallDisk(UnsyncedDisk):
+    """A disk with only so much room for the segments of shards."""
+
+    def __init__(self, room_bytes: int) -> None:
+        self.room_bytes = room_bytes
+
+    def free(self, path: str) -> int:
+        if "shard" not in path:
+            return 1 << 40
+        return self.room_bytes - sum(file.stat().st_size for file in Path(path).glob("*.log"))

@@ -13,10 +13,12 @@ from typing import Any, NamedTuple, TypeVar, cast
 
 from batonq.core.catalog import Catalog
 from batonq.core.catalog_entries import QueueEntry
-from batonq.core.commands import Accepted, Claim, Counters, FirstLeases, Job, Lease, MessageView, Nack, Send
+from batonq.core.commands import Accepted, Claim, Counters, FirstLeases, Job, Lease, Nack, Send
 from batonq.core.ids import key_hash, message_id
 from batonq.core.names import QueueName, queue_arn
 from batonq.core.payload import Lineage, decode_plain
+from batonq.core.shard import Shard
+from batonq.core.state import Failure
 from batonq.errors import (
     BatonError,
     InvalidInput,
@@ -32,7 +34,8 @@ from batonq.node.clock import Clock
 from batonq.node.events import AlarmBoard
 from batonq.node.host import ShardHost
 from batonq.node.keeper import ShardKeeper
-from batonq.node.reading import Placed, expand, read_lease, read_place
+from batonq.node.peeking import Peeked, look
+from batonq.node.reading import expand, read_message
 from batonq.node.receipts import Receipts, invalid
 from batonq.node.settings import Settings
 
@@ -64,17 +67,7 @@ class Delivery(NamedTuple):
     deadline_ms: int
     priority: int
     lineage: Lineage | None
-
-
-class Peeked(NamedTuple):
-    """A message as it stands, without a lease."""
-
-    message_id: str
-    view: MessageView
-    body: bytes
-    attributes: bytes
-    group: str
-    lineage: Lineage | None
+    failure: Failure | None = None  # of an earlier attempt in this queue
 
 
 class Broker:
@@ -162,7 +155,7 @@ class Broker:
         deliveries: list[Delivery] = []
         for lease, receipt in zip(leases, receipts, strict=True):
             try:
-                payload = read_lease(shard, log, lease)
+                payload = read_message(shard, log, lease)
             except MessageGone:
                 continue  # purged before the reply could leave
             except LogError as problem:
@@ -188,6 +181,7 @@ class Broker:
                     lease.deadline_ms,
                     lease.priority,
                     lineage,
+                    _failure(shard, lease) if shard.failures else None,
                 )
             )
         return deliveries
@@ -339,19 +333,7 @@ class Broker:
 
     async def peek(self, queue: Queue, after_sequence: int, limit: int) -> list[Peeked]:
         """Messages in order of arrival, whatever their state, without leasing them."""
-        host = self._shards[queue.shard].host()
-        views = host.peek(queue.number, after_sequence, limit)
-        await _committed(host)
-        peeked: list[Peeked] = []
-        for view in views:
-            try:
-                payload = read_place(host.log, Placed(view.position, view.offset, view.length, view.overlays))
-            except LogError:
-                continue  # carried forward or gone since it was looked at
-            lineage = Lineage.decode(payload.lineage) if payload.lineage else None
-            shown_id = (lineage.message_id if lineage else "") or message_id(queue.shard, view.sequence)
-            peeked.append(Peeked(shown_id, view, payload.body, payload.attributes, payload.group, lineage))
-        return peeked
+        return await look(self._shards[queue.shard].host(), queue.number, after_sequence, limit)
 
     # --- queues ---------------------------------------------------------------------------------
 
@@ -463,15 +445,22 @@ class Broker:
 
     # --- move tasks -----------------------------------------------------------------------------
 
+    def can_move_from(self, queue: Queue) -> bool:
+        """Is there anything that a move task could be for: is it a dead-letter queue, or has it dead messages?"""
+        if self.dead_letter_sources(queue):
+            return True
+        return self._shards[queue.shard].host().counters(queue.number).dead > 0
+
     async def start_move(self, source: Queue, destination: Queue | None, rate: int | None) -> Job:
-        """Start moving the messages of a dead-letter queue back, or to `destination`."""
+        """Start moving the messages of a dead-letter queue, or those that died in another, back or to `destination`."""
         highest = self._settings.move_rate_max_per_s
         if rate is not None and not 1 <= rate <= highest:
             raise InvalidInput(
                 f"Value for parameter MaxNumberOfMessagesPerSecond is invalid. "
                 f"Reason: You must enter a value between 1 and {highest}."
             )
-        if not self.dead_letter_sources(source):
+        only_dead = not self.dead_letter_sources(source)
+        if only_dead and not self.can_move_from(source):
             raise InvalidInput("Source queue must be configured as a Dead Letter Queue.")
         if destination is not None and destination.fifo != source.fifo:
             raise InvalidInput("Source and destination must be queues of the same type.")
@@ -485,6 +474,7 @@ class Broker:
             started_ms=0,
             to_move=0,
             destination_arn=queue_arn(destination.account, destination.name) if destination is not None else "",
+            only_dead=only_dead,
         )
         host = self._shards[source.shard].host()
         job = host.start_job(job)
@@ -535,6 +525,10 @@ async def _committed(host: ShardHost) -> None:
     point = host.point()
     if point is not None:
         await point
+
+
+def _failure(shard: Shard, lease: Lease) -> Failure | None:
+    return shard.failures.get(lease.slot) if shard.columns.sequence[lease.slot] == lease.sequence else None
 
 
 async def _run(work: Awaitable[T]) -> T:

@@ -8,6 +8,7 @@ is kept for good and is not worked off.
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import UTC, datetime
 
 SLEW_MAX = 0.1
 ADJUST_EVERY_S = 1.0
@@ -98,3 +99,26 @@ class Clock:
         if abs(error_ms) > ERROR_TOLERATED_MS:
             self._correction_ms = error_ms
             self._slew_s = abs(error_ms) / 1000 / SLEW_MAX
+
+
+def iso_time(time_ms: int) -> str:
+    """A time as machines write it: 2026-03-01T12:04:31.250Z."""
+    moment = _moment(time_ms)
+    if moment is None:
+        return f"{time_ms} ms"
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def clock_time(time_ms: int, now_ms: int) -> str:
+    """A time as people say it: 12:04:31, with the date when that is not today's. UTC."""
+    moment, now = _moment(time_ms), _moment(now_ms)
+    if moment is None or now is None:
+        return f"{time_ms} ms"
+    return moment.strftime("%H:%M:%S" if moment.date() == now.date() else "%Y-%m-%d %H:%M:%S")
+
+
+def _moment(time_ms: int) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, UTC)
+    except (OverflowError, ValueError, OSError):  # a clock moved past the year 9999
+        return None

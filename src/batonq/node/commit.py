@@ -34,7 +34,8 @@ class Machine(Protocol):
 
 Committed = Callable[[BatonError | None], None]  # called with None once it is committed, else with why it is not
 INLINE_TRIAL_EVERY = 128  # appends on the thread between two that try whether the disk is quick (again)
-RISE, FALL = 0.02, 0.5  # how far one measurement moves the estimate: up by little, down by much
+ESTIMATE_STEP = 1.05  # how far one measurement moves the estimate of the median
+ESTIMATE_MIN_S = 1e-6
 
 
 class CommitStatistics:
@@ -54,8 +55,8 @@ class SyncChoice:
     """Where the next append should sync: on the loop's thread while the disk is quick, else beside it.
 
     A quick sync costs less than handing it to a thread and back; a slow one would keep every client waiting. Only
-    appends on the loop's thread tell how quick the disk is, so now and then one is tried there. The estimate is of the
-    quicker ones: on a busy machine some take long because others had the processor, and a thread would make that worse.
+    appends on the loop's thread tell how quick the disk is, so now and then one is tried there. It is the median that
+    counts: some take long because others had the processor, and a thread would make that worse.
     """
 
     __slots__ = ("_inline_max_s", "_since_trial", "estimate_s")
@@ -63,7 +64,7 @@ class SyncChoice:
     def __init__(self, inline_max_s: float) -> None:
         self._inline_max_s = inline_max_s
         self._since_trial = 0
-        self.estimate_s = 0.0  # of appends on the loop's thread
+        self.estimate_s = inline_max_s / 4  # the median of appends on the loop's thread
 
     def in_thread(self) -> bool:
         if self.estimate_s <= self._inline_max_s:
@@ -76,8 +77,10 @@ class SyncChoice:
 
     def measured(self, seconds: float) -> None:
         """How long an append on the loop's thread took."""
-        difference = min(seconds, 10 * self._inline_max_s) - self.estimate_s
-        self.estimate_s += (RISE if difference > 0 else FALL) * difference
+        if seconds > self.estimate_s:
+            self.estimate_s = min(self.estimate_s * ESTIMATE_STEP, 2 * self._inline_max_s)
+        else:
+            self.estimate_s = max(self.estimate_s / ESTIMATE_STEP, ESTIMATE_MIN_S)
 
 
 class GroupCommit:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 
-from batonq.core.commands import Accepted, Arrival, Claim, Counters, FirstLeases, Job, Lease, MessageView, Nack, Send
+from batonq.core.columns import NIL
+from batonq.core.commands import Accepted, Arrival, Claim, Counters, FirstLeases, Job, Lease, Nack, Send
 from batonq.core.policy import QueuePolicy
 from batonq.core.shard import Shard
 from batonq.errors import BatonError, DiskFull, OverLimit, Unavailable
@@ -226,9 +227,10 @@ class ShardHost:
         self.shard.advance(self.begin())
         return self.shard.counters(queue)
 
-    def peek(self, queue: int, after_sequence: int, limit: int) -> list[MessageView]:
+    def seek(self, queue: int, after_sequence: int, slot: int = NIL, sequence: int = 0) -> tuple[int, bool]:
+        """See Shard.seek: one step towards a place in a queue, as the queue is when what is due has happened."""
         self.shard.advance(self.begin())
-        return self.shard.peek(queue, after_sequence, limit)
+        return self.shard.seek(queue, after_sequence, slot, sequence)
 
     def waiting(self, queue: int) -> int:
         """How many long polls wait on a queue."""

@@ -11,13 +11,13 @@ import json
 import os
 from binascii import Error as Base64Error
 from collections.abc import Awaitable, Callable
-from datetime import UTC, datetime
 from hmac import compare_digest
 from typing import Any, NamedTuple
 
 from batonq.core.catalog_entries import AccessKey
 from batonq.errors import AccessDenied, BatonError, InvalidInput
-from batonq.node import metrics, statuspage
+from batonq.node import metrics, peeking, statuspage
+from batonq.node.clock import iso_time
 from batonq.node.node import Node
 
 TOKEN_FILE = "admin-token"
@@ -71,6 +71,7 @@ class Pages:
             ("/metrics", reads, self._guarded(self.metrics)),
             ("/", reads, self._guarded(self.status)),
             ("/_baton/clock/advance", ("POST",), self._endpoint(self._advance_clock, open_in_dev=True)),
+            ("/_baton/peek", ("POST",), self._endpoint(self._peek, open_in_dev=True)),
             ("/_baton/keys/create", ("POST",), self._endpoint(self._create_key)),
             ("/_baton/keys/list", ("POST",), self._endpoint(self._list_keys)),
             ("/_baton/keys/disable", ("POST",), self._endpoint(self._disable_key)),
@@ -105,7 +106,30 @@ class Pages:
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < 1e12:
             raise InvalidInput('Say by how much: {"seconds": 30}.')
         now_ms = await self._node.broker.advance_clock(int(seconds * 1000))
-        return {"now_ms": now_ms, "now": _when(now_ms)}
+        return {"now_ms": now_ms, "now": iso_time(now_ms)}
+
+    async def _peek(self, given: dict[str, Any]) -> dict[str, Any]:
+        broker = self._node.broker
+        name, account = given.get("queue"), given.get("account") or self._node.settings.account
+        if not isinstance(name, str) or not isinstance(account, str):
+            raise InvalidInput('Say which queue: {"queue": "orders"}, and with an account of its own: "account".')
+        after = _whole_number(given, "after", 0, 0, (1 << 63) - 1)
+        limit = _whole_number(given, "limit", 10, 1, peeking.PAGE_MAX)
+        queue = broker.queue(account, name)
+        counters = await broker.counters(queue)
+        found = await broker.peek(queue, after, limit + 1)
+        situation = peeking.Situation(broker.now_ms(), queue.policy, counters, self._queue_name)
+        return {
+            "queue": queue.name,
+            "account": queue.account,
+            "now": iso_time(situation.now_ms),
+            "messages": [peeking.show(peeked, situation) for peeked in found[:limit]],
+            "next": found[limit - 1].view.sequence if len(found) > limit else None,
+        }
+
+    def _queue_name(self, number: int) -> str:
+        queue = self._node.broker.queue_by_number(number)
+        return queue.name if queue is not None else ""
 
     async def _create_key(self, given: dict[str, Any]) -> dict[str, Any]:
         account = given.get("account") or self._node.settings.account
@@ -198,14 +222,7 @@ def make_key(random_bytes: Callable[[int], bytes]) -> tuple[str, str]:
 
 def show_key(key: AccessKey) -> dict[str, Any]:
     """A key as it may be shown: without its secret."""
-    return {"id": key.id, "account": key.account, "created": _when(key.created_ms), "disabled": key.disabled}
-
-
-def _when(time_ms: int) -> str:
-    try:
-        return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    except (OverflowError, ValueError, OSError):  # a clock moved past the year 9999
-        return f"{time_ms} ms"
+    return {"id": key.id, "account": key.account, "created": iso_time(key.created_ms), "disabled": key.disabled}
 
 
 def _json_object(body: bytes) -> dict[str, Any]:
@@ -218,6 +235,13 @@ def _json_object(body: bytes) -> dict[str, Any]:
     if not isinstance(given, dict):
         raise InvalidInput("The request must be a JSON object.")
     return given
+
+
+def _whole_number(given: dict[str, Any], name: str, default: int, low: int, high: int) -> int:
+    value = given.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InvalidInput(f"The field {name} must be a whole number from {low} to {high}.")
+    return value
 
 
 def _json(value: dict[str, Any]) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from batonq.core.commands import Arrival, Entry, FirstLeases, Lease
+from batonq.core.commands import Arrival, Entry, FirstLeases, Lease, MessageView
 from batonq.core.payload import Lineage, Payload, decode, encode_payload, merge_lineage, with_lineage
 from batonq.core.records import ROW_BYTES, Reason
 from batonq.core.shard import Shard
@@ -47,14 +47,14 @@ def place_of(shard: Shard, slot: int) -> Placed:
     return Placed(columns.position[slot], extent & 0xFFFFFFFF, extent >> 32, tuple(shard.overlays.get(slot, ())))
 
 
-def read_lease(shard: Shard, log: Log, lease: Lease) -> Payload:
-    """The payload of a leased message. It may have been carried forward since it was leased."""
+def read_message(shard: Shard, log: Log, message: Lease | MessageView) -> Payload:
+    """The payload of a message that was leased or looked at. It may have been carried forward since."""
     try:
-        payload = decode(log.read_variable(lease.position, lease.offset, lease.length))
-        return lay_over(log, payload, lease.overlays) if lease.overlays else payload
+        payload = decode(log.read_variable(message.position, message.offset, message.length))
+        return lay_over(log, payload, message.overlays) if message.overlays else payload
     except LogGap:
-        slot = lease.slot
-        if shard.columns.sequence[slot] != lease.sequence or not shard.columns.state[slot]:
+        slot = message.slot
+        if shard.columns.sequence[slot] != message.sequence or not shard.columns.state[slot]:
             raise MessageGone from None
         return read_place(log, place_of(shard, slot))
 

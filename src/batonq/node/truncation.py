@@ -20,6 +20,7 @@ from batonq.node.settings import Settings
 
 SEGMENTS_AT_ONCE = 8  # dropped under one Base
 RESERVE_CARRY_BYTES = 1 << 20  # on a full disk, a segment with more living bytes than this stays
+FULL_LOOK_EVERY_MS = 5_000  # on a full disk, how often the oldest segment is looked through
 MESSAGE_OVERHEAD_BYTES = ROW_BYTES + HEADER_BYTES
 _HOLDS_MESSAGE = frozenset((Type.SENT, Type.ARRIVED, Type.CARRIED))
 _LOW32 = 0xFFFFFFFF
@@ -37,6 +38,8 @@ def boundary(host: ShardHost, settings: Settings, now_ms: int, base_bytes: int =
     that is kept would be written again and again, on an idle node too.
     """
     segments = host.log.segments()
+    if len(segments) < 2:
+        return host.log.first
     retained = sum(segment.bytes for segment in segments)
     full = host.log.room() is not Room.PLENTY
     twice = 2 * (living_bytes(host) + base_bytes)
@@ -51,6 +54,8 @@ def boundary(host: ShardHost, settings: Settings, now_ms: int, base_bytes: int =
         retained -= segment.bytes
         spent_bytes = base_bytes
         start = segment.stop
+    if full and start == segments[0].first and segments[0].sealed:
+        start = segments[0].stop  # `run` looks whether little enough lives in it
     return host.log.droppable(start)
 
 
@@ -62,27 +67,29 @@ class Truncation:
         self._clock = clock
         self._settings = settings
         self._base_bytes = 0  # of the last Base that was written
+        self._full_look_at_ms = 0
 
     async def run(self) -> int:
         """Drop as much as is due; returns how many bytes that were. Raises Unavailable when the shard stops."""
         host = self._host
         log = host.log
         until = boundary(host, self._settings, self._clock.now_ms(), self._base_bytes)
-        if until <= log.first:
+        if until <= log.first or not self._worth_a_look():
             return 0
         for first, stop in [(segment.first, segment.stop) for segment in log.segments() if segment.stop <= until]:
-            slots = await self._slots(first, stop)
-            if not await self._carry(host.shard.to_carry(until, slots), until):
+            slots = host.shard.to_carry(until, await self._slots(first, stop))
+            if not self._has_room(slots):
                 return 0
+            await self._carry(slots, until)
         while left := host.shard.to_carry(until, ()):  # moved within the shard meanwhile: payloads that they share
-            if not await self._carry(left, until):
-                return 0
+            await self._carry(left, until)
         filled_bytes = host.shard.frame.variable_bytes
         host.shard.write_base(until, self._clock.now_ms())
         self._base_bytes = host.shard.frame.variable_bytes - filled_bytes
         await self._committed()
         before = log.bytes_retained()
         log.drop_front(until)
+        self._full_look_at_ms = 0
         return before - log.bytes_retained()
 
     async def _slots(self, first: int, stop: int) -> list[int]:
@@ -92,10 +99,27 @@ class Truncation:
             await asyncio.sleep(0)  # clients come in between
         return slots
 
-    async def _carry(self, slots: list[int], until: int) -> bool:
-        """Copy messages forward in bounded steps; False when a full disk has no room for that."""
+    def _worth_a_look(self) -> bool:
+        if self._host.log.room() is Room.PLENTY:
+            return True
+        now_ms = self._clock.now_ms()
+        if now_ms < self._full_look_at_ms:
+            return False
+        self._full_look_at_ms = now_ms + FULL_LOOK_EVERY_MS
+        return True
+
+    def _has_room(self, slots: list[int]) -> bool:
+        """On a full disk the reserve is for deletes: only a segment in which little lives is worth copying then."""
+        if self._host.log.room() is Room.PLENTY:
+            return True
+        extents = self._host.shard.columns.extent
+        living = sum(extents[slot] >> 32 for slot in slots)
+        return living + self._base_bytes <= min(RESERVE_CARRY_BYTES, self._settings.segment_bytes // 4)
+
+    async def _carry(self, slots: list[int], until: int) -> None:
+        """Copy messages forward in bounded steps."""
         host = self._host
-        rows = step_bytes = total_bytes = 0
+        rows = step_bytes = 0
         for slot in slots:
             overlays = host.shard.overlays.get(slot, ())
             if overlays and overlays[-1] >> 16 >= host.log.next:
@@ -103,15 +127,10 @@ class Truncation:
             copied = self._carry_one(slot, until << 16)
             rows += 1
             step_bytes += copied
-            total_bytes += copied
             if rows >= self._settings.carry_rows or step_bytes >= self._settings.carry_bytes:
                 rows = step_bytes = 0
                 await self._committed()
-            if total_bytes > RESERVE_CARRY_BYTES and host.log.room() is not Room.PLENTY:
-                await self._committed()
-                return False
         await self._committed()
-        return True
 
     def _carry_one(self, slot: int, limit: int) -> int:
         """Copy one message forward if it still lives at the front; how many bytes that took."""
