@@ -50,7 +50,7 @@ class Persist(Replay):
     @staticmethod
     def _queue_facts(queue: QueueState) -> dict[str, Any]:
         return {
-            "policy": asdict(queue.policy),
+            "policy": queue.policy.values(),
             "closed": queue.closed,
             "purge_generation": queue.purge_generation,
             "totals": [getattr(queue, name) for name in TOTALS],

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
+from typing import Any
 
 SECOND_MS = 1000
 
@@ -35,11 +36,16 @@ class QueuePolicy:
     shed_class: str = ""
     alarm_severity: str = ""
 
+    def values(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in FIELD_NAMES}
+
     def encode(self) -> bytes:
-        return json.dumps(asdict(self), separators=(",", ":"), sort_keys=True).encode()
+        return json.dumps(self.values(), separators=(",", ":"), sort_keys=True).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> QueuePolicy:
         """Fields that this release does not know are left out: a policy is additive."""
-        known = {field.name for field in fields(cls)}
-        return cls(**{key: value for key, value in json.loads(data).items() if key in known})
+        return cls(**{key: value for key, value in json.loads(data).items() if key in FIELD_NAMES})
+
+
+FIELD_NAMES = tuple(field.name for field in fields(QueuePolicy))
