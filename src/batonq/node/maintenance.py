@@ -25,6 +25,7 @@ from batonq.node.truncation import Truncation
 
 RECEIPT_KEY_BYTES = 32
 ERROR_TEXT_MAX = 500
+TIMEOUT_S = 3_600
 
 MakeSnapshot = Callable[[int], Awaitable[bool]]
 
@@ -65,12 +66,19 @@ class Maintenance:
         self._make_snapshot = make_snapshot
         self._disk = disk
         self._standings: dict[int, _Standing] = {}
+        self._snapshot: asyncio.Task[None] | None = None  # one at a time
+        self._snapshot_of = -1
 
     async def run(self) -> None:
         """Until cancelled."""
-        while True:
-            await asyncio.sleep(self._settings.maintenance_every_s)
-            await self.step()
+        try:
+            while True:
+                await asyncio.sleep(self._settings.maintenance_every_s)
+                await self.step()
+        finally:
+            if self._snapshot is not None:
+                self._snapshot.cancel()
+                await asyncio.gather(self._snapshot, return_exceptions=True)
 
     async def step(self) -> None:
         """Do what is due, once."""
@@ -96,10 +104,14 @@ class Maintenance:
         host.log.tick()
         self._watch_room(number, host)
         await self._purge_closed(host)
+        if self._snapshot is not None and self._snapshot.done():
+            self._snapshot = None
+        if self._snapshot is not None and self._snapshot_of == number:
+            return  # it reads the segments that would be dropped
         freed = await standing.truncation.run()
         if freed:
             events.info("log_shortened", f"Shard {number} dropped {freed} bytes of its log", shard=number, bytes=freed)
-        await self._snapshot(number, standing)
+        self._consider_snapshot(number, standing)
 
     def _watch_room(self, number: int, host: ShardHost) -> None:
         key = f"disk-full-{number}"
@@ -122,18 +134,23 @@ class Maintenance:
                 if point is not None:
                     await point
 
-    async def _snapshot(self, number: int, standing: _Standing) -> None:
-        if self._make_snapshot is None:
+    def _consider_snapshot(self, number: int, standing: _Standing) -> None:
+        if self._make_snapshot is None or self._snapshot is not None:
             return
         sealed = [segment for segment in standing.host.log.segments() if segment.sealed]
         last = max(standing.snapshot_frame, standing.not_before_frame)
         fresh = sum(segment.bytes for segment in sealed if segment.stop - 1 > last)
-        if fresh < self._settings.snapshot_bytes:
-            return
-        if await self._make_snapshot(number):
-            standing.snapshot_frame = sealed[-1].stop - 1
+        if fresh >= self._settings.snapshot_bytes:
+            work = self._make_one(self._make_snapshot, number, standing, sealed[-1].stop - 1)
+            self._snapshot_of = number
+            self._snapshot = asyncio.get_running_loop().create_task(work)
+
+    @staticmethod
+    async def _make_one(make: MakeSnapshot, number: int, standing: _Standing, frame_number: int) -> None:
+        if await make(number):
+            standing.snapshot_frame = frame_number
         else:
-            standing.not_before_frame = sealed[-1].stop - 1
+            standing.not_before_frame = frame_number
 
     async def rotate_receipt_key(self) -> None:
         """Take a new receipt key into use when it is time, and see to it that the keys in use are the catalog's."""
@@ -152,7 +169,6 @@ class SnapshotProcess:
 
     def __init__(self, data_directory: str) -> None:
         self._data_directory = os.path.abspath(data_directory)
-        self._process: asyncio.subprocess.Process | None = None
 
     async def make(self, shard: int) -> bool:
         """Whether there is a new snapshot, or nothing new to save."""
@@ -168,15 +184,16 @@ class SnapshotProcess:
             stderr=asyncio.subprocess.PIPE,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(paths)},
         )
-        self._process = process
         try:
-            _, said = await process.communicate()
+            _, said = await asyncio.wait_for(process.communicate(), TIMEOUT_S)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+            said = f"it took longer than {TIMEOUT_S} s".encode()
         except asyncio.CancelledError:
             process.kill()
             await process.wait()
             raise
-        finally:
-            self._process = None
         if process.returncode in (0, NOTHING_NEW):
             return True
         text = said.decode(errors="replace").strip()[-ERROR_TEXT_MAX:]
