@@ -1,0 +1,193 @@
+"""What a node shows of itself: the status page's sentence, the metrics' form, alarms, events."""
+
+from __future__ import annotations
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batonq.core.commands import Counters
+from batonq.node import metrics, statuspage
+from batonq.node.commit import CommitStatistics
+from batonq.node.events import ALARM_KEPT_MS, ActiveAlarm, AlarmBoard, JsonFormatter, TextFormatter
+from batonq.node.overview import Overview, QueueReading, ShardReading
+from batonq.node.pages import Asked, Pages
+from tests.node.nodes import ACCOUNT, Faults, open_node, send
+from tests.node.support import VirtualLoop, run_virtual
+
+NOW_MS = 1_700_000_000_000
+
+
+def counters(**given: int) -> Counters:
+    return Counters(**{**dict.fromkeys(Counters._fields, 0), **given})
+
+
+def queue(name: str, *, sla_seconds: int = 0, dead_letters: bool = False, **given: int) -> QueueReading:
+    return QueueReading(ACCOUNT, name, False, 0, sla_seconds, dead_letters, 0, counters(**given))
+
+
+def shard(state: str = "serving", room: str = "plenty") -> ShardReading:
+    return ShardReading(
+        0, state, "its disk is gone" if state != "serving" else "", 3, 9, 4096, room, 2, 1, statistics()
+    )
+
+
+def statistics() -> CommitStatistics:
+    made = CommitStatistics()
+    made.frames, made.rows, made.bytes, made.seconds = 8, 80, 4096, 0.25
+    return made
+
+
+def page(overview: Overview) -> str:
+    return statuspage.render(overview, "http://127.0.0.1:9324", dev=True)
+
+
+# --- the status page --------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("overview", "sentence"),
+    [
+        (Overview(NOW_MS), "All well, and no queue yet."),
+        (Overview(NOW_MS, [queue("a")]), "All well: 1 queue, all empty."),
+        (
+            Overview(NOW_MS, [queue("a", visible=1, oldest_sent_ms=NOW_MS - 2_000), queue("b")]),
+            "All well: 2 queues, oldest message 2.0 s.",
+        ),
+        (
+            Overview(NOW_MS, [queue("orders", sla_seconds=60, visible=1, oldest_sent_ms=NOW_MS - 300_000)]),
+            "Needs you: orders is 4 min behind its SLA.",
+        ),
+        (
+            Overview(NOW_MS, [queue("dead", dead_letters=True, visible=1_214, oldest_sent_ms=NOW_MS)]),
+            "Needs you: dead has 1,214 dead letters.",
+        ),
+        (Overview(NOW_MS, [queue("a", dead=1)]), "Needs you: a has 1 dead message."),
+        (Overview(NOW_MS, shards=[shard("stopped", "")]), "Needs you: shard 0 is stopped."),
+        (Overview(NOW_MS, shards=[shard(room="reserve")]), "Needs you: the disk of shard 0 is full."),
+    ],
+)
+def test_the_page_begins_with_the_answer(overview: Overview, sentence: str) -> None:
+    assert f">{sentence}</h1>" in page(overview)
+
+
+def test_an_empty_page_says_how_to_make_a_queue() -> None:
+    assert "aws --endpoint-url http://127.0.0.1:9324 sqs create-queue" in page(Overview(NOW_MS))
+
+
+def test_what_others_wrote_is_shown_as_text() -> None:
+    alarm = ActiveAlarm("k", "<script>alert(1)</script>", "warning", "", NOW_MS, NOW_MS, 3)
+    html = page(Overview(NOW_MS, [queue("a<b")], alarms=[alarm]))
+    assert "<script>alert" not in html and "&lt;script&gt;" in html and "a&lt;b" in html and "3 times" in html
+
+
+def test_a_page_of_very_many_queues_is_cut() -> None:
+    html = page(Overview(NOW_MS, [queue(f"queue-{number}") for number in range(600)]))
+    assert html.count("<tr>") == 501 and "100 more queues" in html
+
+
+@pytest.mark.parametrize(
+    ("ms", "text"),
+    [(0, "0.0 s"), (240, "0.2 s"), (45_000, "45 s"), (90_000, "1.5 min"), (7_200_000, "2 h"), (200_000_000, "2.3 d")],
+)
+def test_durations_are_short(ms: int, text: str) -> None:
+    assert statuspage.duration(ms) == text
+
+
+# --- metrics ----------------------------------------------------------------------------------
+
+
+def test_metrics_have_help_type_and_plain_numbers() -> None:
+    overview = Overview(NOW_MS, [queue("orders", visible=3, sent=5, oldest_sent_ms=NOW_MS - 1_500)], [shard()])
+    lines = metrics.render(overview).decode().splitlines()
+    assert f'baton_queue_messages{{account="{ACCOUNT}",queue="orders",state="visible"}} 3' in lines
+    assert f'baton_queue_sent_total{{account="{ACCOUNT}",queue="orders"}} 5' in lines
+    assert f'baton_queue_oldest_seconds{{account="{ACCOUNT}",queue="orders"}} 1.500000' in lines
+    assert 'baton_commit_seconds_total{shard="0"} 0.250000' in lines
+    assert 'baton_shard_up{shard="0"} 1' in lines
+    assert lines.count("# TYPE baton_queue_messages gauge") == 1
+    names = {metric.name for metric in metrics.ALL}
+    assert {line.split("{")[0].split(" ")[0] for line in lines if not line.startswith("#")} <= names
+
+
+# --- alarms and events ------------------------------------------------------------------------
+
+
+def test_an_alarm_is_one_condition_however_often_it_is_raised(caplog: pytest.LogCaptureFixture) -> None:
+    now_ms = NOW_MS
+    board = AlarmBoard(lambda: now_ms, 2)
+    for _ in range(3):
+        board.put("full", "the disk is full")
+    assert len(caplog.records) == 1 and board.active()[0].count == 3 and board.raised == 3
+    now_ms += 1
+    board.put("other", "something else")
+    now_ms += 1
+    board.put("third", "a third thing")
+    assert [alarm.key for alarm in board.active()] == ["third", "other"]
+    board.clear("third")
+    now_ms += ALARM_KEPT_MS + 1
+    assert board.active() == []
+
+
+def test_events_are_a_json_object_or_a_readable_line() -> None:
+    record = logging.LogRecord("batonq", logging.WARNING, "", 0, "%s", ("the disk is full",), None)
+    record.event, record.fields = "disk_full", {"shard": 3}
+    said: dict[str, Any] = json.loads(JsonFormatter().format(record))
+    assert (said["event"], said["level"], said["text"], said["shard"]) == (
+        "disk_full",
+        "warning",
+        "the disk is full",
+        3,
+    )
+    assert TextFormatter().format(record).endswith(" warning the disk is full shard=3")
+
+
+# --- pages of a node --------------------------------------------------------------------------
+
+
+def ask(path: str) -> Asked:
+    return Asked("GET", path, "http://127.0.0.1:9324")
+
+
+def test_readiness_follows_the_shards(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        faults = Faults()
+        node = await open_node(loop, tmp_path, faults=faults)
+        pages = Pages(node)
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        await send(node, queue, "a")
+        assert (await pages.readyz(ask("/readyz"))).status == 200
+        faults.planned[0] = ["refuse"]
+        with pytest.raises(Exception, match="refused"):
+            await send(node, queue, "b")
+        assert (await pages.readyz(ask("/readyz"))).status == 503
+        assert (await pages.livez(ask("/livez"))).status == 200
+        shown = (await pages.status(ask("/"))).body.decode()
+        assert "shard 0 is stopped" in shown
+        assert b'baton_shard_up{shard="0"} 0\n' in (await pages.metrics(ask("/metrics"))).body
+        node.stop_waiting()
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_what_is_shown_is_committed(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        faults = Faults()
+        node = await open_node(loop, tmp_path, faults=faults)
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        await send(node, queue, "a")
+        assert (await node.overview()).queues[0].counters.visible == 1
+        faults.planned[0] = ["hang"]
+        sending = loop.create_task(send(node, queue, "never answered"))
+        began_s = loop.time()
+        shown = await node.overview()
+        assert shown.queues[0].counters.visible == 1 and loop.time() - began_s < 3
+        sending.cancel()
+        node.shards[0].host().close()
+        await node.stop()
+
+    run_virtual(main)
