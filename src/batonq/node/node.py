@@ -24,7 +24,7 @@ from batonq.log.ownership import LockFileOwnership
 from batonq.node import events
 from batonq.node.broker import Broker
 from batonq.node.cataloghost import CatalogHost
-from batonq.node.channels import Channels, LocalTransport
+from batonq.node.channels import Channels, LocalTransport, Transport
 from batonq.node.clock import Clock
 from batonq.node.events import AlarmBoard
 from batonq.node.keeper import ShardKeeper
@@ -60,6 +60,7 @@ class World:
     threads: bool = True  # False: nothing runs beside the event loop
     log_settings: FileLogSettings | None = None
     adapt_log: Callable[[Log], Log] | None = None  # lays something over each log that is opened
+    adapt_transport: Callable[[Transport], Transport] | None = None  # and over the way between shards
     make_snapshot: MakeSnapshot | None = None  # None: by a child process, if there may be one
 
 
@@ -157,9 +158,12 @@ class Node:
         await self.catalog.open()
 
     def _compose(self) -> None:
+        transport: Transport = LocalTransport(self.keeper)
+        if self.world.adapt_transport is not None:
+            transport = self.world.adapt_transport(transport)
         self._channels = Channels(
             loop=self._loop,
-            transport=LocalTransport(self.keeper),
+            transport=transport,
             alarms=self.alarms,
             window_entries=self.settings.window_entries,
             window_bytes=self.settings.window_bytes,
@@ -245,7 +249,10 @@ class Node:
     async def _drain(self, keeper: ShardKeeper) -> None:
         try:
             host = keeper.host()
-            await host.drain()
+            await asyncio.wait_for(host.drain(), self.settings.drain_s)
+        except TimeoutError:
+            events.warning("drain_failed", f"Shard {keeper.number} does not commit any more; giving up on it")
+            return
         except BatonError as problem:
             events.warning("drain_failed", f"Shard {keeper.number} could not be drained: {problem.message}")
             return
