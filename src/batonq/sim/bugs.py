@@ -22,10 +22,13 @@ Patches = list[tuple[Any, str, Any]]
 
 
 def no_fsync() -> Patches:
-    """A sync says that it is done, and does nothing."""
+    """A shard's appends are written and not synced."""
+    sync = SimulatedDisk.fdatasync
 
     def fdatasync(self: SimulatedDisk, handle: int) -> None:
-        pass
+        path = self._handles[handle][1]
+        if "/shard-" not in path or "/segment-" not in path:
+            sync(self, handle)
 
     return [(SimulatedDisk, "fdatasync", fdatasync)]
 

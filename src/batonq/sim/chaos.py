@@ -40,6 +40,7 @@ class Chaos:
         """From now on all is well."""
         machine = self._machine
         machine.fail_rate = 0.0
+        machine.loss_rate = 0.0
         machine.slow = 1.0
         machine.crash_in_steps = -1
         machine.disk.capacity_bytes = PLENTY_BYTES

@@ -11,16 +11,18 @@ import contextlib
 import contextvars
 import errno
 import logging
-from collections.abc import Coroutine, Iterator
+from collections.abc import Coroutine, Iterator, Sequence
 from random import Random
 from typing import Any, TypeVar
 
-from batonq.errors import BatonError, LogCorrupt, LogError
+from batonq.core.commands import Arrival
+from batonq.errors import BatonError, LogCorrupt, LogError, Unavailable
 from batonq.log import layout
 from batonq.log.disk import create_directory
 from batonq.log.files import FileLogSettings
 from batonq.log.interface import Log
 from batonq.log.ownership import EpochFile
+from batonq.node.channels import Transport
 from batonq.node.node import Node, World
 from batonq.node.settings import Settings
 from batonq.node.snapshotter import make_snapshot
@@ -69,6 +71,22 @@ class SimOwnership:
         pass
 
 
+class LossyTransport:
+    """The way between shards, on which requests and answers are lost (see channels.Transport)."""
+
+    def __init__(self, inner: Transport, machine: Machine) -> None:
+        self._inner = inner
+        self._machine = machine
+
+    async def deliver(self, destination: int, arrivals: Sequence[Arrival]) -> list[tuple[int, int]]:
+        if self._machine.loses():
+            raise Unavailable("The request was lost.")
+        results = await self._inner.deliver(destination, arrivals)
+        if self._machine.loses():
+            raise Unavailable("The answer was lost.")
+        return results
+
+
 class Machine:
     """`node` is the node while it serves, else None. What is wrong is set from outside (see chaos.py)."""
 
@@ -95,6 +113,7 @@ class Machine:
         self.sync_s = sync_s  # how long a sync takes, on average
         self.slow = 1.0
         self.fail_rate = 0.0  # of syncs and writes
+        self.loss_rate = 0.0  # of requests and answers between shards
         self.crash_in_steps = -1  # of the disk; negative: never
         self.broken: str = ""  # why no node starts any more
         self._random = random
@@ -111,6 +130,9 @@ class Machine:
 
     def latency_s(self) -> float:
         return self._random.expovariate(1.0) * self.sync_s * self.slow
+
+    def loses(self) -> bool:
+        return bool(self.loss_rate) and self._random.random() < self.loss_rate
 
     def _on_step(self, step: Step) -> None:
         if self.crash_in_steps >= 0:
@@ -134,7 +156,7 @@ class Machine:
             await asyncio.sleep(self.latency_s() * 10)
             try:
                 frame = make_snapshot(DATA, shard, disk)
-            except (LogError, OSError) as problem:
+            except (BatonError, OSError) as problem:
                 self.history.say(self.loop.time(), name, f"no snapshot of shard {shard}: {problem}")
                 return False
             self.history.say(self.loop.time(), name, f"snapshot of shard {shard} after frame {frame}")
@@ -149,6 +171,7 @@ class Machine:
             threads=False,
             log_settings=self._log_settings,
             adapt_log=adapt,
+            adapt_transport=lambda transport: LossyTransport(transport, self),
             make_snapshot=snapshot,
         )
 

@@ -97,7 +97,7 @@ class Simulation:
         supervisor = self.loop.create_task(machine.supervise())
         await self._set_up()
         chaos = Chaos(machine, self, self._random("chaos"), scenario.faults)
-        self.lost_answers = scenario.faults.lost_answers
+        self.lost_answers = machine.loss_rate = scenario.faults.lost_answers
         actors = [self.loop.create_task(work) for work in (*chaos.tasks(), *self._actors(), self._audit_often())]
         await self._until(scenario.duration_s)
         for actor in actors:
