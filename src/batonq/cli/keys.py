@@ -12,10 +12,10 @@ import os
 from typing import Any
 
 from batonq.cli.admin import call
-from batonq.errors import AccessDenied, InvalidInput, OwnershipHeld
-from batonq.log.ownership import holder_of
+from batonq.cli.server import find_if_running
+from batonq.errors import InvalidInput
 from batonq.node.node import Node
-from batonq.node.pages import make_key, show_key, token_path
+from batonq.node.pages import make_key, show_key
 from batonq.node.settings import Settings
 
 DEFAULTS = Settings()
@@ -41,24 +41,13 @@ def run(arguments: argparse.Namespace) -> int:
         given["id"] = arguments.id
     if action != "create" and not os.path.isdir(arguments.data):
         raise InvalidInput(f"There is no data directory {arguments.data}.")
-    holder = holder_of(arguments.data)
-    if holder is None:
+    server = find_if_running(arguments.data)
+    if server is None:
         answer = asyncio.run(_offline(arguments.data, action, given))
-    elif not holder.address:
-        raise OwnershipHeld(f"The data directory {arguments.data} is in use by {holder}, which serves no address yet.")
     else:
-        answer = call(holder.address, f"/_baton/keys/{action}", given, _token(arguments.data))
+        answer = call(server.address, f"/_baton/keys/{action}", given, server.token)
     _show(action, answer)
     return 0
-
-
-def _token(data_directory: str) -> str:
-    path = token_path(data_directory)
-    try:
-        with open(path, encoding="ascii") as file:
-            return file.read().strip()
-    except OSError as problem:
-        raise AccessDenied(f"The server is running, and its admin token in {path} cannot be read: {problem}") from None
 
 
 async def _offline(data_directory: str, action: str, given: dict[str, Any]) -> dict[str, Any]:

@@ -154,7 +154,7 @@ def _why_waiting(view: MessageView, situation: Situation) -> str:
         then = f"moves it to {name}" if policy.dead_letter_queue else "makes it dead"
         return f"Received {_times(view.epoch)} of at most {view.maximum}: the next receive {then}."
     if situation.counters.in_flight >= policy.in_flight_max:
-        return f"Waits: {policy.in_flight_max} messages of the queue are in flight, as many as it allows."
+        return f"Waits: the queue has {policy.in_flight_max} in flight, as many as it allows."
     if view.ahead:
         return "Waits to be received, after earlier messages of its group."
     return f"Waits to be received again, after attempt {view.epoch}." if view.epoch else "Waits to be received."

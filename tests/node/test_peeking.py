@@ -1,0 +1,452 @@
+"""Peek: what a node shows of a queue's messages, and the sentence that says why each is not being delivered."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batonq.core import seeking
+from batonq.core.commands import Nack
+from batonq.core.names import queue_arn
+from batonq.core.payload import Attribute, encode_attributes
+from batonq.errors import LogCorrupt, OverLimit
+from batonq.node import peeking
+from batonq.node.broker import Queue
+from batonq.node.clock import clock_time, iso_time
+from batonq.node.node import Node
+from batonq.node.pages import Asked, Page, Pages
+from tests.node.nodes import ACCOUNT, make_send, open_node, receive, send
+from tests.node.support import VirtualLoop, run_virtual, settle, until
+
+DAY_MS = 86_400_000
+
+
+async def ask(node: Node, given: Any, authorization: str = "") -> Page:
+    body = given if isinstance(given, bytes) else json.dumps(given).encode()
+    [answer] = [answer for path, _, answer in Pages(node).routes if path == "/_baton/peek"]
+    return await answer(Asked("POST", "/_baton/peek", "", authorization, "application/json", body))
+
+
+async def peek(node: Node, queue: Queue, **given: Any) -> dict[str, Any]:
+    page = await ask(node, {"queue": queue.name, **given})
+    assert page.status == 200, page.body
+    answer: dict[str, Any] = json.loads(page.body)
+    return answer
+
+
+async def reasons(node: Node, queue: Queue) -> list[tuple[str, str]]:
+    return [(message["state"], message["why"]) for message in (await peek(node, queue))["messages"]]
+
+
+def at(node: Node, later_ms: int = 0) -> str:
+    now_ms = node.broker.now_ms()
+    return clock_time(now_ms + later_ms, now_ms)
+
+
+# --- what is shown ------------------------------------------------------------------------------
+
+
+def test_a_message_as_it_stands(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        attributes = encode_attributes(
+            [Attribute("kind", "String", b"fruit", False), Attribute("raw", "Binary", b"\xff\x00", True)]
+        )
+        sent_ms = node.broker.now_ms()
+        [sent] = await send(node, queue, "apple", attributes=attributes, priority=7, group="g", trace="Root=1")
+        await asyncio.sleep(3)
+        [delivery] = await receive(node, queue)
+        await node.broker.nack(queue, delivery.receipt, 0, "no stock", "OutOfStock")
+        await asyncio.sleep(2)
+        await receive(node, queue, visibility_ms=20_000)
+        answer = await peek(node, queue)
+        assert (answer["queue"], answer["account"], answer["next"]) == ("orders", ACCOUNT, None)
+        assert answer["now"] == iso_time(node.broker.now_ms())
+        [shown] = answer["messages"]
+        assert shown == {
+            "message_id": sent.message_id,  # type: ignore[union-attr]
+            "sequence": sent.sequence,  # type: ignore[union-attr]
+            "state": "IN_FLIGHT",
+            "why": f"Held by tester until {at(node, 20_000)} (20 s left), attempt 2.",
+            "until": iso_time(sent_ms + 25_000),
+            "holder": "tester",
+            "receive_count": 2,
+            "sent": iso_time(sent_ms),
+            "first_received": iso_time(sent_ms + 3_000),
+            "expires": iso_time(-(-(sent_ms + 4 * DAY_MS) // 1000) * 1000),
+            "first_failed": iso_time(sent_ms + 3_000),
+            "last_failed": iso_time(sent_ms + 3_000),
+            "error_class": "OutOfStock",
+            "reason": "no stock",
+            "priority": 7,
+            "group": "g",
+            "deduplication_id": None,
+            "sender": None,
+            "trace": "Root=1",
+            "attributes": {
+                "kind": {"type": "String", "value": "fruit", "encoding": "text", "cut": False},
+                "raw": {"type": "Binary", "value": "/wA=", "encoding": "base64", "cut": False},
+            },
+            "body": "apple",
+            "body_encoding": "text",
+            "body_cut": False,
+            "body_bytes": 5,
+            "lineage": None,
+            "problem": None,
+        }
+        before = await node.broker.counters(queue)
+        await peek(node, queue)
+        assert await node.broker.counters(queue) == before, "peek touches nothing"
+        await node.stop()
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize(
+    ("body", "value", "encoding", "cut"),
+    [
+        (b"\xff\xfe", "//4=", "base64", False),
+        (b"x" * 4096, "x" * 4096, "text", False),
+        (b"x" * 5000, "x" * 4096, "text", True),
+        ("ä".encode() + b"x" * 4092 + "€".encode(), "ä" + "x" * 4092, "text", True),
+        (b"x" * 4090 + b"\xff" + b"x" * 100, None, "base64", True),
+    ],
+    ids=["bytes", "just fits", "long", "cut in a character", "long bytes"],
+)
+def test_a_body_is_text_or_base64_and_cut(
+    tmp_path: Path, body: bytes, value: str | None, encoding: str, cut: bool
+) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        one = make_send("")
+        one.body = body
+        await node.broker.send(queue, [one])
+        [shown] = (await peek(node, queue))["messages"]
+        assert (shown["body_encoding"], shown["body_cut"], shown["body_bytes"]) == (encoding, cut, len(body))
+        assert value is None or shown["body"] == value
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_a_message_that_cannot_be_read_is_shown_with_the_reason(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        await send(node, queue, "a", "b")
+
+        def damaged(*_: object) -> Any:
+            raise LogCorrupt("the segment is damaged")
+
+        monkeypatch.setattr(peeking, "read_message", damaged)
+        shown = (await peek(node, queue))["messages"]
+        assert [(one["problem"], one["body"]) for one in shown] == [("the segment is damaged", "")] * 2
+        assert [one["state"] for one in shown] == ["VISIBLE"] * 2
+        await node.stop()
+
+    run_virtual(main)
+
+
+# --- pages --------------------------------------------------------------------------------------
+
+
+def test_pages_and_where_the_next_one_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seeking, "SEEK_STEP", 2)
+    monkeypatch.setattr(peeking, "READ_STEP_BYTES", 10)
+
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        await send(node, queue, *map(str, range(25)))
+        bodies: list[str] = []
+        after: int | None = 0
+        pages = 0
+        while after is not None:
+            answer = await peek(node, queue, after=after, limit=10)
+            bodies += [one["body"] for one in answer["messages"]]
+            after = answer["next"]
+            pages += 1
+        assert (bodies, pages) == ([str(number) for number in range(25)], 3)
+        assert (await peek(node, queue, after=1 << 62))["messages"] == []
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_others_come_in_between_the_steps_to_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seeking, "SEEK_STEP", 2)
+
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        sent = await send(node, queue, *map(str, range(50)))
+        looking = loop.create_task(node.broker.peek(queue, sent[40].sequence, 3))  # type: ignore[union-attr]
+        await settle(3)
+        assert not looking.done()
+        deliveries = await receive(node, queue)  # the places that the walk has come to go away
+        await node.broker.delete(queue, [delivery.receipt for delivery in deliveries])
+        assert [one.body for one in await looking] == [b"41", b"42", b"43"]
+        monkeypatch.setattr(peeking, "SEEK_STEPS_MAX", 3)
+        with pytest.raises(OverLimit):
+            await node.broker.peek(queue, sent[40].sequence, 3)  # type: ignore[union-attr]
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_a_message_that_goes_while_it_is_read_is_told(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path, history_bytes=0)
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        await send(node, queue, "a")
+        [seen] = await node.broker.peek(queue, 0, 1)
+        await node.broker.purge_queue(queue)
+        for number in range(200):
+            await send(node, queue, f"{number} " + "x" * 2_000)
+        await node.broker.purge_queue(queue)
+        await node.maintenance.step()
+        host = node.shards[0].host()
+        assert host.log.first > seen.view.position >> 16
+        assert peeking._read(host, seen.view).problem == peeking.GONE
+        await node.stop()
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize(
+    ("given", "status", "says"),
+    [
+        (b"[]", 400, "JSON object"),
+        ({}, 400, "which queue"),
+        ({"queue": 7}, 400, "which queue"),
+        ({"queue": "orders", "account": 7}, 400, "which queue"),
+        ({"queue": "nowhere"}, 404, "does not exist"),
+        ({"queue": "orders", "account": "111111111111"}, 404, "does not exist"),
+        ({"queue": "orders", "after": -1}, 400, "after must be a whole number from 0"),
+        ({"queue": "orders", "after": True}, 400, "after must be a whole number"),
+        ({"queue": "orders", "limit": 0}, 400, "limit must be a whole number from 1 to 100"),
+        ({"queue": "orders", "limit": 101}, 400, "from 1 to 100"),
+        ({"queue": "orders", "limit": "5"}, 400, "whole number"),
+    ],
+)
+def test_questions_that_are_refused(tmp_path: Path, given: Any, status: int, says: str) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        page = await ask(node, given)
+        assert page.status == status and says in json.loads(page.body)["message"]
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_a_secured_node_asks_for_the_token(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path, secure=True)
+        await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        assert (await ask(node, {"queue": "orders"})).status == 403
+        token = (tmp_path / "admin-token").read_text().strip()
+        assert (await ask(node, {"queue": "orders"}, f"Bearer {token}")).status == 200
+        await node.stop()
+
+    run_virtual(main)
+
+
+# --- why ----------------------------------------------------------------------------------------
+
+
+def test_why_a_message_waits_or_is_delayed(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {"Baton.MaximumInFlight": "1"}, {})
+        await send(node, queue, "a")
+        assert await reasons(node, queue) == [("VISIBLE", "Waits to be received.")]
+        [delivery] = await receive(node, queue)
+        await send(node, queue, "b")
+        assert await reasons(node, queue) == [
+            ("IN_FLIGHT", f"Held by tester until {at(node, 30_000)} (30 s left), attempt 1."),
+            ("VISIBLE", "Waits: the queue has 1 in flight, as many as it allows."),
+        ]
+        await node.broker.nack(queue, delivery.receipt, 18_000)
+        await send(node, queue, "c", delay_ms=2 * DAY_MS)
+        assert await reasons(node, queue) == [
+            ("DELAYED", f"Delayed until {at(node, 18_000)} (18 s left), after attempt 1."),
+            ("VISIBLE", "Waits to be received."),
+            ("DELAYED", f"Delayed until {at(node, 2 * DAY_MS)} (2 d left)."),
+        ]
+        await asyncio.sleep(18)
+        assert (await reasons(node, queue))[0] == ("VISIBLE", "Waits to be received again, after attempt 1.")
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_why_a_message_of_a_group_waits(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        queue = await node.broker.create_queue(ACCOUNT, "orders.fifo", {"FifoQueue": "true"}, {})
+        await send(node, queue, "a", group="g", dedup_id="1")
+        await send(node, queue, "b", group="g", dedup_id="2")
+        assert (await reasons(node, queue))[1] == (
+            "VISIBLE",
+            "Waits to be received, after earlier messages of its group.",
+        )
+        [delivery] = await receive(node, queue, 1)
+        behind = "Behind an earlier message of its group that is "
+        assert (await reasons(node, queue))[1] == ("VISIBLE", behind + "in flight.")
+        await node.broker.nack(queue, delivery.receipt, 60_000)
+        assert (await reasons(node, queue))[1] == ("VISIBLE", behind + "delayed.")
+        [shown, _] = (await peek(node, queue))["messages"]
+        assert (shown["group"], shown["deduplication_id"]) == ("g", "1")
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_why_a_message_is_dead(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {"Baton.MaxReceives": "2"}, {})
+        await send(node, queue, "spent")
+        await receive(node, queue, visibility_ms=0)
+        await receive(node, queue, visibility_ms=0)
+        assert await reasons(node, queue) == [
+            ("VISIBLE", "Received 2 times of at most 2: the next receive makes it dead.")
+        ]
+        assert await receive(node, queue) == []
+        await send(node, queue, "given up")
+        [delivery] = await receive(node, queue)
+        await node.broker.nack(queue, delivery.receipt, 0, "", "", True)
+        assert await reasons(node, queue) == [
+            ("DEAD", "Dead: received 2 times of at most 2, and the queue has no dead-letter queue."),
+            ("DEAD", "Dead: given up after 1 receive, and the queue has no dead-letter queue."),
+        ]
+        await node.broker.create_queue(ACCOUNT, "dead", {}, {})
+        policy = json.dumps({"deadLetterTargetArn": queue_arn(ACCOUNT, "dead"), "maxReceiveCount": 2})
+        await node.broker.set_attributes(queue, {"RedrivePolicy": policy})
+        queue = node.broker.queue(ACCOUNT, "orders")
+        assert (await reasons(node, queue))[0][1].endswith("and the queue had no dead-letter queue.")
+        await send(node, queue, "letter")
+        await receive(node, queue, visibility_ms=0)
+        await receive(node, queue, visibility_ms=0)
+        said = "Received 2 times of at most 2: the next receive moves it to dead."
+        assert (await reasons(node, queue))[2] == ("VISIBLE", said)
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_why_a_dead_letter_is_on_its_way_or_refused(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path, shards=2)
+        queue, dead = await pair_on_two_shards(node)
+        await send(node, queue, "a")
+        [delivery] = await receive(node, queue)
+        host = node.shards[queue.shard].host()
+        [problem] = host.nack(queue.number, [make_nack(node, queue, delivery.receipt)])
+        assert problem is None
+        views = host.shard.peek(queue.number, 0, 1)
+        situation = peeking.Situation(node.broker.now_ms(), queue.policy, host.counters(queue.number), lambda _: "dead")
+        assert peeking.why(views[0], situation) == "On its way to dead, as a dead letter."
+        gone = situation._replace(name_of=lambda _: "")
+        assert peeking.why(views[0], gone) == "On its way to a queue that is gone, as a dead letter."
+        await node.broker.delete_queue(dead)
+        await until(lambda: host.shard.peek(queue.number, 0, 1)[0].refusals > 0)
+        [(state, sentence)] = await reasons(node, queue)
+        assert state == "DELAYED"
+        assert sentence.startswith("Its dead-letter queue, which does not exist, refused it once; tried again at ")
+        await node.stop()
+
+    run_virtual(main)
+
+
+async def pair_on_two_shards(node: Node) -> tuple[Queue, Queue]:
+    dead = await node.broker.create_queue(ACCOUNT, "dead", {}, {})
+    policy = json.dumps({"deadLetterTargetArn": queue_arn(ACCOUNT, "dead"), "maxReceiveCount": 5})
+    queue = await node.broker.create_queue(ACCOUNT, "orders", {"RedrivePolicy": policy}, {})
+    assert queue.shard != dead.shard
+    return queue, dead
+
+
+def make_nack(node: Node, queue: Queue, receipt: str) -> Nack:
+    return Nack(node.broker.open_receipt(queue, receipt), 0, "no stock", "OutOfStock", True)
+
+
+# --- a dead letter's past -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("truncated", [False, True])
+@pytest.mark.parametrize("shards", [1, 2])
+def test_the_past_survives_dead_letters_redrive_and_dead_letters_again(
+    tmp_path: Path, shards: int, truncated: bool
+) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path, shards=shards, history_bytes=0)
+        dead = await node.broker.create_queue(ACCOUNT, "dead", {}, {})
+        policy = json.dumps({"deadLetterTargetArn": queue_arn(ACCOUNT, "dead"), "maxReceiveCount": 5})
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {"RedrivePolicy": policy}, {})
+        others = [await node.broker.create_queue(ACCOUNT, f"other{number}", {}, {}) for number in range(shards)]
+        assert len({queue.shard, dead.shard}) == len({other.shard for other in others}) == shards
+
+        async def shorten() -> None:
+            """The front of every log goes, so that what lives was carried."""
+            if not truncated:
+                return
+            for other in others:
+                before = node.shards[other.shard].host().log.next
+                for _ in range(100):
+                    await send(node, other, "x" * 2_000)
+                await node.broker.purge_queue(other)
+                await until(lambda: settled(node))
+                await node.maintenance.step()
+                assert node.shards[other.shard].host().log.first >= before
+
+        first_ms = node.broker.now_ms()
+        [sent] = await send(node, queue, "a", trace="Root=1-2-3", priority=9)
+        [delivery] = await receive(node, queue)
+        await node.broker.nack(queue, delivery.receipt, 0, "no stock", "OutOfStock", True)
+        await until(lambda: settled(node))
+        await shorten()
+        await node.broker.start_move(dead, None, None)
+        await until(lambda: node.shards[queue.shard].host().counters(queue.number).visible == 1)
+        await shorten()
+        [delivery] = await receive(node, queue)
+        assert (delivery.receive_count, delivery.trace, delivery.priority) == (1, "Root=1-2-3", 9)
+        second_id = delivery.message_id
+        await asyncio.sleep(5)
+        await node.broker.nack(queue, delivery.receipt, 0, "still none", "OutOfStock", True)
+        last_ms = node.broker.now_ms()
+        await until(lambda: settled(node))
+        await shorten()
+        [letter] = await receive(node, dead)
+        past = letter.lineage
+        assert past is not None
+        first_id = sent.message_id  # type: ignore[union-attr]
+        assert (past.first_queue, past.first_arn) == (queue.number, queue_arn(ACCOUNT, "orders"))
+        assert (past.first_id, letter.message_id) == (first_id, second_id)
+        assert (past.first_failure_ms, past.last_failure_ms) == (first_ms, last_ms)
+        assert (past.error_class, past.reason, past.attempts) == ("OutOfStock", "still none", 1)
+        assert (letter.trace, letter.priority) == ("Root=1-2-3", 9)
+        [shown] = (await peek(node, dead))["messages"]
+        assert shown["lineage"]["first_message_id"] == first_id
+        assert shown["lineage"]["first_queue"] == queue_arn(ACCOUNT, "orders")
+        await node.stop()
+
+    run_virtual(main)
+
+
+def settled(node: Node) -> bool:
+    return not any(keeper.host().shard.unsettled() for keeper in node.shards)
+
+
+def test_times_that_no_calendar_has_are_still_shown() -> None:
+    assert clock_time(1 << 62, 0) == iso_time(1 << 62) == f"{1 << 62} ms"
+    assert clock_time(61_000, 0) == "00:01:01" and clock_time(DAY_MS, 0) == "1970-01-02 00:00:00"
