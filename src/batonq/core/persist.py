@@ -254,6 +254,7 @@ class Persist(Replay):
 
     def write_base(self, first_frame: int, now: int) -> None:
         """All that must survive when frames below `first_frame` are dropped, and a count to check it by."""
+        self.last_time_ms = max(now, self.last_time_ms)
         facts = self._facts()
         facts["messages"] = sum(queue.messages for queue in self.queues.values())
         data = pieces.pack(
