@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from batonq.errors import LogCorrupt, OwnershipHeld, Unavailable
+from batonq.errors import LogCorrupt, OverLimit, OwnershipHeld, Unavailable
 from batonq.log.layout import CATALOG_SHARD
 from batonq.node.keeper import KeeperState
 from tests.node.nodes import ACCOUNT, Faults, drain, make_node, open_node, receive, send
@@ -169,5 +170,43 @@ def test_a_second_node_on_the_same_directory_is_told_who_has_it(tmp_path: Path) 
         await node.stop()
         again = await open_node(loop, tmp_path)
         await again.stop()
+
+    run_virtual(main)
+
+
+def test_a_command_that_breaks_off_is_not_half_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        await send(node, queue, "kept")
+        shard = node.shards[0].host().shard
+        whole = shard.send
+
+        def half(*arguments: Any) -> Any:
+            whole(*arguments)
+            raise RuntimeError("a mistake of ours")
+
+        monkeypatch.setattr(shard, "send", half)
+        with pytest.raises(RuntimeError):
+            await send(node, queue, "half")
+        with pytest.raises(Unavailable):
+            await send(node, queue, "too early")
+        await asyncio.sleep(1)
+        assert await drain(node, queue) == ["kept"]
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_a_refusal_is_no_reason_to_start_over(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {"Baton.MaximumInFlight": "1"}, {})
+        await send(node, queue, "a", "b")
+        await receive(node, queue, 1)
+        with pytest.raises(OverLimit):
+            await receive(node, queue, 1)
+        assert node.shards[0].failures == 0 and node.shards[0].serving
+        await node.stop()
 
     run_virtual(main)

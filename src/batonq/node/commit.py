@@ -257,6 +257,10 @@ class GroupCommit:
                 future.set_exception(Unavailable(why))
         _call_all(calls, Unavailable(why))
 
+    def abandon(self, problem: BaseException) -> None:
+        """The machine's state is not to be trusted any more: treat it like a log that failed."""
+        self._fail(problem)
+
     def _fail(self, problem: BaseException) -> None:
         if not self._failed:
             self.stop(f"The last change could not be committed, and may or may not be kept; try again. ({problem})")

@@ -9,19 +9,23 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from typing import ParamSpec, TypeVar
 
 from batonq.core.columns import NIL
 from batonq.core.commands import Accepted, Arrival, Claim, Counters, FirstLeases, Job, Lease, Nack, Send
 from batonq.core.policy import QueuePolicy
 from batonq.core.shard import Shard
-from batonq.errors import BatonError, DiskFull, OverLimit, Unavailable
+from batonq.errors import BatonError, DiskFull, LogCorrupt, OverLimit, Unavailable
 from batonq.log.interface import Log, Room
+from batonq.node import events
 from batonq.node.clock import Clock
 from batonq.node.commit import CommitStatistics, GroupCommit
 from batonq.node.events import AlarmBoard
 from batonq.node.settings import Settings
 from batonq.node.waiters import Waiter, Waiters
 
+P = ParamSpec("P")
+T = TypeVar("T")
 EXTENSIONS_MAX = 3  # a reply that is late again after so many extensions leaves as it is
 ROOM_RETRY_MS = 1_000
 JOB_RETRY_MS = 100
@@ -126,6 +130,21 @@ class ShardHost:
 
     # --- commands -----------------------------------------------------------------------------
 
+    def _run(self, command: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+        """Every change of the shard comes through here: one that breaks off may have left half of itself behind.
+
+        Then nothing of the open frame may be committed, and the shard starts over from its log. A refusal changes
+        nothing.
+        """
+        try:
+            return command(*arguments, **named)
+        except Exception as problem:
+            if isinstance(problem, BatonError) and not isinstance(problem, LogCorrupt):
+                raise
+            events.logger.exception("shard %d: a command broke off", self.shard.number)
+            self.commit.abandon(problem)
+            raise
+
     def begin(self) -> int:
         """Check that a command can be taken, and return what time it is."""
         if not self.serving:
@@ -145,7 +164,7 @@ class ShardHost:
         now_ms = self.begin()
         if self.log.room() is not Room.PLENTY:
             raise DiskFull
-        results = self.shard.send(queue, sends, now_ms, invocation)
+        results = self._run(self.shard.send, queue, sends, now_ms, invocation)
         if self.shard.woken:
             self._woken()
         return results
@@ -157,7 +176,7 @@ class ShardHost:
         now_ms = self.begin()
         if self.log.room() is not Room.PLENTY:
             raise DiskFull
-        first = self.shard.send_plain(queue, bodies, digests, sender, now_ms, invocation)
+        first = self._run(self.shard.send_plain, queue, bodies, digests, sender, now_ms, invocation)
         if self.shard.woken:
             self._woken()
         return first
@@ -168,7 +187,7 @@ class ShardHost:
         """See Shard.receive_front: leases without a choice or a wait, or None when `receive` must be called."""
         if self._waiters.total and self._waiters.count(queue):
             return None
-        return self.shard.receive_front(queue, max_messages, visibility_ms, self.begin(), holder)
+        return self._run(self.shard.receive_front, queue, max_messages, visibility_ms, self.begin(), holder)
 
     def is_late(self, leases: FirstLeases) -> bool:
         """Has so much of these leases passed since they were decided that they must be extended?"""
@@ -177,7 +196,7 @@ class ShardHost:
 
     def delete(self, queue: int, claims: Sequence[Claim], strict: bool = False) -> list[BatonError | None]:
         now_ms = self.begin()
-        results = self.shard.delete(queue, claims, now_ms, strict)
+        results = self._run(self.shard.delete, queue, claims, now_ms, strict)
         if self.shard.woken:  # a FIFO group is free again
             self._woken()
         return results
@@ -186,51 +205,51 @@ class ShardHost:
         self, queue: int, changes: Sequence[tuple[Claim, int]], strict: bool = False
     ) -> list[BatonError | None]:
         now_ms = self.begin()
-        results = self.shard.change_visibility(queue, changes, now_ms, strict)
+        results = self._run(self.shard.change_visibility, queue, changes, now_ms, strict)
         if self.shard.woken:
             self._woken()
         return results
 
     def nack(self, queue: int, nacks: Sequence[Nack]) -> list[BatonError | None]:
         now_ms = self.begin()
-        results = self.shard.nack(queue, nacks, now_ms)
+        results = self._run(self.shard.nack, queue, nacks, now_ms)
         if self.shard.woken:
             self._woken()
         return results
 
     def set_policy(self, policy: QueuePolicy) -> None:
-        self.shard.set_policy(policy, self.begin())
+        self._run(self.shard.set_policy, policy, self.begin())
 
     def close_queue(self, queue: int, version: int) -> None:
         """The queue was deleted: whoever waits on it is told so. `purge` removes its messages."""
-        self.shard.close_queue(queue, version, self.begin())
+        self._run(self.shard.close_queue, queue, version, self.begin())
         if self._waiters.count(queue):
             self._serve(queue)
 
     def purge(self, queue: int, through: int) -> tuple[int, bool]:
         """One step of a purge up to sequence `through`: how many messages went, and whether that was all."""
-        return self.shard.purge(queue, self.begin(), through)
+        return self._run(self.shard.purge, queue, self.begin(), through)
 
     def start_job(self, job: Job) -> Job:
         now_ms = self.begin()
         if self.log.room() is not Room.PLENTY:
             raise DiskFull
-        job = self.shard.start_job(job, now_ms)
+        job = self._run(self.shard.start_job, job, now_ms)
         self._job_due_ms = now_ms
         self._arm()
         return job
 
     def cancel_job(self, job_id: str) -> Job:
-        return self.shard.cancel_job(job_id, self.begin())
+        return self._run(self.shard.cancel_job, job_id, self.begin())
 
     def counters(self, queue: int) -> Counters:
-        self.shard.advance(self.begin())
+        self._run(self.shard.advance, self.begin())
         return self.shard.counters(queue)
 
     def seek(self, queue: int, after_sequence: int, slot: int = NIL, sequence: int = 0) -> tuple[int, bool]:
         """See Shard.seek: one step towards a place in a queue, as the queue is when what is due has happened."""
-        self.shard.advance(self.begin())
-        return self.shard.seek(queue, after_sequence, slot, sequence)
+        self._run(self.shard.advance, self.begin())
+        return self._run(self.shard.seek, queue, after_sequence, slot, sequence)
 
     def waiting(self, queue: int) -> int:
         """How many long polls wait on a queue."""
@@ -247,13 +266,19 @@ class ShardHost:
         now_ms = self.begin()
         if self.log.room() is not Room.PLENTY:
             raise DiskFull
-        results = self.shard.arrive(arrivals, now_ms)
+        if arrivals and arrivals[0].number > self.shard.cursor(arrivals[0].source_shard) + 1:
+            # A fault of the source's: this shard is sound.
+            raise LogCorrupt(
+                f"entry {arrivals[0].number} from shard {arrivals[0].source_shard} follows "
+                f"{self.shard.cursor(arrivals[0].source_shard)}: a gap in the channel"
+            )
+        results = self._run(self.shard.arrive, arrivals, now_ms)
         if self.shard.woken:
             self._woken()
         return results
 
     def settle(self, destination_shard: int, results: Sequence[tuple[int, int]]) -> None:
-        self.shard.settle(destination_shard, results, self.begin())
+        self._run(self.shard.settle, destination_shard, results, self.begin())
         if self.shard.woken:
             self._woken()
 
@@ -272,7 +297,7 @@ class ShardHost:
         decided_ms = self.begin()
         if self._waiters.count(queue):
             self._serve(queue)  # those who wait come first
-        leases = self.shard.receive(queue, max_messages, visibility_ms, decided_ms, holder, attempt)
+        leases = self._run(self.shard.receive, queue, max_messages, visibility_ms, decided_ms, holder, attempt)
         if not leases and wait_ms > 0 and not self._answer_at_once:
             if self.shard.frame.rows:
                 self.commit.kick()
@@ -362,8 +387,14 @@ class ShardHost:
         while (waiter := waiters.first(queue)) is not None:
             now_ms = self._clock.now_ms()
             try:
-                leases = shard.receive(
-                    queue, waiter.max_messages, waiter.visibility_ms, now_ms, waiter.holder, waiter.attempt
+                leases = self._run(
+                    shard.receive,
+                    queue,
+                    waiter.max_messages,
+                    waiter.visibility_ms,
+                    now_ms,
+                    waiter.holder,
+                    waiter.attempt,
                 )
             except BatonError as problem:
                 waiters.remove(waiter)
@@ -432,7 +463,7 @@ class ShardHost:
             return
         now_ms = self._clock.now_ms()
         shard = self.shard
-        shard.advance(now_ms)
+        self._run(shard.advance, now_ms)
         if self._job_due_ms is not None and self._job_due_ms <= now_ms:
             self._step_jobs(now_ms)
         if shard.woken:
@@ -447,4 +478,4 @@ class ShardHost:
         if behind or self.log.room() is not Room.PLENTY:
             self._job_due_ms = now_ms + JOB_RETRY_MS
             return
-        self._job_due_ms = self.shard.step_jobs(now_ms)
+        self._job_due_ms = self._run(self.shard.step_jobs, now_ms)
