@@ -1,21 +1,18 @@
 """The broker: what the front doors call. Finds the queue's shard, runs the command there, answers once it is committed.
 
-Queues and keys are the catalog's; messages are the shards'. A change of a queue is committed in the catalog, then told
-to the shard and committed there, then answered; a shard that was away meanwhile is told when it is opened.
+Here is what is about messages; what is about queues and keys is in control.py.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from itertools import repeat
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import NamedTuple, cast
 
-from batonq.core.catalog import Catalog
-from batonq.core.catalog_entries import QueueEntry
 from batonq.core.commands import Accepted, Claim, Counters, FirstLeases, Job, Lease, Nack, Send
 from batonq.core.ids import key_hash, message_id
-from batonq.core.names import QueueName, queue_arn
+from batonq.core.names import queue_arn
 from batonq.core.payload import Lineage, decode_plain
 from batonq.core.shard import Shard
 from batonq.core.state import Failure
@@ -25,12 +22,11 @@ from batonq.errors import (
     JobNotFound,
     LogError,
     MessageGone,
-    QueueDoesNotExist,
     ReceiptInvalid,
-    Unavailable,
 )
 from batonq.node.cataloghost import CatalogHost
 from batonq.node.clock import Clock
+from batonq.node.control import Control, Queue, committed
 from batonq.node.events import AlarmBoard
 from batonq.node.host import ShardHost
 from batonq.node.keeper import ShardKeeper
@@ -39,11 +35,9 @@ from batonq.node.reading import expand, read_message
 from batonq.node.receipts import Receipts, invalid
 from batonq.node.settings import Settings
 
-T = TypeVar("T")
 HOLDER_LENGTH_MAX = 256
 CLOCK_STEPS_MAX = 100_000
 
-Queue = QueueEntry
 Sent = Accepted  # sequence, message_id, duplicate
 Plain = tuple[str, str, bytes, bytes]  # message id, receipt, MD5 and body of a message that is nothing else
 
@@ -70,7 +64,7 @@ class Delivery(NamedTuple):
     failure: Failure | None = None  # of an earlier attempt in this queue
 
 
-class Broker:
+class Broker(Control):
     def __init__(
         self,
         *,
@@ -85,41 +79,15 @@ class Broker:
     ) -> None:
         self.dev = settings.dev
         self.account = settings.account
-        self._loop = loop
+        super().__init__(loop, catalog, shards)
         self._clock = clock
         self._settings = settings
-        self._catalog = catalog
-        self._shards = shards
         self._receipts = receipts
         self._alarms = alarms
         self._random_bytes = random_bytes
-        self._control: set[asyncio.Task[Any]] = set()
 
     def now_ms(self) -> int:
         return self._clock.now_ms()
-
-    # --- which queue ----------------------------------------------------------------------------
-
-    def queue(self, account: str, name: str) -> Queue:
-        entry = self._catalog.current().by_name.get(QueueName(account, name))
-        if entry is None:
-            raise QueueDoesNotExist
-        return entry
-
-    def queue_by_number(self, number: int) -> Queue | None:
-        """The queue of this number, if it still exists."""
-        return self._catalog.current().queues.get(number)
-
-    def queues(self, account: str, prefix: str = "") -> list[Queue]:
-        return self._catalog.current().list_queues(account, prefix)
-
-    def dead_letter_sources(self, queue: Queue) -> list[Queue]:
-        return self._catalog.current().dead_letter_sources(queue.number)
-
-    def find_key(self, access_key: str) -> tuple[str, str] | None:
-        """(secret, account) of an access key that may be used."""
-        key = self._catalog.current().find_key(access_key)
-        return None if key is None else (key.secret, key.account)
 
     # --- messages -------------------------------------------------------------------------------
 
@@ -321,127 +289,19 @@ class Broker:
         claim = self.open_receipt(queue, receipt)
         host = self._shards[queue.shard].host()
         problem = host.nack(queue.number, [Nack(claim, delay_ms, reason, error_class, dead_letter)])[0]
-        await _committed(host)
+        await committed(host)
         if problem is not None:
             raise problem
 
     async def counters(self, queue: Queue) -> Counters:
         host = self._shards[queue.shard].host()
         counters = host.counters(queue.number)
-        await _committed(host)
+        await committed(host)
         return counters
 
     async def peek(self, queue: Queue, after_sequence: int, limit: int) -> list[Peeked]:
         """Messages in order of arrival, whatever their state, without leasing them."""
         return await look(self._shards[queue.shard].host(), queue.number, after_sequence, limit)
-
-    # --- queues ---------------------------------------------------------------------------------
-
-    async def create_queue(
-        self, account: str, name: str, attributes: Mapping[str, str], tags: Mapping[str, str]
-    ) -> Queue:
-        async def create() -> Queue:
-            entry = await self._change(lambda catalog, now: catalog.create_queue(account, name, attributes, tags, now))
-            await self._ensure(entry)
-            return entry
-
-        return await self._uncancelled(create())
-
-    async def set_attributes(self, queue: Queue, changes: Mapping[str, str]) -> None:
-        async def change() -> None:
-            entry = await self._change(lambda catalog, now: catalog.set_attributes(queue.number, changes, now))
-            await self._ensure(entry)
-
-        await self._uncancelled(change())
-
-    async def set_tags(self, queue: Queue, add: Mapping[str, str], remove: Sequence[str]) -> None:
-        await self._catalog.change(lambda catalog, now: catalog.set_tags(queue.number, add, remove, now))
-
-    async def set_permission(self, queue: Queue, label: str, statement: dict[str, Any] | None) -> None:
-        await self._catalog.change(lambda catalog, now: catalog.set_permission(queue.number, label, statement, now))
-
-    async def delete_queue(self, queue: Queue) -> None:
-        """Forget the queue; its messages are removed little by little afterwards."""
-
-        async def delete() -> None:
-            await self._change(lambda catalog, now: catalog.delete_queue(queue.number, now))
-
-        await self._uncancelled(delete())
-
-    async def purge_queue(self, queue: Queue) -> None:
-        """Remove all messages that the queue has now."""
-
-        async def purge() -> None:
-            await self._catalog.change(lambda catalog, now: catalog.purge_queue(queue.number, now))
-            host = self._shards[queue.shard].host()
-            through = host.shard.next_sequence - 1
-            done = False
-            while not done:
-                _, done = host.purge(queue.number, through)
-                await _committed(host)
-
-        await self._uncancelled(purge())
-
-    async def _change(self, command: Callable[[Catalog, int], T]) -> T:
-        """A change of queues: committed in the catalog, then told to the shards that it concerns."""
-        result = await self._catalog.change(command)
-        catalog = self._catalog.current()
-        changed, catalog.changed = catalog.changed, {}
-        hosts: dict[int, ShardHost] = {}
-        for number, shards in changed.items():
-            for shard in shards:
-                try:
-                    host = self._shards[shard].host()
-                    self._tell(catalog, host, number)
-                except (BatonError, IndexError):
-                    continue  # it is told when it is opened
-                hosts[shard] = host
-        for host in hosts.values():
-            await _committed(host)
-        return result
-
-    @staticmethod
-    def _tell(catalog: Catalog, host: ShardHost, number: int) -> None:
-        """Bring one queue on one shard to what the catalog says."""
-        entry = catalog.queues.get(number)
-        held = host.shard.queues.get(number)
-        if entry is not None and host.shard.number in entry.shards:
-            if held is None or held.policy.version < entry.policy_version:
-                host.set_policy(entry.policy)
-        elif held is not None and not held.closed:
-            host.close_queue(number, catalog.version)
-
-    async def _ensure(self, queue: Queue) -> None:
-        """The queue's own shard must know it before the answer leaves. Raises Unavailable."""
-        host = self._shards[queue.shard].host()
-        self._tell(self._catalog.current(), host, queue.number)
-        await _committed(host)
-
-    def reconcile(self, keeper: ShardKeeper) -> None:
-        """A shard was opened: tell it what it missed. What it is told is committed with its next frame."""
-        if not self._catalog.serving:
-            return
-        host = keeper.host()
-        catalog = self._catalog.current()
-        held = {number: state.policy.version for number, state in host.shard.queues.items() if not state.closed}
-        to_set, to_close = catalog.reconcile(keeper.number, held)
-        for policy in to_set:
-            host.set_policy(policy)
-        for number in to_close:
-            host.close_queue(number, catalog.version)
-        host.commit.kick()
-
-    def _uncancelled(self, work: Awaitable[T]) -> Awaitable[T]:
-        """A change goes through to its end although the client that asked for it has gone."""
-        task = self._loop.create_task(_run(work))
-        self._control.add(task)
-        task.add_done_callback(self._control.discard)
-        return asyncio.shield(task)
-
-    async def finish_control(self) -> None:
-        """Wait for changes that are under way."""
-        if self._control:
-            await asyncio.gather(*self._control, return_exceptions=True)
 
     # --- move tasks -----------------------------------------------------------------------------
 
@@ -478,7 +338,7 @@ class Broker:
         )
         host = self._shards[source.shard].host()
         job = host.start_job(job)
-        await _committed(host)
+        await committed(host)
         return job
 
     async def cancel_move(self, source: Queue, job_id: str) -> Job:
@@ -487,14 +347,14 @@ class Broker:
         if job is None or job.source != source.number:
             raise JobNotFound
         job = host.cancel_job(job_id)
-        await _committed(host)
+        await committed(host)
         return job
 
     async def moves(self, source: Queue) -> list[Job]:
         """The move tasks of a queue, newest first."""
         host = self._shards[source.shard].host()
         jobs = [job for job in host.shard.jobs.values() if job.source == source.number]
-        await _committed(host)
+        await committed(host)
         return sorted(jobs, key=lambda job: job.started_ms, reverse=True)
 
     # --- the clock ------------------------------------------------------------------------------
@@ -514,25 +374,14 @@ class Broker:
     async def _catch_up(self, host: ShardHost) -> None:
         for _ in range(CLOCK_STEPS_MAX):
             host.tick()
-            await _committed(host)
+            await committed(host)
             due_ms = host.shard.next_due()
             if due_ms is None or due_ms > self._clock.now_ms():
                 return
-
-
-async def _committed(host: ShardHost) -> None:
-    """Wait until what was decided last is committed."""
-    point = host.point()
-    if point is not None:
-        await point
 
 
 def _failure(shard: Shard, lease: Lease) -> Failure | None:
     return shard.failures.get(lease.slot) if shard.columns.sequence[lease.slot] == lease.sequence else None
 
 
-async def _run(work: Awaitable[T]) -> T:
-    return await work
-
-
-__all__ = ["Broker", "Delivery", "Peeked", "Queue", "Sent", "Unavailable"]
+__all__ = ["Broker", "Delivery", "Peeked", "Queue", "Sent"]

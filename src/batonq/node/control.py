@@ -1,0 +1,175 @@
+"""Queues and keys, which are the catalog's: finding them, changing them, and telling the shards.
+
+A change of a queue is committed in the catalog, then told to the shard and committed there, then answered; a shard that
+was away meanwhile is told when it is opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from batonq.core.catalog import Catalog
+from batonq.core.catalog_entries import QueueEntry
+from batonq.core.names import QueueName
+from batonq.errors import BatonError, QueueDoesNotExist
+from batonq.node.cataloghost import CatalogHost
+from batonq.node.host import ShardHost
+from batonq.node.keeper import ShardKeeper
+
+T = TypeVar("T")
+
+Queue = QueueEntry
+
+
+class Control:
+    """The broker's part that is about queues."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, catalog: CatalogHost, shards: Sequence[ShardKeeper]) -> None:
+        self._loop = loop
+        self._catalog = catalog
+        self._shards = shards
+        self._control: set[asyncio.Task[Any]] = set()
+
+    # --- which queue ----------------------------------------------------------------------------
+
+    def queue(self, account: str, name: str) -> Queue:
+        entry = self._catalog.current().by_name.get(QueueName(account, name))
+        if entry is None:
+            raise QueueDoesNotExist
+        return entry
+
+    def queue_by_number(self, number: int) -> Queue | None:
+        """The queue of this number, if it still exists."""
+        return self._catalog.current().queues.get(number)
+
+    def queues(self, account: str, prefix: str = "") -> list[Queue]:
+        return self._catalog.current().list_queues(account, prefix)
+
+    def dead_letter_sources(self, queue: Queue) -> list[Queue]:
+        return self._catalog.current().dead_letter_sources(queue.number)
+
+    def find_key(self, access_key: str) -> tuple[str, str] | None:
+        """(secret, account) of an access key that may be used."""
+        key = self._catalog.current().find_key(access_key)
+        return None if key is None else (key.secret, key.account)
+
+    # --- queues ---------------------------------------------------------------------------------
+
+    async def create_queue(
+        self, account: str, name: str, attributes: Mapping[str, str], tags: Mapping[str, str]
+    ) -> Queue:
+        async def create() -> Queue:
+            entry = await self._change(lambda catalog, now: catalog.create_queue(account, name, attributes, tags, now))
+            await self._ensure(entry)
+            return entry
+
+        return await self._uncancelled(create())
+
+    async def set_attributes(self, queue: Queue, changes: Mapping[str, str]) -> None:
+        async def change() -> None:
+            entry = await self._change(lambda catalog, now: catalog.set_attributes(queue.number, changes, now))
+            await self._ensure(entry)
+
+        await self._uncancelled(change())
+
+    async def set_tags(self, queue: Queue, add: Mapping[str, str], remove: Sequence[str]) -> None:
+        await self._catalog.change(lambda catalog, now: catalog.set_tags(queue.number, add, remove, now))
+
+    async def set_permission(self, queue: Queue, label: str, statement: dict[str, Any] | None) -> None:
+        await self._catalog.change(lambda catalog, now: catalog.set_permission(queue.number, label, statement, now))
+
+    async def delete_queue(self, queue: Queue) -> None:
+        """Forget the queue; its messages are removed little by little afterwards."""
+
+        async def delete() -> None:
+            await self._change(lambda catalog, now: catalog.delete_queue(queue.number, now))
+
+        await self._uncancelled(delete())
+
+    async def purge_queue(self, queue: Queue) -> None:
+        """Remove all messages that the queue has now."""
+
+        async def purge() -> None:
+            await self._catalog.change(lambda catalog, now: catalog.purge_queue(queue.number, now))
+            host = self._shards[queue.shard].host()
+            through = host.shard.next_sequence - 1
+            done = False
+            while not done:
+                _, done = host.purge(queue.number, through)
+                await committed(host)
+
+        await self._uncancelled(purge())
+
+    async def _change(self, command: Callable[[Catalog, int], T]) -> T:
+        """A change of queues: committed in the catalog, then told to the shards that it concerns."""
+        result = await self._catalog.change(command)
+        catalog = self._catalog.current()
+        changed, catalog.changed = catalog.changed, {}
+        hosts: dict[int, ShardHost] = {}
+        for number, shards in changed.items():
+            for shard in shards:
+                try:
+                    host = self._shards[shard].host()
+                    self._tell(catalog, host, number)
+                except (BatonError, IndexError):
+                    continue  # it is told when it is opened
+                hosts[shard] = host
+        for host in hosts.values():
+            await committed(host)
+        return result
+
+    @staticmethod
+    def _tell(catalog: Catalog, host: ShardHost, number: int) -> None:
+        """Bring one queue on one shard to what the catalog says."""
+        entry = catalog.queues.get(number)
+        held = host.shard.queues.get(number)
+        if entry is not None and host.shard.number in entry.shards:
+            if held is None or held.policy.version < entry.policy_version:
+                host.set_policy(entry.policy)
+        elif held is not None and not held.closed:
+            host.close_queue(number, catalog.version)
+
+    async def _ensure(self, queue: Queue) -> None:
+        """The queue's own shard must know it before the answer leaves. Raises Unavailable."""
+        host = self._shards[queue.shard].host()
+        self._tell(self._catalog.current(), host, queue.number)
+        await committed(host)
+
+    def reconcile(self, keeper: ShardKeeper) -> None:
+        """A shard was opened: tell it what it missed. What it is told is committed with its next frame."""
+        if not self._catalog.serving:
+            return
+        host = keeper.host()
+        catalog = self._catalog.current()
+        held = {number: state.policy.version for number, state in host.shard.queues.items() if not state.closed}
+        to_set, to_close = catalog.reconcile(keeper.number, held)
+        for policy in to_set:
+            host.set_policy(policy)
+        for number in to_close:
+            host.close_queue(number, catalog.version)
+        host.commit.kick()
+
+    def _uncancelled(self, work: Awaitable[T]) -> Awaitable[T]:
+        """A change goes through to its end although the client that asked for it has gone."""
+        task = self._loop.create_task(_run(work))
+        self._control.add(task)
+        task.add_done_callback(self._control.discard)
+        return asyncio.shield(task)
+
+    async def finish_control(self) -> None:
+        """Wait for changes that are under way."""
+        if self._control:
+            await asyncio.gather(*self._control, return_exceptions=True)
+
+
+async def committed(host: ShardHost) -> None:
+    """Wait until what was decided last is committed."""
+    point = host.point()
+    if point is not None:
+        await point
+
+
+async def _run(work: Awaitable[T]) -> T:
+    return await work
