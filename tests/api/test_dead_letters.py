@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import base64
 import json
+from collections.abc import Iterator
 from typing import Any
 
-from tests.api.support import arn_of, bodies, counts, receive, refused
+import pytest
+
+from tests.api.conftest import client
+from tests.api.support import arn_of, bodies, counts, json_request, receive, refused, wait_until
 from tests.support.server import TestServer
 
 
@@ -220,3 +224,147 @@ def test_cancels_that_are_refused(server: TestServer, sqs: Any, account: str) ->
     wait_for_end(server, sqs, pair.dead_arn)
     with refused("ResourceNotFoundException", "Task does not exist.", 404):  # only a running one can be cancelled
         sqs.cancel_message_move_task(TaskHandle=ended)
+
+
+# --- what died in its own queue -----------------------------------------------------------------
+
+
+def dead_in_place(sqs: Any, url: str) -> int:
+    name = "Baton.DeadMessages"
+    return int(sqs.get_queue_attributes(QueueUrl=url, AttributeNames=[name])["Attributes"][name])
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_what_died_in_its_own_queue_can_be_moved_back(server: TestServer, sqs: Any, fifo: bool) -> None:
+    suffix, type_of = (".fifo", {"FifoQueue": "true", "ContentBasedDeduplication": "true"}) if fifo else ("", {})
+    more = {"MessageGroupId": "g"} if fifo else {}
+    url = sqs.create_queue(QueueName=f"alone{suffix}", Attributes={**type_of, "Baton.MaxReceives": "1"})["QueueUrl"]
+    source = arn_of(sqs, url)
+    sent_id = sqs.send_message(QueueUrl=url, MessageBody="poison", **more)["MessageId"]
+    with refused("InvalidParameterValue", "Source queue must be configured as a Dead Letter Queue."):
+        sqs.start_message_move_task(SourceArn=source)
+    receive(sqs, url, VisibilityTimeout=1)
+    server.advance(2)
+    assert receive(sqs, url) == [] and dead_in_place(sqs, url) == 1
+    sqs.send_message(QueueUrl=url, MessageBody="waits", **more)
+    sqs.start_message_move_task(SourceArn=source)
+    task = wait_for_end(server, sqs, source)
+    assert (task["Status"], task["ApproximateNumberOfMessagesToMove"]) == ("COMPLETED", 1)
+    assert task["ApproximateNumberOfMessagesMoved"] == 1 and "DestinationArn" not in task
+    assert dead_in_place(sqs, url) == 0
+    waits, back = receive(sqs, url, MessageSystemAttributeNames=["All", "Baton.All"])
+    assert (waits["Body"], back["Body"]) == ("waits", "poison")
+    system = back["Attributes"]
+    assert back["MessageId"] != sent_id == system["Baton.FirstMessageId"]
+    assert (system["ApproximateReceiveCount"], system["Baton.Attempts"]) == ("1", "1")
+    assert system["Baton.FirstQueue"] == source and "DeadLetterQueueSourceArn" not in system
+    with refused("InvalidParameterValue", "Source queue must be configured as a Dead Letter Queue."):
+        sqs.start_message_move_task(SourceArn=source)
+
+
+def test_what_died_can_be_moved_to_another_queue_and_what_waits_stays(server: TestServer, sqs: Any, queue: str) -> None:
+    url = sqs.create_queue(QueueName="alone", Attributes={"Baton.MaxReceives": "1"})["QueueUrl"]
+    for text in ("a", "b"):
+        sqs.send_message(QueueUrl=url, MessageBody=text)
+    receive(sqs, url, VisibilityTimeout=1)
+    server.advance(2)
+    assert receive(sqs, url) == []
+    sqs.send_message(QueueUrl=url, MessageBody="waits")
+    source = arn_of(sqs, url)
+    with refused("InvalidParameterValue", "Source queue arn and destination queue arn cannot be the same."):
+        sqs.start_message_move_task(SourceArn=source, DestinationArn=source)
+    sqs.start_message_move_task(SourceArn=source, DestinationArn=arn_of(sqs, queue))
+    assert wait_for_end(server, sqs, source)["Status"] == "COMPLETED"
+    assert sorted(bodies(receive(sqs, queue))) == ["a", "b"]
+    assert (counts(sqs, url), dead_in_place(sqs, url)) == ((1, 0, 0), 0)
+
+
+# --- a dead letter's past -----------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def two_shards(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestServer]:
+    with TestServer(str(tmp_path_factory.mktemp("two-shards")), shards=2) as running:
+        yield running
+
+
+@pytest.fixture(params=["one shard", "two shards"])
+def place(request: pytest.FixtureRequest, server: TestServer, account: str) -> Iterator[tuple[TestServer, Any]]:
+    """A server and a client: queues share a shard, or every second one stands on the other."""
+    running = server if request.param == "one shard" else request.getfixturevalue("two_shards")
+    made = client("sqs", running.url, account)
+    yield running, made
+    made.close()
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_the_past_of_a_dead_letter_through_a_redrive(place: tuple[TestServer, Any], account: str, fifo: bool) -> None:
+    server, sqs = place
+    pair = Pair(sqs, fifo=fifo, max_receives=2)
+    queues = [server.broker.queue(account, url.split("/")[-1]) for url in (pair.work, pair.dead)]
+    assert len({queue.shard for queue in queues}) == len(server.node.shards)
+    trace = {"AWSTraceHeader": {"DataType": "String", "StringValue": "Root=1-5759e988-bd862e3fe1be46a994272793"}}
+    priority = {"Baton.Priority": {"DataType": "Number", "StringValue": "7"}}
+    first_id = sqs.send_message(
+        QueueUrl=pair.work,
+        MessageBody="poison",
+        MessageSystemAttributes=trace,
+        MessageAttributes=priority,
+        **pair.more,
+    )["MessageId"]
+
+    def fail(why: str, dead: bool) -> int:
+        [message] = receive(sqs, pair.work)
+        given = {"QueueUrl": pair.work, "ReceiptHandle": message["ReceiptHandle"], "VisibilityTimeout": 0}
+        headers = {"Baton-Reason": why, "Baton-Error-Class": "ValueError", "Baton-Dead-Letter": str(dead).lower()}
+        failed_ms = server.broker.now_ms()
+        assert json_request(server, "ChangeMessageVisibility", given, headers=headers).status == 200
+        server.advance(1)
+        return failed_ms
+
+    def past(url: str) -> dict[str, str]:
+        """Receive it, and give it back, which is an attempt and no failure."""
+        [letter] = receive(sqs, url, MessageSystemAttributeNames=["Baton.All"])
+        sqs.change_message_visibility(QueueUrl=url, ReceiptHandle=letter["ReceiptHandle"], VisibilityTimeout=0)
+        found: dict[str, str] = letter["Attributes"]
+        return found
+
+    first_ms = fail("first", dead=False)
+    again = past(pair.work)
+    assert (again["Baton.ErrorClass"], again["Baton.Reason"]) == ("ValueError", "first"), "the next attempt is told"
+    assert "Baton.FirstQueue" not in again and "Baton.Attempts" not in again
+    assert receive(sqs, pair.work) == [], "it had its two attempts"
+    wait_until(lambda: counts(sqs, pair.dead)[0] == 1)
+    for life in ("dead letter", "redriven", "dead letter again"):
+        if life == "redriven":
+            server.advance(1)
+            sqs.start_message_move_task(SourceArn=pair.dead_arn)
+            assert wait_for_end(server, sqs, pair.dead_arn)["Status"] == "COMPLETED"
+        elif life == "dead letter again":
+            fail("last", dead=True)
+            wait_until(lambda: counts(sqs, pair.dead)[0] == 1)
+        url = pair.work if life == "redriven" else pair.dead
+        before_ms = server.broker.now_ms()
+        found = past(url)
+        assert before_ms + 30_000 <= int(found.pop("Baton.LeaseDeadline")) <= server.broker.now_ms() + 30_000
+        last_ms = int(found.pop("Baton.LastFailureTimestamp"))
+        assert abs(int(found.pop("Baton.FirstFailureTimestamp")) - first_ms) < 900
+        assert (last_ms > first_ms + 900) == (life == "dead letter again")
+        assert found == {
+            "Baton.FirstQueue": pair.work_arn,
+            "Baton.FirstMessageId": first_id,
+            "Baton.ErrorClass": "ValueError",
+            "Baton.Reason": "last" if life == "dead letter again" else "first",
+            "Baton.Attempts": "2",
+            "Baton.TraceId": trace["AWSTraceHeader"]["StringValue"],
+            "Baton.Priority": "7",
+        }, life
+
+
+def test_the_past_outlives_the_first_queue(server: TestServer, sqs: Any) -> None:
+    pair = Pair(sqs)
+    pair.kill(server, "poison")
+    sqs.delete_queue(QueueUrl=pair.work)
+    [letter] = receive(sqs, pair.dead, MessageSystemAttributeNames=["All", "Baton.FirstQueue"])
+    assert letter["Attributes"]["Baton.FirstQueue"] == pair.work_arn
+    assert "DeadLetterQueueSourceArn" not in letter["Attributes"]

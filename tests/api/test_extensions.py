@@ -11,7 +11,7 @@ import pytest
 from batonq.api.sqs import extensions
 from batonq.core.attributes import ATTRIBUTES
 from batonq.node.broker import Peeked
-from tests.api.support import bodies, counts, json_request, receive, refused
+from tests.api.support import bodies, counts, json_request, query_request, receive, refused
 from tests.api.test_dead_letters import Pair
 from tests.support.server import TestServer
 
@@ -260,6 +260,39 @@ def test_nacks_that_are_refused(server: TestServer, sqs: Any, queue: str) -> Non
     assert counts(sqs, queue) == (0, 1, 0)
 
 
+# --- system attributes ------------------------------------------------------------------------
+
+
+def test_ours_are_given_when_they_are_asked_for(server: TestServer, sqs: Any, queue: str) -> None:
+    send(sqs, queue, "x", Priority=number(3))
+
+    def names(*asked: str, older: bool = False) -> set[str]:
+        parameter = "AttributeNames" if older else "MessageSystemAttributeNames"
+        more: dict[str, Any] = {parameter: list(asked)}
+        [message] = receive(sqs, queue, 1, **more)
+        sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=message["ReceiptHandle"], VisibilityTimeout=0)
+        return set(message.get("Attributes", {}))
+
+    of_sqs = {"SenderId", "SentTimestamp", "ApproximateReceiveCount", "ApproximateFirstReceiveTimestamp"}
+    always = {"Baton.Priority", "Baton.LeaseDeadline"}
+    for older in (False, True):
+        assert names("All", older=older) == of_sqs
+        assert names("Baton.All", older=older) == always
+        assert names("All", "Baton.All", older=older) == of_sqs | always
+        assert names("Baton.Priority", "SenderId", older=older) == {"Baton.Priority", "SenderId"}
+        assert names("All", "Baton.Priority", older=older) == of_sqs | {"Baton.Priority"}
+        assert names("Baton.TraceId", older=older) == set()
+    with refused("InvalidAttributeName", "Unknown Attribute Baton.Nonsense."):
+        names("Baton.Nonsense")
+
+
+def test_ours_in_the_query_protocol(server: TestServer, sqs: Any, queue: str) -> None:
+    send(sqs, queue, "x", Priority=number(3))
+    form = {"Action": "ReceiveMessage", "QueueUrl": queue, "AttributeName.1": "Baton.Priority"}
+    answer = query_request(server, form)
+    assert "<Attribute><Name>Baton.Priority</Name><Value>3</Value></Attribute>" in answer.text
+
+
 # --- the reference ----------------------------------------------------------------------------
 
 
@@ -284,10 +317,14 @@ def test_the_reference_lists_every_queue_attribute() -> None:
 
 def test_the_reference_lists_everything_else() -> None:
     assert listed("Message attributes") == list(extensions.MESSAGE_ATTRIBUTES)
+    assert listed("System attributes") == list(extensions.SYSTEM_ATTRIBUTES)
     assert listed("Headers") == list(extensions.HEADERS)
     page = PAGE.read_text()
     for row in extensions.MESSAGE_ATTRIBUTES.values():
         assert f"| `{row.name}` | {row.low} to {row.high}" in page, row.name
+    for told in extensions.SYSTEM_ATTRIBUTES.values():
+        assert f"| `{told.name}` | {told.doc} |" in page, told.name
     assert f"`{extensions.ALL_OF_OURS}`" in page and f"`{extensions.CONSUMER_ENTRY}" in page
-    known = {*ATTRIBUTES, *extensions.MESSAGE_ATTRIBUTES, extensions.ALL_OF_OURS, "Baton.Consumer"}
+    tables = (ATTRIBUTES, extensions.MESSAGE_ATTRIBUTES, extensions.SYSTEM_ATTRIBUTES)
+    known = {extensions.ALL_OF_OURS, "Baton.Consumer", *(name for table in tables for name in table)}
     assert set(re.findall(r"Baton\.[A-Za-z]+", page)) <= known

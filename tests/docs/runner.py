@@ -36,7 +36,7 @@ BLOCK_S = 120
 STOP_S = 20
 DRIVER = Path(__file__).with_name("driver.py")
 _SERVE = re.compile(r"^(baton serve\b(?!.*--port).*)$", re.MULTILINE)
-_CLOCK = re.compile(r"^(baton clock advance\b(?!.*--url).*)$", re.MULTILINE)
+_CALLS = re.compile(r"^(baton (?:clock advance|peek)\b(?!.*--url).*)$", re.MULTILINE)
 
 
 def free_port() -> int:
@@ -180,7 +180,7 @@ class PageRun:
     def _here(self, text: str) -> str:
         """The text of a block with the page's port instead of the default."""
         text = _SERVE.sub(rf"\1 --port {self.port}", text)
-        text = _CLOCK.sub(rf"\1 --url http://127.0.0.1:{self.port}", text)
+        text = _CALLS.sub(rf"\1 --url http://127.0.0.1:{self.port}", text)
         return text.replace(DEFAULT_PORT, str(self.port))
 
     def _clean_environment(self) -> dict[str, str]:

@@ -23,7 +23,7 @@ CONSUMER_LENGTH_MAX = 256
 REASON_LENGTH_MAX = 500
 ERROR_CLASS_LENGTH_MAX = 100
 
-# GetQueueAttributes: every attribute of ours, as `All` is for those of SQS.
+# GetQueueAttributes, and ReceiveMessage for system attributes: every one of ours, as `All` is for those of SQS.
 ALL_OF_OURS = "Baton.All"
 # Given with `All` too, because it is what people look for first.
 SHOWN_WITH_ALL = ("Baton.AgeOfOldestMessage",)
@@ -93,6 +93,30 @@ MESSAGE_ATTRIBUTES = {
             RETENTION_MAX_S,
             _delay,
         ),
+    )
+}
+
+
+class SystemAttribute(NamedTuple):
+    """What ReceiveMessage tells of a message when it is asked for by name, or with `Baton.All`; never with `All`."""
+
+    name: str
+    doc: str
+
+
+SYSTEM_ATTRIBUTES = {
+    row.name: row
+    for row in (
+        SystemAttribute("Baton.FirstQueue", "ARN of the queue that it was first sent to."),
+        SystemAttribute("Baton.FirstMessageId", "Its message id there."),
+        SystemAttribute("Baton.FirstFailureTimestamp", "When an attempt first failed, milliseconds since 1970."),
+        SystemAttribute("Baton.LastFailureTimestamp", "When an attempt last failed."),
+        SystemAttribute("Baton.ErrorClass", "Class of the last error that a consumer gave with a nack."),
+        SystemAttribute("Baton.Reason", "Reason that it gave."),
+        SystemAttribute("Baton.Attempts", "Receives that it had when it last became a dead letter."),
+        SystemAttribute("Baton.TraceId", "The AWSTraceHeader that it was first sent with."),
+        SystemAttribute("Baton.Priority", "Its priority, 0 to 255."),
+        SystemAttribute("Baton.LeaseDeadline", "When this lease ends, milliseconds since 1970."),
     )
 }
 

@@ -3,15 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 from batonq.api.sqs.digests import hex_digest, selected
 from batonq.api.sqs.errors import INVALID_ATTRIBUTE_NAME, OVER_LIMIT, SqsError, invalid, shortened
-from batonq.api.sqs.extensions import CONSUMER_HEADER, CONSUMER_LENGTH_MAX, SECOND_MS, consumer_of
+from batonq.api.sqs.extensions import (
+    ALL_OF_OURS,
+    CONSUMER_HEADER,
+    CONSUMER_LENGTH_MAX,
+    SECOND_MS,
+    SYSTEM_ATTRIBUTES,
+    consumer_of,
+)
 from batonq.api.sqs.operations.sending import WRONG_QUEUE_TYPE
 from batonq.api.sqs.service import Call, Service
 from batonq.api.sqs.shapes import AttributeValue, Message, ReceiveMessageInput, ReceiveMessageOutput
 from batonq.api.sqs.validate import check_identifier
 from batonq.core.attributes import ATTRIBUTES
+from batonq.core.payload import Lineage
 from batonq.errors import OverLimit
 from batonq.node.broker import Delivery, Queue
 
@@ -87,6 +96,24 @@ def _source_arn(service: Service, queue: Queue, delivery: Delivery) -> str:
     return service.arn(source) if source is not None else ""
 
 
+def _past(delivery: Delivery) -> Lineage:
+    """The past that it brought, and how it failed here since."""
+    past = delivery.lineage or _NO_PAST
+    failure = delivery.failure
+    if failure is None:
+        return past
+    known = bool(failure.error_class or failure.reason)
+    return replace(
+        past,
+        first_failure_ms=past.first_failure_ms or failure.first_ms,
+        last_failure_ms=failure.last_ms,
+        error_class=failure.error_class if known else past.error_class,
+        reason=failure.reason if known else past.reason,
+    )
+
+
+_NO_PAST = Lineage()
+
 # Name → how to get it; an empty text is left out.
 _SYSTEM: dict[str, Callable[[Service, Queue, Delivery], str]] = {
     "SenderId": lambda service, queue, delivery: delivery.sender,
@@ -98,8 +125,23 @@ _SYSTEM: dict[str, Callable[[Service, Queue, Delivery], str]] = {
     "MessageGroupId": lambda service, queue, delivery: delivery.group,
     "AWSTraceHeader": lambda service, queue, delivery: delivery.trace,
     "DeadLetterQueueSourceArn": _source_arn,
+    # Ours, see extensions.SYSTEM_ATTRIBUTES.
+    "Baton.FirstQueue": lambda service, queue, delivery: _past(delivery).first_arn,
+    "Baton.FirstMessageId": lambda service, queue, delivery: _past(delivery).first_id,
+    "Baton.FirstFailureTimestamp": lambda service, queue, delivery: str(_past(delivery).first_failure_ms or ""),
+    "Baton.LastFailureTimestamp": lambda service, queue, delivery: str(_past(delivery).last_failure_ms or ""),
+    "Baton.ErrorClass": lambda service, queue, delivery: _past(delivery).error_class,
+    "Baton.Reason": lambda service, queue, delivery: _past(delivery).reason,
+    "Baton.Attempts": lambda service, queue, delivery: str(_past(delivery).attempts or ""),
+    "Baton.TraceId": lambda service, queue, delivery: delivery.trace,
+    "Baton.Priority": lambda service, queue, delivery: str(delivery.priority),
+    "Baton.LeaseDeadline": lambda service, queue, delivery: str(delivery.deadline_ms),
 }
-_ALL_SYSTEM = tuple(_SYSTEM)
+_ALL_SYSTEM = tuple(name for name in _SYSTEM if name not in SYSTEM_ATTRIBUTES)
+
+
+# The older list has the type of queue attributes' names in the model; those are no message's, and no error.
+_NO_ERROR = {*ATTRIBUTES, ALL_OF_OURS}
 
 
 def _system_names(given: ReceiveMessageInput) -> Sequence[str]:
@@ -108,13 +150,16 @@ def _system_names(given: ReceiveMessageInput) -> Sequence[str]:
         names = [*names, *given.AttributeNames]
     if not names:
         return ()
-    if "All" in names:
-        return _ALL_SYSTEM
-    for name in names:
-        # The older list has the type of queue attributes' names in the model; those are no message's, and no error.
-        if name not in _SYSTEM and name not in ATTRIBUTES:
-            raise SqsError(INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {shortened(name, 256)}.")
-    return [name for name in _ALL_SYSTEM if name in names]
+    wanted = set(names)
+    if "All" in wanted:
+        if len(wanted) == 1:
+            return _ALL_SYSTEM
+        wanted.update(_ALL_SYSTEM)
+    elif unknown := [name for name in names if name not in _SYSTEM and name not in _NO_ERROR]:
+        raise SqsError(INVALID_ATTRIBUTE_NAME, f"Unknown Attribute {shortened(unknown[0], 256)}.")
+    if ALL_OF_OURS in wanted:
+        wanted.update(SYSTEM_ATTRIBUTES)
+    return [name for name in _SYSTEM if name in wanted]
 
 
 # --- the message ------------------------------------------------------------------------------
