@@ -34,7 +34,6 @@ _LOOK = 8  # how many noisy lines are compared
 
 _LAYOUT = (
     ("key", "Q"),
-    ("tenant", "Q"),
     ("queue", "I"),
     ("head", "I"),
     ("tail", "I"),
@@ -71,7 +70,6 @@ class Lane:
 
 class Lines:
     key: array[int]
-    tenant: array[int]
     queue: array[int]
     head: array[int]
     tail: array[int]
@@ -90,12 +88,11 @@ class Lines:
 
     # --- lines -------------------------------------------------------------------------------
 
-    def open(self, queue: int, tenant: int, priority: int) -> int:
+    def open(self, queue: int, priority: int) -> int:
         """A new, empty line without a key (a lane's own)."""
         if self.free:
             line = self.free.pop()
             self.key[line] = 0
-            self.tenant[line] = tenant
             self.queue[line] = queue
             self.head[line] = self.tail[line] = self.ring_next[line] = self.ring_previous[line] = NIL
             self.count[line] = 0
@@ -103,7 +100,7 @@ class Lines:
             self.priority[line] = priority
             return line
         for name, value in zip(
-            (name for name, _ in _LAYOUT), (0, tenant, queue, NIL, NIL, 0, NIL, NIL, NO_RING, priority), strict=True
+            (name for name, _ in _LAYOUT), (0, queue, NIL, NIL, 0, NIL, NIL, NO_RING, priority), strict=True
         ):
             getattr(self, name).append(value)
         return len(self.key) - 1
@@ -116,10 +113,15 @@ class Lines:
         key = line_key(queue, tenant, priority)
         line = self._index.find(key, self.key)
         if line == EMPTY:
-            line = self.open(queue, tenant, priority)
+            line = self.open(queue, priority)
             self.key[line] = key
             self._index.add(key, line, self.key)
         return line
+
+    def tenant(self, line: int, fifo: bool = False) -> int:
+        """The group of a line, 0 for a lane's own: mixing it into the key is undone by mixing once more."""
+        key = self.key[line]
+        return line_key(self.queue[line], key, 0 if fifo else self.priority[line]) if key else 0
 
     def close(self, line: int) -> None:
         """Give up an empty line."""
@@ -294,11 +296,11 @@ class Ready:
                 lines.enter_ring(lane, line, NOISY if self.noisy(tenant) else QUIET)
         elif returned:
             if lane.returned == NIL:
-                lane.returned = lines.open(self.queue, 0, priority)
+                lane.returned = lines.open(self.queue, priority)
             lines.append(lane.returned, slot)
         else:
             if lane.fresh == NIL:
-                lane.fresh = lines.open(self.queue, 0, priority)
+                lane.fresh = lines.open(self.queue, priority)
             lines.append(lane.fresh, slot)
 
     def add_run(self, first: int, stop: int, priority: int) -> None:
@@ -312,7 +314,7 @@ class Ready:
     def _fresh(self, priority: int) -> int:
         lane = self.lane(priority)
         if lane.fresh == NIL:
-            lane.fresh = self.lines.open(self.queue, 0, priority)
+            lane.fresh = self.lines.open(self.queue, priority)
         return lane.fresh
 
     def front(self, wanted: int) -> list[int]:
@@ -350,7 +352,7 @@ class Ready:
         """A message of a standard queue is no longer VISIBLE; returns its tenant."""
         lines = self.lines
         line = lines.unlink(slot)
-        tenant = lines.tenant[line]
+        tenant = lines.tenant(line)
         if not lines.count[line]:
             lane = self.lanes[lines.priority[line]]
             if lane.fresh == line:
@@ -432,7 +434,7 @@ class Ready:
         """The next group of the quiet ring; groups that have become noisy are moved on the way."""
         lines = self.lines
         while (line := lane.quiet) != NIL:
-            if not self.noisy(lines.tenant[line]):
+            if not self.noisy(lines.tenant(line)):
                 return line
             lines.leave_ring(lane, line)
             lines.enter_ring(lane, line, NOISY)
@@ -442,13 +444,13 @@ class Ready:
         lines = self.lines
         best = line = lane.noisy
         for _ in range(_LOOK):
-            if self.in_flight.get(lines.tenant[line], 0) < self.in_flight.get(lines.tenant[best], 0):
+            if self.in_flight.get(lines.tenant(line), 0) < self.in_flight.get(lines.tenant(best), 0):
                 best = line
             line = lines.ring_next[line]
             if line == lane.noisy:
                 break
         lane.noisy = lines.ring_next[best]
-        if not self.noisy(lines.tenant[best]):
+        if not self.noisy(lines.tenant(best)):
             lines.leave_ring(lane, best)
             lines.enter_ring(lane, best, QUIET)
         return best

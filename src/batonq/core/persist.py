@@ -89,6 +89,13 @@ class Persist(Replay):
 
     # --- the canonical dump ----------------------------------------------------------------------------
 
+    def _tenant(self, slot: int) -> int:
+        """The group of a message, wherever that is kept at the moment."""
+        line = self.columns.line[slot]
+        if line == NIL:
+            return self.tenants.get(slot, 0)
+        return self.lines.tenant(line, self.queues[self.columns.queue[slot]].fifo)
+
     def dump(self, now: int) -> bytes:
         """The same bytes for the same state, however it was reached: no slots, no lines, messages in order."""
         self.advance_delays(now)
@@ -97,8 +104,7 @@ class Persist(Replay):
         sequence_of = {}
         for slot in self.live_slots():
             sequence_of[slot] = columns.sequence[slot]
-            line = columns.line[slot]
-            tenant = self.lines.tenant[line] if line != NIL else self.tenants.get(slot, 0)
+            tenant = self._tenant(slot)
             messages.append(
                 (
                     columns.sequence[slot],
@@ -228,8 +234,7 @@ class Persist(Replay):
             lineage = merge_lineage(lineage, Lineage.decode(overlay))
         if lineage != Lineage():
             payload = encode_payload(with_lineage(decoded, lineage))
-        line = columns.line[slot]
-        tenant = self.lines.tenant[line] if line != NIL else self.tenants.get(slot, 0)
+        tenant = self._tenant(slot)
         prefix = CARRIED_PREFIX.pack(
             columns.state[slot],
             columns.doomed[slot],

@@ -295,7 +295,7 @@ class Replay(Runs):
         old = self.queues[columns.queue[source]]
         line = columns.line[source]
         in_line = old.fifo and not self.before_base and line != NIL
-        tenant = self.lines.tenant[line] if in_line else self.tenants.get(source, 0)
+        tenant = self.lines.tenant(line, True) if in_line else self.tenants.get(source, 0)
         payload_position, payload_extent = columns.position[source], columns.extent[source]
         self._on_arrived(
             queue, slot, sequence, time, sent_ms, count, expires_s, priority, tenant, position, payload_extent

@@ -134,7 +134,7 @@ class ShardState:
         """A FIFO message has a new state: its group may open or close. One that is DEAD steps out of the way."""
         line = self.columns.line[slot]
         if state == _DEAD and line != NIL:
-            self.tenants[slot] = self.lines.tenant[line]
+            self.tenants[slot] = self.lines.tenant(line, True)
             self.lines.unlink(slot)
         if line != NIL:
             queue.ready.refresh(line)
