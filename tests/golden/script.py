@@ -1,0 +1,324 @@
+"""The words of a scenario, and what each does to the shards.
+
+    queue jobs visibility=30s max-receives=3 dead-letter=morgue
+    send jobs a b group=g
+    receive jobs max=1 by=worker
+    delete jobs a/1
+
+A message is named by its body, a receipt by body and lease (`a/1`: the first lease of a). Times are written 1h30m, 5s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+from batonq.core.commands import Claim, Job, Lease, Nack
+from batonq.core.ids import key_hash
+from batonq.core.policy import QueuePolicy
+from batonq.core.records import Reason, Type
+from batonq.errors import BatonError
+from tests.core.rig import Rig, make_send
+from tests.golden.trace import Trace, moment, parse_span, words
+
+_SPANS = {
+    "visibility": "visibility_ms",
+    "delay": "delay_ms",
+    "retention": "retention_ms",
+    "dedup-window": "dedup_window_ms",
+    "ageing": "ageing_ms",
+}
+_NUMBERS = {"max-receives": "max_receives", "in-flight-max": "in_flight_max", "messages-max": "messages_max"}
+_SWITCHES = {
+    "fifo": {"fifo": True},
+    "strict": {"strict_receipts": True},
+    "dead-letter-on-failure": {"dead_letter_on_failure": True},
+    "expiry-to-dead-letter": {"expiry_to_dead_letter": True},
+    "dedup-per-group": {"dedup_per_group": True},
+    "dedup-lives": {"dedup_lives": True},
+}
+
+
+# A reply in words; one that needs the payload can be put into words only when its frame is committed.
+Answer = str | Callable[[], str]
+
+
+class Arguments:
+    """`word word key=value key`: words in order, then options; what is not asked for is a mistake in the script."""
+
+    def __init__(self, words_: list[str]) -> None:
+        self.words = [word for word in words_ if "=" not in word]
+        self._options = dict(word.split("=", 1) for word in words_ if "=" in word)
+
+    def take(self) -> str:
+        return self.words.pop(0)
+
+    def has(self, word: str) -> bool:
+        if word in self.words:
+            self.words.remove(word)
+            return True
+        return False
+
+    def text(self, key: str, default: str = "") -> str:
+        return self._options.pop(key, default)
+
+    def number(self, key: str, default: int = 0) -> int:
+        return int(self._options.pop(key, default))
+
+    def span(self, key: str) -> int | None:
+        text = self._options.pop(key, None)
+        return None if text is None else parse_span(text)
+
+    def end(self) -> None:
+        assert not self.words and not self._options, f"not understood: {self.words} {self._options}"
+
+
+class Scenario:
+    """Shards that a script drives. Each command yields the lines of its trace."""
+
+    def __init__(self) -> None:
+        self.rigs = {0: Rig(0)}
+        self.queues: dict[str, int] = {}
+        self.shards: dict[int, int] = {}
+        self.claims: dict[tuple[str, str], Claim] = {}
+        self.trace = Trace(self.queue_name)
+        self._answers: dict[tuple[int, int], list[tuple[int, int]]] = {}
+
+    def queue_name(self, number: int) -> str:
+        return next((name for name, other in self.queues.items() if other == number), f"queue {number}")
+
+    @property
+    def now(self) -> int:
+        return self.rigs[0].now
+
+    def rig_of(self, queue: str) -> Rig:
+        return self.rigs[self.shards[self.queues[queue]]]
+
+    def run(self, line: str) -> Iterator[str]:
+        """The records that the command wrote, then what it answered."""
+        verb, *rest = line.split()
+        arguments = Arguments(rest)
+        command: Callable[[Arguments], Sequence[Answer]] = getattr(self, f"do_{verb.replace('-', '_')}")
+        answers: Sequence[Answer]
+        try:
+            answers = command(arguments)
+        except BatonError as error:
+            answers = [self.trace.error(error)]
+        arguments.end()
+        for number, rig in self.rigs.items():
+            for row in rig.check():
+                if text := self.trace.record(number, row):
+                    yield f"{text}" if len(self.rigs) == 1 else f"[{number}] {text}"
+        yield from (f"> {answer if isinstance(answer, str) else answer()}" for answer in answers)
+
+    # --- queues --------------------------------------------------------------------------------
+
+    def do_queue(self, arguments: Arguments) -> list[str]:
+        """A new queue, or another policy for an old one."""
+        name = arguments.take()
+        number = self.queues.setdefault(name, len(self.queues) + 1)
+        shard = arguments.number("shard", self.shards.get(number, 0))
+        self.shards[number] = shard
+        if shard not in self.rigs:
+            self.rigs[shard] = Rig(shard, self.now)
+        fields: dict[str, Any] = {}
+        for word in list(arguments.words):
+            fields |= _SWITCHES[word]
+            arguments.words.remove(word)
+        for key, field in _SPANS.items():
+            if (value := arguments.span(key)) is not None:
+                fields[field] = value
+        for key, field in _NUMBERS.items():
+            if value := arguments.number(key):
+                fields[field] = value
+        if dead := arguments.text("dead-letter"):
+            fields["dead_letter_queue"] = self.queues.get(dead, 99)
+            fields["dead_letter_shard"] = self.shards.get(fields["dead_letter_queue"], 0)
+        self.rigs[shard].shard.set_policy(QueuePolicy(number, "tenant", name, **fields), self.now)
+        return []
+
+    def do_purge(self, arguments: Arguments) -> list[str]:
+        name = arguments.take()
+        removed, done = self.rig_of(name).shard.purge(self.queues[name], self.now)
+        return [f"{removed} removed{'' if done else ', more to come'}"]
+
+    def do_close(self, arguments: Arguments) -> list[str]:
+        name = arguments.take()
+        self.rig_of(name).shard.close_queue(self.queues[name], 1, self.now)
+        return ["ok"]
+
+    # --- messages ------------------------------------------------------------------------------
+
+    def do_send(self, arguments: Arguments) -> list[str]:
+        name = arguments.take()
+        fields: dict[str, Any] = {
+            "group": arguments.text("group"),
+            "dedup_id": arguments.text("dedup"),
+            "priority": arguments.number("priority"),
+            "max_receives": arguments.number("max-receives"),
+            "delay_ms": arguments.span("delay"),
+            "ttl_ms": arguments.span("ttl"),
+            "strict_content": arguments.has("strict-content"),
+        }
+        invocation = arguments.text("invocation")
+        sends = [make_send(arguments.take(), **fields) for _ in list(arguments.words)]
+        hashed = key_hash(invocation) if invocation else 0
+        results = self.rig_of(name).shard.send(self.queues[name], sends, self.now, hashed)
+        return [f"{send.body.decode()}: {self.trace.accepted(r)}" for send, r in zip(sends, results, strict=True)]
+
+    def do_receive(self, arguments: Arguments) -> list[Answer]:
+        name = arguments.take()
+        rig = self.rig_of(name)
+        leases = rig.shard.receive(
+            self.queues[name],
+            arguments.number("max", 10),
+            arguments.span("visibility"),
+            self.now,
+            arguments.text("by", "worker"),
+            arguments.text("attempt"),
+        )
+
+        def show(lease: Lease) -> str:
+            body = rig.payload(lease).body.decode()
+            self.claims[name, f"{body}/{lease.epoch}"] = Claim(lease.slot, lease.sequence, lease.epoch)
+            return self.trace.lease(rig, lease)
+
+        return [partial(show, lease) for lease in leases] or ["nothing"]
+
+    def claim(self, queue: str, receipt: str) -> Claim:
+        """`a/1` of the queue that is spoken to, or `other:a/1`."""
+        other, _, plain = receipt.rpartition(":")
+        return self.claims[other or queue, plain]
+
+    def do_delete(self, arguments: Arguments) -> list[str]:
+        name = arguments.take()
+        strict = arguments.has("strict")
+        receipts = [arguments.take() for _ in list(arguments.words)]
+        claims = [self.claim(name, receipt) for receipt in receipts]
+        results = self.rig_of(name).shard.delete(self.queues[name], claims, self.now, strict)
+        return [f"{receipt}: {self.trace.error(r)}" for receipt, r in zip(receipts, results, strict=True)]
+
+    def do_change(self, arguments: Arguments) -> list[str]:
+        name, receipt, visibility = arguments.take(), arguments.take(), parse_span(arguments.take())
+        changes = [(self.claim(name, receipt), visibility)]
+        strict = arguments.has("strict")
+        (result,) = self.rig_of(name).shard.change_visibility(self.queues[name], changes, self.now, strict)
+        return [f"{receipt}: {self.trace.error(result)}"]
+
+    def do_nack(self, arguments: Arguments) -> list[str]:
+        name, receipt = arguments.take(), arguments.take()
+        nack = Nack(
+            self.claim(name, receipt),
+            arguments.span("delay") or 0,
+            arguments.text("reason").replace("-", " "),
+            arguments.text("class"),
+            arguments.has("dead-letter"),
+        )
+        (result,) = self.rig_of(name).shard.nack(self.queues[name], [nack], self.now)
+        return [f"{receipt}: {self.trace.error(result)}"]
+
+    # --- time and owners -------------------------------------------------------------------------
+
+    def do_wait(self, arguments: Arguments) -> list[str]:
+        """Time passes; what becomes due on the way is done when it is, as a host's timer would."""
+        end = self.now + parse_span(arguments.take())
+        while True:
+            dues = [due for rig in self.rigs.values() if (due := rig.shard.next_due()) is not None]
+            self._set_time(min([*(due for due in dues if due > self.now), end]))
+            if self.now == end:
+                return [f"it is {moment(end)}"]
+
+    def _set_time(self, now: int) -> None:
+        for rig in self.rigs.values():
+            rig.now = now
+            rig.shard.advance(now)
+
+    def do_restart(self, arguments: Arguments) -> list[str]:
+        """Another owner: the follower, one from a snapshot, one that has folded the log."""
+        rig = self.rigs[arguments.number("shard")]
+        how = arguments.take()
+        rig.check()
+        successor = {"follower": lambda: rig.follower, "snapshot": rig.loaded, "replay": rig.replayed}[how]()
+        if (later := arguments.span("after")) is not None:
+            for other in self.rigs.values():
+                other.now += later
+        rig.restart(successor, arguments.span("grace") or 0)
+        return [f"it is {moment(self.now)}"]
+
+    def do_truncate(self, arguments: Arguments) -> list[str]:
+        """Drop the whole log up to now: what lives is carried, and a Base says the rest."""
+        rig = self.rigs[arguments.number("shard")]
+        before = rig.next_frame
+        rig.truncate(before)
+        rows = [row for number in rig.frames if number >= before for row in rig.frames[number].rows()]
+        return [f"{sum(row.type is Type.CARRIED for row in rows)} carried, then a Base"]
+
+    # --- moves -----------------------------------------------------------------------------------
+
+    def do_redrive(self, arguments: Arguments) -> list[str]:
+        source = arguments.take()
+        to = arguments.text("to")
+        destination = (self.queues.get(to) or 99) if to else 0
+        job = Job(
+            arguments.text("job", "job"),
+            self.queues[source],
+            destination,
+            self.shards.get(destination, 0),
+            arguments.number("rate", 10),
+            "",
+            0,
+            0,
+            only_dead=arguments.has("only-dead"),
+        )
+        started = self.rig_of(source).shard.start_job(job, self.now)
+        return [f"{started.id} {started.state}, {started.to_move} to move"]
+
+    def do_step(self, arguments: Arguments) -> list[str]:
+        """The jobs move what their rates allow."""
+        answers = []
+        for rig in self.rigs.values():
+            again = rig.shard.step_jobs(self.now)
+            answers.append("no job runs" if again is None else f"again at {moment(again)}")
+        return answers
+
+    def do_cancel(self, arguments: Arguments) -> list[str]:
+        job_id = arguments.take()
+        rig = next(rig for rig in self.rigs.values() if job_id in rig.shard.jobs)
+        return [f"{job_id} {rig.shard.cancel_job(job_id, self.now).state}"]
+
+    def do_carry_over(self, arguments: Arguments) -> list[str]:
+        """`carry-over 0 1`: what shard 0 owes shard 1 is sent there. The answer waits for `settle 0 1`."""
+        source, destination = int(arguments.take()), int(arguments.take())
+        limit = arguments.number("limit", 100)
+        owner, taker = self.rigs[source], self.rigs[destination]
+        entries = owner.shard.pending_entries(destination, 0, limit)
+        results = taker.shard.arrive([owner.arrival(entry) for entry in entries], self.now)
+        self._answers[source, destination] = results
+        return [f"entry {number}: {words(Reason(verdict).name)}" for number, verdict in results] or ["nothing is owed"]
+
+    def do_settle(self, arguments: Arguments) -> list[str]:
+        source, destination = int(arguments.take()), int(arguments.take())
+        self.rigs[source].shard.settle(destination, self._answers[source, destination], self.now)
+        return ["ok"]
+
+    # --- looking -----------------------------------------------------------------------------------
+
+    def do_peek(self, arguments: Arguments) -> list[str]:
+        name = arguments.take()
+        rig = self.rig_of(name)
+        rig.commit()
+        return [self.trace.view(rig, view) for view in rig.messages(self.queues[name])] or ["empty"]
+
+    def do_counters(self, arguments: Arguments) -> list[str]:
+        name = arguments.take()
+        counters = self.rig_of(name).shard.counters(self.queues[name])._asdict()
+        shown = [f"{words(key)} {value}" for key, value in counters.items() if value and key != "bytes"]
+        oldest = counters["oldest_sent_ms"]
+        return [", ".join(shown).replace(f"oldest sent ms {oldest}", f"oldest sent {moment(oldest)}") or "all zero"]
+
+    def do_alarms(self, arguments: Arguments) -> list[str]:
+        lines = [alarm.text for rig in self.rigs.values() for alarm in rig.shard.alarms]
+        for rig in self.rigs.values():
+            rig.shard.alarms.clear()
+        return lines or ["none"]
