@@ -68,11 +68,8 @@ def _may_be_gone(evidence: Evidence, lease: HeldLease, use: Holding) -> bool:
 
 def _wrongly_refused(evidence: Evidence, lease: HeldLease, use: Holding) -> Iterator[Finding]:
     """A lease that surely lasted when the answer came was not the holder's any more."""
-    until_ms = lease.held_until_ms(use.started_s, without=use)
+    until_ms = lease.held_until_ms(use.ended_s, without=use)
     if use.outcome not in LOST or use.ended_ms >= until_ms:
-        return
-    others = [other for other in lease.uses if other is not use and other.kind != "change"]
-    if any(other.started_s < use.ended_s and (other.outcome == OK or other.uncertain) for other in others):
         return
     copy = evidence.copy_of(lease.first)
     if copy is not None and copy.end in ("expired", "purged") and copy.ended_ms <= use.ended_ms:
