@@ -13,6 +13,7 @@ The rules:
    below is the whole of it. A superseded receipt never changes a message.
 3. A lease ends by Extended's deadline passing (Returned, expired), by its holder (Returned or Deleted), or by a purge.
 4. An OWED message can be neither leased nor deleted: it is on its way, and exactly one copy of it remains.
+5. A message that used up its receives and has no dead-letter queue is DEAD: kept, not leased, moved by a job only.
 docs/explanation/lifecycle.md draws its diagrams from these tables.
 """
 
@@ -27,13 +28,12 @@ from batonq.errors import BatonError, LeaseLost, MessageGone
 # (state, record) → the states it may lead to
 TRANSITIONS: dict[tuple[State, Type], tuple[State, ...]] = {
     (State.FREE, Type.SENT): (State.DELAYED, State.VISIBLE),
-    (State.FREE, Type.ARRIVED): (State.DELAYED, State.VISIBLE),
+    (State.FREE, Type.ARRIVED): (State.VISIBLE,),
     (State.VISIBLE, Type.LEASED): (State.IN_FLIGHT,),
     (State.IN_FLIGHT, Type.EXTENDED): (State.IN_FLIGHT,),
     (State.IN_FLIGHT, Type.RETURNED): (State.VISIBLE, State.DELAYED, State.DEAD),
     (State.VISIBLE, Type.RETURNED): (State.DEAD,),
     (State.DELAYED, Type.RETURNED): (State.DEAD,),
-    (State.DEAD, Type.RETURNED): (State.VISIBLE,),
     (State.VISIBLE, Type.OWED): (State.OWED,),
     (State.DELAYED, Type.OWED): (State.OWED,),
     (State.IN_FLIGHT, Type.OWED): (State.OWED,),
