@@ -318,10 +318,14 @@ class Model:
             assert leases == [] if policy.fifo else isinstance(leases, OverLimit)
             return
         assert not isinstance(leases, BatonError)
-        self._give_up(queue, now, len(leases) < min(wanted, room))
+        wanted = min(wanted, room)
+        given_up = self._give_up(queue, now, len(leases) < wanted)
         taken = [self.find(number, lease.sequence) for lease in leases]
-        check = self._check_fifo if policy.fifo else self._check_standard
-        check(number, taken, min(wanted, room))
+        if policy.fifo:
+            # A group counts by its first message, and may have had another one when it was compared.
+            self._check_fifo(number, taken, wanted, by_priority=not policy.ageing_ms and not given_up)
+        else:
+            self._check_standard(number, taken, wanted)
         for message, lease in zip(taken, leases, strict=True):
             message.state, message.until_ms, message.holder = State.IN_FLIGHT, deadline, holder
             message.leases += 1
@@ -344,8 +348,8 @@ class Model:
         )
         assert lease.priority == message.priority
 
-    def _give_up(self, queue: Queue, now: int, all_looked_at: bool) -> None:
-        """Messages that have no receive left go when a receive finds them; which it finds is open."""
+    def _give_up(self, queue: Queue, now: int, all_looked_at: bool) -> bool:
+        """Messages that have no receive left go when a receive finds them; which it finds is open. Did any?"""
         number, policy = queue.policy.queue, queue.policy
         spent = [message for message in self.of(number, State.VISIBLE) if self.exhausted(message)]
         if policy.fifo:  # only the first of a group can be found
@@ -367,7 +371,8 @@ class Model:
                 self._die(message)
             if policy.fifo:  # the next of its group may be found before the first of another
                 self._give_up(queue, now, all_looked_at)
-                return
+                break
+        return bool(found)
 
     def _check_standard(self, number: int, taken: list[Message], wanted: int) -> None:
         ageing_ms = self.queues[number].policy.ageing_ms
@@ -384,9 +389,8 @@ class Model:
             ready.remove(message)
         assert len(taken) == wanted or not ready, "nothing that could be had is held back"
 
-    def _check_fifo(self, number: int, taken: list[Message], wanted: int) -> None:
+    def _check_fifo(self, number: int, taken: list[Message], wanted: int, by_priority: bool) -> None:
         """One group in order, then the next; a group ends where its front does."""
-        ageing_ms = self.queues[number].policy.ageing_ms
         groups = dict.fromkeys(message.group for message in self.of(number))
         open_groups = {group: front for group in groups if (front := self.deliverable(number, group))}
         rest = taken
@@ -394,7 +398,7 @@ class Model:
             assert rest[0].group in open_groups, "a group that is locked gives nothing"
             front = open_groups.pop(rest[0].group)
             assert rest[: len(front)] == front[: len(rest)], "a group comes in order, from its front"
-            if not ageing_ms and open_groups:
+            if by_priority and open_groups:
                 assert front[0].priority >= max(other[0].priority for other in open_groups.values())
             rest = rest[len(front) :]
         assert len(taken) == wanted or not open_groups, "nothing that could be had is held back"
