@@ -38,11 +38,12 @@ def report(outcome: Outcome, verbose: bool) -> None:
     write(f"  {outcome.scenario}\n")
     for violation in outcome.violations[:10]:
         write(f"  {violation}\n")
-    words = outcome.violations[0].words
+    words = next((violation.words for violation in outcome.violations if violation.words), ())
     if words and not verbose:
         write("  the lines about it:\n")
         write("".join(f"    {line}\n" for line in outcome.about(words, LINES_MAX)))
-    write(f"  again: make sim SEED={outcome.seed}\n")
+    again = f" ARGS='--bug {outcome.bug}'" if outcome.bug else ""
+    write(f"  again: make sim SEED={outcome.seed}{again}\n")
 
 
 if __name__ == "__main__":

@@ -33,7 +33,9 @@ class Outcome:
     """What came of a simulation."""
 
     seed: int
+    bug: str | None
     digest: str
+    acknowledged: int  # messages
     summary: str
     scenario: str
     violations: list[Violation] = field(default_factory=list)
@@ -209,12 +211,14 @@ class Simulation:
             if len(self.violations) < VIOLATIONS_MAX:
                 self.violations.append(violation)
 
+    def acknowledged(self) -> int:
+        return sum(answer.outcome == OK for call in self.history.of(Sending) for answer in call.answers)
+
     def summary(self) -> str:
-        sent = sum(answer.outcome == OK for call in self.history.of(Sending) for answer in call.answers)
         delivered = sum(len(call.deliveries) for call in self.history.of(Receiving))
         machine = self.machine
         return (
-            f"{len(self.history.calls)} calls, {sent} messages acknowledged, {delivered} deliveries, "
+            f"{len(self.history.calls)} calls, {self.acknowledged()} messages acknowledged, {delivered} deliveries, "
             f"{machine.lives} lives, {machine.crashes} crashes, {machine.witness.count()} frames, "
             f"{self.loop.time():.0f} s"
         )
@@ -250,4 +254,13 @@ def simulate(seed: int, steps: int | None = None, bug: str | None = None) -> Out
         finally:
             loop.close()
     history = simulation.history
-    return Outcome(seed, history.digest(), simulation.summary(), str(scenario), simulation.violations, history.lines)
+    return Outcome(
+        seed,
+        bug,
+        history.digest(),
+        simulation.acknowledged(),
+        simulation.summary(),
+        str(scenario),
+        simulation.violations,
+        history.lines,
+    )
