@@ -15,8 +15,8 @@ from pathlib import Path
 from batonq import errors
 from batonq.api.sqs import errors as sqs_errors
 from batonq.cli.main import build_parser
-from batonq.core.lifecycle import RECEIPTS, TRANSITIONS, Rule, Standing, Verdict
 from batonq.core.records import State
+from batonq.core.shard.lifecycle import RECEIPTS, TRANSITIONS, Rule, Standing, Verdict
 from batonq.node import metrics, settings
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"

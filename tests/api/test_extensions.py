@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from batonq.api.sqs import extensions
-from batonq.core.attributes import ATTRIBUTES
+from batonq.core.catalog.attributes import ATTRIBUTES
 from batonq.node.broker import Peeked
 from tests.api.support import bodies, counts, json_request, query_request, receive, refused
 from tests.api.test_dead_letters import Pair

@@ -15,7 +15,7 @@ from batonq.core.commands import Arrival, Claim, Entry, Lease, MessageView, Send
 from batonq.core.payload import Lineage, Payload, decode, encode_payload, merge_lineage, with_lineage
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import Reason, Type
-from batonq.core.shard import Shard
+from batonq.core.shard.machine import Shard
 
 T0 = 1_700_000_000_000  # when every test begins; a whole second
 _LOW32 = 0xFFFFFFFF

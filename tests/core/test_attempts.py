@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from batonq.core import receiving
 from batonq.core.commands import Lease, Nack
-from batonq.core.receiving import ATTEMPT_WINDOW_MS
+from batonq.core.shard import receiving
+from batonq.core.shard.receiving import ATTEMPT_WINDOW_MS
 from tests.core.rig import Bench, claim
 
 HOUR_MS = 3_600_000

@@ -8,12 +8,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batonq.core import attributes
-from batonq.core.attributes import ATTRIBUTES, Access, Kind, effective, first_difference, readings, to_policy, validate
+from batonq.core.catalog import attributes
+from batonq.core.catalog.attributes import (
+    ATTRIBUTES,
+    Access,
+    Kind,
+    effective,
+    first_difference,
+    readings,
+    to_policy,
+    validate,
+)
+from batonq.core.catalog.names import QueueName, check_queue_name, is_text, parse_queue_arn, queue_arn
+from batonq.core.catalog.redrive import allows_source, check_redrive_allow_policy, parse_redrive_policy
 from batonq.core.commands import Counters
-from batonq.core.names import QueueName, check_queue_name, is_text, parse_queue_arn, queue_arn
 from batonq.core.policy import QueuePolicy
-from batonq.core.redrive import allows_source, check_redrive_allow_policy, parse_redrive_policy
 from batonq.errors import InvalidAttributeName, InvalidAttributeValue, InvalidInput
 
 ACCOUNT = "000000000000"

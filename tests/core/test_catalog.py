@@ -8,10 +8,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from batonq.core.catalog import DAY_MS, RECEIPT_KEY_LIFE_MS, Catalog, Rules
-from batonq.core.catalog_entries import MISSING_QUEUE
-from batonq.core.names import queue_arn
-from batonq.core.permissions import statement
+from batonq.core.catalog.entries import MISSING_QUEUE
+from batonq.core.catalog.machine import DAY_MS, RECEIPT_KEY_LIFE_MS, Catalog, Rules
+from batonq.core.catalog.names import queue_arn
+from batonq.core.catalog.permissions import statement
 from batonq.core.records import Type
 from batonq.errors import (
     InvalidAttributeName,

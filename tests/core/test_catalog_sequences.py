@@ -9,9 +9,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from batonq.core.catalog import DAY_MS, Catalog, Rules
-from batonq.core.names import QueueName, queue_arn
-from batonq.core.permissions import statement
+from batonq.core.catalog.machine import DAY_MS, Catalog, Rules
+from batonq.core.catalog.names import QueueName, queue_arn
+from batonq.core.catalog.permissions import statement
 from batonq.errors import BatonError
 from tests.core.catalog_bench import ACCOUNT, OTHER, Bench, redrive_to
 

@@ -6,12 +6,13 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from batonq.core import receiving, shard, transfer
+from batonq.core.catalog.names import queue_arn
 from batonq.core.commands import Job, Nack
 from batonq.core.ids import message_id
-from batonq.core.names import queue_arn
 from batonq.core.payload import Lineage
 from batonq.core.records import Reason, State, Type
+from batonq.core.shard import machine as shard
+from batonq.core.shard import receiving, transfer
 from tests.core.rig import Bench, claim, deliver
 
 SOURCE, DEAD = 1, 2

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batonq.core.dedup import FOREVER_S, DedupTable
 from batonq.core.ids import key_hash
+from batonq.core.shard.dedup import FOREVER_S, DedupTable
 
 steps = st.lists(
     st.one_of(

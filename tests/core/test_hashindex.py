@@ -7,7 +7,7 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batonq.core.hashindex import EMPTY, HashIndex
+from batonq.core.shard.hashindex import EMPTY, HashIndex
 
 # Few bits in the low half make long probe chains, which is where removal can go wrong.
 keys = st.one_of(st.integers(1, 12), st.integers(1, 5).map(lambda high: high << 32 | 7), st.integers(1, (1 << 64) - 1))

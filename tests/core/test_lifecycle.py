@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from batonq.core.commands import Claim, Nack
-from batonq.core.lifecycle import RECEIPTS, TRANSITIONS, Rule, Standing
 from batonq.core.records import State, Type
-from batonq.core.shard import Shard
+from batonq.core.shard.lifecycle import RECEIPTS, TRANSITIONS, Rule, Standing
+from batonq.core.shard.machine import Shard
 from tests.core.rig import Bench, SealedFrame, claim
 from tests.core.test_dead_letters import redrive
 from tests.golden.runner import parse, scenarios

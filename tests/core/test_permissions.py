@@ -7,8 +7,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from batonq.core.names import queue_arn
-from batonq.core.permissions import allows, check_policy, labels, statement, with_statement, without_statement
+from batonq.core.catalog.names import queue_arn
+from batonq.core.catalog.permissions import allows, check_policy, labels, statement, with_statement, without_statement
 from batonq.errors import InvalidAttributeValue, InvalidInput, OverLimit
 
 OTHER = "111111111111"

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
-from batonq.core import arrivals
+from batonq.core.catalog.names import queue_arn
 from batonq.core.commands import Job, Nack
 from batonq.core.ids import message_id
-from batonq.core.names import queue_arn
 from batonq.core.payload import Lineage
 from batonq.core.records import State
+from batonq.core.shard import arrivals
 from batonq.errors import JobConflict, JobNotFound, QueueDoesNotExist
 from tests.core.rig import Bench, claim, deliver
 

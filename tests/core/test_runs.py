@@ -11,10 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batonq.core.commands import Claim, Lease, Send
-from batonq.core.queuestate import QueueState
 from batonq.core.records import Flag, Type
-from batonq.core.shard import Shard
-from batonq.core.state import encode_notes
+from batonq.core.shard.machine import Shard
+from batonq.core.shard.queuestate import QueueState
+from batonq.core.shard.state import encode_notes
 from batonq.errors import LogCorrupt
 from tests.core.rig import Bench, Row, make_send
 

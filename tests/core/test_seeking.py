@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from batonq.core import seeking
-from batonq.core.columns import NIL
 from batonq.core.commands import Nack
 from batonq.core.records import Reason, State
+from batonq.core.shard import seeking
+from batonq.core.shard.columns import NIL
 from tests.core.rig import Bench, claim, deliver
 
 ONE, OTHER = 1, 2

@@ -10,7 +10,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batonq.core import sections
-from batonq.core.columns import COLUMN_NAMES, Columns
 from batonq.core.commands import Send
 from batonq.core.ids import key_hash, message_id, parse_message_id
 from batonq.core.openframe import OpenFrame
@@ -29,7 +28,8 @@ from batonq.core.payload import (
 )
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import FRAME_ROWS_MAX, ROW_BYTES, State, position, split_position, word0
-from batonq.core.state import decode_notes, encode_notes
+from batonq.core.shard.columns import COLUMN_NAMES, Columns
+from batonq.core.shard.state import decode_notes, encode_notes
 from tests.core.rig import Bench, make_send
 
 texts = st.text(max_size=40)

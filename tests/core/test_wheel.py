@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batonq.core.wheel import Wheel
+from batonq.core.shard.wheel import Wheel
 
 NEVER_MS = (1 << 64) - 1
 SLOTS = 20

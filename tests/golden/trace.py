@@ -8,7 +8,7 @@ from collections.abc import Callable
 from batonq.core.commands import Accepted, Lease, MessageView
 from batonq.core.payload import Lineage, decode
 from batonq.core.records import Flag, Reason, State, Type
-from batonq.core.state import ARRIVED_PREFIX, FOREVER_MS, decode_notes
+from batonq.core.shard.state import ARRIVED_PREFIX, FOREVER_MS, decode_notes
 from batonq.errors import BatonError
 from tests.core.rig import T0, Rig, Row
 

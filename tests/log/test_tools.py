@@ -13,7 +13,7 @@ import pytest
 from batonq.cli.main import main
 from batonq.core.commands import Claim, Nack, Send
 from batonq.core.policy import QueuePolicy
-from batonq.core.shard import Shard
+from batonq.core.shard.machine import Shard
 from batonq.log import frames, layout
 from batonq.log.files import FileLog, FileLogSettings
 from batonq.log.interface import Log

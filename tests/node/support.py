@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from batonq.core.commands import Send
 from batonq.core.policy import QueuePolicy
-from batonq.core.shard import Shard
+from batonq.core.shard.machine import Shard
 from batonq.log.interface import Log
 from batonq.log.memory import MemoryLog
 from batonq.node.clock import Clock

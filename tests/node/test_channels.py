@@ -10,7 +10,7 @@ from random import Random
 
 import pytest
 
-from batonq.core.names import queue_arn
+from batonq.core.catalog.names import queue_arn
 from batonq.errors import BatonError
 from batonq.node.broker import Queue
 from batonq.node.node import Node

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from batonq.core.shard import Shard
+from batonq.core.shard.machine import Shard
 from batonq.errors import BatonError, Unavailable
 from batonq.log.frames import Frame
 from batonq.log.interface import Done

@@ -9,7 +9,7 @@ import pytest
 
 from batonq.core.commands import Claim, Lease, Nack
 from batonq.core.records import Type
-from batonq.core.shard import Shard
+from batonq.core.shard.machine import Shard
 from batonq.errors import DiskFull, LogError, OverLimit, QueueDoesNotExist, Unavailable
 from batonq.log.interface import Room
 from batonq.log.memory import MemoryLog

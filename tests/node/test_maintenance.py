@@ -8,7 +8,7 @@ from random import Random
 
 import pytest
 
-from batonq.core.shard import Shard
+from batonq.core.shard.machine import Shard
 from batonq.errors import DiskFull
 from batonq.log.interface import Room
 from batonq.node.node import Node

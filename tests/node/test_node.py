@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from batonq.core.names import queue_arn
+from batonq.core.catalog.names import queue_arn
 from batonq.errors import (
     BatonError,
     InvalidInput,

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from batonq.core import seeking
+from batonq.core.catalog.names import queue_arn
 from batonq.core.commands import Nack
-from batonq.core.names import queue_arn
 from batonq.core.payload import Attribute, encode_attributes
+from batonq.core.shard import seeking
 from batonq.errors import LogCorrupt, OverLimit
 from batonq.node import peeking
 from batonq.node.broker import Queue

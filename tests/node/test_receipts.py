@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batonq.core.catalog_entries import ReceiptKey
+from batonq.core.catalog.entries import ReceiptKey
 from batonq.core.commands import Claim, Lease
 from batonq.errors import ReceiptInvalid, Unavailable
 from batonq.node.receipts import STAMPS_MAX, TEXT_LENGTH, Receipts

@@ -6,7 +6,7 @@ import hashlib
 
 from batonq.core.commands import Claim, Send
 from batonq.core.policy import QueuePolicy
-from batonq.core.shard import Shard
+from batonq.core.shard.machine import Shard
 from batonq.log.frames import build
 
 NOW_MS = 1_700_000_000_000

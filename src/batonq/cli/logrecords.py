@@ -7,7 +7,7 @@ from typing import Any
 
 from batonq.core import payload
 from batonq.core.records import NO_SLOT, ROW_WORDS, Flag, Reason, Type
-from batonq.core.state import ARRIVED_PREFIX, CARRIED_PREFIX
+from batonq.core.shard.state import ARRIVED_PREFIX, CARRIED_PREFIX
 from batonq.log.frames import Frame
 from batonq.log.repair import type_name
 

@@ -10,12 +10,12 @@ from collections.abc import Callable, Sequence
 from itertools import repeat
 from typing import NamedTuple, cast
 
+from batonq.core.catalog.names import queue_arn
 from batonq.core.commands import Accepted, Claim, Counters, FirstLeases, Job, Lease, Nack, Send
 from batonq.core.ids import key_hash, message_id
-from batonq.core.names import queue_arn
 from batonq.core.payload import Lineage, decode_plain
-from batonq.core.shard import Shard
-from batonq.core.state import Failure
+from batonq.core.shard.machine import Shard
+from batonq.core.shard.state import Failure
 from batonq.errors import (
     BatonError,
     InvalidInput,

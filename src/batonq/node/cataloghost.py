@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from batonq.core.catalog import Catalog
+from batonq.core.catalog.machine import Catalog
 from batonq.errors import LogCorrupt, Unavailable
 from batonq.log.interface import Log
 from batonq.node import events

@@ -10,9 +10,9 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
-from batonq.core.catalog import Catalog
-from batonq.core.catalog_entries import QueueEntry
-from batonq.core.names import QueueName
+from batonq.core.catalog.entries import QueueEntry
+from batonq.core.catalog.machine import Catalog
+from batonq.core.catalog.names import QueueName
 from batonq.errors import BatonError, QueueDoesNotExist
 from batonq.node.cataloghost import CatalogHost
 from batonq.node.host import ShardHost

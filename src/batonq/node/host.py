@@ -11,10 +11,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import ParamSpec, TypeVar
 
-from batonq.core.columns import NIL
 from batonq.core.commands import Accepted, Arrival, Claim, Counters, FirstLeases, Job, Lease, Nack, Send
 from batonq.core.policy import QueuePolicy
-from batonq.core.shard import Shard
+from batonq.core.shard.columns import NIL
+from batonq.core.shard.machine import Shard
 from batonq.errors import BatonError, DiskFull, LogCorrupt, OverLimit, Unavailable
 from batonq.log.interface import Log, Room
 from batonq.node import events

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from enum import Enum
 
-from batonq.core.shard import Shard
+from batonq.core.shard.machine import Shard
 from batonq.errors import LogCorrupt, Unavailable
 from batonq.log.interface import Log
 from batonq.node import events

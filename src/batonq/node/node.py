@@ -14,7 +14,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from batonq.core.catalog import Catalog, Rules
+from batonq.core.catalog.machine import Catalog, Rules
 from batonq.core.commands import Counters
 from batonq.errors import BatonError, Unavailable
 from batonq.log.disk import Disk

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable
 from hmac import compare_digest
 from typing import Any, NamedTuple
 
-from batonq.core.catalog_entries import AccessKey
+from batonq.core.catalog.entries import AccessKey
 from batonq.errors import AccessDenied, BatonError, InvalidInput
 from batonq.node import metrics, peeking, statuspage
 from batonq.node.clock import iso_time

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from batonq.core.commands import Arrival, Entry, FirstLeases, Lease, MessageView
 from batonq.core.payload import Lineage, Payload, decode, encode_payload, merge_lineage, with_lineage
 from batonq.core.records import ROW_BYTES, Reason
-from batonq.core.shard import Shard
+from batonq.core.shard.machine import Shard
 from batonq.errors import LogGap, MessageGone
 from batonq.log.interface import Log
 

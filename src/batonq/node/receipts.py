@@ -23,7 +23,7 @@ from hashlib import blake2b
 from hmac import compare_digest
 from typing import NamedTuple
 
-from batonq.core.catalog_entries import ReceiptKey
+from batonq.core.catalog.entries import ReceiptKey
 from batonq.core.commands import Claim, Lease
 from batonq.errors import ReceiptInvalid, Unavailable
 

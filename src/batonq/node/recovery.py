@@ -12,8 +12,8 @@ import os
 from collections.abc import Callable
 from typing import TypeVar
 
-from batonq.core.catalog import Catalog, Rules
-from batonq.core.shard import Shard
+from batonq.core.catalog.machine import Catalog, Rules
+from batonq.core.shard.machine import Shard
 from batonq.errors import LogCorrupt, LogGap
 from batonq.log import layout
 from batonq.log.disk import Disk

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from itertools import pairwise
 
-from batonq.core.shard import Shard
+from batonq.core.shard.machine import Shard
 from batonq.errors import BatonError, LogCorrupt
 from batonq.log import layout
 from batonq.log.disk import Disk, RealDisk

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from batonq.core.records import State
-from batonq.core.shard import Shard
+from batonq.core.shard.machine import Shard
 from batonq.node.host import ShardHost
 from batonq.node.node import Node
 from batonq.node.recovery import fold_log

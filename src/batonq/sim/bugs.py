@@ -8,10 +8,10 @@ from dataclasses import replace
 from typing import Any
 
 from batonq.core.commands import Accepted, Arrival, Claim, Lease, Send
-from batonq.core.dedup import DedupTable
 from batonq.core.ids import key_hash
-from batonq.core.lifecycle import Standing
-from batonq.core.shard import Shard
+from batonq.core.shard.dedup import DedupTable
+from batonq.core.shard.lifecycle import Standing
+from batonq.core.shard.machine import Shard
 from batonq.errors import BatonError
 from batonq.node.broker import Broker, Queue
 from batonq.node.host import ShardHost

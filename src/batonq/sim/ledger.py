@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from batonq.core.payload import decode
 from batonq.core.records import Flag, Reason, Type
-from batonq.core.state import ARRIVED_PREFIX, FOREVER_MS
+from batonq.core.shard.state import ARRIVED_PREFIX, FOREVER_MS
 from batonq.log.frames import Frame
 from batonq.sim.bodies import number_of
 

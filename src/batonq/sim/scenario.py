@@ -6,7 +6,7 @@ import json
 from dataclasses import dataclass, field
 from random import Random
 
-from batonq.core.names import queue_arn
+from batonq.core.catalog.names import queue_arn
 from batonq.log.files import FileLogSettings
 from batonq.node.settings import Settings
 

@@ -8,8 +8,8 @@ from urllib.parse import unquote, urlsplit
 from batonq.api.http import Request
 from batonq.api.sqs.access import Caller
 from batonq.api.sqs.errors import ACCESS_DENIED, INVALID_ADDRESS, SqsError, missing
-from batonq.core import permissions
-from batonq.core.names import queue_arn
+from batonq.core.catalog import permissions
+from batonq.core.catalog.names import queue_arn
 from batonq.node.broker import Broker, Queue
 
 ADDRESSES_MAX = 10_000

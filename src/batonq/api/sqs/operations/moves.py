@@ -17,8 +17,8 @@ from batonq.api.sqs.shapes import (
     StartMessageMoveTaskInput,
     StartMessageMoveTaskOutput,
 )
+from batonq.core.catalog.names import parse_queue_arn
 from batonq.core.commands import Job
-from batonq.core.names import parse_queue_arn
 from batonq.errors import JobConflict, JobNotFound, QueueDoesNotExist
 from batonq.node.broker import Queue
 

@@ -34,8 +34,8 @@ from batonq.api.sqs.shapes import (
     TagQueueInput,
     UntagQueueInput,
 )
-from batonq.core import permissions
-from batonq.core.attributes import ATTRIBUTES, PREFIX, effective, readings
+from batonq.core.catalog import permissions
+from batonq.core.catalog.attributes import ATTRIBUTES, PREFIX, effective, readings
 from batonq.node.broker import Queue
 
 DONE = Output()

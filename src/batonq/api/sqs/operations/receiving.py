@@ -19,7 +19,7 @@ from batonq.api.sqs.operations.sending import WRONG_QUEUE_TYPE
 from batonq.api.sqs.service import Call, Service
 from batonq.api.sqs.shapes import AttributeValue, Message, ReceiveMessageInput, ReceiveMessageOutput
 from batonq.api.sqs.validate import check_identifier
-from batonq.core.attributes import ATTRIBUTES
+from batonq.core.catalog.attributes import ATTRIBUTES
 from batonq.core.payload import Lineage
 from batonq.errors import OverLimit
 from batonq.node.broker import Delivery, Queue

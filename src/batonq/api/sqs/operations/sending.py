@@ -38,7 +38,7 @@ from batonq.api.sqs.validate import (
     message_attributes,
     trace_header,
 )
-from batonq.core.attributes import PREFIX
+from batonq.core.catalog.attributes import PREFIX
 from batonq.core.commands import Send
 from batonq.core.payload import encode_attributes
 from batonq.errors import BatonError

@@ -10,10 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from batonq.core import redrive
+from batonq.core.catalog import redrive
+from batonq.core.catalog.names import QueueName, is_text, is_word
+from batonq.core.catalog.permissions import check_policy
 from batonq.core.commands import Counters
-from batonq.core.names import QueueName, is_text, is_word
-from batonq.core.permissions import check_policy
 from batonq.core.policy import SECOND_MS, QueuePolicy
 from batonq.errors import InvalidAttributeName, InvalidAttributeValue
 

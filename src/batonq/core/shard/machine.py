@@ -9,14 +9,14 @@ validate.py.
 
 from __future__ import annotations
 
-from batonq.core.columns import NIL
 from batonq.core.commands import Counters, MessageView
-from batonq.core.holding import Holding
-from batonq.core.persist import Persist
 from batonq.core.policy import QueuePolicy
-from batonq.core.queuestate import QueueState
 from batonq.core.records import FORMAT_VERSION, Reason, State, Type
-from batonq.core.validate import Validate
+from batonq.core.shard.columns import NIL
+from batonq.core.shard.holding import Holding
+from batonq.core.shard.persist import Persist
+from batonq.core.shard.queuestate import QueueState
+from batonq.core.shard.validate import Validate
 
 PURGE_STEP = 5_000
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from array import array
 from typing import NamedTuple
 
-from batonq.core.hashindex import EMPTY, HashIndex
+from batonq.core.shard.hashindex import EMPTY, HashIndex
 
 FOREVER_S = 0xFFFFFFFF
 _NUMBER_MAX = 0xFFFF0000

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any, NamedTuple
 
-from batonq.core.names import QueueName, parse_queue_arn
+from batonq.core.catalog.names import QueueName, parse_queue_arn
 from batonq.errors import InvalidInput
 
 MAX_RECEIVES_MAX = 1000

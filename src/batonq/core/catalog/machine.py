@@ -12,13 +12,13 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from batonq.core import attributes as attribute_table
-from batonq.core import permissions, redrive
-from batonq.core.attributes import RETENTION_MAX_MS, is_fifo
-from batonq.core.catalog_entries import MISSING_QUEUE, AccessKey, Account, QueueEntry, ReceiptKey, ShardEntry
-from batonq.core.catalog_state import CatalogState, encode
-from batonq.core.names import QueueName, check_queue_name, is_text, is_word, queue_arn
-from batonq.core.permissions import ACCOUNT_DIGITS, Statement
+from batonq.core.catalog import attributes as attribute_table
+from batonq.core.catalog import permissions, redrive
+from batonq.core.catalog.attributes import RETENTION_MAX_MS, is_fifo
+from batonq.core.catalog.entries import MISSING_QUEUE, AccessKey, Account, QueueEntry, ReceiptKey, ShardEntry
+from batonq.core.catalog.names import QueueName, check_queue_name, is_text, is_word, queue_arn
+from batonq.core.catalog.permissions import ACCOUNT_DIGITS, Statement
+from batonq.core.catalog.state import CatalogState, encode
 from batonq.core.policy import SECOND_MS, QueuePolicy
 from batonq.core.records import Type, word0
 from batonq.errors import (

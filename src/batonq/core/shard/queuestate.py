@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from batonq.core.columns import NIL
 from batonq.core.commands import Counters
-from batonq.core.lines import Lines, Ready
 from batonq.core.policy import QueuePolicy
+from batonq.core.shard.columns import NIL
+from batonq.core.shard.lines import Lines, Ready
 
 # Counters that follow from records and are therefore replayed, and those that are soft.
 GAUGES = ("visible", "in_flight", "delayed", "owed", "dead", "bytes")

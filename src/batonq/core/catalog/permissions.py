@@ -10,8 +10,8 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any
 
-from batonq.core.names import is_word
-from batonq.core.redrive import parse_json
+from batonq.core.catalog.names import is_word
+from batonq.core.catalog.redrive import parse_json
 from batonq.errors import InvalidAttributeValue, InvalidInput, OverLimit
 
 STATEMENTS_MAX = 20

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from batonq.core.attributes import effective, is_fifo, to_policy
-from batonq.core.names import QueueName
-from batonq.core.permissions import Statement, labels
+from batonq.core.catalog.attributes import effective, is_fifo, to_policy
+from batonq.core.catalog.names import QueueName
+from batonq.core.catalog.permissions import Statement, labels
+from batonq.core.catalog.redrive import parse_redrive_policy
 from batonq.core.policy import SECOND_MS, QueuePolicy
-from batonq.core.redrive import parse_redrive_policy
 
 # Stands for a dead-letter queue that was deleted. No queue ever has this number, so a dead letter for it is refused,
 # stays where it is and raises an alarm, until a queue of that name exists again.

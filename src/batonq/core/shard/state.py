@@ -11,16 +11,16 @@ import json
 import struct
 from typing import NamedTuple
 
-from batonq.core.columns import COUNT_MAX, DELTA_MAX, NIL, Columns
 from batonq.core.commands import Alarm, Job
-from batonq.core.dedup import FOREVER_S, DedupTable
-from batonq.core.lifecycle import allowed
-from batonq.core.lines import Lines
 from batonq.core.openframe import OpenFrame
 from batonq.core.policy import QueuePolicy
-from batonq.core.queuestate import QueueState
 from batonq.core.records import Reason, State, Type
-from batonq.core.wheel import Wheel
+from batonq.core.shard.columns import COUNT_MAX, DELTA_MAX, NIL, Columns
+from batonq.core.shard.dedup import FOREVER_S, DedupTable
+from batonq.core.shard.lifecycle import allowed
+from batonq.core.shard.lines import Lines
+from batonq.core.shard.queuestate import QueueState
+from batonq.core.shard.wheel import Wheel
 from batonq.errors import LogCorrupt
 
 FOREVER_MS = (1 << 64) - 1

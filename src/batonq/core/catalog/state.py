@@ -12,7 +12,7 @@ from array import array
 from bisect import bisect_left, insort
 from typing import Any
 
-from batonq.core.catalog_entries import (
+from batonq.core.catalog.entries import (
     MISSING_QUEUE,
     AccessKey,
     Account,
@@ -21,7 +21,7 @@ from batonq.core.catalog_entries import (
     Record,
     ShardEntry,
 )
-from batonq.core.names import QueueName
+from batonq.core.catalog.names import QueueName
 from batonq.core.openframe import OpenFrame
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import Type

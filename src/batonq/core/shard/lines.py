@@ -18,9 +18,9 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from batonq.core.columns import NIL, Columns
-from batonq.core.hashindex import EMPTY, HashIndex
 from batonq.core.records import State
+from batonq.core.shard.columns import NIL, Columns
+from batonq.core.shard.hashindex import EMPTY, HashIndex
 
 _MASK64 = (1 << 64) - 1
 _QUEUE_MIX = 0x9E3779B97F4A7C15

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from batonq.core.columns import NIL
 from batonq.core.commands import Arrival, Job
 from batonq.core.ids import key_hash
-from batonq.core.queuestate import QueueState
 from batonq.core.records import Flag, Reason, State, Type
-from batonq.core.replay import skip
-from batonq.core.seeking import Seeking
-from batonq.core.state import ARRIVED_PREFIX, RUNNING
+from batonq.core.shard.columns import NIL
+from batonq.core.shard.queuestate import QueueState
+from batonq.core.shard.replay import skip
+from batonq.core.shard.seeking import Seeking
+from batonq.core.shard.state import ARRIVED_PREFIX, RUNNING
 from batonq.errors import JobConflict, JobNotFound, LogCorrupt, QueueDoesNotExist
 
 JOB_SCAN_MAX = 1_000  # messages looked at in one step

@@ -5,13 +5,13 @@ from __future__ import annotations
 import sys
 from array import array
 
-from batonq.core.columns import NIL
 from batonq.core.payload import content_mark
 from batonq.core.policy import QueuePolicy
-from batonq.core.queuestate import QueueState
 from batonq.core.records import Flag, Reason, State, Type
-from batonq.core.runs import FIRST_LEASE, RUN_MAX, Runs, as_run
-from batonq.core.state import ARRIVED_PREFIX, CARRIED_PREFIX, decode_notes
+from batonq.core.shard.columns import NIL
+from batonq.core.shard.queuestate import QueueState
+from batonq.core.shard.runs import FIRST_LEASE, RUN_MAX, Runs, as_run
+from batonq.core.shard.state import ARRIVED_PREFIX, CARRIED_PREFIX, decode_notes
 from batonq.errors import LogCorrupt
 
 _RUN_MIN = 3

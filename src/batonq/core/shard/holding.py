@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from batonq.core.commands import Claim, Nack
-from batonq.core.lifecycle import RECEIPTS, Rule, Standing, Verdict
-from batonq.core.queuestate import QueueState
-from batonq.core.receiving import Receiving
 from batonq.core.records import Flag, Reason, State, Type
-from batonq.core.runs import as_run
+from batonq.core.shard.lifecycle import RECEIPTS, Rule, Standing, Verdict
+from batonq.core.shard.queuestate import QueueState
+from batonq.core.shard.receiving import Receiving
+from batonq.core.shard.runs import as_run
 from batonq.errors import BatonError, InvalidInput
 
 VISIBILITY_MAX_MS = 43_200_000

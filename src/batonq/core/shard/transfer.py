@@ -12,14 +12,14 @@ from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import islice
 
+from batonq.core.catalog.names import queue_arn
 from batonq.core.commands import Alarm, Entry, Job
 from batonq.core.ids import message_id
-from batonq.core.names import queue_arn
 from batonq.core.payload import Lineage
-from batonq.core.queuestate import QueueState
 from batonq.core.records import Flag, Reason, State, Type
-from batonq.core.replay import Replay
-from batonq.core.state import FOREVER_MS, RUNNING, encode_notes
+from batonq.core.shard.queuestate import QueueState
+from batonq.core.shard.replay import Replay
+from batonq.core.shard.state import FOREVER_MS, RUNNING, encode_notes
 
 REFUSED_BACKOFF_MS = 1_000
 REFUSED_BACKOFF_MAX_MS = 300_000

@@ -11,9 +11,9 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from batonq.core.columns import DELTA_MAX, NIL
-from batonq.core.queuestate import QueueState
-from batonq.core.state import ShardState
+from batonq.core.shard.columns import DELTA_MAX, NIL
+from batonq.core.shard.queuestate import QueueState
+from batonq.core.shard.state import ShardState
 
 FIRST_LEASE = 1 | 1 << 32  # w4: epoch and count
 _FREE, _VISIBLE, _IN_FLIGHT = 0, 2, 3

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from batonq.core.arrivals import Arrivals
 from batonq.core.commands import Accepted, Send
 from batonq.core.ids import key_hash, message_id
 from batonq.core.payload import content_mark, encode, plain_header
-from batonq.core.queuestate import QueueState
 from batonq.core.records import Flag, Type
+from batonq.core.shard.arrivals import Arrivals
+from batonq.core.shard.queuestate import QueueState
 from batonq.errors import BatonError, DeduplicationConflict, OverLimit
 
 REQUEST_WINDOW_MS = 120_000  # an SDK has given up on a request by then

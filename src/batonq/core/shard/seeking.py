@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from batonq.core.columns import NIL
-from batonq.core.queuestate import QueueState
-from batonq.core.timers import Timers
+from batonq.core.shard.columns import NIL
+from batonq.core.shard.queuestate import QueueState
+from batonq.core.shard.timers import Timers
 
 SEEK_STEP = 10_000  # messages that one step of a walk passes, a millisecond or so
 PROBES = 512

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from batonq.core.queuestate import QueueState
 from batonq.core.records import Reason, State, Type
-from batonq.core.state import EXPIRY_RETRY_S, NO_EXPIRY_TIMER, NO_TIMER
-from batonq.core.transfer import Transfer
-from batonq.core.wheel import NEVER
+from batonq.core.shard.queuestate import QueueState
+from batonq.core.shard.state import EXPIRY_RETRY_S, NO_EXPIRY_TIMER, NO_TIMER
+from batonq.core.shard.transfer import Transfer
+from batonq.core.shard.wheel import NEVER
 from batonq.errors import QueueDoesNotExist
 
 DUE_LIMIT = 2_000  # records of timers in one go

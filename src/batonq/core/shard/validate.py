@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from batonq.core.columns import NIL
-from batonq.core.lines import NO_RING
-from batonq.core.queuestate import QueueState
 from batonq.core.records import State
-from batonq.core.state import EXPIRY_RETRY_S, ShardState
+from batonq.core.shard.columns import NIL
+from batonq.core.shard.lines import NO_RING
+from batonq.core.shard.queuestate import QueueState
+from batonq.core.shard.state import EXPIRY_RETRY_S, ShardState
 
 
 class Validate(ShardState):
@@ -126,7 +126,10 @@ class Validate(ShardState):
         on_the_way = []
         for shard, channel in self.channels.items():
             numbers = list(channel.unsettled)
-            assert numbers == sorted(numbers) and all(channel.settled < number <= channel.last for number in numbers)
+            in_order = numbers == sorted(numbers)
+            assert in_order and all(channel.settled < number <= channel.last for number in numbers), (
+                "a channel's entries are out of order, or settled already"
+            )
             if not numbers:
                 assert channel.settled == channel.last, "a channel is settled further than it went"
             for number, slot in channel.unsettled.items():

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from array import array
 
-from batonq.core.columns import NIL
 from batonq.core.commands import FirstLeases, Lease
-from batonq.core.queuestate import QueueState
 from batonq.core.records import Flag, State, Type
-from batonq.core.runs import FIRST_LEASE, as_run
-from batonq.core.sending import Sending
-from batonq.core.state import encode_notes
+from batonq.core.shard.columns import NIL
+from batonq.core.shard.queuestate import QueueState
+from batonq.core.shard.runs import FIRST_LEASE, as_run
+from batonq.core.shard.sending import Sending
+from batonq.core.shard.state import encode_notes
 from batonq.errors import OverLimit
 
 ATTEMPT_WINDOW_MS = 300_000

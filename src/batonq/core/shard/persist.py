@@ -9,14 +9,14 @@ from dataclasses import asdict
 from typing import Any
 
 from batonq.core import sections as pieces
-from batonq.core.columns import NIL
 from batonq.core.commands import Job
 from batonq.core.payload import Lineage, decode, encode_payload, merge_lineage, with_lineage
 from batonq.core.policy import QueuePolicy
-from batonq.core.queuestate import TOTALS, QueueState
 from batonq.core.records import State, Type
-from batonq.core.replay import Replay, skip
-from batonq.core.state import CARRIED_PREFIX, NO_EXPIRY_TIMER, NO_TIMER, Attempt, Channel, Failure
+from batonq.core.shard.columns import NIL
+from batonq.core.shard.queuestate import TOTALS, QueueState
+from batonq.core.shard.replay import Replay, skip
+from batonq.core.shard.state import CARRIED_PREFIX, NO_EXPIRY_TIMER, NO_TIMER, Attempt, Channel, Failure
 from batonq.errors import LogCorrupt
 
 _NOTES = ("holders", "maxima", "origins", "refusals")
