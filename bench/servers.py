@@ -86,10 +86,6 @@ class Server:
             time.sleep(0.002)
         return time.perf_counter() - started
 
-    def start_again(self) -> float:
-        self.stop()
-        return self.start()
-
     def last_words(self) -> str:
         path = self.directory.parent / f"{self.directory.name}.stderr"
         return path.read_text(errors="replace")[-2000:] if path.exists() else ""
