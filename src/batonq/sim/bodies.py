@@ -8,8 +8,8 @@ _MARK = b"message "
 
 
 def make_body(number: int, random: Random) -> bytes:
-    """Mostly short, sometimes of a few sectors, so that a torn write can cut through one."""
-    length = random.choice((0, 0, 10, 100, 600, 2_000))
+    """Some short, some of several sectors, so that a torn write can cut through one."""
+    length = random.choice((0, 10, 100, 600, 2_000, 5_000))
     return _MARK + b"%d " % number + random.randbytes(length // 2).hex().encode()
 
 

@@ -43,6 +43,7 @@ class Chaos:
         machine.loss_rate = 0.0
         machine.slow = 1.0
         machine.crash_in_steps = -1
+        machine.crash_at_sync = False
         machine.disk.capacity_bytes = PLENTY_BYTES
 
     async def _again_and_again(self, mean_s: float, act: Callable[[], Awaitable[None]]) -> None:
@@ -52,10 +53,13 @@ class Chaos:
 
     async def _crash(self) -> None:
         """At an instant, or in the middle of what the disk does next."""
-        if self._random.random() < 0.5:
+        choice = self._random.random()
+        if choice < 0.4:
             self._machine.crash("at once")
-        else:
+        elif choice < 0.7:
             self._machine.crash_in_steps = self._random.randrange(DISK_STEPS_MAX)
+        else:
+            self._machine.crash_at_sync = True
 
     async def _stop(self) -> None:
         await self._machine.stop()

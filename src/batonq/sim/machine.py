@@ -115,6 +115,7 @@ class Machine:
         self.fail_rate = 0.0  # of syncs and writes
         self.loss_rate = 0.0  # of requests and answers between shards
         self.crash_in_steps = -1  # of the disk; negative: never
+        self.crash_at_sync = False  # of a segment, when an append is written and not yet synced
         self.broken: str = ""  # why no node starts any more
         self._random = random
         self._log_settings = log_settings
@@ -140,6 +141,9 @@ class Machine:
             if self.crash_in_steps < 0:
                 self.crash(f"before {step.kind} of {step.path}")
                 return
+        if self.crash_at_sync and step.kind == "sync" and "/segment-" in step.path:
+            self.crash(f"before {step.kind} of {step.path}", Survival.SOME)
+            return
         if self.fail_rate and step.kind in ("sync", "write") and self._random.random() < self.fail_rate:
             self.history.say(self.loop.time(), "disk", f"{step.kind} of {step.path} fails")
             raise OSError(errno.EIO, "input/output error", step.path)
@@ -253,6 +257,7 @@ class Machine:
         survival = survival or self._random.choice(list(Survival))
         self.crashes += 1
         self.crash_in_steps = -1
+        self.crash_at_sync = False
         self._say(f"crashes {why}; of what was not synced, {survival.value} survives")
         self.disk.on_step = None
         self.disk = self.disk.after_crash(survival, self._random)
