@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 TESTS = Path(__file__).parent
-FAST_SUITES = {"core", "log", "node", "api", "golden", "property"}
+FAST_SUITES = {"core", "log", "node", "api", "golden"}
 
 # No deadline: a shared machine is slow at times, and no test here measures time.
 settings.register_profile(
