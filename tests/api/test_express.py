@@ -85,6 +85,11 @@ def test_plain_calls_are_taken(tmp_path_factory: pytest.TempPathFactory) -> None
         rows = [{"Id": message["Body"], "ReceiptHandle": message["ReceiptHandle"]} for message in received]
         deleted = json_request(fresh, "DeleteMessageBatch", {"QueueUrl": url, "Entries": rows}).json
         assert counting.taken == 3 and deleted == {"Successful": [{"Id": letter} for letter in "abcdefghij"]}
+        json_request(fresh, "SendMessage", {"QueueUrl": url, "MessageBody": "k"})
+        assert counting.taken == 4
+        (message,) = json_request(fresh, "ReceiveMessage", {"QueueUrl": url}).json["Messages"]
+        json_request(fresh, "DeleteMessage", {"QueueUrl": url, "ReceiptHandle": message["ReceiptHandle"]})
+        assert counting.taken == 6
 
 
 def entries(*texts: str) -> list[dict[str, str]]:
@@ -215,6 +220,42 @@ def test_deletes(server: TestServer, sqs: Any, ways: Counting, urls: tuple[str, 
     for places in ((0,), (0, 1), (2, "garbage"), ("",), (2, 2)):
         both = delete(*places)
         assert shape(both.express) == shape(both.general), places
+    assert counts(sqs, urls[0]) == counts(sqs, urls[1]) == (0, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [
+        ({"QueueUrl": "$url", "MessageBody": "one"}, True),
+        ({"QueueUrl": "$url", "MessageBody": "x" * MIB}, True),
+        ({"QueueUrl": "$url", "MessageBody": "x" * (MIB + 1)}, False),
+        ({"QueueUrl": "$url", "MessageBody": ""}, False),
+        ({"QueueUrl": "$url", "MessageBody": '"quoted"'}, False),
+        ({"QueueUrl": "$url", "MessageBody": "x", "DelaySeconds": 3}, False),
+        ({"QueueUrl": "$url", "MessageBody": 7}, False),
+        ({"MessageBody": "x"}, False),
+    ],
+)
+def test_single_sends(
+    server: TestServer, sqs: Any, ways: Counting, urls: tuple[str, str], given: Any, taken: bool
+) -> None:
+    both = ask_both(server, ways, "SendMessage", given, urls)
+    assert taken or ways.taken == 0
+    assert shape(both.express) == shape(both.general)
+    assert counts(sqs, urls[0]) == counts(sqs, urls[1])
+
+
+def test_single_deletes(server: TestServer, sqs: Any, ways: Counting, urls: tuple[str, str]) -> None:
+    for url in urls:
+        sqs.send_message(QueueUrl=url, MessageBody="a")
+    handles = [receive(sqs, url)[0]["ReceiptHandle"] for url in urls]
+    # the right one, the same again, one that is not a receipt, none
+    for receipts in (handles, handles, ["garbage", "garbage"], ["", ""]):
+        answers = []
+        for url, receipt, on in zip(urls, receipts, (True, False), strict=True):
+            ways.on = on
+            answers.append(json_request(server, "DeleteMessage", {"QueueUrl": url, "ReceiptHandle": receipt}))
+        assert shape(answers[0]) == shape(answers[1]), receipts
     assert counts(sqs, urls[0]) == counts(sqs, urls[1]) == (0, 0, 0)
 
 

@@ -1,4 +1,4 @@
-"""The hot calls in their plainest form, answered without a task: batches of bodies, receives, deletes.
+"""The hot calls in their plainest form, answered without a task: bodies, receives, deletes, one or a batch.
 
 Each function either takes a request whole, or returns False before it has done anything; the general way then gives
 the answer, or the error in SQS's words. What is plain: JSON without an escape or a letter beyond ASCII, no fields but
@@ -26,7 +26,7 @@ from batonq.api.sqs import protocol_json
 from batonq.api.sqs.app import REQUEST_ID_HEADER, SqsApp
 from batonq.api.sqs.errors import SqsError, translated
 from batonq.api.sqs.operations.batches import outcome
-from batonq.api.sqs.operations.leases import told
+from batonq.api.sqs.operations.leases import DONE, told
 from batonq.api.sqs.operations.receiving import deliver, holder, numbers
 from batonq.api.sqs.operations.sending import INVOCATION_HEADER, invocation
 from batonq.api.sqs.service import Call
@@ -38,6 +38,7 @@ from batonq.api.sqs.shapes import (
     ReceiveMessageOutput,
     SendMessageBatchOutput,
     SendMessageBatchResultEntry,
+    SendMessageOutput,
 )
 from batonq.api.sqs.validate import BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, ENTRY_ID_LENGTH_MAX
 from batonq.core.commands import FirstLeases
@@ -67,6 +68,16 @@ class _Receipts(Struct, gc=False, forbid_unknown_fields=True):
     Entries: list[_Receipt]
 
 
+class _One(Struct, gc=False, forbid_unknown_fields=True):
+    QueueUrl: str
+    MessageBody: str
+
+
+class _OneReceipt(Struct, gc=False, forbid_unknown_fields=True):
+    QueueUrl: str
+    ReceiptHandle: str
+
+
 class _Receive(Struct, gc=False, forbid_unknown_fields=True, omit_defaults=True):
     QueueUrl: str
     MaxNumberOfMessages: int | None = None
@@ -76,6 +87,8 @@ class _Receive(Struct, gc=False, forbid_unknown_fields=True, omit_defaults=True)
 
 _decode_batch = msgspec.json.Decoder(_Batch).decode
 _decode_receipts = msgspec.json.Decoder(_Receipts).decode
+_decode_one = msgspec.json.Decoder(_One).decode
+_decode_one_receipt = msgspec.json.Decoder(_OneReceipt).decode
 _decode_receive = msgspec.json.Decoder(_Receive).decode
 _encode = protocol_json.encode
 _NOT_PLAIN = (msgspec.MsgspecError, UnicodeDecodeError, SqsError, BatonError)
@@ -101,8 +114,10 @@ class ExpressSqs:
         self._tasks: set[asyncio.Task[None]] = set()
         prefix = protocol_json.TARGET_PREFIX
         self._calls: dict[bytes, Callable[[Request, Reply], bool]] = {
+            prefix + b"SendMessage": self._send,
             prefix + b"SendMessageBatch": self._send_batch,
             prefix + b"ReceiveMessage": self._receive,
+            prefix + b"DeleteMessage": self._delete,
             prefix + b"DeleteMessageBatch": self._delete_batch,
         }
 
@@ -119,7 +134,19 @@ class ExpressSqs:
         call = Call(request, self._app.access.identify(request), operation)
         return call, self._service.queue(call, url)
 
-    # --- SendMessageBatch
+    # --- SendMessage, SendMessageBatch
+
+    def _send(self, request: Request, reply: Reply) -> bool:
+        given = _decode_one(request.body)
+        if request.body.count(b'"') != 8:
+            return False
+        taken = self._take(request, "SendMessage", given.QueueUrl, [given.MessageBody.encode()])
+        if taken is None:
+            return False
+        queue, host, first, digests = taken
+        output = SendMessageOutput(message_id(queue.shard, first), digests[0].hex())
+        self._reply_when_committed(host, reply, _encode(output))
+        return True
 
     def _send_batch(self, request: Request, reply: Reply) -> bool:
         given = _decode_batch(request.body)
@@ -128,20 +155,13 @@ class ExpressSqs:
         if not 0 < count <= BATCH_ENTRIES_MAX or request.body.count(b'"') != 6 + 8 * count:
             return False
         ids = [entry.Id for entry in entries]
+        if not _ids_are_plain(ids):
+            return False
         bodies = [entry.MessageBody.encode() for entry in entries]
-        sizes = [*map(len, bodies)]
-        call, queue = self._find(request, "SendMessageBatch", given.QueueUrl)
-        if min(sizes) == 0 or max(sizes) > queue.message_bytes_max or sum(sizes) > BATCH_BYTES_MAX:
+        taken = self._take(request, "SendMessageBatch", given.QueueUrl, bodies)
+        if taken is None:
             return False
-        if queue.fifo or not _ids_are_plain(ids):
-            return False
-        digests = [md5(body, usedforsecurity=False).digest() for body in bodies]
-        name = invocation(request, digests) if INVOCATION_HEADER in request.headers else ""
-        found = self._broker.send_plain(queue, bodies, digests, call.caller.sender, name)
-        if found is None:
-            return False
-        host, first = found
-        self._app.calls["SendMessageBatch"] += 1
+        queue, host, first, digests = taken
         shard = queue.shard
         results = [
             SendMessageBatchResultEntry(entry_id, message_id(shard, sequence), digest.hex())
@@ -149,6 +169,22 @@ class ExpressSqs:
         ]
         self._reply_when_committed(host, reply, _encode(SendMessageBatchOutput(results)))
         return True
+
+    def _take(
+        self, request: Request, operation: str, url: str, bodies: list[bytes]
+    ) -> tuple[Queue, ShardHost, int, list[bytes]] | None:
+        """Send bodies: the queue, its host, the first sequence and the digests; None when they are not plain there."""
+        sizes = [*map(len, bodies)]
+        call, queue = self._find(request, operation, url)
+        if min(sizes) == 0 or max(sizes) > queue.message_bytes_max or sum(sizes) > BATCH_BYTES_MAX or queue.fifo:
+            return None
+        digests = [md5(body, usedforsecurity=False).digest() for body in bodies]
+        name = invocation(request, digests) if INVOCATION_HEADER in request.headers else ""
+        found = self._broker.send_plain(queue, bodies, digests, call.caller.sender, name)
+        if found is None:
+            return None
+        self._app.calls[operation] += 1
+        return queue, *found, digests
 
     def _reply_when_committed(self, host: ShardHost, reply: Reply, body: bytes) -> None:
         answer = self._heads.answer(body)
@@ -218,7 +254,21 @@ class ExpressSqs:
         if not reply(self._heads.answer(_encode(output))):
             self._broker.give_back(queue, host, leases)
 
-    # --- DeleteMessageBatch
+    # --- DeleteMessage, DeleteMessageBatch
+
+    def _delete(self, request: Request, reply: Reply) -> bool:
+        given = _decode_one_receipt(request.body)
+        if request.body.count(b'"') != 8:
+            return False
+        _, queue = self._find(request, "DeleteMessage", given.QueueUrl)
+        if queue.fifo or queue.policy.strict_receipts:
+            return False  # there a delete may fail, and the general way says so
+        found = self._broker.delete_plain(queue, [given.ReceiptHandle])
+        if found is None:
+            return False
+        self._app.calls["DeleteMessage"] += 1
+        self._reply_when_committed(found[0], reply, _encode(DONE))
+        return True
 
     def _delete_batch(self, request: Request, reply: Reply) -> bool:
         given = _decode_receipts(request.body)
