@@ -10,6 +10,8 @@ from hypothesis import HealthCheck, settings
 
 TESTS = Path(__file__).parent
 FAST_SUITES = {"core", "log", "node", "api", "golden"}
+# Other programs as clients, and many requests: seconds each.
+SLOW_FILES = {"test_aws_cli.py", "test_celery.py", "test_fuzz.py"}
 
 # No deadline: a shared machine is slow at times, and no test here measures time.
 settings.register_profile(
@@ -20,11 +22,11 @@ settings.register_profile(
     print_blob=True,
     suppress_health_check=[HealthCheck.too_slow],
 )
-settings.register_profile("fast", settings.get_profile("full"), max_examples=100, stateful_step_count=30)
+settings.register_profile("fast", settings.get_profile("full"), max_examples=50, stateful_step_count=30)
 settings.load_profile(os.environ.get("BATON_TEST_PROFILE", "fast"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
-        suite = item.path.relative_to(TESTS).parts[0]
-        item.add_marker(pytest.mark.fast if suite in FAST_SUITES else pytest.mark.slow)
+        fast = item.path.relative_to(TESTS).parts[0] in FAST_SUITES and item.path.name not in SLOW_FILES
+        item.add_marker(pytest.mark.fast if fast else pytest.mark.slow)

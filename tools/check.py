@@ -53,16 +53,10 @@ def suites() -> list[str]:
 
 
 def test_checks(fast: bool) -> list[Check]:
-    profile = "fast" if fast else "full"
-    return [
-        Check(
-            f"tests/{name}",
-            [sys.executable, "-m", "pytest", "-q", f"tests/{name}"],
-            {"BATON_TEST_PROFILE": profile},
-        )
-        for name in suites()
-        if not fast or name in FAST
-    ]
+    pytest = [sys.executable, "-m", "pytest", "-q", *(["-m", "fast"] if fast else [])]
+    environment = {"BATON_TEST_PROFILE": "fast" if fast else "full"}
+    names = [name for name in suites() if not fast or name in FAST]
+    return [Check(f"tests/{name}", [*pytest, f"tests/{name}"], environment) for name in names]
 
 
 def run(check: Check, *, captured: bool) -> Outcome:
