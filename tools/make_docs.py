@@ -62,6 +62,10 @@ def errors_part() -> str:
     return table(("code", "class", "retry helps", "for SQS clients", "meaning"), rows)
 
 
+def error_statuses_part() -> str:
+    return table(("code", "HTTP status"), ([f"`{error.code}`", str(error.status)] for error in error_classes()))
+
+
 def sqs_kinds() -> list[sqs_errors.Kind]:
     """The errors that an SQS client can meet."""
     return [value for value in vars(sqs_errors).values() if isinstance(value, sqs_errors.Kind)]
@@ -156,6 +160,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "settings": settings_part,
     "metrics": metrics_part,
     "errors": errors_part,
+    "error-statuses": error_statuses_part,
     "sqs-errors": sqs_errors_part,
     "cli": cli_part,
     "transitions": transitions_part,

@@ -11,6 +11,7 @@ from batonq.api.sqs.errors import Kind
 from batonq.cli.main import COMMANDS, build_parser
 from batonq.errors import BatonError
 from batonq.node import metrics, settings
+from batonq.node.pages import Pages
 from tests.docs.pages import ROOT
 from tools import make_docs
 
@@ -70,3 +71,9 @@ def _all_errors(error: type[BatonError]) -> list[type[BatonError]]:
 @pytest.mark.parametrize("kind", make_docs.sqs_kinds(), ids=lambda kind: kind.code)
 def test_every_sqs_error_is_documented(kind: Kind) -> None:
     assert f"`{kind.code}`" in _page("errors.md")
+
+
+def test_every_address_of_the_server_is_documented() -> None:
+    page = _page("endpoints.md")
+    routes = Pages.__new__(Pages).routes  # nothing is asked of a node as long as nobody calls
+    assert [path for path, methods, _ in routes if f"| `{path}` | {methods[0]} |" not in page] == []
