@@ -1,0 +1,165 @@
+"""Time: what becomes due, in which order, how much at once, and that an owner is never told too late."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from batonq.core.records import Reason, State, Type
+from batonq.core.shard import timers
+from tests.core.rig import T0, Bench, claim
+
+DAY_MS = 86_400_000
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    made = Bench()
+    made.queue(1)
+    yield made
+    made.check()
+
+
+def go_by_timer(bench: Bench, end: int) -> list[int]:
+    """Advance only when `next_due` says so, as a host does; the times at which records were written."""
+    written = []
+    while (due := bench.shard.next_due()) is not None and due <= end:
+        bench.now = max(bench.now, due)
+        bench.shard.advance(bench.now)
+        written += [row.time for row in bench.check() if row.type is not Type.POLICY_SET]
+    return written
+
+
+def test_a_host_that_follows_next_due_is_never_late(bench: Bench) -> None:
+    for ms in (1, 999, 30_000, 65_536, 70_000, 3_600_000, 43_200_000):
+        bench.send(1, str(ms))
+        bench.receive(1, visibility_ms=ms)
+    bench.check()
+    assert go_by_timer(bench, T0 + DAY_MS) == [
+        T0 + ms for ms in (1, 999, 30_000, 65_536, 70_000, 3_600_000, 43_200_000)
+    ]
+
+
+def test_delays_need_no_record_but_wake_who_waits(bench: Bench) -> None:
+    bench.send(1, "a", delay_ms=900_000)
+    bench.shard.woken.clear()
+    bench.check()
+    assert go_by_timer(bench, T0 + 899_999) == []
+    assert bench.shard.woken == set()
+    assert go_by_timer(bench, T0 + 900_000) == []
+    assert bench.shard.woken == {1}
+    assert bench.shard.counters(1).visible == 1
+
+
+def test_expiry_happens_in_the_second_that_it_should(bench: Bench) -> None:
+    bench.send(1, "a", ttl_ms=5_000)
+    bench.send(1, "b", ttl_ms=14 * DAY_MS)
+    bench.check()
+    assert go_by_timer(bench, T0 + 15 * DAY_MS) == [T0 + 5_000, T0 + 14 * DAY_MS]
+    assert bench.shard.next_due() is None
+
+
+def test_a_lease_that_was_extended_runs_out_at_its_new_deadline(bench: Bench) -> None:
+    bench.send(1, "a")
+    (lease,) = bench.receive(1)
+    bench.shard.change_visibility(1, [(claim(lease), 3_600_000)], bench.now)
+    bench.check()
+    assert go_by_timer(bench, T0 + DAY_MS) == [T0 + 3_600_000]
+
+
+def test_a_lease_that_was_shortened_runs_out_at_its_new_deadline(bench: Bench) -> None:
+    bench.send(1, "a")
+    (lease,) = bench.receive(1, visibility_ms=3_600_000)
+    bench.shard.change_visibility(1, [(claim(lease), 1_000)], bench.now)
+    bench.check()
+    assert go_by_timer(bench, T0 + DAY_MS) == [T0 + 1_000]
+
+
+def test_the_timers_of_a_slot_that_is_used_again_are_those_of_the_new_message(bench: Bench) -> None:
+    bench.send(1, "old", ttl_ms=10_000)
+    bench.delete(1, *bench.receive(1, visibility_ms=5_000))
+    bench.send(1, "new", ttl_ms=60_000)
+    bench.receive(1, visibility_ms=20_000)
+    bench.check()
+    assert go_by_timer(bench, T0 + DAY_MS) == [T0 + 20_000, T0 + 60_000]
+
+
+def test_time_does_not_go_back(bench: Bench) -> None:
+    bench.later(10_000)
+    bench.shard.send(1, [], bench.now)
+    bench.now -= 5_000
+    bench.send(1, "a")
+    bench.now += 5_000
+    assert [row.time for row in bench.check() if row.type is Type.SENT] == [T0 + 10_000]
+
+
+def test_what_is_due_at_once_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(timers, "DUE_LIMIT", 3)
+    bench.send(1, *"abcdefg")
+    leases = bench.receive(1, visibility_ms=1_000)
+    bench.check()
+    bench.now += 1_000
+    counts = []
+    for _ in range(3):
+        bench.shard.advance(bench.now)
+        counts.append(sum(row.type is Type.RETURNED for row in bench.check()))
+    assert counts == [3, 3, 1]
+    assert len(leases) == 7
+
+
+def test_a_lease_whose_end_is_not_yet_written_is_over_all_the_same(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timers, "DUE_LIMIT", 0)
+    bench.queue(2, fifo=True)
+    bench.send(1, "a")
+    bench.send(2, "b", group="g")
+    (standard,), (fifo,) = bench.receive(1), bench.receive(2)
+    bench.now += 30_000
+    assert bench.delete(2, fifo)[0] is not None
+    assert bench.delete(1, standard) == [None]
+    rows = bench.check()
+    assert [row.reason for row in rows if row.type is Type.DELETED] == [Reason.LATE_ACK]
+
+
+@pytest.mark.parametrize("how", ["follower", "snapshot", "replay", "base"])
+def test_timers_go_on_under_another_owner(bench: Bench, how: str) -> None:
+    bench.queue(2, fifo=True, max_receives=1, dead_letter_queue=9, dead_letter_on_failure=True)
+    bench.send(1, "leased")
+    bench.receive(1)
+    bench.send(1, "delayed", delay_ms=40_000)
+    bench.send(1, "short", ttl_ms=50_000)
+    bench.send(2, "refused", group="g")
+    bench.receive(2, visibility_ms=1_000)
+    bench.later(1_000)  # its dead-letter queue is missing: tried again after one second
+    bench.check()
+    if how == "base":
+        bench.truncate(bench.next_frame)
+    successor = {"follower": bench.follower, "snapshot": bench.loaded()}.get(how) or bench.replayed()
+    bench.restart(successor)
+    bench.check()
+    bench.later(1_000)
+    assert [row.type for row in bench.check() if row.queue == 2] == [Type.OWED, Type.SETTLED]
+    bench.later(28_000)
+    assert [row.type for row in bench.check() if row.queue == 1] == [Type.RETURNED]
+    bench.later(10_000)
+    assert bench.shard.counters(1).delayed == 0
+    bench.later(10_000)
+    assert [row.type for row in bench.check() if row.queue == 1] == [Type.DELETED]
+    assert [State(view.state) for view in bench.messages(1)] == [State.VISIBLE, State.VISIBLE]
+
+
+def test_grace_is_given_to_running_leases_only(bench: Bench) -> None:
+    bench.send(1, "a", "b")
+    bench.receive(1, 1)
+    bench.send(1, "c", delay_ms=30_000)
+    bench.commit()
+    bench.now += 20_000
+    bench.restart(bench.follower, grace_ms=20_000)
+    assert [view.until_ms - T0 for view in bench.messages(1)] == [50_000, 0, 30_000]
+    assert bench.messages(1)[0].receive_count == 1
+    bench.later(29_999)
+    assert bench.shard.counters(1).in_flight == 1
+    bench.later(1)
+    assert bench.shard.counters(1).in_flight == 0
