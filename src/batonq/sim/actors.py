@@ -31,8 +31,9 @@ class Producer:
             if self._around.calls_left <= 0:
                 return
             plan = self._random.choice(self._plans)
+            name = self._around.current_name(plan.name)
             messages = [self._message(plan) for _ in range(self._random.choice((1, 1, 2, 5)))]
-            await self._send(plan.name, messages)
+            await self._send(name, messages)
 
     async def _send(self, queue: str, messages: list[Outgoing]) -> None:
         """Until there is an answer that ends it, always as the same request."""
@@ -79,7 +80,6 @@ class Consumer:
         self._random = random
         self._think_s = think_s
         self._old: list[Delivered] = []
-        self._busy: set[asyncio.Task[None]] = set()
         self._attempts = 0
 
     async def run(self) -> None:
@@ -107,9 +107,7 @@ class Consumer:
         if attempt and (call.outcome != OK or random.random() < 0.3):
             call = await self._client.receive(queue, count, visibility_ms, 0, attempt)
         for delivered in call.deliveries:
-            task = self._around.loop.create_task(self._handle(delivered))
-            self._busy.add(task)
-            task.add_done_callback(self._busy.discard)
+            self._around.spawn(self._handle(delivered))
         if len(call.deliveries) > 1 and random.random() < 0.2:
             await self._client.delete(*call.deliveries)
 
@@ -158,7 +156,7 @@ class Consumer:
 
 
 class Operator:
-    """Redrives, purges, and changes attributes that decide nothing."""
+    """Redrives, purges, changes attributes that decide nothing, and deletes a queue to make it anew."""
 
     def __init__(self, around: Surroundings, random: Random, plans: list[QueuePlan]) -> None:
         self._client = Client("operator", around, random)
@@ -172,15 +170,25 @@ class Operator:
             if self._around.calls_left <= 0:
                 return
             plan = self._random.choice(self._plans)
+            name = self._around.current_name(plan.name)
             choice = self._random.random()
             if plan.dead_letters and choice < 0.8:
-                await self._redrive(plan.name)
+                await self._redrive(name)
             elif plan.purged and choice < 0.2:
-                await self._client.steer(plan.name, "purge", lambda broker, queue: broker.purge_queue(queue))
+                await self._client.steer(name, "purge", lambda broker, queue: broker.purge_queue(queue))
+            elif plan.fleeting and choice < 0.5:
+                await self._make_anew(plan)
             elif choice < 0.5:
-                await self._set(plan.name)
+                await self._set(name)
             else:
-                await self._client.steer(plan.name, "count", lambda broker, queue: broker.counters(queue))
+                await self._client.steer(name, "count", lambda broker, queue: broker.counters(queue))
+
+    async def _make_anew(self, plan: QueuePlan) -> None:
+        name = self._around.current_name(plan.name)
+        call = await self._client.steer(name, "delete queue", lambda broker, entry: broker.delete_queue(entry))
+        if call.outcome == OK:
+            await asyncio.sleep(self._random.random() * 2)
+        await self._around.make_queue(plan)
 
     async def _set(self, queue: str) -> None:
         sla = {"Baton.SLASeconds": str(self._random.randint(1, 1000))}
@@ -193,7 +201,7 @@ class Operator:
         target = random.choice([name for name in others if name != queue] or [queue]) if random.random() < 0.2 else ""
 
         async def work(broker: Broker, source: Queue) -> str:
-            destination = broker.queue(ACCOUNT, target) if target else None
+            destination = broker.queue(ACCOUNT, self._around.known[target].called) if target else None
             return (await broker.start_move(source, destination, rate)).id
 
         call = await self._client.steer(queue, "move", work, f"to {target or 'where they came from'} at {rate}/s")

@@ -44,7 +44,7 @@ def release_before_commit() -> Patches:
         host.commit.kick()
         return results
 
-    async def committed(self: ShardHost, queue: int, leases: list[Lease]) -> None:
+    async def committed(self: ShardHost, queue: int, leases: list[Lease], attempt: str) -> None:
         self.commit.kick()
 
     async def by_callback(host: ShardHost) -> None:

@@ -14,7 +14,7 @@ from random import Random
 from typing import Any, Protocol, TypeVar
 
 from batonq.core.commands import Accepted, Send
-from batonq.errors import BatonError
+from batonq.errors import BatonError, QueueDoesNotExist
 from batonq.node.broker import Broker, Delivery, Queue
 from batonq.sim import express
 from batonq.sim.bodies import number_of
@@ -34,7 +34,7 @@ from batonq.sim.history import (
 )
 from batonq.sim.loop import SimLoop
 from batonq.sim.machine import Gone, Machine
-from batonq.sim.scenario import ACCOUNT
+from batonq.sim.scenario import ACCOUNT, QueuePlan
 
 ANSWER_S = 120.0  # a node that serves answers by then, whatever the disk does
 UNREACHED = "unreached"  # the request never got to a node: nothing can have happened
@@ -49,12 +49,16 @@ class Surroundings(Protocol):
     loop: SimLoop
     machine: Machine
     history: History
-    queues: dict[str, QueueFacts]
+    queues: dict[str, QueueFacts]  # that there are now
+    known: dict[str, QueueFacts]  # that there ever were
     lost_answers: float
     calls_left: int
 
     def violated(self, checker: str, text: str) -> None: ...
     def next_message(self) -> int: ...
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None: ...
+    def current_name(self, called: str) -> str: ...
+    async def make_queue(self, plan: QueuePlan) -> None: ...
 
 
 class Unanswered(Exception):
@@ -100,7 +104,7 @@ class Client:
         patience_s: float = 0.0,
     ) -> Receiving:
         call = Receiving(*self._head(queue), visibility_ms=visibility_ms, wait_ms=wait_ms, attempt=attempt)
-        lasts_ms = self.around.queues[queue].visibility_ms if visibility_ms is None else visibility_ms
+        lasts_ms = self.around.known[queue].visibility_ms if visibility_ms is None else visibility_ms
 
         def tell(deliveries: list[Delivery]) -> str:
             call.deliveries = [_delivered(call, delivery, lasts_ms) for delivery in deliveries]
@@ -223,9 +227,13 @@ class Client:
             call.outcome = UNREACHED
             raise Gone
         call.started_ms = node.clock.now_ms()
+        facts = around.known[call.queue]
 
         async def serve() -> Value:
-            return await work(node.broker, node.broker.queue(ACCOUNT, call.queue))
+            entry = node.broker.queue(ACCOUNT, facts.called)
+            if entry.number != facts.number and not isinstance(call, Holding):
+                raise QueueDoesNotExist  # the name is another queue's now, which old receipts are tried on
+            return await work(node.broker, entry)
 
         try:
             async with asyncio.timeout(patience_s):

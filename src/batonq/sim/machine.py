@@ -215,6 +215,8 @@ class Machine:
                 self.broken = f"{type(problem).__name__}: {problem}"
             self._end(life)
             return False
+        if not life.alive:
+            return False  # it crashed while the news was on its way
         self.node = node
         self._say(f"serves {len(node.shards)} shards")
         return True
@@ -224,6 +226,7 @@ class Machine:
 
         Whoever stops waiting cancels the work, as the node's server does when a client goes.
         """
+        assert self.life.alive
         task = self.loop.create_task(work, context=self.life.context)
         answer: asyncio.Future[Value] = self.loop.create_future()
         life = self.life

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any
 
-from batonq.errors import BatonError
+from batonq.errors import BatonError, QueueDoesNotExist
 from batonq.node.broker import Broker, Queue
 from batonq.sim.actors import Consumer, Operator, Producer
 from batonq.sim.audit import audit
@@ -59,6 +59,7 @@ class Simulation:
         self.loop = loop
         self.history = History()
         self.queues: dict[str, QueueFacts] = {}
+        self.known: dict[str, QueueFacts] = {}
         self.lost_answers = 0.0
         self.calls_left = scenario.steps_max
         self.violations: list[Violation] = []
@@ -71,6 +72,7 @@ class Simulation:
             scenario.sync_s,
         )
         self._messages = 0
+        self._spawned: dict[asyncio.Task[None], None] = {}
         self._audits = 0
         loop.set_exception_handler(self._unhandled)
 
@@ -102,19 +104,13 @@ class Simulation:
         self.lost_answers = machine.loss_rate = scenario.faults.lost_answers
         actors = [self.loop.create_task(work) for work in (*chaos.tasks(), *self._actors(), self._audit_often())]
         await self._until(scenario.duration_s)
-        for actor in actors:
-            actor.cancel()
-        results = await asyncio.gather(*actors, return_exceptions=True)
-        for result in results:
-            if isinstance(result, Exception):
-                raise result
+        await self._end(actors)
         chaos.heal()
         self.lost_answers = 0.0
         self.calls_left = 1_000_000
         if not machine.broken:
             await self._drain()
-        supervisor.cancel()
-        await asyncio.gather(supervisor, return_exceptions=True)
+        await self._end([*self._spawned, supervisor])
         await machine.stop()
         if not machine.broken:
             await machine.start()
@@ -122,6 +118,15 @@ class Simulation:
             machine.crash("at the end")
         await asyncio.sleep(0)
         self._finish()
+
+    @staticmethod
+    async def _end(tasks: list[asyncio.Task[None]]) -> None:
+        """Stop tasks; what went wrong in one of them goes wrong here."""
+        for task in tasks:
+            task.cancel()
+        for result in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(result, Exception):
+                raise result
 
     async def _until(self, seconds: float) -> None:
         for _ in range(int(seconds * 2)):
@@ -145,19 +150,41 @@ class Simulation:
 
     async def _set_up(self) -> None:
         for plan in self.scenario.queues:
-            for _ in range(SETUP_TRIES_MAX):
-                node = self.machine.node
-                try:
-                    if node is None:
-                        raise Gone
-                    entry = await self.machine.run(node.broker.create_queue(ACCOUNT, plan.name, plan.attributes, {}))
-                except (Gone, BatonError):
-                    await asyncio.sleep(0.1)
-                    continue
-                self.queues[plan.name] = _facts(plan, entry)
-                break
-            else:
-                raise AssertionError(f"queue {plan.name} cannot be made")
+            await self.make_queue(plan)
+            assert plan.name in self.queues, f"queue {plan.name} cannot be made"
+
+    async def make_queue(self, plan: QueuePlan) -> None:
+        """Make a queue, or make it anew, however often that takes."""
+        for _ in range(SETUP_TRIES_MAX):
+            node = self.machine.node
+            try:
+                if node is None:
+                    raise Gone
+                entry = await self.machine.run(node.broker.create_queue(ACCOUNT, plan.name, plan.attributes, {}))
+            except (Gone, BatonError):
+                await asyncio.sleep(0.2)
+                continue
+            if entry.number not in (facts.number for facts in self.known.values()):
+                self._meet(plan, entry)
+            return
+
+    def _meet(self, plan: QueuePlan, entry: Queue) -> None:
+        """A queue that was not there before. The first of a name has that name here too."""
+        before = sum(facts.called == plan.name for facts in self.known.values())
+        name = f"{plan.name}@{before + 1}" if before else plan.name
+        self.queues.pop(self.current_name(plan.name), None)
+        self.queues[name] = self.known[name] = _facts(name, entry)
+        self.history.say(self.loop.time(), "set-up", f"queue {entry.number} is {name}, on shard {entry.shard}")
+
+    def current_name(self, called: str) -> str:
+        """What the queue that has this name now is called here."""
+        return next((facts.name for facts in self.queues.values() if facts.called == called), called)
+
+    def spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        """Something that goes on by itself, until the end of the run if need be."""
+        task = self.loop.create_task(work)
+        self._spawned[task] = None
+        task.add_done_callback(lambda task: self._spawned.pop(task, None))
 
     async def _drain(self) -> None:
         """Receive and delete until nothing is left but what is dead."""
@@ -177,12 +204,14 @@ class Simulation:
 
     async def _is_empty(self, queue: str) -> bool:
         async def count(broker: Broker) -> bool:
-            counters = await broker.counters(broker.queue(ACCOUNT, queue))
+            counters = await broker.counters(broker.queue(ACCOUNT, self.known[queue].called))
             return not (counters.visible or counters.in_flight or counters.delayed or counters.owed)
 
         node = self.machine.node
         try:
             return node is not None and await self.machine.run(count(node.broker))
+        except QueueDoesNotExist:
+            return True
         except (Gone, BatonError):
             return False
 
@@ -206,7 +235,7 @@ class Simulation:
             self.violated("durability", text)
         if self.machine.broken:
             self.violated("recovery", self.machine.broken)
-        evidence = Evidence(self.history, self.machine.witness.fold(), list(self.queues.values()))
+        evidence = Evidence(self.history, self.machine.witness.fold(), list(self.known.values()))
         for violation in check_all(evidence):
             if len(self.violations) < VIOLATIONS_MAX:
                 self.violations.append(violation)
@@ -224,10 +253,11 @@ class Simulation:
         )
 
 
-def _facts(plan: QueuePlan, entry: Queue) -> QueueFacts:
+def _facts(name: str, entry: Queue) -> QueueFacts:
     policy = entry.policy
     return QueueFacts(
-        name=plan.name,
+        name=name,
+        called=entry.name,
         number=entry.number,
         shard=entry.shard,
         fifo=policy.fifo,

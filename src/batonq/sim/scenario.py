@@ -27,6 +27,7 @@ class QueuePlan:
     delayed: bool = False  # some messages have a delay of their own
     brief: bool = False  # some messages have a time to live of their own
     purged: bool = False  # now and then
+    fleeting: bool = False  # deleted now and then, and made anew under the same name
 
     @property
     def fifo(self) -> bool:
@@ -79,6 +80,8 @@ def choose(seed: int, steps: int | None = None) -> Scenario:
         account=ACCOUNT,
         shards=random.choice((1, 2, 2, 3, 4)),
         secure=random.random() < 0.3,
+        purge_wait_s=random.choice((0.0, 2.0)),
+        delete_wait_s=random.choice((0.0, 2.0)),
         history_hours=random.choice((0.0, 0.005, 1.0)),
         history_bytes=random.choice((0, segment_bytes, 8 * segment_bytes)),
         segment_bytes=segment_bytes,
@@ -203,6 +206,11 @@ def _choose_queues(random: Random) -> list[QueuePlan]:
             keyed=True,
         ),
         QueuePlan("bin", {"VisibilityTimeout": visibility()}, purged=True),
+        QueuePlan(
+            "fleeting",
+            {"VisibilityTimeout": visibility(), "RedrivePolicy": _redrive("dead", 2), "Baton.DeadLetterOn": on()},
+            fleeting=True,
+        ),
     ]
     plans += random.sample(kinds, random.randint(2, len(kinds)))
     if random.random() < 0.4:

@@ -13,9 +13,10 @@ Finding = tuple[str, tuple[str, ...]]  # what is wrong, and words that pick the 
 
 @dataclass(slots=True, frozen=True)
 class QueueFacts:
-    """A queue as the scenario made it."""
+    """A queue as it was made. A name that is used again is another queue: `name` tells them apart."""
 
     name: str
+    called: str
     number: int
     shard: int
     fifo: bool = False
