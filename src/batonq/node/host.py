@@ -305,9 +305,9 @@ class ShardHost:
             await self._wait(waiter, wait_ms)
             leases, decided_ms = waiter.leases, waiter.decided_ms
         else:
-            await self._committed(queue, leases)
+            await self._committed(queue, leases, attempt)
         if leases and (self._clock.now_ms() - decided_ms) * 10 > leases[0].deadline_ms - decided_ms:
-            leases = await self.extend_late(queue, leases, decided_ms)
+            leases = await self.extend_late(queue, leases, decided_ms, attempt)
         return leases
 
     async def _wait(self, waiter: Waiter, wait_ms: int) -> None:
@@ -316,7 +316,7 @@ class ShardHost:
         try:
             await waiter.future
         except asyncio.CancelledError:  # the client has gone
-            if not self._waiters.remove(waiter):
+            if not self._waiters.remove(waiter) and not waiter.attempt:
                 self.give_back(waiter.queue, waiter.leases)
             raise
 
@@ -325,7 +325,11 @@ class ShardHost:
             self.commit.release(waiter.future)
 
     def give_back(self, queue: int, leases: Sequence[Lease]) -> None:
-        """The client went before its answer left: nobody holds these messages, so the next one may."""
+        """The client went before its answer left: nobody holds these messages, so the next one may.
+
+        Not for a receive with an attempt id: its leases may be in the client's hands from the first time it asked, and
+        the client that was not answered asks for them again.
+        """
         if not leases or not self.serving:
             return
         changes = [(Claim(lease.slot, lease.sequence, lease.epoch), 0) for lease in leases]
@@ -335,7 +339,7 @@ class ShardHost:
             return  # they come back when their leases run out
         self.commit.kick()
 
-    async def extend_late(self, queue: int, leases: list[Lease], decided_ms: int) -> list[Lease]:
+    async def extend_late(self, queue: int, leases: list[Lease], decided_ms: int, attempt: str = "") -> list[Lease]:
         """The commit took so long that a noticeable part of the lease is over: extend it before the reply leaves."""
         for _ in range(EXTENSIONS_MAX):
             visibility_ms = leases[0].deadline_ms - decided_ms
@@ -350,19 +354,20 @@ class ShardHost:
                 for lease, problem in zip(leases, results, strict=True)
                 if problem is None  # a lease that ran out meanwhile is nobody's to hand over
             ]
-            await self._committed(queue, leases)
+            await self._committed(queue, leases, attempt)
             if not leases:
                 break
         return leases
 
-    async def _committed(self, queue: int, leases: list[Lease]) -> None:
+    async def _committed(self, queue: int, leases: list[Lease], attempt: str) -> None:
         """Wait for the commit of what was just decided; if the client goes meanwhile, give the messages back."""
         point = self.point()
         if point is not None:
             try:
                 await point
             except asyncio.CancelledError:
-                self.give_back(queue, leases)
+                if not attempt:
+                    self.give_back(queue, leases)
                 raise
 
     # --- long polls ---------------------------------------------------------------------------
