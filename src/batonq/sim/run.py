@@ -89,6 +89,8 @@ class Simulation:
         return Random(f"{purpose} {self.scenario.seed}")
 
     def _unhandled(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        if "task" in context and "destroyed" in context.get("message", ""):
+            return  # a crash leaves tasks where they stand; when they are collected is not the simulation's to say
         problem = context.get("exception")
         text = "".join(traceback.format_exception(problem)) if problem is not None else ""
         self.violated("exception", f"{context.get('message')} {text}")
