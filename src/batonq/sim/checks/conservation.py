@@ -52,7 +52,7 @@ def _messages(evidence: Evidence) -> Iterator[Finding]:
         if number not in evidence.messages:
             yield about(f"shard {copies[0].shard} has a message that nobody sent: sequence {copies[0].sequence}")
         living = [copy for copy in copies if copy.present and not _is_elsewhere(evidence.ledger, copy)]
-        if len(living) > 1:
+        if len(living) > 1 and number not in evidence.made_again:
             places = ", ".join(f"{evidence.queue_names.get(copy.queue)} ({copy.sequence})" for copy in living)
             yield about(f"message #{number} lives {len(living)} times: {places}", number)
 

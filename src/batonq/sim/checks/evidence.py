@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import pairwise
 
+from batonq.core.shard.sending import REQUEST_WINDOW_MS
 from batonq.sim.history import OK, Delivered, History, Holding, Outgoing, Receiving, Sending
 from batonq.sim.ledger import Copy, Ledger
 
@@ -92,6 +94,7 @@ class Evidence:
         self.leases = self._leases()
         self._by_copy = self._group_by_copy()
         self.copies = ledger.by_number()
+        self.made_again = {number for number, copies in self.copies.items() if self._may_be_made_again(number, copies)}
 
     def _leases(self) -> dict[str, HeldLease]:
         leases: dict[str, HeldLease] = {}
@@ -114,6 +117,20 @@ class Evidence:
         for leases in found.values():
             leases.sort(key=lambda lease: (lease.first.began_ms, lease.told_s))
         return found
+
+    def _may_be_made_again(self, number: int, copies: list[Copy]) -> bool:
+        """Was the first request forgotten when it was made again?
+
+        A request is remembered for a while, and not at all when something in it was a duplicate: then only the keys
+        are, for their windows.
+        """
+        made = [copy for copy in copies if copy.source is None]
+        message = self.messages.get(number)
+        if message is None:
+            return False
+        window_ms = self.queues[self.home[number]].dedup_window_ms if message.dedup_id else REQUEST_WINDOW_MS
+        apart = all(later.born_ms - before.born_ms >= window_ms for before, later in pairwise(made))
+        return len(made) > 1 and apart
 
     def rivals(self, lease: HeldLease) -> Iterator[HeldLease]:
         """The other leases of the same message in the same queue."""

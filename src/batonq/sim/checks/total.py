@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise
 
 from batonq.sim.checks.evidence import Evidence, Finding, HeldLease, about
 from batonq.sim.express import UNTOLD
 from batonq.sim.history import OK, Holding, Sending, Steering
-from batonq.sim.ledger import Copy
 
 
 def check(evidence: Evidence) -> Iterator[Finding]:
@@ -34,22 +32,12 @@ def _invented(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _sent_twice(evidence: Evidence) -> Iterator[Finding]:
-    """A producer's retries carry one invocation id, so a message is made once however often it is asked for.
-
-    But for a batch in which something was a duplicate: then only the keys are remembered, for as long as they count.
-    """
+    """A producer's retries carry one invocation id, so a message is made once however often it is asked for."""
     for number, copies in evidence.copies.items():
         made = [copy for copy in copies if copy.source is None]
-        if len(made) > 1 and not _are_apart(evidence, number, made):
+        if len(made) > 1 and number not in evidence.made_again:
             sequences = ", ".join(f"{copy.sequence} on shard {copy.shard}" for copy in made)
             yield about(f"message #{number} was made {len(made)} times: {sequences}", number)
-
-
-def _are_apart(evidence: Evidence, number: int, made: list[Copy]) -> bool:
-    if number not in evidence.messages or not evidence.messages[number].dedup_id:
-        return False
-    window_ms = evidence.queues[evidence.home[number]].dedup_window_ms
-    return all(later.born_ms - before.born_ms >= window_ms for before, later in pairwise(made))
 
 
 def _lost(evidence: Evidence) -> Iterator[Finding]:
@@ -96,7 +84,7 @@ def _risen(evidence: Evidence) -> Iterator[Finding]:
     deleted_s: dict[int, tuple[float, int]] = {}
     for lease in evidence.leases.values():
         copy = evidence.copy_of(lease.first)
-        if copy is None or copy.end == "moved" or copy.owed is not None:
+        if copy is None or copy.end == "moved" or copy.owed is not None or copy.number in evidence.made_again:
             continue
         for use in lease.uses:
             surely = use.kind == "delete" and use.outcome == OK
