@@ -31,7 +31,7 @@ from batonq.node.events import AlarmBoard
 from batonq.node.host import ShardHost
 from batonq.node.keeper import ShardKeeper
 from batonq.node.peeking import Peeked, look
-from batonq.node.reading import expand, read_message
+from batonq.node.reading import read_message
 from batonq.node.receipts import Receipts, invalid
 from batonq.node.settings import Settings
 
@@ -211,14 +211,14 @@ class Broker(Control):
 
     async def deliver_front(self, queue: Queue, host: ShardHost, front: FirstLeases) -> list[Delivery]:
         """The leased messages, whatever they are."""
-        leases = expand(host.shard, front)
+        leases = host.shard.expand(front)
         if host.is_late(front):
             leases = await host.extend_late(queue.number, leases, front.leased_ms)
         return self._deliveries(queue, host, leases)
 
     def give_back(self, queue: Queue, host: ShardHost, front: FirstLeases) -> None:
         """The client went before its answer left: nobody holds these messages, so the next one may."""
-        host.give_back(queue.number, expand(host.shard, front))
+        host.give_back(queue.number, host.shard.expand(front))
 
     def delete_plain(self, queue: Queue, receipts: Sequence[str]) -> tuple[ShardHost, list[BatonError | None]] | None:
         """Delete by receipts that are all in order; None: call `delete` instead."""

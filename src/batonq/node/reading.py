@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from batonq.core.commands import Arrival, Entry, FirstLeases, Lease, MessageView
+from batonq.core.commands import Arrival, Entry, Lease, MessageView
 from batonq.core.payload import Lineage, Payload, decode, encode_payload, merge_lineage, with_lineage
 from batonq.core.records import ROW_BYTES, Reason
 from batonq.core.shard.machine import Shard
@@ -57,31 +57,6 @@ def read_message(shard: Shard, log: Log, message: Lease | MessageView) -> Payloa
         if shard.columns.sequence[slot] != message.sequence or not shard.columns.state[slot]:
             raise MessageGone from None
         return read_place(log, place_of(shard, slot))
-
-
-def expand(shard: Shard, front: FirstLeases) -> list[Lease]:
-    """A run of first leases, one by one."""
-    columns, overlays = shard.columns, shard.overlays
-    leased_ms, deadline_ms = front.leased_ms, front.deadline_ms
-    return [
-        Lease(
-            slot,
-            sequence,
-            1,
-            1,
-            deadline_ms,
-            sent_ms,
-            max(leased_ms, sent_ms),
-            columns.priority[slot],
-            position,
-            extent & 0xFFFFFFFF,
-            extent >> 32,
-            overlays.get(slot, ()),
-        )
-        for slot, sequence, position, extent, sent_ms in zip(
-            front.slots, front.sequences, front.positions, front.extents, front.sents_ms, strict=True
-        )
-    ]
 
 
 def read_place(log: Log, place: Placed) -> Payload:

@@ -65,7 +65,7 @@ class Receiving(Sending):
         ready = queue.ready
         front = ready.front(wanted)
         if front:
-            return self._lease_run(queue, front, now, deadline, holder)
+            return self.expand(self._lease_front(queue, front, now, deadline, holder))
         ageing_ms = queue.policy.ageing_ms
         leases: list[Lease] = []
         w6 = given_up = 0
@@ -130,27 +130,26 @@ class Receiving(Sending):
         self._on_first_leases(queue, slots, now, deadline, position, holder)
         return FirstLeases(slots, sequences, positions, extents, sents, now, deadline)
 
-    def _lease_run(self, queue: QueueState, front: list[int], now: int, deadline: int, holder: str) -> list[Lease]:
-        priority = self.columns.priority[front[0]]
-        overlays = self.overlays
+    def expand(self, front: FirstLeases) -> list[Lease]:
+        """A run of first leases, one by one."""
+        priorities, overlays = self.columns.priority, self.overlays
+        leased_ms, deadline_ms = front.leased_ms, front.deadline_ms
         return [
             Lease(
                 slot,
                 sequence,
                 1,
                 1,
-                deadline,
-                sent,
-                now if now > sent else sent,
-                priority,
+                deadline_ms,
+                sent_ms,
+                leased_ms if leased_ms > sent_ms else sent_ms,
+                priorities[slot],
                 position,
                 extent & 0xFFFFFFFF,
                 extent >> 32,
                 overlays.get(slot, ()) if overlays else (),
             )
-            for slot, sequence, position, extent, sent in zip(
-                *self._lease_front(queue, front, now, deadline, holder)[:5], strict=True
-            )
+            for slot, sequence, position, extent, sent_ms in zip(*front[:5], strict=True)
         ]
 
     def _choose_fifo(self, queue: QueueState, wanted: int, now: int) -> list[int]:
