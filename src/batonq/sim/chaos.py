@@ -73,7 +73,7 @@ class Chaos:
         disk = self._machine.disk
         used = disk.capacity_bytes - disk.free("/")
         self._machine.disk.capacity_bytes = used + self._random.choice((0, 1_000, 20_000))
-        await asyncio.sleep(self._random.random() * 10)
+        await asyncio.sleep(self._random.random() * 5)
         self._machine.disk.capacity_bytes = PLENTY_BYTES
 
     async def _slow_disk(self) -> None:

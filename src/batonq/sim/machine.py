@@ -195,7 +195,7 @@ class Machine:
             if self.life.alive:
                 self._ended.clear()
                 await self._ended.wait()
-            await asyncio.sleep(self._random.choice((0.0, 0.1, 1.0, 10.0)) * self._random.random())
+            await asyncio.sleep(self._random.choice((0.0, 0.1, 1.0, 5.0)) * self._random.random())
             await self.start()
 
     async def _start_once(self) -> bool:

@@ -112,10 +112,10 @@ def choose(seed: int, steps: int | None = None) -> Scenario:
         faults=_choose_faults(random, settings.secured),
         queues=_choose_queues(random),
         sync_s=random.choice((0.0002, 0.002, 0.02)),
-        duration_s=random.choice((10.0, 20.0, 40.0)),
+        duration_s=random.choice((20.0, 30.0, 50.0)),
         producers=random.randint(2, 4),
         consumers=random.randint(3, 6),
-        think_s=random.choice((0.2, 0.4, 0.8)),
+        think_s=random.choice((0.2, 0.3, 0.5)),
         steps_max=steps if steps is not None else 1_000_000,
     )
 
@@ -128,7 +128,7 @@ def _choose_faults(random: Random, secured: bool) -> Faults:
         crash_s=mean(3.0, 6.0, 12.0),
         stop_s=mean(10.0, 20.0),
         disk_error_s=mean(5.0, 15.0),
-        full_disk_s=mean(10.0, 30.0),
+        full_disk_s=mean(15.0, 30.0),
         slow_disk_s=mean(5.0, 15.0),
         wall_step_s=mean(5.0, 15.0),
         clock_advance_s=0.0 if secured else mean(10.0, 30.0),
