@@ -9,9 +9,9 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 TESTS = Path(__file__).parent
-FAST_SUITES = {"core", "log", "node", "api", "golden"}
-# Other programs as clients, and many requests: seconds each.
-SLOW_FILES = {"test_aws_cli.py", "test_celery.py", "test_fuzz.py"}
+FAST_SUITES = {"core", "sim", "log", "node", "api", "golden"}
+# Other programs as clients, and many requests or simulations: seconds each.
+SLOW_FILES = {"test_aws_cli.py", "test_bugs.py", "test_celery.py", "test_determinism.py", "test_fuzz.py"}
 
 # No deadline: a shared machine is slow at times, and no test here measures time.
 settings.register_profile(
