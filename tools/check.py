@@ -32,7 +32,13 @@ class Check(NamedTuple):
 class Outcome(NamedTuple):
     name: str
     seconds: float
-    passed: bool
+    code: int  # of the process: 0 passed, negative the signal that ended it
+
+    @property
+    def verdict(self) -> str:
+        if self.code < 0:
+            return f"KILLED by signal {-self.code}"
+        return "FAILED" if self.code else "ok"
 
 
 def static_checks() -> list[Check]:
@@ -73,7 +79,7 @@ def run(check: Check, *, captured: bool) -> Outcome:
     )
     if captured:
         print(f"-- {check.name}\n{result.stdout}", flush=True)
-    return Outcome(check.name, time.monotonic() - started, result.returncode == 0)
+    return Outcome(check.name, time.monotonic() - started, result.returncode)
 
 
 def run_side_by_side(checks: list[Check]) -> list[Outcome]:
@@ -85,7 +91,7 @@ def run_side_by_side(checks: list[Check]) -> list[Outcome]:
 def report(outcomes: list[Outcome], seconds: float) -> None:
     print()
     for outcome in outcomes:
-        print(f"{outcome.seconds:8.1f} s  {'ok    ' if outcome.passed else 'FAILED'}  {outcome.name}")
+        print(f"{outcome.seconds:8.1f} s  {outcome.verdict:6}  {outcome.name}")
     print(f"{seconds:8.1f} s  in all")
 
 
@@ -98,7 +104,7 @@ def main(arguments: list[str]) -> int:
     if arguments[0] != "lint":
         outcomes += run_side_by_side(test_checks(fast=arguments[0] == "fast"))
     report(outcomes, time.monotonic() - started)
-    return 0 if all(outcome.passed for outcome in outcomes) else 1
+    return 0 if not any(outcome.code for outcome in outcomes) else 1
 
 
 if __name__ == "__main__":
