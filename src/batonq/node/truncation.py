@@ -46,13 +46,13 @@ def boundary(host: ShardHost, settings: Settings, now_ms: int, base_bytes: int =
     most = twice if full else twice + settings.history_bytes
     oldest_ms = now_ms - int(settings.history_hours * 3_600_000)
     start = segments[0].first
-    spent_bytes = 0  # by the Base, once anything is dropped
+    spent_bytes = 0  # once anything is dropped: room for the Base, and for as much again before the next one
     for segment in segments[:-1][:SEGMENTS_AT_ONCE]:
         old = segment.last_time_ms < oldest_ms and retained + spent_bytes > twice + settings.segment_bytes
         if not segment.sealed or not (old or retained + spent_bytes > most):
             break
         retained -= segment.bytes
-        spent_bytes = base_bytes
+        spent_bytes = 2 * base_bytes
         start = segment.stop
     if full and start == segments[0].first and segments[0].sealed:
         start = segments[0].stop  # `run` looks whether little enough lives in it
