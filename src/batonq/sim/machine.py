@@ -226,7 +226,9 @@ class Machine:
 
         Whoever stops waiting cancels the work, as the node's server does when a client goes.
         """
-        assert self.life.alive
+        if not self.life.alive:
+            work.close()
+            raise Gone
         task = self.loop.create_task(work, context=self.life.context)
         answer: asyncio.Future[Value] = self.loop.create_future()
         life = self.life

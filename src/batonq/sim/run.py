@@ -20,7 +20,7 @@ from batonq.sim.clients import Client
 from batonq.sim.history import OK, History, Receiving, Sending, Violation
 from batonq.sim.loop import SimLoop
 from batonq.sim.machine import Gone, Machine, quiet_logging
-from batonq.sim.scenario import ACCOUNT, QueuePlan, Scenario, choose
+from batonq.sim.scenario import ACCOUNT, NARROW, QueuePlan, Scenario, choose
 
 AUDIT_S = 4.0
 DRAIN_ROUNDS_MAX = 300
@@ -191,6 +191,9 @@ class Simulation:
     async def _drain(self) -> None:
         """Receive and delete until nothing is left but what is dead."""
         client = Client("drain", self, self._random("drain"))
+        if NARROW in self.queues:
+            room = {"Baton.MaximumMessages": "0"}
+            await client.steer(NARROW, "set", lambda broker, entry: broker.set_attributes(entry, room), "no limit")
         left = list(self.queues)
         for at in range(DRAIN_ROUNDS_MAX):
             for queue in left:

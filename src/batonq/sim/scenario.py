@@ -11,6 +11,7 @@ from batonq.log.files import FileLogSettings
 from batonq.node.settings import Settings
 
 ACCOUNT = "000000000000"
+NARROW = "narrow"  # a dead-letter queue that is full most of the time
 KIB = 1024
 
 
@@ -215,12 +216,12 @@ def _choose_queues(random: Random) -> list[QueuePlan]:
     plans += random.sample(kinds, random.randint(2, len(kinds)))
     if random.random() < 0.4:
         plans += [
-            QueuePlan("narrow", {"Baton.MaximumMessages": "3"}, dead_letters=True),
+            QueuePlan(NARROW, {"Baton.MaximumMessages": "3"}, dead_letters=True),
             QueuePlan(
                 "leaky",
                 {
                     "VisibilityTimeout": visibility(),
-                    "RedrivePolicy": _redrive("narrow", 1),
+                    "RedrivePolicy": _redrive(NARROW, 1),
                     "Baton.DeadLetterOn": on(),
                 },
             ),
