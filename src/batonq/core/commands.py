@@ -12,7 +12,7 @@ class Send:
     """One message to be sent. Text fields are `str`, empty when absent; times are milliseconds."""
 
     body: bytes
-    body_md5: bytes  # 16 bytes, over the body
+    body_md5: bytes  # 16 bytes, over the body; empty when there is no dedup id and nobody asked for it
     attributes: bytes = b""  # see payload.py: the digest's own encoding, sorted by name
     sender: str = ""
     group: str = ""
@@ -23,6 +23,7 @@ class Send:
     delay_ms: int | None = None  # None: the queue's
     ttl_ms: int | None = None  # None: the queue's retention
     max_receives: int = 0  # 0: the queue's
+    content: int = 0  # what the body is, see payload.Content
 
 
 class Accepted(NamedTuple):

@@ -1,6 +1,6 @@
 """A message's payload as it lies in the log, its attributes' encoding, and the lineage laid over it.
 
-Payload:   header (version, lengths, MD5 of the body, sent time), then sender, group, dedup id, trace, lineage (JSON),
+Payload:   header (version, content, lengths, MD5 of the body, sent time), then sender, group, dedup id, trace, lineage (JSON),
            attributes, body.
 Attributes: the very encoding that MD5OfMessageAttributes digests: for each attribute, sorted by name, the length
            (4 bytes, big-endian) and UTF-8 of the name and of the data type, one byte (1 text, 2 binary), then the
@@ -14,15 +14,26 @@ import json
 import struct
 import zlib
 from dataclasses import asdict, dataclass, fields, replace
+from enum import IntEnum
 from typing import Any, NamedTuple
 
 from batonq.core.commands import Send
 
 PAYLOAD_VERSION = 1
-_HEADER = struct.Struct("<BxHHHHI16sQI")
+_HEADER = struct.Struct("<BBHHHHI16sQI")
 _HEADER_BYTES = _HEADER.size
-_MD5_AT = struct.calcsize("<BxHHHHI")
+_MD5_AT = struct.calcsize("<BBHHHHI")
 _LENGTH = struct.Struct(">I")
+_NO_DIGEST = 0x80  # beside the content: nobody has asked for the MD5 of the body yet, and none is kept
+_NO_MD5 = bytes(16)
+
+
+class Content(IntEnum):
+    """What a body is. SQS knows only text."""
+
+    TEXT = 0
+    JSON = 1  # the UTF-8 of a JSON value
+    BYTES = 2
 
 
 class Payload(NamedTuple):
@@ -34,7 +45,8 @@ class Payload(NamedTuple):
     lineage: bytes  # JSON, or empty
     attributes: bytes
     body: bytes
-    body_md5: bytes
+    body_md5: bytes  # empty: not kept
+    content: int = 0
 
 
 @dataclass(slots=True, frozen=True)
@@ -97,30 +109,45 @@ def encode(send: Send, sent_ms: int) -> bytes:
     trace = send.trace.encode()
     attributes = send.attributes
     lengths = (len(sender), len(group), len(dedup_id), len(trace), 0)
-    header = _HEADER.pack(PAYLOAD_VERSION, *lengths, send.body_md5, sent_ms, len(attributes))
+    md5, content = _digest_and_content(send.body_md5, send.content)
+    header = _HEADER.pack(PAYLOAD_VERSION, content, *lengths, md5, sent_ms, len(attributes))
     return b"".join((header, sender, group, dedup_id, trace, attributes, send.body))
 
 
-def plain_header(sender: str, sent_ms: int) -> tuple[bytes, bytes]:
+def _digest_and_content(md5: bytes, content: int) -> tuple[bytes, int]:
+    return (md5, content) if md5 else (_NO_MD5, content | _NO_DIGEST)
+
+
+def plain_header(sender: str, sent_ms: int, content: int = 0) -> tuple[bytes, bytes]:
     """What stands before and behind the MD5 in the header of a payload that has only a sender and a body.
 
     Messages of one request share it: the payload is before + MD5 + behind + body.
     """
     raw = sender.encode()
-    header = _HEADER.pack(PAYLOAD_VERSION, len(raw), 0, 0, 0, 0, bytes(16), sent_ms, 0)
+    header = _HEADER.pack(PAYLOAD_VERSION, content, len(raw), 0, 0, 0, 0, _NO_MD5, sent_ms, 0)
     return header[:_MD5_AT], header[_MD5_AT + 16 :] + raw
+
+
+def bare_header(sender: str, sent_ms: int, content: int) -> bytes:
+    """The same without an MD5: the payload is this + body."""
+    before, behind = plain_header(sender, sent_ms, content | _NO_DIGEST)
+    return before + _NO_MD5 + behind
 
 
 def encode_payload(payload: Payload) -> bytes:
     """The same, of a payload that was decoded."""
     texts = [text.encode() for text in (payload.sender, payload.group, payload.dedup_id, payload.trace)]
     lengths = (*map(len, texts), len(payload.lineage))
-    header = _HEADER.pack(PAYLOAD_VERSION, *lengths, payload.body_md5, payload.sent_ms, len(payload.attributes))
+    md5, content = _digest_and_content(payload.body_md5, payload.content)
+    header = _HEADER.pack(PAYLOAD_VERSION, content, *lengths, md5, payload.sent_ms, len(payload.attributes))
     return b"".join((header, *texts, payload.lineage, payload.attributes, payload.body))
 
 
 def decode(data: bytes) -> Payload:
-    _, sender_n, group_n, dedup_n, trace_n, lineage_n, md5, sent_ms, attributes_n = _HEADER.unpack_from(data)
+    _, content, sender_n, group_n, dedup_n, trace_n, lineage_n, md5, sent_ms, attributes_n = _HEADER.unpack_from(data)
+    if content & _NO_DIGEST:
+        content ^= _NO_DIGEST
+        md5 = b""
     at = _HEADER_BYTES
     sender = group = dedup_id = trace = ""
     lineage = b""
@@ -140,13 +167,14 @@ def decode(data: bytes) -> Payload:
         lineage = data[at : at + lineage_n]
         at += lineage_n
     attributes = data[at : at + attributes_n]
-    return Payload(sent_ms, sender, group, dedup_id, trace, lineage, attributes, data[at + attributes_n :], md5)
+    body = data[at + attributes_n :]
+    return Payload(sent_ms, sender, group, dedup_id, trace, lineage, attributes, body, md5, content)
 
 
 def decode_plain(data: bytes) -> tuple[bytes, bytes] | None:
-    """(MD5, body) of a payload that has nothing but a sender and a body; None for any other."""
-    _, sender_n, group_n, dedup_n, trace_n, lineage_n, md5, _, attributes_n = _HEADER.unpack_from(data)
-    if group_n or dedup_n or trace_n or lineage_n or attributes_n:
+    """(MD5, body) of a payload that has nothing but a sender, an MD5 and a text; None for any other."""
+    _, content, sender_n, group_n, dedup_n, trace_n, lineage_n, md5, _, attributes_n = _HEADER.unpack_from(data)
+    if content or group_n or dedup_n or trace_n or lineage_n or attributes_n:
         return None
     return md5, data[_HEADER_BYTES + sender_n :]
 
@@ -163,7 +191,7 @@ def with_lineage(payload: Payload, lineage: Lineage) -> Payload:
 
 def content_mark(data: bytes) -> int:
     """16 bits that stand for the content of an encoded payload: its body's MD5 and its attributes."""
-    _, sender_n, group_n, dedup_n, trace_n, lineage_n, md5, _, attributes_n = _HEADER.unpack_from(data)
+    _, _, sender_n, group_n, dedup_n, trace_n, lineage_n, md5, _, attributes_n = _HEADER.unpack_from(data)
     at = _HEADER_BYTES + sender_n + group_n + dedup_n + trace_n + lineage_n
     return zlib.crc32(data[at : at + attributes_n], int.from_bytes(md5[:4], "little")) & 0xFFFF
 

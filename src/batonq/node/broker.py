@@ -48,7 +48,7 @@ class Delivery(NamedTuple):
     message_id: str
     receipt: str
     body: bytes
-    body_md5: bytes
+    body_md5: bytes  # empty: nobody has asked for it yet
     attributes: bytes  # see core/payload.py
     sender: str
     group: str
@@ -62,6 +62,7 @@ class Delivery(NamedTuple):
     priority: int
     lineage: Lineage | None
     failure: Failure | None = None  # of an earlier attempt in this queue
+    content: int = 0  # what the body is, see core/payload.py
 
 
 class Broker(Control):
@@ -150,6 +151,7 @@ class Broker(Control):
                     lease.priority,
                     lineage,
                     _failure(shard, lease) if shard.failures else None,
+                    payload.content,
                 )
             )
         return deliveries
@@ -168,11 +170,12 @@ class Broker(Control):
         digests: Sequence[bytes],
         sender: str,
         invocation: str,
+        content: int = 0,
     ) -> tuple[ShardHost, int] | None:
         """Send messages that are only bodies: the first sequence, the others follow. None: call `send` instead."""
         host = self._shards[queue.shard].host()
         key = key_hash(queue.number, invocation) if invocation else 0
-        first = host.send_plain(queue.number, bodies, digests, sender, key)
+        first = host.send_plain(queue.number, bodies, digests, sender, key, content)
         return (host, first) if first else None
 
     def receive_front(

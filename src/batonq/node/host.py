@@ -170,13 +170,19 @@ class ShardHost:
         return results
 
     def send_plain(
-        self, queue: int, bodies: Sequence[bytes], digests: Sequence[bytes], sender: str, invocation: int
+        self,
+        queue: int,
+        bodies: Sequence[bytes],
+        digests: Sequence[bytes],
+        sender: str,
+        invocation: int,
+        content: int = 0,
     ) -> int:
         """See Shard.send_plain: the first sequence, or 0 when `send` must be called."""
         now_ms = self.begin()
         if self.log.room() is not Room.PLENTY:
             raise DiskFull
-        first = self._run(self.shard.send_plain, queue, bodies, digests, sender, now_ms, invocation)
+        first = self._run(self.shard.send_plain, queue, bodies, digests, sender, now_ms, invocation, content)
         if self.shard.woken:
             self._woken()
         return first

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from batonq.core.commands import Accepted, Send
 from batonq.core.ids import key_hash, message_id
-from batonq.core.payload import content_mark, encode, plain_header
+from batonq.core.payload import bare_header, content_mark, encode, plain_header
 from batonq.core.records import Flag, Type
 from batonq.core.shard.arrivals import Arrivals
 from batonq.core.shard.queuestate import QueueState
@@ -42,10 +42,18 @@ class Sending(Arrivals):
         return results
 
     def send_plain(
-        self, number: int, bodies: Sequence[bytes], digests: Sequence[bytes], sender: str, now: int, invocation: int = 0
+        self,
+        number: int,
+        bodies: Sequence[bytes],
+        digests: Sequence[bytes],
+        sender: str,
+        now: int,
+        invocation: int = 0,
+        content: int = 0,
     ) -> int:
         """Take messages that are nothing but a body, as one run; the first sequence, the others follow.
 
+        No digests at all: none are kept, which only a front door that never shows them asks for.
         0: the queue, or its state, needs them one by one; nothing was done, and `send` must be called.
         """
         now = self.begin(now)
@@ -57,7 +65,7 @@ class Sending(Arrivals):
             if known is not None and known.fingerprint == len(bodies):
                 queue.duplicates += len(bodies)
                 return known.sequence
-        first = self._send_bodies(queue, bodies, digests, sender, 0, now)
+        first = self._send_bodies(queue, bodies, digests, sender, 0, now, content)
         if invocation and first:
             self._remember(number, invocation, first, len(bodies), now)
         return first
@@ -79,6 +87,8 @@ class Sending(Arrivals):
             return False
         priority = sends[0].priority
         sender = sends[0].sender
+        content = sends[0].content
+        digested = bool(sends[0].body_md5)
         for send in sends:
             if (
                 send.group
@@ -90,14 +100,17 @@ class Sending(Arrivals):
                 or send.trace
                 or send.priority != priority
                 or send.sender != sender
+                or send.content != content
+                or bool(send.body_md5) != digested
             ):
                 return False
         return True
 
     def _send_run(self, queue: QueueState, sends: Sequence[Send], now: int) -> list[Accepted | BatonError]:
         bodies = [send.body for send in sends]
-        digests = [send.body_md5 for send in sends]
-        first = self._send_bodies(queue, bodies, digests, sends[0].sender, sends[0].priority, now)
+        one = sends[0]
+        digests = [send.body_md5 for send in sends] if one.body_md5 else []
+        first = self._send_bodies(queue, bodies, digests, one.sender, one.priority, now, one.content)
         if not first:
             return [OverLimit(_SHARD_FULL) for _ in sends]
         shard = self.number
@@ -111,6 +124,7 @@ class Sending(Arrivals):
         sender: str,
         priority: int,
         now: int,
+        content: int,
     ) -> int:
         """The first sequence; 0 when the shard is full."""
         columns = self.columns
@@ -120,8 +134,12 @@ class Sending(Arrivals):
             return 0
         first = sequence = self.next_sequence
         expires_s = -(-(now + queue.policy.retention_ms) // 1000)
-        before, behind = plain_header(sender, now)
-        header_bytes = len(before) + 16 + len(behind)
+        if digests:
+            before, behind = plain_header(sender, now, content)
+            headers = [before + digest + behind for digest in digests]
+        else:
+            headers = [bare_header(sender, now, content)] * len(bodies)
+        header_bytes = len(headers[0])
         frame = self.frame
         position = frame.number << 16 | len(frame.rows) >> 3
         offset = frame.variable_bytes
@@ -130,8 +148,8 @@ class Sending(Arrivals):
         parts: list[bytes] = []
         rows: list[int] = []
         extents: list[int] = []
-        for slot, body, digest in zip(slots, bodies, digests, strict=True):
-            parts += (before + digest + behind, body)
+        for slot, header, body in zip(slots, headers, bodies, strict=True):
+            parts += (header, body)
             length = header_bytes + len(body)
             extent = offset | length << 32
             offset += length
