@@ -1,7 +1,7 @@
 """A message's payload as it lies in the log, its attributes' encoding, and the lineage laid over it.
 
-Payload:   header (version, content, lengths, MD5 of the body, sent time), then sender, group, dedup id, trace, lineage (JSON),
-           attributes, body.
+Payload:   header (version, content, lengths, MD5 of the body, sent time), then sender, group, dedup id, trace,
+           lineage (JSON), attributes, body.
 Attributes: the very encoding that MD5OfMessageAttributes digests: for each attribute, sorted by name, the length
            (4 bytes, big-endian) and UTF-8 of the name and of the data type, one byte (1 text, 2 binary), then the
            length and bytes of the value. The digest is therefore the MD5 of these bytes.
