@@ -128,6 +128,14 @@ def test_attributes_count_for_the_size_and_the_trace_does_not(sqs: Any) -> None:
             ),
         ),
         (
+            {"MessageBody": "x", "MessageGroupId": ""},
+            "InvalidParameterValue",
+            (
+                "Value  for parameter MessageGroupId is invalid. Reason: MessageGroupId can only include "
+                "alphanumeric and punctuation characters. 1 to 128 in length."
+            ),
+        ),
+        (
             {"MessageBody": "x", "MessageAttributes": {"a": {"DataType": "String", "StringValue": ""}}},
             "InvalidParameterValue",
             "Message (user) attribute 'a' must contain a non-empty value of type 'String'.",
@@ -148,6 +156,26 @@ def test_messages_that_are_refused(sqs: Any, queue: str, more: dict[str, Any], c
     assert answer["Failed"] == [{"Id": "one", "Code": code, "SenderFault": True, "Message": named}]
     assert "Successful" not in answer
     assert counts(sqs, queue) == (0, 0, 0)
+
+
+def test_the_trace_of_a_request_is_its_messages(sqs: Any, queue: str) -> None:
+    """Instrumented SDKs name the trace in a header; a trace in the message itself wins."""
+    header, own = "Root=1-0a;Parent=0b;Sampled=1", "Root=1-0c;Parent=0d;Sampled=0"
+    system = {"AWSTraceHeader": {"DataType": "String", "StringValue": own}}
+
+    def instrument(request: Any, **_: Any) -> None:
+        request.headers["X-Amzn-Trace-Id"] = header
+
+    sqs.meta.events.register("before-send.sqs", instrument)
+    try:
+        sqs.send_message(QueueUrl=queue, MessageBody="a")
+        sqs.send_message(QueueUrl=queue, MessageBody="b", MessageSystemAttributes=system)
+        sqs.send_message_batch(QueueUrl=queue, Entries=[{"Id": "c", "MessageBody": "c"}])
+    finally:
+        sqs.meta.events.unregister("before-send.sqs", instrument)
+    answer = sqs.receive_message(QueueUrl=queue, MaxNumberOfMessages=10, MessageSystemAttributeNames=["AWSTraceHeader"])
+    traces = {message["Body"]: message["Attributes"]["AWSTraceHeader"] for message in answer["Messages"]}
+    assert traces == {"a": header, "b": own, "c": header}
 
 
 def test_a_batch(sqs: Any, queue: str) -> None:

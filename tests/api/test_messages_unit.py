@@ -161,7 +161,8 @@ TEXT = AttributeValue("String", "x")
         ({"x.": TEXT}, "Invalid message (user) attribute name 'x.'."),
         ({"a..b": TEXT}, "Invalid message (user) attribute name 'a..b'."),
         ({"a b": TEXT}, "Invalid message (user) attribute name 'a b'."),
-        ({"é": TEXT}, "Invalid message (user) attribute name 'é'."),
+        ({"é!": TEXT}, "Invalid message (user) attribute name 'é!'."),
+        ({"\x08": TEXT}, "Invalid characters found."),
         ({"a": AttributeValue(None, "x")}, "must contain a non-empty message attribute type."),
         ({"a": AttributeValue("Text", "x")}, "The type of message (user) attribute 'a' is invalid. You must use only"),
         ({"a": AttributeValue("Stringy", "x")}, "supported type prefixes: Binary, Number, String."),
@@ -205,7 +206,15 @@ def test_attribute_lists_are_not_supported() -> None:
 def test_attributes_with_characters_that_no_message_has() -> None:
     with pytest.raises(SqsError) as caught:
         validate.message_attributes({"a": AttributeValue("String", "\x00")})
-    assert caught.value.kind.code == "InvalidMessageContents"
+    assert caught.value.kind.code == "InvalidParameterValue"
+
+
+def test_attribute_names_have_letters_of_any_language() -> None:
+    (row,) = validate.message_attributes({"naïve.größe_1-ж": AttributeValue("String", "x")})
+    assert row.name == "naïve.größe_1-ж"
+    assert validate.attributes_size([row]) == len("naïve.größe_1-ж".encode()) + len("String") + 1
+    with pytest.raises(SqsError, match="must be shorter than 256 bytes"):
+        validate.message_attributes({"é" * 129: AttributeValue("String", "x")})
 
 
 def test_attributes_that_are_taken() -> None:

@@ -212,7 +212,7 @@ def test_batches_and_empty_outputs_in_xml() -> None:
         b'<?xml version="1.0"?><DeleteQueueResponse xmlns="http://queue.amazonaws.com/doc/2012-11-05/">'
         b"<ResponseMetadata><RequestId>r</RequestId></ResponseMetadata></DeleteQueueResponse>"
     )
-    assert b"<GetQueueAttributesResult></GetQueueAttributesResult>" in protocol_query.encode(
+    assert b"<GetQueueAttributesResult/>" in protocol_query.encode(
         GetQueueAttributesOutput(), "GetQueueAttributes", "r"
     )
 

@@ -104,6 +104,7 @@ _KINDS: dict[type[baton.BatonError], Kind] = {
     baton.LeaseLost: INVALID_PARAMETER_VALUE,
     baton.MessageGone: INVALID_PARAMETER_VALUE,
     baton.DeduplicationConflict: INVALID_PARAMETER_VALUE,
+    baton.IdempotencyConflict: INVALID_PARAMETER_VALUE,
     baton.JobNotFound: RESOURCE_NOT_FOUND,
     baton.JobConflict: INVALID_PARAMETER_VALUE,
     baton.OverLimit: REQUEST_THROTTLED,

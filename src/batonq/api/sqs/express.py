@@ -28,7 +28,7 @@ from batonq.api.sqs.errors import SqsError, translated
 from batonq.api.sqs.operations.batches import outcome
 from batonq.api.sqs.operations.leases import DONE, told
 from batonq.api.sqs.operations.receiving import deliver, holder, numbers
-from batonq.api.sqs.operations.sending import INVOCATION_HEADER, invocation
+from batonq.api.sqs.operations.sending import INVOCATION_HEADER, TRACE_HEADER, invocation
 from batonq.api.sqs.service import Call
 from batonq.api.sqs.shapes import (
     BatchOutput,
@@ -177,6 +177,8 @@ class ExpressSqs:
         sizes = [*map(len, bodies)]
         call, queue = self._find(request, operation, url)
         if min(sizes) == 0 or max(sizes) > queue.message_bytes_max or sum(sizes) > BATCH_BYTES_MAX or queue.fifo:
+            return None
+        if TRACE_HEADER in request.headers:
             return None
         digests = [md5(body, usedforsecurity=False).digest() for body in bodies]
         name = invocation(request, digests) if INVOCATION_HEADER in request.headers else ""

@@ -222,9 +222,12 @@ def _binary(value: Any, member: str) -> bytes | None:
 def encode(output: Struct, operation: str, request_id: str) -> bytes:
     parts = [f'<?xml version="1.0"?><{operation}Response xmlns="{NAMESPACE}">']
     if output.__struct_fields__:
-        parts.append(f"<{operation}Result>")
-        _write_members(parts, output, operation)
-        parts.append(f"</{operation}Result>")
+        members: list[str] = []
+        _write_members(members, output, operation)
+        if members:
+            parts += (f"<{operation}Result>", *members, f"</{operation}Result>")
+        else:
+            parts.append(f"<{operation}Result/>")
     parts.append(f"<ResponseMetadata><RequestId>{request_id}</RequestId></ResponseMetadata></{operation}Response>")
     return "".join(parts).encode()
 

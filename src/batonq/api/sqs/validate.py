@@ -41,20 +41,33 @@ _BAD_CHARACTERS = (
     "#x10000 to #x10FFFF"
 )
 _ENTRY_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
-_ATTRIBUTE_NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
+_ATTRIBUTE_NAME = re.compile(r"[\w-]+(\.[\w-]+)*")  # letters and digits of any language
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 _NUMBER_LENGTH_MAX = 256
 _RESERVED = ("aws.", "amazon.")
 
 
 def encoded(text: str) -> bytes:
-    """The bytes of a text in a message, if all its characters are allowed."""
+    """The bytes of a body, if all its characters are allowed."""
+    data = _encoded(text)
+    if data is None:
+        raise SqsError(INVALID_MESSAGE_CONTENTS, _BAD_CHARACTERS)
+    return data
+
+
+def _encoded(text: str) -> bytes | None:
     try:
         data = text.encode()
     except UnicodeEncodeError:
-        raise SqsError(INVALID_MESSAGE_CONTENTS, _BAD_CHARACTERS) from None
-    if not allowed(data):
-        raise SqsError(INVALID_MESSAGE_CONTENTS, _BAD_CHARACTERS)
+        return None
+    return data if allowed(data) else None
+
+
+def _encoded_value(text: str) -> bytes:
+    """The same of what stands in an attribute, where SQS has another error for it."""
+    data = _encoded(text)
+    if data is None:
+        raise invalid_value(_BAD_CHARACTERS)
     return data
 
 
@@ -130,14 +143,14 @@ def _attribute(name: str, value: AttributeValue, operation: str) -> Attribute:
             f"The type of message (user) attribute '{name}' is invalid. "
             "You must use only the following supported type prefixes: Binary, Number, String."
         )
-    if len(encoded(data_type)) > NAME_BYTES_MAX:
+    if len(_encoded_value(data_type)) > NAME_BYTES_MAX:
         raise invalid_value(f"Message (user) attribute type must be shorter than {NAME_BYTES_MAX} bytes.")
     if value.StringValue is not None and value.BinaryValue is not None:
         raise invalid_value(f"The message (user) attribute '{name}' has a StringValue and a BinaryValue; give one.")
     if kind == "Binary":
         content, binary = value.BinaryValue, True
     else:
-        content, binary = None if value.StringValue is None else encoded(value.StringValue), False
+        content, binary = None if value.StringValue is None else _encoded_value(value.StringValue), False
     if not content:
         raise invalid_value(f"Message (user) attribute '{name}' must contain a non-empty value of type '{kind}'.")
     if kind == "Number" and (len(content) > _NUMBER_LENGTH_MAX or not _NUMBER.fullmatch(value.StringValue or "")):
@@ -148,7 +161,7 @@ def _attribute(name: str, value: AttributeValue, operation: str) -> Attribute:
 def _check_name(name: str) -> None:
     if not name:
         raise invalid_value("The request must contain non-empty message (user) attribute names.")
-    if len(name) > NAME_BYTES_MAX:
+    if len(_encoded_value(name)) > NAME_BYTES_MAX:
         raise invalid_value(f"Message (user) attribute name must be shorter than {NAME_BYTES_MAX} bytes.")
     if name.lower().startswith(_RESERVED):
         raise invalid_value(
@@ -164,7 +177,7 @@ def _check_name(name: str) -> None:
 
 def attributes_size(attributes: Sequence[Attribute]) -> int:
     """What attributes add to a message's size: names, types and values."""
-    return sum(len(row.name) + len(row.data_type.encode()) + len(row.value) for row in attributes)
+    return sum(len(row.name.encode()) + len(row.data_type.encode()) + len(row.value) for row in attributes)
 
 
 def trace_header(values: Mapping[str, AttributeValue]) -> str:
@@ -174,7 +187,7 @@ def trace_header(values: Mapping[str, AttributeValue]) -> str:
             raise invalid_value(f"Message system attribute name '{shortened(name, 256)}' is invalid.")
         if value.DataType != "String" or value.BinaryValue is not None:
             raise invalid_value(f"The type of message system attribute '{name}' is invalid. It must be String.")
-        if not value.StringValue or len(encoded(value.StringValue)) > TRACE_BYTES_MAX:
+        if not value.StringValue or len(_encoded_value(value.StringValue)) > TRACE_BYTES_MAX:
             raise invalid_value(
                 f"Message system attribute '{name}' must contain a non-empty value of type 'String' "
                 f"of at most {TRACE_BYTES_MAX} bytes."

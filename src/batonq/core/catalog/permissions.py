@@ -130,7 +130,7 @@ def without_statement(policy: str, label: str) -> str:
     if label not in labels(policy):
         raise InvalidInput(
             f"Value {label[:LABEL_LENGTH_MAX]} for parameter Label is invalid. "
-            "Reason: can't find label on existing policy."
+            "Reason: can't find label."
         )
     document = _parse(policy)
     document["Statement"] = [entry for entry in document["Statement"] if entry.get("Sid") != label]

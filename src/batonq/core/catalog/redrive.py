@@ -55,7 +55,7 @@ def parse_redrive_policy(text: str) -> Redrive:
         )
     arn = policy["deadLetterTargetArn"]
     if not isinstance(arn, str) or not arn.startswith("arn:") or arn.count(":") != 5:
-        raise refuse_redrive(text, "Dead-letter target ARN should be fully qualified ARN.")
+        raise refuse_redrive(text, "Invalid value for deadLetterTargetArn.")
     target = parse_queue_arn(arn)
     if target is None:
         raise refuse_redrive(text, "Only SQS queues are valid resources for deadLetterTargetArn.")

@@ -31,6 +31,8 @@ from batonq.api.sqs.shapes import (
 from batonq.api.sqs.validate import (
     BATCH_BYTES_MAX,
     DELAY_MAX_S,
+    TRACE_BYTES_MAX,
+    allowed,
     attributes_size,
     check_batch,
     check_identifier,
@@ -46,6 +48,7 @@ from batonq.node.broker import Queue
 
 INVOCATION_HEADER = b"amz-sdk-invocation-id"
 INVOCATION_LENGTH_MAX = 128
+TRACE_HEADER = b"x-amzn-trace-id"  # how instrumented SDKs name the trace; it becomes AWSTraceHeader
 WRONG_QUEUE_TYPE = "The request include parameter that is not valid for this queue type."
 NO_DEDUPLICATION_ID = (
     "The queue should either have ContentBasedDeduplication enabled or MessageDeduplicationId provided explicitly"
@@ -148,13 +151,15 @@ def _message(
     size = len(body)
     if given.DelaySeconds is not None:
         _set_delay(queue, send, given.DelaySeconds)
-    if given.MessageGroupId:
+    if given.MessageGroupId is not None:
         check_identifier(given.MessageGroupId, "MessageGroupId")
         send.group = given.MessageGroupId
     if given.MessageDeduplicationId is not None:
         _set_deduplication_id(queue, send, given.MessageDeduplicationId)
     if given.MessageSystemAttributes:
         send.trace = trace_header(given.MessageSystemAttributes)
+    if not send.trace and TRACE_HEADER in call.request.headers:
+        send.trace = _trace_of(call.request)
     if given.MessageAttributes:
         size += _set_attributes(queue, send, given.MessageAttributes)
     if queue.fifo and not send.dedup_id:
@@ -162,6 +167,14 @@ def _message(
             raise invalid_value(NO_DEDUPLICATION_ID)
         send.dedup_id = sha256(body).hexdigest()
     return send, size
+
+
+def _trace_of(request: Request) -> str:
+    """The trace that the request itself belongs to; one that cannot be kept is not worth a refusal."""
+    value = request.headers[TRACE_HEADER]
+    if len(value) > TRACE_BYTES_MAX or not value.isascii() or not allowed(value):
+        return ""
+    return value.decode("ascii")
 
 
 def _set_delay(queue: Queue, send: Send, delay_s: int) -> None:
