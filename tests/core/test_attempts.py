@@ -91,6 +91,17 @@ def test_the_end_of_an_old_lease_does_not_end_a_newer_attempt_of_the_same_id(ben
     assert receipts(bench.receive(1, attempt="A")) == receipts(newer)
 
 
+def test_an_extension_that_is_not_the_holders_doing_leaves_the_attempt_as_it_is(bench: Bench) -> None:
+    bench.send(1, "a", group="g")
+    (lease,) = bench.receive(1, attempt="A")
+    bench.shard.change_visibility(1, [(claim(lease), 60_000)], bench.now, True, by_attempt=True)
+    bench.check()
+    assert receipts(bench.receive(1, attempt="A")) == receipts([lease])
+    bench.shard.change_visibility(1, [(claim(lease), 60_000)], bench.now, True)
+    bench.check()
+    assert bench.receive(1, attempt="A") == []
+
+
 def test_attempts_are_told_apart_by_queue(bench: Bench) -> None:
     bench.queue(2, fifo=True)
     bench.send(1, "a", group="g")

@@ -528,3 +528,18 @@ def test_a_base_is_wanted_after_many_changes() -> None:
     wanted.append(bench.catalog.wants_base)
     assert wanted == [False, True, False]
     bench.check()
+
+
+def test_a_fifo_queue_may_have_any_name_where_sqs_does_not_ask(bench: Bench) -> None:
+    catalog = bench.catalog
+    made = catalog.create_queue(ACCOUNT, "jobs", {"FifoQueue": "true"}, {}, T0, any_name=True)
+    assert made.fifo and made.policy.fifo
+    assert catalog.create_queue(ACCOUNT, "jobs", {"FifoQueue": "true"}, {}, T0, any_name=True) is made
+    with pytest.raises(InvalidInput, match=r"\.fifo"):
+        catalog.create_queue(ACCOUNT, "others", {"FifoQueue": "true"}, {}, T0)
+    with pytest.raises(InvalidInput):
+        catalog.create_queue(ACCOUNT, "jobs.fifo", {}, {}, T0, any_name=True)
+    source = {"FifoQueue": "true", "RedrivePolicy": redrive_to("jobs")}
+    assert catalog.create_queue(ACCOUNT, "source", source, {}, T0, any_name=True).dead_letter == (made.number, 0)
+    with pytest.raises(InvalidInput, match="same type"):
+        catalog.create_queue(ACCOUNT, "plain", {"RedrivePolicy": redrive_to("jobs")}, {}, T0)

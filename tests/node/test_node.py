@@ -475,3 +475,54 @@ def test_settings_that_cannot_be_served_say_what_to_do(settings: Settings, says:
 def test_every_address_may_be_listened_on_when_secured() -> None:
     Settings(host="0.0.0.0", secure=True).check()
     Settings(host="::1").check()
+
+
+def test_strict_calls_take_only_the_current_leases_receipt(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        broker = node.broker
+        queue = await broker.create_queue(ACCOUNT, "orders", {}, {})
+        await send(node, queue, "a")
+        (old,) = await receive(node, queue, visibility_ms=1_000)
+        (new,) = await receive(node, queue, wait_ms=5_000, visibility_ms=60_000)
+        receipts = [old.receipt, new.receipt, "rubbish"]
+        changed = await broker.change_visibility_until(queue, [(receipt, 90_000) for receipt in receipts], strict=True)
+        assert isinstance(changed[0], LeaseLost) and isinstance(changed[2], ReceiptInvalid)
+        assert changed[1] == (await broker.peek(queue, 0, 1))[0].view.until_ms == broker.now_ms() + 90_000
+        assert await broker.change_visibility_until(queue, [(new.receipt, 0)], strict=True) == [0]
+        (last,) = await receive(node, queue)
+        refused = await broker.delete(queue, [new.receipt, last.receipt, last.receipt], strict=True)
+        assert [getattr(problem, "code", None) for problem in refused] == ["lease_lost", None, "message_gone"]
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_many_nacks_have_a_result_each(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        retry = '{"kind":"schedule","delaysSeconds":[60]}'
+        queue = await node.broker.create_queue(
+            ACCOUNT, "jobs", {"FifoQueue": "true", "Baton.RetryPolicy": retry}, {}, True
+        )
+        for group in "abc":
+            await send(node, queue, group, group=group, dedup_id=group)
+        one, two, three = await receive(node, queue)
+        results = await node.broker.nack_many(
+            queue,
+            [
+                (one.receipt, None, "no stock", "OutOfStock", False),
+                ("rubbish", None, "", "", False),
+                (two.receipt, 5_000, "x" * 501, "", False),
+                (three.receipt, 5_000, "", "", False),
+            ],
+        )
+        codes = [getattr(problem, "code", None) for problem in results]
+        assert codes == [None, "receipt_invalid", "invalid_input", None]
+        waits = {
+            peeked.body: peeked.view.until_ms - node.broker.now_ms() for peeked in await node.broker.peek(queue, 0, 9)
+        }
+        assert waits == {b"a": 60_000, b"b": 30_000, b"c": 5_000}
+        await node.stop()
+
+    run_virtual(main)

@@ -44,7 +44,7 @@ class Claim(NamedTuple):
 
 class Nack(NamedTuple):
     claim: Claim
-    delay_ms: int = 0
+    delay_ms: int | None = None  # None: as the queue's retry policy says, or at once
     reason: str = ""  # at most 500 characters
     error_class: str = ""  # at most 100 characters
     dead_letter: bool = False

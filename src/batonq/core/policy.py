@@ -35,6 +35,7 @@ class QueuePolicy:
     sla_seconds: int = 0
     shed_class: str = ""
     alarm_severity: str = ""
+    retry: str = ""  # how long a nacked message waits, see retry.py; empty: not at all
 
     def values(self) -> dict[str, Any]:
         return {name: getattr(self, name) for name in FIELD_NAMES}

@@ -39,6 +39,7 @@ HOLDER_LENGTH_MAX = 256
 CLOCK_STEPS_MAX = 100_000
 
 Sent = Accepted  # sequence, message_id, duplicate
+NackRequest = tuple[str, int | None, str, str, bool]  # receipt, delay ms, reason, error class, to the dead letters
 Plain = tuple[str, str, bytes, bytes]  # message id, receipt, MD5 and body of a message that is nothing else
 
 
@@ -223,28 +224,45 @@ class Broker(Control):
         """The client went before its answer left: nobody holds these messages, so the next one may."""
         host.give_back(queue.number, host.shard.expand(front))
 
-    def delete_plain(self, queue: Queue, receipts: Sequence[str]) -> tuple[ShardHost, list[BatonError | None]] | None:
+    def delete_plain(
+        self, queue: Queue, receipts: Sequence[str], strict: bool = False
+    ) -> tuple[ShardHost, list[BatonError | None]] | None:
         """Delete by receipts that are all in order; None: call `delete` instead."""
         claims = self._receipts.open_many(queue.account, queue.number, queue.shard, receipts)
         if claims is None:
             return None
         host = self._shards[queue.shard].host()
-        return host, host.delete(queue.number, cast("list[Claim]", claims))
+        return host, host.delete(queue.number, cast("list[Claim]", claims), strict)
 
     # --- with a receipt
 
-    async def delete(self, queue: Queue, receipts: Sequence[str]) -> list[BatonError | None]:
-        return await self._with_claims(queue, receipts, lambda host, places, claims: host.delete(queue.number, claims))
-
-    async def change_visibility(self, queue: Queue, changes: Sequence[tuple[str, int]]) -> list[BatonError | None]:
-        """Each lease now ends so many milliseconds from now; 0 gives the message back."""
+    async def delete(self, queue: Queue, receipts: Sequence[str], strict: bool = False) -> list[BatonError | None]:
+        """`strict`: only the current lease's receipt counts, whatever the queue says."""
         return await self._with_claims(
-            queue,
-            [receipt for receipt, _ in changes],
-            lambda host, places, claims: host.change_visibility(
-                queue.number, [(claim, changes[at][1]) for at, claim in zip(places, claims, strict=True)]
-            ),
+            queue, receipts, lambda host, places, claims: host.delete(queue.number, claims, strict)
         )
+
+    async def change_visibility(
+        self, queue: Queue, changes: Sequence[tuple[str, int]], strict: bool = False
+    ) -> list[BatonError | None]:
+        """Each lease now ends so many milliseconds from now; 0 gives the message back."""
+        results = await self.change_visibility_until(queue, changes, strict)
+        return [result if isinstance(result, BatonError) else None for result in results]
+
+    async def change_visibility_until(
+        self, queue: Queue, changes: Sequence[tuple[str, int]], strict: bool = False
+    ) -> list[int | BatonError]:
+        """The same, and when each lease ends now, in milliseconds since 1970; 0: it is over."""
+        deadlines: dict[int, int] = {}
+
+        def change(host: ShardHost, places: list[int], claims: list[Claim]) -> list[BatonError | None]:
+            wanted = [(claim, changes[at][1]) for at, claim in zip(places, claims, strict=True)]
+            answers = host.change_visibility(queue.number, wanted, strict)
+            deadlines.update({at: host.deadline(claim) for at, claim in zip(places, claims, strict=True)})
+            return answers
+
+        problems = await self._with_claims(queue, [receipt for receipt, _ in changes], change)
+        return [deadlines.get(at, 0) if problem is None else problem for at, problem in enumerate(problems)]
 
     async def _with_claims(
         self,
@@ -283,18 +301,28 @@ class Broker(Control):
         self,
         queue: Queue,
         receipt: str,
-        delay_ms: int = 0,
+        delay_ms: int | None = None,
         reason: str = "",
         error_class: str = "",
         dead_letter: bool = False,
     ) -> None:
-        """Give a message back, saying why; `dead_letter` sends it to the dead letters at once."""
-        claim = self.open_receipt(queue, receipt)
-        host = self._shards[queue.shard].host()
-        problem = host.nack(queue.number, [Nack(claim, delay_ms, reason, error_class, dead_letter)])[0]
-        await committed(host)
+        """Give a message back, saying why; `dead_letter` sends it to the dead letters at once.
+
+        Without a delay the queue's retry policy says when it is tried again; a queue without one: at once.
+        """
+        (problem,) = await self.nack_many(queue, [(receipt, delay_ms, reason, error_class, dead_letter)])
         if problem is not None:
             raise problem
+
+    async def nack_many(self, queue: Queue, nacks: Sequence[NackRequest]) -> list[BatonError | None]:
+        """Give messages back; one result each, in order."""
+        return await self._with_claims(
+            queue,
+            [nack[0] for nack in nacks],
+            lambda host, places, claims: host.nack(
+                queue.number, [Nack(claim, *nacks[at][1:]) for at, claim in zip(places, claims, strict=True)]
+            ),
+        )
 
     async def counters(self, queue: Queue) -> Counters:
         host = self._shards[queue.shard].host()

@@ -58,10 +58,19 @@ class Control:
     # --- queues ---------------------------------------------------------------------------------
 
     async def create_queue(
-        self, account: str, name: str, attributes: Mapping[str, str], tags: Mapping[str, str]
+        self,
+        account: str,
+        name: str,
+        attributes: Mapping[str, str],
+        tags: Mapping[str, str],
+        rest: bool = False,
     ) -> Queue:
+        """Create a queue, or find the one that exists. `rest`: a FIFO queue may have any name."""
+
         async def create() -> Queue:
-            entry = await self._change(lambda catalog, now: catalog.create_queue(account, name, attributes, tags, now))
+            entry = await self._change(
+                lambda catalog, now: catalog.create_queue(account, name, attributes, tags, now, any_name=rest)
+            )
             await self._ensure(entry)
             return entry
 

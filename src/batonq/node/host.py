@@ -13,6 +13,7 @@ from typing import ParamSpec, TypeVar
 
 from batonq.core.commands import Accepted, Arrival, Claim, Counters, FirstLeases, Job, Lease, Nack, Send
 from batonq.core.policy import QueuePolicy
+from batonq.core.records import State
 from batonq.core.shard.columns import NIL
 from batonq.core.shard.machine import Shard
 from batonq.errors import BatonError, DiskFull, LogCorrupt, OverLimit, Unavailable
@@ -208,13 +209,21 @@ class ShardHost:
         return results
 
     def change_visibility(
-        self, queue: int, changes: Sequence[tuple[Claim, int]], strict: bool = False
+        self, queue: int, changes: Sequence[tuple[Claim, int]], strict: bool = False, by_attempt: bool = False
     ) -> list[BatonError | None]:
         now_ms = self.begin()
-        results = self._run(self.shard.change_visibility, queue, changes, now_ms, strict)
+        results = self._run(self.shard.change_visibility, queue, changes, now_ms, strict, by_attempt)
         if self.shard.woken:
             self._woken()
         return results
+
+    def deadline(self, claim: Claim) -> int:
+        """When the lease that a claim names ends; 0: it is over."""
+        columns = self.shard.columns
+        slot = claim.slot
+        if slot >= columns.used or columns.sequence[slot] != claim.sequence or columns.epoch[slot] != claim.epoch:
+            return 0
+        return columns.until[slot] if columns.state[slot] == State.IN_FLIGHT else 0
 
     def nack(self, queue: int, nacks: Sequence[Nack]) -> list[BatonError | None]:
         now_ms = self.begin()
@@ -338,9 +347,9 @@ class ShardHost:
         """
         if not leases or not self.serving:
             return
-        changes = [(Claim(lease.slot, lease.sequence, lease.epoch), 0) for lease in leases]
+        claims = [Claim(lease.slot, lease.sequence, lease.epoch) for lease in leases]
         try:
-            self.change_visibility(queue, changes, strict=True)
+            self._run(self.shard.give_back, queue, claims, self.begin())
         except BatonError:
             return  # they come back when their leases run out
         self.commit.kick()
@@ -353,7 +362,7 @@ class ShardHost:
                 break
             changes = [(Claim(lease.slot, lease.sequence, lease.epoch), visibility_ms) for lease in leases]
             decided_ms = self._clock.now_ms()
-            results = self.change_visibility(queue, changes, strict=True)
+            results = self.change_visibility(queue, changes, strict=True, by_attempt=bool(attempt))
             deadline_ms = decided_ms + visibility_ms
             leases = [
                 lease._replace(deadline_ms=deadline_ms)

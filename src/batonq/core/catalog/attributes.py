@@ -15,6 +15,7 @@ from batonq.core.catalog.names import QueueName, is_text, is_word
 from batonq.core.catalog.permissions import check_policy
 from batonq.core.commands import Counters
 from batonq.core.policy import SECOND_MS, QueuePolicy
+from batonq.core.retry import parse_retry
 from batonq.errors import InvalidAttributeName, InvalidAttributeValue
 
 PREFIX = "Baton."
@@ -22,6 +23,7 @@ TEXT_BYTES_MAX = 8192
 RETENTION_MAX_S = 1_209_600
 RETENTION_MAX_MS = RETENTION_MAX_S * SECOND_MS
 LABEL_LENGTH_MAX = 64
+KMS_REUSE_DEFAULT = "300"
 
 ResolveDeadLetterQueue = Callable[[QueueName], tuple[int, int]]
 
@@ -163,6 +165,12 @@ _TABLE = (
         0,
         "Receives after which a message is dead in a queue without RedrivePolicy; 0: unlimited.",
     ),
+    _json(
+        "Baton.RetryPolicy",
+        parse_retry,
+        "How long a message waits after a nack that does not say: kind exponential (baseSeconds, factor, maxSeconds) "
+        "or schedule (delaysSeconds), both with jitter, 0 to 1.",
+    ),
     _boolean("Baton.ExpiryToDeadLetter", "An expired message goes to the dead-letter queue instead of nowhere."),
     _integer("Baton.SLASeconds", 0, RETENTION_MAX_S, 0, "Age that no message should reach; 0: none."),
     Attribute("Baton.ShedClass", "Class of the queue when load is shed.", Kind.LABEL),
@@ -234,6 +242,8 @@ def _canonical(name: str, value: str, *, fifo: bool, creating: bool) -> str:
     if attribute.access is Access.AT_CREATION:
         return _queue_type(name, value, fifo=fifo, creating=creating)
     if attribute.fifo_only and not fifo:
+        if name == "ContentBasedDeduplication":  # SQS has other words for this one
+            raise InvalidAttributeName(f"Unknown Attribute {name}.")
         raise InvalidAttributeName(f"You can specify the {name} only when FifoQueue is set to true.")
     if value == "" and attribute.removable:
         return ""
@@ -269,10 +279,9 @@ def _refuse(attribute: Attribute) -> InvalidAttributeValue:
 def _queue_type(name: str, value: str, *, fifo: bool, creating: bool) -> str:
     """FifoQueue says nothing new later, and SQS does not know it for a standard queue."""
     wanted = value.lower()
-    if creating:
-        if wanted != "true":
-            raise InvalidAttributeName(f"Unknown Attribute {name}.")
-    elif (wanted == "true") is not fifo or wanted not in ("true", "false"):
+    if wanted != "true" if creating else not fifo:
+        raise InvalidAttributeName(f"Unknown Attribute {name}.")
+    if wanted != "true":
         raise InvalidAttributeValue(
             f"Invalid value for the parameter {name}. Reason: Modifying queue type is not supported."
         )
@@ -292,8 +301,10 @@ def _settle_encryption(changes: Mapping[str, str], result: dict[str, str]) -> No
     elif changes.get("KmsMasterKeyId"):
         result["SqsManagedSseEnabled"] = "false"
     if not result.get("KmsMasterKeyId") and (managed or "KmsMasterKeyId" in changes):
-        # The reuse period belongs to the key that is gone; one that came with this very change stays.
-        result["KmsDataKeyReusePeriodSeconds"] = changes.get("KmsDataKeyReusePeriodSeconds", "")
+        # The reuse period belongs to the key that is gone; one that came with this very change stays, unless it is
+        # the default, by which tools take it back.
+        period = changes.get("KmsDataKeyReusePeriodSeconds", "")
+        result["KmsDataKeyReusePeriodSeconds"] = "" if period == KMS_REUSE_DEFAULT else period
 
 
 def effective(attributes: Mapping[str, str]) -> dict[str, str]:
@@ -302,7 +313,7 @@ def effective(attributes: Mapping[str, str]) -> dict[str, str]:
     result = {row.name: row.default for row in rows if row.default is not None}
     result.update(attributes)
     if attributes.get("KmsMasterKeyId"):
-        result.setdefault("KmsDataKeyReusePeriodSeconds", "300")
+        result.setdefault("KmsDataKeyReusePeriodSeconds", KMS_REUSE_DEFAULT)
     return result
 
 
@@ -386,4 +397,5 @@ def to_policy(
         sla_seconds=int(values["Baton.SLASeconds"]),
         shed_class=values.get("Baton.ShedClass", ""),
         alarm_severity=values.get("Baton.AlarmSeverity", ""),
+        retry=values.get("Baton.RetryPolicy", ""),
     )

@@ -146,12 +146,22 @@ class Catalog(CatalogState):
     # --- queues --------------------------------------------------------------------------------
 
     def create_queue(
-        self, account: str, name: str, attributes: Mapping[str, str], tags: Mapping[str, str], now: int
+        self,
+        account: str,
+        name: str,
+        attributes: Mapping[str, str],
+        tags: Mapping[str, str],
+        now: int,
+        *,
+        any_name: bool = False,
     ) -> QueueEntry:
-        """Create a queue, or find the one that exists with these very attributes."""
+        """Create a queue, or find the one that exists with these very attributes.
+
+        `any_name`: the name of a FIFO queue need not end in .fifo, as only SQS wants it to.
+        """
         now = self._time(now)
         fifo = attributes.get("FifoQueue", "").lower() == "true"
-        check_queue_name(name, fifo=fifo)
+        check_queue_name(name, fifo=fifo, any_name=any_name)
         if not is_word(account, 64):
             raise InvalidInput(f"Not an account: {account[:64]!r}.")
         key = QueueName(account, name)
@@ -160,7 +170,7 @@ class Catalog(CatalogState):
             return self._same_queue(existing, attributes)
         values = attribute_table.validate(attributes, fifo=fifo, creating=True)
         _check_tags(name, tags)
-        link = self._check_redrive(key, values.get("RedrivePolicy"))
+        link = self._check_redrive(key, fifo, values.get("RedrivePolicy"))
         if self.deleted.get(key, 0) > now:
             raise QueueDeletedRecently
         if len(self.queues) >= self.rules.queues_max or self.next_queue >= MISSING_QUEUE:
@@ -198,7 +208,7 @@ class Catalog(CatalogState):
             raise Unavailable("No shard is open yet; try again.")
         return min(self.shards, key=lambda number: (self._loads[number], number))
 
-    def _check_redrive(self, source: QueueName, policy: str | None) -> tuple[int, int] | None:
+    def _check_redrive(self, source: QueueName, fifo: bool, policy: str | None) -> tuple[int, int] | None:
         """The number and shard of the dead-letter queue. Raises InvalidInput when it is not one for this source."""
         if not policy:
             return None
@@ -210,7 +220,7 @@ class Catalog(CatalogState):
             raise redrive.refuse_redrive(policy, "Dead letter target does not exist.")
         if target == source:
             raise redrive.refuse_redrive(policy, "A queue cannot be its own dead-letter queue.")
-        if queue.fifo != source.name.endswith(".fifo"):
+        if queue.fifo != fifo:
             raise redrive.refuse_redrive(policy, "Dead-letter queue must be same type of queue as the source.")
         if not redrive.allows_source(queue.attributes.get("RedriveAllowPolicy", ""), source):
             raise redrive.refuse_redrive(
@@ -256,7 +266,7 @@ class Catalog(CatalogState):
             raise AssertionError("the type of a queue never changes")
         link = entry.dead_letter
         if "RedrivePolicy" in changes:
-            link = self._check_redrive(entry.key, values.get("RedrivePolicy"))
+            link = self._check_redrive(entry.key, entry.fifo, values.get("RedrivePolicy"))
         if values == entry.attributes:
             return entry
         return self._change(replace(entry, attributes=values, dead_letter=link, modified_ms=now), now)

@@ -43,9 +43,9 @@ def is_text(text: str, bytes_max: int) -> bool:
     return len(text.encode()) <= bytes_max
 
 
-def check_queue_name(name: str, *, fifo: bool) -> None:
-    """Raise InvalidInput unless `name` may name a queue of this type."""
-    if fifo:
+def check_queue_name(name: str, *, fifo: bool, any_name: bool = False) -> None:
+    """Raise InvalidInput unless `name` may name a queue of this type. `any_name`: a FIFO queue needs no suffix."""
+    if fifo and not (any_name and is_word(name, NAME_LENGTH_MAX)):
         stem = name.removesuffix(FIFO_SUFFIX)
         if stem == name or len(name) > NAME_LENGTH_MAX or not is_word(stem, NAME_LENGTH_MAX):
             raise InvalidInput(_BAD_FIFO_NAME)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from batonq.core.commands import Claim, Nack
 from batonq.core.records import Flag, Reason, State, Type
+from batonq.core.retry import parse_retry
 from batonq.core.shard.lifecycle import RECEIPTS, Rule, Standing, Verdict
 from batonq.core.shard.queuestate import QueueState
 from batonq.core.shard.receiving import Receiving
@@ -100,9 +101,17 @@ class Holding(Receiving):
         self._on_acknowledged(queue, slots)
 
     def change_visibility(
-        self, number: int, changes: Sequence[tuple[Claim, int]], now: int, strict: bool = False
+        self,
+        number: int,
+        changes: Sequence[tuple[Claim, int]],
+        now: int,
+        strict: bool = False,
+        by_attempt: bool = False,
     ) -> list[BatonError | None]:
-        """Each lease now ends that many milliseconds from now; zero gives the message back."""
+        """Each lease now ends that many milliseconds from now; zero gives the message back.
+
+        `by_attempt`: not the holder's doing, so that the receive's attempt id still stands for these leases.
+        """
         now = self.begin(now)
         queue = self.queue_state(number)
         columns = self.columns
@@ -121,10 +130,19 @@ class Holding(Receiving):
                         "VisibilityTimeout for the message is beyond the limit [43200 seconds]."
                     )
                 else:
-                    position = self._row(Type.EXTENDED, number, slot, now, until=now + visibility_ms)
-                    self._on_extended(slot, now + visibility_ms, position, False)
+                    flags = int(Flag.ATTEMPT) if by_attempt else 0
+                    position = self._row(Type.EXTENDED, number, slot, now, until=now + visibility_ms, flags=flags)
+                    self._on_extended(slot, now + visibility_ms, position, by_attempt)
             results.append(error)
         return results
+
+    def give_back(self, number: int, claims: Sequence[Claim], now: int) -> None:
+        """Leases whose answer never left: nobody got the messages, so it was no receive. Others are passed over."""
+        now = self.begin(now)
+        self.queue_state(number)
+        for claim in claims:
+            if self.standing(number, claim, now) is Standing.HELD:
+                self._return(claim.slot, now, now, Reason.RELEASED, charged=False)
 
     def nack(self, number: int, nacks: Sequence[Nack], now: int) -> list[BatonError | None]:
         now = self.begin(now)
@@ -134,7 +152,7 @@ class Holding(Receiving):
             verdict = self._verdict("nack", queue, nack.claim, now, True)
             if verdict.error:
                 results.append(verdict.error())
-            elif not 0 <= nack.delay_ms <= queue.policy.retention_ms:
+            elif nack.delay_ms is not None and not 0 <= nack.delay_ms <= queue.policy.retention_ms:
                 results.append(InvalidInput("The delay of a nack must be between 0 and the queue's retention."))
             elif len(nack.reason) > REASON_CHARACTERS_MAX or len(nack.error_class) > CLASS_CHARACTERS_MAX:
                 results.append(
@@ -147,7 +165,7 @@ class Holding(Receiving):
                 self._return(
                     nack.claim.slot,
                     now,
-                    now + nack.delay_ms,
+                    now + (self._retry_delay(queue, nack.claim.slot) if nack.delay_ms is None else nack.delay_ms),
                     Reason.NACK,
                     nack.error_class,
                     nack.reason,
@@ -155,3 +173,14 @@ class Holding(Receiving):
                 )
                 results.append(None)
         return results
+
+    def _retry_delay(self, queue: QueueState, slot: int) -> int:
+        """How long a failed message waits, as its queue's retry policy says; attempts are its receives here."""
+        policy = queue.policy
+        if not policy.retry:
+            return 0
+        columns = self.columns
+        epoch = columns.epoch[slot]
+        attempts = epoch - self.uncharged.get(slot, 0)
+        delay = parse_retry(policy.retry).delay_ms(attempts, columns.sequence[slot], epoch)
+        return min(delay, policy.retention_ms)

@@ -19,7 +19,7 @@ from batonq.core.shard.replay import Replay, skip
 from batonq.core.shard.state import CARRIED_PREFIX, NO_EXPIRY_TIMER, NO_TIMER, Attempt, Channel, Failure
 from batonq.errors import LogCorrupt
 
-_NOTES = ("holders", "maxima", "origins", "refusals")
+_NOTES = ("holders", "maxima", "origins", "refusals", "uncharged")
 
 
 class Persist(Replay):
@@ -68,7 +68,7 @@ class Persist(Replay):
                 setattr(queue, name, value)
             self.queues[policy.queue] = queue
         for name in _NOTES:
-            setattr(self, name, dict(facts["notes"][name]))
+            setattr(self, name, dict(facts["notes"].get(name, ())))
         self.overlays = {slot: tuple(positions) for slot, positions in facts["overlays"]}
         self.failures = {slot: Failure(*failure) for slot, failure in facts["failures"]}
         self.living_keys = {slot: (key, end) for slot, (key, end) in facts["living_keys"]}

@@ -178,7 +178,8 @@ class Replay(Runs):
             queue = self._message(slot, w1, Type.RETURNED)
             if queue is not None:
                 error_class, text = decode_notes(_part(variable, w6)) if w6 >> 32 else ("", "")
-                self._on_returned(queue, slot, w2, w3, w0 >> 24 & 0xFF, position, error_class, text)
+                charged = not w0 >> 8 & Flag.UNCHARGED
+                self._on_returned(queue, slot, w2, w3, w0 >> 24 & 0xFF, position, error_class, text, charged)
         elif kind == Type.DELETED:
             queue = self._message(slot, w1, Type.DELETED)
             if queue is not None:

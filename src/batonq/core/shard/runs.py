@@ -285,6 +285,7 @@ class Runs(ShardState):
             self.tenants,
             self.failures,
             self.maxima,
+            self.uncharged,
             self.overlays,
             self.origins,
             self.refusals,

@@ -82,6 +82,7 @@ class ShardState:
         self.holders: dict[int, str] = {}  # slot in flight → who holds it
         self.failures: dict[int, Failure] = {}
         self.maxima: dict[int, int] = {}  # messages with a maximum of receives of their own
+        self.uncharged: dict[int, int] = {}  # slot → leases that count as no receive: nobody got the message
         self.overlays: dict[int, tuple[int, ...]] = {}  # slot → positions of the records whose lineage lies over it
         self.origins: dict[int, int] = {}  # dead letters: source queue | source shard << 32
         self.living_keys: dict[int, tuple[int, int]] = {}  # slot → dedup key that lives with it, end of its window (s)
@@ -114,7 +115,8 @@ class ShardState:
             queue.visible += 1
             if not queue.fifo:
                 tenant = self.tenants.pop(slot, 0) if self.tenants else 0
-                queue.ready.add(slot, tenant, columns.priority[slot], columns.count[slot] > 0)
+                leased_before = columns.epoch[slot] > 0 or columns.count[slot] > 0
+                queue.ready.add(slot, tenant, columns.priority[slot], leased_before)
             self.woken.add(queue.number)
         elif state == _DELAYED:
             queue.delayed += 1
@@ -245,6 +247,7 @@ class ShardState:
             self.tenants,
             self.failures,
             self.maxima,
+            self.uncharged,
             self.overlays,
             self.origins,
             self.refusals,
@@ -359,9 +362,12 @@ class ShardState:
         position: int,
         error_class: str,
         text: str,
+        charged: bool = True,
     ) -> None:
         self._leave(queue, slot, time)
         self.columns.last[slot] = position
+        if not charged:
+            self._uncharge(slot)
         if visible_ms == FOREVER_MS:
             self._enter(queue, slot, _DEAD, FOREVER_MS)
         elif visible_ms <= time:
@@ -377,6 +383,15 @@ class ShardState:
             if old and not error_class and not text:
                 error_class, text = old.error_class, old.reason
             self.failures[slot] = Failure(first, time, error_class, text)
+
+    def _uncharge(self, slot: int) -> None:
+        """A lease that nobody got is no receive."""
+        columns = self.columns
+        self.uncharged[slot] = self.uncharged.get(slot, 0) + 1
+        if columns.count[slot]:
+            columns.count[slot] -= 1
+        if not columns.count[slot]:
+            columns.first_received[slot] = 0
 
     def _on_deleted(self, queue: QueueState, slot: int, time: int, reason: int) -> None:
         self._remove(queue, slot, time)

@@ -38,17 +38,24 @@ class Transfer(Replay):
         error_class: str = "",
         text: str = "",
         dead_letter: bool = False,
+        charged: bool = True,
     ) -> None:
-        """A lease ends without a delete. The failure that uses up the last attempt may be the one that ends it here."""
+        """A lease ends without a delete. The failure that uses up the last attempt may be the one that ends it here.
+
+        One that is not `charged` was nobody's attempt, and ends nothing.
+        """
         columns = self.columns
         queue = self.queues[columns.queue[slot]]
         policy = queue.policy
-        spent = dead_letter or (policy.dead_letter_on_failure and self._exhausted(queue, slot))
+        spent = charged and (dead_letter or (policy.dead_letter_on_failure and self._exhausted(queue, slot)))
         if spent and not policy.dead_letter_queue:
             visible_ms = FOREVER_MS
         w6 = self.frame.put(encode_notes(error_class, text)) if error_class or text else 0
-        position = self._row(Type.RETURNED, queue.number, slot, now, until=visible_ms, reason=reason, w6=w6)
-        self._on_returned(queue, slot, now, visible_ms, reason, position, error_class, text)
+        flags = 0 if charged else int(Flag.UNCHARGED)
+        position = self._row(
+            Type.RETURNED, queue.number, slot, now, until=visible_ms, flags=flags, reason=reason, w6=w6
+        )
+        self._on_returned(queue, slot, now, visible_ms, reason, position, error_class, text, charged)
         if spent and policy.dead_letter_queue:
             self.owe(slot, policy.dead_letter_shard, policy.dead_letter_queue, Reason.DEAD_LETTER, now)
 
@@ -83,7 +90,10 @@ class Transfer(Replay):
         """Has the message been leased as often as it may, in this queue?"""
         maximum = self.maxima.get(slot, 0) if self.maxima else 0
         maximum = maximum or queue.policy.max_receives
-        return bool(maximum) and self.columns.epoch[slot] >= maximum
+        if not maximum:
+            return False
+        free = self.uncharged.get(slot, 0) if self.uncharged else 0
+        return self.columns.epoch[slot] - free >= maximum
 
     def _give_up(self, queue: QueueState, slot: int, now: int) -> None:
         """A VISIBLE message has no attempt left: to the dead letters, or dead in place."""

@@ -1,0 +1,118 @@
+"""How long until a message that failed is tried again: a queue's retry policy.
+
+It is kept as JSON, in the queue's attribute `Baton.RetryPolicy` and in its policy:
+
+    {"kind": "exponential", "baseSeconds": 1, "factor": 2, "maxSeconds": 3600, "jitter": 0.2}
+    {"kind": "schedule", "delaysSeconds": [60, 300, 1800], "jitter": 0.2}
+
+The first failure waits for the base, or the schedule's first delay; a schedule that is used up repeats its last. Jitter
+moves each delay by up to that share of it, earlier or later, so that messages that failed together do not come back
+together. It is worked out from the message's sequence and its lease's epoch, so that the core needs no randomness.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+from batonq.errors import InvalidInput
+
+DELAY_MAX_S = 1_209_600
+DELAYS_MAX = 64
+FACTOR_MAX = 100.0
+_FIELDS = {
+    "exponential": {"kind", "baseSeconds", "factor", "maxSeconds", "jitter"},
+    "schedule": {"kind", "delaysSeconds", "jitter"},
+}
+_SHAPE = (
+    'It is a JSON map such as {"kind":"exponential","baseSeconds":1,"factor":2,"maxSeconds":3600,"jitter":0.2} or '
+    '{"kind":"schedule","delaysSeconds":[60,300,1800],"jitter":0.2}.'
+)
+_MIX = 0x9E3779B97F4A7C15
+_MASK64 = (1 << 64) - 1
+
+
+@dataclass(slots=True, frozen=True)
+class RetryPolicy:
+    delays_ms: tuple[int, ...]  # of a schedule; empty: exponential
+    base_ms: int = 0
+    factor: float = 2.0
+    max_ms: int = 0
+    jitter: float = 0.0  # share of the delay
+
+    def delay_ms(self, attempts: int, sequence: int, epoch: int) -> int:
+        """How long to wait after so many attempts, the last of them under this lease."""
+        step = max(attempts, 1) - 1
+        if self.delays_ms:
+            delay = self.delays_ms[min(step, len(self.delays_ms) - 1)]
+        else:
+            delay = self._grown(step)
+        if not self.jitter:
+            return delay
+        spread = 2 * unit_hash(sequence, epoch) - 1
+        return int(delay + delay * self.jitter * spread)
+
+    def _grown(self, step: int) -> int:
+        try:
+            return min(int(self.base_ms * self.factor**step), self.max_ms)
+        except OverflowError:
+            return self.max_ms
+
+
+def unit_hash(sequence: int, epoch: int) -> float:
+    """A number from 0 to 1 that looks random and is the same everywhere."""
+    mixed = (sequence * _MIX + epoch) & _MASK64
+    mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & _MASK64
+    mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & _MASK64
+    return (mixed ^ mixed >> 31) / (1 << 64)
+
+
+@lru_cache(maxsize=1024)
+def parse_retry(text: str) -> RetryPolicy:
+    """A policy from its JSON. Raises InvalidInput."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        raise refuse("It is not JSON") from None
+    return from_value(value)
+
+
+def from_value(value: Any) -> RetryPolicy:
+    """A policy from the JSON's value. Raises InvalidInput."""
+    if not isinstance(value, Mapping) or value.get("kind") not in _FIELDS:
+        raise refuse("Its kind must be exponential or schedule")
+    kind = value["kind"]
+    unknown = sorted(str(name) for name in value if name not in _FIELDS[kind])
+    if unknown:
+        raise refuse(f"A retry policy of kind {kind} has no {', '.join(unknown)}")
+    jitter = _number(value, "jitter", 0.0, 0, 1)
+    if kind == "schedule":
+        delays = value.get("delaysSeconds")
+        if not isinstance(delays, list | tuple) or not 1 <= len(delays) <= DELAYS_MAX:
+            raise refuse(f"delaysSeconds must be a list of 1 to {DELAYS_MAX} numbers")
+        return RetryPolicy(
+            tuple(_milliseconds({"delaysSeconds": delay}, "delaysSeconds", 0) for delay in delays), jitter=jitter
+        )
+    base_ms = _milliseconds(value, "baseSeconds", 1)
+    max_ms = _milliseconds(value, "maxSeconds", 3600)
+    if max_ms < base_ms:
+        raise refuse("maxSeconds must not be below baseSeconds")
+    return RetryPolicy((), base_ms, _number(value, "factor", 2.0, 1, FACTOR_MAX), max_ms, jitter)
+
+
+def refuse(reason: str) -> InvalidInput:
+    return InvalidInput(f"The retry policy is not valid. {reason}. {_SHAPE}")
+
+
+def _milliseconds(value: Mapping[str, Any], name: str, default: float) -> int:
+    return round(_number(value, name, default, 0, DELAY_MAX_S) * 1000)
+
+
+def _number(value: Mapping[str, Any], name: str, default: float, low: float, high: float) -> float:
+    number = value.get(name, default)
+    if isinstance(number, bool) or not isinstance(number, int | float) or not low <= number <= high:
+        raise refuse(f"{name} must be a number from {low:g} to {high:g}")
+    return float(number)
