@@ -1,0 +1,32 @@
+"""How many workers a queue needs: policies, the scaler that paces them, sizing, and running it all."""
+
+from batonq.scaling.autoscale import Autoscale, parse_lane
+from batonq.scaling.policies import Drain, KeepUp, Lag, Largest, PerWorker, Policy, Sla, Steps, Wish
+from batonq.scaling.readings import Rates, Reading, combined
+from batonq.scaling.runner import Pool, run_autoscaled
+from batonq.scaling.scaler import Decision, Pace, Scaler
+from batonq.scaling.sources import sqs_readings, stats_readings
+
+__all__ = [
+    "Autoscale",
+    "Decision",
+    "Drain",
+    "KeepUp",
+    "Lag",
+    "Largest",
+    "Pace",
+    "PerWorker",
+    "Policy",
+    "Pool",
+    "Rates",
+    "Reading",
+    "Scaler",
+    "Sla",
+    "Steps",
+    "Wish",
+    "combined",
+    "parse_lane",
+    "run_autoscaled",
+    "sqs_readings",
+    "stats_readings",
+]

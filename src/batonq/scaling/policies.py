@@ -1,0 +1,199 @@
+"""Policies: from a reading to the number of workers that it asks for, and why. Pure; the scaler paces what they wish.
+
+| policy | workers |
+|---|---|
+| Steps | a fixed number for each range of depths |
+| PerWorker | depth ÷ messages per worker (target tracking) |
+| Drain | depth ÷ (rate a worker × drain time) |
+| KeepUp | arrivals ÷ rate a worker (Little's law) |
+| Sla | enough to finish what waits before it is too old, and what arrives meanwhile |
+| Lag | a reader group's lag ÷ lag per worker |
+| Largest | the largest wish of several |
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from typing import NamedTuple, Protocol
+
+from batonq.errors import InvalidInput
+from batonq.scaling.readings import Rates, Reading
+
+_ROUNDING = 1e-9  # 0.1 + 0.2 workers must not become one more than 0.3
+
+
+class Wish(NamedTuple):
+    workers: int
+    why: str
+
+
+class Policy(Protocol):
+    def wish(self, reading: Reading, rates: Rates) -> Wish | None:
+        """How many workers, before any limit; None when what is known does not say."""
+        ...
+
+
+def _up(workers: float) -> int:
+    return max(0, ceil(workers - _ROUNDING))
+
+
+def _positive(value: float, what: str) -> None:
+    if not 0 < value < float("inf"):
+        raise InvalidInput(f"{what} must be more than 0, not {value:g}")
+
+
+@dataclass(slots=True, frozen=True)
+class Steps:
+    """From a depth on, so many workers: ((0, 5), (500, 20), (2000, 50))."""
+
+    steps: tuple[tuple[int, int], ...]
+
+    def __post_init__(self) -> None:
+        depths = [depth for depth, _ in self.steps]
+        workers = [count for _, count in self.steps]
+        if not depths or depths[0] != 0:
+            raise InvalidInput("steps begin at a depth of 0, such as 0:5,500:20,2000:50")
+        if sorted(set(depths)) != depths or sorted(workers) != workers or workers[0] < 0:
+            raise InvalidInput("each step is for a larger depth than the one before it, and has no fewer workers")
+
+    def wish(self, reading: Reading, rates: Rates) -> Wish | None:
+        depth, workers = next(step for step in reversed(self.steps) if reading.depth >= step[0])
+        return Wish(workers, f"{reading.depth:,} messages: from {depth:,} on, {workers} workers")
+
+
+@dataclass(slots=True, frozen=True)
+class PerWorker:
+    """Target tracking: so many messages for each worker."""
+
+    messages: float
+
+    def __post_init__(self) -> None:
+        _positive(self.messages, "messages per worker")
+
+    def wish(self, reading: Reading, rates: Rates) -> Wish | None:
+        return Wish(
+            _up(reading.depth / self.messages), f"{reading.depth:,} messages ÷ {self.messages:g} messages per worker"
+        )
+
+
+@dataclass(slots=True, frozen=True)
+class Drain:
+    """What is there is to be done within so many seconds. The rate of one worker is measured when it is not given."""
+
+    seconds: float
+    rate_per_worker: float | None = None  # messages a second
+
+    def __post_init__(self) -> None:
+        _positive(self.seconds, "the drain time")
+        if self.rate_per_worker is not None:
+            _positive(self.rate_per_worker, "the rate of a worker")
+
+    def wish(self, reading: Reading, rates: Rates) -> Wish | None:
+        rate = self.rate_per_worker or rates.per_worker
+        if not rate:
+            return None
+        workers = _up(reading.depth / (rate * self.seconds))
+        return Wish(workers, f"{reading.depth:,} messages ÷ ({rate:.3g} a second a worker × {self.seconds:g} s)")
+
+
+@dataclass(slots=True, frozen=True)
+class KeepUp:
+    """As many as the arrivals keep busy, and some headroom: the floor below which a backlog only grows."""
+
+    rate_per_worker: float | None = None
+    headroom: float = 0.2
+
+    def __post_init__(self) -> None:
+        if self.rate_per_worker is not None:
+            _positive(self.rate_per_worker, "the rate of a worker")
+        if self.headroom < 0:
+            raise InvalidInput(f"headroom is a share such as 0.2, not {self.headroom:g}")
+
+    def wish(self, reading: Reading, rates: Rates) -> Wish | None:
+        rate = self.rate_per_worker or rates.per_worker
+        if not rate or rates.arrivals is None:
+            return None
+        workers = _up(rates.arrivals * (1 + self.headroom) / rate)
+        return Wish(
+            workers,
+            f"{rates.arrivals:.3g} messages a second arrive ÷ {rate:.3g} a second a worker, + {self.headroom:.0%}",
+        )
+
+
+@dataclass(slots=True, frozen=True)
+class Sla:
+    """No message waits longer than this. `aim` is the share of the time that is planned with: the rest is for workers
+    that are still starting."""
+
+    seconds: float
+    rate_per_worker: float | None = None
+    aim: float = 0.5
+
+    def __post_init__(self) -> None:
+        _positive(self.seconds, "the SLA")
+        if self.rate_per_worker is not None:
+            _positive(self.rate_per_worker, "the rate of a worker")
+        if not 0 < self.aim <= 1:
+            raise InvalidInput(f"aim is a share of the SLA, above 0 and up to 1, not {self.aim:g}")
+
+    def wish(self, reading: Reading, rates: Rates) -> Wish | None:
+        age_s = reading.oldest_age_s or 0.0
+        left_s = self.seconds * self.aim - age_s
+        if reading.depth and left_s <= 0:
+            return Wish(
+                reading.depth, f"the oldest message has waited {age_s:.0f} s of {self.seconds:g} s: all there are"
+            )
+        rate = self.rate_per_worker or rates.per_worker
+        if not rate:
+            return None
+        arriving = rates.arrivals or 0.0
+        workers = _up((reading.depth / left_s + arriving) / rate if left_s > 0 else arriving / rate)
+        return Wish(
+            workers,
+            f"{reading.depth:,} messages in {max(left_s, 0):.0f} s and {arriving:.3g} a second more ÷ "
+            f"{rate:.3g} a second a worker",
+        )
+
+
+@dataclass(slots=True, frozen=True)
+class Lag:
+    """For reader groups: so much lag for each reader, in messages or in seconds. More readers than `readers_max` (the
+    shards that can be read at once) would have nothing to read."""
+
+    messages: float | None = None
+    seconds: float | None = None
+    readers_max: int | None = None
+
+    def __post_init__(self) -> None:
+        if (self.messages is None) == (self.seconds is None):
+            raise InvalidInput("say how much lag a reader may have either in messages or in seconds")
+        _positive(self.messages or self.seconds or 0, "the lag per worker")
+        if self.readers_max is not None:
+            _positive(self.readers_max, "the largest number of readers")
+
+    def wish(self, reading: Reading, rates: Rates) -> Wish | None:
+        lag, each, unit = (
+            (reading.lag, self.messages, "messages") if self.seconds is None else (reading.lag_s, self.seconds, "s")
+        )
+        if lag is None or each is None:
+            return None
+        workers, why = _up(lag / each), f"{lag:,.0f} {unit} of lag ÷ {each:g} {unit} per worker"
+        if self.readers_max is not None and workers > self.readers_max:
+            return Wish(self.readers_max, f"{why}, of which {self.readers_max} can read at once")
+        return Wish(workers, why)
+
+
+@dataclass(slots=True, frozen=True)
+class Largest:
+    """The largest wish of several policies; those that cannot tell are left out."""
+
+    policies: tuple[Policy, ...]
+
+    def __post_init__(self) -> None:
+        if not self.policies:
+            raise InvalidInput("at least one policy is needed")
+
+    def wish(self, reading: Reading, rates: Rates) -> Wish | None:
+        wishes = [policy.wish(reading, rates) for policy in self.policies]
+        return max((wish for wish in wishes if wish is not None), key=lambda wish: wish.workers, default=None)

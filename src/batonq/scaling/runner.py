@@ -1,0 +1,68 @@
+"""Running a scaler: read, decide, resize the pool, wait, again. A reading that fails leaves the number as it is."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Protocol
+
+from batonq.scaling.scaler import Decision, Scaler
+from batonq.scaling.sources import Readings
+
+INTERVAL_S = 5.0
+READ_TIMEOUT_S = 30.0
+_log = logging.getLogger("batonq.scaling")
+
+
+class Pool(Protocol):
+    """What runs the workers: local processes, or anything else that can be told a number."""
+
+    @property
+    def size(self) -> int:
+        """How many there are to be; those that are finishing their last messages are not counted."""
+        ...
+
+    async def resize(self, workers: int) -> None:
+        """Start or stop as many as it takes. Those that are stopped finish what they hold."""
+        ...
+
+
+async def run_autoscaled(
+    pool: Pool,
+    readings: Readings,
+    scaler: Scaler,
+    *,
+    interval: float = INTERVAL_S,
+    stop: asyncio.Event | None = None,
+    on_decision: Callable[[Decision], None] | None = None,
+    clock: Callable[[], float] = time.monotonic,
+) -> None:
+    """Keep the pool at the scaler's number until `stop` is set or the task is cancelled. The pool is its owner's to
+    shut down. It begins with the minimum, before the first reading: workers are there even while stats are not."""
+    stop = stop or asyncio.Event()
+    if pool.size < scaler.minimum:
+        await pool.resize(scaler.minimum)
+    failing = False
+    while not stop.is_set():
+        try:
+            reading = await asyncio.wait_for(readings(), READ_TIMEOUT_S)
+        except Exception as problem:  # whatever it is, the workers go on working
+            if not failing:
+                _log.warning(
+                    "No reading, so the number of workers stays %d: %s", pool.size, str(problem) or repr(problem)
+                )
+            failing = True
+        else:
+            failing = False
+            decision = scaler.decide(reading, clock(), pool.size)
+            if on_decision is not None:
+                on_decision(decision)
+            if decision.changes:
+                _log.info("From %d to %d workers: %s", decision.before, decision.workers, decision.why)
+                await pool.resize(decision.workers)
+        try:
+            await asyncio.wait_for(stop.wait(), interval)
+        except TimeoutError:
+            pass

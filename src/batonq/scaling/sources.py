@@ -1,0 +1,81 @@
+"""Where readings come from: a Baton client's queue stats, or the attributes that any SQS endpoint has."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Protocol
+
+from batonq.scaling.readings import Reading, combined
+
+Readings = Callable[[], Awaitable[Reading]]
+
+
+class _Stats(Protocol):
+    """The part of a queue's stats that a reading needs, under the names of the client's Stats."""
+
+    @property
+    def visible(self) -> int: ...
+    @property
+    def in_flight(self) -> int: ...
+    @property
+    def delayed(self) -> int: ...
+    @property
+    def oldest_age(self) -> float: ...
+    @property
+    def sent(self) -> int: ...
+    @property
+    def arrived(self) -> int: ...
+    @property
+    def deleted(self) -> int: ...
+
+
+def reading_of(stats: _Stats) -> Reading:
+    return Reading(
+        visible=stats.visible,
+        in_flight=stats.in_flight,
+        delayed=stats.delayed,
+        oldest_age_s=stats.oldest_age,
+        sent=stats.sent + stats.arrived,
+        deleted=stats.deleted,
+    )
+
+
+def stats_readings(baton: Any, queues: Sequence[str]) -> Readings:
+    """By an async client (`batonq.Baton`): the queues that the same workers serve, as one reading."""
+
+    async def read() -> Reading:
+        stats = await asyncio.gather(*(baton.queue(name).stats() for name in queues))
+        return combined(reading_of(each) for each in stats)
+
+    return read
+
+
+def sqs_readings(client: Any, queue_urls: Sequence[str]) -> Readings:
+    """By a boto3 SQS client, for any endpoint that speaks SQS. Baton's answers also tell the age of the oldest."""
+
+    def read_all() -> Reading:
+        answers = (client.get_queue_attributes(QueueUrl=url, AttributeNames=["All"]) for url in queue_urls)
+        return combined(from_attributes(answer["Attributes"]) for answer in answers)
+
+    async def read() -> Reading:
+        return await asyncio.to_thread(read_all)  # boto3 blocks
+
+    return read
+
+
+def from_attributes(attributes: Mapping[str, str]) -> Reading:
+    """The attributes of GetQueueAttributes as a reading."""
+    age = attributes.get("Baton.AgeOfOldestMessage")
+    return Reading(
+        visible=int(attributes.get("ApproximateNumberOfMessages", 0)),
+        in_flight=int(attributes.get("ApproximateNumberOfMessagesNotVisible", 0)),
+        delayed=int(attributes.get("ApproximateNumberOfMessagesDelayed", 0)),
+        oldest_age_s=None if age is None else float(age),
+        sent=_total(attributes.get("Baton.MessagesSent")),
+        deleted=_total(attributes.get("Baton.MessagesDeleted")),
+    )
+
+
+def _total(text: str | None) -> int | None:
+    return None if text is None else int(text)
