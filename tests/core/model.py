@@ -10,6 +10,7 @@ What time brings comes in this order: delays end, leases run out, messages expir
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -33,6 +34,7 @@ MINUTE_S = 60
 TWELVE_HOURS_MS = 12 * 3_600_000
 ATTEMPT_MS = 5 * 60_000
 REQUEST_MS = 2 * 60_000
+PRODUCER_IDLE_MS = 10_000  # of the tests
 RUNNING = ("RUNNING", "CANCELLING")
 
 
@@ -84,6 +86,7 @@ class Message:
     state: State = State.VISIBLE
     until_ms: int = 0  # VISIBLE, OWED: since; DELAYED: visible at; IN_FLIGHT: deadline
     leases: int = 0
+    uncharged: int = 0  # leases that nobody got
     receives: int = 0
     first_received_ms: int = 0
     leased_ms: int = 0
@@ -107,6 +110,15 @@ class Dedup:
     window_end_s: int
     living: Message | None
     body: bytes
+
+
+@dataclass
+class Producer:
+    """What a producer sent to one queue: the message of each number, the highest number, when it is forgotten."""
+
+    sequences: dict[int, int] = field(default_factory=dict)
+    last: int = -1
+    expires_s: int = 0
 
 
 @dataclass
@@ -158,6 +170,8 @@ class Model:
         self.last_sequence = 0
         self.time_ms = 0
         self.requests: dict[int, tuple[int, int, int]] = {}  # invocation → first sequence, count, expiry (s)
+        self.producers: dict[tuple[int, str], Producer] = {}
+        self.producer_idle_ms = PRODUCER_IDLE_MS
         self.last_number: dict[int, int] = {}  # destination shard → number of the newest entry
         self.verdicts: dict[tuple[int, int], Reason] = {}  # (source shard, number) → what became of it here
         self.cursor: dict[int, int] = {}
@@ -179,7 +193,7 @@ class Model:
 
     def exhausted(self, message: Message) -> bool:
         maximum = message.maximum or self.queues[message.queue].policy.max_receives
-        return bool(maximum) and message.leases >= maximum
+        return bool(maximum) and message.leases - message.uncharged >= maximum
 
     def group(self, number: int, group: str) -> list[Message]:
         """A FIFO group's messages in order; dead ones stand aside."""
@@ -248,10 +262,40 @@ class Model:
             assert list(replies) == expected, "a repeated request gets the first one's answer"
             return
         before = self.last_sequence
+        refused: set[str] = set()
         for send, reply in zip(sends, replies, strict=True):
-            self._send(queue, send, now, reply)
+            if send.producer:
+                self._send_numbered(queue, send, now, reply, refused)
+            else:
+                self._send(queue, send, now, reply)
         if invocation and self.last_sequence == before + len(sends):
             self.requests[invocation] = (before + 1, len(sends), -(-(now + REQUEST_MS) // 1000))
+
+    def _send_numbered(
+        self, queue: Queue, send: Send, now: int, reply: Accepted | BatonError, refused: set[str]
+    ) -> None:
+        """Numbers that are not above the producer's last are repetitions; after a refusal the rest must wait."""
+        key = (queue.policy.queue, send.producer)
+        known = self.producers.get(key)
+        if known is None or known.expires_s <= now // 1000:
+            known = Producer()
+        number = send.producer_sequence
+        if number <= known.last:
+            first = known.sequences.get(number, 0)
+            original = Accepted(first, message_id(self.number, first), True)
+            if number == known.last:
+                assert reply == original, "the last number's message is known"
+            assert reply in (original, Accepted(0, "", True))
+        elif send.producer in refused:
+            assert isinstance(reply, OverLimit)
+        else:
+            self._send(queue, send, now, reply)
+            if isinstance(reply, Accepted):
+                known.sequences[number], known.last = reply.sequence, number
+                known.expires_s = -(-(now + self.producer_idle_ms) // 1000)
+                self.producers[key] = known
+            elif reply.retryable:
+                refused.add(send.producer)
 
     def _send(self, queue: Queue, send: Send, now: int, reply: Accepted | BatonError) -> None:
         policy = queue.policy
@@ -468,16 +512,41 @@ class Model:
         for nack, result in zip(nacks, results, strict=True):
             standing, message = self.standing(number, nack.claim, now)
             if standing == "held" and message is not None:
-                if nack.delay_ms > queue.policy.retention_ms:
+                delay_ms = self._retry_delay(queue.policy, message) if nack.delay_ms is None else nack.delay_ms
+                if delay_ms > queue.policy.retention_ms:
                     assert isinstance(result, InvalidInput)
                     continue
                 assert result is None
-                visible_ms = now + nack.delay_ms
+                visible_ms = now + delay_ms
                 self.give_back(
                     message, now, visible_ms, Reason.NACK, nack.error_class, nack.reason, dead_letter=nack.dead_letter
                 )
             else:
                 assert type(result) is (MessageGone if standing == "gone" else LeaseLost)
+
+    @staticmethod
+    def _retry_delay(policy: QueuePolicy, message: Message) -> int:
+        """Schedules without jitter are all that these tests use."""
+        if not policy.retry:
+            return 0
+        delays = json.loads(policy.retry)["delaysSeconds"]
+        attempt = message.leases - message.uncharged
+        return min(1000 * delays[min(attempt, len(delays)) - 1], policy.retention_ms)
+
+    def undelivered(self, number: int, claims: Sequence[Claim], now: int) -> None:
+        """Nobody got these messages: they are back, and it was no receive."""
+        queue = self.open_queue(number)
+        for claim in claims:
+            standing, message = self.standing(number, claim, now)
+            if standing == "held" and message is not None:
+                self._end_attempt(message)
+                message.holder = ""
+                message.state, message.until_ms = State.VISIBLE, now
+                message.uncharged += 1
+                message.receives -= 1
+                if not message.receives:
+                    message.first_received_ms = 0
+                queue.totals.returned += 1
 
     # --- the end of a lease, and of a message ----------------------------------------------------
 

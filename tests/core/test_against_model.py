@@ -20,7 +20,7 @@ from batonq.core.payload import Lineage
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import Reason, State, Type
 from batonq.errors import BatonError, JobConflict, JobNotFound, QueueDoesNotExist
-from tests.core.model import RUNNING, Message, Model, worlds
+from tests.core.model import PRODUCER_IDLE_MS, RUNNING, Message, Model, worlds
 from tests.core.rig import Rig, assert_same_state, make_send
 
 STANDARD, FIFO, STANDARD_DEAD, FIFO_DEAD, LONE = 1, 2, 3, 4, 5
@@ -58,6 +58,7 @@ def policies(draw: st.DrawFn, queue: int, dead_shard: int) -> QueuePolicy:
         ageing_ms=draw(st.sampled_from((0, 1_000, 300_000))),
         in_flight_max=draw(st.sampled_from((120_000, 120_000, 120_000, 120_000, 3))),
         messages_max=draw(st.sampled_from((0, 0, 0, 0, 0, 4))),
+        retry=draw(st.sampled_from(("", '{"kind":"schedule","delaysSeconds":[1,5]}'))),
     )
 
 
@@ -137,6 +138,7 @@ class Machine(RuleBasedStateMachine):
         for rig in self.rigs.values():
             rig.now += later_ms
         rig, model = self.rigs[number], self.models[number]
+        rig.shard.producer_idle_ms = PRODUCER_IDLE_MS
         reply: Any
         try:
             reply = command(rig.shard)
@@ -189,10 +191,24 @@ class Machine(RuleBasedStateMachine):
         kinds=st.lists(st.integers(0, 63), min_size=5, max_size=5),
         group=st.sampled_from(("a", "b", "c")),
         invocation=st.sampled_from((0, 0, 0, 1, 2)),
+        producer=st.sampled_from(("", "", "p", "r")),
+        back=st.integers(-2, 3),
     )
-    def send(self, queue: int, later: int, count: int, kinds: list[int], group: str, invocation: int) -> None:
-        """Messages with delays, priorities, groups, keys, times to live and maxima of their own."""
+    def send(
+        self,
+        queue: int,
+        later: int,
+        count: int,
+        kinds: list[int],
+        group: str,
+        invocation: int,
+        producer: str = "",
+        back: int = 0,
+    ) -> None:
+        """Messages with delays, priorities, groups, keys, times to live, maxima and producers of their own."""
         sends = []
+        known = self.models[self.home(queue)].producers.get((queue, producer))
+        number = max(0, known.last - back if known is not None else 0)
         for kind in kinds[:count]:
             self.uid += 1
             fields: dict[str, Any] = {"sender": f"uid{self.uid}"}
@@ -208,6 +224,9 @@ class Machine(RuleBasedStateMachine):
                 fields["ttl_ms"] = 60_000 if kind & 1 else 1_500
             if kind & 48 == 48:
                 fields["max_receives"] = kind & 3
+            if producer:
+                number += 1 if kind & 31 else back
+                fields |= {"producer": producer, "producer_sequence": max(0, number)}
             sends.append(make_send(f"body{kind >> 4 & 1}", **fields))
         hashed = key_hash(queue, invocation) if invocation else 0
         self.do(
@@ -294,8 +313,19 @@ class Machine(RuleBasedStateMachine):
         )
 
     @precondition(lambda self: self.held)
-    @rule(later=times, pick=picks, delay=st.sampled_from((0, 0, 3_000, 60_001)), kind=st.integers(0, 7))
-    def nack(self, later: int, pick: int, delay: int, kind: int) -> None:
+    @rule(pick=picks, count=st.integers(1, 3))
+    def give_back(self, pick: int, count: int) -> None:
+        queue, claims = self.claims(pick, count)
+        self.do(
+            self.home(queue),
+            0,
+            lambda shard: shard.give_back(queue, claims, self.now),
+            lambda model, reply: model.undelivered(queue, claims, self.now),
+        )
+
+    @precondition(lambda self: self.held)
+    @rule(later=times, pick=picks, delay=st.sampled_from((None, 0, 3_000, 60_001)), kind=st.integers(0, 7))
+    def nack(self, later: int, pick: int, delay: int | None, kind: int) -> None:
         queue, claims = self.claims(pick, 1)
         nacks = [Nack(claim, delay, "why" * (kind & 1), "E" * (kind >> 1 & 1), kind > 5) for claim in claims]
         self.do(

@@ -247,12 +247,12 @@ def test_a_newer_format_is_refused_and_never_cut_off_as_a_torn_write() -> None:
     size = append(log).size
     path = f"{DIRECTORY}/segment-{1:020}.log"
     content = bytearray(disk.read(path))
-    content[size + 4] = 2
+    content[size + 4] = 3
     crc = google_crc32c.value(bytes(content[size : size + 76]))
     content[size + 76 : size + 80] = crc.to_bytes(4, "little")
     disk.replace(path, bytes(content))
     disk.unlink(f"{DIRECTORY}/committed")
-    with pytest.raises(LogCorrupt, match=rf"offset {size}: frame 2 has format version 2.*use a newer release"):
+    with pytest.raises(LogCorrupt, match=rf"offset {size}: frame 2 has format version 3.*use a newer release"):
         open_log(disk)
     assert disk.read(path) == bytes(content)
 

@@ -73,7 +73,7 @@ def test_the_layout_is_as_documented() -> None:
     content = frame.rows + frame.variable
     expected = (
         b"BTNF"
-        + (1).to_bytes(2, "little")
+        + (2).to_bytes(2, "little")
         + bytes(2)
         + (9).to_bytes(8, "little")
         + (0xFFFF).to_bytes(4, "little")
@@ -86,7 +86,7 @@ def test_the_layout_is_as_documented() -> None:
         + google_crc32c.value(content).to_bytes(4, "little")
     )
     assert frame.header == expected + google_crc32c.value(expected).to_bytes(4, "little")
-    assert frame.digest.hex() == "d36a58c9278620a07c4adf2b90daca80"
+    assert frame.digest.hex() == "e08c6b23c8497afa7a541639ecc58885"
 
 
 def test_words_are_the_rows() -> None:
@@ -126,13 +126,20 @@ def with_header(frame: Frame, at: int, value: int, size: int) -> bytes:
 
 
 def test_a_newer_format_is_not_taken_for_damage() -> None:
-    newer = with_header(make_frame(7, NO_DIGEST), 4, 2, 2)
+    newer = with_header(make_frame(7, NO_DIGEST), 4, 3, 2)
     for read in (parse, parse_header):
         with pytest.raises(
-            LogCorrupt, match="format version 2, this Baton reads up to 1: use a newer release"
+            LogCorrupt, match="format version 3, this Baton reads up to 2: use a newer release"
         ) as caught:
             read(newer)
         assert not isinstance(caught.value, FrameUnreadable)
+
+
+def test_the_format_before_is_read() -> None:
+    frame = make_frame(7, NO_DIGEST)
+    older = parse(with_header(frame, 4, 1, 2))
+    assert older.version == 1
+    assert (older.rows, older.variable) == (frame.rows, frame.variable)
 
 
 @pytest.mark.parametrize(("at", "value", "size"), [(20, 0, 4), (20, 70_000, 4), (64, 1 << 40, 8)])

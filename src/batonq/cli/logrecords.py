@@ -23,6 +23,7 @@ _W1: dict[int, str] = {
     Type.QUEUE_PURGED: "first_kept_sequence",
     Type.QUEUE_CLOSED: "catalog_version",
     Type.REQUESTED: "first_sequence",
+    Type.PRODUCED: "last_sequence",
     Type.CATALOG_SET: "catalog_version",
     Type.CATALOG_BASE: "catalog_version",
 }
@@ -36,6 +37,7 @@ _W3: dict[int, str] = {
     Type.ARRIVED: "sent_ms",
     Type.QUEUE_PURGED: "last_step",
     Type.REQUESTED: "expires_ms",
+    Type.PRODUCED: "producer_number",
 }
 _W4: dict[int, str] = {
     Type.EPOCH: "grace_ms",
@@ -44,9 +46,19 @@ _W4: dict[int, str] = {
     Type.SETTLED: "visible_at_ms",
     Type.QUEUE_PURGED: "messages",
     Type.REQUESTED: "messages",
+    Type.PRODUCED: "run",
 }
-_W5: dict[int, str] = {Type.SENT: "dedup_hash", Type.REQUESTED: "invocation_hash"}
-_AUXILIARY: dict[int, str] = {Type.OWED: "destination_queue", Type.SENT: "expires_s", Type.CARRIED: "expires_s"}
+_W5: dict[int, str] = {
+    Type.SENT: "dedup_hash",
+    Type.REQUESTED: "invocation_hash",
+    Type.PRODUCED: "producer_hash",
+}
+_AUXILIARY: dict[int, str] = {
+    Type.OWED: "destination_queue",
+    Type.SENT: "expires_s",
+    Type.CARRIED: "expires_s",
+    Type.PRODUCED: "expires_s",
+}
 _MESSAGE_TYPES = frozenset(range(Type.SENT, Type.SETTLED + 1)) - {Type.PUBLISHED}
 _CHANNEL = (Type.OWED, Type.SETTLED)
 _PAYLOADS: dict[int, int] = {

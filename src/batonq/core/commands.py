@@ -24,10 +24,12 @@ class Send:
     ttl_ms: int | None = None  # None: the queue's retention
     max_receives: int = 0  # 0: the queue's
     content: int = 0  # what the body is, see payload.Content
+    producer: str = ""  # who sends it, when a number of its own tells a repetition: see shard/producers.py
+    producer_sequence: int = 0
 
 
 class Accepted(NamedTuple):
-    """A send that was taken. A duplicate names the first message's id."""
+    """A send that was taken. A duplicate names the first message; its sequence is 0 and its id empty if unknown."""
 
     sequence: int
     message_id: str

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from enum import IntEnum, IntFlag
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 ROW_WORDS = 8
 ROW_BYTES = 64
 FRAME_ROWS_MAX = 0xFFFF
@@ -62,6 +62,10 @@ class Type(IntEnum):
     READER_COMMITTED = 24
     REQUESTED = 25  # one SDK request: w1 first sequence, w3 expiry, w4 count of messages, w5 hash of the invocation
     EXPIRED_KEY = 26  # reserved
+    PRODUCED = (
+        27  # a producer's numbers up to w3 were taken: w1 sequence of the last one's message, w4 how many numbers
+    )
+    #                up to it became messages one after the other, w5 hash of queue and producer; aux: forgotten at, s
 
     CATALOG_SET = 64  # var: kind, key, value as JSON; value null removes
     CATALOG_BASE = 65  # var: the whole catalog

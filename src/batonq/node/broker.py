@@ -172,11 +172,13 @@ class Broker(Control):
         sender: str,
         invocation: str,
         content: int = 0,
+        producer: str = "",
+        producer_sequence: int = 0,
     ) -> tuple[ShardHost, int] | None:
         """Send messages that are only bodies: the first sequence, the others follow. None: call `send` instead."""
         host = self._shards[queue.shard].host()
         key = key_hash(queue.number, invocation) if invocation else 0
-        first = host.send_plain(queue.number, bodies, digests, sender, key, content)
+        first = host.send_plain(queue.number, bodies, digests, sender, key, content, producer, producer_sequence)
         return (host, first) if first else None
 
     def receive_front(

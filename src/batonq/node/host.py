@@ -53,6 +53,7 @@ class ShardHost:
     ) -> None:
         self.shard = shard
         self.log = log
+        shard.producer_idle_ms = int(settings.producer_idle_hours * 3_600_000)
         self.serving = False
         self.why = STARTING
         self._loop = loop
@@ -178,12 +179,25 @@ class ShardHost:
         sender: str,
         invocation: int,
         content: int = 0,
+        producer: str = "",
+        producer_sequence: int = 0,
     ) -> int:
         """See Shard.send_plain: the first sequence, or 0 when `send` must be called."""
         now_ms = self.begin()
         if self.log.room() is not Room.PLENTY:
             raise DiskFull
-        first = self._run(self.shard.send_plain, queue, bodies, digests, sender, now_ms, invocation, content)
+        first = self._run(
+            self.shard.send_plain,
+            queue,
+            bodies,
+            digests,
+            sender,
+            now_ms,
+            invocation,
+            content,
+            producer,
+            producer_sequence,
+        )
         if self.shard.woken:
             self._woken()
         return first

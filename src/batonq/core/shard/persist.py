@@ -142,7 +142,8 @@ class Persist(Replay):
             (number, queue.visible, queue.in_flight, queue.delayed, queue.owed, queue.dead, queue.bytes)
             for number, queue in sorted(self.queues.items())
         ]
-        return repr((facts, gauges, messages, self.dedup.entries(), self.requests.entries())).encode()
+        tables = (self.dedup.entries(), self.requests.entries(), self.producers.entries())
+        return repr((facts, gauges, messages, *tables)).encode()
 
     def live_slots(self) -> list[int]:
         state = self.columns.state
@@ -178,6 +179,7 @@ class Persist(Replay):
             **pieces.prefixed("lines", self.lines.save()),
             **pieces.prefixed("dedup", self.dedup.save()),
             **pieces.prefixed("requests", self.requests.save()),
+            **pieces.prefixed("producers", self.producers.save()),
             **pieces.prefixed("leases", self.leases.save()),
             **pieces.prefixed("delays", self.delays.save()),
             **pieces.prefixed("expiries", self.expiries.save()),
@@ -203,7 +205,7 @@ class Persist(Replay):
                 lane.fresh, lane.returned, lane.quiet, lane.noisy = fresh, returned, quiet, noisy
             queue.ready.in_flight = dict(in_flight)
             queue.ready.in_flight_total = queue.in_flight
-        for name in ("dedup", "requests", "leases", "delays", "expiries"):
+        for name in ("dedup", "requests", "producers", "leases", "delays", "expiries"):
             getattr(self, name).load(pieces.with_prefix(name, sections))
 
     # --- truncation --------------------------------------------------------------------------------------
@@ -267,6 +269,7 @@ class Persist(Replay):
                 "facts": json.dumps(facts, separators=(",", ":")).encode(),
                 **pieces.prefixed("dedup", self.dedup.save()),
                 **pieces.prefixed("requests", self.requests.save()),
+                **pieces.prefixed("producers", self.producers.save()),
             }
         )
         w6 = self.frame.put(data)
@@ -284,7 +287,7 @@ class Persist(Replay):
         tenants = self.tenants
         self.queues = {}
         self._load_facts(facts)
-        for name in ("dedup", "requests"):
+        for name in ("dedup", "requests", "producers"):
             getattr(self, name).load(pieces.with_prefix(name, sections))
         self.before_base = 0
         self.tenants = tenants

@@ -48,7 +48,7 @@ class Replay(Runs):
     def _apply_frame_of_sends(
         self, number: int, words: array[int], heads: array[int], times: array[int], variable: bytes
     ) -> bool:
-        """A frame of nothing but plain sends to one queue (and the requests they came with), into new slots, at once.
+        """A frame of nothing but plain sends to one queue (and whose they were), into new slots, at once.
 
         That is what the log of a backlog is made of, so recovery is mostly this.
         """
@@ -59,8 +59,8 @@ class Replay(Runs):
         if w0 & 0xFF00FFFF != Type.SENT or count > RUN_MAX or self.before_base or times[-1] >= self.delays.due:
             return False
         queue = self._queue(w0 >> 32)
-        requested = Type.REQUESTED | queue.number << 32
-        if queue.fifo or count + heads.count(requested) != len(heads):
+        beside = (Type.REQUESTED | queue.number << 32, Type.PRODUCED | queue.number << 32)
+        if queue.fifo or count + sum(map(heads.count, beside)) != len(heads):
             return False
         first_position = number << 16
         kept, positions = words, array("Q", range(first_position, first_position + count))
@@ -219,6 +219,8 @@ class Replay(Runs):
         slot = w7 & _LOW32
         if kind == Type.REQUESTED:
             self.requests.put(w5, w1, -(-w3 // 1000), w4, w2 // 1000)
+        elif kind == Type.PRODUCED:
+            self.producers.put(w5, w3, w1, w4, w7 >> 32, w2 // 1000)
         elif kind == Type.OWED:
             queue = self._message(slot, w1, Type.OWED)
             if queue is not None:

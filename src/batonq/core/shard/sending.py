@@ -9,14 +9,19 @@ from batonq.core.ids import key_hash, message_id
 from batonq.core.payload import bare_header, content_mark, encode, plain_header
 from batonq.core.records import Flag, Type
 from batonq.core.shard.arrivals import Arrivals
+from batonq.core.shard.producers import RUN_MAX, Produced
 from batonq.core.shard.queuestate import QueueState
 from batonq.errors import BatonError, DeduplicationConflict, OverLimit
 
 REQUEST_WINDOW_MS = 120_000  # an SDK has given up on a request by then
 SLOTS_MAX = 100_000_000
 DEDUP_ENTRIES_MAX = 50_000_000
+PRODUCERS_MAX = 1_000_000
 _SHARD_FULL = "The shard holds as many messages as it can; receive and delete some."
-_SENT, _REQUESTED = int(Type.SENT), int(Type.REQUESTED)
+_PRODUCER_WAITS = (
+    "An earlier message of this producer was refused, or too many producers are remembered; send it again from there."
+)
+_SENT, _REQUESTED, _PRODUCED = int(Type.SENT), int(Type.REQUESTED), int(Type.PRODUCED)
 _FIFO, _DEDUPLICATED = int(Flag.FIFO), int(Flag.DEDUPLICATED)
 _DEDUPLICATED_LIVES = _DEDUPLICATED | int(Flag.DEDUP_LIVES)
 
@@ -33,8 +38,12 @@ class Sending(Arrivals):
                 first = known.sequence
                 return [Accepted(first + i, message_id(self.number, first + i), True) for i in range(len(sends))]
         first_sequence = self.next_sequence
-        if sends and self._sends_are_plain(queue, sends):
+        if sends and sends[0].producer:
+            results = self._send_numbered(queue, sends, now)
+        elif sends and self._sends_are_plain(queue, sends):
             results = self._send_run(queue, sends, now)
+        elif any(send.producer for send in sends):
+            results = self._send_numbered(queue, sends, now)
         else:
             results = [self._send(queue, send, now) for send in sends]
         if invocation and self.next_sequence == first_sequence + len(sends):
@@ -50,11 +59,14 @@ class Sending(Arrivals):
         now: int,
         invocation: int = 0,
         content: int = 0,
+        producer: str = "",
+        producer_sequence: int = 0,
     ) -> int:
         """Take messages that are nothing but a body, as one run; the first sequence, the others follow.
 
-        No digests at all: none are kept, which only a front door that never shows them asks for.
-        0: the queue, or its state, needs them one by one; nothing was done, and `send` must be called.
+        No digests at all: none are kept, which only a front door that never shows them asks for. `producer_sequence`
+        is the first one's. 0: the queue, or its state, needs them one by one; nothing was done, and `send` must be
+        called.
         """
         now = self.begin(now)
         queue = self.queue_state(number)
@@ -65,9 +77,20 @@ class Sending(Arrivals):
             if known is not None and known.fingerprint == len(bodies):
                 queue.duplicates += len(bodies)
                 return known.sequence
+        key = 0
+        if producer:
+            key = producer_key(number, producer)
+            produced = self.producers.get(key, now // 1000)
+            if produced is not None and produced.last >= producer_sequence:
+                return 0
+            if self._no_producer_more(key, now):
+                return 0
         first = self._send_bodies(queue, bodies, digests, sender, 0, now, content)
         if invocation and first:
             self._remember(number, invocation, first, len(bodies), now)
+        if key and first:
+            count = len(bodies)
+            self._produced(number, key, producer_sequence + count - 1, first + count - 1, count, now)
         return first
 
     def _remember(self, number: int, invocation: int, first_sequence: int, count: int, now: int) -> None:
@@ -88,6 +111,7 @@ class Sending(Arrivals):
         priority = sends[0].priority
         sender = sends[0].sender
         content = sends[0].content
+        producer = sends[0].producer
         digested = bool(sends[0].body_md5)
         for send in sends:
             if (
@@ -101,6 +125,7 @@ class Sending(Arrivals):
                 or send.priority != priority
                 or send.sender != sender
                 or send.content != content
+                or send.producer != producer
                 or bool(send.body_md5) != digested
             ):
                 return False
@@ -162,6 +187,98 @@ class Sending(Arrivals):
         self._on_sends(queue, slots, first, now, expires_s, priority, position, extents)
         return first
 
+    # --- with a producer's numbers -------------------------------------------------------------------
+
+    def _send_numbered(self, queue: QueueState, sends: Sequence[Send], now: int) -> list[Accepted | BatonError]:
+        """Messages of producers, and perhaps others: as many at a time as have numbers one after the other."""
+        refused: set[int] = set()
+        results: list[Accepted | BatonError] = []
+        start = 0
+        while start < len(sends):
+            send = sends[start]
+            end = start + 1
+            if not send.producer:
+                results.append(self._send(queue, send, now))
+            else:
+                number = send.producer_sequence
+                while end < len(sends) and sends[end].producer == send.producer:
+                    number += 1
+                    if sends[end].producer_sequence != number:
+                        break
+                    end += 1
+                results += self._send_of_producer(queue, sends[start:end], now, refused)
+            start = end
+        return results
+
+    def _send_of_producer(
+        self, queue: QueueState, sends: Sequence[Send], now: int, refused: set[int]
+    ) -> list[Accepted | BatonError]:
+        """Messages of one producer, numbered one after the other: those that were taken before are passed over.
+
+        Once one of them is refused for now, so are those behind it, in this batch too: they would make it look like a
+        repetition when it is sent again.
+        """
+        key = producer_key(queue.number, sends[0].producer)
+        first = sends[0].producer_sequence
+        known = self.producers.get(key, now // 1000)
+        old = 0 if known is None else min(max(known.last - first + 1, 0), len(sends))
+        results: list[Accepted | BatonError] = []
+        if known is not None:
+            queue.duplicates += old
+            results += [self._taken_before(known, first + at) for at in range(old)]
+        sends = sends[old:]
+        if not sends:
+            return results
+        if key in refused or self._no_producer_more(key, now):
+            refused.add(key)
+            return results + [OverLimit(_PRODUCER_WAITS) for _ in sends]
+        if self._sends_are_plain(queue, sends):
+            taken = self._send_run(queue, sends, now)
+            end = taken[-1]
+            if isinstance(end, Accepted):
+                self._produced(queue.number, key, sends[-1].producer_sequence, end.sequence, len(sends), now)
+            else:
+                refused.add(key)
+            return results + taken
+        last: Accepted | None = None
+        number = run = 0
+        for send in sends:
+            if key in refused:
+                results.append(OverLimit(_PRODUCER_WAITS))
+                continue
+            result = self._send(queue, send, now)
+            results.append(result)
+            if isinstance(result, Accepted):
+                follows = last is not None and (send.producer_sequence, result.sequence) == (
+                    number + 1,
+                    last.sequence + 1,
+                )
+                run = run + 1 if follows else 1
+                number, last = send.producer_sequence, result
+            elif result.retryable:
+                refused.add(key)
+        if last is not None:
+            self._produced(queue.number, key, number, last.sequence, run, now)
+        return results
+
+    def _taken_before(self, known: Produced, number: int) -> Accepted:
+        back = known.last - number
+        if back >= known.run:
+            return Accepted(0, "", True)
+        return Accepted(known.message - back, message_id(self.number, known.message - back), True)
+
+    def _no_producer_more(self, key: int, now: int) -> bool:
+        now_s = now // 1000
+        return self.producers.full(now_s, PRODUCERS_MAX) and self.producers.get(key, now_s) is None
+
+    def _produced(self, queue: int, key: int, number: int, sequence: int, run: int, now: int) -> None:
+        expires_s = -(-(now + self.producer_idle_ms) // 1000)
+        run = min(run, RUN_MAX)
+        self.frame.add(_PRODUCED | queue << 32, sequence, now, number, run, key, 0, expires_s << 32)
+        self.producers.put(key, number, sequence, run, expires_s, now // 1000)
+
+    # --- one by one ----------------------------------------------------------------------------------
+
     def _send(self, queue: QueueState, send: Send, now: int) -> Accepted | BatonError:
         policy = queue.policy
         number = queue.number
@@ -203,3 +320,7 @@ class Sending(Arrivals):
         if key:
             self._on_dedup(queue, slot, sequence, now, key, content_mark(payload), policy.dedup_lives)
         return Accepted(sequence, message_id(self.number, sequence), False)
+
+
+def producer_key(queue: int, producer: str) -> int:
+    return key_hash(queue, "producer", producer)

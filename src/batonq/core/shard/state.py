@@ -19,6 +19,7 @@ from batonq.core.shard.columns import COUNT_MAX, DELTA_MAX, NIL, Columns
 from batonq.core.shard.dedup import FOREVER_S, DedupTable
 from batonq.core.shard.lifecycle import allowed
 from batonq.core.shard.lines import Lines
+from batonq.core.shard.producers import Producers
 from batonq.core.shard.queuestate import QueueState
 from batonq.core.shard.wheel import Wheel
 from batonq.errors import LogCorrupt
@@ -30,6 +31,7 @@ EXPIRY_RETRY_S = 60  # a message that should have gone to the dead letters when 
 CARRIED_PREFIX = struct.Struct("<BBHIIQQ")  # state, doomed, own maximum, first received, leased, tenant, sent
 ARRIVED_PREFIX = struct.Struct("<QQ")  # tenant, origin
 RUNNING = ("RUNNING", "CANCELLING")
+PRODUCER_IDLE_MS = 7 * 86_400_000
 JOBS_KEPT_MAX = 10  # ended jobs remembered for each queue
 REFUSED_NUMBERS_MAX = 65_536  # far above a channel's window
 _UNLIMITED = 1 << 60
@@ -76,6 +78,7 @@ class ShardState:
         self.expiries = Wheel(4, 12)
         self.dedup = DedupTable()
         self.requests = DedupTable()
+        self.producers = Producers()
         self.attempts: dict[tuple[int, str], Attempt] = {}
         self.attempt_of: dict[int, tuple[int, str]] = {}  # slot → its attempt
         self.tenants: dict[int, int] = {}  # grouped messages of standard queues that stand in no line
@@ -98,6 +101,7 @@ class ShardState:
         self.alarms: list[Alarm] = []
         self.job_pace: dict[str, tuple[int, float]] = {}  # job → when it last moved, what it may move
         self.job_cursor: dict[str, tuple[int, int]] = {}  # job → slot and sequence to go on from
+        self.producer_idle_ms = PRODUCER_IDLE_MS  # a setting
         # recovery: until the Base that belongs to the first retained frame, records of unknown messages are passed over
         self.before_base = 0
 

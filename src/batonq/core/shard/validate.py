@@ -34,6 +34,7 @@ class Validate(ShardState):
         self._validate_transfers(live)
         self.dedup.validate()
         self.requests.validate()
+        self.producers.validate(self.next_sequence)
         for slot, (key, _) in self.living_keys.items():
             known = self.dedup.get(key, 0)
             assert known is not None and known.sequence == columns.sequence[slot], "a living key names another message"

@@ -1,0 +1,100 @@
+"""Idempotent producing: one integer for each producer and queue.
+
+A producer numbers what it sends to a queue, upwards, and sends one batch at a time; whatever is not above the last
+number taken is a repetition. The entry says besides which messages the last numbers became, so that the retry of the
+last batch is answered with the ids of its messages: number `last - i` became message `message - i`, for i below `run`.
+
+Entries are forgotten when their producer has been idle for long. They stand in the order of their last use; the front
+is swept as new ones come, by the records' own times, so that replay sweeps alike.
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from typing import NamedTuple
+
+NUMBER_MAX = (1 << 63) - 1
+RUN_MAX = 0xFFFF
+_SEQUENCE_BITS = 48
+_SEQUENCE_MASK = (1 << _SEQUENCE_BITS) - 1
+_MESSAGE_AT = 64
+_RUN_AT = _MESSAGE_AT + _SEQUENCE_BITS
+_EXPIRES_AT = _RUN_AT + 16
+_MASK32 = 0xFFFFFFFF
+_MASK64 = (1 << 64) - 1
+_SWEEP = 3  # entries looked at for each one that is written: more than one, so that the table shrinks
+
+
+class Produced(NamedTuple):
+    last: int  # the highest number that was taken
+    message: int  # the sequence of its message
+    run: int  # so many numbers up to it became messages one after the other
+    expires_s: int
+
+
+class Producers:
+    def __init__(self) -> None:
+        self._entries: dict[int, int] = {}  # key hash → the four fields in one integer, in order of last use
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: int, now_s: int) -> Produced | None:
+        packed = self._entries.get(key)
+        if packed is None or packed >> _EXPIRES_AT <= now_s:
+            return None
+        return _unpack(packed)
+
+    def full(self, now_s: int, entries_max: int) -> bool:
+        """Is there no room for another producer? There is when the oldest is over: it is forgotten then."""
+        if len(self._entries) < entries_max:
+            return False
+        return next(iter(self._entries.values())) >> _EXPIRES_AT > now_s
+
+    def put(self, key: int, last: int, message: int, run: int, expires_s: int, now_s: int) -> None:
+        entries = self._entries
+        entries.pop(key, None)
+        for _ in range(_SWEEP):
+            oldest = next(iter(entries), 0)
+            if not oldest or entries[oldest] >> _EXPIRES_AT > now_s:
+                break
+            del entries[oldest]
+        entries[key] = last | message << _MESSAGE_AT | run << _RUN_AT | expires_s << _EXPIRES_AT
+
+    def entries(self) -> list[tuple[int, Produced]]:
+        """(key, entry) of all, those that were used longest ago first."""
+        return [(key, _unpack(packed)) for key, packed in self._entries.items()]
+
+    def save(self) -> dict[str, bytes]:
+        words = array("Q")
+        for key, packed in self._entries.items():
+            words.extend((key, packed & _MASK64, packed >> _MESSAGE_AT & _MASK64, packed >> _EXPIRES_AT))
+        if sys.byteorder == "big":
+            words.byteswap()
+        return {"entries": words.tobytes()}
+
+    def load(self, sections: dict[str, bytes]) -> None:
+        """Nothing at all is an empty table: logs and snapshots of older releases have none."""
+        words = array("Q")
+        words.frombytes(sections.get("entries", b""))
+        if sys.byteorder == "big":
+            words.byteswap()
+        self._entries = {
+            key: last | middle << _MESSAGE_AT | expires_s << _EXPIRES_AT
+            for key, last, middle, expires_s in zip(words[0::4], words[1::4], words[2::4], words[3::4], strict=True)
+        }
+
+    def validate(self, next_sequence: int) -> None:
+        for _, entry in self.entries():
+            assert 0 < entry.message < next_sequence, "a producer's number became a message that was never sent"
+            assert 0 < entry.run <= min(entry.last + 1, entry.message), "a producer's run is longer than its past"
+
+
+def _unpack(packed: int) -> Produced:
+    return Produced(
+        packed & _MASK64,
+        packed >> _MESSAGE_AT & _SEQUENCE_MASK,
+        packed >> _RUN_AT & RUN_MAX,
+        packed >> _EXPIRES_AT & _MASK32,
+    )
