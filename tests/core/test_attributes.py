@@ -445,3 +445,10 @@ def test_only_json_attributes_carry_a_check() -> None:
     assert {row.name for row in ATTRIBUTES.values() if row.check} == {
         row.name for row in ATTRIBUTES.values() if row.kind is Kind.JSON
     }
+
+
+@pytest.mark.parametrize("name", ["RedrivePolicy", "RedriveAllowPolicy"])
+def test_an_empty_map_takes_a_redrive_attribute_back(name: str) -> None:
+    current = {name: '{"redrivePermission":"allowAll"}'}
+    for value in ("", "{}", " { } "):
+        assert validate({name: value}, fifo=False, creating=False, current=current) == {}

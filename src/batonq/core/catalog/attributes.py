@@ -24,6 +24,7 @@ RETENTION_MAX_S = 1_209_600
 RETENTION_MAX_MS = RETENTION_MAX_S * SECOND_MS
 LABEL_LENGTH_MAX = 64
 KMS_REUSE_DEFAULT = "300"
+_EMPTIED_BY_AN_EMPTY_MAP = ("RedrivePolicy", "RedriveAllowPolicy")  # as tools take them back, beside an empty text
 
 ResolveDeadLetterQueue = Callable[[QueueName], tuple[int, int]]
 
@@ -266,6 +267,8 @@ def _canonical(name: str, value: str, *, fifo: bool, creating: bool) -> str:
             f"Reason: Must be at most {TEXT_BYTES_MAX} bytes of text without control characters."
         )
     if attribute.check is not None:
+        if name in _EMPTIED_BY_AN_EMPTY_MAP and redrive.parse_json(value) == {}:
+            return ""
         attribute.check(value)
     return value
 
