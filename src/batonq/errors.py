@@ -42,6 +42,41 @@ class InvalidAttributeValue(InvalidInput):
     code = "invalid_attribute_value"
 
 
+class TooLarge(InvalidInput):
+    """The message, or the request, is larger than is allowed."""
+
+    code = "too_large"
+    status = 413
+
+
+class NotFound(InvalidInput):
+    """There is nothing at this address."""
+
+    code = "not_found"
+    status = 404
+
+
+class MethodNotAllowed(InvalidInput):
+    """This address does not take requests of this method."""
+
+    code = "method_not_allowed"
+    status = 405
+
+
+class NotAcceptable(InvalidInput):
+    """None of the content types that the client accepts can be given: there are JSON and MessagePack."""
+
+    code = "not_acceptable"
+    status = 406
+
+
+class UnsupportedMediaType(InvalidInput):
+    """The request's content type is not known: there are JSON and MessagePack."""
+
+    code = "unsupported_media_type"
+    status = 415
+
+
 class QueueDoesNotExist(BatonError):
     """The specified queue does not exist."""
 
@@ -97,6 +132,13 @@ class DeduplicationConflict(BatonError):
     """The same deduplication key was used with other content."""
 
     code = "deduplication_conflict"
+    status = 409
+
+
+class IdempotencyConflict(BatonError):
+    """The same Idempotency-Key was used with another request."""
+
+    code = "idempotency_conflict"
     status = 409
 
 
