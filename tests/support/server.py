@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 import uvloop
 
 from batonq.api.http import HttpLimits, HttpServer, Request, Response, Router
+from batonq.api.rest import RestApp
 from batonq.api.sqs import ExpressSqs, SqsApp, SqsSettings
 from batonq.node.broker import Broker
 from batonq.node.node import Node
@@ -36,6 +37,7 @@ class TestServer:
         self._stop: asyncio.Event
         self.http: HttpServer
         self.app: SqsApp
+        self.rest: RestApp
 
     def __enter__(self) -> TestServer:
         self._thread.start()
@@ -80,7 +82,9 @@ class TestServer:
         self._stop = asyncio.Event()
         await self.node.start()
         self.app = SqsApp(self.node.broker, SqsSettings(account=ACCOUNT, public_url=self._public_url))
+        self.rest = RestApp(self.node.broker)
         router = Router(self.app.handle)
+        router.mount_under("/v1", self.rest.handle)
         router.mount("/livez", _alive)
         self.http = HttpServer(router.resolve, self._limits, ExpressSqs(self.app))
         await self.http.start("127.0.0.1", 0)

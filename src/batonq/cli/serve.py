@@ -14,6 +14,7 @@ from typing import Any
 
 from batonq import __version__
 from batonq.api.http import HttpLimits, HttpServer, Request, Response, Router
+from batonq.api.rest import RestApp
 from batonq.api.sqs import ExpressSqs, SqsApp, SqsSettings
 from batonq.cli.quantities import parse_bytes
 from batonq.errors import InvalidInput
@@ -135,15 +136,17 @@ def address(host: str, port: int) -> str:
 
 
 def compose(node: Node) -> HttpServer:
-    """The front doors of a node: the SQS API, and the node's own pages."""
+    """The front doors of a node: the SQS API, REST under /v1, and the node's own pages."""
     settings = node.settings
     sqs = SqsApp(
         node.broker, SqsSettings(account=settings.account, public_url=settings.public_url), wall=node.world.wall
     )
+    rest = RestApp(node.broker, wall=node.world.wall)
     router = Router(sqs.handle)
+    router.mount_under("/v1", rest.handle)
     server = HttpServer(router.resolve, HttpLimits(connections_max=settings.connections_max), ExpressSqs(sqs))
     pages = Pages(node)
-    pages.more_metrics = lambda: front_metrics(server, sqs)
+    pages.more_metrics = lambda: front_metrics(server, sqs, rest)
     for path, methods, answer in pages.routes:
         if path == "/":
             router.mount(path, browsers_only(sqs, answer), methods)
@@ -181,7 +184,7 @@ def browsers_only(sqs: SqsApp, answer: Answer) -> Callable[[Request], Any]:
     return handle
 
 
-def front_metrics(server: HttpServer, sqs: SqsApp) -> bytes:
+def front_metrics(server: HttpServer, sqs: SqsApp, rest: RestApp) -> bytes:
     lines: list[str] = []
     counters = server.counters
     metrics.block(lines, metrics.HTTP_CONNECTIONS, [("", server.connections_open)])
@@ -191,5 +194,10 @@ def front_metrics(server: HttpServer, sqs: SqsApp) -> bytes:
     calls = [(f'operation="{name}"', count) for name, count in sqs.calls.items()]
     metrics.block(lines, metrics.SQS_CALLS, calls)
     metrics.block(lines, metrics.SQS_ERRORS, [(f'code="{code}"', count) for code, count in sorted(sqs.errors.items())])
+    calls = [(f'operation="{name}"', count) for name, count in rest.calls.items()]
+    metrics.block(lines, metrics.REST_CALLS, calls)
+    metrics.block(
+        lines, metrics.REST_ERRORS, [(f'code="{code}"', count) for code, count in sorted(rest.errors.items())]
+    )
     lines.append("")
     return "\n".join(lines).encode()

@@ -50,6 +50,10 @@ class Control:
     def dead_letter_sources(self, queue: Queue) -> list[Queue]:
         return self._catalog.current().dead_letter_sources(queue.number)
 
+    def waiting(self, queue: Queue) -> int:
+        """How many long polls wait on a queue."""
+        return self._shards[queue.shard].host().waiting(queue.number)
+
     def find_key(self, access_key: str) -> tuple[str, str] | None:
         """(secret, account) of an access key that may be used."""
         key = self._catalog.current().find_key(access_key)

@@ -39,6 +39,8 @@ HTTP_REQUESTS = Metric("baton_http_requests_total", "counter", "Requests taken."
 HTTP_REFUSED = Metric("baton_http_refused_total", "counter", "Requests refused unread: not HTTP, too large, too slow.")
 HTTP_FAILURES = Metric("baton_http_failures_total", "counter", "Requests that failed for a reason of ours.")
 SQS_CALLS = Metric("baton_sqs_calls_total", "counter", "SQS operations called.")
+REST_CALLS = Metric("baton_rest_calls_total", "counter", "REST operations called.")
+REST_ERRORS = Metric("baton_rest_errors_total", "counter", "REST operations answered with a problem, by code.")
 SQS_ERRORS = Metric("baton_sqs_errors_total", "counter", "SQS operations answered with an error, by code.")
 INFO = Metric("baton_info", "gauge", "Always 1; the release is a label.")
 
@@ -86,6 +88,8 @@ ALL: tuple[Metric, ...] = (
     HTTP_FAILURES,
     SQS_CALLS,
     SQS_ERRORS,
+    REST_CALLS,
+    REST_ERRORS,
 )
 
 Samples = Iterable[tuple[str, float]]

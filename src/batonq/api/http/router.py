@@ -1,4 +1,4 @@
-"""Which handler a request goes to: pages with a path of their own, and one application for everything else."""
+"""Which handler a request goes to: pages with a path of their own, what is under a prefix, or one application."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ ACTION = "Action="
 
 
 class Router:
-    """Exact paths first, then the default. A request that names an Action is the default's, whatever its path."""
+    """Exact paths first, then those under a prefix, then the default.
+
+    A request that names an Action is the default's, whatever its path; but what is under a prefix is its owner's alone.
+    """
 
     def __init__(self, default: Handler) -> None:
         self._default = default
         self._routes: dict[tuple[str, str], Handler] = {}
+        self._prefixes: dict[str, Handler] = {}
 
     def mount(self, path: str, handler: Handler, methods: Iterable[str] = ("GET", "HEAD")) -> None:
         for method in methods:
@@ -22,7 +26,19 @@ class Router:
                 raise ValueError(f"{method} {path} is mounted already")
             self._routes[method, path] = handler
 
+    def mount_under(self, prefix: str, handler: Handler) -> None:
+        """`prefix`, which is one name such as `/v1`, and every path below it, with every method."""
+        if prefix.count("/") != 1 or not prefix.startswith("/"):
+            raise ValueError(f"{prefix} is not one name after a slash")
+        if prefix in self._prefixes:
+            raise ValueError(f"{prefix} is mounted already")
+        self._prefixes[prefix] = handler
+
     def resolve(self, request: Request) -> Handler:
+        end = request.path.find("/", 1)
+        under = self._prefixes.get(request.path if end < 0 else request.path[:end])
+        if under is not None:
+            return under
         route = self._routes.get((request.method, request.path))
         if route is None or ACTION in request.query:
             return self._default

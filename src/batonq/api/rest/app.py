@@ -1,0 +1,114 @@
+"""The REST application: a request to its operation, and the outcome back as an answer or a problem."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from time import time
+from urllib.parse import unquote
+
+from batonq.api.http import Request, Response
+from batonq.api.rest import problems
+from batonq.api.rest.codec import JSON, Codec, Negotiator
+from batonq.api.rest.operations import OPERATIONS, Operation
+from batonq.api.rest.service import Answer, Call
+from batonq.api.sqs.access import Access, OpenAccess, SignedAccess
+from batonq.api.sqs.errors import SqsError
+from batonq.errors import AccessDenied, BatonError, MethodNotAllowed, NotFound, TooLarge
+from batonq.node.broker import Broker
+
+REQUEST_BYTES_MAX = 4 * 1024 * 1024
+PREFIX = "/v1"
+
+logger = logging.getLogger("batonq.rest")
+
+
+class RestApp:
+    """Handles requests (`handle`), from the HTTP server or from within the process. `calls` counts, for metrics."""
+
+    def __init__(self, broker: Broker, *, wall: Callable[[], float] = time) -> None:
+        self.broker = broker
+        self.access: Access = OpenAccess(broker.account) if broker.dev else SignedAccess(broker, wall)
+        self.calls = {operation.name: 0 for operation in OPERATIONS}
+        self.errors: dict[str, int] = {}  # by code
+        self._negotiator = Negotiator()
+        self._routes: dict[str, dict[str, Operation]] = {}
+        for operation in OPERATIONS:
+            self._routes.setdefault(operation.path, {})[operation.method] = operation
+
+    async def handle(self, request: Request) -> Response:
+        wanted = JSON
+        try:
+            given = self._negotiator.given(request)
+            wanted = self._negotiator.wanted(request, given)
+            operation, name, token = self._find(request)
+            self.calls[operation.name] += 1
+            if len(request.body) > REQUEST_BYTES_MAX:
+                raise TooLarge(f"The request is larger than {REQUEST_BYTES_MAX} bytes: send less at a time.")
+            caller = self.access.identify(request)
+            call = Call(self.broker, request, caller, given, wanted, name, token)
+            answer = await operation.run(call)
+        except _WrongMethod as error:
+            return self._refused(error, wanted, (("Allow", error.allow),))
+        except BatonError as error:
+            return self._refused(error, wanted)
+        except SqsError as error:  # who signs requests is told apart as for SQS
+            return self._refused(AccessDenied(error.message), wanted)
+        except Exception:
+            logger.exception("an operation failed: %s %s", request.method, request.path)
+            return self._refused(BatonError("Something went wrong in the server; its log says what."), wanted)
+        return _response(answer, wanted)
+
+    def _refused(self, error: BatonError, codec: Codec, headers: tuple[tuple[str, str], ...] = ()) -> Response:
+        self.errors[error.code] = self.errors.get(error.code, 0) + 1
+        return problems.respond(error, codec, headers)
+
+    # --- which operation
+
+    def _find(self, request: Request) -> tuple[Operation, str, str]:
+        """The operation, and what its address names: a queue or a job, and a receipt."""
+        path, name, token = template(request.path)
+        methods = self._routes.get(path)
+        if methods is None:
+            raise NotFound(f"There is nothing at {request.path[:200]}. GET /v1/docs shows what there is.")
+        operation = methods.get("GET" if request.method == "HEAD" else request.method)
+        if operation is None:
+            raise _WrongMethod(request.method, methods)
+        return operation, name, token
+
+
+class _WrongMethod(MethodNotAllowed):
+    def __init__(self, method: str, methods: dict[str, Operation]) -> None:
+        self.allow = ", ".join(sorted({*methods, *(["HEAD"] if "GET" in methods else [])}))
+        super().__init__(f"{method} is not a method of this address: it takes {self.allow}.")
+
+
+def template(path: str) -> tuple[str, str, str]:
+    """The address with its names taken out, as operations have it: `/v1/queues/{queue}:purge`, `orders`, and so on."""
+    parts = path.split("/")
+    count = len(parts)
+    if count < 4 or parts[1] != "v1":
+        return path, "", ""
+    kind = parts[2]
+    name = unquote(parts[3])
+    if kind == "queues":
+        if count == 4:
+            name, colon, verb = name.partition(":")
+            return f"/v1/queues/{{queue}}{colon}{verb}" if name else "", name, ""
+        if count == 5:
+            return f"/v1/queues/{{queue}}/{unquote(parts[4])}" if name else "", name, ""
+        if count == 6 and parts[4] == "messages":
+            token, colon, verb = unquote(parts[5]).partition(":")
+            return f"/v1/queues/{{queue}}/messages/{{receipt}}{colon}{verb}" if name and token else "", name, token
+    elif kind == "jobs" and count == 4:
+        name, colon, verb = name.partition(":")
+        return f"/v1/jobs/{{job}}{colon}{verb}" if name else "", name, ""
+    return "", "", ""
+
+
+def _response(answer: Answer, codec: Codec) -> Response:
+    if isinstance(answer.value, Response):
+        return answer.value
+    if answer.value is None:
+        return Response(answer.status, b"", codec.content_type, answer.headers)
+    return Response(answer.status, codec.encode(answer.value), codec.content_type, answer.headers)

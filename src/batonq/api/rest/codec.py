@@ -1,0 +1,150 @@
+"""The two forms of a body, JSON and MessagePack: which one a request is in, and which one its answer should be in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import msgspec
+
+from batonq.api.http import Request
+from batonq.errors import InvalidInput, NotAcceptable, UnsupportedMediaType
+
+T = TypeVar("T")
+KEPT_MAX = 256  # different header values whose meaning is remembered
+DETAIL_LENGTH_MAX = 500
+
+
+class Codec:
+    """One form. Decoders are made once for each type."""
+
+    def __init__(
+        self,
+        name: str,
+        content_type: str,
+        problem_type: str,
+        decoder: type[msgspec.json.Decoder[Any]] | type[msgspec.msgpack.Decoder[Any]],
+        encode: Callable[[Any], bytes],
+    ) -> None:
+        self.name = name
+        self.content_type = content_type
+        self.problem_type = problem_type
+        self.encode = encode
+        self._decoder = decoder
+        self._decoders: dict[Any, Callable[[bytes], Any]] = {}
+
+    @property
+    def binary(self) -> bool:
+        """Whether bytes can stand in it as they are."""
+        return self is MSGPACK
+
+    def decode(self, data: bytes, shape: type[T]) -> T:
+        """The value in `data`. Raises InvalidInput, which says where it is not what it should be."""
+        try:
+            value: T = self.decoder(shape)(data)
+            if self is JSON and not data.isascii():
+                data.decode()  # values that are kept as they came were not looked into
+        except (msgspec.ValidationError, msgspec.DecodeError) as problem:
+            raise InvalidInput(f"The request's body is not valid: {str(problem)[:DETAIL_LENGTH_MAX]}.") from None
+        except UnicodeDecodeError:
+            raise InvalidInput(f"The request's body is not valid {self.name}: it is not UTF-8.") from None
+        except RecursionError:
+            raise InvalidInput("The request's body is nested too deeply.") from None
+        return value
+
+    def decoder(self, shape: type[T]) -> Callable[[bytes], T]:
+        found = self._decoders.get(shape)
+        if found is None:
+            found = self._decoders[shape] = self._decoder(shape).decode
+        return found
+
+
+JSON = Codec("JSON", "application/json", "application/problem+json", msgspec.json.Decoder, msgspec.json.encode)
+MSGPACK = Codec(
+    "MessagePack",
+    "application/msgpack",
+    "application/problem+msgpack",
+    msgspec.msgpack.Decoder,
+    msgspec.msgpack.encode,
+)
+
+_TYPES = {
+    "application/json": JSON,
+    "application/msgpack": MSGPACK,
+    "application/vnd.msgpack": MSGPACK,
+    "application/x-msgpack": MSGPACK,
+}
+_ACCEPTED = {
+    **_TYPES,
+    "application/problem+json": JSON,
+    "application/problem+msgpack": MSGPACK,
+}
+_ANY = ("*/*", "application/*")
+
+
+class Negotiator:
+    """Reads Content-Type and Accept; a client sends the same ones again and again, so their meaning is kept."""
+
+    def __init__(self) -> None:
+        self._types: dict[bytes, Codec] = {}
+        self._accepts: dict[bytes, Codec | None] = {}
+
+    def given(self, request: Request) -> Codec:
+        """The form that the request's body is in."""
+        header = request.headers.get(b"content-type")
+        if header is None:
+            return JSON
+        codec = self._types.get(header)
+        if codec is None:
+            codec = _TYPES.get(header.decode("latin-1").partition(";")[0].strip().lower())
+            if codec is None:
+                if not request.body:
+                    return JSON
+                raise UnsupportedMediaType(
+                    f"The content type {header.decode('latin-1')[:100]} is not known: "
+                    "use application/json or application/msgpack."
+                )
+            _keep(self._types, header, codec)
+        return codec
+
+    def wanted(self, request: Request, given: Codec) -> Codec:
+        """The form that the answer should be in; the request's own when any will do."""
+        header = request.headers.get(b"accept")
+        if header is None:
+            return given
+        if header in self._accepts:
+            return self._accepts[header] or given
+        codec, any_will_do = _best(header.decode("latin-1"))
+        if codec is None and not any_will_do:
+            raise NotAcceptable
+        _keep(self._accepts, header, codec)
+        return codec or given
+
+
+def _keep(kept: dict[bytes, Any], header: bytes, value: Any) -> None:
+    if len(kept) >= KEPT_MAX:
+        kept.clear()
+    kept[header] = value
+
+
+def _best(accept: str) -> tuple[Codec | None, bool]:
+    """The form with the highest weight, the first of equals; and whether any form will do."""
+    best: Codec | None = None
+    best_weight = any_weight = 0.0
+    for part in accept.split(","):
+        name, *parameters = [piece.strip().lower() for piece in part.split(";")]
+        weight = 1.0
+        for parameter in parameters:
+            if parameter.startswith("q="):
+                try:
+                    weight = float(parameter[2:])
+                except ValueError:
+                    weight = 0.0
+        codec = _ACCEPTED.get(name)
+        if codec is not None and weight > best_weight:
+            best, best_weight = codec, weight
+        elif name in _ANY:
+            any_weight = max(any_weight, weight)
+    if any_weight > best_weight:
+        return None, True
+    return best, any_weight > 0

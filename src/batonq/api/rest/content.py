@@ -1,0 +1,242 @@
+"""What a message holds, between REST, the log and SQS: bodies, attributes and the trace it belongs to.
+
+A body is kept as text, as the text of a JSON value, or as bytes. A JSON string is text, so that what SQS sends is a
+string for REST, and the reverse; every other JSON value is kept as it was written. docs/reference/rest-api.md has the
+whole table, and tests/rest/test_mapping.py a test for each row.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from base64 import b64decode, b64encode
+from binascii import Error as Base64Error
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Raw
+
+from batonq.api.rest.shapes import Base64
+from batonq.api.sqs.validate import allowed
+from batonq.core.catalog.attributes import PREFIX
+from batonq.core.payload import Attribute, Content, decode_attributes
+from batonq.errors import InvalidInput
+
+DEPTH_MAX = 200
+NAME_BYTES_MAX = 256
+NUMBER_LENGTH_MAX = 256
+
+_TEXT, _JSON, _BYTES = int(Content.TEXT), int(Content.JSON), int(Content.BYTES)
+_decode_text = msgspec.json.Decoder(str).decode
+_decode_json = msgspec.json.Decoder().decode
+_encode_json = msgspec.json.encode
+_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"')
+_NO_BRACKETS = bytes(code for code in range(256) if code not in b"[]{}")
+_LONG_NUMBER = re.compile(rb"[0-9]{19}")
+_JSON_NUMBER = re.compile(rb"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?")
+_NAME = re.compile(r"[\w-]+(\.[\w-]+)*")
+_TOO_DEEP = f"The body is nested more than {DEPTH_MAX} levels deep."
+
+
+# --- bodies in --------------------------------------------------------------------------------
+
+
+def body_from_json(raw: bytes) -> tuple[bytes, int]:
+    """What is kept of a JSON value, and what it is."""
+    if raw[:1] == b'"':
+        return _text(raw), _TEXT
+    if raw.count(b"[") + raw.count(b"{") > DEPTH_MAX:
+        _check_depth(raw)
+    return raw, _JSON
+
+
+def _text(raw: bytes) -> bytes:
+    try:
+        return _decode_text(raw).encode()
+    except (msgspec.MsgspecError, UnicodeEncodeError):
+        raise InvalidInput("The body is not a text: it has half of a surrogate pair.") from None
+
+
+def _check_depth(raw: bytes) -> None:
+    brackets = _STRINGS.sub(b"", raw).translate(None, _NO_BRACKETS)
+    for _ in range(DEPTH_MAX):
+        if not brackets:
+            return
+        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
+    if brackets:
+        raise InvalidInput(_TOO_DEEP)
+
+
+def body_from_value(value: Any) -> tuple[bytes, int]:
+    """The same of a value that MessagePack brought."""
+    kind = type(value)
+    if kind is bytes:
+        return value, _BYTES
+    if kind is str:
+        return value.encode(), _TEXT
+    _check_value(value, DEPTH_MAX)
+    return _encode_json(value), _JSON
+
+
+def _check_value(value: Any, depth: int) -> None:
+    """Is it a JSON value? MessagePack knows more, and what JSON has no form for would come back as something else."""
+    kind = type(value)
+    if kind is str or kind is int or kind is bool or value is None:
+        return
+    if kind is float:
+        if not math.isfinite(value):
+            raise InvalidInput("The body has a number that is not finite, which JSON has no form for.")
+    elif kind is dict:
+        if not depth:
+            raise InvalidInput(_TOO_DEEP)
+        for key, member in value.items():
+            if type(key) is not str:
+                raise InvalidInput("The body has a map with a key that is not text, which JSON has no form for.")
+            _check_value(member, depth - 1)
+    elif kind is list:
+        if not depth:
+            raise InvalidInput(_TOO_DEEP)
+        for member in value:
+            _check_value(member, depth - 1)
+    else:
+        what = "bytes" if kind is bytes else "an extension type"
+        raise InvalidInput(
+            f"The body has {what} inside of another value, which JSON has no form for: "
+            "send the whole body as bytes, or put bytes in as base64 text."
+        )
+
+
+def body_from_base64(text: str) -> tuple[bytes, int]:
+    return _bytes_of(text, "bodyBase64"), _BYTES
+
+
+def _bytes_of(text: str, field: str) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except (Base64Error, ValueError):
+        raise InvalidInput(f"{field} is not valid base64 (with the letters + and /, and padding).") from None
+
+
+# --- bodies out -------------------------------------------------------------------------------
+
+
+def value_of(body: bytes, content: int) -> Any:
+    """The body for MessagePack."""
+    if content == _BYTES:
+        return body
+    if content == _TEXT:
+        return body.decode()
+    try:
+        value = _decode_json(body)
+    except msgspec.MsgspecError:  # a number beyond a double's range, which JSON allows
+        return _fitting(json.loads(body))
+    return _fitting(value) if _LONG_NUMBER.search(body) else value
+
+
+def _fitting(value: Any) -> Any:
+    """MessagePack has integers of 64 bits; a larger one becomes the nearest double, as most JSON readers make it."""
+    if type(value) is int and not -(1 << 63) <= value < 1 << 64:
+        try:
+            return float(value)
+        except OverflowError:
+            return math.inf if value > 0 else -math.inf
+    if type(value) is list:
+        return [_fitting(member) for member in value]
+    if type(value) is dict:
+        return {key: _fitting(member) for key, member in value.items()}
+    return value
+
+
+def base64_of(body: bytes) -> str:
+    return b64encode(body).decode("ascii")
+
+
+# --- attributes -------------------------------------------------------------------------------
+
+
+def attributes_from(values: Mapping[str, Any]) -> list[Attribute]:
+    """Attributes as they are kept: text is String for SQS, a number is Number, bytes are Binary."""
+    return [_attribute(name, value) for name, value in values.items()]
+
+
+def _attribute(name: str, value: Any) -> Attribute:
+    if len(name.encode()) > NAME_BYTES_MAX or not _NAME.fullmatch(name) or name.lower().startswith(("aws.", "amazon.")):
+        raise InvalidInput(
+            f"{name[:NAME_BYTES_MAX]!r} cannot name an attribute: letters, digits, hyphens, underscores and single "
+            f"periods between them, at most {NAME_BYTES_MAX} bytes; the prefixes AWS. and Amazon. are not free."
+        )
+    if name.startswith(PREFIX):
+        raise InvalidInput(
+            f"Attributes with the prefix {PREFIX} are Baton's own; {name[:NAME_BYTES_MAX]} has a field of the message."
+        )
+    kind = type(value)
+    if kind is str:
+        data = value.encode()
+        if not allowed(data):
+            raise InvalidInput(
+                f"The attribute {name} has control characters, which not every protocol can carry: send it as bytes."
+            )
+        return Attribute(name, "String", data, False)
+    if (kind is int and value.bit_length() < NUMBER_LENGTH_MAX * 3) or (kind is float and math.isfinite(value)):
+        return Attribute(name, "Number", repr(value).encode(), False)
+    if kind is bytes:
+        return Attribute(name, "Binary", value, True)
+    if kind is Base64:
+        return Attribute(name, "Binary", _bytes_of(value.base64, f"The attribute {name}"), True)
+    if kind is dict and value.keys() == {"base64"} and type(value["base64"]) is str:
+        return Attribute(name, "Binary", _bytes_of(value["base64"], f"The attribute {name}"), True)
+    raise InvalidInput(f"The attribute {name} must be text, a number, or bytes.")
+
+
+def attributes_of(encoded: bytes, *, binary: bool) -> dict[str, Any]:
+    """Attributes for REST. Baton's own are left out: what they say stands in the message's fields."""
+    return {
+        row.name: _value(row, binary=binary) for row in decode_attributes(encoded) if not row.name.startswith(PREFIX)
+    }
+
+
+def _value(row: Attribute, *, binary: bool) -> Any:
+    if row.binary:
+        return row.value if binary else {"base64": base64_of(row.value)}
+    if row.data_type.partition(".")[0] == "Number":
+        if not binary and _JSON_NUMBER.fullmatch(row.value):
+            return Raw(row.value)  # with all its digits
+        return _number(row.value.decode())
+    return row.value.decode()
+
+
+def _number(text: str) -> Any:
+    try:
+        number: int | float = int(text)
+    except ValueError:
+        number = float(text)
+    if isinstance(number, int) and not -(1 << 63) <= number < 1 << 64:
+        number = float(number)
+    return number if isinstance(number, int) or math.isfinite(number) else text
+
+
+# --- traces -----------------------------------------------------------------------------------
+
+_TRACE = re.compile(r"([0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2})(?: (.*))?")
+_XRAY_ROOT = re.compile(r"(?:^|;)Root=1-([0-9a-f]{8})-([0-9a-f]{24})(?:;|$)")
+_XRAY_PARENT = re.compile(r"(?:^|;)Parent=([0-9a-f]{16})(?:;|$)")
+
+
+def trace_from(traceparent: str | None, tracestate: str | None) -> str:
+    """Both headers in one text; SQS shows it as AWSTraceHeader."""
+    if not traceparent:
+        return ""
+    return f"{traceparent} {tracestate}" if tracestate else traceparent
+
+
+def trace_of(trace: str) -> tuple[str, str]:
+    """traceparent and tracestate of a message; an X-Ray header that SQS brought is put into the W3C's form."""
+    found = _TRACE.fullmatch(trace)
+    if found is not None:
+        return found[1], found[2] or ""
+    root, parent = _XRAY_ROOT.search(trace), _XRAY_PARENT.search(trace)
+    if root is None or parent is None:
+        return "", ""
+    return f"00-{root[1]}{root[2]}-{parent[1]}-{'01' if 'Sampled=1' in trace else '00'}", ""

@@ -1,0 +1,209 @@
+"""Every operation: its address and method, what it takes and answers, and what runs it.
+
+The application finds its way by this table, and the OpenAPI document is made from it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from batonq.api.rest import leases, queues, queueshapes, receiving, sending, shapes
+from batonq.api.rest.service import Answer, Call
+
+Run = Callable[[Call], Awaitable[Answer]]
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Operation:
+    name: str  # operationId, and the label of its metrics
+    method: str
+    path: str
+    summary: str
+    run: Run
+    takes: Any = None  # the type of the body
+    body_needed: bool = True
+    answers: dict[int, Any] = field(default_factory=dict)  # status → the type of the body, None for none
+    errors: tuple[int, ...] = ()  # beside those that every operation has
+    parameters: tuple[tuple[str, Any, str], ...] = ()  # of the address: name, type, meaning
+    headers: tuple[tuple[str, Any, str], ...] = ()
+
+
+QUEUES = "/v1/queues"
+QUEUE = "/v1/queues/{queue}"
+MESSAGES = "/v1/queues/{queue}/messages"
+LEASE = "/v1/queues/{queue}/messages/{receipt}"
+
+OPERATIONS = (
+    Operation(
+        name="createQueue",
+        method="POST",
+        path=QUEUES,
+        summary="Make a queue; the same again finds it.",
+        run=queues.create_queue,
+        takes=queueshapes.QueueSpec,
+        answers={201: queueshapes.QueueCreated, 200: queueshapes.QueueCreated},
+        errors=(409,),
+    ),
+    Operation(
+        name="listQueues",
+        method="GET",
+        path=QUEUES,
+        summary="List queues by name.",
+        run=queues.list_queues,
+        answers={200: queueshapes.Queues},
+        parameters=(
+            ("prefix", str, "Only names that start with this."),
+            ("limit", queueshapes.PageSize, "How many at most; 100 when absent."),
+            ("cursor", str, "nextCursor of the page before."),
+        ),
+    ),
+    Operation(
+        name="getQueue",
+        method="GET",
+        path=QUEUE,
+        summary="A queue's settings.",
+        run=queues.get_queue,
+        answers={200: queueshapes.Queue},
+        errors=(404,),
+    ),
+    Operation(
+        name="updateQueue",
+        method="PATCH",
+        path=QUEUE,
+        summary="Change some of a queue's settings.",
+        run=queues.update_queue,
+        takes=queueshapes.QueueChanges,
+        body_needed=False,
+        answers={200: queueshapes.Queue},
+        errors=(404, 409),
+    ),
+    Operation(
+        name="deleteQueue",
+        method="DELETE",
+        path=QUEUE,
+        summary="Delete a queue with all its messages.",
+        run=queues.delete_queue,
+        answers={204: None},
+        errors=(404,),
+    ),
+    Operation(
+        name="purgeQueue",
+        method="POST",
+        path=QUEUE + ":purge",
+        summary="Delete all messages that the queue has now.",
+        run=queues.purge_queue,
+        answers={204: None},
+        errors=(404, 409),
+    ),
+    Operation(
+        name="queueStats",
+        method="GET",
+        path=QUEUE + "/stats",
+        summary="How a queue stands.",
+        run=queues.queue_stats,
+        answers={200: queueshapes.Stats},
+        errors=(404,),
+    ),
+    Operation(
+        name="queueStatsByVerb",
+        method="GET",
+        path=QUEUE + ":stats",
+        summary="The same.",
+        run=queues.queue_stats,
+        answers={200: queueshapes.Stats},
+        errors=(404,),
+    ),
+    Operation(
+        name="sendMessage",
+        method="POST",
+        path=MESSAGES,
+        summary="Send a message. The answer comes when it is durable.",
+        run=sending.send_message,
+        takes=shapes.Message,
+        answers={202: shapes.Sent},
+        errors=(404, 409),
+    ),
+    Operation(
+        name="sendBatch",
+        method="POST",
+        path=MESSAGES + ":batch",
+        summary="Send up to 1,000 messages: 202 when all were taken, 200 when some were not; a result for each.",
+        run=sending.send_batch,
+        takes=shapes.SendBatch,
+        answers={202: shapes.SendResults, 200: shapes.SendResults},
+        errors=(404, 409),
+    ),
+    Operation(
+        name="receive",
+        method="POST",
+        path=MESSAGES + ":receive",
+        summary="Lease messages, waiting for the first if there is none.",
+        run=receiving.receive,
+        takes=shapes.Receive,
+        body_needed=False,
+        answers={200: shapes.ReceivedMessages},
+        errors=(404,),
+    ),
+    Operation(
+        name="ack",
+        method="POST",
+        path=LEASE + ":ack",
+        summary="The message is done: delete it.",
+        run=leases.ack,
+        answers={204: None},
+        errors=(404, 409),
+    ),
+    Operation(
+        name="nack",
+        method="POST",
+        path=LEASE + ":nack",
+        summary="The message failed: give it back, and say why.",
+        run=leases.nack,
+        takes=shapes.Nack,
+        body_needed=False,
+        answers={204: None},
+        errors=(404, 409),
+    ),
+    Operation(
+        name="changeVisibility",
+        method="POST",
+        path=LEASE + ":change-visibility",
+        summary="Keep the message longer, or give it back. 200 with the deadline in MessagePack, or when asked for.",
+        run=leases.change_visibility,
+        takes=shapes.ChangeVisibility,
+        answers={204: None, 200: shapes.Deadline},
+        errors=(404, 409),
+    ),
+    Operation(
+        name="ackBatch",
+        method="POST",
+        path=MESSAGES + ":ack",
+        summary="Ack up to 1,000 messages; a result for each.",
+        run=leases.ack_batch,
+        takes=shapes.AckBatch,
+        answers={200: shapes.LeaseResults},
+        errors=(404,),
+    ),
+    Operation(
+        name="nackBatch",
+        method="POST",
+        path=MESSAGES + ":nack",
+        summary="Nack up to 1,000 messages; a result for each.",
+        run=leases.nack_batch,
+        takes=shapes.NackBatch,
+        answers={200: shapes.LeaseResults},
+        errors=(404,),
+    ),
+    Operation(
+        name="changeVisibilityBatch",
+        method="POST",
+        path=MESSAGES + ":change-visibility",
+        summary="Change the visibility of up to 1,000 messages; a result for each, with the new deadline.",
+        run=leases.change_visibility_batch,
+        takes=shapes.ChangeVisibilityBatch,
+        answers={200: shapes.LeaseResults},
+        errors=(404,),
+    ),
+)

@@ -1,0 +1,239 @@
+"""Queues: make, list, read, change, delete, purge, and how they stand."""
+
+from __future__ import annotations
+
+import binascii
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from urllib.parse import parse_qsl
+
+from msgspec import UNSET
+
+from batonq.api.rest import policies
+from batonq.api.rest.queueshapes import PAGE_MAX, QueueChanges, QueueCreated, Queues, QueueSpec, Stats
+from batonq.api.rest.service import NO_CONTENT, SECOND_MS, Answer, Call, no_such_queue
+from batonq.core.catalog.attributes import RETENTION_MAX_S, first_difference, is_fifo, validate
+from batonq.core.catalog.names import check_queue_name
+from batonq.errors import InvalidInput, QueueDoesNotExist, QueueExists
+from batonq.node.broker import Queue
+
+PAGE_DEFAULT = 100
+
+
+async def create_queue(call: Call) -> Answer:
+    given = call.read(QueueSpec)
+    fifo = given.mode == "FIFO"
+    passed = policies.attributes_of(given)
+    if fifo:
+        passed["FifoQueue"] = "true"
+    else:
+        passed = policies.without_fifo_only(passed)
+    existing = _find(call, given.name)
+    if existing is not None:
+        _check_same(existing, given, passed, fifo)
+        return _created(200, existing)
+    check_queue_name(given.name, fifo=fifo, any_name=True)
+    passed = {**policies.REST_DEFAULTS, **passed}
+    target = given.dead_letter_queue or ""
+    receives = given.max_receive_count or 0
+    if target:
+        validate(passed, fifo=fifo, creating=True)  # before a queue for dead letters is made for nothing
+        await _dead_letter_queue(call, given.name, target, fifo)
+        passed["RedrivePolicy"] = policies.redrive_policy(
+            call.caller.account, target, receives or policies.RECEIVES_DEFAULT
+        )
+    elif receives:
+        passed["Baton.MaxReceives"] = str(receives)
+    queue = await call.broker.create_queue(call.caller.account, given.name, passed, given.tags or {}, rest=True)
+    return _created(201, queue)
+
+
+def _created(status: int, queue: Queue) -> Answer:
+    value = QueueCreated(queue_id=policies.queue_id(queue), name=queue.name)
+    return Answer(status, value, (("Location", f"/v1/queues/{queue.name}"),))
+
+
+def _find(call: Call, name: str) -> Queue | None:
+    try:
+        return call.broker.queue(call.caller.account, name)
+    except QueueDoesNotExist:
+        return None
+
+
+def _check_same(existing: Queue, given: QueueSpec, passed: dict[str, str], fifo: bool) -> None:
+    """Only what the request says counts: another value of one of its fields is a conflict."""
+    if existing.fifo != fifo:
+        raise _exists(existing, "mode")
+    difference = first_difference(passed, existing.attributes)
+    if difference is not None:
+        raise _exists(existing, policies.field_of(difference))
+    shown = policies.show(existing)
+    if given.dead_letter_queue and given.dead_letter_queue != shown.dead_letter_queue:
+        raise _exists(existing, "deadLetterQueue")
+    if given.max_receive_count and given.max_receive_count != shown.max_receive_count:
+        raise _exists(existing, "maxReceiveCount")
+
+
+def _exists(queue: Queue, field: str) -> QueueExists:
+    return QueueExists(f"A queue {queue.name} exists already, with another {field}: change it with PATCH.")
+
+
+# --- dead-letter queues -----------------------------------------------------------------------
+
+
+async def _dead_letter_queue(call: Call, source: str, target: str, fifo: bool) -> None:
+    """See that the queue for dead letters is there, and that it ends there: no chain of them, and no circle."""
+    if target == source:
+        raise InvalidInput("A queue cannot be its own dead-letter queue.")
+    existing = _find(call, target)
+    if existing is not None:
+        if existing.dead_letter_target is not None:
+            raise InvalidInput(
+                f"{target} has a dead-letter queue itself ({existing.dead_letter_target.name}): dead letters that die "
+                "again would move on and on. Name a queue without one."
+            )
+        return
+    attributes = {**policies.REST_DEFAULTS, "MessageRetentionPeriod": str(RETENTION_MAX_S)}
+    if fifo:
+        attributes["FifoQueue"] = "true"
+    await call.broker.create_queue(call.caller.account, target, attributes, {}, rest=True)
+
+
+def _check_no_source(call: Call, queue: Queue) -> None:
+    sources = call.broker.dead_letter_sources(queue)
+    if sources:
+        raise InvalidInput(
+            f"{queue.name} is the dead-letter queue of {sources[0].name}, so it cannot have one itself: "
+            "dead letters that die again would move on and on."
+        )
+
+
+# --- one queue --------------------------------------------------------------------------------
+
+
+async def get_queue(call: Call) -> Answer:
+    return Answer(200, policies.show(call.queue()))
+
+
+async def update_queue(call: Call) -> Answer:
+    queue = call.queue()
+    given = call.read(QueueChanges)
+    changes = policies.attributes_of(given)
+    if not queue.fifo:
+        changes = policies.without_fifo_only(changes)
+    if given.dead_letter_queue is not UNSET or given.max_receive_count is not UNSET:
+        changes.update(await _redrive_changes(call, queue, given, changes))
+    if changes:
+        await call.broker.set_attributes(queue, changes)
+    if given.tags is not UNSET:
+        tags = given.tags or {}
+        await call.broker.set_tags(queue, tags, [name for name in queue.tags if name not in tags])
+    current = call.broker.queue_by_number(queue.number)
+    if current is None:
+        raise no_such_queue(queue.name)
+    return Answer(200, policies.show(current))
+
+
+async def _redrive_changes(call: Call, queue: Queue, given: QueueChanges, changes: dict[str, str]) -> dict[str, str]:
+    """Where dead letters go and after how many receives: one attribute when there is a queue for them, else another."""
+    shown = policies.show(queue)
+    target = shown.dead_letter_queue if given.dead_letter_queue is UNSET else given.dead_letter_queue
+    receives = shown.max_receive_count if given.max_receive_count is UNSET else given.max_receive_count or 0
+    if not target:
+        return {"RedrivePolicy": "", "Baton.MaxReceives": str(receives) if receives else ""}
+    if target != shown.dead_letter_queue:
+        validate(changes, fifo=queue.fifo, creating=False, current=queue.attributes)
+        _check_no_source(call, queue)
+        await _dead_letter_queue(call, queue.name, str(target), is_fifo(queue.attributes))
+    policy = policies.redrive_policy(queue.account, str(target), receives or policies.RECEIVES_DEFAULT)
+    return {"RedrivePolicy": policy, "Baton.MaxReceives": ""}
+
+
+async def delete_queue(call: Call) -> Answer:
+    await call.broker.delete_queue(call.queue())
+    return NO_CONTENT
+
+
+async def purge_queue(call: Call) -> Answer:
+    await call.broker.purge_queue(call.queue())
+    return NO_CONTENT
+
+
+async def queue_stats(call: Call) -> Answer:
+    queue = call.queue()
+    counters = await call.broker.counters(queue)
+    now_ms = call.broker.now_ms()
+    oldest_ms = counters.oldest_sent_ms
+    value = Stats(
+        queue=queue.name,
+        visible=counters.visible,
+        in_flight=counters.in_flight,
+        delayed=counters.delayed,
+        owed=counters.owed,
+        dead=counters.dead,
+        bytes=counters.bytes,
+        oldest_age_seconds=max(0, now_ms - oldest_ms) / SECOND_MS if oldest_ms else 0.0,
+        sent=counters.sent,
+        received=counters.received,
+        deleted=counters.deleted,
+        returned=counters.returned,
+        expired_leases=counters.expired_leases,
+        expired=counters.expired_messages,
+        dead_lettered=counters.dead_lettered,
+        arrived=counters.arrived,
+        duplicates=counters.duplicates,
+        stale_acks=counters.stale_deletes,
+        late_acks=counters.late_deletes,
+        waiting_receives=call.broker.waiting(queue),
+        at_ms=now_ms,
+    )
+    return Answer(200, value)
+
+
+# --- lists ------------------------------------------------------------------------------------
+
+
+async def list_queues(call: Call) -> Answer:
+    values = query(call, ("prefix", "limit", "cursor"))
+    limit = whole(values.get("limit"), "limit", 1, PAGE_MAX, PAGE_DEFAULT)
+    queues = call.broker.queues(call.caller.account, values.get("prefix", ""))
+    if "cursor" in values:
+        after = _read_cursor(values["cursor"])
+        queues = [queue for queue in queues if queue.name > after]
+    page = queues[:limit]
+    more = len(queues) > limit
+    cursor = urlsafe_b64encode(page[-1].name.encode()).decode() if more else UNSET
+    return Answer(200, Queues(queues=[policies.show(queue) for queue in page], next_cursor=cursor))
+
+
+def _read_cursor(cursor: str) -> str:
+    try:
+        return urlsafe_b64decode(cursor.encode("ascii")).decode("ascii")
+    except (binascii.Error, ValueError):
+        raise InvalidInput("The cursor is not one that this server gave: leave it out to start over.") from None
+
+
+def query(call: Call, names: tuple[str, ...]) -> dict[str, str]:
+    """The parameters of the address; one that is not known, or is there twice, is refused by its name."""
+    result: dict[str, str] = {}
+    try:
+        pairs = parse_qsl(call.request.query, keep_blank_values=True, max_num_fields=100, errors="strict")
+    except ValueError:
+        raise InvalidInput("The parameters of the address are not valid: too many, or not UTF-8.") from None
+    for name, value in pairs:
+        if name.startswith("X-Amz-"):  # of a presigned address
+            continue
+        if name not in names:
+            known = f"there are {', '.join(names)}" if names else "there is none here"
+            raise InvalidInput(f"The parameter {name[:100]!r} of the address is not known: {known}.")
+        if name in result:
+            raise InvalidInput(f"The parameter {name} of the address is there twice.")
+        result[name] = value
+    return result
+
+
+def whole(text: str | None, name: str, low: int, high: int, default: int) -> int:
+    if text is None:
+        return default
+    if not (text.isascii() and text.isdigit() and len(text) <= 18 and low <= int(text) <= high):
+        raise InvalidInput(f"{name} must be a whole number from {low} to {high}.")
+    return int(text)

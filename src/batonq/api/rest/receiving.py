@@ -1,0 +1,101 @@
+"""POST /v1/queues/{queue}/messages:receive."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Raw
+
+from batonq.api.rest.codec import MSGPACK
+from batonq.api.rest.content import attributes_of, base64_of, trace_of, value_of
+from batonq.api.rest.service import Answer, Call, milliseconds
+from batonq.api.rest.shapes import DeadLetter, LastFailure, Receive, Received, ReceivedMessages
+from batonq.core.catalog.names import parse_queue_arn
+from batonq.core.payload import Content, Lineage
+from batonq.core.shard.state import Failure
+from batonq.errors import InvalidInput
+from batonq.node.broker import Delivery, Queue
+
+_TEXT, _JSON = int(Content.TEXT), int(Content.JSON)
+
+
+async def receive(call: Call) -> Answer:
+    queue = call.queue()
+    given = call.read(Receive)
+    if given.attempt_id is not None and not queue.fifo:
+        raise InvalidInput("attemptId is for FIFO queues: a receive of another queue is not repeated by its name.")
+    visibility = given.visibility_timeout_seconds
+    # Whoever leaves before the answer gets no message: the broker gives back what it had taken.
+    call.request.cancellable = True
+    deliveries = await call.broker.receive(
+        queue,
+        given.max_messages,
+        None if visibility is None else milliseconds(visibility),
+        queue.wait_ms if given.wait_seconds is None else milliseconds(given.wait_seconds),
+        given.consumer or call.holder,
+        given.attempt_id or "",
+    )
+    return Answer(200, ReceivedMessages(messages=shown(deliveries, queue, binary=call.wanted is MSGPACK)))
+
+
+def shown(deliveries: Iterable[Delivery], queue: Queue, *, binary: bool) -> list[Received]:
+    name = queue.name
+    return [_received(delivery, name, binary=binary) for delivery in deliveries]
+
+
+def _received(delivery: Delivery, queue: str, *, binary: bool) -> Received:
+    message = Received(
+        message_id=delivery.message_id,
+        receipt_handle=delivery.receipt,
+        receive_count=delivery.receive_count,
+        sequence=delivery.sequence,
+        queue=queue,
+        message_group_id=delivery.group,
+        deduplication_key=delivery.dedup_id,
+        priority=delivery.priority,
+        sent_at_ms=delivery.sent_ms,
+        first_received_at_ms=delivery.first_received_ms,
+        deadline_ms=delivery.deadline_ms,
+    )
+    content = delivery.content
+    if binary:
+        message.body = value_of(delivery.body, content)
+    elif content == _TEXT:
+        message.body = delivery.body.decode()
+    elif content == _JSON:
+        message.body = Raw(delivery.body)
+    else:
+        message.body_base64 = base64_of(delivery.body)
+    if delivery.attributes:
+        attributes = attributes_of(delivery.attributes, binary=binary)
+        if attributes:
+            message.attributes = attributes
+    if delivery.trace:
+        message.traceparent, message.tracestate = trace_of(delivery.trace)
+    if delivery.lineage is not None:
+        message.dead_letter = _dead_letter(delivery.lineage)
+    if delivery.failure is not None:
+        message.last_failure = _last_failure(delivery.failure)
+    return message
+
+
+def _dead_letter(lineage: Lineage) -> DeadLetter:
+    first = parse_queue_arn(lineage.first_arn) if lineage.first_arn else None
+    return DeadLetter(
+        queue=first.name if first is not None else "",
+        message_id=lineage.first_id,
+        reason=lineage.reason,
+        error_class=lineage.error_class,
+        first_failure_ms=lineage.first_failure_ms,
+        last_failure_ms=lineage.last_failure_ms,
+        attempts=lineage.attempts,
+    )
+
+
+def _last_failure(failure: Failure) -> LastFailure:
+    return LastFailure(
+        reason=failure.reason,
+        error_class=failure.error_class,
+        first_failure_ms=failure.first_ms,
+        last_failure_ms=failure.last_ms,
+    )

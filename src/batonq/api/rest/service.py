@@ -1,0 +1,69 @@
+"""What every operation needs: the broker, who is calling, and the two forms that the request and its answer are in."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple, TypeVar
+
+from msgspec import Struct
+
+from batonq.api.http import Request
+from batonq.api.rest.codec import MSGPACK, Codec
+from batonq.api.sqs.access import Caller
+from batonq.errors import QueueDoesNotExist
+from batonq.node.broker import Broker, Queue
+
+T = TypeVar("T", bound=Struct)
+SECOND_MS = 1000
+
+
+class Answer(NamedTuple):
+    """What an operation answers: a status, a value of the wire or None, and headers."""
+
+    status: int
+    value: Any = None
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+NO_CONTENT = Answer(204)
+
+
+class Call:
+    """One request as an operation sees it."""
+
+    __slots__ = ("broker", "caller", "given", "name", "request", "token", "wanted")
+
+    def __init__(
+        self, broker: Broker, request: Request, caller: Caller, given: Codec, wanted: Codec, name: str, token: str
+    ) -> None:
+        self.broker = broker
+        self.request = request
+        self.caller = caller
+        self.given = given
+        self.wanted = wanted
+        self.name = name  # of the queue, or the job's id
+        self.token = token  # the receipt
+
+    def queue(self) -> Queue:
+        """The queue that the request is about: one of the caller's own."""
+        try:
+            return self.broker.queue(self.caller.account, self.name)
+        except QueueDoesNotExist:
+            raise no_such_queue(self.name) from None
+
+    def read(self, shape: type[T]) -> T:
+        """The request's body; none at all stands for no fields."""
+        body = self.request.body
+        return self.given.decode(body or (b"\x80" if self.given is MSGPACK else b"{}"), shape)
+
+    @property
+    def holder(self) -> str:
+        """Who holds a lease when the consumer does not name itself."""
+        return f"{self.caller.key or 'anonymous'}@{self.request.peer}"
+
+
+def no_such_queue(name: str) -> QueueDoesNotExist:
+    return QueueDoesNotExist(f"There is no queue {name[:80]!r}. Make it with POST /v1/queues.")
+
+
+def milliseconds(seconds: float) -> int:
+    return round(seconds * SECOND_MS)

@@ -1,0 +1,302 @@
+"""Messages and leases on the wire. These types check what comes in, and the OpenAPI document is made from them.
+
+Fields are camelCase on the wire; durations end in Seconds and may have fractions, times end in Ms and are milliseconds
+since 1970. A field that is null counts as absent, except `body`, for which null is a value.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Raw, Struct, UnsetType
+
+from batonq.api.rest.problems import ItemError
+
+BATCH_MAX = 1_000
+PEEK_MAX = 100
+ATTRIBUTES_MAX = 50
+DAYS_14_S = 1_209_600
+VISIBILITY_MAX_S = 43_200
+WAIT_MAX_S = 20
+
+Identifier = Annotated[
+    str, Meta(min_length=1, max_length=128, pattern="^[!-~]+$", description="Letters, digits and signs of ASCII.")
+]
+ClientId = Annotated[str, Meta(min_length=1, max_length=128, description="Told back with the result.")]
+Receipt = Annotated[str, Meta(min_length=1, max_length=200)]
+Delay = Annotated[float, Meta(ge=0, le=DAYS_14_S)]
+Visibility = Annotated[float, Meta(ge=0, le=VISIBILITY_MAX_S)]
+Wait = Annotated[float, Meta(ge=0, le=WAIT_MAX_S)]
+Lifetime = Annotated[float, Meta(gt=0, le=DAYS_14_S)]
+Receives = Annotated[int, Meta(ge=1, le=255)]
+Priority = (
+    Annotated[int, Meta(ge=0, le=255, description="Higher is delivered first.")]
+    | Literal["lowest", "low", "normal", "high", "highest"]
+)
+TraceParent = Annotated[str, Meta(pattern="^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")]
+TraceState = Annotated[str, Meta(min_length=1, max_length=512, pattern="^[ -~]+$")]
+Consumer = Annotated[str, Meta(max_length=256)]
+Reason = Annotated[str, Meta(max_length=500)]
+ErrorClass = Annotated[str, Meta(max_length=100)]
+Count = Annotated[int, Meta(ge=1, le=BATCH_MAX)]
+ProducerSequence = Annotated[int, Meta(ge=1, le=(1 << 53) - 1)]
+
+
+class Given(Struct, rename="camel", forbid_unknown_fields=True):
+    """What a client sends: a field that is not known is refused by its name."""
+
+
+class Answered(Struct, rename="camel", omit_defaults=True):
+    """What a client gets: a field that says nothing is left out."""
+
+
+# --- sending ----------------------------------------------------------------------------------
+
+
+class Base64(Given):
+    """Bytes, where the form has none of its own."""
+
+    base64: str
+
+
+AttributeValue = str | int | float | Base64
+Attributes = Annotated[dict[str, AttributeValue], Meta(max_length=ATTRIBUTES_MAX)]
+
+
+class _MessageFields(Given):
+    body_base64: str | None = None
+    deduplication_key: Identifier | None = None
+    message_group_id: Identifier | None = None
+    delay_seconds: Delay | None = None
+    ttl_seconds: Lifetime | None = None
+    max_receive_count: Receives | None = None
+    priority: Priority | None = None
+    traceparent: TraceParent | None = None
+    tracestate: TraceState | None = None
+
+
+class Message(_MessageFields):
+    """A message to be sent: `body`, any JSON value, or `bodyBase64`, and how to treat it."""
+
+    body: Raw | UnsetType = UNSET
+    attributes: Attributes | None = None
+
+
+class BatchMessage(Message):
+    """A message of a batch."""
+
+    client_message_id: ClientId | None = None
+
+
+class PackedMessage(_MessageFields):
+    """The same in MessagePack, where `body` and attributes may be bytes."""
+
+    body: Any = UNSET
+    attributes: Annotated[dict[str, Any], Meta(max_length=ATTRIBUTES_MAX)] | None = None
+    client_message_id: ClientId | None = None
+
+
+class Producer(Given):
+    """Who sends, and the number of the first message: a number that is not above the last one is a duplicate."""
+
+    id: Identifier
+    sequence: ProducerSequence
+
+
+class SendBatch(Given):
+    """Messages to be sent, each with a result of its own. `producer.sequence` is the first one's; the others follow."""
+
+    messages: Annotated[list[BatchMessage], Meta(min_length=1, max_length=BATCH_MAX)]
+    producer: Producer | None = None
+
+
+class PackedSendBatch(Given):
+    messages: Annotated[list[PackedMessage], Meta(min_length=1, max_length=BATCH_MAX)]
+    producer: Producer | None = None
+
+
+class LooseSendBatch(Given):
+    """A batch whose entries are looked at one by one, because one of them is not valid."""
+
+    messages: Annotated[list[Raw], Meta(min_length=1, max_length=BATCH_MAX)]
+    producer: Producer | None = None
+
+
+class PlainMessage(Given):
+    """A message that is only a body, as most are."""
+
+    body: Raw
+    client_message_id: ClientId | None = None
+
+
+class PlainSendBatch(Given):
+    messages: Annotated[list[PlainMessage], Meta(min_length=1, max_length=BATCH_MAX)]
+
+
+class PackedPlainMessage(Given):
+    body: Any
+    client_message_id: ClientId | None = None
+
+
+class PackedPlainSendBatch(Given):
+    messages: Annotated[list[PackedPlainMessage], Meta(min_length=1, max_length=BATCH_MAX)]
+
+
+class Sent(Answered):
+    """A message that was taken. `duplicate`: it was there already, and this is the first one's id."""
+
+    message_id: str
+    sequence: int
+    duplicate: bool = False
+
+
+class SendResult(Answered):
+    """What became of one message of a batch: its id and sequence, or an error."""
+
+    client_message_id: str | None = None
+    message_id: str | None = None
+    sequence: int | None = None
+    duplicate: bool = False
+    error: ItemError | None = None
+
+
+class SendResults(Answered):
+    """One result for each message, in the order of the request."""
+
+    results: list[SendResult]
+
+
+# --- receiving --------------------------------------------------------------------------------
+
+
+class Receive(Given):
+    """How many messages, for how long, and how long to wait for the first."""
+
+    max_messages: Count = 10
+    wait_seconds: Wait | None = None
+    visibility_timeout_seconds: Visibility | None = None
+    consumer: Consumer | None = None
+    attempt_id: Identifier | None = None
+
+
+class ReceiveAny(Given):
+    """The same from several queues: names, or patterns with `*`."""
+
+    queues: Annotated[
+        list[Annotated[str, Meta(min_length=1, max_length=80, pattern="^[A-Za-z0-9_.*-]+$")]],
+        Meta(min_length=1, max_length=BATCH_MAX),
+    ]
+    max_messages: Count = 10
+    wait_seconds: Wait | None = None
+    visibility_timeout_seconds: Visibility | None = None
+    consumer: Consumer | None = None
+
+
+class DeadLetter(Answered):
+    """Where a dead letter comes from, and how it died."""
+
+    queue: str = ""
+    message_id: str = ""
+    reason: str = ""
+    error_class: str = ""
+    first_failure_ms: int = 0
+    last_failure_ms: int = 0
+    attempts: int = 0
+
+
+class LastFailure(Answered):
+    """How the last attempt in this queue failed."""
+
+    reason: str = ""
+    error_class: str = ""
+    first_failure_ms: int = 0
+    last_failure_ms: int = 0
+
+
+class Received(Answered, kw_only=True):
+    """A message in the hands of its holder, until `deadlineMs`."""
+
+    message_id: str
+    receipt_handle: str
+    receive_count: int
+    body: Any = UNSET
+    body_base64: str | UnsetType = UNSET
+    sequence: int
+    queue: str
+    attributes: dict[str, Any] | UnsetType = UNSET
+    message_group_id: str = ""
+    deduplication_key: str = ""
+    priority: int = 0
+    sent_at_ms: int
+    first_received_at_ms: int
+    deadline_ms: int
+    traceparent: str = ""
+    tracestate: str = ""
+    dead_letter: DeadLetter | None = None
+    last_failure: LastFailure | None = None
+
+
+class ReceivedMessages(Answered):
+    messages: list[Received]
+
+
+# --- leases -----------------------------------------------------------------------------------
+
+
+class Nack(Given):
+    """Why a message is given back, and when it may be tried again; without a delay the queue's retry policy says."""
+
+    delay_seconds: Delay | None = None
+    reason: Reason | None = None
+    error_class: ErrorClass | None = None
+    dead_letter: bool = False
+
+
+class ChangeVisibility(Given):
+    """The lease ends so long from now; 0 gives the message back."""
+
+    visibility_timeout_seconds: Visibility
+
+
+class AckBatch(Given):
+    receipt_handles: Annotated[list[Receipt], Meta(min_length=1, max_length=BATCH_MAX)]
+
+
+class NackEntry(Nack, kw_only=True):
+    receipt_handle: Receipt
+
+
+class NackBatch(Given):
+    messages: Annotated[list[NackEntry], Meta(min_length=1, max_length=BATCH_MAX)]
+
+
+class ChangeVisibilityEntry(ChangeVisibility):
+    receipt_handle: Receipt
+
+
+class ChangeVisibilityBatch(Given):
+    messages: Annotated[list[ChangeVisibilityEntry], Meta(min_length=1, max_length=BATCH_MAX)]
+
+
+class Deadline(Answered):
+    """When the lease ends now; 0: it is over."""
+
+    deadline_ms: int
+
+
+class LeaseResult(Answered):
+    """What became of one entry: nothing to say, or an error."""
+
+    deadline_ms: int | None = None
+    error: ItemError | None = None
+
+
+class LeaseResults(Answered):
+    """One result for each entry, in the order of the request."""
+
+    results: list[LeaseResult]
+
+
+# --- peeking ----------------------------------------------------------------------------------
+
+MessageState = Literal["DELAYED", "VISIBLE", "IN_FLIGHT", "OWED", "DEAD"]
