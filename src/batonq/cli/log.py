@@ -127,7 +127,7 @@ def shard_text(shard: int) -> str:
     return "the catalog" if shard == layout.CATALOG_SHARD else f"shard {shard}"
 
 
-def _live_stop(disk: Disk, place: Place, directory: str, shard: int) -> int | None:
+def live_stop(disk: Disk, place: Place, directory: str, shard: int) -> int | None:
     """Beside a server, where what is surely committed ends; None when nobody is writing."""
     if holder_of(place.data_directory) is None:
         return None
@@ -146,7 +146,7 @@ def run_inspect(arguments: argparse.Namespace) -> int:
         if not arguments.json:
             print(f"{shard_text(shard)}: {directory}")
         queues = _queue_numbers(disk, place, directory, shard, arguments.queue)
-        stop = _live_stop(disk, place, directory, shard)
+        stop = live_stop(disk, place, directory, shard)
         if arguments.last is not None:
             stop = min(stop, arguments.last + 1) if stop is not None else arguments.last + 1
         for found in walk(disk, directory, shard=shard, cluster=place.cluster, start=arguments.first, stop=stop):
@@ -206,7 +206,7 @@ def _queue_numbers(disk: Disk, place: Place, directory: str, shard: int, queue: 
     if queue.isascii() and queue.isdigit():
         return {int(queue)}
     numbers = set()
-    stop = _live_stop(disk, place, directory, shard)
+    stop = live_stop(disk, place, directory, shard)
     for found in walk(disk, directory, shard=shard, cluster=place.cluster, stop=stop):
         if isinstance(found, Damage):
             continue

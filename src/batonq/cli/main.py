@@ -18,6 +18,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "peek": ("batonq.cli.peek", "look at a queue's messages without receiving them"),
     "keys": ("batonq.cli.keys", "make, list and disable access keys"),
     "clock": ("batonq.cli.clock", "move the clock of a development server forward"),
+    "scale": ("batonq.cli.scale", "say how many workers a queue needs, once or all the time"),
+    "plan": ("batonq.cli.plan", "size workers and a queue's settings, from numbers or from its past"),
     "log": ("batonq.cli.log", "inspect, verify and repair logs"),
 }
 

@@ -4,38 +4,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from batonq.scaling.readings import Reading, combined
+
+if TYPE_CHECKING:
+    from batonq.client.models import Stats
 
 Readings = Callable[[], Awaitable[Reading]]
 
 
-class _Stats(Protocol):
-    """The part of a queue's stats that a reading needs, under the names of the client's Stats."""
-
-    @property
-    def visible(self) -> int: ...
-    @property
-    def in_flight(self) -> int: ...
-    @property
-    def delayed(self) -> int: ...
-    @property
-    def oldest_age(self) -> float: ...
-    @property
-    def sent(self) -> int: ...
-    @property
-    def arrived(self) -> int: ...
-    @property
-    def deleted(self) -> int: ...
-
-
-def reading_of(stats: _Stats) -> Reading:
+def reading_of(stats: Stats) -> Reading:
     return Reading(
         visible=stats.visible,
         in_flight=stats.in_flight,
         delayed=stats.delayed,
-        oldest_age_s=stats.oldest_age,
+        oldest_age_s=stats.oldest_age_seconds,
         sent=stats.sent + stats.arrived,
         deleted=stats.deleted,
     )

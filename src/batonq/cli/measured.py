@@ -1,0 +1,175 @@
+"""What a data directory's log says about one queue: how long messages take, how often they fail, how many come and go.
+
+A message's time is from its lease to its delete, both of which are records, so nothing has to be kept while serving and
+nothing is sampled: whoever asks reads the newest part of the log. It includes what a consumer kept waiting in its own
+hands, as a visibility timeout must.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from batonq.cli.log import Place, live_stop
+from batonq.core.catalog.entries import QueueEntry
+from batonq.core.catalog.machine import Catalog
+from batonq.core.records import ROW_WORDS, Reason, Type
+from batonq.errors import InvalidInput, LogCorrupt, QueueDoesNotExist
+from batonq.log import layout
+from batonq.log.disk import Disk, RealDisk
+from batonq.log.frames import Frame
+from batonq.log.reading import Damage
+from batonq.log.walking import walk
+
+MINUTE_MS = 60_000
+_FAILURES = (Reason.NACK, Reason.EXPIRED)
+_ENDS = (Reason.ACK, Reason.LATE_ACK)
+
+
+@dataclass(slots=True)
+class Measured:
+    """One queue's past, as far back as was read."""
+
+    times_s: list[float] = field(default_factory=list)  # from lease to delete, of each message that was done
+    tries: Counter[int] = field(default_factory=Counter)  # how many leases those messages took
+    leases: int = 0
+    failures: int = 0  # leases that were nacked or ran out
+    late: int = 0  # messages that were done after their lease had run out
+    first_ms: int = 0
+    last_ms: int = 0
+    arrived: Counter[int] = field(default_factory=Counter)  # by minute
+    done: Counter[int] = field(default_factory=Counter)
+
+    @property
+    def span_s(self) -> float:
+        return max(1.0, (self.last_ms - self.first_ms) / 1000)
+
+    @property
+    def arrival_rate(self) -> float:
+        """Messages a second, over the whole time."""
+        return self.arrived.total() / self.span_s
+
+    @property
+    def drain_rate(self) -> float:
+        """Messages a second that were done in the busiest minute: at least so many can be."""
+        return max(self.done.values(), default=0) / min(60.0, self.span_s)
+
+    @property
+    def busy(self) -> float:
+        """How many messages were worked on at once, on average."""
+        return sum(self.times_s) / self.span_s
+
+    @property
+    def failed_share(self) -> float:
+        return self.failures / self.leases if self.leases else 0.0
+
+    def tries_of(self, share: float) -> int:
+        """So many leases were enough for this share of the messages that were done."""
+        wanted, seen = share * self.tries.total(), 0
+        for tries in sorted(self.tries):
+            seen += self.tries[tries]
+            if seen >= wanted:
+                return tries
+        return 0
+
+
+class Folding:
+    """Folds the frames of a log into what they say of one queue."""
+
+    def __init__(self, queue: int) -> None:
+        self.found = Measured()
+        self._queue = queue
+        self._leased: dict[int, int] = {}  # sequence → when its lease was given
+
+    def add(self, words: array[int]) -> None:
+        found, leased = self.found, self._leased
+        for row, w0 in enumerate(words[0::ROW_WORDS]):
+            if w0 >> 32 != self._queue:
+                continue
+            type_ = w0 & 0xFF
+            sequence, time_ms = words[row * ROW_WORDS + 1], words[row * ROW_WORDS + 2]
+            reason = w0 >> 24 & 0xFF
+            if type_ in (Type.SENT, Type.ARRIVED):
+                found.arrived[time_ms // MINUTE_MS] += 1
+            elif type_ == Type.LEASED:
+                leased[sequence] = time_ms
+                found.leases += 1
+            elif type_ == Type.RETURNED:
+                if reason in _FAILURES:
+                    found.failures += 1
+                if reason != Reason.EXPIRED:  # whose holder may still finish it, late
+                    leased.pop(sequence, None)
+            elif type_ == Type.DELETED:
+                self._ended(sequence, time_ms, reason, words[row * ROW_WORDS + 4] >> 32)
+            else:
+                continue
+            found.first_ms = found.first_ms or time_ms
+            found.last_ms = max(found.last_ms, time_ms)
+
+    def _ended(self, sequence: int, time_ms: int, reason: int, receive_count: int) -> None:
+        begun_ms = self._leased.pop(sequence, None)
+        if reason not in _ENDS:
+            return
+        self.found.done[time_ms // MINUTE_MS] += 1
+        self.found.late += reason == Reason.LATE_ACK
+        if begun_ms is not None:  # else it was given before what we read
+            self.found.times_s.append(max(0, time_ms - begun_ms) / 1000)
+            self.found.tries[receive_count] += 1
+
+
+# --- reading ------------------------------------------------------------------------------------
+
+
+def find_queue(directory: str, name: str, account: str | None, disk: Disk | None = None) -> QueueEntry:
+    """The queue of this name in a data directory, whether or not a server has it."""
+    disk = disk or RealDisk()
+    place = Place(disk, directory, layout.CATALOG_SHARD)
+    catalog = Catalog()
+    for found in _frames(disk, place, layout.CATALOG_SHARD):
+        catalog.apply_frame(found.number, found.words(), found.variable)
+    matching = [entry for entry in catalog.queues.values() if entry.name == name and account in (None, entry.account)]
+    if not matching:
+        raise QueueDoesNotExist(f"There is no queue {name!r} in {directory}.")
+    if len(matching) > 1:
+        accounts = ", ".join(sorted(entry.account for entry in matching))
+        raise InvalidInput(f"Several accounts have a queue {name!r}; say which with --account: {accounts}")
+    return matching[0]
+
+
+def measure(directory: str, entry: QueueEntry, bytes_max: int, disk: Disk | None = None) -> Measured:
+    """Read the newest part of the queue's logs, whole segments of about `bytes_max` bytes in all."""
+    disk = disk or RealDisk()
+    folding = Folding(entry.number)
+    for shard in entry.shards:
+        place = Place(disk, directory, shard)
+        start = _start(disk, place.logs[shard], bytes_max // len(entry.shards))
+        for frame in _frames(disk, place, shard, start):
+            folding.add(frame.words())
+    return folding.found
+
+
+def _start(disk: Disk, directory: str, bytes_max: int) -> int:
+    """The first frame of the oldest segment that is read; the last segment always is."""
+    firsts = layout.segments(disk, directory)
+    start, left = firsts[-1], bytes_max
+    for first in reversed(firsts):
+        left -= disk.size(f"{directory}/{layout.segment_name(first)}")
+        if left < 0:
+            break
+        start = first
+    return start
+
+
+def _frames(disk: Disk, place: Place, shard: int, start: int = 1) -> Iterator[Frame]:
+    directory = place.logs[shard]
+    stop = live_stop(disk, place, directory, shard)
+    for found in walk(disk, directory, shard=shard, cluster=place.cluster, start=start, stop=stop):
+        if isinstance(found, Damage):
+            if found.number >= layout.segments(disk, directory)[-1] and stop is None:
+                return  # a write that a crash cut short looks like this
+            raise LogCorrupt(
+                f"The log cannot be read ({found.message}): see `baton log verify {place.data_directory}`."
+            )
+        yield found.frame

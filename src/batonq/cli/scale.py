@@ -1,0 +1,183 @@
+"""`baton scale`: how many workers a queue needs now, printed for whatever starts and stops them.
+
+`--once` has no memory: it says what the policy wishes within the limits. `--watch` paces it too (up at once, down
+slowly) and takes it that whoever reads its lines does as they say.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import time
+from dataclasses import dataclass
+from typing import Any
+
+from batonq.cli.clock import DEFAULT_URL
+from batonq.cli.quantities import parse_duration_s
+from batonq.errors import BatonError, InvalidInput
+from batonq.scaling.autoscale import Autoscale, parse_lane
+from batonq.scaling.readings import Reading
+from batonq.scaling.scaler import Decision, Scaler
+from batonq.scaling.sources import Readings, sqs_readings, stats_readings
+
+INTERVAL_S = 15.0
+_POLICY_FLAGS = {
+    "per-worker": "messages for each worker (default 100, when no other policy is named)",
+    "steps": "from a depth on, so many workers: 0:5/500:20/2000:50",
+    "drain": "seconds within which what is there is to be done",
+    "sla": "seconds that no message should wait longer than",
+    "lag": "lag of a reader group for each worker",
+    "rate": "messages a second that one worker does (default: measured by --watch)",
+    "up": "seconds between two rises (default 10)",
+    "window": "seconds without a larger wish before there are fewer (default 300)",
+    "down": "seconds between two falls (default 60)",
+    "tolerance": "share by which the number may be off (default 0.1)",
+}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--queue", metavar="QUEUE", help="the queue's name, or with --sqs its URL")
+    parser.add_argument("--min", type=int, default=1, help="fewest workers (default 1)")
+    parser.add_argument("--max", type=int, help="most workers")
+    parser.add_argument(
+        "--lane",
+        action="append",
+        default=[],
+        metavar="QUEUE=MIN:MAX,…",
+        help="a queue with a policy of its own, such as paid=5:50,per-worker=10; may be given several times",
+    )
+    for name, text in _POLICY_FLAGS.items():
+        parser.add_argument(f"--{name}", help=text)
+    when = parser.add_mutually_exclusive_group()
+    when.add_argument("--once", action="store_true", help="one decision, without a memory (the default)")
+    when.add_argument("--watch", action="store_true", help="a line whenever the number changes, until interrupted")
+    parser.add_argument("--workers", type=int, help="how many there are at the start (default: the fewest)")
+    parser.add_argument(
+        "--interval", type=parse_duration_s, default=INTERVAL_S, help="how often --watch looks (default 15s)"
+    )
+    parser.add_argument("--json", action="store_true", help="one JSON object a line")
+    parser.add_argument("--url", help=f"the server's address (default: BATON_URL, or {DEFAULT_URL})")
+    parser.add_argument(
+        "--sqs", metavar="ENDPOINT", help="read by GetQueueAttributes from this SQS endpoint, with boto3's credentials"
+    )
+
+
+@dataclass(slots=True)
+class Lane:
+    name: str
+    scaler: Scaler
+    readings: Readings
+    workers: int
+    failing: bool = False
+
+
+def run(arguments: argparse.Namespace) -> int:
+    lanes = _lanes(arguments)
+    try:
+        return asyncio.run(_run(arguments, lanes))
+    except KeyboardInterrupt:
+        return 0
+
+
+def _lanes(arguments: argparse.Namespace) -> dict[str, Autoscale]:
+    found = dict(parse_lane(text) for text in arguments.lane)
+    if arguments.queue is not None:
+        if arguments.max is None:
+            raise InvalidInput("say how many workers there may be at most: --max 50")
+        given = {name: getattr(arguments, name.replace("-", "_")) for name in _POLICY_FLAGS}
+        options = "".join(f",{name}={value}" for name, value in given.items() if value is not None)
+        found[arguments.queue] = Autoscale.parse(f"{arguments.min}:{arguments.max}{options}")
+    if not found:
+        raise InvalidInput("say which queue: --queue emails --max 50, or --lane emails=2:50")
+    return found
+
+
+async def _run(arguments: argparse.Namespace, specs: dict[str, Autoscale]) -> int:
+    if arguments.sqs is not None:
+        client = _sqs_client(arguments.sqs)
+        return await _look(arguments, {name: (spec, sqs_readings(client, [name])) for name, spec in specs.items()})
+    from batonq import Baton  # light, and not needed for --sqs
+
+    async with Baton(arguments.url or os.environ.get("BATON_URL") or DEFAULT_URL) as baton:
+        return await _look(arguments, {name: (spec, stats_readings(baton, [name])) for name, spec in specs.items()})
+
+
+def _sqs_client(endpoint: str) -> Any:
+    try:
+        import boto3
+    except ImportError:
+        raise InvalidInput("--sqs needs boto3: pip install boto3") from None
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION") or "us-east-1"
+    return boto3.client("sqs", endpoint_url=endpoint, region_name=region)
+
+
+async def _look(arguments: argparse.Namespace, specs: dict[str, tuple[Autoscale, Readings]]) -> int:
+    lanes = [
+        Lane(name, spec.scaler(), readings, spec.minimum if arguments.workers is None else arguments.workers)
+        for name, (spec, readings) in specs.items()
+    ]
+    if not arguments.watch:
+        for lane in lanes:
+            reading = await lane.readings()
+            _print(arguments, lane, reading, _without_memory(lane, reading))
+        return 0
+    first = True
+    while True:
+        for lane in lanes:
+            await _step(arguments, lane, first)
+        first = False
+        await asyncio.sleep(arguments.interval)
+
+
+def _without_memory(lane: Lane, reading: Reading) -> Decision:
+    """What is wished for now, within the limits; a pace needs a past."""
+    scaler = lane.scaler
+    wish = scaler.policy.wish(reading, scaler.rates)
+    if wish is None:
+        return Decision(lane.workers, lane.workers, None, "what is known does not say: give --rate, or use --watch")
+    workers = min(max(wish.workers, scaler.minimum), scaler.maximum)
+    return Decision(workers, lane.workers, wish.workers, wish.why)
+
+
+async def _step(arguments: argparse.Namespace, lane: Lane, first: bool) -> None:
+    try:
+        reading = await lane.readings()
+    except BatonError as problem:
+        if not problem.retryable:
+            raise
+        if not lane.failing:
+            _print_problem(arguments, lane, problem)
+        lane.failing = True
+        return
+    lane.failing = False
+    decision = lane.scaler.decide(reading, time.monotonic(), lane.workers)
+    lane.workers = decision.workers
+    if first or decision.changes:
+        _print(arguments, lane, reading, decision)
+
+
+def _print(arguments: argparse.Namespace, lane: Lane, reading: Reading, decision: Decision) -> None:
+    if arguments.json:
+        fields = {
+            "queue": lane.name,
+            "workers": decision.workers,
+            "before": decision.before,
+            "wanted": decision.wanted,
+            "why": decision.why,
+            "visible": reading.visible,
+            "inFlight": reading.in_flight,
+            "oldestAgeSeconds": reading.oldest_age_s,
+        }
+        print(json.dumps(fields), flush=True)
+    else:
+        print(f"{lane.name} {decision.workers} ({decision.why})", flush=True)
+
+
+def _print_problem(arguments: argparse.Namespace, lane: Lane, problem: BatonError) -> None:
+    text = f"no reading, so the number stays: {problem.message}"
+    if arguments.json:
+        print(json.dumps({"queue": lane.name, "workers": lane.workers, "problem": text}), flush=True)
+    else:
+        print(f"{lane.name} {lane.workers} ({text})", flush=True)
