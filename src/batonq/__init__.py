@@ -1,3 +1,61 @@
-"""Baton: a self-hosted message queue of the SQS class."""
+"""Baton: a self-hosted message queue of the SQS class.
+
+Names are looked up when they are first used, so that a program which only sends does not load what a server needs.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from batonq import errors as errors
+    from batonq.client import BatchLimits as BatchLimits
+    from batonq.client import Baton as Baton
+    from batonq.client import Deduplication as Deduplication
+    from batonq.client import Exponential as Exponential
+    from batonq.client import Job as Job
+    from batonq.client import Message as Message
+    from batonq.client import Nack as Nack
+    from batonq.client import Outgoing as Outgoing
+    from batonq.client import Queue as Queue
+    from batonq.client import Retries as Retries
+    from batonq.client import Schedule as Schedule
+    from batonq.client import Sent as Sent
+    from batonq.client import Stats as Stats
+    from batonq.client import connect as connect
+    from batonq.errors import BatonError as BatonError
+
+# Where each name is; those after the client's are one line each, here and above.
+_PLACES = {
+    "errors": "batonq.errors",
+    "BatonError": "batonq.errors",
+    "BatchLimits": "batonq.client",
+    "Baton": "batonq.client",
+    "Deduplication": "batonq.client",
+    "Exponential": "batonq.client",
+    "Job": "batonq.client",
+    "Message": "batonq.client",
+    "Nack": "batonq.client",
+    "Outgoing": "batonq.client",
+    "Queue": "batonq.client",
+    "Retries": "batonq.client",
+    "Schedule": "batonq.client",
+    "Sent": "batonq.client",
+    "Stats": "batonq.client",
+    "connect": "batonq.client",
+}
+
+
+def __getattr__(name: str) -> Any:
+    place = _PLACES.get(name)
+    if place is None:
+        raise AttributeError(f"module 'batonq' has no attribute {name!r}")
+    module = import_module(place)
+    value = module if place == f"batonq.{name}" else getattr(module, name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_PLACES})

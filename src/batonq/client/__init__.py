@@ -1,0 +1,44 @@
+"""The client: `Baton` for asyncio; `batonq.sync.Baton` is the same for threads. Needs msgspec and httptools only."""
+
+from batonq.client.aio.baton import Baton, connect
+from batonq.client.aio.jobs import Job
+from batonq.client.aio.message import Message
+from batonq.client.aio.queue import Queue
+from batonq.client.batches import BatchLimits
+from batonq.client.models import (
+    DeadLetter,
+    Deduplication,
+    Exponential,
+    Failure,
+    Nack,
+    Outgoing,
+    Peeked,
+    QueueInfo,
+    Schedule,
+    Sent,
+    Stats,
+)
+from batonq.client.retrying import Retries
+from batonq.client.tracing import TraceContext
+
+__all__ = [
+    "BatchLimits",
+    "Baton",
+    "DeadLetter",
+    "Deduplication",
+    "Exponential",
+    "Failure",
+    "Job",
+    "Message",
+    "Nack",
+    "Outgoing",
+    "Peeked",
+    "Queue",
+    "QueueInfo",
+    "Retries",
+    "Schedule",
+    "Sent",
+    "Stats",
+    "TraceContext",
+    "connect",
+]

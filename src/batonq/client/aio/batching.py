@@ -1,0 +1,193 @@
+"""Automatic batching: what many tasks ask for at about the same time goes into one request.
+
+Each lane has one request under way. The first caller's batch leaves at the end of the loop's turn, so a lone caller
+waits for nothing; while it is under way others gather, so batches grow with load by themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+from batonq.client.batches import BatchLimits
+from batonq.errors import BatonError, Unavailable
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class _Entry(Generic[Item, Result]):
+    __slots__ = ("future", "item", "size")
+
+    def __init__(self, item: Item, size: int, future: asyncio.Future[Result]) -> None:
+        self.item = item
+        self.size = size
+        self.future = future
+
+
+class _Lane(Generic[Item, Result]):
+    __slots__ = ("busy", "keyed")
+
+    def __init__(self) -> None:
+        self.busy = False
+        self.keyed: deque[_Entry[Item, Result]] = deque()  # what must keep its order with others of this lane
+
+
+class Batcher(Generic[Item, Result]):
+    """Gathers items and posts them: `post(items)` gives a result or an error for each."""
+
+    def __init__(self, post: Callable[[list[Item]], Awaitable[list[Result | BatonError]]], limits: BatchLimits) -> None:
+        self._post = post
+        self._limits = limits
+        self._lanes: list[_Lane[Item, Result]] = [_Lane() for _ in range(limits.lanes)]
+        self._shared: deque[_Entry[Item, Result]] = deque()
+        self._count = 0
+        self._bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._rooms: deque[asyncio.Future[None]] = deque()
+        self._idle: list[asyncio.Future[None]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def put(self, item: Item, size: int, key: str | None = None) -> Result:
+        """Have this done; items with the same key keep their order. Waits while the buffers are full."""
+        limits = self._limits
+        while self._count >= limits.waiting_count or self._bytes >= limits.waiting_bytes:
+            await self._wait_for_room()
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        entry = _Entry(item, size, future)
+        self._count += 1
+        self._bytes += size
+        if key is None:
+            self._shared.append(entry)
+            self._start_shared()
+        else:
+            lane = self._lanes[hash(key) % len(self._lanes)]
+            lane.keyed.append(entry)
+            if not lane.busy:
+                self._start(lane)
+        return await future
+
+    async def flush(self) -> None:
+        """Wait until everything that was put has its result."""
+        while self._count or any(lane.busy for lane in self._lanes):
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._idle.append(future)
+            await future
+
+    def abandon(self) -> None:
+        """Stop what is under way; whoever waits is told that nobody knows."""
+        for waiting in (self._shared, *(lane.keyed for lane in self._lanes)):
+            _fail(list(waiting), Unavailable("The client was closed before this was sent."))
+            waiting.clear()
+        self._count = self._bytes = 0
+        for task in self._tasks:
+            task.cancel()
+
+    def _start_shared(self) -> None:
+        free = None
+        busy = False
+        for lane in self._lanes:
+            if lane.busy:
+                busy = True
+            elif free is None:
+                free = lane
+        if free is None:
+            return
+        if not busy or self._full():
+            self._start(free)
+        elif self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._limits.linger, self._lingered)
+
+    def _full(self) -> bool:
+        return len(self._shared) >= self._limits.count or self._bytes >= self._limits.bytes
+
+    def _lingered(self) -> None:
+        self._timer = None
+        if self._shared:
+            free = next((lane for lane in self._lanes if not lane.busy), None)
+            if free is not None:
+                self._start(free)
+
+    def _start(self, lane: _Lane[Item, Result]) -> None:
+        lane.busy = True  # the task begins in the loop's next turn: what is put in this one goes along
+        task = asyncio.get_running_loop().create_task(self._run(lane))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _run(self, lane: _Lane[Item, Result]) -> None:
+        try:
+            while batch := self._take(lane):
+                await self._do(batch)
+        finally:
+            lane.busy = False
+            if not self._count:
+                for future in self._idle:
+                    if not future.done():
+                        future.set_result(None)
+                self._idle.clear()
+
+    async def _do(self, batch: list[_Entry[Item, Result]]) -> None:
+        try:
+            results = await self._post([entry.item for entry in batch])
+        except BatonError as problem:
+            _fail(batch, problem)
+        except asyncio.CancelledError:
+            _fail(batch, Unavailable("The client was closed before the answer came; nobody knows whether it was done."))
+            raise
+        except BaseException as problem:
+            _fail(batch, problem)
+        else:
+            for entry, result in zip(batch, results, strict=True):
+                if entry.future.done():
+                    continue  # its caller was cancelled
+                if isinstance(result, BatonError):
+                    entry.future.set_exception(result)
+                else:
+                    entry.future.set_result(result)
+
+    def _take(self, lane: _Lane[Item, Result]) -> list[_Entry[Item, Result]]:
+        limits = self._limits
+        batch: list[_Entry[Item, Result]] = []
+        size = 0
+        for waiting in (lane.keyed, self._shared):
+            while waiting and len(batch) < limits.count:
+                entry = waiting[0]
+                if batch and size + entry.size > limits.bytes:
+                    break
+                waiting.popleft()
+                self._count -= 1
+                self._bytes -= entry.size
+                if entry.future.done():
+                    continue  # cancelled before it left
+                batch.append(entry)
+                size += entry.size
+        self._make_room()
+        return batch
+
+    async def _wait_for_room(self) -> None:
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._rooms.append(future)
+        try:
+            await future
+        except asyncio.CancelledError:
+            self._make_room()  # a turn that was given is passed on
+            raise
+
+    def _make_room(self) -> None:
+        free = self._limits.waiting_count - self._count
+        if self._bytes >= self._limits.waiting_bytes:
+            return
+        while self._rooms and free > 0:
+            future = self._rooms.popleft()
+            if not future.done():
+                future.set_result(None)
+                free -= 1
+
+
+def _fail(batch: list[_Entry[Item, Result]], problem: BaseException) -> None:
+    for entry in batch:
+        if not entry.future.done():
+            entry.future.set_exception(problem)
+            entry.future.exception()  # its caller may be gone; that is no reason for a warning

@@ -1,0 +1,188 @@
+"""The client: one for a program, shared by all of its tasks."""
+
+from __future__ import annotations
+
+import os
+import ssl as tls
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from types import TracebackType
+from typing import Any, TypeVar, Unpack
+from urllib.parse import quote, urlencode
+from weakref import WeakSet, WeakValueDictionary
+
+from batonq.client import codec
+from batonq.client.aio import jobs, message
+from batonq.client.aio.batching import Batcher
+from batonq.client.aio.calls import Calls
+from batonq.client.aio.http import HttpTransport
+from batonq.client.aio.jobs import Job
+from batonq.client.aio.message import Message
+from batonq.client.aio.queue import Queue
+from batonq.client.batches import REQUEST_COUNT_MAX, BatchLimits
+from batonq.client.models import QueueInfo
+from batonq.client.producers import Producers
+from batonq.client.retrying import Retries, as_retries
+from batonq.client.signing import Signer
+from batonq.client.specs import QueueSettings, to_wire
+from batonq.client.transport import AsyncTransport
+from batonq.errors import InvalidInput, QueueExists
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+DEFAULT_URL = "http://127.0.0.1:9324"
+
+
+class Baton:
+    """A connection to a Baton: `async with Baton("http://127.0.0.1:9324") as baton: ...`.
+
+    `timeout` is for one answer, in seconds; `retries` says how often and how long to try again. `connections` are for
+    requests that are answered at once, `polls` for receives that wait. `batching` bounds automatic batching. With keys
+    every request is signed. `ssl` replaces the system's certificates.
+    """
+
+    def __init__(
+        self,
+        url: str = DEFAULT_URL,
+        *,
+        access_key: str | None = None,
+        secret_key: str | None = None,
+        timeout: float = 30.0,
+        retries: Retries | int | None = None,
+        connections: int = 8,
+        polls: int = 64,
+        batching: BatchLimits | None = None,
+        ssl: tls.SSLContext | None = None,
+        transport: AsyncTransport | None = None,
+    ) -> None:
+        if (access_key is None) != (secret_key is None):
+            raise InvalidInput("Give both access_key and secret_key, or neither.")
+        if timeout <= 0 or connections < 1 or polls < 1:
+            raise InvalidInput("timeout, connections and polls must be above 0.")
+        self._limits = batching or BatchLimits()
+        if self._limits.lanes < 1 or not 1 <= self._limits.count <= REQUEST_COUNT_MAX:
+            raise InvalidInput(f"Batching takes at least 1 lane, and 1 to {REQUEST_COUNT_MAX:,} messages a request.")
+        signer = Signer(access_key, secret_key) if access_key is not None and secret_key is not None else None
+        self.url = url
+        self._transport = transport or HttpTransport(url, connections=connections, polls=polls, ssl=ssl)
+        self._calls = Calls(self._transport, signer, as_retries(retries), timeout)
+        self._producers = Producers()
+        self._queues: WeakValueDictionary[str, Queue] = WeakValueDictionary()
+        self._batchers: WeakSet[Batcher[Any, Any]] = WeakSet()
+        self._lock = threading.Lock()
+        self._on_close: list[Callable[[], Awaitable[None]]] = []
+
+    # --- queues ---------------------------------------------------------------------------------
+
+    def queue(self, name: str) -> Queue:
+        """The queue of this name; nothing is asked of the server."""
+        queue = self._queues.get(name)
+        if queue is None:
+            with self._lock:  # one for all threads: it keeps the order of groups
+                queue = self._queues.setdefault(name, Queue(self, name))
+        return queue
+
+    async def create_queue(
+        self, name: str, *, fifo: bool = False, exist_ok: bool = True, **settings: Unpack[QueueSettings]
+    ) -> Queue:
+        """Make a queue. One that exists with the same settings is no error, unless `exist_ok` is False.
+
+        Raises QueueExists when there is one with other settings; `queue.update` changes them.
+        """
+        spec = {"name": name, **({"mode": "FIFO"} if fifo else {}), **to_wire(settings)}
+        told = await self._calls.request("POST", "/v1/queues", spec)
+        if told.answer.status == 200 and not exist_ok and not told.doubtful:
+            raise QueueExists(f"The queue {name} exists already.")
+        return self.queue(name)
+
+    async def queues(self, prefix: str = "") -> AsyncIterator[QueueInfo]:
+        """All queues whose names start with `prefix`, in the order of their names."""
+        cursor: str | None = ""
+        while cursor is not None:
+            query = {name: value for name, value in (("prefix", prefix), ("cursor", cursor)) if value}
+            told = await self._calls.request("GET", "/v1/queues" + (f"?{urlencode(query)}" if query else ""))
+            page = codec.decode(codec.queue_page, told.answer)
+            for found in page.queues:
+                yield found
+            cursor = page.next_cursor or None
+
+    # --- messages of several queues -------------------------------------------------------------
+
+    async def receive(
+        self,
+        queues: Sequence[str],
+        max_messages: int = 10,
+        wait: float = 20.0,
+        *,
+        visibility: float | None = None,
+        consumer: str = "",
+    ) -> list[Message]:
+        """Receive from several queues with one long poll, fair among them: names, or patterns like `hooks-*`."""
+        value: dict[str, Any] = {"queues": list(queues), "maxMessages": max_messages, "waitSeconds": wait}
+        if visibility is not None:
+            value["visibilityTimeoutSeconds"] = visibility
+        if consumer:
+            value["consumer"] = consumer
+        told = await self._calls.request("POST", "/v1/messages:receive", value, wait=wait)
+        received = codec.decode(message.decoder, told.answer).messages
+        for one in received:
+            one._home = self.queue(one.queue)
+        return received
+
+    async def job(self, job_id: str) -> Job:
+        """A redrive by its id."""
+        told = await self._calls.request("GET", f"/v1/jobs/{quote(job_id, safe='')}")
+        job = codec.decode(jobs.decoder, told.answer)
+        job._calls = self._calls
+        return job
+
+    # --- life -----------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """No more requests are taken."""
+        return self._calls.closed
+
+    async def flush(self) -> None:
+        """Wait until everything that was asked for so far is answered."""
+        for batcher in list(self._batchers):
+            await batcher.flush()
+
+    async def close(self) -> None:
+        """Wait for the sends and acknowledgements that are under way, then let go of all connections."""
+        if self._calls.closed:
+            return
+        try:
+            await self.flush()
+        finally:
+            self._calls.closed = True
+            for batcher in list(self._batchers):
+                batcher.abandon()
+            await self._transport.close()
+            for step in self._on_close:
+                await step()
+
+    async def __aenter__(self) -> Baton:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    def _batcher(self, post: Callable[[list[Any]], Awaitable[list[Any]]]) -> Batcher[Any, Any]:
+        batcher: Batcher[Any, Any] = Batcher(post, self._limits)
+        with self._lock:
+            self._batchers.add(batcher)
+        return batcher
+
+
+def connect(url: str | None = None, **options: Any) -> Baton:
+    """A Baton from the environment: BATON_URL, BATON_ACCESS_KEY_ID and BATON_SECRET_ACCESS_KEY."""
+    options.setdefault("access_key", os.environ.get("BATON_ACCESS_KEY_ID") or None)
+    options.setdefault("secret_key", os.environ.get("BATON_SECRET_ACCESS_KEY") or None)
+    return Baton(url or os.environ.get("BATON_URL") or DEFAULT_URL, **options)
+
+
+__all__ = ["Baton", "Job", "Message", "Queue", "connect"]

@@ -1,0 +1,204 @@
+"""HTTP over asyncio: a few connections that are kept and used again, one request at a time on each.
+
+Long polls have connections of their own, so that they never keep a send or an acknowledgement waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl as tls
+from collections import deque
+from typing import cast
+
+from batonq.client.http1 import Address, Reader, Writer
+from batonq.client.transport import Answer, Headers, NotSent, Stale
+from batonq.errors import Unavailable
+
+CONNECT_TIMEOUT_S = 10.0
+
+
+class _Connection(asyncio.Protocol):
+    """One connection; `ask` sends a request and waits for its answer."""
+
+    __slots__ = ("_answer", "_reader", "_transport", "open", "used")
+
+    def __init__(self) -> None:
+        self._reader = Reader()
+        self._answer: asyncio.Future[Answer] | None = None
+        self._transport: asyncio.Transport
+        self.open = True
+        self.used = False
+
+    async def ask(self, data: bytes, timeout: float) -> Answer:
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Answer] = loop.create_future()
+        self._answer = answer
+        timer = loop.call_later(timeout, self._late, timeout)
+        self._transport.write(data)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            self.close()  # the server sees it, and lets go of a long poll
+            raise
+        finally:
+            timer.cancel()
+            self._answer = None
+            self.used = True
+
+    def close(self) -> None:
+        self.open = False
+        self._transport.abort()
+
+    def _late(self, timeout: float) -> None:
+        self._fail(Unavailable(f"No answer within {timeout:g} seconds; nobody knows whether it was done."))
+        self.close()
+
+    def _fail(self, problem: Unavailable) -> None:
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(problem)
+
+    # --- called by the loop
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            answer = self._reader.feed(data)
+        except Unavailable as problem:
+            self._fail(problem)
+            self.close()
+            return
+        if answer is not None:
+            self._finish(answer)
+
+    def connection_lost(self, problem: Exception | None) -> None:
+        self.open = False
+        answer = self._reader.end()
+        if answer is not None:
+            self._finish(answer)
+        elif self.used and not self._reader.started:
+            self._fail(Stale("The connection was closed."))
+        else:
+            self._fail(
+                Unavailable("The connection was closed before the answer came; nobody knows whether it was done.")
+            )
+
+    def _finish(self, answer: Answer) -> None:
+        if not self._reader.keep_alive:
+            self.open = False
+            self._transport.close()
+        if self._answer is None:
+            self.close()  # an answer that nobody asked for
+        elif not self._answer.done():
+            self._answer.set_result(answer)
+
+
+class _Pool:
+    """Up to so many connections to one address; whoever finds none free waits in line."""
+
+    def __init__(self, address: Address, context: tls.SSLContext | None, limit: int) -> None:
+        self._address = address
+        self._context = context
+        self._limit = limit
+        self._idle: list[_Connection] = []
+        self._busy: set[_Connection] = set()
+        self._opening = 0
+        self._line: deque[asyncio.Future[None]] = deque()
+
+    async def request(self, data: bytes, timeout: float) -> Answer:
+        connection = await self._take(timeout)
+        try:
+            return await connection.ask(data, timeout)
+        finally:
+            self._give_back(connection)
+
+    def close(self) -> None:
+        for connection in (*self._idle, *self._busy):
+            connection.close()
+        self._idle.clear()
+
+    async def _take(self, timeout: float) -> _Connection:
+        while True:
+            while self._idle:
+                connection = self._idle.pop()
+                if connection.open:
+                    self._busy.add(connection)
+                    return connection
+            if len(self._busy) + self._opening < self._limit:
+                return await self._connect(min(timeout, CONNECT_TIMEOUT_S))
+            await self._wait(timeout)
+
+    async def _wait(self, timeout: float) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._line.append(turn)
+        try:
+            async with asyncio.timeout(timeout):
+                await turn
+        except TimeoutError:
+            raise NotSent(f"All {self._limit} connections are in use, and none became free in {timeout:g} s.") from None
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self._next()
+            raise
+
+    async def _connect(self, timeout: float) -> _Connection:
+        address = self._address
+        loop = asyncio.get_running_loop()
+        name = address.name if self._context is not None else None
+        self._opening += 1
+        try:
+            async with asyncio.timeout(timeout):
+                _, connection = await loop.create_connection(
+                    _Connection, address.name, address.port, ssl=self._context, server_hostname=name
+                )
+        except (OSError, TimeoutError) as problem:
+            self._next()
+            raise NotSent(f"Cannot connect to {address.host}: {_said(problem)}.") from None
+        finally:
+            self._opening -= 1
+        self._busy.add(connection)
+        return connection
+
+    def _give_back(self, connection: _Connection) -> None:
+        self._busy.discard(connection)
+        if connection.open:
+            self._idle.append(connection)
+        self._next()
+
+    def _next(self) -> None:
+        while self._line:
+            turn = self._line.popleft()
+            if not turn.done():
+                turn.set_result(None)
+                return
+
+
+class HttpTransport:
+    """Requests to one server (see transport.AsyncTransport)."""
+
+    def __init__(self, url: str, *, connections: int, polls: int, ssl: tls.SSLContext | None = None) -> None:
+        address = Address.parse(url)
+        context = address.context(ssl)
+        self._writer = Writer(address)
+        self._host = address.host
+        self._requests = _Pool(address, context, connections)
+        self._polls = _Pool(address, context, polls)
+
+    @property
+    def host(self) -> str:
+        return self._host
+
+    async def request(
+        self, method: str, path: str, body: bytes, headers: Headers, timeout: float, *, polls: bool = False
+    ) -> Answer:
+        data = self._writer.write(method, path, body, headers)
+        return await (self._polls if polls else self._requests).request(data, timeout)
+
+    async def close(self) -> None:
+        self._requests.close()
+        self._polls.close()
+
+
+def _said(problem: OSError) -> str:
+    return str(problem) or "no answer"

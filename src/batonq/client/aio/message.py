@@ -1,0 +1,55 @@
+"""A received message, and what its holder can do with it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
+
+from batonq.client.models import MessageFields, Nack
+
+if TYPE_CHECKING:
+    from batonq.client.aio.queue import Queue
+
+
+class Message(MessageFields):
+    """A message that was received: yours until `deadline`.
+
+    Acknowledge it when its work is done (`ack`), give it back when it failed (`nack`), or hold it for longer
+    (`extend`). Each raises LeaseLost when somebody else may have it by now, and MessageGone when it is no more.
+    """
+
+    _home: Any = None  # the Queue; the decoder makes the message, and its queue is put in afterwards
+
+    async def ack(self) -> None:
+        """The work is done: delete the message. Calls of many tasks at once go into one request."""
+        queue: Queue = self._home
+        await queue._acks.put(self.receipt, len(self.receipt))
+
+    async def nack(
+        self, *, delay: float | None = None, reason: str = "", error_class: str = "", dead_letter: bool = False
+    ) -> None:
+        """The work failed: give the message back, saying why.
+
+        It is tried again after `delay` seconds, or as the queue's retry policy says; with `dead_letter` it is not tried
+        again but goes to the dead letters at once.
+        """
+        queue: Queue = self._home
+        nack = Nack(self.receipt, delay, reason[:500], error_class[:100], dead_letter)
+        await queue._nacks.put(nack, len(reason) + 200)
+
+    async def extend(self, seconds: float) -> float:
+        """Hold the message for so many seconds from now; returns the new deadline."""
+        queue: Queue = self._home
+        self.deadline_ms = await queue._extensions.put((self.receipt, seconds), 200)
+        return self.deadline_ms / 1000
+
+
+class Messages(Struct):
+    """The answer to a receive."""
+
+    messages: list[Message]
+
+
+decoder = msgspec.msgpack.Decoder(Messages)

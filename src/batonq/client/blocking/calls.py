@@ -1,0 +1,87 @@
+# Made by tools/make_sync.py from batonq/client/aio/calls.py; change that one.
+"""One request to the REST API and its answer: encoded, signed, tried again where that helps, errors by their code."""
+
+from __future__ import annotations
+
+import time
+from typing import Any, NamedTuple
+
+from batonq.client import codec
+from batonq.client.blocking.pauses import sleep
+from batonq.client.retrying import Retries
+from batonq.client.signing import Signer
+from batonq.client.transport import Answer, BlockingTransport, NotSent, Stale
+from batonq.errors import BatonError, InvalidInput, Unavailable
+
+_TYPES = [("Content-Type", codec.CONTENT_TYPE), ("Accept", codec.CONTENT_TYPE)]
+DONE = Answer(204, {}, b"")
+STALE_MAX = 64  # kept connections that may turn out to be closed, one after another
+
+
+class Told(NamedTuple):
+    """An answer; `doubtful` when an earlier try may have been done without anybody hearing of it."""
+
+    answer: Answer
+    doubtful: bool
+
+
+class Calls:
+    """Sends requests through a transport."""
+
+    def __init__(self, transport: BlockingTransport, signer: Signer | None, retries: Retries, timeout: float) -> None:
+        self.transport = transport
+        self.retries = retries
+        self.closed = False
+        self._signer = signer
+        self._timeout = timeout
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        value: Any = None,
+        *,
+        wait: float = 0.0,
+        done_before: tuple[type[BatonError], ...] = (),
+    ) -> Told:
+        """Raises the error that the server told, or Unavailable. `wait` is how long the server may take on purpose.
+
+        An error of `done_before`, told to a retry, means that the first try was done and its answer was lost.
+        """
+        if self.closed:
+            raise InvalidInput("This Baton is closed.")
+        body = b"" if value is None else codec.encode(value)
+        doubtful = False
+        attempt = stale = 0
+        started = time.monotonic()
+        while True:
+            retry_after = 0.0
+            error: BatonError
+            try:
+                answer = self._once(method, path, body, wait)
+                if answer.status < 400:
+                    return Told(answer, doubtful)
+                error, retry_after = codec.read_problem(answer)
+                doubtful = doubtful or answer.status >= 500
+            except Stale as problem:
+                error = problem
+                doubtful = True
+                stale += 1
+                if stale <= STALE_MAX and not self.closed:
+                    continue
+            except Unavailable as problem:
+                error = problem
+                doubtful = doubtful or not isinstance(problem, NotSent)
+            pause = self.retries.pause(attempt, error, time.monotonic() - started, retry_after)
+            if pause is None or self.closed:
+                if doubtful and isinstance(error, done_before):
+                    return Told(DONE, True)
+                raise error
+            sleep(pause)
+            attempt += 1
+
+    def _once(self, method: str, path: str, body: bytes, wait: float) -> Answer:
+        headers = _TYPES
+        if self._signer is not None:
+            headers = [*_TYPES, *self._signer.headers(method, self.transport.host, path, body)]
+        return self.transport.request(method, path, body, headers, self._timeout + wait, polls=wait > 0)

@@ -1,0 +1,337 @@
+# Made by tools/make_sync.py from batonq/client/aio/queue.py; change that one.
+"""A queue as a program sees it: send, receive, and what a holder does with many messages at once."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, Unpack
+from urllib.parse import quote
+
+from msgspec import Raw
+from msgspec.structs import replace
+
+from batonq.client import codec, tracing
+from batonq.client.batches import REQUEST_COUNT_MAX, split
+from batonq.client.blocking import jobs, message
+from batonq.client.blocking.batching import Batcher
+from batonq.client.blocking.jobs import Job
+from batonq.client.blocking.message import Message
+from batonq.client.blocking.pauses import sleep
+from batonq.client.models import AttributeValue, Nack, Outgoing, Peeked, Priority, QueueInfo, Sent, Stats
+from batonq.client.retrying import helps
+from batonq.client.specs import QueueSettings, RedriveSettings, redrive_to_wire, to_wire
+from batonq.client.transport import NotSent
+from batonq.errors import BatonError, LeaseLost, MessageGone, QueueDoesNotExist
+
+if TYPE_CHECKING:
+    from batonq.client.blocking.baton import Baton
+
+
+class Queue:
+    """One queue of a Baton. `baton.queue(name)` makes it without asking the server."""
+
+    def __init__(self, baton: Baton, name: str) -> None:
+        self.name = name
+        self._baton = baton
+        self._calls = baton._calls
+        self._path = f"/v1/queues/{quote(name, safe='')}"
+
+    def __repr__(self) -> str:
+        return f"<Queue {self.name}>"
+
+    # --- sending --------------------------------------------------------------------------------
+
+    def send(
+        self,
+        body: Any,
+        *,
+        dedup_key: str | None = None,
+        group: str | None = None,
+        delay: float | None = None,
+        ttl: float | None = None,
+        priority: Priority | None = None,
+        attributes: Mapping[str, AttributeValue] | None = None,
+        max_receives: int | None = None,
+        batch: bool = True,
+    ) -> Sent:
+        """Send a message: any JSON value, or bytes. When this returns, it is on the disk.
+
+        Sends of many threads at once go into one request, unless `batch` is False. A retry makes no second message.
+        """
+        outgoing = Outgoing(body, dedup_key, group, delay, ttl, priority, attributes, max_receives)
+        raw = codec.encode_message(_traced(outgoing))
+        if batch:
+            return self._sends.put(raw, len(bytes(raw)), group)
+        (result,) = self._send_apart([raw])
+        if isinstance(result, BatonError):
+            raise result
+        return result
+
+    def send_many(
+        self, messages: Iterable[Outgoing | Any], *, producer: tuple[str, int] | None = None
+    ) -> list[Sent | BatonError]:
+        """Send any number of messages, bodies or `Outgoing`s, in order; a result for each.
+
+        They go in requests of up to 1,000. Raises when the first request fails as a whole; if a later one does, the
+        error stands in the place of its messages and of those behind them. `producer`, an id and the number of the
+        first message, is for programs that number their messages themselves: a number is taken once.
+        """
+        raws: list[Raw] = []
+        places: list[int] = []
+        results: list[Sent | BatonError] = []
+        for at, given in enumerate(messages):
+            results.append(_NOT_TRIED)
+            try:
+                raws.append(codec.encode_message(_traced(given if isinstance(given, Outgoing) else Outgoing(given))))
+                places.append(at)
+            except BatonError as problem:
+                results[at] = problem
+        for at, result in zip(places, self._send_apart(raws, producer, places), strict=True):
+            results[at] = result
+        return results
+
+    def _send_apart(
+        self, raws: list[Raw], producer: tuple[str, int] | None = None, places: Sequence[int] = ()
+    ) -> list[Sent | BatonError]:
+        """Send these in as many requests as it takes, one after another."""
+        results: list[Sent | BatonError] = []
+        for part in split([len(bytes(raw)) for raw in raws]):
+            try:
+                if producer is None:
+                    results += self._post(raws[part])
+                else:
+                    results += self._post_once(raws[part], producer[0], producer[1] + places[part.start])
+            except BatonError as problem:
+                if not results:
+                    raise
+                results += [problem] * (part.stop - part.start)
+                results += [_NOT_TRIED] * (len(raws) - part.stop)
+                break
+        return results
+
+    def _post(self, raws: list[Raw]) -> list[Sent | BatonError]:
+        """One request, repeated until it is answered; then again for those messages that were refused only for now.
+
+        A repeated request has the same numbers, so what was taken is not taken again. A refused message gets a new one.
+        """
+        producers = self._baton._producers
+        retries = self._calls.retries
+        started = time.monotonic()
+        results: list[Sent | BatonError] = [_NOT_TRIED] * len(raws)
+        places: Sequence[int] = range(len(raws))
+        attempt = 0
+        producer = producers.borrow()
+        try:
+            while True:
+                number = producers.take(len(places))
+                answers = self._post_once([raws[at] for at in places], producer, number)
+                again: list[int] = []
+                problem: BatonError = _NOT_TRIED
+                for at, answer in zip(places, answers, strict=True):
+                    results[at] = answer
+                    if isinstance(answer, BatonError) and helps(answer):
+                        again.append(at)
+                        problem = answer
+                pause = retries.pause(attempt, problem, time.monotonic() - started) if again else None
+                if pause is None:
+                    return results
+                sleep(pause)
+                places = again
+                attempt += 1
+        finally:
+            producers.give_back(producer)
+
+    def _post_once(self, raws: list[Raw], producer: str, number: int) -> list[Sent | BatonError]:
+        value = {"messages": raws, "producer": {"id": producer, "sequence": number}}
+        told = self._calls.request("POST", f"{self._path}/messages:batch", value)
+        return [
+            Sent(result.message_id or "", result.sequence or 0, result.duplicate)
+            if result.error is None
+            else codec.as_error(result.error)
+            for result in codec.decode(codec.send_results, told.answer).results
+        ]
+
+    @cached_property
+    def _sends(self) -> Batcher[Raw, Sent]:
+        return self._baton._batcher(self._post)
+
+    # --- receiving ------------------------------------------------------------------------------
+
+    def receive(
+        self,
+        max_messages: int = 10,
+        wait: float = 20.0,
+        *,
+        visibility: float | None = None,
+        consumer: str = "",
+        attempt_id: str | None = None,
+    ) -> list[Message]:
+        """Receive up to `max_messages` (at most 1,000), waiting up to `wait` seconds (at most 20) for the first.
+
+        They are yours for `visibility` seconds, or as long as the queue says. `consumer` is the name that the server
+        shows for their holder. On a FIFO queue, `attempt_id` lets a repeated receive give the same messages again.
+        """
+        value: dict[str, Any] = {"maxMessages": max_messages, "waitSeconds": wait}
+        if visibility is not None:
+            value["visibilityTimeoutSeconds"] = visibility
+        if consumer:
+            value["consumer"] = consumer
+        if attempt_id is not None:
+            value["attemptId"] = attempt_id
+        told = self._calls.request("POST", f"{self._path}/messages:receive", value, wait=wait)
+        received = codec.decode(message.decoder, told.answer).messages
+        for one in received:
+            one._home = self
+        return received
+
+    def __iter__(self) -> Iterator[Message]:
+        return self.messages()
+
+    def messages(self, *, prefetch: int = 1, visibility: float | None = None, consumer: str = "") -> Iterator[Message]:
+        """Messages as they come, one after another, until the Baton is closed: `for message in queue`.
+
+        Acknowledge each yourself. With `prefetch` several are received at a time: quicker, but the later ones' leases
+        run while the first is worked on. Those that the loop did not come to are given back when it ends.
+        """
+        held: list[Message] = []
+        try:
+            while not self._over():
+                try:
+                    held = self.receive(prefetch, visibility=visibility, consumer=consumer)
+                except BatonError:
+                    if self._over():
+                        return
+                    raise
+                held.reverse()
+                while held:
+                    yield held.pop()
+        finally:
+            if held and not self._over():
+                self.extend_many([(one.receipt, 0.0) for one in held])
+
+    def _over(self) -> bool:
+        return self._calls.closed
+
+    # --- with receipts --------------------------------------------------------------------------
+
+    def ack_many(self, receipts: Sequence[str]) -> list[BatonError | None]:
+        """Acknowledge any number of messages by their receipts; None or an error for each."""
+        results: list[BatonError | None] = []
+        for start in range(0, len(receipts), REQUEST_COUNT_MAX):
+            results += self._post_acks(list(receipts[start : start + REQUEST_COUNT_MAX]))
+        return results
+
+    def nack_many(self, nacks: Sequence[Nack]) -> list[BatonError | None]:
+        """Give any number of messages back; None or an error for each."""
+        results: list[BatonError | None] = []
+        for start in range(0, len(nacks), REQUEST_COUNT_MAX):
+            results += self._post_nacks(list(nacks[start : start + REQUEST_COUNT_MAX]))
+        return results
+
+    def extend_many(self, extensions: Sequence[tuple[str, float]]) -> list[float | BatonError]:
+        """Hold messages for so many seconds from now: pairs of receipt and seconds. The new deadline, or an error."""
+        results: list[float | BatonError] = []
+        for start in range(0, len(extensions), REQUEST_COUNT_MAX):
+            part = self._post_extensions(list(extensions[start : start + REQUEST_COUNT_MAX]))
+            results += [one if isinstance(one, BatonError) else one / 1000 for one in part]
+        return results
+
+    def _post_acks(self, receipts: list[str]) -> list[BatonError | None]:
+        told = self._calls.request("POST", f"{self._path}/messages:ack", {"receiptHandles": receipts})
+        found = codec.decode(codec.lease_results, told.answer).results
+        return [None if one.error is None else _unless_done(codec.as_error(one.error), told.doubtful) for one in found]
+
+    def _post_nacks(self, nacks: list[Nack]) -> list[BatonError | None]:
+        told = self._calls.request("POST", f"{self._path}/messages:nack", {"messages": nacks})
+        found = codec.decode(codec.lease_results, told.answer).results
+        return [
+            None if one.error is None else _unless_given_back(codec.as_error(one.error), told.doubtful) for one in found
+        ]
+
+    def _post_extensions(self, extensions: list[tuple[str, float]]) -> list[int | BatonError]:
+        entries = [{"receiptHandle": receipt, "visibilityTimeoutSeconds": given} for receipt, given in extensions]
+        told = self._calls.request("POST", f"{self._path}/messages:change-visibility", {"messages": entries})
+        found = codec.decode(codec.lease_results, told.answer).results
+        return [one.deadline_ms or 0 if one.error is None else codec.as_error(one.error) for one in found]
+
+    @cached_property
+    def _acks(self) -> Batcher[str, None]:
+        return self._baton._batcher(self._post_acks)
+
+    @cached_property
+    def _nacks(self) -> Batcher[Nack, None]:
+        return self._baton._batcher(self._post_nacks)
+
+    @cached_property
+    def _extensions(self) -> Batcher[tuple[str, float], int]:
+        return self._baton._batcher(self._post_extensions)
+
+    # --- the queue itself -----------------------------------------------------------------------
+
+    def info(self) -> QueueInfo:
+        """The queue's settings."""
+        told = self._calls.request("GET", self._path)
+        return codec.decode(codec.queue_info, told.answer)
+
+    def update(self, **settings: Unpack[QueueSettings]) -> QueueInfo:
+        """Change some of its settings; the others stay as they are."""
+        told = self._calls.request("PATCH", self._path, to_wire(settings))
+        return codec.decode(codec.queue_info, told.answer)
+
+    def delete(self) -> None:
+        """Delete the queue with everything in it."""
+        self._calls.request("DELETE", self._path, done_before=(QueueDoesNotExist,))
+
+    def purge(self) -> None:
+        """Delete every message that is in it now."""
+        self._calls.request("POST", f"{self._path}:purge")
+
+    def stats(self) -> Stats:
+        """Its counts: exact, and read without a scan."""
+        told = self._calls.request("GET", f"{self._path}/stats")
+        return codec.decode(codec.stats, told.answer)
+
+    def peek(self, *, after: int = 0, limit: int = 10, state: str | None = None) -> list[Peeked]:
+        """Messages as they stand, in order of arrival, without receiving them; `after` is a sequence."""
+        query = f"after={after}&limit={limit}" + (f"&state={quote(state)}" if state else "")
+        told = self._calls.request("GET", f"{self._path}/messages?{query}")
+        return codec.decode(codec.peeked_page, told.answer).messages
+
+    def redrive(self, to: str | None = None, *, dry_run: bool = False, **settings: Unpack[RedriveSettings]) -> Job:
+        """Move this queue's dead letters to `to`, or each to where it came from. With `dry_run` only count and show."""
+        told = self._calls.request("POST", f"{self._path}:redrive", redrive_to_wire(to, dry_run, settings))
+        job = codec.decode(jobs.decoder, told.answer)
+        job._calls = self._calls
+        return job
+
+    def jobs(self) -> list[Job]:
+        """The redrives of this queue, the newest first."""
+        told = self._calls.request("GET", f"{self._path}/jobs")
+        found = codec.decode(jobs.jobs_decoder, told.answer).jobs
+        for job in found:
+            job._calls = self._calls
+        return found
+
+
+_NOT_TRIED = NotSent("A request before this one failed; this message was not sent.")
+
+
+def _traced(outgoing: Outgoing) -> Outgoing:
+    if outgoing.traceparent is not None:
+        return outgoing
+    context = tracing.outgoing()
+    if context is None:
+        return outgoing
+    return replace(outgoing, traceparent=context.traceparent, tracestate=context.tracestate or None)
+
+
+def _unless_done(problem: BatonError, doubtful: bool) -> BatonError | None:
+    """A repeated ack of a message that is gone: the first one did it, and its answer was lost."""
+    return None if doubtful and isinstance(problem, MessageGone) else problem
+
+
+def _unless_given_back(problem: BatonError, doubtful: bool) -> BatonError | None:
+    """A repeated nack of a lease that is over: the first one ended it, and its answer was lost."""
+    return None if doubtful and isinstance(problem, (LeaseLost, MessageGone)) else problem

@@ -1,0 +1,156 @@
+"""MessagePack on the wire, and errors by their code."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, TypeVar
+
+import msgspec
+from msgspec import Raw, Struct
+
+from batonq import errors
+from batonq.client.models import JobFields, Outgoing, Peeked, QueueInfo, Stats
+from batonq.client.transport import Answer
+from batonq.errors import BatonError, InvalidInput, Unavailable
+
+CONTENT_TYPE = "application/msgpack"
+TEXT_SHOWN = 200
+
+T = TypeVar("T")
+
+
+class Problem(Struct):
+    """An error as the server tells it (RFC 9457), of a request or of one item of a batch."""
+
+    code: str = ""
+    detail: str = ""
+    title: str = ""
+    status: int = 0
+    retryable: bool = False
+
+
+class SendResult(Struct, rename="camel"):
+    message_id: str | None = None
+    sequence: int | None = None
+    duplicate: bool = False
+    error: Problem | None = None
+
+
+class LeaseResult(Struct, rename="camel"):
+    deadline_ms: int | None = None
+    error: Problem | None = None
+
+
+class SendResults(Struct):
+    results: list[SendResult]
+
+
+class LeaseResults(Struct):
+    results: list[LeaseResult]
+
+
+class Created(Struct, rename="camel"):
+    queue_id: str
+    name: str
+
+
+class QueuePage(Struct, rename="camel"):
+    queues: list[QueueInfo]
+    next_cursor: str | None = None
+
+
+class PeekedPage(Struct):
+    messages: list[Peeked]
+
+
+class JobList(Struct):
+    jobs: list[JobFields]
+
+
+_encoder = msgspec.msgpack.Encoder()
+_decode_any = msgspec.msgpack.Decoder().decode
+send_results = msgspec.msgpack.Decoder(SendResults)
+lease_results = msgspec.msgpack.Decoder(LeaseResults)
+created = msgspec.msgpack.Decoder(Created)
+queue_info = msgspec.msgpack.Decoder(QueueInfo)
+queue_page = msgspec.msgpack.Decoder(QueuePage)
+peeked_page = msgspec.msgpack.Decoder(PeekedPage)
+stats = msgspec.msgpack.Decoder(Stats)
+
+
+def encode(value: Any) -> bytes:
+    """Raises InvalidInput for what has no form on the wire."""
+    try:
+        return _encoder.encode(value)
+    except (TypeError, ValueError, OverflowError, RecursionError) as problem:
+        raise InvalidInput(f"This cannot be sent: {problem}. A body is a JSON value, or bytes.") from None
+
+
+def encode_message(message: Outgoing) -> Raw:
+    """A message in its final form, so that its size is known and a batch only copies it."""
+    return Raw(encode(message))
+
+
+def decode(decoder: msgspec.msgpack.Decoder[T], answer: Answer) -> T:
+    try:
+        return decoder.decode(answer.body)
+    except msgspec.MsgspecError as problem:
+        raise BatonError(
+            f"The server's answer is not what this client knows ({problem}). Are both of one version?"
+        ) from None
+
+
+# --- errors -------------------------------------------------------------------------------------
+
+
+def _classes(root: type[BatonError]) -> Iterator[type[BatonError]]:
+    yield root
+    for child in root.__subclasses__():
+        if child.__module__ == errors.__name__:
+            yield from _classes(child)
+
+
+_BY_CODE = {error.code: error for error in _classes(BatonError)}
+
+
+def as_error(problem: Problem) -> BatonError:
+    """The error of this code; one that this version does not know is Unavailable when a retry helps."""
+    known = _BY_CODE.get(problem.code)
+    text = problem.detail or problem.title
+    if known is not None:
+        return known(text or None)
+    kind = Unavailable if problem.retryable else (InvalidInput if 400 <= problem.status < 500 else BatonError)
+    return kind(f"{text} ({problem.code})" if problem.code else text or None)
+
+
+def read_problem(answer: Answer) -> tuple[BatonError, float]:
+    """The error that an answer tells, and its Retry-After in seconds (0: none)."""
+    kind = answer.headers.get("content-type", "")
+    problem = Problem(status=answer.status)
+    try:
+        if "json" in kind:
+            problem = msgspec.json.decode(answer.body, type=Problem)
+        elif "msgpack" in kind:
+            problem = msgspec.msgpack.decode(answer.body, type=Problem)
+    except msgspec.MsgspecError:
+        pass  # then by its status alone
+    if not problem.code:
+        problem = _by_status(answer)
+    return as_error(problem), _seconds(answer.headers.get("retry-after", ""))
+
+
+def _by_status(answer: Answer) -> Problem:
+    """Something between here and the server answered, or no Baton at all."""
+    text = answer.body[:TEXT_SHOWN].decode("utf-8", "replace").strip()
+    detail = f"The server answered {answer.status}" + (f": {text}" if text else ".")
+    code = {401: "access_denied", 403: "access_denied", 429: "over_limit", 507: "disk_full"}.get(answer.status, "")
+    if answer.status in (502, 503, 504):
+        code = "unavailable"
+    return Problem(code=code, detail=detail, status=answer.status)
+
+
+def _seconds(text: str) -> float:
+    try:
+        return max(0.0, float(text))
+    except ValueError:
+        return 0.0

@@ -1,0 +1,252 @@
+"""What goes in and comes out of the client, apart from what can be done with it: plain values with the wire's names.
+
+They are msgspec structs, so that an answer is decoded straight into them, without a dictionary on the way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+from msgspec import Struct, field
+
+from batonq.client.tracing import TraceContext
+
+AttributeValue = str | int | float | bytes
+Priority = int | Literal["lowest", "low", "normal", "high", "highest"]
+MessageState = Literal["VISIBLE", "DELAYED", "IN_FLIGHT", "OWED"]
+
+
+class Sent(Struct, frozen=True):
+    """A message that the queue has taken: it is on the disk."""
+
+    id: str
+    sequence: int
+    duplicate: bool = False  # it was there already, by its key or because this was a retry
+
+
+class Outgoing(Struct, omit_defaults=True, forbid_unknown_fields=True):
+    """A message to send. Times are in seconds; what is None is the queue's default."""
+
+    body: Any
+    dedup_key: str | None = field(default=None, name="deduplicationKey")
+    group: str | None = field(default=None, name="messageGroupId")
+    delay: float | None = field(default=None, name="delaySeconds")
+    ttl: float | None = field(default=None, name="ttlSeconds")
+    priority: Priority | None = None
+    attributes: Mapping[str, AttributeValue] | None = None
+    max_receives: int | None = field(default=None, name="maxReceiveCount")
+    traceparent: str | None = None
+    tracestate: str | None = None
+
+
+class Nack(Struct, omit_defaults=True):
+    """A message to give back: when it may be tried again and what went wrong. No delay: the queue's retry policy."""
+
+    receipt: str = field(name="receiptHandle")
+    delay: float | None = field(default=None, name="delaySeconds")
+    reason: str = ""
+    error_class: str = field(default="", name="errorClass")
+    dead_letter: bool = field(default=False, name="deadLetter")
+
+
+class DeadLetter(Struct, frozen=True, rename="camel"):
+    """Where a dead letter came from, and why it died."""
+
+    queue: str = ""
+    message_id: str = ""
+    reason: str = ""
+    error_class: str = ""
+    first_failure_ms: int = 0
+    last_failure_ms: int = 0
+    attempts: int = 0
+
+
+class Failure(Struct, frozen=True, rename="camel"):
+    """How the last attempt at a message failed that is being tried again."""
+
+    reason: str = ""
+    error_class: str = ""
+    first_failure_ms: int = 0
+    last_failure_ms: int = 0
+
+
+class MessageFields(Struct, eq=False, kw_only=True):
+    """What a received message holds; see `Message` for what can be done with it."""
+
+    id: str = field(name="messageId")
+    receipt: str = field(name="receiptHandle")
+    body: Any = None
+    receive_count: int = field(default=1, name="receiveCount")
+    sequence: int = 0
+    queue: str = ""
+    attributes: dict[str, Any] = {}
+    group: str | None = field(default=None, name="messageGroupId")
+    dedup_key: str | None = field(default=None, name="deduplicationKey")
+    priority: int = 0
+    sent_at_ms: int = field(default=0, name="sentAtMs")
+    first_received_at_ms: int = field(default=0, name="firstReceivedAtMs")
+    deadline_ms: int = field(default=0, name="deadlineMs")
+    traceparent: str | None = None
+    tracestate: str | None = None
+    dead_letter: DeadLetter | None = field(default=None, name="deadLetter")
+    last_failure: Failure | None = field(default=None, name="lastFailure")
+
+    @property
+    def sent_at(self) -> float:
+        """When it was sent: seconds since 1970."""
+        return self.sent_at_ms / 1000
+
+    @property
+    def first_received_at(self) -> float:
+        """When it was first received: seconds since 1970."""
+        return self.first_received_at_ms / 1000
+
+    @property
+    def deadline(self) -> float:
+        """When the lease ends, by the server's clock: seconds since 1970. `extend` moves it."""
+        return self.deadline_ms / 1000
+
+    @property
+    def trace(self) -> TraceContext | None:
+        """The W3C trace context that the sender's message carries."""
+        if not self.traceparent:
+            return None
+        return TraceContext(self.traceparent, self.tracestate or "")
+
+
+class Peeked(Struct, rename="camel"):
+    """A message as it stands in its queue, seen without receiving it."""
+
+    message_id: str = ""
+    sequence: int = 0
+    state: str = ""
+    body: Any = None
+    attributes: dict[str, Any] = {}
+    priority: int = 0
+    receive_count: int = 0
+    sent_at_ms: int = 0
+    group: str | None = field(default=None, name="messageGroupId")
+    dedup_key: str | None = field(default=None, name="deduplicationKey")
+    dead_letter: DeadLetter | None = None
+
+    @property
+    def id(self) -> str:
+        return self.message_id
+
+
+class Stats(Struct, frozen=True, rename="camel"):
+    """A queue's counts: what stands in it now, and what has happened to it since it was made."""
+
+    visible: int = 0
+    in_flight: int = 0
+    delayed: int = 0
+    owed: int = 0
+    dead: int = 0
+    bytes: int = 0
+    oldest_age_seconds: float = 0.0
+    sent: int = 0
+    received: int = 0
+    deleted: int = 0
+    returned: int = 0
+    expired_leases: int = 0
+    expired: int = 0
+    dead_lettered: int = 0
+    arrived: int = 0
+    duplicates: int = 0
+    waiting_receives: int = 0
+
+    @property
+    def depth(self) -> int:
+        """Messages that are still to be done: waiting, delayed and in somebody's hands."""
+        return self.visible + self.in_flight + self.delayed
+
+
+class Exponential(Struct, frozen=True, tag_field="kind", tag="exponential", rename="camel"):
+    """Retry policy: `base_seconds`, then `factor` times as long each time, up to `max_seconds`."""
+
+    base_seconds: float = 1.0
+    factor: float = 2.0
+    max_seconds: float = 900.0
+    jitter: float = 0.1  # share of the delay that is left to chance
+
+
+class Schedule(Struct, frozen=True, tag_field="kind", tag="schedule", rename="camel"):
+    """Retry policy: these delays one after another, and the last one from then on."""
+
+    delays_seconds: Sequence[float]
+    jitter: float = 0.1
+
+
+RetryPolicy = Exponential | Schedule
+
+
+class Deduplication(Struct, frozen=True, rename="camel"):
+    """How a queue recognises a message that it has had: for a window, or for as long as the first one lives."""
+
+    window_seconds: float = 300.0
+    scope: Literal["window", "lives"] = "window"
+    content_based: bool = False
+    per_group: bool = False
+
+
+class QueueInfo(Struct, rename="camel"):
+    """A queue's settings, as it has them now."""
+
+    queue_id: str
+    name: str
+    mode: str = "STANDARD"
+    fifo: bool = False
+    arn: str = ""
+    created_at_ms: int = 0
+    retention_seconds: float | None = None
+    default_visibility_timeout_seconds: float | None = None
+    delay_seconds: float | None = None
+    receive_wait_seconds: float | None = None
+    max_receive_count: int | None = None
+    dead_letter_queue: str | None = None
+    dead_letter_on: str | None = None
+    retry: RetryPolicy | None = None
+    max_message_bytes: int | None = None
+    strict_receipts: bool | None = None
+    deduplication: dict[str, Any] | None = None
+    expiry_to_dead_letter: bool | None = None
+    priority_ageing_seconds: float | None = None
+    sla_seconds: float | None = None
+    shed_class: Any = None
+    alarm_severity: str | None = None
+    max_in_flight: int | None = None
+    max_messages: int | None = None
+    max_bytes: int | None = None
+    tags: dict[str, str] = {}
+
+
+class JobFields(Struct, kw_only=True, rename="camel"):
+    """What a job says about itself; see `Job` for what can be done with it."""
+
+    job_id: str
+    kind: str = "redrive"
+    source_queue: str = ""
+    target_queue: str | None = None
+    state: str = ""
+    why: str = ""
+    max_messages_per_second: float = 0
+    current_rate: float = 0
+    started_at_ms: int = 0
+    ended_at_ms: int | None = None
+    examined: int = 0
+    matched: int = 0
+    moved: int = 0
+    remaining: int = 0
+    died_again: int = 0
+    dry_run: bool = False
+    sample: list[Any] = []
+
+    @property
+    def id(self) -> str:
+        return self.job_id
+
+    @property
+    def done(self) -> bool:
+        """It has ended, one way or another."""
+        return self.state in ("COMPLETED", "CANCELLED", "FAILED")

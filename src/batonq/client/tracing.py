@@ -1,0 +1,79 @@
+"""W3C trace context: a message carries the trace that its sender was in, and whoever handles it may go on with it.
+
+The current context is OpenTelemetry's when the program has imported that; otherwise it is whatever was put into
+`current`. Nothing is imported for it, and a program without tracing sends no trace.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from random import SystemRandom
+from typing import NamedTuple
+
+_SPAN_BITS = 64
+_TRACE_BITS = 128
+_random = SystemRandom()
+
+
+class TraceContext(NamedTuple):
+    """`traceparent` and `tracestate` as they go over the wire."""
+
+    traceparent: str
+    tracestate: str = ""
+
+    @property
+    def trace_id(self) -> str:
+        return self.traceparent[3:35]
+
+    @property
+    def span_id(self) -> str:
+        return self.traceparent[36:52]
+
+    def child(self) -> TraceContext:
+        """The same trace with a span id of its own."""
+        return TraceContext(f"{self.traceparent[:36]}{_new_id(_SPAN_BITS)}{self.traceparent[52:]}", self.tracestate)
+
+
+# The trace that sends belong to, for programs without OpenTelemetry.
+current: ContextVar[TraceContext | None] = ContextVar("batonq_trace", default=None)
+
+
+def start(*, sampled: bool = True) -> TraceContext:
+    """A new trace; put it into `current`, or use it with `within`."""
+    return TraceContext(f"00-{_new_id(_TRACE_BITS)}-{_new_id(_SPAN_BITS)}-{'01' if sampled else '00'}")
+
+
+@contextmanager
+def within(context: TraceContext | None) -> Iterator[TraceContext | None]:
+    """For the length of a block, be in a child span of `context`: `with within(message.trace): ...`."""
+    child = None if context is None else context.child()
+    token = current.set(child)
+    try:
+        yield child
+    finally:
+        current.reset(token)
+
+
+def outgoing() -> TraceContext | None:
+    """The context that a message sent now carries."""
+    if "opentelemetry.trace" in sys.modules:
+        found = _from_opentelemetry()
+        if found is not None:
+            return found
+    context = current.get()
+    return None if context is None else context.child()
+
+
+def _from_opentelemetry() -> TraceContext | None:
+    span = sys.modules["opentelemetry.trace"].get_current_span().get_span_context()
+    if not span.is_valid:
+        return None
+    state = span.trace_state.to_header() if span.trace_state else ""
+    return TraceContext(f"00-{span.trace_id:032x}-{span.span_id:016x}-{int(span.trace_flags):02x}", state)
+
+
+def _new_id(bits: int) -> str:
+    return f"{_random.getrandbits(bits) or 1:0{bits // 4}x}"
