@@ -47,6 +47,18 @@ class LogConformance:
         (segment,) = log.segments()
         assert (segment.first, segment.stop, segment.bytes, segment.sealed) == (1, 1, 0, False)
 
+    # --- reading
+
+    def test_a_section_is_what_its_parts_are_read_from(self, log: Log) -> None:
+        for at in range(1, 30):
+            append(log, b"body %d" % at)
+        for number in (1, 15, 29):
+            section = log.section(number)
+            assert section == log.frame(number).variable
+            assert section[1:4] == log.read_variable(number << 16, 1, 3)
+        with pytest.raises(LogGap, match="frame"):
+            log.section(30)
+
     # --- appending
 
     def test_frames_come_back_as_they_were_appended(self, log: Log) -> None:

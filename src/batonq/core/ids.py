@@ -6,6 +6,7 @@ that neighbours do not look alike. No table of ids is needed, and an id that is 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cache
 from hashlib import blake2b
 
@@ -22,6 +23,12 @@ def _prefix(shard: int) -> str:
 
 def message_id(shard: int, sequence: int) -> str:
     return _prefix(shard) + "%012x" % (sequence * _MIX & _MASK48)
+
+
+def message_ids(shard: int, sequences: Iterable[int]) -> list[str]:
+    """The same of many."""
+    prefix = _prefix(shard)
+    return [prefix + "%012x" % (sequence * _MIX & _MASK48) for sequence in sequences]
 
 
 def parse_message_id(text: str) -> tuple[int, int] | None:

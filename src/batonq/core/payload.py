@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from enum import IntEnum
 from typing import Any, NamedTuple
@@ -24,7 +25,9 @@ _HEADER = struct.Struct("<BBHHHHI16sQI")
 _HEADER_BYTES = _HEADER.size
 _MD5_AT = struct.calcsize("<BBHHHHI")
 _LENGTH = struct.Struct(">I")
-_NO_DIGEST = 0x80  # beside the content: nobody has asked for the MD5 of the body yet, and none is kept
+_BARE = struct.Struct("<HH10s16s8xI")  # the same: version and content, sender, four lengths as they lie there, …
+_NO_LENGTHS = bytes(10)
+NO_DIGEST = 0x80  # beside the content: nobody has asked for the MD5 of the body yet, and none is kept
 _NO_MD5 = bytes(16)
 
 
@@ -115,7 +118,7 @@ def encode(send: Send, sent_ms: int) -> bytes:
 
 
 def _digest_and_content(md5: bytes, content: int) -> tuple[bytes, int]:
-    return (md5, content) if md5 else (_NO_MD5, content | _NO_DIGEST)
+    return (md5, content) if md5 else (_NO_MD5, content | NO_DIGEST)
 
 
 def plain_header(sender: str, sent_ms: int, content: int = 0) -> tuple[bytes, bytes]:
@@ -130,7 +133,7 @@ def plain_header(sender: str, sent_ms: int, content: int = 0) -> tuple[bytes, by
 
 def bare_header(sender: str, sent_ms: int, content: int) -> bytes:
     """The same without an MD5: the payload is this + body."""
-    before, behind = plain_header(sender, sent_ms, content | _NO_DIGEST)
+    before, behind = plain_header(sender, sent_ms, content | NO_DIGEST)
     return before + _NO_MD5 + behind
 
 
@@ -145,8 +148,8 @@ def encode_payload(payload: Payload) -> bytes:
 
 def decode(data: bytes) -> Payload:
     _, content, sender_n, group_n, dedup_n, trace_n, lineage_n, md5, sent_ms, attributes_n = _HEADER.unpack_from(data)
-    if content & _NO_DIGEST:
-        content ^= _NO_DIGEST
+    if content & NO_DIGEST:
+        content ^= NO_DIGEST
         md5 = b""
     at = _HEADER_BYTES
     sender = group = dedup_id = trace = ""
@@ -171,12 +174,28 @@ def decode(data: bytes) -> Payload:
     return Payload(sent_ms, sender, group, dedup_id, trace, lineage, attributes, body, md5, content)
 
 
-def decode_plain(data: bytes) -> tuple[bytes, bytes] | None:
-    """(MD5, body) of a payload that has nothing but a sender, an MD5 and a text; None for any other."""
-    _, content, sender_n, group_n, dedup_n, trace_n, lineage_n, md5, _, attributes_n = _HEADER.unpack_from(data)
-    if content or group_n or dedup_n or trace_n or lineage_n or attributes_n:
-        return None
-    return md5, data[_HEADER_BYTES + sender_n :]
+def read_bare(section: bytes, extents: Sequence[int]) -> tuple[list[int], list[bytes], list[bytes]] | None:
+    """(contents, MD5s, bodies) of payloads in one variable section that have nothing but a sender, an MD5 and a body.
+
+    A content has `NO_DIGEST` in it where the MD5 is not kept. None when one of them has more, or is not all there.
+    """
+    contents: list[int] = []
+    digests: list[bytes] = []
+    bodies: list[bytes] = []
+    unpack = _BARE.unpack_from
+    end = len(section)
+    for extent in extents:
+        offset = extent & 0xFFFFFFFF
+        after = offset + (extent >> 32)
+        if after > end:
+            return None
+        kind, sender_n, lengths, md5, attributes_n = unpack(section, offset)
+        if lengths != _NO_LENGTHS or attributes_n:
+            return None
+        contents.append(kind >> 8)
+        digests.append(md5)
+        bodies.append(section[offset + _HEADER_BYTES + sender_n : after])
+    return contents, digests, bodies
 
 
 def with_lineage(payload: Payload, lineage: Lineage) -> Payload:

@@ -248,6 +248,17 @@ class FileLog:
             raise self._beyond(number, offset, length, len(variable))
         return variable[offset : offset + length]
 
+    def section(self, number: int) -> bytes | None:
+        if number < self._firsts[0]:
+            raise self._gap(number)
+        variable = self._fresh_get(number)
+        if variable is None:
+            variable = self._read.get(number)
+            if variable is None and self._locate(number)[2] <= self._settings.read_cache_bytes // 4:
+                variable = self.frame(number).variable
+                self._read.put(number, variable)
+        return variable
+
     def _read_old(self, number: int, offset: int, length: int) -> bytes:
         """Read from the disk. The whole frame is checked, and kept in memory unless it is large.
 

@@ -85,6 +85,12 @@ class Log(Protocol):
         Only for committed frames. Raises LogGap when it is no longer retained, LogCorrupt when it does not check.
         """
 
+    def section(self, number: int) -> bytes | None:
+        """The whole variable section of a committed frame, if it is in memory or small enough to be kept there.
+
+        None: read the parts that are wanted by `read_variable`. Raises LogGap or LogCorrupt.
+        """
+
     def frame(self, number: int) -> Frame:
         """One committed frame. Raises LogGap or LogCorrupt."""
 

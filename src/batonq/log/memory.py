@@ -111,6 +111,9 @@ class MemoryLog:
             )
         return variable[offset : offset + length]
 
+    def section(self, number: int) -> bytes | None:
+        return self.frame(number).variable
+
     def frame(self, number: int) -> Frame:
         if not self.first <= number < self.next:
             raise self._gap(number)

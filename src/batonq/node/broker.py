@@ -12,8 +12,8 @@ from typing import NamedTuple, cast
 
 from batonq.core.catalog.names import queue_arn
 from batonq.core.commands import Accepted, Claim, Counters, FirstLeases, Job, Lease, Nack, Send
-from batonq.core.ids import key_hash, message_id
-from batonq.core.payload import Lineage, decode_plain
+from batonq.core.ids import key_hash, message_id, message_ids
+from batonq.core.payload import Lineage
 from batonq.core.shard.machine import Shard
 from batonq.core.shard.state import Failure
 from batonq.errors import (
@@ -31,7 +31,7 @@ from batonq.node.events import AlarmBoard
 from batonq.node.host import ShardHost
 from batonq.node.keeper import ShardKeeper
 from batonq.node.peeking import Peeked, look
-from batonq.node.reading import read_message
+from batonq.node.reading import read_message, read_run
 from batonq.node.receipts import Receipts, invalid
 from batonq.node.settings import Settings
 
@@ -193,27 +193,32 @@ class Broker(Control):
         return None if leases is None else (host, leases)
 
     def deliver_plain(self, queue: Queue, host: ShardHost, leases: FirstLeases) -> list[Plain] | None:
-        """The leased messages, if all of them are nothing but a body; None: call `deliver_front` instead."""
+        """The leased messages, if all of them are nothing but a text; None: call `deliver_front` instead."""
+        found = self.deliver_run(queue, host, leases)
+        if found is None:
+            return None
+        receipts, contents, digests, bodies = found
+        if any(contents):
+            return None
+        return [*zip(message_ids(host.shard.number, leases.sequences), receipts, digests, bodies, strict=True)]
+
+    def deliver_run(
+        self, queue: Queue, host: ShardHost, leases: FirstLeases
+    ) -> tuple[list[str], list[int], list[bytes], list[bytes]] | None:
+        """Receipts, contents, MD5s and bodies of the leased messages, if all of them are nothing else.
+
+        None: call `deliver_front` instead. A content that has `NO_DIGEST` in it comes without an MD5.
+        """
         if host.is_late(leases) or host.shard.overlays:
             return None
-        number = host.shard.number
-        read = host.log.read_variable
-        plain: list[Plain] = []
-        sequences = leases.sequences
-        receipts = self._receipts.seal_claims(
-            queue.account, queue.number, number, zip(leases.slots, sequences, repeat(1), strict=False)
-        )
         try:
-            for sequence, position, extent, receipt in zip(
-                sequences, leases.positions, leases.extents, receipts, strict=True
-            ):
-                found = decode_plain(read(position, extent & 0xFFFFFFFF, extent >> 32))
-                if found is None:
-                    return None
-                plain.append((message_id(number, sequence), receipt, *found))
+            found = read_run(host.log, leases.positions, leases.extents)
         except LogError:
             return None
-        return plain
+        if found is None:
+            return None
+        claims = [*zip(leases.slots, leases.sequences, repeat(1), strict=False)]
+        return self._receipts.seal_claims(queue.account, queue.number, queue.shard, claims), *found
 
     async def deliver_front(self, queue: Queue, host: ShardHost, front: FirstLeases) -> list[Delivery]:
         """The leased messages, whatever they are."""

@@ -31,13 +31,16 @@ VERSION = 1
 MAC_BYTES = 10
 TEXT_LENGTH = 44
 STAMPS_MAX = 4_096
+RECENT_MAX = 32_768  # receipts of all queues that are known by their text
 SHOWN_LENGTH_MAX = 200
 
 _HEAD = struct.Struct("<BHHI")
-_BODY = struct.Struct("<IIHI")  # slot, sequence's low and high part, epoch
+_BODY = struct.Struct("<IQH")  # slot, sequence with the epoch's low half above it, epoch's high half
 _WHOLE = struct.Struct("<BHHIIIHI")
 _HEAD_BYTES = _HEAD.size
 _SEALED_BYTES = _WHOLE.size
+_PARTS = struct.Struct(f"{_HEAD_BYTES}s{_BODY.size}s{MAC_BYTES}s")
+_SEQUENCE_MAX = (1 << 48) - 1
 _TO_URL_SAFE = bytes.maketrans(b"+/", b"-_")
 _FROM_URL_SAFE = bytes.maketrans(b"-_+/", b"+/!!")  # the standard alphabet's own signs are not ours: `!` is in neither
 
@@ -51,6 +54,7 @@ class _Stamp(NamedTuple):
 
     head: bytes
     state: blake2b  # has taken in the tenant and the head
+    recent: dict[str, tuple[int, int, int]]  # what was sealed lately and has not come back yet
 
 
 class Receipts:
@@ -60,6 +64,7 @@ class Receipts:
         self._keys: dict[int, bytes] = {}
         self._newest = 0
         self._stamps: dict[tuple[str, int, int, int], _Stamp] = {}
+        self._recent_left = RECENT_MAX // 2  # receipts until their number is looked at
         self.set_keys(keys)
 
     def set_keys(self, keys: Iterable[ReceiptKey]) -> None:
@@ -71,24 +76,39 @@ class Receipts:
         """One receipt for each lease."""
         return self.seal_claims(tenant, queue, shard, [(lease.slot, lease.sequence, lease.epoch) for lease in leases])
 
-    def seal_claims(self, tenant: str, queue: int, shard: int, claims: Iterable[tuple[int, int, int]]) -> list[str]:
-        """One receipt for each (slot, sequence, epoch)."""
+    def seal_claims(self, tenant: str, queue: int, shard: int, claims: Sequence[tuple[int, int, int]]) -> list[str]:
+        """One receipt for each (slot, sequence, epoch).
+
+        Most come back soon, to be deleted: until then they are known by their text, which saves opening them.
+        """
         newest = self._newest
         stamp = self._stamps.get((tenant, queue, shard, newest))
         if stamp is None:
             stamp = self._stamp(tenant, queue, shard, newest)
             self._keep(tenant, queue, shard, newest, stamp)
-        head = stamp.head
-        copy = stamp.state.copy
+        head, state, recent = stamp
+        copy = state.copy
         pack = _BODY.pack
         parts: list[bytes] = []
         for slot, sequence, epoch in claims:
-            body = pack(slot, sequence & 0xFFFFFFFF, sequence >> 32, epoch)
+            body = pack(slot, sequence | (epoch & 0xFFFF) << 48, epoch >> 16)
             mac = copy()
             mac.update(body)
             parts += (head, body, mac.digest())
         text = b2a_base64(b"".join(parts), newline=False).translate(_TO_URL_SAFE).decode("ascii")
-        return [text[at : at + TEXT_LENGTH] for at in range(0, len(text), TEXT_LENGTH)]
+        texts = [text[at : at + TEXT_LENGTH] for at in range(0, len(text), TEXT_LENGTH)]
+        recent.update(zip(texts, claims, strict=True))
+        self._recent_left -= len(texts)
+        if self._recent_left < 0:
+            self._forget()
+        return texts
+
+    def _forget(self) -> None:
+        """Keep the number of receipts that are known by their text in bounds: those of leases that ran out stay."""
+        if sum([len(stamp.recent) for stamp in self._stamps.values()]) > RECENT_MAX // 2:
+            for stamp in self._stamps.values():
+                stamp.recent.clear()
+        self._recent_left = RECENT_MAX // 2
 
     def open(self, tenant: str, queue: int, text: str) -> Claim:
         """What the receipt claims. Raises ReceiptInvalid when it is not one of this queue's."""
@@ -121,6 +141,14 @@ class Receipts:
 
     def open_many(self, tenant: str, queue: int, shard: int, texts: Sequence[str]) -> list[tuple[int, int, int]] | None:
         """What receipts of one shard claim, (slot, sequence, epoch) each, at once; None: look at them one by one."""
+        stamp = self._stamps.get((tenant, queue, shard, self._newest))
+        if stamp is None:
+            return None
+        head, state, recent = stamp
+        try:
+            return [*map(recent.pop, texts)]
+        except KeyError:
+            pass  # older, or not ours
         joined = "".join(texts)
         if len(joined) != TEXT_LENGTH * len(texts) or not joined.isascii():
             return None
@@ -128,24 +156,19 @@ class Receipts:
             data = a2b_base64(joined.encode().translate(_FROM_URL_SAFE), strict_mode=True)
         except Base64Error:
             return None
-        stamp = self._stamps.get((tenant, queue, shard, self._newest))
-        if stamp is None:
-            return None
-        head = stamp.head
-        copy = stamp.state.copy
+        copy = state.copy
         claims: list[tuple[int, int, int]] = []
         macs: list[bytes] = []
         given: list[bytes] = []
-        for text, at in zip(texts, range(0, len(data), _SEALED_BYTES + MAC_BYTES), strict=True):
-            if len(text) != TEXT_LENGTH or data[at : at + _HEAD_BYTES] != head:
+        for text, (start, body, sealed) in zip(texts, _PARTS.iter_unpack(data), strict=True):
+            if len(text) != TEXT_LENGTH or start != head:
                 return None
-            end = at + _SEALED_BYTES
             mac = copy()
-            mac.update(data[at + _HEAD_BYTES : end])
+            mac.update(body)
             macs.append(mac.digest())
-            given.append(data[end : end + MAC_BYTES])
-            slot, low, high, epoch = _BODY.unpack_from(data, at + _HEAD_BYTES)
-            claims.append((slot, low | high << 32, epoch))
+            given.append(sealed)
+            slot, low, high = _BODY.unpack(body)
+            claims.append((slot, low & _SEQUENCE_MAX, low >> 48 | high << 16))
         return claims if compare_digest(b"".join(macs), b"".join(given)) else None
 
     def _stamp(self, tenant: str, queue: int, shard: int, key_id: int) -> _Stamp:
@@ -155,7 +178,8 @@ class Receipts:
         head = _HEAD.pack(VERSION, key_id, shard, queue)
         name = tenant.encode()
         # The tenant's length goes first, so that no other tenant and head give the same bytes.
-        return _Stamp(head, blake2b(len(name).to_bytes(4, "little") + name + head, key=key, digest_size=MAC_BYTES))
+        state = blake2b(len(name).to_bytes(4, "little") + name + head, key=key, digest_size=MAC_BYTES)
+        return _Stamp(head, state, {})
 
     def _keep(self, tenant: str, queue: int, shard: int, key_id: int, stamp: _Stamp) -> None:
         if len(self._stamps) >= STAMPS_MAX:

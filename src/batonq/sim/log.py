@@ -124,6 +124,9 @@ class SlowLog:
     def read_variable(self, position: int, offset: int, length: int) -> bytes:
         return self._inner.read_variable(position, offset, length)
 
+    def section(self, number: int) -> bytes | None:
+        return self._inner.section(number)
+
     def frame(self, number: int) -> Frame:
         return self._inner.frame(number)
 

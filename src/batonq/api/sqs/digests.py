@@ -2,24 +2,35 @@
 
 from __future__ import annotations
 
-from hashlib import md5
-from typing import TYPE_CHECKING
+import hashlib
+from collections.abc import Callable, Iterable
+from functools import partial
+from importlib import import_module
+from typing import Any, cast
 
 from batonq.core.payload import Attribute, decode_attributes, encode_attribute, encode_attributes
-
-if TYPE_CHECKING:
-    from collections.abc import Iterable
 
 TRACE_HEADER = "AWSTraceHeader"
 
 
+def _md5() -> Callable[[bytes], Any]:
+    """The interpreter's own, where it has one: a quarter less for a KiB than by way of OpenSSL."""
+    try:
+        return cast("Callable[[bytes], Any]", import_module("_md5").md5)
+    except ImportError:
+        return partial(hashlib.md5, usedforsecurity=False)
+
+
+md5 = _md5()
+
+
 def hex_digest(encoded: bytes) -> str:
     """MD5 of a body, or of attributes in their encoding."""
-    return md5(encoded, usedforsecurity=False).hexdigest()
+    return str(md5(encoded).hexdigest())
 
 
 def digest(body: bytes) -> bytes:
-    return md5(body, usedforsecurity=False).digest()
+    return bytes(md5(body).digest())
 
 
 def trace_digest(trace: str) -> str:

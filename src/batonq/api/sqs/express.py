@@ -4,8 +4,9 @@ Each function either takes a request whole, or returns False before it has done 
 the answer, or the error in SQS's words. What is plain: JSON without an escape or a letter beyond ASCII, no fields but
 the ones below, a queue that the caller may use. The answers are the same to the byte.
 
-Two equal keys show in the number of quotes: a text without escapes has exactly two for each key and each text that
-was decoded.
+That a text is plain, and that no key is in it twice, shows in its length: one without blanks, escapes, long letters and
+second keys is exactly as long as the texts in it and the signs between them. A text with blanks is searched instead:
+without escapes it has exactly two quotes for each key and each text that was decoded.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 from email.utils import formatdate
-from hashlib import md5
+from functools import cache
 from time import time
 from typing import Any
 
@@ -24,6 +25,7 @@ from batonq.api.http import Reply, Request
 from batonq.api.http.messages import SERVER_NAME, Heads
 from batonq.api.sqs import protocol_json
 from batonq.api.sqs.app import REQUEST_ID_HEADER, SqsApp
+from batonq.api.sqs.digests import md5
 from batonq.api.sqs.errors import SqsError, translated
 from batonq.api.sqs.operations.batches import outcome
 from batonq.api.sqs.operations.leases import DONE, told
@@ -31,18 +33,14 @@ from batonq.api.sqs.operations.receiving import deliver, holder, numbers
 from batonq.api.sqs.operations.sending import INVOCATION_HEADER, TRACE_HEADER, invocation
 from batonq.api.sqs.service import Call
 from batonq.api.sqs.shapes import (
-    BatchOutput,
-    BatchSuccess,
     Message,
     ReceiveMessageInput,
     ReceiveMessageOutput,
-    SendMessageBatchOutput,
-    SendMessageBatchResultEntry,
     SendMessageOutput,
 )
 from batonq.api.sqs.validate import BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, ENTRY_ID_LENGTH_MAX
 from batonq.core.commands import FirstLeases
-from batonq.core.ids import message_id
+from batonq.core.ids import message_id, message_ids
 from batonq.errors import BatonError
 from batonq.node.broker import Queue
 from batonq.node.host import ShardHost
@@ -92,15 +90,44 @@ _decode_one_receipt = msgspec.json.Decoder(_OneReceipt).decode
 _decode_receive = msgspec.json.Decoder(_Receive).decode
 _encode = protocol_json.encode
 _NOT_PLAIN = (msgspec.MsgspecError, UnicodeDecodeError, SqsError, BatonError)
+_BATCH_SIGNS = len('{"QueueUrl":"","Entries":[]}') - 1
+_ENTRY_SIGNS = len('{"Id":"","MessageBody":""},')
+_RECEIPT_SIGNS = len('{"Id":"","ReceiptHandle":""},')
+_ONE_SIGNS = len('{"QueueUrl":"","MessageBody":""}')
+_ONE_RECEIPT_SIGNS = len('{"QueueUrl":"","ReceiptHandle":""}')
+RECEIVES_MAX = 1_024  # different requests to receive that are remembered
+RECEIVE_BYTES_MAX = 1_024  # and how long one may be
 
 
-def _ids_are_plain(ids: list[str]) -> bool:
+def _is_plain(text: bytes, length: int, quotes: int) -> bool:
+    """Whether a request says just what was decoded, in letters that stand for themselves (see above)."""
+    return len(text) == length or (b"\\" not in text and text.isascii() and text.count(b'"') == quotes)
+
+
+def _ids_are_plain(ids: list[str], joined: str) -> bool:
     """Distinct, of the right length, of letters, digits, hyphens and underscores (the text is ASCII)."""
-    joined = "".join(ids)
     if not joined.isalnum() and not joined.replace("-", "").replace("_", "").isalnum():
         return False
-    lengths = [*map(len, ids)]
-    return min(lengths) > 0 and max(lengths) <= ENTRY_ID_LENGTH_MAX and len({*ids}) == len(ids)
+    different = {*ids}
+    return (
+        len(different) == len(ids)
+        and "" not in different
+        and (len(joined) <= ENTRY_ID_LENGTH_MAX or max(map(len, ids)) <= ENTRY_ID_LENGTH_MAX)
+    )
+
+
+@cache
+def _sent_form(count: int) -> str:
+    """The answer to a batch of sends: an id, a message id and a digest for each."""
+    entry = '{"Id":"%s","MessageId":"%s","MD5OfMessageBody":"%s"}'
+    return '{"Successful":[' + ",".join([entry] * count) + "]}"
+
+
+@cache
+def _received_form(count: int) -> str:
+    """The answer to a receive of bodies that stand for themselves: id, receipt, digest and body of each."""
+    message = '{"MessageId":"%s","ReceiptHandle":"%s","MD5OfBody":"%s","Body":"%s"}'
+    return '{"Messages":[' + ",".join([message] * count) + "]}"
 
 
 class ExpressSqs:
@@ -112,6 +139,7 @@ class ExpressSqs:
         self._broker = app.service.broker
         self._heads = _Heads(app)
         self._tasks: set[asyncio.Task[None]] = set()
+        self._receives: dict[bytes, tuple[str, int, int | None]] = {}  # body → URL, messages and visibility
         prefix = protocol_json.TARGET_PREFIX
         self._calls: dict[bytes, Callable[[Request, Reply], bool]] = {
             prefix + b"SendMessage": self._send,
@@ -123,7 +151,7 @@ class ExpressSqs:
 
     def __call__(self, request: Request, reply: Reply) -> bool:
         handler = self._calls.get(request.headers.get(b"x-amz-target", b""))
-        if handler is None or request.method != "POST" or b"\\" in request.body or not request.body.isascii():
+        if handler is None or request.method != "POST":
             return False
         try:
             return handler(request, reply)
@@ -138,9 +166,10 @@ class ExpressSqs:
 
     def _send(self, request: Request, reply: Reply) -> bool:
         given = _decode_one(request.body)
-        if request.body.count(b'"') != 8:
+        text = given.MessageBody
+        if not _is_plain(request.body, _ONE_SIGNS + len(given.QueueUrl) + len(text), 8):
             return False
-        taken = self._take(request, "SendMessage", given.QueueUrl, [given.MessageBody.encode()])
+        taken = self._take(request, "SendMessage", given.QueueUrl, [text.encode()])
         if taken is None:
             return False
         queue, host, first, digests = taken
@@ -152,22 +181,23 @@ class ExpressSqs:
         given = _decode_batch(request.body)
         entries = given.Entries
         count = len(entries)
-        if not 0 < count <= BATCH_ENTRIES_MAX or request.body.count(b'"') != 6 + 8 * count:
+        if not 0 < count <= BATCH_ENTRIES_MAX:
             return False
         ids = [entry.Id for entry in entries]
-        if not _ids_are_plain(ids):
+        texts = [entry.MessageBody for entry in entries]
+        joined = "".join(ids)
+        length = _BATCH_SIGNS + len(given.QueueUrl) + len(joined) + sum(map(len, texts)) + count * _ENTRY_SIGNS
+        if not _is_plain(request.body, length, 6 + 8 * count) or not _ids_are_plain(ids, joined):
             return False
-        bodies = [entry.MessageBody.encode() for entry in entries]
-        taken = self._take(request, "SendMessageBatch", given.QueueUrl, bodies)
+        taken = self._take(request, "SendMessageBatch", given.QueueUrl, [*map(str.encode, texts)])
         if taken is None:
             return False
         queue, host, first, digests = taken
-        shard = queue.shard
-        results = [
-            SendMessageBatchResultEntry(entry_id, message_id(shard, sequence), digest.hex())
-            for sequence, (entry_id, digest) in enumerate(zip(ids, digests, strict=True), start=first)
-        ]
-        self._reply_when_committed(host, reply, _encode(SendMessageBatchOutput(results)))
+        members: list[str] = []
+        names = message_ids(queue.shard, range(first, first + count))
+        for triple in zip(ids, names, map(bytes.hex, digests), strict=True):
+            members += triple
+        self._reply_when_committed(host, reply, (_sent_form(count) % (*members,)).encode())
         return True
 
     def _take(
@@ -180,7 +210,7 @@ class ExpressSqs:
             return None
         if TRACE_HEADER in request.headers:
             return None
-        digests = [md5(body, usedforsecurity=False).digest() for body in bodies]
+        digests = [md5(body).digest() for body in bodies]
         name = invocation(request, digests) if INVOCATION_HEADER in request.headers else ""
         found = self._broker.send_plain(queue, bodies, digests, call.caller.sender, name)
         if found is None:
@@ -199,27 +229,15 @@ class ExpressSqs:
     # --- ReceiveMessage
 
     def _receive(self, request: Request, reply: Reply) -> bool:
-        given = _decode_receive(request.body)
-        keys = (
-            1
-            + (given.MaxNumberOfMessages is not None)
-            + (given.VisibilityTimeout is not None)
-            + (given.WaitTimeSeconds is not None)
-        )
-        if request.body.count(b'"') != 2 * (keys + 1):
-            return False
-        call, queue = self._find(request, "ReceiveMessage", given.QueueUrl)
+        known = self._receives.get(request.body)
+        if known is None:
+            known = self._read_receive(request)
+            if known is None:
+                return False
+        url, count, visibility_ms = known
+        call, queue = self._find(request, "ReceiveMessage", url)
         if queue.fifo:
             return False
-        count, visibility_ms, _ = numbers(
-            queue,
-            ReceiveMessageInput(
-                QueueUrl=given.QueueUrl,
-                MaxNumberOfMessages=given.MaxNumberOfMessages,
-                VisibilityTimeout=given.VisibilityTimeout,
-                WaitTimeSeconds=given.WaitTimeSeconds,
-            ),
-        )
         found = self._broker.receive_front(queue, count, visibility_ms, holder(call, ""))
         if found is None:
             return False
@@ -229,20 +247,48 @@ class ExpressSqs:
         host.commit.call(lambda problem: self._deliver(queue, host, leases, reply, problem))
         return True
 
+    def _read_receive(self, request: Request) -> tuple[str, int, int | None] | None:
+        """What a request to receive says. A client asks in the same words each time, so they are remembered."""
+        body = request.body
+        given = _decode_receive(body)
+        keys = (
+            1
+            + (given.MaxNumberOfMessages is not None)
+            + (given.VisibilityTimeout is not None)
+            + (given.WaitTimeSeconds is not None)
+        )
+        if not _is_plain(body, -1, 2 * (keys + 1)):
+            return None
+        _, queue = self._find(request, "ReceiveMessage", given.QueueUrl)
+        asked = ReceiveMessageInput(
+            QueueUrl=given.QueueUrl,
+            MaxNumberOfMessages=given.MaxNumberOfMessages,
+            VisibilityTimeout=given.VisibilityTimeout,
+            WaitTimeSeconds=given.WaitTimeSeconds,
+        )
+        count, visibility_ms, _ = numbers(queue, asked)
+        known = given.QueueUrl, count, visibility_ms
+        if len(body) <= RECEIVE_BYTES_MAX:
+            if len(self._receives) >= RECEIVES_MAX:
+                self._receives.clear()
+            self._receives[body] = known
+        return known
+
     def _deliver(
         self, queue: Queue, host: ShardHost, leases: FirstLeases, reply: Reply, problem: BatonError | None
     ) -> None:
         if problem is not None:
             reply(self._heads.error(problem))
             return
-        plain = self._broker.deliver_plain(queue, host, leases)
-        if plain is None:
+        found = self._broker.deliver_run(queue, host, leases)
+        if found is None or any(found[1]):
             task = asyncio.get_running_loop().create_task(self._deliver_any(queue, host, leases, reply))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             return
-        messages = [Message(name, receipt, digest.hex(), body.decode()) for name, receipt, digest, body in plain]
-        if not reply(self._heads.answer(_encode(ReceiveMessageOutput(messages)))):
+        receipts, _, digests, bodies = found
+        names = message_ids(queue.shard, leases.sequences)
+        if not reply(self._heads.answer(_received(names, receipts, digests, bodies))):
             self._broker.give_back(queue, host, leases)
 
     async def _deliver_any(self, queue: Queue, host: ShardHost, leases: FirstLeases, reply: Reply) -> None:
@@ -260,12 +306,13 @@ class ExpressSqs:
 
     def _delete(self, request: Request, reply: Reply) -> bool:
         given = _decode_one_receipt(request.body)
-        if request.body.count(b'"') != 8:
+        receipt = given.ReceiptHandle
+        if not _is_plain(request.body, _ONE_RECEIPT_SIGNS + len(given.QueueUrl) + len(receipt), 8):
             return False
         _, queue = self._find(request, "DeleteMessage", given.QueueUrl)
         if queue.fifo or queue.policy.strict_receipts:
             return False  # there a delete may fail, and the general way says so
-        found = self._broker.delete_plain(queue, [given.ReceiptHandle])
+        found = self._broker.delete_plain(queue, [receipt])
         if found is None:
             return False
         self._app.calls["DeleteMessage"] += 1
@@ -276,13 +323,15 @@ class ExpressSqs:
         given = _decode_receipts(request.body)
         entries = given.Entries
         count = len(entries)
-        if not 0 < count <= BATCH_ENTRIES_MAX or request.body.count(b'"') != 6 + 8 * count:
+        if not 0 < count <= BATCH_ENTRIES_MAX:
             return False
         ids = [entry.Id for entry in entries]
-        if not _ids_are_plain(ids):
+        receipts = [entry.ReceiptHandle for entry in entries]
+        joined = "".join(ids)
+        length = _BATCH_SIGNS + len(given.QueueUrl) + len(joined) + sum(map(len, receipts)) + count * _RECEIPT_SIGNS
+        if not _is_plain(request.body, length, 6 + 8 * count) or not _ids_are_plain(ids, joined):
             return False
         _, queue = self._find(request, "DeleteMessageBatch", given.QueueUrl)
-        receipts = [entry.ReceiptHandle for entry in entries]
         found = self._broker.delete_plain(queue, receipts)
         if found is None:
             return False
@@ -295,9 +344,22 @@ class ExpressSqs:
             ]
             body = _encode(outcome(ids, errors))
         else:
-            body = _encode(BatchOutput([BatchSuccess(entry_id) for entry_id in ids]))
+            body = ('{"Successful":[{"Id":"' + '"},{"Id":"'.join(ids) + '"}]}').encode()
         self._reply_when_committed(host, reply, body)
         return True
+
+
+def _received(names: list[str], receipts: list[str], digests: list[bytes], bodies: list[bytes]) -> bytes:
+    """The answer to a receive of bodies alone."""
+    count = len(names)
+    texts = [*map(bytes.decode, bodies)]
+    if len(_encode(texts)) == sum(map(len, bodies)) + 3 * count + 1:  # quotes and commas only: nothing was escaped
+        members: list[str] = []
+        for four in zip(names, receipts, map(bytes.hex, digests), texts, strict=True):
+            members += four
+        return (_received_form(count) % (*members,)).encode()
+    hexes = map(bytes.hex, digests)
+    return _encode(ReceiveMessageOutput([*map(Message, names, receipts, hexes, texts)]))
 
 
 class _Heads:
