@@ -1,0 +1,128 @@
+"""The user's own connection, whichever library it comes from, so that what is written goes into their transaction.
+
+Statements are written once, with parameters as `:name`, and run on: sqlite3 connections; psycopg connections, sync and
+async; SQLAlchemy connections and sessions, sync and async, over either database. No library is imported here: a
+connection tells by its class where it is from.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple, cast
+
+from batonq.errors import InvalidInput
+
+Dialect = Literal["postgresql", "sqlite"]
+Library = Literal["sqlite3", "psycopg", "sqlalchemy"]
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,50}(\.[A-Za-z_][A-Za-z0-9_]{0,50})?")
+_PARAMETER = re.compile(r"(?<![:\w]):([a-z_][a-z0-9_]*)")
+_DIALECTS = ("postgresql", "sqlite")
+_PG_IDLE = 0  # psycopg.pq.TransactionStatus.IDLE
+
+
+class Kind(NamedTuple):
+    """What a connection is."""
+
+    library: Library
+    dialect: Dialect
+    is_async: bool
+
+
+class Outcome(NamedTuple):
+    """What a statement gave: its rows, and how many rows it changed."""
+
+    rows: Sequence[Any]
+    changed: int
+
+    @property
+    def first(self) -> Any:
+        return self.rows[0] if self.rows else None
+
+
+def quoted(name: str) -> str:
+    """A table's or column's name, with a schema or without one, for use in a statement."""
+    if not _NAME.fullmatch(name):
+        raise InvalidInput(f"{name!r} is not a name of a table or column: letters, digits, _ and at most one dot.")
+    return ".".join(f'"{part}"' for part in name.split("."))
+
+
+def kind_of(connection: Any) -> Kind:
+    """Which library and database a connection belongs to, or an error that names what is known."""
+    for parent in type(connection).__mro__:
+        library = parent.__module__.partition(".")[0]
+        if library == "sqlite3":
+            return Kind("sqlite3", "sqlite", False)
+        if library == "psycopg":
+            return Kind("psycopg", "postgresql", any(c.__name__ == "AsyncConnection" for c in type(connection).__mro__))
+        if library == "sqlalchemy":
+            return Kind("sqlalchemy", _sqlalchemy_dialect(connection), "asyncio" in parent.__module__)
+    raise InvalidInput(
+        f"{type(connection).__module__}.{type(connection).__qualname__} is not a connection of sqlite3, psycopg 3 or"
+        " SQLAlchemy."
+    )
+
+
+def _sqlalchemy_dialect(connection: Any) -> Dialect:
+    bind = connection.get_bind() if hasattr(connection, "get_bind") else connection
+    name = bind.dialect.name
+    if name not in _DIALECTS:
+        raise InvalidInput(f"The database is {name}; this works with PostgreSQL and SQLite.")
+    return cast(Dialect, name)
+
+
+def execute(connection: Any, sql: str, parameters: Mapping[str, Any]) -> Outcome:
+    """Run one statement on a connection that is not async."""
+    kind = kind_of(connection)
+    if kind.is_async:
+        raise InvalidInput("This connection is async: use the function whose name ends in _async.")
+    if kind.library == "sqlite3":
+        return _outcome(connection.execute(sql, dict(parameters)))
+    if kind.library == "psycopg":
+        return _outcome(connection.execute(_for_psycopg(sql), parameters))
+    return _outcome(connection.execute(_for_sqlalchemy(sql), dict(parameters)))
+
+
+async def execute_async(connection: Any, sql: str, parameters: Mapping[str, Any]) -> Outcome:
+    """Run one statement on any connection; one that is not async blocks the loop while it works."""
+    kind = kind_of(connection)
+    if not kind.is_async:
+        return execute(connection, sql, parameters)
+    if kind.library == "psycopg":
+        cursor = await connection.execute(_for_psycopg(sql), parameters)
+        rows = await cursor.fetchall() if cursor.description is not None else []
+        return Outcome(rows, cursor.rowcount)
+    return _outcome(await connection.execute(_for_sqlalchemy(sql), dict(parameters)))
+
+
+def require_transaction(connection: Any, what: str) -> None:
+    """An error when a statement would be committed by itself, and not together with the user's own."""
+    kind = kind_of(connection)
+    alone = False
+    if kind.library == "psycopg":
+        alone = connection.autocommit and connection.info.transaction_status == _PG_IDLE
+    elif kind.library == "sqlite3":
+        manual = connection.isolation_level is None and getattr(connection, "autocommit", -1) is not False
+        alone = manual and not connection.in_transaction
+    if alone:
+        raise InvalidInput(f"{what} belongs into a transaction: begin one on this connection, it commits by itself.")
+
+
+def _outcome(cursor: Any) -> Outcome:
+    returns = cursor.returns_rows if hasattr(cursor, "returns_rows") else cursor.description is not None
+    rows = cursor.fetchall() if returns else []
+    return Outcome(rows, cursor.rowcount)
+
+
+@lru_cache(256)
+def _for_psycopg(sql: str) -> str:
+    return _PARAMETER.sub(r"%(\1)s", sql.replace("%", "%%"))
+
+
+@lru_cache(256)
+def _for_sqlalchemy(sql: str) -> Any:
+    from sqlalchemy import text
+
+    return text(sql)

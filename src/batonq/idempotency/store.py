@@ -1,0 +1,154 @@
+"""What a store keeps: claims by key, and for ordered keys the number of the last message handled.
+
+A claim is CLAIMED by an owner until its lease ends, then DONE until its time to live ends. A row whose time is over
+counts as absent: that is how a holder that crashed half-way is taken over, and how keys are forgotten.
+
+    absent ──claim──▶ CLAIMED ──complete──▶ DONE ──ttl──▶ absent
+                        │  ▲
+                        │  └── extend (the owner lives)
+                        ├── release (the handler failed) ──▶ absent
+                        └── lease over (the owner died)  ──▶ absent
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple, ParamSpec, TypeVar
+
+from batonq.errors import InvalidInput
+from batonq.idempotency.renewals import Renewals
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+KEY_BYTES_MAX = 1024
+RESULT_BYTES_MAX = 1 << 20
+THREADS_MAX = 8
+
+
+class ClaimState(enum.Enum):
+    TAKEN = "taken"  # the caller holds it now, and does the work
+    BUSY = "busy"  # another holder works on it
+    DONE = "done"  # the work was done
+
+
+class Claim(NamedTuple):
+    """The answer to a claim."""
+
+    state: ClaimState
+    result: bytes | None = None  # DONE: what was kept of the first run
+    retry_after: float = 0.0  # BUSY: when the other one's lease ends, in seconds
+
+
+class Place(enum.Enum):
+    """Where a message stands in its key's order."""
+
+    NEXT = "next"  # last + 1: to be handled now, by the caller
+    SEEN = "seen"  # at or before the last: a duplicate
+    GAP = "gap"  # one before it is missing
+    BUSY = "busy"  # another holder works on this key
+
+
+class Turn(NamedTuple):
+    """The answer to the question whether it is a message's turn."""
+
+    place: Place
+    last: int  # the number of the last message handled; one below the first when there was none
+    retry_after: float = 0.0
+
+
+class Store(ABC):
+    """Where claims are kept. Every method is atomic, and may be called from any thread."""
+
+    @abstractmethod
+    def claim(self, key: str, owner: str, lease: float) -> Claim:
+        """Take the key for this owner, unless it is done or another owner's lease runs."""
+
+    @abstractmethod
+    def extend(self, key: str, owner: str, lease: float) -> bool:
+        """Let the lease end `lease` seconds from now; false when the owner does not hold it any more."""
+
+    @abstractmethod
+    def complete(self, key: str, owner: str, ttl: float, result: bytes | None) -> bool:
+        """The work is done; false when another owner has the claim (and nothing was changed). May be repeated."""
+
+    @abstractmethod
+    def release(self, key: str, owner: str) -> bool:
+        """The work failed; the next delivery may begin at once."""
+
+    @abstractmethod
+    def forget(self, key: str) -> bool:
+        """Remove whatever is known about a key, so that its work can be done again; for repairs by hand."""
+
+    @abstractmethod
+    def prune(self) -> int:
+        """Remove what is over; how many were removed. Stores that expire keys by themselves answer 0."""
+
+    @abstractmethod
+    def begin_turn(self, key: str, sequence: int, owner: str, lease: float, first: int) -> Turn:
+        """Take the key for this message when its number is the last one's plus 1."""
+
+    @abstractmethod
+    def extend_turn(self, key: str, owner: str, lease: float) -> bool:
+        """As `extend`, for the key of a turn."""
+
+    @abstractmethod
+    def end_turn(self, key: str, sequence: int, owner: str) -> bool:
+        """The message was handled: its number is the last one now."""
+
+    @abstractmethod
+    def give_up_turn(self, key: str, owner: str) -> bool:
+        """The handler failed; the number stays as it was."""
+
+    async def call(self, method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run one of the methods for a coroutine, on a thread of the store's own."""
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._threads, lambda: method(*args, **kwargs))
+
+    @property
+    def _threads(self) -> ThreadPoolExecutor:
+        # Its own threads, so that handlers which fill asyncio's cannot keep a claim from being marked.
+        executor: ThreadPoolExecutor | None = self.__dict__.get("_executor")
+        if executor is None:
+            made = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="baton-claims")
+            executor = self.__dict__.setdefault("_executor", made)  # setdefault: two threads may race
+        return executor
+
+    @property
+    def renewals(self) -> Renewals:
+        """What extends the claims of handlers that run now."""
+        return self._renewing("_claims_renewed", self.extend)
+
+    @property
+    def turn_renewals(self) -> Renewals:
+        """What extends the turns of handlers that run now."""
+        return self._renewing("_turns_renewed", self.extend_turn)
+
+    def _renewing(self, name: str, extend: Callable[[str, str, float], bool]) -> Renewals:
+        found: Renewals | None = self.__dict__.get(name)
+        return found if found is not None else self.__dict__.setdefault(name, Renewals(extend))
+
+    def close(self) -> None:
+        """Give back threads and connections. The store must not be used after it."""
+        for name in ("_claims_renewed", "_turns_renewed"):
+            renewals: Renewals | None = self.__dict__.pop(name, None)
+            if renewals is not None:
+                renewals.close()
+        executor: ThreadPoolExecutor | None = self.__dict__.pop("_executor", None)
+        if executor is not None:
+            executor.shutdown(wait=True)
+
+
+def checked_key(key: object) -> str:
+    """The key as it is stored, or an error that says what to do."""
+    if not isinstance(key, str) or not key:
+        raise InvalidInput(f"An idempotency key is a string that is not empty, not {key!r}; give key=… a function.")
+    if "\0" in key:
+        raise InvalidInput("An idempotency key must not contain a NUL character.")
+    if len(key.encode()) > KEY_BYTES_MAX:
+        raise InvalidInput(f"An idempotency key has at most {KEY_BYTES_MAX} bytes; hash what is longer.")
+    return key
