@@ -24,6 +24,8 @@ if TYPE_CHECKING:
     from batonq.client import Sent as Sent
     from batonq.client import Stats as Stats
     from batonq.client import connect as connect
+    from batonq.embedded import open as open
+    from batonq.embedded import open_async as open_async
     from batonq.errors import BatonError as BatonError
 
 # Where each name is; those after the client's are one line each, here and above.
@@ -44,6 +46,8 @@ _PLACES = {
     "Sent": "batonq.client",
     "Stats": "batonq.client",
     "connect": "batonq.client",
+    "open": "batonq.embedded",
+    "open_async": "batonq.embedded",
 }
 
 

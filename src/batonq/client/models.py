@@ -167,7 +167,7 @@ class Exponential(Struct, frozen=True, tag_field="kind", tag="exponential", rena
 
     base_seconds: float = 1.0
     factor: float = 2.0
-    max_seconds: float = 900.0
+    max_seconds: float = 3600.0
     jitter: float = 0.1  # share of the delay that is left to chance
 
 
@@ -181,13 +181,13 @@ class Schedule(Struct, frozen=True, tag_field="kind", tag="schedule", rename="ca
 RetryPolicy = Exponential | Schedule
 
 
-class Deduplication(Struct, frozen=True, rename="camel"):
+class Deduplication(Struct, frozen=True, omit_defaults=True, rename="camel"):
     """How a queue recognises a message that it has had: for a window, or for as long as the first one lives."""
 
-    window_seconds: float = 300.0
-    scope: Literal["window", "lives"] = "window"
-    content_based: bool = False
-    per_group: bool = False
+    window_seconds: float | None = None
+    scope: Literal["window", "lives"] | None = None
+    content_based: bool | None = None  # FIFO queues: the body is the key
+    per_group: bool | None = None  # FIFO queues: a key counts within its group
 
 
 class QueueInfo(Struct, rename="camel"):

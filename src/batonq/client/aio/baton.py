@@ -71,7 +71,6 @@ class Baton:
         self._queues: WeakValueDictionary[str, Queue] = WeakValueDictionary()
         self._batchers: WeakSet[Batcher[Any, Any]] = WeakSet()
         self._lock = threading.Lock()
-        self._on_close: list[Callable[[], Awaitable[None]]] = []
 
     # --- queues ---------------------------------------------------------------------------------
 
@@ -160,8 +159,6 @@ class Baton:
             for batcher in list(self._batchers):
                 batcher.abandon()
             await self._transport.close()
-            for step in self._on_close:
-                await step()
 
     async def __aenter__(self) -> Baton:
         return self
