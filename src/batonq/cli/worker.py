@@ -1,0 +1,152 @@
+"""`baton worker module:app`: run a program's worker, alone or as a pool of processes."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import importlib
+import logging
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING
+
+from batonq.cli.quantities import parse_duration_s
+from batonq.errors import InvalidInput
+
+if TYPE_CHECKING:
+    from batonq.worker import Worker
+    from batonq.worker.pool import Pool
+
+LEVELS = ("debug", "info", "warning", "error")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("app", metavar="MODULE:APP", help="where the worker is, such as jobs:app")
+    parser.add_argument("--url", help="the server's address (default: what the app says, or BATON_URL)")
+    parser.add_argument("--queues", metavar="NAMES", help="only the tasks of these queues, with commas between them")
+    parser.add_argument("--concurrency", type=_count, metavar="N", help="slots of each task, whatever the app says")
+    parser.add_argument(
+        "--processes", type=_count, metavar="N", help="run so many worker processes, and replace the dead"
+    )
+    parser.add_argument(
+        "--autoscale",
+        metavar="MIN:MAX",
+        help="run from MIN to MAX worker processes, by depth and age: 2:50, or with a policy: 2:50,per-worker=20",
+    )
+    parser.add_argument(
+        "--drain-seconds",
+        type=parse_duration_s,
+        default=30.0,
+        metavar="N",
+        help="how long handlers may go on after the first signal, before their leases are given back (default 30)",
+    )
+    parser.add_argument(
+        "--metrics-port", type=int, metavar="PORT", help="serve /metrics for Prometheus; 0: a free port"
+    )
+    parser.add_argument("--metrics-host", default="127.0.0.1", help="address of /metrics (default 127.0.0.1)")
+    parser.add_argument(
+        "--log-level", choices=LEVELS, default="info", help="least important events to print (default info)"
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    logging.basicConfig(
+        level=arguments.log_level.upper(), format="%(asctime)s %(levelname)-7s %(message)s", stream=sys.stderr
+    )
+    if arguments.processes is not None and arguments.autoscale:
+        raise InvalidInput("Give either --processes or --autoscale, not both.")
+    app = load(arguments.app)
+    if arguments.processes is None and not arguments.autoscale:
+        if arguments.url:
+            app.connect_to(arguments.url)
+        return app.run(
+            queues=_names(arguments),
+            concurrency=arguments.concurrency,
+            drain_seconds=arguments.drain_seconds,
+            metrics_port=arguments.metrics_port,
+            metrics_host=arguments.metrics_host,
+        )
+    if arguments.metrics_port:
+        raise InvalidInput(
+            "Several processes cannot share --metrics-port; leave it out, or give 0 for a free one each."
+        )
+    return asyncio.run(_run_pool(arguments, app))
+
+
+def load(name: str) -> Worker:
+    """The worker that `module:app` names; the current directory is looked in first."""
+    module_name, colon, attribute = name.partition(":")
+    if not colon or not module_name or not attribute:
+        raise InvalidInput(f"{name!r} does not name a worker: give a module and its variable, such as jobs:app")
+    if os.getcwd() not in sys.path:
+        sys.path.insert(0, os.getcwd())
+    try:
+        module = importlib.import_module(module_name)
+    except ModuleNotFoundError as problem:
+        if problem.name != module_name and not module_name.startswith(f"{problem.name}."):
+            raise  # something that the module itself imports
+        raise InvalidInput(f"There is no module {module_name!r} here or on the Python path.") from None
+    found = getattr(module, attribute, None)
+    from batonq.worker import Worker
+
+    if not isinstance(found, Worker):
+        what = "has no" if found is None else "has something else as"
+        raise InvalidInput(f"Module {module_name!r} {what} {attribute!r}: it must be a Worker, such as app = Worker().")
+    return found
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+    return int(text)
+
+
+def _names(arguments: argparse.Namespace) -> list[str]:
+    return [name.strip() for name in (arguments.queues or "").split(",") if name.strip()]
+
+
+# --- a pool of processes ----------------------------------------------------------------------
+
+
+async def _run_pool(arguments: argparse.Namespace, app: Worker) -> int:
+    from batonq.worker.pool import Pool, worker_command
+
+    options = ["--drain-seconds", str(arguments.drain_seconds), "--log-level", arguments.log_level]
+    for flag in ("url", "queues", "concurrency", "metrics_port"):
+        value = getattr(arguments, flag)
+        if value is not None:
+            options += [f"--{flag.replace('_', '-')}", str(value)]
+    pool = Pool(
+        worker_command(arguments.app, *options), arguments.processes or 0, drain_seconds=arguments.drain_seconds
+    )
+    stop = asyncio.Event()
+
+    def signalled() -> None:
+        if stop.is_set():
+            pool.release()
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, signalled)
+    async with pool:
+        if arguments.autoscale:
+            await _autoscale(arguments, app, pool, stop)
+        else:
+            await stop.wait()
+    return 0
+
+
+async def _autoscale(arguments: argparse.Namespace, app: Worker, pool: Pool, stop: asyncio.Event) -> None:
+    from batonq.client.aio.baton import connect
+    from batonq.scaling import Autoscale, run_autoscaled, stats_readings
+
+    served = _names(arguments)
+    queues = [lane.queue for task in app.tasks.values() if not served or task.serves(served) for lane in task.lanes]
+    patterns = [queue for queue in queues if "*" in queue or "?" in queue]
+    if patterns:
+        raise InvalidInput(f"--autoscale looks at queues by name, and cannot at a pattern such as {patterns[0]}.")
+    async with connect(arguments.url or app.url) as baton:
+        await run_autoscaled(
+            pool, stats_readings(baton, queues), Autoscale.parse(arguments.autoscale).scaler(), stop=stop
+        )

@@ -1,0 +1,111 @@
+"""Messages from a Baton, by its client."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from batonq.client.models import Nack
+from batonq.client.retrying import NO_RETRIES, Retries
+from batonq.errors import BatonError
+from batonq.worker.source import Message, Outcome
+
+if TYPE_CHECKING:
+    from batonq.client.aio.baton import Baton
+    from batonq.client.blocking.baton import Baton as BlockingBaton
+
+BATCH_MAX = 1000
+# The worker tries again itself, for as long as an answer can still be of use; the client only bridges a hiccup.
+_RETRIES = Retries(attempts=3, deadline=5.0)
+
+
+class BatonSource:
+    """`url`, or BATON_URL; keys, or BATON_ACCESS_KEY_ID and BATON_SECRET_ACCESS_KEY."""
+
+    batch_max = BATCH_MAX
+
+    def __init__(self, url: str | None = None, access_key: str | None = None, secret_key: str | None = None) -> None:
+        self.url = url
+        self._access_key = access_key
+        self._secret_key = secret_key
+        self._baton: Baton | None = None
+        self._consumer = ""
+
+    async def open(self, consumer: str, connections: int) -> None:
+        from batonq.client.aio.baton import connect
+
+        self._consumer = consumer
+        access_key, secret_key = self.keys()
+        self._baton = connect(
+            self.url,
+            access_key=access_key,
+            secret_key=secret_key,
+            retries=_RETRIES,
+            connections=connections,
+            polls=connections,
+        )
+
+    async def receive(
+        self, queues: Sequence[str], max_messages: int, wait: float, visibility: float
+    ) -> Sequence[Message]:
+        baton = self._opened()
+        if len(queues) == 1 and not is_pattern(queues[0]):
+            queue = baton.queue(queues[0])
+            return await queue.receive(max_messages, wait, visibility=visibility, consumer=self._consumer)
+        return await baton.receive(queues, max_messages, wait, visibility=visibility, consumer=self._consumer)
+
+    async def ack(self, queue: str, receipts: Sequence[str]) -> Sequence[Outcome]:
+        return await self._opened().queue(queue).ack_many(receipts)
+
+    async def nack(self, queue: str, nacks: Sequence[Nack]) -> Sequence[Outcome]:
+        return await self._opened().queue(queue).nack_many(nacks)
+
+    async def close(self) -> None:
+        if self._baton is not None:
+            await self._baton.close()
+            self._baton = None
+
+    def keeper(self, timeout: float) -> BatonKeeper:
+        from batonq.client.blocking.baton import connect
+
+        access_key, secret_key = self.keys()
+        return BatonKeeper(
+            connect(
+                self.url,
+                access_key=access_key,
+                secret_key=secret_key,
+                timeout=timeout,
+                retries=NO_RETRIES,
+                connections=1,
+                polls=1,
+            )
+        )
+
+    def keys(self) -> tuple[str | None, str | None]:
+        return (
+            self._access_key or os.environ.get("BATON_ACCESS_KEY_ID") or None,
+            self._secret_key or os.environ.get("BATON_SECRET_ACCESS_KEY") or None,
+        )
+
+    def _opened(self) -> Baton:
+        assert self._baton is not None, "the source was not opened"
+        return self._baton
+
+
+class BatonKeeper:
+    """Extends leases on a blocking connection."""
+
+    def __init__(self, baton: BlockingBaton) -> None:
+        self._baton = baton
+
+    def extend(self, queue: str, changes: Sequence[tuple[str, float]]) -> Sequence[Outcome]:
+        results = self._baton.queue(queue).extend_many(changes)
+        return [result if isinstance(result, BatonError) else None for result in results]
+
+    def close(self) -> None:
+        self._baton.close()
+
+
+def is_pattern(queue: str) -> bool:
+    return "*" in queue or "?" in queue

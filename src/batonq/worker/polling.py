@@ -1,0 +1,123 @@
+"""One poller for the lanes of a task: asks for as many messages as there are free slots, and waits for a slot."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+from batonq.errors import BatonError
+from batonq.worker.limits import Limits
+from batonq.worker.metrics import Counters
+from batonq.worker.source import Message, Source
+from batonq.worker.task import Task
+
+PAUSE_FIRST_S, PAUSE_MAX_S = 0.1, 10.0
+_log = logging.getLogger("batonq.worker")
+
+
+class Taker(Protocol):
+    """Who the messages are for."""
+
+    counters: Counters
+
+    @property
+    def free(self) -> int: ...
+
+    def take(self, messages: Sequence[Message]) -> None: ...
+
+
+class Poller:
+    def __init__(self, task: Task, source: Source, limits: Limits, taker: Taker) -> None:
+        self._task = task
+        self._source = source
+        self._limits = limits
+        self._taker = taker
+        self._lanes = task.new_lanes()
+        self._names = [lane.queue for lane in task.lanes]
+        self._room = asyncio.Event()
+        self._stopped = asyncio.Event()
+        self._running: asyncio.Task[None] | None = None
+        self.waits = False  # for a free slot
+
+    async def run(self) -> None:
+        self._running = asyncio.current_task()
+        pause = 0.0
+        while not self._stopped.is_set():
+            try:
+                await self._once()
+                pause = 0.0
+            except asyncio.CancelledError:
+                if not self._stopped.is_set():
+                    raise
+                return
+            except BatonError as error:
+                pause = min(pause * 2 or PAUSE_FIRST_S, PAUSE_MAX_S)
+                _log.warning("could not receive from %s: %s (%s)", ", ".join(self._names), error, error.code)
+                await self._sleep(pause * random.uniform(0.5, 1))
+
+    def stop(self) -> None:
+        """No new messages from now on. A long poll under way is cut off: the broker takes back what it gave to it."""
+        self._stopped.set()
+        if self._running is not None:
+            self._running.cancel()
+
+    def wake(self) -> None:
+        """A slot has become free."""
+        if self.waits:
+            self.waits = False
+            self._room.set()
+
+    # ---
+
+    async def _once(self) -> None:
+        free = self._taker.free
+        if free < 1:
+            self._room.clear()
+            self.waits = True
+            await self._room.wait()
+            return
+        now = time.monotonic()
+        room = self._limits.room(free, now)
+        if room < 1:
+            await self._sleep(self._limits.until_room(now))
+        elif len(self._names) == 1:
+            self._took(await self._receive(self._names, room, self._task.wait))
+        else:
+            await self._round(room)
+
+    async def _round(self, room: int) -> None:
+        """Ask the lanes in turn without waiting; when all of them have nothing, wait for all at once."""
+        lanes, taken = self._lanes, 0
+        lanes.begin()
+        while ask := lanes.next(room - taken, time.monotonic()):
+            messages = await self._receive([ask.lane.queue], ask.wanted, 0.0)
+            lanes.took(ask.lane, ask.wanted, len(messages), time.monotonic())
+            self._took(messages)
+            taken += len(messages)
+        if not taken:
+            messages = await self._receive(self._names, room, self._task.wait)
+            for message in messages:
+                lanes.woken(message.queue, 1)
+            self._took(messages)
+
+    async def _receive(self, queues: list[str], count: int, wait: float) -> Sequence[Message]:
+        count = min(count, self._source.batch_max)
+        messages = await self._source.receive(queues, count, wait, self._task.visibility)
+        self._taker.counters.polls += 1
+        return messages
+
+    def _took(self, messages: Sequence[Message]) -> None:
+        if messages:
+            self._limits.took(len(messages), time.monotonic())
+            self._taker.take(messages)
+
+    async def _sleep(self, seconds: float) -> None:
+        try:
+            await asyncio.sleep(seconds)
+        except asyncio.CancelledError:
+            if not self._stopped.is_set():
+                raise

@@ -1,0 +1,140 @@
+"""A pool of worker processes: as many as it is told, and a new one for each that dies."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+
+DRAIN_S = 30.0
+KILL_AFTER_S = 10.0  # beyond the drain's time, in which a worker ends by itself
+PAUSE_FIRST_S, PAUSE_MAX_S = 0.1, 10.0
+HEALTHY_S = 10.0  # a process that lived so long did not die of its start
+_log = logging.getLogger("batonq.worker")
+
+
+def worker_command(app: str, *options: str) -> list[str]:
+    """The command of one `baton worker` process."""
+    return [sys.executable, "-m", "batonq", "worker", app, *options]
+
+
+class Pool:
+    """`async with Pool(command, 4) as pool: await pool.resize(8)`. Leaving it stops all; they finish what they hold.
+
+    A process that ends without being told to is replaced, whatever its exit code; if it dies soon after its start,
+    again and again, then after pauses that grow.
+    """
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        size: int = 1,
+        *,
+        drain_seconds: float = DRAIN_S,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
+        if size < 0:
+            raise ValueError(f"a pool has 0 workers or more, not {size}")
+        self._command = list(command)
+        self._size = size
+        self._drain_s = drain_seconds
+        self._environment = None if environment is None else {**os.environ, **environment}
+        self._keepers: list[_Keeper] = []
+        self._leaving: dict[asyncio.Task[None], _Keeper] = {}
+        self.started = 0
+        self.replaced = 0
+
+    @property
+    def size(self) -> int:
+        """How many there are to be; those that are finishing their last messages are not counted."""
+        return self._size
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes that are there, without those that were told to end."""
+        return [keeper.process.pid for keeper in self._keepers if keeper.process is not None]
+
+    async def resize(self, workers: int) -> None:
+        """Start or stop as many as it takes, the youngest first. Those that are stopped finish what they hold."""
+        if workers < 0:
+            raise ValueError(f"a pool has 0 workers or more, not {workers}")
+        self._size = workers
+        while len(self._keepers) > workers:
+            keeper = self._keepers.pop()
+            leaving = asyncio.create_task(keeper.stop(self._drain_s + KILL_AFTER_S))
+            self._leaving[leaving] = keeper
+            leaving.add_done_callback(self._leaving.pop)
+        while len(self._keepers) < workers:
+            self._keepers.append(_Keeper(self))
+
+    async def close(self) -> None:
+        """Stop all, and wait until they have ended."""
+        await self.resize(0)
+        await asyncio.gather(*list(self._leaving))
+
+    def release(self) -> None:
+        """A second signal to those that were told to end: they give their leases back, and end at once."""
+        for keeper in self._leaving.values():
+            keeper.signal(signal.SIGTERM)
+
+    async def start_process(self) -> asyncio.subprocess.Process:
+        self.started += 1
+        # A session of its own: Ctrl-C is for the pool, which tells its workers itself, once.
+        return await asyncio.create_subprocess_exec(*self._command, env=self._environment, start_new_session=True)
+
+    async def __aenter__(self) -> Pool:
+        await self.resize(self._size)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class _Keeper:
+    """One place in the pool: a process, and after its death the next."""
+
+    def __init__(self, pool: Pool) -> None:
+        self._pool = pool
+        self._stopping = asyncio.Event()
+        self.process: asyncio.subprocess.Process | None = None
+        self._task = asyncio.create_task(self._keep())
+
+    async def stop(self, kill_after: float) -> None:
+        self._stopping.set()
+        self.signal(signal.SIGTERM)
+        try:
+            await asyncio.wait_for(asyncio.shield(self._task), kill_after)
+        except TimeoutError:
+            _log.warning("a worker process did not end, and is killed")
+            self.signal(signal.SIGKILL)
+            await self._task
+
+    def signal(self, number: signal.Signals) -> None:
+        if self.process is not None and self.process.returncode is None:
+            try:
+                self.process.send_signal(number)
+            except ProcessLookupError:
+                pass  # it has just ended
+
+    async def _keep(self) -> None:
+        clock = asyncio.get_running_loop().time
+        pause = 0.0
+        while not self._stopping.is_set():
+            started = clock()
+            self.process = await self._pool.start_process()
+            if self._stopping.is_set():  # it was told to stop before there was a process to tell
+                self.signal(signal.SIGTERM)
+            code = await self.process.wait()
+            self.process = None
+            if self._stopping.is_set():
+                return
+            self._pool.replaced += 1
+            pause = 0.0 if clock() - started >= HEALTHY_S else min(pause * 2 or PAUSE_FIRST_S, PAUSE_MAX_S)
+            _log.warning("a worker process ended with %d; another one takes its place", code)
+            try:
+                await asyncio.wait_for(self._stopping.wait(), pause)
+            except TimeoutError:
+                pass

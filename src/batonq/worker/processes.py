@@ -1,0 +1,160 @@
+"""A handler in a process of its own: for work that needs a whole core, and work that may crash.
+
+The child gets messages through a pipe, one at a time, and answers each. When it dies (a segmentation fault, os._exit,
+the kernel's out-of-memory killer) the pipe ends: the message has failed with HandlerCrashed, and the next message gets
+a new child. When the worker dies the pipe ends too, and the child goes after its message.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import multiprocessing
+import pickle
+import signal
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from multiprocessing.context import SpawnProcess
+from typing import Any
+
+from batonq.worker.errors import HandlerCrashed, class_name, reason
+from batonq.worker.source import Message
+
+# Not fork: a child forked from a process with threads and an event loop may inherit a lock that nobody will release.
+_SPAWN = multiprocessing.get_context("spawn")
+_JOIN_S = 5.0
+
+
+class HandlerFailed(Exception):
+    """A handler's error that could not leave its process as it was: its class and text."""
+
+    def __init__(self, text: str, error_class: str) -> None:
+        super().__init__(text)
+        self.error_class = error_class
+
+    def __reduce__(self) -> tuple[type[HandlerFailed], tuple[str, str]]:
+        return HandlerFailed, (str(self), self.error_class)
+
+
+def plain(message: Message) -> Message:
+    """The message without what only works in this process: its client."""
+    if type(message) is Message:
+        return message
+    return Message(**{name: getattr(message, name) for name in Message.__struct_fields__})
+
+
+class InProcess:
+    """Runs the handler in a child process, which is started when it is needed and kept."""
+
+    def __init__(self, handler: Callable[[Any], Any], crashed: Callable[[], None]) -> None:
+        self._handler = handler
+        self._crashed = crashed
+        self._process: SpawnProcess | None = None
+        self._pipe: Connection | None = None
+        self._killed = False
+
+    def perform(self, given: Any) -> Any:
+        if self._process is None or not self._process.is_alive():
+            self._start()
+        assert self._pipe is not None
+        try:
+            self._pipe.send([plain(each) for each in given] if isinstance(given, list) else plain(given))
+            succeeded, value = self._pipe.recv()
+        except (EOFError, OSError):
+            raise self._obituary("the handler's process") from None
+        if succeeded:
+            return value
+        raise value
+
+    def kill(self) -> bool:
+        process = self._process
+        self._killed = True
+        if process is not None:
+            process.kill()
+        return True
+
+    def close(self) -> None:
+        if self._pipe is not None:
+            self._pipe.close()
+            self._pipe = None
+        if self._process is not None:
+            self._process.join(_JOIN_S)
+            if self._process.is_alive():
+                self._process.kill()
+                self._process.join()
+            self._process.close()
+            self._process = None
+
+    # ---
+
+    def _start(self) -> None:
+        self.close()
+        self._pipe, theirs = _SPAWN.Pipe()
+        self._process = _SPAWN.Process(target=_child, args=(theirs, self._handler), name="baton-handler")
+        try:
+            self._process.start()
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            self._process = None
+            raise HandlerCrashed(
+                f"a handler that runs in a process must be a function that its module has by name: {error}"
+            ) from None
+        finally:
+            theirs.close()
+        if self._killed:  # while it was being started
+            self._process.kill()
+        try:
+            self._pipe.recv()  # it has imported the handler's module
+        except (EOFError, OSError):
+            raise self._obituary("the handler's process could not import it (standard error says why), and") from None
+
+    def _obituary(self, who: str) -> HandlerCrashed:
+        assert self._process is not None
+        self._process.join(_JOIN_S)
+        code = self._process.exitcode
+        if code is not None and code < 0:
+            how = f"was ended by {signal.Signals(-code).name}"
+        else:
+            how = f"ended with exit code {code}"
+        if not self._killed:
+            self._crashed()
+        return HandlerCrashed(f"{who} {how}")
+
+
+def _child(pipe: Connection, handler: Callable[[Any], Any]) -> None:
+    """The child's whole life. A signal to the process group (Ctrl-C) is the worker's to deal with."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    pipe.send(True)
+    with asyncio.Runner() as runner:
+        while True:
+            try:
+                given = pipe.recv()
+            except (EOFError, OSError):
+                return
+            try:
+                value = handler(given)
+                if inspect.iscoroutine(value):
+                    value = runner.run(value)
+                answer: tuple[bool, Any] = (True, value)
+            except BaseException as error:  # SystemExit too: it is the handler's way to fail, not a crash
+                answer = (False, portable(error))
+            _answer(pipe, answer)
+
+
+def _answer(pipe: Connection, answer: tuple[bool, Any]) -> None:
+    try:
+        pipe.send(answer)
+    except (pickle.PicklingError, AttributeError, TypeError):  # what the handler returned stays here; it is done
+        pipe.send((True, None))
+    except OSError:
+        return  # the worker has gone; the message's lease tells
+
+
+def portable(error: BaseException) -> BaseException:
+    """The error itself if it survives the way through a pipe, else its class and text."""
+    try:
+        if type(pickle.loads(pickle.dumps(error))) is type(error):
+            return error
+    except Exception:  # whatever a class does when it is pickled
+        pass
+    return HandlerFailed(reason(error), class_name(error))

@@ -1,0 +1,47 @@
+"""How long until the next try, when a task has its own idea of it; without one, the queue's policy decides. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+DELAY_MAX_S = 43_200.0  # the longest that a broker keeps a returned message invisible
+
+
+@dataclass(slots=True, frozen=True)
+class Retry:
+    """Either a schedule of delays, whose last one repeats, or base × factor^n up to a maximum.
+
+    `jitter` is the share of a delay that is random: 0.5 makes 60 s something between 30 s and 60 s. After `attempts`
+    deliveries the message goes to the dead-letter queue; None leaves that to the queue.
+    """
+
+    base: float = 1.0
+    factor: float = 2.0
+    maximum: float = 3600.0
+    jitter: float = 0.5
+    schedule: Sequence[float] = ()
+    attempts: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.base < 0 or self.factor < 1 or self.maximum < 0:
+            raise ValueError("Retry: base and maximum are 0 seconds or more, factor is 1 or more")
+        if not 0 <= self.jitter <= 1:
+            raise ValueError("Retry: jitter is a share between 0 and 1")
+        if any(delay < 0 for delay in self.schedule):
+            raise ValueError("Retry: the delays of a schedule are 0 seconds or more")
+        if self.attempts is not None and self.attempts < 1:
+            raise ValueError("Retry: attempts is 1 or more")
+
+    def delay(self, receive_count: int, draw: float) -> float:
+        """Seconds until the next try after the delivery with this count (1 is the first); `draw` is in [0, 1)."""
+        tries = max(receive_count, 1) - 1
+        if self.schedule:
+            whole = self.schedule[min(tries, len(self.schedule) - 1)]
+        else:
+            # The exponent is bounded so that a message that came back a thousand times does not overflow a float.
+            whole = min(self.base * self.factor ** min(tries, 64), self.maximum)
+        return min(whole * (1 - self.jitter * draw), DELAY_MAX_S)
+
+    def is_last(self, receive_count: int) -> bool:
+        return self.attempts is not None and receive_count >= self.attempts

@@ -1,0 +1,59 @@
+"""From a customer's tier to the queue of its lane, with a count of what came by the wrong one."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+# Named levels for the priority within one queue, as REST takes them; a lane is a queue, a level is not.
+LEVELS: Mapping[str, int] = {"lowest": 0, "low": 64, "normal": 128, "high": 192, "highest": 255}
+
+
+def level(name: str | int) -> int:
+    """The number of a named priority level; a number from 0 to 255 is itself."""
+    if isinstance(name, int) and not isinstance(name, bool) and 0 <= name <= 255:
+        return name
+    if isinstance(name, str) and name in LEVELS:
+        return LEVELS[name]
+    raise ValueError(f"a priority is a number from 0 to 255 or one of {', '.join(LEVELS)}, not {name!r}")
+
+
+class Router:
+    """Producers ask `queue_for(tier)`; a worker with this router counts messages whose tier belongs elsewhere.
+
+    Wrong routing is silent otherwise: a paid customer's message waits in the slow lane, and nothing fails.
+    """
+
+    def __init__(self, queues: Mapping[str, str], default: str | None = None, attribute: str = "tier") -> None:
+        if not queues:
+            raise ValueError("a router needs at least one tier")
+        if default is not None and default not in queues:
+            raise ValueError(f"the default tier {default!r} is not one of {', '.join(queues)}")
+        self.queues = dict(queues)
+        self.default = default
+        self.attribute = attribute
+        self.unknown = 0  # asked for a tier that there is no queue for
+        self.misrouted: dict[tuple[str, str], int] = {}  # (tier, queue that it came by) → messages
+
+    def queue_for(self, tier: str) -> str:
+        queue = self.queues.get(tier)
+        if queue is not None:
+            return queue
+        self.unknown += 1
+        if self.default is None:
+            raise ValueError(f"there is no queue for tier {tier!r}; known are {', '.join(self.queues)}")
+        return self.queues[self.default]
+
+    def check(self, message: Any) -> bool:
+        """Whether the message came by its tier's queue; messages that name no known tier are left alone."""
+        tier = message.attributes.get(self.attribute) if message.attributes else None
+        wanted = self.queues.get(tier) if isinstance(tier, str) else None
+        if wanted is None or wanted == message.queue:
+            return True
+        key = (str(tier), str(message.queue))
+        self.misrouted[key] = self.misrouted.get(key, 0) + 1
+        return False
+
+    @property
+    def misrouted_total(self) -> int:
+        return sum(self.misrouted.values())

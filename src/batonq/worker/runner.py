@@ -1,0 +1,363 @@
+"""Runs one task: a poller that asks for as much as there are free slots, and slots that run the handler.
+
+A slot is an asyncio task that lives as long as the worker and runs one message after another; making a task for each
+message would cost more than all else here. Slots are woken one by one: handlers that never wait are all run by the
+first of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from batonq.errors import BatonError
+from batonq.worker.crew import Crew, InThread, Performer
+from batonq.worker.errors import DeadlineExceeded, Failure
+from batonq.worker.heartbeat import Grip, Heartbeat, Holder
+from batonq.worker.metrics import Counters
+from batonq.worker.middleware import Call, Middleware, overriding, wrapped
+from batonq.worker.parking import Parking
+from batonq.worker.polling import Poller
+from batonq.worker.processes import InProcess
+from batonq.worker.settling import Desk, Settling
+from batonq.worker.source import Message, Source
+from batonq.worker.task import Task
+
+_log = logging.getLogger("batonq.worker")
+
+
+class Slot:
+    """One handler's place."""
+
+    __slots__ = ("given", "grip", "stopped", "task", "waiter")
+
+    def __init__(self) -> None:
+        self.task: asyncio.Task[None] | None = None
+        self.waiter: asyncio.Future[None] | None = None
+        self.given: Any = None  # the message, or messages, that it is at
+        self.grip: Grip | None = None
+        self.stopped = ""  # why its handler is being cancelled: "lost" or "deadline"
+
+
+class Runner(Holder):
+    """One task at work. `stuck` is called when every one of its threads hangs: only a new process helps then."""
+
+    def __init__(
+        self,
+        task: Task,
+        source: Source,
+        heartbeat: Heartbeat,
+        desk: Desk,
+        middleware: Sequence[Middleware],
+        stuck: Callable[[str], None],
+    ) -> None:
+        self.task = task
+        self.counters = Counters(task.name)
+        self._loop = asyncio.get_running_loop()
+        self._heartbeat = heartbeat
+        self._stuck = stuck
+        self._settling = Settling(desk, self._acked, self._refused, patience=task.visibility)
+        self._crew = (
+            None if task.run == "async" else Crew(task.name, task.concurrency, self._performer, self._late, self._loop)
+        )
+        self._call: Call = wrapped(self._crew or task.handler, middleware)
+        self._hooks = {name: overriding(middleware, name) for name in _HOOKS}
+        self._ready: deque[tuple[Grip, Any]] = deque()
+        self._slots: list[Slot] = []
+        self._parked: list[Slot] = []
+        self._chained = False
+        self._idle = asyncio.Event()
+        self._idle.set()
+        limits = task.new_limits()
+        self._parking = Parking(limits, task, self._loop, self._start, heartbeat) if limits.keyed else None
+        self._poller = Poller(task, source, limits, self)
+
+    # --- the poller's side
+
+    @property
+    def free(self) -> int:
+        return self.task.capacity - self.counters.running
+
+    async def poll(self) -> None:
+        """Until `stop`."""
+        await self._poller.run()
+
+    def stop(self) -> None:
+        self._poller.stop()
+        if self._parking is not None:
+            self._parking.close()
+
+    async def drained(self) -> None:
+        """Wait until no handler is at work."""
+        await self._idle.wait()
+
+    async def close(self) -> None:
+        for slot in self._slots:
+            if slot.task is not None:
+                slot.task.cancel()
+        await asyncio.gather(*(slot.task for slot in self._slots if slot.task is not None), return_exceptions=True)
+        if self._crew is not None:
+            self._crew.close()
+
+    def kill(self) -> None:
+        """End what can be ended, from any thread."""
+        if self._crew is not None:
+            self._crew.kill()
+
+    def take(self, messages: Sequence[Message]) -> None:
+        """Messages that were just received."""
+        self.counters.received += len(messages)
+        if self.task.router is not None:
+            self._check_routes(self.task.router.check, messages)
+        if self._parking is not None:
+            messages = self._parking.sort(messages)
+        if messages:
+            self._start(messages)
+
+    def _start(self, messages: Sequence[Message]) -> None:
+        grip = Grip(messages, self, time.monotonic(), self.task.visibility, self.task.deadline)
+        self._heartbeat.hold(grip)
+        self.counters.running += len(messages)
+        self._idle.clear()
+        size = self.task.batch
+        if size:
+            self._ready.extend((grip, list(messages[at : at + size])) for at in range(0, len(messages), size))
+        else:
+            self._ready.extend([(grip, message) for message in messages])
+        if not self._chained:
+            self._chain()
+
+    def _check_routes(self, check: Callable[[Message], bool], messages: Sequence[Message]) -> None:
+        for message in messages:
+            if not check(message):
+                self.counters.misrouted += 1
+                _log.warning("%s came by %s, which is not its tier's queue", message.id, message.queue)
+
+    # --- slots
+
+    def _chain(self) -> None:
+        """Wake one slot; when it has taken its message, it wakes the next."""
+        if self._parked:
+            waiter = self._parked.pop().waiter
+            assert waiter is not None
+            self._chained = True
+            if not waiter.done():
+                waiter.set_result(None)
+        elif len(self._slots) < self.task.concurrency:
+            slot = Slot()
+            self._slots.append(slot)
+            self._chained = True
+            serve = self._serve_batches if self.task.batch else self._serve
+            slot.task = self._loop.create_task(serve(slot), name=f"baton-{self.task.name}")
+
+    async def _serve(self, slot: Slot) -> None:
+        """Every message passes here: what can be done once, before or elsewhere, is not in this loop."""
+        ready, call, counters, clock = self._ready, self._call, self.counters, time.perf_counter
+        settling, submit, done_hooks = self._settling, self._settling.desk.submit, self._hooks["done"]
+        poller = self._poller
+        while True:
+            self._chained = False
+            while ready:
+                grip, message = ready.popleft()
+                slot.grip, slot.given = grip, message
+                if ready and not self._chained:
+                    self._chain()
+                started = clock()
+                try:
+                    await call(message)
+                except BaseException as error:
+                    self._failed(slot, message, error)
+                else:
+                    grip.open.pop(message.receipt, None)
+                    pad = settling.pads.get(message.queue) or settling.pad(message.queue)
+                    pad.acks.append(message)
+                    if not pad.busy:
+                        submit(pad)
+                    for hook in done_hooks:
+                        hook(message)
+                slot.given = None
+                if slot.stopped:
+                    self._calm(slot)
+                counters.handler_seconds += clock() - started
+                counters.running -= 1
+                if poller.waits:
+                    poller.wake()
+            await self._park(slot)
+
+    async def _serve_batches(self, slot: Slot) -> None:
+        ready = self._ready
+        while True:
+            self._chained = False
+            while ready:
+                grip, messages = ready.popleft()
+                slot.grip, slot.given = grip, messages
+                if ready and not self._chained:
+                    self._chain()
+                started = time.perf_counter()
+                try:
+                    results = self._results(messages, await self._call(messages))
+                except BaseException as error:
+                    for message in messages:
+                        self._failed(slot, message, error)
+                else:
+                    for message, result in zip(messages, results, strict=True):
+                        self._one_of_batch(slot, message, result)
+                slot.given = None
+                if slot.stopped:
+                    self._calm(slot)
+                self.counters.handler_seconds += time.perf_counter() - started
+                self.counters.running -= len(messages)
+                self._poller.wake()
+            await self._park(slot)
+
+    async def _park(self, slot: Slot) -> None:
+        if not self.counters.running:
+            self._idle.set()
+        slot.waiter = self._loop.create_future()
+        self._parked.append(slot)
+        await slot.waiter
+
+    # --- outcomes
+
+    def _one_of_batch(self, slot: Slot, message: Message, result: Any) -> None:
+        if isinstance(result, BaseException):
+            self._failed(slot, message, result)
+            return
+        assert slot.grip is not None
+        slot.grip.open.pop(message.receipt, None)
+        self._settling.ack(message)
+        for hook in self._hooks["done"]:
+            hook(message)
+
+    @staticmethod
+    def _results(messages: list[Message], results: Any) -> Sequence[Any]:
+        """A result each: an exception is that message's failure, everything else means done; None is all done."""
+        if results is None:
+            return [None] * len(messages)
+        if not isinstance(results, (list, tuple)) or len(results) != len(messages):
+            raise TypeError(
+                f"a batch handler returns None, or a list with a result for each of its {len(messages)} messages"
+            )
+        return results
+
+    def _failed(self, slot: Slot, message: Message, error: BaseException) -> None:
+        grip = slot.grip
+        assert grip is not None and slot.task is not None
+        if isinstance(error, asyncio.CancelledError):
+            if not slot.stopped and slot.task.cancelling():
+                raise error  # the worker ends
+            if slot.stopped == "deadline":
+                error = DeadlineExceeded(f"the handler was still at work after {self.task.deadline:g} s")
+        ours = grip.open.pop(message.receipt, None) is not None
+        if slot.stopped == "lost" and not ours:
+            return  # the message is somebody else's, and was reported when that was found out
+        if slot.stopped == "deadline" and self.task.run == "thread":
+            return  # its thread cannot be stopped: the lease runs out by itself, as it must if the thread goes on
+        failure = self._failure(message, error)
+        if failure is None:
+            self._settling.ack(message)
+            return
+        if failure.dead_letter:
+            self.counters.poisoned += 1
+        else:
+            self.counters.retried += 1
+        self._settling.nack(message, failure)
+        for hook in self._hooks["failed"]:
+            hook(message, failure, error)
+        _log.warning("%s %s failed: %s: %s", message.queue, message.id, failure.error_class, failure.reason)
+
+    def _failure(self, message: Message, error: BaseException) -> Failure | None:
+        failure = self.task.rules.failure(error)
+        retry = self.task.retry
+        if failure is None or retry is None or failure.dead_letter:
+            return failure
+        if retry.is_last(message.receive_count):
+            return Failure(failure.error_class, failure.reason, None, dead_letter=True)
+        if failure.delay is not None:
+            return failure
+        return Failure(failure.error_class, failure.reason, retry.delay(message.receive_count, random.random()))
+
+    def _acked(self, count: int) -> None:
+        self.counters.acked += count
+
+    def _refused(self, message: Message, error: BatonError) -> None:
+        """Work was done (or failed) after the lease had gone: somebody else may do it again."""
+        self.counters.refused += 1
+        _log.warning("late answer for %s %s was refused: %s", message.queue, message.id, error)
+        for hook in self._hooks["refused"]:
+            hook(message, error)
+
+    # --- from the heartbeat's thread
+
+    def extended(self, count: int) -> None:
+        self.counters.extended += count
+
+    def lost(self, grip: Grip, message: Message, error: BatonError) -> None:
+        self.counters.leases_lost += 1
+        _log.warning("lost the lease of %s %s: %s", message.queue, message.id, error)
+        for hook in self._hooks["lease_lost"]:
+            hook(message, error)
+        if not self.task.batch:  # the other messages of a batch are still ours
+            self._tell(self._cancel, message, "lost")
+
+    def overdue(self, grip: Grip, message: Message) -> None:
+        self.counters.deadlines += 1
+        _log.warning("%s %s is still at work at its deadline", message.queue, message.id)
+        for hook in self._hooks["deadline_passed"]:
+            hook(message)
+        self._tell(self._cancel, message, "deadline")
+
+    def _tell(self, callback: Callable[..., None], *given: Any) -> None:
+        try:
+            self._loop.call_soon_threadsafe(callback, *given)
+        except RuntimeError:
+            pass  # the loop has ended
+
+    def _cancel(self, message: Message, why: str) -> None:
+        for slot in self._slots:
+            given = slot.given
+            if given is message or (isinstance(given, list) and message in given):
+                if not slot.stopped:
+                    slot.stopped = why
+                    assert slot.task is not None
+                    slot.task.cancel()
+                return
+        for item in self._ready:
+            if item[1] is message:  # it waits for a slot; it must not begin any more
+                self._ready.remove(item)
+                self.counters.running -= 1
+                return
+
+    def _calm(self, slot: Slot) -> None:
+        """The handler was told to stop, and has: the slot goes on."""
+        assert slot.task is not None
+        while slot.task.cancelling():
+            slot.task.uncancel()
+        slot.stopped = ""
+        if self._crew is not None and self._crew.hung >= self.task.concurrency:
+            self._stuck(f"all {self.task.concurrency} threads of task {self.task.name!r} hang")
+
+    # --- threads and processes
+
+    def _performer(self) -> Performer:
+        if self.task.run == "process":
+            return InProcess(self.task.handler, self._crashed)
+        return InThread(self.task.handler)
+
+    def _crashed(self) -> None:
+        self.counters.crashes += 1
+
+    def _late(self, given: Any, error: BaseException | None) -> None:
+        """A handler that was let go of has ended after all. If its work is done, the broker is told: it may not have
+        given the message away yet, and if it has, the refusal is reported."""
+        if error is None:
+            for message in given if isinstance(given, list) else [given]:
+                self._settling.ack(message)
+
+
+_HOOKS = ("done", "failed", "lease_lost", "deadline_passed", "refused")

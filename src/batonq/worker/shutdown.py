@@ -1,0 +1,64 @@
+"""Signals: the first one drains, the second one gives everything back at once.
+
+The handlers are plain ones, not the event loop's, so that they run while a handler blocks the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import threading
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any
+
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
+_GRACE_S = 5.0  # what the loop gets to end by itself after the drain's time, before the process is ended
+_log = logging.getLogger("batonq.worker")
+
+
+class Signals:
+    """In the main thread: `stop` is called on the loop at the first signal, `abandon` on a thread at the second."""
+
+    def __init__(self, stop: Callable[[], None], abandon: Callable[[], int], drain_seconds: float) -> None:
+        self._stop = stop
+        self._abandon = abandon
+        self._drain_seconds = drain_seconds
+        self._count = 0
+        self._before: dict[int, Any] = {}
+        self._timer: threading.Timer | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+
+    def __enter__(self) -> Signals:
+        self._loop = asyncio.get_running_loop()
+        for number in _SIGNALS:
+            self._before[number] = signal.signal(number, self._signalled)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        for number, before in self._before.items():
+            signal.signal(number, before)
+
+    def _signalled(self, number: int, frame: FrameType | None) -> None:
+        self._count += 1
+        assert self._loop is not None
+        if self._count == 1:
+            self._loop.call_soon_threadsafe(self._stop)
+            # If the loop is blocked, it cannot drain, and nobody but this timer would end the process.
+            self._timer = threading.Timer(self._drain_seconds + _GRACE_S, self._end, (1,))
+            self._timer.daemon = True
+            self._timer.start()
+        elif self._count == 2:
+            threading.Thread(target=self._end, args=(128 + number,), daemon=True).start()
+
+    def _end(self, code: int) -> None:
+        try:
+            released = self._abandon()
+            _log.warning("gave back %d leases at once, and ended", released)
+        finally:
+            logging.shutdown()
+            os._exit(code)

@@ -1,0 +1,259 @@
+"""Messages from an SQS endpoint, by a boto3 client that the program brings: `SqsSource(boto3.client("sqs"))`.
+
+What SQS has no word for is done as near as its API allows: a nack is a visibility of as many seconds as the delay
+(without one, 0: SQS knows no retry policy), and a message that is called poison is sent to the queue's own dead-letter
+queue, with the reason in its attributes, and then deleted. Patterns of queues are not known; several queues are polled
+in turn.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, TypeVar
+
+from batonq.client.models import Nack
+from batonq.errors import (
+    AccessDenied,
+    BatonError,
+    InvalidInput,
+    MessageGone,
+    OverLimit,
+    QueueDoesNotExist,
+    ReceiptInvalid,
+    Unavailable,
+)
+from batonq.worker.source import Message, Outcome
+
+BATCH_MAX = 10
+VISIBILITY_MAX_S = 43_200
+_TURN_S = 1
+_Result = TypeVar("_Result")
+_CODES: tuple[tuple[str, type[BatonError]], ...] = (
+    ("NonExistentQueue", QueueDoesNotExist),
+    ("QueueDoesNotExist", QueueDoesNotExist),
+    ("ReceiptHandleIsInvalid", ReceiptInvalid),
+    ("MessageNotInflight", MessageGone),
+    (
+        "InvalidParameterValue",
+        MessageGone,
+    ),  # "message does not exist or is not available for visibility timeout change"
+    ("Throttl", OverLimit),
+    ("OverLimit", OverLimit),
+    ("AccessDenied", AccessDenied),
+    ("InvalidClientTokenId", AccessDenied),
+    ("SignatureDoesNotMatch", AccessDenied),
+)
+
+
+class SqsSource:
+    """`client` is a boto3 SQS client; `queue_urls` names the URLs of queues of other accounts."""
+
+    batch_max = BATCH_MAX
+
+    def __init__(self, client: Any, queue_urls: dict[str, str] | None = None) -> None:
+        self._client = client
+        self._urls = dict(queue_urls or {})
+        self._dead_letters: dict[str, str] = {}  # queue → URL of its dead-letter queue
+        self._raw: dict[str, dict[str, Any]] = {}  # receipt → the message as SQS gave it, while it may turn out poison
+        self._threads: ThreadPoolExecutor | None = None
+        self._turn = 0
+
+    async def open(self, consumer: str, connections: int) -> None:
+        self._threads = ThreadPoolExecutor(connections, thread_name_prefix="baton-sqs")
+
+    async def receive(
+        self, queues: Sequence[str], max_messages: int, wait: float, visibility: float
+    ) -> Sequence[Message]:
+        for queue in queues:
+            if "*" in queue or "?" in queue:
+                raise InvalidInput(f"SQS receives from one queue at a time: {queue!r} is a pattern. Name the queues.")
+        if len(queues) == 1:
+            return await self._receive(queues[0], max_messages, wait, visibility)
+        self._turn += 1
+        turned = [*queues[self._turn % len(queues) :], *queues[: self._turn % len(queues)]]
+        for queue in turned:
+            if found := await self._receive(queue, max_messages, 0, visibility):
+                return found
+        return await self._receive(turned[0], max_messages, min(wait, _TURN_S), visibility)
+
+    async def ack(self, queue: str, receipts: Sequence[str]) -> Sequence[Outcome]:
+        return await self._call(self._delete, queue, receipts)
+
+    async def nack(self, queue: str, nacks: Sequence[Nack]) -> Sequence[Outcome]:
+        return await self._call(self._give_back, queue, nacks)
+
+    async def close(self) -> None:
+        if self._threads is not None:
+            # A long poll that was cut off here still waits for its answer; it is not waited for.
+            self._threads.shutdown(wait=False, cancel_futures=True)
+            self._threads = None
+
+    def keeper(self, timeout: float) -> SqsKeeper:
+        return SqsKeeper(self)
+
+    # --- on threads, since boto3 blocks
+
+    async def _call(self, function: Callable[..., _Result], *given: Any) -> _Result:
+        assert self._threads is not None, "the source was not opened"
+        return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: function(*given))
+
+    async def _receive(self, queue: str, count: int, wait: float, visibility: float) -> list[Message]:
+        receiving = asyncio.ensure_future(self._call(self._receive_now, queue, count, wait, visibility))
+        try:
+            return await asyncio.shield(receiving)
+        except asyncio.CancelledError:
+            receiving.add_done_callback(lambda done: self._return_late(queue, done))
+            raise
+
+    def _return_late(self, queue: str, done: asyncio.Future[list[Message]]) -> None:
+        """What a poll brings that nobody waits for any more is given back, if the worker is still there to do it."""
+        if not done.cancelled() and done.exception() is None and done.result() and self._threads is not None:
+            self._threads.submit(self.change, queue, [(message.receipt, 0.0) for message in done.result()])
+
+    def _receive_now(self, queue: str, count: int, wait: float, visibility: float) -> list[Message]:
+        answer = self._request(
+            "receive_message",
+            QueueUrl=self.url(queue),
+            MaxNumberOfMessages=min(count, BATCH_MAX),
+            WaitTimeSeconds=int(wait),
+            VisibilityTimeout=max(1, int(visibility)),
+            AttributeNames=["All"],
+            MessageAttributeNames=["All"],
+        )
+        return [self._message(queue, raw) for raw in answer.get("Messages", [])]
+
+    def _message(self, queue: str, raw: dict[str, Any]) -> Message:
+        system = raw.get("Attributes", {})
+        self._raw[raw["ReceiptHandle"]] = raw
+        return Message(
+            id=raw["MessageId"],
+            receipt=raw["ReceiptHandle"],
+            body=raw["Body"],
+            receive_count=int(system.get("ApproximateReceiveCount", 1)),
+            sequence=int(system.get("SequenceNumber", 0)),
+            queue=queue,
+            attributes={name: _value(value) for name, value in raw.get("MessageAttributes", {}).items()},
+            group=system.get("MessageGroupId"),
+            dedup_key=system.get("MessageDeduplicationId"),
+            sent_at_ms=int(system.get("SentTimestamp", 0)),
+            first_received_at_ms=int(system.get("ApproximateFirstReceiveTimestamp", 0)),
+            traceparent=raw.get("MessageAttributes", {}).get("traceparent", {}).get("StringValue"),
+        )
+
+    def _delete(self, queue: str, receipts: Sequence[str]) -> list[Outcome]:
+        entries = [{"Id": str(index), "ReceiptHandle": receipt} for index, receipt in enumerate(receipts)]
+        return list(self._batch("delete_message_batch", queue, entries, forget=True))
+
+    def change(self, queue: str, changes: Sequence[tuple[str, float]], forget: bool = False) -> list[Outcome]:
+        entries = [
+            {"Id": str(index), "ReceiptHandle": receipt, "VisibilityTimeout": min(int(seconds), VISIBILITY_MAX_S)}
+            for index, (receipt, seconds) in enumerate(changes)
+        ]
+        return list(self._batch("change_message_visibility_batch", queue, entries, forget=forget))
+
+    def _give_back(self, queue: str, nacks: Sequence[Nack]) -> list[Outcome]:
+        outcomes: list[Outcome] = [None] * len(nacks)
+        kept = []
+        for index, nack in enumerate(nacks):
+            if nack.dead_letter and nack.receipt in self._raw and (target := self._dead_letter_url(queue)):
+                outcomes[index] = self._bury(queue, target, nack)
+            else:
+                kept.append(index)
+        if kept:
+            changes = [(nacks[index].receipt, nacks[index].delay or 0.0) for index in kept]
+            for index, outcome in zip(kept, self.change(queue, changes, forget=True), strict=True):
+                outcomes[index] = outcome
+        return outcomes
+
+    def _bury(self, queue: str, target: str, nack: Nack) -> Outcome:
+        """To the dead-letter queue first, then out of this one: a crash between leaves two copies, never none."""
+        raw = self._raw[nack.receipt]
+        system = raw.get("Attributes", {})
+        attributes = dict(raw.get("MessageAttributes", {}))
+        for name, text in (("Baton.ErrorClass", nack.error_class), ("Baton.Reason", nack.reason)):
+            if text and len(attributes) < 10:
+                attributes[name] = {"DataType": "String", "StringValue": text}
+        request = {"QueueUrl": target, "MessageBody": raw["Body"], "MessageAttributes": attributes}
+        if target.endswith(".fifo"):
+            request["MessageGroupId"] = system.get("MessageGroupId", "dead")
+            request["MessageDeduplicationId"] = raw["MessageId"]
+        try:
+            self._request("send_message", **request)
+        except BatonError as error:
+            return error
+        return self._delete(queue, [nack.receipt])[0]
+
+    def _batch(self, operation: str, queue: str, entries: list[dict[str, Any]], forget: bool) -> Iterator[Outcome]:
+        for start in range(0, len(entries), BATCH_MAX):
+            part = entries[start : start + BATCH_MAX]
+            answer = self._request(operation, QueueUrl=self.url(queue), Entries=part)
+            failed = {
+                entry["Id"]: _error(entry["Code"], entry.get("Message", "")) for entry in answer.get("Failed", [])
+            }
+            for entry in part:
+                outcome = failed.get(entry["Id"])
+                if forget and (outcome is None or not outcome.retryable):
+                    self._raw.pop(entry["ReceiptHandle"], None)
+                yield outcome
+
+    # ---
+
+    def url(self, queue: str) -> str:
+        if queue not in self._urls:
+            self._urls[queue] = self._request("get_queue_url", QueueName=queue)["QueueUrl"]
+        return self._urls[queue]
+
+    def _dead_letter_url(self, queue: str) -> str:
+        if queue not in self._dead_letters:
+            answer = self._request("get_queue_attributes", QueueUrl=self.url(queue), AttributeNames=["RedrivePolicy"])
+            policy = json.loads(answer.get("Attributes", {}).get("RedrivePolicy") or "{}")
+            name = str(policy.get("deadLetterTargetArn", "")).rpartition(":")[2]
+            self._dead_letters[queue] = self.url(name) if name else ""
+        return self._dead_letters[queue]
+
+    def _request(self, operation: str, **given: Any) -> dict[str, Any]:
+        try:
+            answer: dict[str, Any] = getattr(self._client, operation)(**given)
+        except Exception as error:
+            response = getattr(error, "response", None)
+            if not isinstance(response, dict):  # no answer: no network, or no such host
+                raise Unavailable(str(error)) from error
+            told = response.get("Error", {})
+            raise _error(str(told.get("Code", "")), str(told.get("Message", ""))) from error
+        return answer
+
+
+class SqsKeeper:
+    """boto3 clients may be used by several threads at once, so this is the same client."""
+
+    def __init__(self, source: SqsSource) -> None:
+        self._source = source
+
+    def extend(self, queue: str, changes: Sequence[tuple[str, float]]) -> Sequence[Outcome]:
+        # A part of a second cannot be asked for; rounded up, a lease is never shorter than was meant.
+        return self._source.change(queue, [(receipt, float(-(-seconds // 1))) for receipt, seconds in changes])
+
+    def close(self) -> None:
+        """The client is the program's."""
+
+
+def _error(code: str, text: str) -> BatonError:
+    for part, kind in _CODES:
+        if part in code:
+            return kind(text or code)
+    return Unavailable(f"{code}: {text}")
+
+
+def _value(attribute: dict[str, Any]) -> str | int | float | bytes:
+    if "BinaryValue" in attribute:
+        return bytes(attribute["BinaryValue"])
+    text = str(attribute.get("StringValue", ""))
+    if attribute.get("DataType", "").startswith("Number"):
+        try:
+            return int(text)
+        except ValueError:
+            return float(text)
+    return text
