@@ -15,6 +15,7 @@ from batonq.core.commands import Accepted, Claim, Counters, FirstLeases, Job, Le
 from batonq.core.ids import key_hash, message_id, message_ids
 from batonq.core.payload import Lineage
 from batonq.core.shard.machine import Shard
+from batonq.core.shard.once import Once
 from batonq.core.shard.state import Failure
 from batonq.errors import (
     BatonError,
@@ -101,6 +102,19 @@ class Broker(Control):
         if point is not None:
             await point
         return results
+
+    async def send_once(
+        self, queue: Queue, sends: Sequence[Send], name: str, content: str
+    ) -> tuple[list[Sent | BatonError], bool]:
+        """Send messages by a request that its sender named, and whether it was known: then nothing was sent.
+
+        `content` is what the request says: the same name with another content is an IdempotencyConflict.
+        """
+        host = self._shards[queue.shard].host()
+        window_ms = int(self._settings.idempotency_hours * 3_600_000)
+        outcome = host.send_once(queue.number, sends, Once(name, content, window_ms))
+        await committed(host)
+        return outcome
 
     async def receive(
         self,

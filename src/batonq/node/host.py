@@ -16,6 +16,7 @@ from batonq.core.policy import QueuePolicy
 from batonq.core.records import State
 from batonq.core.shard.columns import NIL
 from batonq.core.shard.machine import Shard
+from batonq.core.shard.once import Once
 from batonq.errors import BatonError, DiskFull, LogCorrupt, OverLimit, Unavailable
 from batonq.log.interface import Log, Room
 from batonq.node import events
@@ -170,6 +171,16 @@ class ShardHost:
         if self.shard.woken:
             self._woken()
         return results
+
+    def send_once(self, queue: int, sends: Sequence[Send], once: Once) -> tuple[list[Accepted | BatonError], bool]:
+        """See Shard.send_once: the same request again is answered as the first time."""
+        now_ms = self.begin()
+        if self.log.room() is not Room.PLENTY:
+            raise DiskFull
+        outcome = self._run(self.shard.send_once, queue, sends, now_ms, once)
+        if self.shard.woken:
+            self._woken()
+        return outcome
 
     def send_plain(
         self,

@@ -1,0 +1,108 @@
+"""Named requests: the same one again makes no second message, whatever happened in between."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from batonq.core.commands import Accepted, Send
+from batonq.core.shard import once as module
+from batonq.core.shard.once import Once
+from batonq.errors import BatonError, IdempotencyConflict, OverLimit
+from tests.core.rig import Bench
+
+DAY_MS = 86_400_000
+ONE = Once("key", "content", DAY_MS)
+
+
+@pytest.fixture
+def bench() -> Iterator[Bench]:
+    made = Bench()
+    made.queue(1)
+    yield made
+    made.check()
+
+
+def message(text: str, **more: object) -> Send:
+    return Send(text.encode(), b"", **more)  # type: ignore[arg-type]
+
+
+def sequences(results: list[Accepted | BatonError]) -> list[int]:
+    return [result.sequence for result in results if isinstance(result, Accepted)]
+
+
+def test_the_same_request_again_is_answered_as_the_first_time(bench: Bench) -> None:
+    sends = [message("a"), message("b")]
+    first, known = bench.shard.send_once(1, sends, bench.now, ONE)
+    assert not known
+    bench.later(DAY_MS - 1)
+    again, known = bench.shard.send_once(1, sends, bench.now, ONE)
+    assert known and again == first
+    assert bench.shard.counters(1).sent == 2
+    assert bench.shard.counters(1).duplicates == 2
+
+
+def test_it_is_forgotten_after_its_window(bench: Bench) -> None:
+    bench.shard.send_once(1, [message("a")], bench.now, ONE)
+    bench.later(DAY_MS + 1000)
+    _, known = bench.shard.send_once(1, [message("a")], bench.now, ONE)
+    assert not known
+    assert bench.shard.counters(1).sent == 2
+
+
+def test_the_same_name_with_other_content_is_a_conflict(bench: Bench) -> None:
+    bench.shard.send_once(1, [message("a")], bench.now, ONE)
+    (refused,), _ = bench.shard.send_once(1, [message("b")], bench.now, ONE._replace(content="other"))
+    assert isinstance(refused, IdempotencyConflict)
+    assert bench.shard.counters(1).sent == 1
+
+
+def test_another_name_and_another_queue_are_other_requests(bench: Bench) -> None:
+    bench.queue(2)
+    for queue, once in ((1, ONE), (1, ONE._replace(name="other")), (2, ONE)):
+        _, known = bench.shard.send_once(queue, [message("a")], bench.now, once)
+        assert not known
+    assert bench.shard.counters(1).sent == 2
+    assert bench.shard.counters(2).sent == 1
+
+
+def test_a_request_that_was_taken_in_part_sends_only_the_rest(bench: Bench) -> None:
+    bench.queue(1, messages_max=2)
+    sends = [message("a"), message("b"), message("c")]
+    first, _ = bench.shard.send_once(1, sends, bench.now, ONE)
+    assert isinstance(first[2], OverLimit)
+    bench.queue(1, messages_max=10)
+    again, known = bench.shard.send_once(1, sends, bench.now, ONE)
+    assert known
+    assert sequences(again)[:2] == sequences(first)
+    assert len(sequences(again)) == 3
+    assert bench.shard.counters(1).sent == 3
+    assert bench.shard.send_once(1, sends, bench.now, ONE)[0] == again
+
+
+def test_what_a_deduplication_key_kept_out_is_kept_out_again(bench: Bench) -> None:
+    digest = bytes(16)
+    bench.shard.send(1, [Send(b"a", digest, dedup_id="k")], bench.now)
+    sends = [Send(b"a", digest, dedup_id="k"), message("b")]
+    first, _ = bench.shard.send_once(1, sends, bench.now, ONE)
+    again, known = bench.shard.send_once(1, sends, bench.now, ONE)
+    assert known and again == first
+    assert isinstance(first[0], Accepted) and first[0].duplicate
+    assert bench.shard.counters(1).sent == 2
+
+
+def test_it_survives_a_restart_from_the_log(bench: Bench) -> None:
+    first, _ = bench.shard.send_once(1, [message("a")], bench.now, ONE)
+    bench.check()
+    fresh = bench.replayed()
+    again, known = fresh.send_once(1, [message("a")], bench.now, ONE)
+    assert known and again == first
+
+
+def test_too_many_are_refused_and_none_is_forgotten(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    bench.shard.send_once(1, [message("a")], bench.now, ONE)
+    monkeypatch.setattr(module, "REQUESTS_MAX", 2)
+    (refused,), _ = bench.shard.send_once(1, [message("b")], bench.now, ONE._replace(name="other"))
+    assert isinstance(refused, OverLimit)
+    assert bench.shard.send_once(1, [message("a")], bench.now, ONE)[1]
