@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from batonq.api.rest import idempotency
 from batonq.api.rest.codec import MSGPACK
 from batonq.api.rest.content import (
     attributes_from,
@@ -55,10 +56,10 @@ async def send_message(call: Call) -> Answer:
     else:
         given = call.read(Message)
     send = to_send(queue, given, call.caller.sender)
-    result = (await call.broker.send(queue, [send]))[0]
+    (result,), headers = await idempotency.send(call, queue, [send], "messages")
     if isinstance(result, BatonError):
         raise result
-    return Answer(202, Sent(message_id=result.message_id, sequence=result.sequence, duplicate=result.duplicate))
+    return Answer(202, Sent(result.message_id, result.sequence, result.duplicate), headers)
 
 
 # --- batches ----------------------------------------------------------------------------------
@@ -66,7 +67,7 @@ async def send_message(call: Call) -> Answer:
 
 async def send_batch(call: Call) -> Answer:
     queue = call.queue()
-    plain = _read_plain(call)
+    plain = None if idempotency.HEADER in call.request.headers else _read_plain(call)
     if plain is not None:
         answer = await _send_plain(call, queue, plain)
         if answer is not None:
@@ -87,7 +88,7 @@ async def send_batch(call: Call) -> Answer:
             results[at].error = item_error(problem)
     if producer is not None:
         _number(sends, places, producer)
-    accepted = await call.broker.send(queue, sends) if sends else []
+    accepted, headers = await idempotency.send(call, queue, sends, "messages:batch") if sends else ([], ())
     for at, outcome in zip(places, accepted, strict=True):
         result = results[at]
         if isinstance(outcome, BatonError):
@@ -97,7 +98,7 @@ async def send_batch(call: Call) -> Answer:
             result.sequence = outcome.sequence
             result.duplicate = outcome.duplicate
     failed = any(result.error is not None for result in results)
-    return Answer(200 if failed else 202, SendResults(results=results))
+    return Answer(200 if failed else 202, SendResults(results), headers)
 
 
 def _read_plain(call: Call) -> PlainSendBatch | PackedPlainSendBatch | None:
@@ -137,7 +138,7 @@ async def _send_plain(call: Call, queue: Queue, batch: PlainSendBatch | PackedPl
         SendResult(client_id, message_id(shard, sequence), sequence)
         for sequence, client_id in enumerate(ids, start=first)
     ]
-    return Answer(202, SendResults(results=results))
+    return Answer(202, SendResults(results))
 
 
 def _read_batch(call: Call) -> tuple[list[BatchMessage | PackedMessage | BatonError], Producer | None]:
