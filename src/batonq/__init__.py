@@ -3,10 +3,9 @@
 Names are looked up when they are first used, so that a program which only sends does not load what a server needs.
 """
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
-
 __version__ = "0.1.0"
+
+TYPE_CHECKING = False  # type checkers know better; the module `typing` is not loaded for it
 
 if TYPE_CHECKING:
     from batonq import errors as errors
@@ -24,7 +23,7 @@ if TYPE_CHECKING:
     from batonq.client import Sent as Sent
     from batonq.client import Stats as Stats
     from batonq.client import connect as connect
-    from batonq.embedded import open as open
+    from batonq.embedded import open as open  # noqa: A004
     from batonq.embedded import open_async as open_async
     from batonq.errors import BatonError as BatonError
 
@@ -51,14 +50,18 @@ _PLACES = {
 }
 
 
-def __getattr__(name: str) -> Any:
-    place = _PLACES.get(name)
-    if place is None:
-        raise AttributeError(f"module 'batonq' has no attribute {name!r}")
-    module = import_module(place)
-    value = module if place == f"batonq.{name}" else getattr(module, name)
-    globals()[name] = value
-    return value
+if not TYPE_CHECKING:
+
+    def __getattr__(name):
+        place = _PLACES.get(name)
+        if place is None:
+            raise AttributeError(f"module 'batonq' has no attribute {name!r}")
+        from importlib import import_module
+
+        module = import_module(place)
+        value = module if place == f"batonq.{name}" else getattr(module, name)
+        globals()[name] = value
+        return value
 
 
 def __dir__() -> list[str]:

@@ -12,7 +12,6 @@ import os
 import threading
 from heapq import heappop, heappush
 from itertools import count
-from secrets import token_hex
 
 _forks = 0
 
@@ -34,7 +33,7 @@ class Producers:
     def _begin(self) -> None:
         self._forks = _forks
         self._lock = threading.Lock()
-        self._name = token_hex(8)
+        self._name = os.urandom(8).hex()
         self._made = count()
         self._free: list[int] = []  # the same few are used again and again: the server remembers each for days
         self._next = 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import random
+import os
 
 from msgspec import Struct
 
@@ -29,7 +29,7 @@ class Retries(Struct, frozen=True, kw_only=True):
         """Seconds to wait before the next try; None when there is none. `attempt` counts from 0."""
         if attempt + 1 >= self.attempts or not helps(error):
             return None
-        seconds = random.uniform(0.0, min(self.cap, self.base * self.factor ** min(attempt, 64)))
+        seconds = _chance() * min(self.cap, self.base * self.factor ** min(attempt, 64))
         if seconds < retry_after:
             seconds += retry_after
         return seconds if elapsed + seconds <= self.deadline else None
@@ -48,3 +48,8 @@ def as_retries(given: Retries | int | None) -> Retries:
     if given is None:
         return Retries()
     return given if isinstance(given, Retries) else Retries(attempts=given + 1)
+
+
+def _chance() -> float:
+    """Anything from 0 to 1. The system's randomness: no state that a fork would copy, nothing more to import."""
+    return int.from_bytes(os.urandom(4), "big") / 0xFFFFFFFF

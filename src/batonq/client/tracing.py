@@ -6,16 +6,15 @@ The current context is OpenTelemetry's when the program has imported that; other
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from random import SystemRandom
 from typing import NamedTuple
 
 _SPAN_BITS = 64
 _TRACE_BITS = 128
-_random = SystemRandom()
 
 
 class TraceContext(NamedTuple):
@@ -76,4 +75,4 @@ def _from_opentelemetry() -> TraceContext | None:
 
 
 def _new_id(bits: int) -> str:
-    return f"{_random.getrandbits(bits) or 1:0{bits // 4}x}"
+    return os.urandom(bits // 8).hex()

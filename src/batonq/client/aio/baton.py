@@ -7,7 +7,7 @@ import ssl as tls
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import Any, TypeVar, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import quote, urlencode
 from weakref import WeakSet, WeakValueDictionary
 
@@ -23,13 +23,12 @@ from batonq.client.batches import REQUEST_COUNT_MAX, BatchLimits
 from batonq.client.models import QueueInfo
 from batonq.client.producers import Producers
 from batonq.client.retrying import Retries, as_retries
-from batonq.client.signing import Signer
 from batonq.client.specs import QueueSettings, to_wire
 from batonq.client.transport import AsyncTransport
 from batonq.errors import InvalidInput, QueueExists
 
-Item = TypeVar("Item")
-Result = TypeVar("Result")
+if TYPE_CHECKING:
+    from batonq.client.signing import Signer
 
 DEFAULT_URL = "http://127.0.0.1:9324"
 
@@ -63,7 +62,11 @@ class Baton:
         self._limits = batching or BatchLimits()
         if self._limits.lanes < 1 or not 1 <= self._limits.count <= REQUEST_COUNT_MAX:
             raise InvalidInput(f"Batching takes at least 1 lane, and 1 to {REQUEST_COUNT_MAX:,} messages a request.")
-        signer = Signer(access_key, secret_key) if access_key is not None and secret_key is not None else None
+        signer: Signer | None = None
+        if access_key is not None and secret_key is not None:
+            from batonq.client import signing  # only those who sign load it
+
+            signer = signing.Signer(access_key, secret_key)
         self.url = url
         self._transport = transport or HttpTransport(url, connections=connections, polls=polls, ssl=ssl)
         self._calls = Calls(self._transport, signer, as_retries(retries), timeout)

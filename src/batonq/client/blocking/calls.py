@@ -4,14 +4,16 @@
 from __future__ import annotations
 
 import time
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from batonq.client import codec
 from batonq.client.blocking.pauses import sleep
 from batonq.client.retrying import Retries
-from batonq.client.signing import Signer
 from batonq.client.transport import Answer, BlockingTransport, NotSent, Stale
 from batonq.errors import BatonError, InvalidInput, Unavailable
+
+if TYPE_CHECKING:
+    from batonq.client.signing import Signer
 
 _TYPES = [("Content-Type", codec.CONTENT_TYPE), ("Accept", codec.CONTENT_TYPE)]
 DONE = Answer(204, {}, b"")
