@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
 
 from batonq import errors
-from batonq.client.models import JobFields, Outgoing, Peeked, QueueInfo, Stats
+from batonq.client.models import Outgoing, Peeked, QueueInfo
 from batonq.client.transport import Answer
 from batonq.errors import BatonError, InvalidInput, Unavailable
 
@@ -49,11 +49,6 @@ class LeaseResults(Struct):
     results: list[LeaseResult]
 
 
-class Created(Struct, rename="camel"):
-    queue_id: str
-    name: str
-
-
 class QueuePage(Struct, rename="camel"):
     queues: list[QueueInfo]
     next_cursor: str | None = None
@@ -63,19 +58,9 @@ class PeekedPage(Struct):
     messages: list[Peeked]
 
 
-class JobList(Struct):
-    jobs: list[JobFields]
-
-
 _encoder = msgspec.msgpack.Encoder()
-_decode_any = msgspec.msgpack.Decoder().decode
-send_results = msgspec.msgpack.Decoder(SendResults)
-lease_results = msgspec.msgpack.Decoder(LeaseResults)
-created = msgspec.msgpack.Decoder(Created)
-queue_info = msgspec.msgpack.Decoder(QueueInfo)
-queue_page = msgspec.msgpack.Decoder(QueuePage)
-peeked_page = msgspec.msgpack.Decoder(PeekedPage)
-stats = msgspec.msgpack.Decoder(Stats)
+# Made when first used: looking into a type takes longer than most programs need to start.
+_decoders: dict[type[Any], Callable[[bytes], Any]] = {}
 
 
 def encode(value: Any) -> bytes:
@@ -91,13 +76,16 @@ def encode_message(message: Outgoing) -> Raw:
     return Raw(encode(message))
 
 
-def decode(decoder: msgspec.msgpack.Decoder[T], answer: Answer) -> T:
+def decode(shape: type[T], answer: Answer) -> T:
+    """The value in an answer. Raises BatonError when it is something else."""
+    decoder = _decoders.get(shape)
+    if decoder is None:
+        decoder = _decoders[shape] = msgspec.msgpack.Decoder(shape).decode
     try:
-        return decoder.decode(answer.body)
+        value: T = decoder(answer.body)
     except msgspec.MsgspecError as problem:
-        raise BatonError(
-            f"The server's answer is not what this client knows ({problem}). Are both of one version?"
-        ) from None
+        raise BatonError(f"The server's answer is not one that this client knows ({problem}).") from None
+    return value
 
 
 # --- errors -------------------------------------------------------------------------------------

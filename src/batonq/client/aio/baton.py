@@ -12,12 +12,11 @@ from urllib.parse import quote, urlencode
 from weakref import WeakSet, WeakValueDictionary
 
 from batonq.client import codec
-from batonq.client.aio import jobs, message
 from batonq.client.aio.batching import Batcher
 from batonq.client.aio.calls import Calls
 from batonq.client.aio.http import HttpTransport
 from batonq.client.aio.jobs import Job
-from batonq.client.aio.message import Message
+from batonq.client.aio.message import Message, Messages
 from batonq.client.aio.queue import Queue
 from batonq.client.batches import REQUEST_COUNT_MAX, BatchLimits
 from batonq.client.models import QueueInfo
@@ -104,7 +103,7 @@ class Baton:
         while cursor is not None:
             query = {name: value for name, value in (("prefix", prefix), ("cursor", cursor)) if value}
             told = await self._calls.request("GET", "/v1/queues" + (f"?{urlencode(query)}" if query else ""))
-            page = codec.decode(codec.queue_page, told.answer)
+            page = codec.decode(codec.QueuePage, told.answer)
             for found in page.queues:
                 yield found
             cursor = page.next_cursor or None
@@ -127,7 +126,7 @@ class Baton:
         if consumer:
             value["consumer"] = consumer
         told = await self._calls.request("POST", "/v1/messages:receive", value, wait=wait)
-        received = codec.decode(message.decoder, told.answer).messages
+        received = codec.decode(Messages, told.answer).messages
         for one in received:
             one._home = self.queue(one.queue)
         return received
@@ -135,7 +134,7 @@ class Baton:
     async def job(self, job_id: str) -> Job:
         """A redrive by its id."""
         told = await self._calls.request("GET", f"/v1/jobs/{quote(job_id, safe='')}")
-        job = codec.decode(jobs.decoder, told.answer)
+        job = codec.decode(Job, told.answer)
         job._calls = self._calls
         return job
 

@@ -12,10 +12,9 @@ from msgspec import Raw
 from msgspec.structs import replace
 
 from batonq.client import codec, tracing
-from batonq.client.aio import jobs, message
 from batonq.client.aio.batching import Batcher
-from batonq.client.aio.jobs import Job
-from batonq.client.aio.message import Message
+from batonq.client.aio.jobs import Job, Jobs
+from batonq.client.aio.message import Message, Messages
 from batonq.client.aio.pauses import sleep
 from batonq.client.batches import REQUEST_COUNT_MAX, split
 from batonq.client.models import AttributeValue, Nack, Outgoing, Peeked, Priority, QueueInfo, Sent, Stats
@@ -149,7 +148,7 @@ class Queue:
             Sent(result.message_id or "", result.sequence or 0, result.duplicate)
             if result.error is None
             else codec.as_error(result.error)
-            for result in codec.decode(codec.send_results, told.answer).results
+            for result in codec.decode(codec.SendResults, told.answer).results
         ]
 
     @cached_property
@@ -180,7 +179,7 @@ class Queue:
         if attempt_id is not None:
             value["attemptId"] = attempt_id
         told = await self._calls.request("POST", f"{self._path}/messages:receive", value, wait=wait)
-        received = codec.decode(message.decoder, told.answer).messages
+        received = codec.decode(Messages, told.answer).messages
         for one in received:
             one._home = self
         return received
@@ -241,12 +240,12 @@ class Queue:
 
     async def _post_acks(self, receipts: list[str]) -> list[BatonError | None]:
         told = await self._calls.request("POST", f"{self._path}/messages:ack", {"receiptHandles": receipts})
-        found = codec.decode(codec.lease_results, told.answer).results
+        found = codec.decode(codec.LeaseResults, told.answer).results
         return [None if one.error is None else _unless_done(codec.as_error(one.error), told.doubtful) for one in found]
 
     async def _post_nacks(self, nacks: list[Nack]) -> list[BatonError | None]:
         told = await self._calls.request("POST", f"{self._path}/messages:nack", {"messages": nacks})
-        found = codec.decode(codec.lease_results, told.answer).results
+        found = codec.decode(codec.LeaseResults, told.answer).results
         return [
             None if one.error is None else _unless_given_back(codec.as_error(one.error), told.doubtful) for one in found
         ]
@@ -254,7 +253,7 @@ class Queue:
     async def _post_extensions(self, extensions: list[tuple[str, float]]) -> list[int | BatonError]:
         entries = [{"receiptHandle": receipt, "visibilityTimeoutSeconds": given} for receipt, given in extensions]
         told = await self._calls.request("POST", f"{self._path}/messages:change-visibility", {"messages": entries})
-        found = codec.decode(codec.lease_results, told.answer).results
+        found = codec.decode(codec.LeaseResults, told.answer).results
         return [one.deadline_ms or 0 if one.error is None else codec.as_error(one.error) for one in found]
 
     @cached_property
@@ -274,12 +273,12 @@ class Queue:
     async def info(self) -> QueueInfo:
         """The queue's settings."""
         told = await self._calls.request("GET", self._path)
-        return codec.decode(codec.queue_info, told.answer)
+        return codec.decode(QueueInfo, told.answer)
 
     async def update(self, **settings: Unpack[QueueSettings]) -> QueueInfo:
         """Change some of its settings; the others stay as they are."""
         told = await self._calls.request("PATCH", self._path, to_wire(settings))
-        return codec.decode(codec.queue_info, told.answer)
+        return codec.decode(QueueInfo, told.answer)
 
     async def delete(self) -> None:
         """Delete the queue with everything in it."""
@@ -292,27 +291,27 @@ class Queue:
     async def stats(self) -> Stats:
         """Its counts: exact, and read without a scan."""
         told = await self._calls.request("GET", f"{self._path}/stats")
-        return codec.decode(codec.stats, told.answer)
+        return codec.decode(Stats, told.answer)
 
     async def peek(self, *, after: int = 0, limit: int = 10, state: str | None = None) -> list[Peeked]:
         """Messages as they stand, in order of arrival, without receiving them; `after` is a sequence."""
         query = f"after={after}&limit={limit}" + (f"&state={quote(state)}" if state else "")
         told = await self._calls.request("GET", f"{self._path}/messages?{query}")
-        return codec.decode(codec.peeked_page, told.answer).messages
+        return codec.decode(codec.PeekedPage, told.answer).messages
 
     async def redrive(
         self, to: str | None = None, *, dry_run: bool = False, **settings: Unpack[RedriveSettings]
     ) -> Job:
         """Move this queue's dead letters to `to`, or each to where it came from. With `dry_run` only count and show."""
         told = await self._calls.request("POST", f"{self._path}:redrive", redrive_to_wire(to, dry_run, settings))
-        job = codec.decode(jobs.decoder, told.answer)
+        job = codec.decode(Job, told.answer)
         job._calls = self._calls
         return job
 
     async def jobs(self) -> list[Job]:
         """The redrives of this queue, the newest first."""
         told = await self._calls.request("GET", f"{self._path}/jobs")
-        found = codec.decode(jobs.jobs_decoder, told.answer).jobs
+        found = codec.decode(Jobs, told.answer).jobs
         for job in found:
             job._calls = self._calls
         return found

@@ -14,12 +14,11 @@ from weakref import WeakSet, WeakValueDictionary
 
 from batonq.client import codec
 from batonq.client.batches import REQUEST_COUNT_MAX, BatchLimits
-from batonq.client.blocking import jobs, message
 from batonq.client.blocking.batching import Batcher
 from batonq.client.blocking.calls import Calls
 from batonq.client.blocking.http import HttpTransport
 from batonq.client.blocking.jobs import Job
-from batonq.client.blocking.message import Message
+from batonq.client.blocking.message import Message, Messages
 from batonq.client.blocking.queue import Queue
 from batonq.client.models import QueueInfo
 from batonq.client.producers import Producers
@@ -105,7 +104,7 @@ class Baton:
         while cursor is not None:
             query = {name: value for name, value in (("prefix", prefix), ("cursor", cursor)) if value}
             told = self._calls.request("GET", "/v1/queues" + (f"?{urlencode(query)}" if query else ""))
-            page = codec.decode(codec.queue_page, told.answer)
+            page = codec.decode(codec.QueuePage, told.answer)
             yield from page.queues
             cursor = page.next_cursor or None
 
@@ -127,7 +126,7 @@ class Baton:
         if consumer:
             value["consumer"] = consumer
         told = self._calls.request("POST", "/v1/messages:receive", value, wait=wait)
-        received = codec.decode(message.decoder, told.answer).messages
+        received = codec.decode(Messages, told.answer).messages
         for one in received:
             one._home = self.queue(one.queue)
         return received
@@ -135,7 +134,7 @@ class Baton:
     def job(self, job_id: str) -> Job:
         """A redrive by its id."""
         told = self._calls.request("GET", f"/v1/jobs/{quote(job_id, safe='')}")
-        job = codec.decode(jobs.decoder, told.answer)
+        job = codec.decode(Job, told.answer)
         job._calls = self._calls
         return job
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec import Struct
 
 from batonq.client import codec
@@ -53,7 +52,7 @@ class Job(JobFields):
     def _ask(self, method: str, verb: str) -> Job:
         calls: Calls = self._calls
         told = calls.request(method, f"/v1/jobs/{self.job_id}{verb}")
-        now = codec.decode(decoder, told.answer)
+        now = codec.decode(Job, told.answer)
         for name in JobFields.__struct_fields__:
             setattr(self, name, getattr(now, name))
         return self
@@ -61,7 +60,3 @@ class Job(JobFields):
 
 class Jobs(Struct):
     jobs: list[Job]
-
-
-decoder = msgspec.msgpack.Decoder(Job)
-jobs_decoder = msgspec.msgpack.Decoder(Jobs)

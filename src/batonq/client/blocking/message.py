@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 from msgspec import Struct
 
 from batonq.client.models import MessageFields, Nack
@@ -51,6 +50,3 @@ class Messages(Struct):
     """The answer to a receive."""
 
     messages: list[Message]
-
-
-decoder = msgspec.msgpack.Decoder(Messages)
