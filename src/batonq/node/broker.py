@@ -35,9 +35,11 @@ from batonq.node.peeking import Peeked, look
 from batonq.node.reading import read_message, read_run
 from batonq.node.receipts import Receipts, invalid
 from batonq.node.settings import Settings
+from batonq.node.watching import Selection, receive_any
 
 HOLDER_LENGTH_MAX = 256
 CLOCK_STEPS_MAX = 100_000
+SELECTIONS_KEPT = 256
 
 Sent = Accepted  # sequence, message_id, duplicate
 NackRequest = tuple[str, int | None, str, str, bool]  # receipt, delay ms, reason, error class, to the dead letters
@@ -88,6 +90,7 @@ class Broker(Control):
         self._receipts = receipts
         self._alarms = alarms
         self._random_bytes = random_bytes
+        self._selections: dict[tuple[str, ...], Selection] = {}
 
     def now_ms(self) -> int:
         return self._clock.now_ms()
@@ -131,6 +134,39 @@ class Broker(Control):
             queue.number, max_messages, visibility_ms, wait_ms, holder[:HOLDER_LENGTH_MAX], attempt
         )
         return self._deliveries(queue, host, leases) if leases else []
+
+    def select(self, account: str, patterns: Sequence[str]) -> Selection:
+        """The queues of an account that names and patterns (`hooks-*`) mean, for `receive_any`."""
+        key = (account, *patterns)
+        selection = self._selections.pop(key, None) or Selection(self._catalog.current, account, patterns)
+        self._selections[key] = selection  # the newest use last
+        if len(self._selections) > SELECTIONS_KEPT:
+            del self._selections[next(iter(self._selections))]
+        return selection
+
+    async def receive_any(
+        self,
+        queues: Selection | Sequence[Queue],
+        max_messages: int,
+        visibility_ms: int | None,
+        wait_ms: int,
+        holder: str,
+    ) -> list[tuple[Queue, Delivery]]:
+        """Lease messages of many queues by one request, fair among them, waiting up to `wait_ms` for the first."""
+        if not isinstance(queues, Selection):
+            accounts = {queue.account for queue in queues}
+            if len(accounts) != 1:
+                raise InvalidInput("Name some queues, all of one account.")
+            queues = self.select(accounts.pop(), [queue.name for queue in queues])
+        taken = await receive_any(
+            queues, self._shards, self._loop, max_messages, visibility_ms, wait_ms, holder[:HOLDER_LENGTH_MAX]
+        )
+        found: list[tuple[Queue, Delivery]] = []
+        for part in taken:
+            queue = self.queue_by_number(part.queue)
+            if queue is not None:
+                found += [(queue, delivery) for delivery in self._deliveries(queue, part.host, part.leases)]
+        return found
 
     def _deliveries(self, queue: Queue, host: ShardHost, leases: list[Lease]) -> list[Delivery]:
         shard, log = host.shard, host.log

@@ -8,7 +8,7 @@ means is the shard's. When the log fails, the host is over: the keeper (keeper.p
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import ParamSpec, TypeVar
 
 from batonq.core.commands import Accepted, Arrival, Claim, Counters, FirstLeases, Job, Lease, Nack, Send
@@ -17,14 +17,14 @@ from batonq.core.records import State
 from batonq.core.shard.columns import NIL
 from batonq.core.shard.machine import Shard
 from batonq.core.shard.once import Once
-from batonq.errors import BatonError, DiskFull, LogCorrupt, OverLimit, Unavailable
+from batonq.errors import BatonError, DiskFull, LogCorrupt, OverLimit, QueueDoesNotExist, Unavailable
 from batonq.log.interface import Log, Room
 from batonq.node import events
 from batonq.node.clock import Clock
 from batonq.node.commit import CommitStatistics, GroupCommit
 from batonq.node.events import AlarmBoard
 from batonq.node.settings import Settings
-from batonq.node.waiters import Waiter, Waiters
+from batonq.node.waiters import Waiter, Waiters, Watcher
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -67,7 +67,9 @@ class ShardHost:
         self._pending_max = settings.pending_max
         self._owed_max = settings.window_entries * 4
         self._waiters = Waiters(settings.waiters_per_queue_max, settings.waiters_max)
-        self._answer_at_once = False  # while stopping, long polls do not wait
+        self._watchers: dict[Watcher, None] = {}  # receives over many queues, first come first
+        self._watchers_max = settings.waiters_max
+        self.answers_at_once = False  # while stopping, long polls do not wait
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ms = 0
         self._job_due_ms: int | None = None
@@ -99,9 +101,11 @@ class ShardHost:
 
     def stop_waiting(self) -> None:
         """Answer every long poll now, and let no other wait: the node is stopping."""
-        self._answer_at_once = True
+        self.answers_at_once = True
         for waiter in self._waiters.all():
             self._time_over(waiter)
+        for watcher in list(self._watchers):
+            watcher.end()
 
     async def drain(self) -> None:
         """Wait until everything that was decided is committed."""
@@ -130,6 +134,8 @@ class ShardHost:
             self._waiters.remove(waiter)
             if not waiter.future.done():
                 waiter.future.set_exception(Unavailable(why))
+        for watcher in list(self._watchers):
+            watcher.end()
 
     # --- commands -----------------------------------------------------------------------------
 
@@ -297,7 +303,7 @@ class ShardHost:
 
     @property
     def waiting_total(self) -> int:
-        return self._waiters.total
+        return self._waiters.total + len(self._watchers)
 
     # --- between shards -----------------------------------------------------------------------
 
@@ -338,7 +344,7 @@ class ShardHost:
         if self._waiters.count(queue):
             self._serve(queue)  # those who wait come first
         leases = self._run(self.shard.receive, queue, max_messages, visibility_ms, decided_ms, holder, attempt)
-        if not leases and wait_ms > 0 and not self._answer_at_once:
+        if not leases and wait_ms > 0 and not self.answers_at_once:
             if self.shard.frame.rows:
                 self.commit.kick()
             waiter = Waiter(queue, max_messages, visibility_ms, holder, attempt, self._loop.create_future())
@@ -346,9 +352,56 @@ class ShardHost:
             leases, decided_ms = waiter.leases, waiter.decided_ms
         else:
             await self._committed(queue, leases, attempt)
+        return await self.in_time(queue, leases, decided_ms, attempt)
+
+    async def in_time(self, queue: int, leases: list[Lease], decided_ms: int, attempt: str = "") -> list[Lease]:
+        """Leases that were decided then and are committed now, extended if that took too long."""
         if leases and (self._clock.now_ms() - decided_ms) * 10 > leases[0].deadline_ms - decided_ms:
-            leases = await self.extend_late(queue, leases, decided_ms, attempt)
+            return await self.extend_late(queue, leases, decided_ms, attempt)
         return leases
+
+    # --- receives over many queues, see watching.py ---------------------------------------------
+
+    def now_ms(self) -> int:
+        return self._clock.now_ms()
+
+    def with_messages(self, queues: Iterable[int]) -> list[int]:
+        """Those of the queues that have something to give."""
+        self._run(self.shard.advance, self.begin())
+        return self._ready(queues)
+
+    def take(self, queue: int, max_messages: int, visibility_ms: int | None, holder: str) -> list[Lease]:
+        """Lease messages, as many as there are; one queue's limits are no reason to give nothing of the others."""
+        now_ms = self.begin()
+        if self._waiters.count(queue):
+            self._serve(queue)  # those who wait come first
+        try:
+            return self._run(self.shard.receive, queue, max_messages, visibility_ms, now_ms, holder)
+        except (OverLimit, QueueDoesNotExist):
+            return []
+
+    def watch(self, watcher: Watcher) -> None:
+        if self.waiting_total >= self._watchers_max:
+            raise OverLimit("Too many long polls are waiting; try again, or use fewer connections.")
+        if self.shard.frame.rows:
+            self.commit.kick()
+        self._watchers[watcher] = None
+
+    def unwatch(self, watcher: Watcher) -> None:
+        self._watchers.pop(watcher, None)
+
+    def _serve_watchers(self, touched: set[int]) -> None:
+        ready = self._ready(touched)
+        for watcher in list(self._watchers):
+            if not ready:
+                return
+            wanted = [queue for queue in ready if watcher.wants(queue)]
+            if wanted and watcher.serve(self, wanted, self._clock.now_ms()):
+                ready = self._ready(ready)
+
+    def _ready(self, queues: Iterable[int]) -> list[int]:
+        states = self.shard.queues
+        return [number for number in queues if number in states and states[number].visible]
 
     async def _wait(self, waiter: Waiter, wait_ms: int) -> None:
         self._waiters.add(waiter)
@@ -414,16 +467,18 @@ class ShardHost:
 
     def _woken(self) -> None:
         """Something became deliverable: those who wait are served just before the frame is sealed."""
-        if self._waiters.total:
+        if self._waiters.total or self._watchers:
             self.commit.kick()
         else:
             self.shard.woken.clear()
 
     def _serve_waiters(self) -> None:
         """Try every queue that somebody waits on and in which something happened: by a record, or by time alone."""
-        touched = {word >> 32 for word in set(self.shard.frame.rows[0::8])}
-        for queue in self._waiters.queues() & (touched | self.shard.woken):
+        touched = {word >> 32 for word in set(self.shard.frame.rows[0::8])} | self.shard.woken
+        for queue in self._waiters.queues() & touched:
             self._serve(queue)
+        if self._watchers:
+            self._serve_watchers(touched)
 
     def _serve(self, queue: int) -> None:
         shard = self.shard
@@ -457,7 +512,7 @@ class ShardHost:
 
     def _before_seal(self) -> None:
         shard = self.shard
-        if self.serving and self._waiters.total:
+        if self.serving and (self._waiters.total or self._watchers):
             self._serve_waiters()
         shard.woken.clear()
         if self.serving:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, KeysView
+from collections.abc import Iterable, Iterator, KeysView
+from typing import Any, Protocol
 
 from batonq.core.commands import Lease
 from batonq.errors import OverLimit
@@ -42,6 +43,17 @@ class Waiter:
         self.leases: list[Lease] = []
         self.decided_ms = 0
         self.timer: asyncio.TimerHandle | None = None
+
+
+class Watcher(Protocol):
+    """Somebody who waits on many queues at once, see watching.py."""
+
+    def wants(self, queue: int) -> bool: ...
+
+    def serve(self, host: Any, queues: Iterable[int], now_ms: int) -> bool:
+        """Something may have come into these queues. Returns whether the wait is over."""
+
+    def end(self) -> None: ...
 
 
 class Waiters:

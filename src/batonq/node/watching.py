@@ -1,0 +1,264 @@
+"""One receive over many queues: those of a list, or of patterns such as `hooks-*`.
+
+It costs nothing while it waits: a `Watch` stands at each shard, and is asked only about queues in which something
+happened. Queues that are made meanwhile are found, because their names are matched when something happens in them.
+Who is served goes round: each receive starts behind the queue that was last asked, and takes an equal share of each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+
+from batonq.core.catalog.entries import QueueEntry
+from batonq.core.catalog.machine import Catalog
+from batonq.core.catalog.names import QueueName
+from batonq.core.commands import Lease
+from batonq.errors import BatonError, InvalidInput, QueueDoesNotExist, Unavailable
+from batonq.node.host import ShardHost
+from batonq.node.keeper import ShardKeeper
+
+PATTERNS_MAX = 10_000
+PATTERN_LENGTH_MAX = 80
+KNOWN_MAX = 200_000  # queues of which a selection remembers whether it has them
+_PATTERN = re.compile(r"[A-Za-z0-9_.*?-]+")
+
+
+class Selection:
+    """Which queues are meant, and whose turn it is."""
+
+    def __init__(self, catalog: Callable[[], Catalog], account: str, patterns: Sequence[str]) -> None:
+        if not 0 < len(patterns) <= PATTERNS_MAX:
+            raise InvalidInput(f"Name 1 to {PATTERNS_MAX} queues or patterns.")
+        for pattern in patterns:
+            if len(pattern) > PATTERN_LENGTH_MAX or not _PATTERN.fullmatch(pattern):
+                raise InvalidInput(
+                    f"Not the name of a queue or a pattern: {pattern[:PATTERN_LENGTH_MAX]!r}. A pattern is a name in "
+                    "which * stands for any characters and ? for one."
+                )
+        self.turn = 0  # the queue number that the next receive begins with
+        self._catalog = catalog
+        self._account = account
+        self._names = [pattern for pattern in patterns if not _is_pattern(pattern)]
+        self._patterns = [pattern for pattern in patterns if _is_pattern(pattern)]
+        wild = "|".join(re.escape(text).replace(r"\*", ".*").replace(r"\?", ".") for text in self._patterns)
+        self._matches = re.compile(wild).fullmatch if wild else None
+        self._name_set = frozenset(self._names)
+        self._known: dict[int, bool] = {}
+        self._version = -1
+        self._queues: list[QueueEntry] = []
+
+    def queues(self) -> list[QueueEntry]:
+        """The queues that there are, by number. Raises QueueDoesNotExist for a name without a queue."""
+        catalog = self._catalog()
+        if catalog.version != self._version:
+            found: dict[int, QueueEntry] = {}
+            for name in self._names:
+                entry = catalog.by_name.get(QueueName(self._account, name))
+                if entry is None:
+                    raise QueueDoesNotExist(f"The queue {name} does not exist.")
+                found[entry.number] = entry
+            for pattern in self._patterns:
+                prefix = re.split(r"[*?]", pattern, maxsplit=1)[0]
+                for entry in catalog.list_queues(self._account, prefix):
+                    if self.has_name(entry.name):
+                        found[entry.number] = entry
+            self._queues = [found[number] for number in sorted(found)]
+            self._version = catalog.version
+        return self._queues
+
+    def has_name(self, name: str) -> bool:
+        return name in self._name_set or (self._matches is not None and self._matches(name) is not None)
+
+    def has(self, number: int) -> bool:
+        """Is the queue of this number meant? A number is never used again, so the answer stays."""
+        known = self._known.get(number)
+        if known is None:
+            entry = self._catalog().queues.get(number)
+            if entry is None:
+                return False
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            known = self._known[number] = entry.account == self._account and self.has_name(entry.name)
+        return known
+
+    def in_turn(self, numbers: Iterable[int]) -> list[int]:
+        """Queue numbers, beginning with the one whose turn it is."""
+        ordered = sorted(numbers)
+        at = bisect_left(ordered, self.turn)
+        return ordered[at:] + ordered[:at]
+
+
+def _is_pattern(text: str) -> bool:
+    return "*" in text or "?" in text
+
+
+class Watch:
+    """A receive over many queues that waits. It stands at several shards; the first that has something serves it."""
+
+    __slots__ = ("decided_ms", "future", "holder", "hosts", "max_messages", "selection", "taken", "visibility_ms")
+
+    def __init__(
+        self,
+        selection: Selection,
+        max_messages: int,
+        visibility_ms: int | None,
+        holder: str,
+        future: asyncio.Future[None],
+    ) -> None:
+        self.selection = selection
+        self.max_messages = max_messages
+        self.visibility_ms = visibility_ms
+        self.holder = holder
+        self.future = future
+        self.hosts: list[ShardHost] = []
+        self.taken: list[Taken] = []
+        self.decided_ms = 0
+
+    def wants(self, queue: int) -> bool:
+        return self.selection.has(queue)
+
+    def serve(self, host: ShardHost, queues: Iterable[int], now_ms: int) -> bool:
+        """Something may have come into these queues of one shard. Returns whether this receive has its answer now."""
+        self.taken = take(
+            self.selection, dict.fromkeys(queues, host), self.max_messages, self.visibility_ms, self.holder
+        )
+        if not self.taken:
+            return False
+        self.decided_ms = now_ms
+        self.leave()
+        host.commit.release(self.future)
+        return True
+
+    def leave(self) -> None:
+        for host in self.hosts:
+            host.unwatch(self)
+        self.hosts = []
+
+    def end(self) -> None:
+        """Its time is over, or a shard went away: it is answered with nothing, and the client asks again."""
+        self.leave()
+        if not self.future.done():
+            self.future.set_result(None)
+
+
+class Taken:
+    """Leases of one queue."""
+
+    __slots__ = ("host", "leases", "queue")
+
+    def __init__(self, host: ShardHost, queue: int, leases: list[Lease]) -> None:
+        self.host = host
+        self.queue = queue
+        self.leases = leases
+
+
+def take(
+    selection: Selection, hosts: dict[int, ShardHost], max_messages: int, visibility_ms: int | None, holder: str
+) -> list[Taken]:
+    """Lease from these queues: an equal share of each in turn, then whatever is left of those that have more."""
+    ready = selection.in_turn(hosts)
+    taken: dict[int, Taken] = {}
+    share = max(1, max_messages // len(ready)) if ready else 0
+    left = max_messages
+    for wanted in (share, max_messages):
+        for number in ready:
+            if not left:
+                break
+            leases = hosts[number].take(number, min(wanted, left), visibility_ms, holder)
+            if wanted == share:
+                selection.turn = number + 1
+            if leases:
+                left -= len(leases)
+                if number in taken:
+                    taken[number].leases += leases
+                else:
+                    taken[number] = Taken(hosts[number], number, leases)
+        if share == max_messages:
+            break
+        ready = list(taken)
+    return list(taken.values())
+
+
+async def receive_any(
+    selection: Selection,
+    shards: Sequence[ShardKeeper],
+    loop: asyncio.AbstractEventLoop,
+    max_messages: int,
+    visibility_ms: int | None,
+    wait_ms: int,
+    holder: str,
+) -> list[Taken]:
+    """Lease messages of the selected queues; the leases are committed when this returns."""
+    hosts = _hosts(selection, shards)
+    ready: dict[int, ShardHost] = {}
+    for host, numbers in hosts:
+        ready.update(dict.fromkeys(host.with_messages(numbers), host))
+    now_ms = hosts[0][0].now_ms() if hosts else 0
+    taken = take(selection, ready, max_messages, visibility_ms, holder)
+    waits = wait_ms > 0 and not any(keeper.serving and keeper.host().answers_at_once for keeper in shards)
+    if not taken and waits:
+        watch = Watch(selection, max_messages, visibility_ms, holder, loop.create_future())
+        await _wait(watch, shards, loop, wait_ms)
+        taken, now_ms = watch.taken, watch.decided_ms
+    else:
+        taken = await _committed(taken)
+    for part in taken:
+        part.leases = await part.host.in_time(part.queue, part.leases, now_ms)
+    return [part for part in taken if part.leases]
+
+
+def _hosts(selection: Selection, shards: Sequence[ShardKeeper]) -> list[tuple[ShardHost, list[int]]]:
+    """The shards that are served, each with its queues. Raises Unavailable when queues are meant and none is."""
+    by_shard: dict[int, list[int]] = {}
+    for entry in selection.queues():
+        by_shard.setdefault(entry.shard, []).append(entry.number)
+    hosts = [(shards[number].host(), numbers) for number, numbers in by_shard.items() if shards[number].serving]
+    if by_shard and not hosts:
+        raise Unavailable(shards[next(iter(by_shard))].why or None)
+    return hosts
+
+
+async def _wait(watch: Watch, shards: Sequence[ShardKeeper], loop: asyncio.AbstractEventLoop, wait_ms: int) -> None:
+    for keeper in shards:
+        if keeper.serving:
+            host = keeper.host()
+            host.watch(watch)
+            watch.hosts.append(host)
+    timer = loop.call_later(wait_ms / 1000, watch.end)
+    try:
+        await watch.future
+    except asyncio.CancelledError:  # the client has gone
+        _give_back(watch.taken)
+        raise
+    finally:
+        timer.cancel()
+        watch.leave()
+
+
+async def _committed(taken: list[Taken]) -> list[Taken]:
+    """What was taken of shards that committed it. Raises when none did."""
+    waited = [(host, point) for host in {part.host: None for part in taken} if (point := host.point()) is not None]
+    try:
+        outcomes = await asyncio.gather(*(point for _, point in waited), return_exceptions=True)
+    except asyncio.CancelledError:
+        _give_back(taken)
+        raise
+    failed = {host: outcome for (host, _), outcome in zip(waited, outcomes, strict=True) if outcome is not None}
+    kept = [part for part in taken if part.host not in failed]
+    if failed and not kept:
+        raise next(iter(failed.values()))
+    return kept
+
+
+def _give_back(taken: list[Taken]) -> None:
+    for part in taken:
+        try:
+            part.host.give_back(part.queue, part.leases)
+        except BatonError:
+            continue  # they come back when their leases run out
+
+
+__all__ = ["Selection", "Taken", "Watch", "receive_any"]

@@ -1,0 +1,228 @@
+"""One receive over many queues: fair, free while idle, and queues that are made meanwhile are found."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batonq.errors import InvalidInput, QueueDoesNotExist
+from batonq.node.node import Node
+from tests.node.nodes import ACCOUNT, Faults, kill, make_node, open_node, send
+from tests.node.support import VirtualLoop, run_virtual, settle
+
+
+async def make_queues(node: Node, *names: str, **attributes: str) -> list[Any]:
+    return [await node.broker.create_queue(ACCOUNT, name, attributes, {}) for name in names]
+
+
+async def receive(node: Node, *patterns: str, count: int = 10, wait_ms: int = 0) -> list[tuple[str, str]]:
+    selection = node.broker.select(ACCOUNT, patterns)
+    found = await node.broker.receive_any(selection, count, None, wait_ms, "tester")
+    return [(queue.name, delivery.body.decode()) for queue, delivery in found]
+
+
+def test_names_and_patterns_say_which_queues_are_meant(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        for queue in await make_queues(node, "hooks-a", "hooks-b", "hook", "other", "x"):
+            await send(node, queue, queue.name)
+        assert sorted(await receive(node, "hooks-*", "other")) == [
+            ("hooks-a", "hooks-a"),
+            ("hooks-b", "hooks-b"),
+            ("other", "other"),
+        ]
+        assert await receive(node, "hoo?") == [("hook", "hook")]
+        assert await receive(node, "none-*") == []
+        with pytest.raises(QueueDoesNotExist, match="missing"):
+            await receive(node, "missing")
+        for bad in ((), ("a b",), ("[ab]*",), ("x" * 81,)):
+            with pytest.raises(InvalidInput):
+                await receive(node, *bad)
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_each_queue_gets_an_equal_share_and_then_those_that_have_more(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path, shards=3)
+        busy, *quiet = await make_queues(node, "q-0", "q-1", "q-2", "q-3")
+        await send(node, busy, *["busy"] * 50)
+        for queue in quiet:
+            await send(node, queue, "quiet")
+        first = Counter(name for name, _ in await receive(node, "q-*", count=10))
+        assert first == {"q-0": 7, "q-1": 1, "q-2": 1, "q-3": 1}
+        for queue in quiet:
+            await send(node, queue, *["quiet"] * 50)
+        names = [name for _ in range(40) for name, _ in await receive(node, "q-*", count=1)]
+        assert Counter(names) == {"q-0": 10, "q-1": 10, "q-2": 10, "q-3": 10}
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_it_waits_for_whatever_comes_first_on_any_shard(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path, shards=2)
+        queues = await make_queues(node, "q-0", "q-1", "q-2", "other")
+        for queue in queues[:3]:
+            waiting = loop.create_task(receive(node, "q-*", wait_ms=20_000))
+            await settle()
+            await send(node, queues[3], "not meant")
+            await settle()
+            assert not waiting.done()
+            await send(node, queue, "now")
+            assert await waiting == [(queue.name, "now")]
+        assert all(keeper.host().waiting_total == 0 for keeper in node.shards)
+        before = loop.time()
+        assert await receive(node, "q-*", wait_ms=20_000) == []
+        assert loop.time() - before == pytest.approx(20)
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_delays_that_end_and_leases_that_run_out_wake_it(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        (queue,) = await make_queues(node, "q-0", VisibilityTimeout="5")
+        await send(node, queue, "late", delay_ms=3_000)
+        assert await receive(node, "q-*", wait_ms=20_000) == [("q-0", "late")]
+        assert await receive(node, "q-*", wait_ms=20_000) == [("q-0", "late")]
+        assert loop.time() == pytest.approx(8, abs=0.1)
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_a_queue_that_is_made_while_it_waits_is_found(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path, shards=2)
+        waiting = loop.create_task(receive(node, "new-*", wait_ms=20_000))
+        await settle()
+        queues = await make_queues(node, "other", "new-1", "new-2")
+        await send(node, queues[0], "not meant")
+        await send(node, queues[2], "here")
+        assert await waiting == [("new-2", "here")]
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_those_who_wait_are_served_in_order_and_one_message_goes_to_one(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        (queue,) = await make_queues(node, "q-0")
+        waiting = [loop.create_task(receive(node, "q-*", count=1, wait_ms=20_000)) for _ in range(3)]
+        await settle()
+        await send(node, queue, "a", "b")
+        await settle()
+        assert [task.done() for task in waiting] == [True, True, False]
+        assert [await task for task in waiting] == [[("q-0", "a")], [("q-0", "b")], []]
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_a_client_that_goes_gives_back_what_it_was_about_to_get(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        (queue,) = await make_queues(node, "q-0")
+        host = node.shards[0].host()
+        for wait_ms in (0, 20_000):
+            waiting = loop.create_task(receive(node, "q-*", wait_ms=wait_ms)) if wait_ms else None
+            await settle()
+            host.send(queue.number, [])
+            results = loop.create_task(send(node, queue, "a"))
+            await asyncio.sleep(0)
+            if waiting is None:
+                waiting = loop.create_task(receive(node, "q-*"))
+                await asyncio.sleep(0)
+            host._before_seal()  # it is served, and not yet committed
+            waiting.cancel()
+            await results
+            await settle()
+            found = await node.broker.receive_any([queue], 10, None, 0, "tester")
+            assert [delivery.receive_count for _, delivery in found] == [1]
+            assert await node.broker.delete(queue, [found[0][1].receipt]) == [None]
+        assert host.waiting_total == 0
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_stopping_and_a_failing_shard_end_the_wait(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        faults = Faults()
+        node = make_node(loop, tmp_path, faults=faults, shards=2)
+        await node.start()
+        queues = await make_queues(node, "other-0", "q-1", "q-0")
+        waiting = loop.create_task(receive(node, "q-*", wait_ms=20_000))
+        await settle()
+        faults.planned[queues[0].shard] = ["refuse"]
+        with pytest.raises(Exception, match="not be committed"):
+            await send(node, queues[0], "lost")
+        assert await waiting == []
+        await send(node, queues[1], "from the shard that is served")
+        assert len(await receive(node, "q-*")) == 1
+        waiting = loop.create_task(receive(node, "q-*", wait_ms=20_000))
+        await settle()
+        node.stop_waiting()
+        assert await waiting == []
+        assert await receive(node, "q-*", wait_ms=20_000) == []
+        await kill(node)
+
+    run_virtual(main)
+
+
+def test_one_queue_at_its_limit_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        (full,) = await make_queues(node, "q-0", **{"Baton.MaximumInFlight": "1"})
+        (other,) = await make_queues(node, "q-1")
+        await send(node, full, "a", "b")
+        await send(node, other, "c")
+        assert sorted(await receive(node, "q-*")) == [("q-0", "a"), ("q-1", "c")]
+        await send(node, other, "d")
+        assert await receive(node, "q-*") == [("q-1", "d")]
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_ten_thousand_queues_and_nothing_to_do_while_idle(tmp_path: Path) -> None:
+    """Waiters cost nothing while nothing happens in their queues: no query, no timer beside their own."""
+
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path, shards=2)
+        names = [f"hooks-{number}" for number in range(10_000)]
+        for start in range(0, len(names), 1_000):
+            await asyncio.gather(*(make_queues(node, name) for name in names[start : start + 1_000]))
+        (other,) = await make_queues(node, "other")
+        selection = node.broker.select(ACCOUNT, ["hooks-*"])
+        assert len(selection.queues()) == 10_000
+        asked: list[int] = []
+        has = selection.has
+
+        def noted(number: int) -> bool:
+            asked.append(number)
+            return has(number)
+
+        selection.has = noted  # type: ignore[method-assign]
+        waiting = [loop.create_task(receive(node, "hooks-*", count=1, wait_ms=20_000)) for _ in range(20)]
+        await settle()
+        await send(node, other, "not meant")
+        await settle()
+        assert set(asked) == {other.number}
+        asked.clear()
+        for task, name in zip(waiting, names[::500], strict=True):
+            await send(node, node.broker.queue(ACCOUNT, name), name)
+            assert await task == [(name, name)]
+        assert len(set(asked)) == 20
+        await node.stop()
+
+    run_virtual(main)
