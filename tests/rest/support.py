@@ -62,9 +62,7 @@ class Rest:
             head["Accept"] = MSGPACK
         self.connection.request(method, path, body, {**head, **(headers or {})})
         response = self.connection.getresponse()
-        return Answer(
-            response.status, {name.lower(): text for name, text in response.getheaders()}, response.read()
-        )
+        return Answer(response.status, {name.lower(): text for name, text in response.getheaders()}, response.read())
 
     def encode(self, value: Any) -> bytes:
         return msgspec.msgpack.encode(value) if self.packed else json.dumps(value).encode()

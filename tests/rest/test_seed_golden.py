@@ -107,9 +107,7 @@ def test_send(made: Rest) -> None:
 def test_batch(made: Rest) -> None:
     status, value = ask(made, "POST /v1/queues/email-send/messages:batch", BATCH)
     assert status == 202
-    assert alike(
-        value, {"results": [{"clientMessageId": "m1", "messageId": "<message id>", "sequence": "<number>"}]}
-    )
+    assert alike(value, {"results": [{"clientMessageId": "m1", "messageId": "<message id>", "sequence": "<number>"}]})
 
 
 def test_receive(made: Rest) -> None:

@@ -28,6 +28,11 @@ ALL_OF_OURS = "Baton.All"
 # Given with `All` too, because it is what people look for first.
 SHOWN_WITH_ALL = ("Baton.AgeOfOldestMessage",)
 
+# What a body is when it is not text, see contents.py.
+CONTENT_TYPE = "Baton.ContentType"
+CONTENT_ENCODING = "Baton.ContentEncoding"
+CONTENT_LENGTH_MAX = 256
+
 # ReceiveMessage: an entry of MessageAttributeNames that says who is asking.
 CONSUMER_ENTRY = "Baton.Consumer="
 
@@ -39,7 +44,7 @@ class MessageAttribute(NamedTuple):
     doc: str
     low: int
     high: int
-    apply: Callable[[Send, int], None] | None  # None: a text, see `_deduplicate`
+    apply: Callable[[Send, int], None] | None  # None: a text, see `_deduplicate` and contents.py
 
 
 def _priority(send: Send, value: int) -> None:
@@ -92,6 +97,20 @@ MESSAGE_ATTRIBUTES = {
             0,
             RETENTION_MAX_S,
             _delay,
+        ),
+        MessageAttribute(
+            CONTENT_TYPE,
+            "What the body is: `application/json` is a value for REST clients. Told of what they sent.",
+            1,
+            CONTENT_LENGTH_MAX,
+            None,
+        ),
+        MessageAttribute(
+            CONTENT_ENCODING,
+            "`base64`: the body stands for bytes, or for text with characters that SQS forbids.",
+            1,
+            CONTENT_LENGTH_MAX,
+            None,
         ),
     )
 }
@@ -154,7 +173,11 @@ def apply_message_attributes(send: Send, values: Mapping[str, str], *, fifo: boo
                 f"{', '.join(MESSAGE_ATTRIBUTES)}."
             )
         if row.apply is None:
-            _deduplicate(send, value)
+            if name in (CONTENT_TYPE, CONTENT_ENCODING):
+                if not is_word_list(value):
+                    raise invalid(value, name, f"Must be 1 to {CONTENT_LENGTH_MAX} printable characters of ASCII.")
+            else:
+                _deduplicate(send, value)
             continue
         if not (value.isascii() and value.isdigit() and len(value) <= 18 and row.low <= int(value) <= row.high):
             raise invalid(value, name, f"Must be an integer from {row.low} to {row.high}.")
@@ -178,6 +201,11 @@ def _deduplicate(send: Send, key: str) -> None:
 def is_identifier(text: str) -> bool:
     """1 to 128 letters, digits and punctuation of ASCII: what SQS takes for group, deduplication and attempt ids."""
     return 0 < len(text) <= KEY_LENGTH_MAX and text.isascii() and text.isprintable() and " " not in text
+
+
+def is_word_list(text: str) -> bool:
+    """What a content type is written with."""
+    return 0 < len(text) <= CONTENT_LENGTH_MAX and text.isascii() and text.isprintable()
 
 
 def consumer_of(names: list[str]) -> tuple[str, list[str]]:

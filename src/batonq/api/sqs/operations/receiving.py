@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from batonq.api.sqs.contents import shown
 from batonq.api.sqs.digests import hex_digest, selected
 from batonq.api.sqs.errors import INVALID_ATTRIBUTE_NAME, OVER_LIMIT, SqsError, invalid, shortened
 from batonq.api.sqs.extensions import (
@@ -168,7 +169,8 @@ def _system_names(given: ReceiveMessageInput) -> Sequence[str]:
 def _message(
     service: Service, queue: Queue, delivery: Delivery, system_names: Sequence[str], names: list[str]
 ) -> Message:
-    message = Message(delivery.message_id, delivery.receipt, delivery.body_md5.hex(), delivery.body.decode())
+    body, body_md5, attributes = shown(delivery.body, delivery.body_md5, delivery.content, delivery.attributes)
+    message = Message(delivery.message_id, delivery.receipt, body_md5, body)
     if system_names:
         values = {}
         for name in system_names:
@@ -176,8 +178,8 @@ def _message(
             if value:
                 values[name] = value
         message.Attributes = values or None
-    if names and delivery.attributes:
-        rows, encoded = selected(delivery.attributes, names)
+    if names and attributes:
+        rows, encoded = selected(attributes, names)
         if rows:
             message.MD5OfMessageAttributes = hex_digest(encoded)
             message.MessageAttributes = {

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from hashlib import sha256
 
 from batonq.api.http import Request
+from batonq.api.sqs import contents
 from batonq.api.sqs.digests import digest, hex_digest, trace_digest
 from batonq.api.sqs.errors import (
     BATCH_REQUEST_TOO_LONG,
@@ -15,7 +16,7 @@ from batonq.api.sqs.errors import (
     missing,
     translated,
 )
-from batonq.api.sqs.extensions import SECOND_MS, apply_message_attributes
+from batonq.api.sqs.extensions import CONTENT_ENCODING, CONTENT_TYPE, SECOND_MS, apply_message_attributes
 from batonq.api.sqs.operations.batches import failure
 from batonq.api.sqs.service import Call, Service
 from batonq.api.sqs.shapes import (
@@ -59,14 +60,14 @@ async def send_message(service: Service, call: Call, given: SendMessageInput) ->
     queue = service.queue(call, given.QueueUrl)
     if queue.fifo and not given.MessageGroupId:
         raise missing("MessageGroupId")
-    send, size = _message(queue, given, given.clean, call, "MessageBody")
+    send, size, body_md5 = _message(queue, given, given.clean, call, "MessageBody")
     _check_size(queue, size)
-    result = (await service.broker.send(queue, [send], invocation(call.request, [send.body_md5])))[0]
+    result = (await service.broker.send(queue, [send], invocation(call.request, [body_md5])))[0]
     if isinstance(result, BatonError):
         raise translated(result)
     return SendMessageOutput(
         result.message_id,
-        send.body_md5.hex(),
+        body_md5.hex(),
         hex_digest(send.attributes) if send.attributes else None,
         trace_digest(send.trace) if send.trace else None,
         f"{result.sequence:020d}" if queue.fifo else None,
@@ -79,13 +80,13 @@ async def send_message_batch(service: Service, call: Call, given: SendMessageBat
     ids = check_batch(entries, "SendMessageBatch")
     if queue.fifo:
         _check_fifo_batch(queue, entries)
-    sends, sent_ids, failed = _messages(queue, given, ids, call)
+    sends, digests, sent_ids, failed = _messages(queue, given, ids, call)
     if not sends:
         return SendMessageBatchOutput(None, failed)
-    results = await service.broker.send(queue, sends, invocation(call.request, [send.body_md5 for send in sends]))
+    results = await service.broker.send(queue, sends, invocation(call.request, digests))
     successful = []
     fifo = queue.fifo
-    for entry_id, send, result in zip(sent_ids, sends, results, strict=True):
+    for entry_id, send, body_md5, result in zip(sent_ids, sends, digests, results, strict=True):
         if isinstance(result, BatonError):
             failed.append(failure(entry_id, translated(result)))
             continue
@@ -93,7 +94,7 @@ async def send_message_batch(service: Service, call: Call, given: SendMessageBat
             SendMessageBatchResultEntry(
                 entry_id,
                 result.message_id,
-                send.body_md5.hex(),
+                body_md5.hex(),
                 hex_digest(send.attributes) if send.attributes else None,
                 trace_digest(send.trace) if send.trace else None,
                 f"{result.sequence:020d}" if fifo else None,
@@ -113,9 +114,10 @@ def _check_fifo_batch(queue: Queue, entries: Sequence[SendMessageBatchEntry]) ->
 
 def _messages(
     queue: Queue, given: SendMessageBatchInput, ids: list[str], call: Call
-) -> tuple[list[Send], list[str], list[BatchFailure]]:
-    """The messages that can be sent, their entries' ids, and the entries that cannot."""
+) -> tuple[list[Send], list[bytes], list[str], list[BatchFailure]]:
+    """The messages that can be sent, their bodies' MD5s, their entries' ids, and the entries that cannot."""
     sends: list[Send] = []
+    digests: list[bytes] = []
     sent_ids: list[str] = []
     failed: list[BatchFailure] = []
     total = 0
@@ -123,11 +125,14 @@ def _messages(
     for number, entry in enumerate(given.Entries or (), start=1):
         entry_id = ids[number - 1]
         try:
-            send, size = _message(queue, entry, clean, call, f"SendMessageBatchRequestEntry.{number}.MessageBody")
+            send, size, body_md5 = _message(
+                queue, entry, clean, call, f"SendMessageBatchRequestEntry.{number}.MessageBody"
+            )
             total += size
             if size > queue.message_bytes_max:
                 _check_size(queue, size)
             sends.append(send)
+            digests.append(body_md5)
             sent_ids.append(entry_id)
         except SqsError as error:
             failed.append(failure(entry_id, error))
@@ -136,18 +141,19 @@ def _messages(
             BATCH_REQUEST_TOO_LONG,
             f"Batch requests cannot be longer than {BATCH_BYTES_MAX} bytes. You have sent {total} bytes.",
         )
-    return sends, sent_ids, failed
+    return sends, digests, sent_ids, failed
 
 
 def _message(
     queue: Queue, given: SendMessageInput | SendMessageBatchEntry, clean: bool, call: Call, body_name: str
-) -> tuple[Send, int]:
-    """The message, and its size. Raises SqsError when it is not one for this queue."""
+) -> tuple[Send, int, bytes]:
+    """The message, its size, and the MD5 of its body as it came. Raises SqsError when it is not one for this queue."""
     text = given.MessageBody
     if not text:
         raise missing(body_name)
     body = text.encode() if clean else encoded(text)
-    send = Send(body, digest(body), b"", call.caller.sender)
+    body_md5 = digest(body)
+    send = Send(body, body_md5, b"", call.caller.sender)
     size = len(body)
     if given.DelaySeconds is not None:
         _set_delay(queue, send, given.DelaySeconds)
@@ -166,7 +172,7 @@ def _message(
         if not queue.content_dedup:
             raise invalid_value(NO_DEDUPLICATION_ID)
         send.dedup_id = sha256(body).hexdigest()
-    return send, size
+    return send, size, body_md5
 
 
 def _trace_of(request: Request) -> str:
@@ -200,6 +206,8 @@ def _set_attributes(queue: Queue, send: Send, values: dict[str, AttributeValue])
     own = {row.name: row.value.decode("utf-8", "replace") for row in attributes if row.name.startswith(PREFIX)}
     if own:
         apply_message_attributes(send, own, fifo=queue.fifo)
+        if CONTENT_TYPE in own or CONTENT_ENCODING in own:
+            contents.take(send, own.get(CONTENT_TYPE, ""), own.get(CONTENT_ENCODING, ""))
     return attributes_size(attributes)
 
 

@@ -1,0 +1,106 @@
+"""What SQS shows of bodies that are not text, and how an SQS client sends such: SQS itself knows only text.
+
+A JSON value is shown as its text. Bytes, and text with characters that SQS forbids, are shown in base64. Two message
+attributes say so, `Baton.ContentType` and `Baton.ContentEncoding`, and a client that sends them with a body has it kept
+as what they say. docs/reference/rest-api.md has the table of both directions.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode, b64encode
+from binascii import Error as Base64Error
+
+import msgspec
+
+from batonq.api.sqs.digests import digest
+from batonq.api.sqs.errors import INVALID_MESSAGE_CONTENTS, SqsError, invalid
+from batonq.api.sqs.extensions import CONTENT_ENCODING, CONTENT_TYPE
+from batonq.api.sqs.validate import allowed
+from batonq.core.commands import Send
+from batonq.core.payload import Attribute, Content, decode_attributes, encode_attributes
+
+JSON_TYPE = "application/json"
+BYTES_TYPE = "application/octet-stream"
+TEXT_TYPE = "text/plain; charset=utf-8"
+BASE64 = "base64"
+
+_TEXT, _JSON, _BYTES = int(Content.TEXT), int(Content.JSON), int(Content.BYTES)
+_TYPES = {_TEXT: TEXT_TYPE, _JSON: JSON_TYPE, _BYTES: BYTES_TYPE}
+_ENCODING_NAME = CONTENT_ENCODING.encode()
+# Only a JSON string can have these two characters in it as they are, and there the escapes mean the same.
+_ESCAPES = ((b"\xef\xbf\xbe", rb"\ufffe"), (b"\xef\xbf\xbf", rb"\uffff"))
+_check_json = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+# --- out --------------------------------------------------------------------------------------
+
+
+def shown(body: bytes, body_md5: bytes, content: int, attributes: bytes) -> tuple[str, str, bytes]:
+    """The body as text, its MD5 in hexadecimal, and the attributes with what they say about it."""
+    encoded = content == _BYTES or (_ENCODING_NAME in attributes and _says_base64(attributes))
+    if content == _JSON and not encoded:
+        return _shown_json(body, body_md5, attributes)
+    if not encoded and allowed(body):
+        return body.decode(), (body_md5 or digest(body)).hex(), attributes
+    text = b64encode(body)
+    return text.decode("ascii"), digest(text).hex(), _told(attributes, _TYPES[content], BASE64)
+
+
+def _shown_json(body: bytes, body_md5: bytes, attributes: bytes) -> tuple[str, str, bytes]:
+    if not allowed(body):
+        for character, escape in _ESCAPES:
+            body = body.replace(character, escape)
+        body_md5 = b""
+    return body.decode(), (body_md5 or digest(body)).hex(), _told(attributes, JSON_TYPE, "")
+
+
+def _says_base64(attributes: bytes) -> bool:
+    return any(row.name == CONTENT_ENCODING for row in decode_attributes(attributes))
+
+
+def _told(attributes: bytes, content_type: str, encoding: str) -> bytes:
+    """The attributes with type and encoding, unless the sender gave them itself."""
+    rows = decode_attributes(attributes)
+    names = {row.name for row in rows}
+    for name, value in ((CONTENT_TYPE, content_type), (CONTENT_ENCODING, encoding)):
+        if value and name not in names:
+            rows.append(Attribute(name, "String", value.encode(), False))
+    return encode_attributes(rows)
+
+
+# --- in ---------------------------------------------------------------------------------------
+
+
+def take(send: Send, content_type: str, encoding: str) -> None:
+    """Keep the body of a message as what its attributes say that it is. Raises SqsError when it is not that."""
+    if encoding:
+        if encoding != BASE64:
+            raise invalid(encoding, CONTENT_ENCODING, f"The only encoding is {BASE64}.")
+        try:
+            send.body = b64decode(send.body, validate=True)
+        except Base64Error:
+            raise SqsError(INVALID_MESSAGE_CONTENTS, "The body is not valid base64.") from None
+    kind = content_type.partition(";")[0].strip().lower()
+    if kind == JSON_TYPE:
+        _check(send.body)
+        send.content = _JSON
+    elif encoding:
+        send.content = _TEXT if kind.startswith("text/") and _is_text(send.body) else _BYTES
+    if encoding:
+        send.body_md5 = digest(send.body)
+
+
+def _check(body: bytes) -> None:
+    try:
+        _check_json(body)
+        body.decode()
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        raise SqsError(INVALID_MESSAGE_CONTENTS, "The body is not valid JSON.") from None
+
+
+def _is_text(body: bytes) -> bool:
+    try:
+        body.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
