@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import uuid
+from array import array
 
 import pytest
 from hypothesis import given
@@ -230,7 +231,7 @@ def test_parts_of_a_frame_are_found_by_the_word_they_got() -> None:
 
 def test_a_frame_refuses_more_rows_than_a_position_can_name() -> None:
     frame = OpenFrame()
-    frame.extend([0] * 8 * FRAME_ROWS_MAX)
+    frame.extend(array("Q", [0]) * (8 * FRAME_ROWS_MAX))
     with pytest.raises(AssertionError):
         frame.add(0, 0, 0, 0, 0, 0, 0, 0)
 

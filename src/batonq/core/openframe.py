@@ -44,9 +44,9 @@ class OpenFrame:
         rows.extend((w0, w1, w2, w3, w4, w5, w6, w7))
         return self.number << 16 | row
 
-    def extend(self, words: list[int]) -> None:
+    def extend(self, words: array[int]) -> None:
         """Add several rows at once."""
-        self.rows.extend(array("Q", words))
+        self.rows += words
         assert len(self.rows) >> 3 <= FRAME_ROWS_MAX, "the host seals a frame before it is full"
 
     def seal(self) -> tuple[bytes, bytes]:

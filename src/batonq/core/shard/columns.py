@@ -7,6 +7,7 @@ passes over.
 
 from __future__ import annotations
 
+import sys
 from array import array
 from collections.abc import Sequence
 
@@ -18,6 +19,7 @@ COUNT_MAX = 0xFFFF
 _GROW_MIN = 64
 _VISIBLE = int(State.VISIBLE)
 _GROW_MAX = 8_192
+_TIDY = 4_096
 
 # name, typecode, value in an unused slot
 _LAYOUT = (
@@ -45,6 +47,23 @@ _LAYOUT = (
     ("doomed", "B", 0),  # DELAYED: why it is owed again, as a Reason, when the delay ends; OWED: DEAD if it was that
 )
 COLUMN_NAMES = tuple(name for name, _, _ in _LAYOUT)
+
+
+def as_run(slots: list[int]) -> Sequence[int]:
+    """The same slots, as a range when they are neighbours in rising order."""
+    run = range(slots[0], slots[0] + len(slots))
+    return run if slots[-1] == run[-1] and slots == [*run] else slots
+
+
+def joined(low: array[int], high: array[int]) -> array[int]:
+    """64-bit words of two columns of halves."""
+    halves = array("I", bytes(8 * len(low)))
+    at_low = 0 if sys.byteorder == "little" else 1
+    halves[at_low::2] = low
+    halves[1 - at_low :: 2] = high
+    words = array("Q")
+    words.frombytes(halves.tobytes())
+    return words
 
 
 class Columns:
@@ -79,6 +98,7 @@ class Columns:
         self.used = 0
         self.capacity = 0
         self.free: array[int] = array("I")
+        self._until_tidy = _TIDY  # slots to be taken before the free list is sorted again
 
     def reserve(self, capacity: int) -> None:
         """Make room for slots below `capacity`; the arrays keep their identity."""
@@ -111,26 +131,46 @@ class Columns:
         if not free:
             return range(self.used, self.used + count)
         state = self.state
-        if len(free) >= count:
-            newest = free[-count:]
-            first = newest[0]
-            run = range(first, first + count)
-            if newest[-1] == run[-1] and newest == array("I", run) and not any(state[first : first + count]):
-                del free[-count:]
-                return run
+        self._until_tidy -= count
+        run = self._newest_run(count)
+        if run is None and self._until_tidy < 0:
+            self._tidy()
+            run = self._newest_run(count)
+        if run is not None:
+            del free[-count:]
+            return run
         slots: list[int] = []
         while free and len(slots) < count:
             slot = free.pop()
             if not state[slot]:
                 state[slot] = _VISIBLE  # after a Base the list may name a slot twice: the second time it is passed over
                 slots.append(slot)
+        slots.sort()
         slots.extend(range(self.used, self.used + count - len(slots)))
-        return slots
+        return as_run(slots)
+
+    def _newest_run(self, count: int) -> range | None:
+        """The newest free slots, when they are neighbours in rising or falling order."""
+        newest = self.free[-count:]
+        if len(newest) < count:
+            return None
+        first = min(newest[0], newest[-1])
+        run = range(first, first + count)
+        if self.state[first : first + count].tobytes() != bytes(count):
+            return None
+        slots = array("I", run)
+        return run if newest == slots or newest[::-1] == slots else None
+
+    def _tidy(self) -> None:
+        """Sort the newest part of the free list, so that runs find neighbours there again."""
+        tail = sorted({slot for slot in self.free[-_TIDY:] if not self.state[slot]}, reverse=True)
+        self.free[-_TIDY:] = array("I", tail)
+        self._until_tidy = len(tail)
 
     def take_named(self, slots: Sequence[int]) -> None:
         """Take the slots that a run of records names off the free list, where they are its newest."""
         free = self.free
-        if free[-len(slots) :] == array("I", slots):
+        if sorted(free[-len(slots) :]) == [*slots]:
             del free[-len(slots) :]
             return
         for slot in slots:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
 
 from batonq.core.commands import Claim, Nack
 from batonq.core.records import Flag, Reason, State, Type
 from batonq.core.retry import parse_retry
+from batonq.core.shard.columns import as_run, joined
 from batonq.core.shard.lifecycle import RECEIPTS, Rule, Standing, Verdict
 from batonq.core.shard.queuestate import QueueState
 from batonq.core.shard.receiving import Receiving
-from batonq.core.shard.runs import as_run
 from batonq.errors import BatonError, InvalidInput
 
 VISIBILITY_MAX_MS = 43_200_000
 REASON_CHARACTERS_MAX = 500
 CLASS_CHARACTERS_MAX = 100
 _IN_FLIGHT, _OWED = int(State.IN_FLIGHT), int(State.OWED)
+_LEASED_BYTE = bytes((_IN_FLIGHT,))
 _ACKNOWLEDGED = int(Type.DELETED) | int(Reason.ACK) << 24
 
 
@@ -65,18 +67,19 @@ class Holding(Receiving):
     def _held(self, number: int, slots: Sequence[int], claims: Sequence[Claim], now: int) -> bool:
         """Are these the current leases of different messages without notes? Then every rule says: delete them."""
         columns = self.columns
-        if max(slots) >= columns.used or len(set(slots)) != len(slots):
-            return False
         if isinstance(slots, range):
             first, end = slots.start, slots.stop
             count = len(slots)
             return (
-                columns.state[first:end].count(_IN_FLIGHT) == count
-                and columns.queue[first:end].count(number) == count
+                end <= columns.used
+                and columns.state[first:end].tobytes() == _LEASED_BYTE * count
+                and columns.queue[first:end] == array("I", (number,)) * count
                 and min(columns.until[first:end]) > now
                 and [*zip(slots, columns.sequence[first:end], columns.epoch[first:end], strict=True)] == claims
                 and self.plain(slots)
             )
+        if max(slots) >= columns.used or len(set(slots)) != len(slots):
+            return False
         sequences, queues, states = columns.sequence, columns.queue, columns.state
         epochs, untils = columns.epoch, columns.until
         for slot, sequence, epoch in claims:
@@ -94,9 +97,22 @@ class Holding(Receiving):
         columns = self.columns
         priorities, counts, lasts = columns.priority, columns.count, columns.last
         w0 = _ACKNOWLEDGED | queue.number << 32
-        rows: list[int] = []
-        for slot, sequence, epoch in claims:
-            rows += (w0 | priorities[slot] << 16, sequence, now, 0, epoch | counts[slot] << 32, lasts[slot], 0, slot)
+        if isinstance(slots, range):
+            # What differs between the rows is laid over what they share, a column at a time.
+            first, end = slots.start, slots.stop
+            rows = array("Q", (w0, 0, now, 0, 0, 0, 0, 0)) * len(slots)
+            if any(priorities[first:end]):
+                rows[0::8] = array("Q", [w0 | priority << 16 for priority in priorities[first:end]])
+            rows[1::8] = columns.sequence[first:end]
+            rows[4::8] = joined(columns.epoch[first:end], array("I", counts[first:end]))
+            rows[5::8] = lasts[first:end]
+            rows[7::8] = array("Q", slots)
+        else:
+            words: list[int] = []
+            for slot, sequence, epoch in claims:
+                lease = epoch | counts[slot] << 32
+                words += (w0 | priorities[slot] << 16, sequence, now, 0, lease, lasts[slot], 0, slot)
+            rows = array("Q", words)
         self.frame.extend(rows)
         self._on_acknowledged(queue, slots)
 

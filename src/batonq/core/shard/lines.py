@@ -135,14 +135,15 @@ class Lines:
         self.columns.line[slot] = line
         self._join(line, slot, slot, 1)
 
-    def append_run(self, line: int, first: int, stop: int) -> None:
+    def append_run(self, line: int, run: array[int]) -> None:
         """Append consecutive slots at once."""
         columns = self.columns
-        count = stop - first
-        columns.line[first:stop] = array("I", (line,)) * count
-        columns.line_next[first:stop] = array("I", range(first + 1, stop + 1))
-        columns.line_previous[first + 1 : stop] = array("I", range(first, stop - 1))
-        self._join(line, first, stop - 1, count)
+        count = len(run)
+        first, last = run[0], run[-1]
+        columns.line[first : last + 1] = array("I", (line,)) * count
+        columns.line_next[first:last] = run[1:]
+        columns.line_previous[first + 1 : last + 1] = run[:-1]
+        self._join(line, first, last, count)
 
     def append_slots(self, line: int, slots: Sequence[int]) -> None:
         """Append several slots in this order."""
@@ -303,9 +304,9 @@ class Ready:
                 lane.fresh = lines.open(self.queue, priority)
             lines.append(lane.fresh, slot)
 
-    def add_run(self, first: int, stop: int, priority: int) -> None:
+    def add_run(self, run: array[int], priority: int) -> None:
         """Consecutive slots of fresh, ungrouped messages."""
-        self.lines.append_run(self._fresh(priority), first, stop)
+        self.lines.append_run(self._fresh(priority), run)
 
     def add_slots(self, slots: Sequence[int], priority: int) -> None:
         """The same of any slots."""
@@ -317,15 +318,22 @@ class Ready:
             lane.fresh = self.lines.open(self.queue, priority)
         return lane.fresh
 
-    def front(self, wanted: int) -> list[int]:
-        """The next messages when there is no choice to make: one lane, with fresh, ungrouped messages only."""
+    def front(self, wanted: int) -> Sequence[int]:
+        """The next messages when there is no choice to make: one lane, with fresh, ungrouped messages only.
+
+        A range when they are neighbours, as messages that were sent together mostly are.
+        """
         if len(self.lanes) != 1:
-            return []
+            return ()
         (lane,) = self.lanes.values()
         if lane.fresh == NIL or lane.returned != NIL or lane.quiet != NIL or lane.noisy != NIL:
-            return []
+            return ()
         following = self.lines.columns.line_next
         slot = self.lines.head[lane.fresh]
+        wanted = min(wanted, self.lines.count[lane.fresh])
+        run = range(slot, slot + wanted)
+        if following[slot : run[-1]] == array("I", run[1:]):
+            return run
         slots: list[int] = []
         while slot != NIL and len(slots) < wanted:
             slots.append(slot)

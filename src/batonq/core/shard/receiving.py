@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from array import array
+from collections.abc import Sequence
 
 from batonq.core.commands import FirstLeases, Lease
 from batonq.core.records import Flag, State, Type
 from batonq.core.shard.columns import NIL
+from batonq.core.shard.once import SendingOnce
 from batonq.core.shard.queuestate import QueueState
-from batonq.core.shard.runs import FIRST_LEASE, as_run
-from batonq.core.shard.sending import Sending
+from batonq.core.shard.runs import FIRST_LEASE
 from batonq.core.shard.state import encode_notes
 from batonq.errors import OverLimit
 
@@ -20,7 +21,7 @@ _VISIBLE, _IN_FLIGHT = int(State.VISIBLE), int(State.IN_FLIGHT)
 _LEASED = int(Type.LEASED)
 
 
-class Receiving(Sending):
+class Receiving(SendingOnce):
     def receive(
         self,
         number: int,
@@ -104,11 +105,12 @@ class Receiving(Sending):
         visibility = policy.visibility_ms if visibility_ms is None else visibility_ms
         return self._lease_front(queue, front, now, now + visibility, holder)
 
-    def _lease_front(self, queue: QueueState, front: list[int], now: int, deadline: int, holder: str) -> FirstLeases:
+    def _lease_front(
+        self, queue: QueueState, slots: Sequence[int], now: int, deadline: int, holder: str
+    ) -> FirstLeases:
         """First leases: nothing at the front of a fresh line can have used up its receives."""
         columns = self.columns
         frame = self.frame
-        slots = as_run(front)
         w6 = frame.put(encode_notes(holder, ""))
         position = frame.number << 16 | len(frame.rows) >> 3
         w0 = _LEASED | columns.priority[slots[0]] << 16 | queue.number << 32
@@ -123,9 +125,11 @@ class Receiving(Sending):
             positions = array("Q", [columns.position[slot] for slot in slots])
             extents = array("Q", [columns.extent[slot] for slot in slots])
             sents = array("Q", [columns.sent[slot] for slot in slots])
-        rows: list[int] = []
-        for slot, sequence, last in zip(slots, sequences, lasts, strict=True):
-            rows += (w0, sequence, now, deadline, FIRST_LEASE, last, w6, slot)
+        # What differs between the rows is laid over what they share, a column at a time.
+        rows = array("Q", (w0, 0, now, deadline, FIRST_LEASE, 0, w6, 0)) * len(slots)
+        rows[1::8] = sequences
+        rows[5::8] = lasts
+        rows[7::8] = array("Q", slots)
         frame.extend(rows)
         self._on_first_leases(queue, slots, now, deadline, position, holder)
         return FirstLeases(slots, sequences, positions, extents, sents, now, deadline)

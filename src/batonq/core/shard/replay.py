@@ -8,9 +8,9 @@ from array import array
 from batonq.core.payload import content_mark
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import Flag, Reason, State, Type
-from batonq.core.shard.columns import NIL
+from batonq.core.shard.columns import NIL, as_run
 from batonq.core.shard.queuestate import QueueState
-from batonq.core.shard.runs import FIRST_LEASE, RUN_MAX, Runs, as_run
+from batonq.core.shard.runs import FIRST_LEASE, RUN_MAX, Runs
 from batonq.core.shard.state import ARRIVED_PREFIX, CARRIED_PREFIX, decode_notes
 from batonq.errors import LogCorrupt
 
@@ -63,14 +63,14 @@ class Replay(Runs):
         if queue.fifo or count + sum(map(heads.count, beside)) != len(heads):
             return False
         first_position = number << 16
-        kept, positions = words, array("Q", range(first_position, first_position + count))
         others = [row for row, head in enumerate(heads) if head != w0] if count != len(heads) else []
+        kept, positions = words, array("Q", range(first_position, first_position + len(heads)))
         if others:
-            kept, positions = array("Q"), array("Q")
+            every, kept, positions = positions, array("Q"), array("Q")
             start = 0
             for row in (*others, len(heads)):
                 kept += words[start << 3 : row << 3]
-                positions.extend(range(first_position + start, first_position + row))
+                positions += every[start:row]
                 start = row + 1
         sequences, sent, visible, tenants, extents, tails = (kept[k::8] for k in (1, 2, 3, 4, 6, 7))
         halves = _halves(tails)
@@ -85,9 +85,15 @@ class Replay(Runs):
         self._fill_range(queue, slots, sequences, sent, halves[1::2], w0 >> 16 & 0xFF, positions, extents)
         self._count_sends(queue, count, sum(_halves(extents)[1::2]), sequences[-1] + 1)
         self.last_time_ms = max(self.last_time_ms, times[-1])
+        requested = beside[0]
+        remember = self.requests.put
         for row in others:
             at = row << 3
-            self._apply(first_position | row, words[at : at + 8], variable)
+            if heads[row] == requested:
+                _, first, time, until, made, key, _, _ = words[at : at + 8]
+                remember(key, first, -(-until // 1000), made, time // 1000)
+            else:
+                self._apply(first_position | row, words[at : at + 8], variable)
         return True
 
     def _queue(self, number: int) -> QueueState:
@@ -119,7 +125,7 @@ class Replay(Runs):
             deadline, w6, count = rows[3], rows[6], len(slots)
             same = rows[3::8].count(deadline) == count and rows[6::8].count(w6) == count
             first = rows[4::8].count(FIRST_LEASE) == count
-            if not same or not first or queue.ready.front(count) != slots or rows[7::8] != array("Q", slots):
+            if not same or not first or [*queue.ready.front(count)] != slots or rows[7::8] != array("Q", slots):
                 return False
             if any(self.columns.sequence[slot] != sequence for slot, sequence in zip(slots, rows[1::8], strict=True)):
                 return False  # one by one, that says what is wrong
@@ -154,7 +160,9 @@ class Replay(Runs):
         if any(slot < columns.used and columns.state[slot] for slot in slots):
             return False
         columns.take_named(slots)
-        self._on_sends(queue, slots, sequences[0], time, aux, w0 >> 16 & 0xFF, position, rows[6::8])
+        extents = rows[6::8]
+        size = sum(_halves(extents)[1::2])
+        self._on_sends(queue, slots, sequences, time, aux, w0 >> 16 & 0xFF, position, extents, size)
         return True
 
     def _apply(self, position: int, row: array[int], variable: bytes) -> None:

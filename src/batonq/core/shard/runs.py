@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from batonq.core.shard.columns import DELTA_MAX, NIL
 from batonq.core.shard.queuestate import QueueState
-from batonq.core.shard.state import ShardState
+from batonq.core.shard.state import NO_TIMER, ShardState
 
 FIRST_LEASE = 1 | 1 << 32  # w4: epoch and count
 _FREE, _VISIBLE, _IN_FLIGHT = 0, 2, 3
@@ -26,6 +26,7 @@ _ONES_H = array("H", [1]) * RUN_MAX
 _NILS = array("I", [NIL]) * RUN_MAX
 _VISIBLES = array("B", [_VISIBLE]) * RUN_MAX
 _LEASED = array("B", [_IN_FLIGHT]) * RUN_MAX
+_NO_TIMERS = array("Q", [NO_TIMER]) * RUN_MAX
 
 
 class Runs(ShardState):
@@ -35,12 +36,13 @@ class Runs(ShardState):
         self,
         queue: QueueState,
         slots: Sequence[int],
-        sequence: int,
+        sequences: array[int],
         time: int,
         expires_s: int,
         priority: int,
         position: int,
-        extents: Sequence[int],
+        extents: array[int],
+        size: int,
     ) -> None:
         """Messages with consecutive sequences and positions, VISIBLE at once. The slots are taken off the free list."""
         count = len(slots)
@@ -48,16 +50,16 @@ class Runs(ShardState):
             self._fill_range(
                 queue,
                 slots,
-                array("Q", range(sequence, sequence + count)),
+                sequences,
                 array("Q", (time,)) * count,
                 array("I", (expires_s,)) * count,
                 priority,
                 array("Q", range(position, position + count)),
-                array("Q", extents),
+                extents,
             )
         else:
-            self._fill_slots(queue, slots, sequence, time, expires_s, priority, position, extents)
-        self._count_sends(queue, count, sum([extent >> 32 for extent in extents]), sequence + count)
+            self._fill_slots(queue, slots, sequences[0], time, expires_s, priority, position, extents)
+        self._count_sends(queue, count, size, sequences[-1] + 1)
 
     def _count_sends(self, queue: QueueState, count: int, size: int, next_sequence: int) -> None:
         queue.visible += count
@@ -97,9 +99,10 @@ class Runs(ShardState):
         columns.priority[first:end] = array("B", (priority,)) * count
         columns.state[first:end] = _VISIBLES[:count]
         self._arm_range(slots, expires)
-        columns.queue_next[first:end] = array("I", range(first + 1, end + 1))
+        run = array("I", slots)
+        columns.queue_next[first : end - 1] = run[1:]
         columns.queue_next[end - 1] = NIL
-        columns.queue_previous[first + 1 : end] = array("I", range(first, end - 1))
+        columns.queue_previous[first + 1 : end] = run[:-1]
         tail = queue.tail
         columns.queue_previous[first] = tail
         if tail == NIL:
@@ -107,7 +110,7 @@ class Runs(ShardState):
         else:
             columns.queue_next[tail] = first
         queue.tail = end - 1
-        queue.ready.add_run(first, end, priority)
+        queue.ready.add_run(run, priority)
 
     def _arm_range(self, slots: range, expires: array[int]) -> None:
         """See to it that each message has an entry in the expiry wheel that is not too late for it."""
@@ -115,12 +118,12 @@ class Runs(ShardState):
         first, end = slots.start, slots.stop
         timers = columns.expiry_timer[first:end]
         soonest = expires[0]
-        if expires.count(soonest) != len(expires):
+        if expires != array("I", (soonest,)) * len(expires):
             for expires_s in sorted(set(expires)):
                 pairs = zip(slots, expires, strict=True)
                 unarmed = [slot for slot, due_s in pairs if due_s == expires_s < columns.expiry_timer[slot]]
                 self._arm_expiries(unarmed, expires_s)
-        elif min(timers) > soonest:
+        elif timers == _NILS[: len(timers)]:
             columns.expiry_timer[first:end] = expires
             self.expiries.push_run(soonest, slots)
         elif max(timers) > soonest:
@@ -205,7 +208,7 @@ class Runs(ShardState):
         count = len(slots)
         first, end = slots.start, slots.stop
         sents = columns.sent[first:end]
-        if sents.count(sents[0]) == count:
+        if sents == array("Q", (sents[0],)) * count:
             delta = _delta(time, sents[0])
             columns.leased[first:end] = array("I", (delta,)) * count
             columns.first_received[first:end] = array("I", (delta + 1,)) * count
@@ -217,9 +220,13 @@ class Runs(ShardState):
         columns.count[first:end] = _ONES_H[:count]
         columns.last[first:end] = array("Q", range(position, position + count))
         columns.state[first:end] = _LEASED[:count]
-        columns.until[first:end] = array("Q", (deadline,)) * count
+        columns.until[first:end] = deadlines = array("Q", (deadline,)) * count
         columns.line[first:end] = _NILS[:count]
-        if max(columns.timer[first:end]) > deadline:
+        timers = columns.timer[first:end]
+        if timers == _NO_TIMERS[:count]:
+            columns.timer[first:end] = deadlines
+            self.leases.push_run(deadline, slots)
+        elif max(timers) > deadline:
             self._arm_leases(slots, deadline)
 
     def _lease_slots(self, slots: Sequence[int], time: int, deadline: int, position: int) -> None:
@@ -252,7 +259,8 @@ class Runs(ShardState):
         """Messages of a standard queue, held and without notes, are deleted by their holder."""
         columns = self.columns
         count = len(slots)
-        if isinstance(slots, range) and count <= RUN_MAX and self._are_neighbours(slots):
+        run = array("I", slots)
+        if isinstance(slots, range) and count <= RUN_MAX and self._are_neighbours(run):
             first, end = slots.start, slots.stop
             total = sum([extent >> 32 for extent in columns.extent[first:end]])
             self._unlink(queue, columns.queue_previous[first], columns.queue_next[end - 1])
@@ -266,7 +274,7 @@ class Runs(ShardState):
         holders = self.holders
         for slot in slots:
             del holders[slot]
-        columns.free.extend(slots)
+        columns.free += run
         if len(columns.free) > 2 * columns.used + 64:
             columns.rebuild_free()
         queue.bytes -= total
@@ -274,10 +282,9 @@ class Runs(ShardState):
         queue.ready.in_flight_total -= count
         queue.deleted += count
 
-    def _are_neighbours(self, slots: range) -> bool:
-        """Do the messages follow each other in their queue's order of arrival?"""
-        first, end = slots.start, slots.stop
-        return self.columns.queue_next[first : end - 1] == array("I", range(first + 1, end))
+    def _are_neighbours(self, run: array[int]) -> bool:
+        """Do the messages in neighbouring slots follow each other in their queue's order of arrival?"""
+        return self.columns.queue_next[run[0] : run[-1]] == run[1:]
 
     def plain(self, slots: Sequence[int]) -> bool:
         """Is there nothing beside the columns to know about these messages?"""
@@ -295,12 +302,6 @@ class Runs(ShardState):
             if notes and not notes.keys().isdisjoint(slots):
                 return False
         return True
-
-
-def as_run(slots: list[int]) -> Sequence[int]:
-    """The same slots, as a range when they are neighbours in rising order."""
-    run = range(slots[0], slots[0] + len(slots))
-    return run if slots[-1] == run[-1] and slots == [*run] else slots
 
 
 def _delta(time: int, sent: int) -> int:

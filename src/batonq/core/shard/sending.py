@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
+from itertools import accumulate
 
 from batonq.core.commands import Accepted, Send
 from batonq.core.ids import key_hash, message_id
 from batonq.core.payload import bare_header, content_mark, encode, plain_header
 from batonq.core.records import Flag, Type
 from batonq.core.shard.arrivals import Arrivals
+from batonq.core.shard.columns import joined
 from batonq.core.shard.producers import RUN_MAX, Produced
 from batonq.core.shard.queuestate import QueueState
 from batonq.errors import BatonError, DeduplicationConflict, OverLimit
@@ -157,34 +160,41 @@ class Sending(Arrivals):
         if slots[-1] >= SLOTS_MAX:
             columns.give_back_run(slots)
             return 0
-        first = sequence = self.next_sequence
+        first = self.next_sequence
+        count = len(bodies)
         expires_s = -(-(now + queue.policy.retention_ms) // 1000)
+        frame = self.frame
         if digests:
             before, behind = plain_header(sender, now, content)
-            headers = [before + digest + behind for digest in digests]
+            header_bytes = len(before) + len(digests[0]) + len(behind)
+            parts = [before, b"", behind, b""] * count
+            parts[1::4] = digests
+            parts[3::4] = bodies
         else:
-            headers = [bare_header(sender, now, content)] * len(bodies)
-        header_bytes = len(headers[0])
-        frame = self.frame
+            header = bare_header(sender, now, content)
+            header_bytes = len(header)
+            parts = [header, b""] * count
+            parts[1::2] = bodies
+        frame.parts += parts
         position = frame.number << 16 | len(frame.rows) >> 3
         offset = frame.variable_bytes
-        w0 = _SENT | priority << 16 | queue.number << 32
+        lengths = array("I", [header_bytes + length for length in map(len, bodies)])
+        offsets = array("I", accumulate(lengths, initial=offset))
+        frame.variable_bytes = offsets.pop()
+        size = frame.variable_bytes - offset
+        extents = joined(offsets, lengths)
+        sequences = array("Q", range(first, first + count))
+        # What differs between the rows is laid over what they share, a column at a time.
+        rows = array("Q", (_SENT | priority << 16 | queue.number << 32, 0, now, now, 0, 0, 0, 0)) * count
+        rows[1::8] = sequences
+        rows[6::8] = extents
         aux = expires_s << 32
-        parts: list[bytes] = []
-        rows: list[int] = []
-        extents: list[int] = []
-        for slot, header, body in zip(slots, headers, bodies, strict=True):
-            parts += (header, body)
-            length = header_bytes + len(body)
-            extent = offset | length << 32
-            offset += length
-            rows += (w0, sequence, now, now, 0, 0, extent, slot | aux)
-            extents.append(extent)
-            sequence += 1
-        frame.parts += parts
-        frame.variable_bytes = offset
+        if isinstance(slots, range):
+            rows[7::8] = array("Q", range(slots.start | aux, slots.stop + aux))
+        else:
+            rows[7::8] = array("Q", [slot | aux for slot in slots])
         frame.extend(rows)
-        self._on_sends(queue, slots, first, now, expires_s, priority, position, extents)
+        self._on_sends(queue, slots, sequences, now, expires_s, priority, position, extents, size)
         return first
 
     # --- with a producer's numbers -------------------------------------------------------------------
