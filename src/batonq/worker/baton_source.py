@@ -13,9 +13,11 @@ from batonq.worker.source import Message, Outcome
 
 if TYPE_CHECKING:
     from batonq.client.aio.baton import Baton
+    from batonq.client.aio.queue import Queue
     from batonq.client.blocking.baton import Baton as BlockingBaton
 
 BATCH_MAX = 1000
+QUEUES_MAX = 1000  # objects for queues that are kept; a pattern may match any number
 # The worker tries again itself, for as long as an answer can still be of use; the client only bridges a hiccup.
 _RETRIES = Retries(attempts=3, deadline=5.0)
 
@@ -31,6 +33,7 @@ class BatonSource:
         self._secret_key = secret_key
         self._baton: Baton | None = None
         self._consumer = ""
+        self._queues: dict[str, Queue] = {}
 
     async def open(self, consumer: str, connections: int) -> None:
         from batonq.client.aio.baton import connect
@@ -49,20 +52,20 @@ class BatonSource:
     async def receive(
         self, queues: Sequence[str], max_messages: int, wait: float, visibility: float
     ) -> Sequence[Message]:
-        baton = self._opened()
         if len(queues) == 1 and not is_pattern(queues[0]):
-            queue = baton.queue(queues[0])
+            queue = self._queue(queues[0])
             return await queue.receive(max_messages, wait, visibility=visibility, consumer=self._consumer)
-        return await baton.receive(queues, max_messages, wait, visibility=visibility, consumer=self._consumer)
+        return await self._opened().receive(queues, max_messages, wait, visibility=visibility, consumer=self._consumer)
 
     async def ack(self, queue: str, receipts: Sequence[str]) -> Sequence[Outcome]:
-        return await self._opened().queue(queue).ack_many(receipts)
+        return await self._queue(queue).ack_many(receipts)
 
     async def nack(self, queue: str, nacks: Sequence[Nack]) -> Sequence[Outcome]:
-        return await self._opened().queue(queue).nack_many(nacks)
+        return await self._queue(queue).nack_many(nacks)
 
     async def close(self) -> None:
         if self._baton is not None:
+            self._queues.clear()
             await self._baton.close()
             self._baton = None
 
@@ -87,6 +90,14 @@ class BatonSource:
             self._access_key or os.environ.get("BATON_ACCESS_KEY_ID") or None,
             self._secret_key or os.environ.get("BATON_SECRET_ACCESS_KEY") or None,
         )
+
+    def _queue(self, name: str) -> Queue:
+        found = self._queues.get(name)
+        if found is None:
+            if len(self._queues) >= QUEUES_MAX:
+                self._queues.clear()
+            found = self._queues[name] = self._opened().queue(name)
+        return found
 
     def _opened(self) -> Baton:
         assert self._baton is not None, "the source was not opened"

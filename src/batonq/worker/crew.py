@@ -70,7 +70,7 @@ class _Hand(threading.Thread):
 
 
 class Crew:
-    """Up to `size` handlers at once. Calling it runs one; cancelling the call kills it, or lets go of it.
+    """As many threads as there are calls at once. Cancelling a call kills its handler, or lets go of it.
 
     `late` is told, on the loop, what became of a handler after it was let go of.
     """
@@ -78,13 +78,11 @@ class Crew:
     def __init__(
         self,
         name: str,
-        size: int,
         make: Callable[[], Performer],
         late: Callable[[Any, BaseException | None], None],
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.name = name
-        self._size = size
         self._make = make
         self._late = late
         self._loop = loop

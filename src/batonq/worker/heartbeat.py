@@ -3,8 +3,8 @@
 It is no part of the event loop, so that a handler that blocks the loop keeps its lease; and it ends at the message's
 deadline, so that a handler that hangs loses it, and somebody else gets the message.
 
-The messages of one receive are one `Grip`: they share their times, and most of them are done before the first third of
-the visibility timeout is over. Only what is left by then is looked at one by one.
+The messages of one receive share their times, in one `Grip`. Nobody registers a message here: every so often the
+heartbeat asks the holders what they have in their hands. Most messages are done before anybody asks.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from batonq.errors import BatonError, LeaseLost, MessageGone, ReceiptInvalid, Unavailable
+from batonq.worker.settling import Pad
 from batonq.worker.source import Keeper, Message, Outcome, Source
 
 TICKS = 12  # looks in the length of a visibility timeout
@@ -24,38 +26,48 @@ _log = logging.getLogger("batonq.worker")
 
 
 class Grip:
-    """The messages of one receive that are not done yet. Made and emptied by the event loop's thread; the times are
-    the heartbeat's. All times are of the monotonic clock."""
+    """The lease of the messages of one receive, by the monotonic clock. Only the heartbeat's thread changes it."""
 
-    __slots__ = ("deadline", "ended", "extend_at", "holder", "open", "until", "visibility")
+    __slots__ = ("deadline", "ended", "extend_at", "lost", "pad", "until", "visibility")
 
-    def __init__(
-        self, messages: Iterable[Message], holder: Holder, now: float, visibility: float, deadline: float
-    ) -> None:
-        self.open = {message.receipt: message for message in messages}
-        self.holder = holder
+    def __init__(self, now: float, visibility: float, deadline: float, pad: Pad | None = None) -> None:
         self.visibility = visibility
         self.until = now + visibility
         self.extend_at = now + visibility / 3
         self.deadline = now + deadline
-        self.ended = False
+        self.ended = False  # the deadline has come
+        self.lost: set[str] = set()  # receipts that are not ours any more
+        self.pad = pad  # where acknowledgements go, if all are of one queue
 
 
-class Holder:
-    """Who is told; called on the heartbeat's thread."""
+Held = tuple[Grip, Message]
+
+
+class Holder(Protocol):
+    """Who has messages in hand. All of this is called on the heartbeat's thread."""
+
+    def held(self) -> list[Held]:
+        """What it has in hand now."""
+        ...
 
     def extended(self, count: int) -> None:
         """So many leases were extended."""
+        ...
 
     def lost(self, grip: Grip, message: Message, error: BatonError) -> None:
         """The lease is not ours any more."""
+        ...
 
     def overdue(self, grip: Grip, message: Message) -> None:
         """The deadline has come; the lease is kept a little longer, for an answer, and then no more."""
+        ...
+
+
+_Due = tuple[Holder, Grip, Message, float]
 
 
 class Heartbeat:
-    """`hold` what was received; what is taken out of a grip's `open` is not held any more."""
+    """`add` the holders, then `start`."""
 
     def __init__(self, source: Source, visibility_min: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._source = source
@@ -63,11 +75,15 @@ class Heartbeat:
         self._tick_s = min(max(visibility_min / TICKS, TICK_MIN_S), TICK_MAX_S)
         self._timeout_s = max(visibility_min / 3, 1.0)
         self._keeper: Keeper | None = None
-        self._grips: dict[int, Grip] = {}
+        self._holders: list[Holder] = []
         self._postponed: list[tuple[Message, float]] = []
         self._stop = threading.Event()
         self._work = threading.Lock()  # the thread's look, and a release from another thread, one at a time
         self._thread = threading.Thread(target=self._run, name="baton-heartbeat", daemon=True)
+        self.released = 0
+
+    def add(self, holder: Holder) -> None:
+        self._holders.append(holder)
 
     def start(self) -> None:
         self._thread.start()
@@ -77,29 +93,26 @@ class Heartbeat:
         if self._thread.is_alive():
             self._thread.join()
             with self._work:
-                self.look(self._clock())
+                self._return_postponed()
         if self._keeper is not None:
             self._keeper.close()
             self._keeper = None
-
-    def hold(self, grip: Grip) -> None:
-        self._grips[id(grip)] = grip
 
     def postpone(self, message: Message, seconds: float) -> None:
         """Give a message back that nobody has begun, for so long. It goes with the next look."""
         self._postponed.append((message, seconds))
 
-    def held(self) -> list[Message]:
-        return [message for grip in list(self._grips.values()) for message in list(grip.open.values())]
-
     def release_all(self) -> int:
         """Give every lease back at once, from whatever thread; how many were given back."""
         with self._work:
-            messages = self.held()
-            self._grips.clear()
-            postponed, self._postponed = self._postponed, []
-            outcomes = self._change([*((message, 0.0) for message in messages), *postponed])
-        return sum(outcome is None for outcome in outcomes)
+            self._stop.set()
+            held = [
+                (message, 0.0) for holder in self._holders for grip, message in holder.held() if _ours(grip, message)
+            ]
+            outcomes = self._change(held)
+            released = sum(outcome is None for outcome in outcomes)
+            self.released += released
+            return released + self._return_postponed()
 
     # ---
 
@@ -113,44 +126,53 @@ class Heartbeat:
 
     def look(self, now: float) -> None:
         """One look at everything that is held."""
-        due: list[tuple[Grip, Message, float]] = []
-        for key, grip in list(self._grips.items()):
-            if not grip.open:
-                del self._grips[key]
-            elif now >= grip.deadline and not grip.ended:
+        if self._stop.is_set():
+            return
+        due: list[_Due] = []
+        for holder in self._holders:
+            overdue = []
+            for grip, message in holder.held():
+                if grip.ended:
+                    continue
+                if now >= grip.deadline:
+                    overdue.append((grip, message))
+                elif now >= grip.extend_at and _ours(grip, message):
+                    # The last extension ends a third after the deadline: time to give the message back with a reason.
+                    seconds = min(grip.visibility, grip.deadline + grip.visibility / 3 - now)
+                    due.append((holder, grip, message, seconds))
+            for grip, message in overdue:
                 grip.ended = True
-                for message in list(grip.open.values()):
-                    grip.holder.overdue(grip, message)
-            elif grip.ended:
-                if now >= grip.until:
-                    del self._grips[key]
-            elif now >= grip.extend_at:
-                # The last extension ends a third after the deadline: time to give the message back with the reason.
-                seconds = min(grip.visibility, grip.deadline + grip.visibility / 3 - now)
-                due += [(grip, message, seconds) for message in list(grip.open.values())]
+                if _ours(grip, message):
+                    holder.overdue(grip, message)
         if due:
             self._extend(due, now)
-        if self._postponed:
-            postponed, self._postponed = self._postponed, []
-            self._change(postponed)  # a lease that could not be given back runs out by itself
+        self._return_postponed()
 
-    def _extend(self, due: list[tuple[Grip, Message, float]], now: float) -> None:
-        outcomes = self._change([(message, seconds) for _, message, seconds in due])
-        kept: dict[Grip, int] = {}
-        for (grip, message, seconds), outcome in zip(due, outcomes, strict=True):
+    def _extend(self, due: list[_Due], now: float) -> None:
+        outcomes = self._change([(message, seconds) for _, _, message, seconds in due])
+        kept: dict[Holder, int] = {}
+        for (holder, grip, message, seconds), outcome in zip(due, outcomes, strict=True):
             if outcome is None:
-                kept[grip] = kept.get(grip, 0) + 1
+                kept[holder] = kept.get(holder, 0) + 1
                 grip.until = now + seconds
                 grip.extend_at = now + grip.visibility / 3
-            elif message.receipt not in grip.open:
-                continue  # it was acknowledged in the meantime
             elif isinstance(outcome, _GONE) or self._clock() >= grip.until:
-                if grip.open.pop(message.receipt, None) is not None:
-                    grip.holder.lost(grip, message, outcome)
+                grip.lost.add(message.receipt)
+                if (grip, message) in holder.held():  # else it was acknowledged in the meantime
+                    holder.lost(grip, message, outcome)
             else:
                 grip.extend_at = now + grip.visibility / TICKS  # no answer; there is still time for another try
-        for grip, count in kept.items():
-            grip.holder.extended(count)
+        for holder, count in kept.items():
+            holder.extended(count)
+
+    def _return_postponed(self) -> int:
+        """A lease that cannot be given back runs out by itself."""
+        if not self._postponed:
+            return 0
+        postponed, self._postponed = self._postponed, []
+        returned = sum(outcome is None for outcome in self._change(postponed))
+        self.released += returned
+        return returned
 
     def _change(self, changes: Sequence[tuple[Message, float]]) -> list[Outcome]:
         """One request a queue for all its messages; the outcomes in the order given."""
@@ -176,3 +198,7 @@ class Heartbeat:
         except Exception as error:
             _log.warning("leases of %s could not be extended: %r", queue, error)
             return [Unavailable(str(error))] * len(changes)
+
+
+def _ours(grip: Grip, message: Message) -> bool:
+    return message.receipt not in grip.lost

@@ -20,22 +20,27 @@ DOCS: Mapping[str, str] = {
     "released": "Messages given back unhandled, because the worker stopped or a rate left no room.",
     "misrouted": "Messages that came by another lane than their tier's.",
     "polls": "Receives that were answered.",
-    "handler_seconds": "Seconds spent in handlers.",
+    "handler_seconds": "Seconds that slots were at work.",
 }
 
 
 class Counters:
     """One task's counts; plain attributes, since every message passes here."""
 
-    __slots__ = (*DOCS, "running", "task")
+    __slots__ = (*DOCS, "_running", "task")
 
-    def __init__(self, task: str) -> None:
+    def __init__(self, task: str, running: Callable[[], int]) -> None:
         self.task = task
-        self.running = 0
+        self._running = running
         self.received = self.acked = self.retried = self.poisoned = self.refused = 0
         self.leases_lost = self.deadlines = self.crashes = self.extended = self.released = 0
         self.misrouted = self.polls = 0
         self.handler_seconds = 0.0
+
+    @property
+    def running(self) -> int:
+        """Slots that are at work now."""
+        return self._running()
 
     def values(self) -> dict[str, float]:
         return {name: getattr(self, name) for name in DOCS}
@@ -49,7 +54,7 @@ def exposition(counters: Iterable[Counters]) -> str:
         full = f"baton_worker_{name}_total"
         lines += [f"# HELP {full} {doc}", f"# TYPE {full} counter"]
         lines += [f'{full}{{task="{_escaped(each.task)}"}} {getattr(each, name):.10g}' for each in tasks]
-    lines += ["# HELP baton_worker_running Messages being handled now.", "# TYPE baton_worker_running gauge"]
+    lines += ["# HELP baton_worker_running Slots that are at work now.", "# TYPE baton_worker_running gauge"]
     lines += [f'baton_worker_running{{task="{_escaped(each.task)}"}} {each.running}' for each in tasks]
     return "\n".join(lines) + "\n"
 

@@ -8,13 +8,13 @@ import time
 from collections.abc import Callable, Sequence
 
 from batonq.errors import BatonError
-from batonq.worker.heartbeat import Grip, Heartbeat, Holder
+from batonq.worker.heartbeat import Grip, Heartbeat, Held
 from batonq.worker.limits import Limits
 from batonq.worker.source import Message
 from batonq.worker.task import VISIBILITY_MAX_S, Task
 
 
-class Parking(Holder):
+class Parking:
     """Holds as many messages as the task has slots. The heartbeat keeps their leases; their deadlines begin when their
     handlers do. What finds no place goes back to its queue for as long as it would have to wait."""
 
@@ -31,7 +31,7 @@ class Parking(Holder):
         self._loop = loop
         self._start = start
         self._heartbeat = heartbeat
-        self._waiting: list[tuple[float, int, Message, Grip]] = []
+        self._waiting: list[tuple[float, int, Held]] = []  # a heap, by when each is due
         self._number = 0
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -42,38 +42,45 @@ class Parking(Holder):
     def sort(self, messages: Sequence[Message]) -> list[Message]:
         """Those that may begin now; the others are parked or given back."""
         now = time.monotonic()
-        ready: list[Message] = []
-        parked: list[tuple[float, Message]] = []
+        ready = []
         for message in messages:
             wait = self._limits.wait(message, now)
-            if wait <= 0:
-                self._limits.reserve(message, now)
-                ready.append(message)
-            elif self._closed or len(self._waiting) + len(parked) >= self._task.capacity:
+            if wait > 0 and (self._closed or len(self._waiting) >= self._task.capacity):
                 self._heartbeat.postpone(message, min(wait, VISIBILITY_MAX_S))
+                continue
+            self._limits.reserve(message, now)
+            if wait > 0:
+                grip = Grip(now, self._task.visibility, wait + self._task.deadline)
+                self._number += 1
+                heapq.heappush(self._waiting, (now + wait, self._number, (grip, message)))
             else:
-                self._limits.reserve(message, now)
-                parked.append((now + wait, message))
-        for due, message in parked:
-            grip = Grip([message], self, now, self._task.visibility, due - now + self._task.deadline)
-            self._heartbeat.hold(grip)
-            self._number += 1
-            heapq.heappush(self._waiting, (due, self._number, message, grip))
+                ready.append(message)
         self._arm()
         return ready
 
     def close(self) -> None:
         """Give everything back."""
         self._closed = True
-        if self._timer is not None:
-            self._timer.cancel()
-        for _, _, message, grip in self._waiting:
-            if grip.open.pop(message.receipt, None) is not None:
-                self._heartbeat.postpone(message, 0.0)
-        self._waiting.clear()
+        waiting, self._waiting = self._waiting, []
+        for _, _, (_, message) in waiting:
+            self._heartbeat.postpone(message, 0.0)
+        self._arm()
+
+    # --- from the heartbeat's thread
+
+    def held(self) -> list[Held]:
+        return [held for _, _, held in list(self._waiting)]
+
+    def extended(self, count: int) -> None:
+        """Nobody counts these."""
 
     def lost(self, grip: Grip, message: Message, error: BatonError) -> None:
-        """It is not in its grip any more, which is how `_due` knows."""
+        """It stands in its grip, which is how `_due` knows."""
+
+    def overdue(self, grip: Grip, message: Message) -> None:
+        """It is due before its deadline, always."""
+
+    # ---
 
     def _arm(self) -> None:
         if self._timer is not None:
@@ -87,8 +94,8 @@ class Parking(Holder):
         now = time.monotonic()
         ready = []
         while self._waiting and self._waiting[0][0] <= now:
-            _, _, message, grip = heapq.heappop(self._waiting)
-            if grip.open.pop(message.receipt, None) is not None:  # else its lease was lost
+            _, _, (grip, message) = heapq.heappop(self._waiting)
+            if message.receipt not in grip.lost:
                 ready.append(message)
         if ready:
             self._start(ready)

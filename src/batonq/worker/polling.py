@@ -38,10 +38,9 @@ class Poller:
         self._taker = taker
         self._lanes = task.new_lanes()
         self._names = [lane.queue for lane in task.lanes]
-        self._room = asyncio.Event()
+        self._room: asyncio.Future[None] | None = None  # what it waits for when no slot is free
         self._stopped = asyncio.Event()
         self._running: asyncio.Task[None] | None = None
-        self.waits = False  # for a free slot
 
     async def run(self) -> None:
         self._running = asyncio.current_task()
@@ -67,18 +66,16 @@ class Poller:
 
     def wake(self) -> None:
         """A slot has become free."""
-        if self.waits:
-            self.waits = False
-            self._room.set()
+        if self._room is not None and not self._room.done():
+            self._room.set_result(None)
 
     # ---
 
     async def _once(self) -> None:
         free = self._taker.free
         if free < 1:
-            self._room.clear()
-            self.waits = True
-            await self._room.wait()
+            self._room = asyncio.get_running_loop().create_future()
+            await self._room
             return
         now = time.monotonic()
         room = self._limits.room(free, now)

@@ -1,8 +1,8 @@
 """Runs one task: a poller that asks for as much as there are free slots, and slots that run the handler.
 
 A slot is an asyncio task that lives as long as the worker and runs one message after another; making a task for each
-message would cost more than all else here. Slots are woken one by one: handlers that never wait are all run by the
-first of them.
+message would cost more than all else here. Slots are woken one by one, each when the one before it waits for something:
+handlers that never wait are all run by the first.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from typing import Any
 from batonq.errors import BatonError
 from batonq.worker.crew import Crew, InThread, Performer
 from batonq.worker.errors import DeadlineExceeded, Failure
-from batonq.worker.heartbeat import Grip, Heartbeat, Holder
+from batonq.worker.heartbeat import Grip, Heartbeat, Held
 from batonq.worker.metrics import Counters
 from batonq.worker.middleware import Call, Middleware, overriding, wrapped
 from batonq.worker.parking import Parking
 from batonq.worker.polling import Poller
 from batonq.worker.processes import InProcess
+from batonq.worker.router import Router
 from batonq.worker.settling import Desk, Settling
 from batonq.worker.source import Message, Source
 from batonq.worker.task import Task
@@ -34,17 +35,16 @@ _log = logging.getLogger("batonq.worker")
 class Slot:
     """One handler's place."""
 
-    __slots__ = ("given", "grip", "stopped", "task", "waiter")
+    __slots__ = ("item", "stopped", "task", "waiter")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None] | None = None
         self.waiter: asyncio.Future[None] | None = None
-        self.given: Any = None  # the message, or messages, that it is at
-        self.grip: Grip | None = None
+        self.item: tuple[Grip, Any] | None = None  # the message, or messages, that it is at
         self.stopped = ""  # why its handler is being cancelled: "lost" or "deadline"
 
 
-class Runner(Holder):
+class Runner:
     """One task at work. `stuck` is called when every one of its threads hangs: only a new process helps then."""
 
     def __init__(
@@ -57,31 +57,39 @@ class Runner(Holder):
         stuck: Callable[[str], None],
     ) -> None:
         self.task = task
-        self.counters = Counters(task.name)
+        self.counters = Counters(task.name, lambda: self.busy)
         self._loop = asyncio.get_running_loop()
-        self._heartbeat = heartbeat
         self._stuck = stuck
         self._settling = Settling(desk, self._acked, self._refused, patience=task.visibility)
-        self._crew = (
-            None if task.run == "async" else Crew(task.name, task.concurrency, self._performer, self._late, self._loop)
-        )
+        self._crew = None if task.run == "async" else Crew(task.name, self._performer, self._late, self._loop)
         self._call: Call = wrapped(self._crew or task.handler, middleware)
         self._hooks = {name: overriding(middleware, name) for name in _HOOKS}
         self._ready: deque[tuple[Grip, Any]] = deque()
         self._slots: list[Slot] = []
         self._parked: list[Slot] = []
-        self._chained = False
+        self._woken = 0  # slots that were woken, and have not taken their message yet
+        self._chained = False  # somebody will look whether another slot is needed
         self._idle = asyncio.Event()
         self._idle.set()
+        heartbeat.add(self)
         limits = task.new_limits()
-        self._parking = Parking(limits, task, self._loop, self._start, heartbeat) if limits.keyed else None
+        self._parking: Parking | None = None
+        if limits.keyed:
+            self._parking = Parking(limits, task, self._loop, self._start, heartbeat)
+            heartbeat.add(self._parking)
         self._poller = Poller(task, source, limits, self)
 
     # --- the poller's side
 
     @property
+    def busy(self) -> int:
+        """Slots that are at work, or about to be."""
+        return len(self._slots) - len(self._parked) - self._woken + len(self._ready)
+
+    @property
     def free(self) -> int:
-        return self.task.capacity - self.counters.running
+        """Messages that there are slots for."""
+        return (self.task.concurrency - self.busy) * (self.task.batch or 1)
 
     async def poll(self) -> None:
         """Until `stop`."""
@@ -97,10 +105,10 @@ class Runner(Holder):
         await self._idle.wait()
 
     async def close(self) -> None:
-        for slot in self._slots:
-            if slot.task is not None:
-                slot.task.cancel()
-        await asyncio.gather(*(slot.task for slot in self._slots if slot.task is not None), return_exceptions=True)
+        tasks = [slot.task for slot in self._slots if slot.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
         if self._crew is not None:
             self._crew.close()
 
@@ -113,148 +121,129 @@ class Runner(Holder):
         """Messages that were just received."""
         self.counters.received += len(messages)
         if self.task.router is not None:
-            self._check_routes(self.task.router.check, messages)
+            self._check_routes(self.task.router, messages)
         if self._parking is not None:
             messages = self._parking.sort(messages)
         if messages:
             self._start(messages)
 
     def _start(self, messages: Sequence[Message]) -> None:
-        grip = Grip(messages, self, time.monotonic(), self.task.visibility, self.task.deadline)
-        self._heartbeat.hold(grip)
-        self.counters.running += len(messages)
+        task = self.task
+        pad = None if task.many_queues else self._settling.pad(messages[0].queue)
+        grip = Grip(time.monotonic(), task.visibility, task.deadline, pad)
         self._idle.clear()
-        size = self.task.batch
+        size = task.batch
         if size:
             self._ready.extend((grip, list(messages[at : at + size])) for at in range(0, len(messages), size))
         else:
             self._ready.extend([(grip, message) for message in messages])
         if not self._chained:
-            self._chain()
+            self._wake_one()
 
-    def _check_routes(self, check: Callable[[Message], bool], messages: Sequence[Message]) -> None:
+    def _check_routes(self, router: Router, messages: Sequence[Message]) -> None:
         for message in messages:
-            if not check(message):
+            if not router.check(message):
                 self.counters.misrouted += 1
                 _log.warning("%s came by %s, which is not its tier's queue", message.id, message.queue)
 
     # --- slots
 
-    def _chain(self) -> None:
-        """Wake one slot; when it has taken its message, it wakes the next."""
+    def _wake_one(self) -> None:
+        """Wake a slot, if there is something to do for it."""
+        self._chained = False
+        if not self._ready:
+            return
         if self._parked:
             waiter = self._parked.pop().waiter
-            assert waiter is not None
-            self._chained = True
-            if not waiter.done():
+            self._woken += 1
+            if waiter is not None and not waiter.done():
                 waiter.set_result(None)
         elif len(self._slots) < self.task.concurrency:
             slot = Slot()
             self._slots.append(slot)
-            self._chained = True
+            self._woken += 1
             serve = self._serve_batches if self.task.batch else self._serve
             slot.task = self._loop.create_task(serve(slot), name=f"baton-{self.task.name}")
 
     async def _serve(self, slot: Slot) -> None:
-        """Every message passes here: what can be done once, before or elsewhere, is not in this loop."""
-        ready, call, counters, clock = self._ready, self._call, self.counters, time.perf_counter
-        settling, submit, done_hooks = self._settling, self._settling.desk.submit, self._hooks["done"]
-        poller = self._poller
+        """Every message passes here: what can be done once, before or elsewhere, is not in the inner loop."""
+        ready, call, done_hooks = self._ready, self._call, self._hooks["done"]
+        settling, submit = self._settling, self._settling.desk.submit
         while True:
-            self._chained = False
+            self._woken -= 1
+            started = time.perf_counter()
             while ready:
-                grip, message = ready.popleft()
-                slot.grip, slot.given = grip, message
+                slot.item = item = ready[0]  # in the slot before it is out of the line: the heartbeat sees it always
+                ready.popleft()
                 if ready and not self._chained:
-                    self._chain()
-                started = clock()
+                    self._chained = True
+                    self._loop.call_soon(self._wake_one)
+                grip, message = item
                 try:
                     await call(message)
                 except BaseException as error:
                     self._failed(slot, message, error)
                 else:
-                    grip.open.pop(message.receipt, None)
-                    pad = settling.pads.get(message.queue) or settling.pad(message.queue)
+                    pad = grip.pad or settling.pad(message.queue)
                     pad.acks.append(message)
                     if not pad.busy:
                         submit(pad)
-                    for hook in done_hooks:
-                        hook(message)
-                slot.given = None
+                    if done_hooks:
+                        self._tell_done(message)
                 if slot.stopped:
                     self._calm(slot)
-                counters.handler_seconds += clock() - started
-                counters.running -= 1
-                if poller.waits:
-                    poller.wake()
-            await self._park(slot)
+            await self._park(slot, started)
 
     async def _serve_batches(self, slot: Slot) -> None:
         ready = self._ready
         while True:
-            self._chained = False
+            self._woken -= 1
+            started = time.perf_counter()
             while ready:
-                grip, messages = ready.popleft()
-                slot.grip, slot.given = grip, messages
+                slot.item = ready[0]
+                _, messages = ready.popleft()
                 if ready and not self._chained:
-                    self._chain()
-                started = time.perf_counter()
+                    self._chained = True
+                    self._loop.call_soon(self._wake_one)
                 try:
-                    results = self._results(messages, await self._call(messages))
+                    results = _results(messages, await self._call(messages))
                 except BaseException as error:
-                    for message in messages:
-                        self._failed(slot, message, error)
-                else:
-                    for message, result in zip(messages, results, strict=True):
-                        self._one_of_batch(slot, message, result)
-                slot.given = None
+                    results = [error] * len(messages)
+                for message, result in zip(messages, results, strict=True):
+                    if isinstance(result, BaseException):
+                        self._failed(slot, message, result)
+                    else:
+                        self._settling.ack(message)
+                        self._tell_done(message)
                 if slot.stopped:
                     self._calm(slot)
-                self.counters.handler_seconds += time.perf_counter() - started
-                self.counters.running -= len(messages)
-                self._poller.wake()
-            await self._park(slot)
+            await self._park(slot, started)
 
-    async def _park(self, slot: Slot) -> None:
-        if not self.counters.running:
-            self._idle.set()
+    async def _park(self, slot: Slot, started: float) -> None:
+        """Wait for more to do."""
+        slot.item = None
+        self.counters.handler_seconds += time.perf_counter() - started
         slot.waiter = self._loop.create_future()
         self._parked.append(slot)
+        if len(self._parked) == len(self._slots):
+            self._idle.set()
+        self._poller.wake()
         await slot.waiter
 
     # --- outcomes
 
-    def _one_of_batch(self, slot: Slot, message: Message, result: Any) -> None:
-        if isinstance(result, BaseException):
-            self._failed(slot, message, result)
-            return
-        assert slot.grip is not None
-        slot.grip.open.pop(message.receipt, None)
-        self._settling.ack(message)
+    def _tell_done(self, message: Message) -> None:
         for hook in self._hooks["done"]:
             hook(message)
 
-    @staticmethod
-    def _results(messages: list[Message], results: Any) -> Sequence[Any]:
-        """A result each: an exception is that message's failure, everything else means done; None is all done."""
-        if results is None:
-            return [None] * len(messages)
-        if not isinstance(results, (list, tuple)) or len(results) != len(messages):
-            raise TypeError(
-                f"a batch handler returns None, or a list with a result for each of its {len(messages)} messages"
-            )
-        return results
-
     def _failed(self, slot: Slot, message: Message, error: BaseException) -> None:
-        grip = slot.grip
-        assert grip is not None and slot.task is not None
+        assert slot.item is not None and slot.task is not None
         if isinstance(error, asyncio.CancelledError):
             if not slot.stopped and slot.task.cancelling():
                 raise error  # the worker ends
             if slot.stopped == "deadline":
                 error = DeadlineExceeded(f"the handler was still at work after {self.task.deadline:g} s")
-        ours = grip.open.pop(message.receipt, None) is not None
-        if slot.stopped == "lost" and not ours:
+        if message.receipt in slot.item[0].lost:
             return  # the message is somebody else's, and was reported when that was found out
         if slot.stopped == "deadline" and self.task.run == "thread":
             return  # its thread cannot be stopped: the lease runs out by itself, as it must if the thread goes on
@@ -267,9 +256,9 @@ class Runner(Holder):
         else:
             self.counters.retried += 1
         self._settling.nack(message, failure)
+        _log.warning("%s %s failed: %s: %s", message.queue, message.id, failure.error_class, failure.reason)
         for hook in self._hooks["failed"]:
             hook(message, failure, error)
-        _log.warning("%s %s failed: %s: %s", message.queue, message.id, failure.error_class, failure.reason)
 
     def _failure(self, message: Message, error: BaseException) -> Failure | None:
         failure = self.task.rules.failure(error)
@@ -294,6 +283,12 @@ class Runner(Holder):
 
     # --- from the heartbeat's thread
 
+    def held(self) -> list[Held]:
+        items = [*self._ready, *(slot.item for slot in self._slots if slot.item is not None)]
+        if self.task.batch:
+            return [(grip, message) for grip, messages in items for message in messages]
+        return items
+
     def extended(self, count: int) -> None:
         self.counters.extended += count
 
@@ -303,16 +298,16 @@ class Runner(Holder):
         for hook in self._hooks["lease_lost"]:
             hook(message, error)
         if not self.task.batch:  # the other messages of a batch are still ours
-            self._tell(self._cancel, message, "lost")
+            self._later(self._cancel, message, "lost")
 
     def overdue(self, grip: Grip, message: Message) -> None:
         self.counters.deadlines += 1
         _log.warning("%s %s is still at work at its deadline", message.queue, message.id)
         for hook in self._hooks["deadline_passed"]:
             hook(message)
-        self._tell(self._cancel, message, "deadline")
+        self._later(self._cancel, message, "deadline")
 
-    def _tell(self, callback: Callable[..., None], *given: Any) -> None:
+    def _later(self, callback: Callable[..., None], *given: Any) -> None:
         try:
             self._loop.call_soon_threadsafe(callback, *given)
         except RuntimeError:
@@ -320,17 +315,17 @@ class Runner(Holder):
 
     def _cancel(self, message: Message, why: str) -> None:
         for slot in self._slots:
-            given = slot.given
-            if given is message or (isinstance(given, list) and message in given):
+            given = slot.item and slot.item[1]
+            if given is message or (isinstance(given, list) and any(each is message for each in given)):
                 if not slot.stopped:
                     slot.stopped = why
                     assert slot.task is not None
                     slot.task.cancel()
                 return
         for item in self._ready:
-            if item[1] is message:  # it waits for a slot; it must not begin any more
+            if item[1] is message:  # it waits for a slot, and must not begin any more
                 self._ready.remove(item)
-                self.counters.running -= 1
+                self._poller.wake()
                 return
 
     def _calm(self, slot: Slot) -> None:
@@ -361,3 +356,14 @@ class Runner(Holder):
 
 
 _HOOKS = ("done", "failed", "lease_lost", "deadline_passed", "refused")
+
+
+def _results(messages: list[Message], results: Any) -> Sequence[Any]:
+    """A result each: an exception is that message's failure, everything else means done; None is all done."""
+    if results is None:
+        return [None] * len(messages)
+    if not isinstance(results, (list, tuple)) or len(results) != len(messages):
+        raise TypeError(
+            f"a batch handler returns None, or a list with a result for each of its {len(messages)} messages"
+        )
+    return results

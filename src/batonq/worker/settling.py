@@ -71,8 +71,9 @@ class Desk:
 
     def __init__(self, source: Source) -> None:
         self._source = source
+        self._loop = asyncio.get_running_loop()
         self._waiting: deque[Pad] = deque()
-        self._clerks: set[asyncio.Task[None]] = set()
+        self._clerks: set[asyncio.Task[None] | None] = set()
         self._at_work = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -84,9 +85,7 @@ class Desk:
         if self._at_work < REQUESTS_MAX:
             self._at_work += 1
             self._idle.clear()
-            clerk = asyncio.get_running_loop().create_task(self._clerk())
-            self._clerks.add(clerk)
-            clerk.add_done_callback(self._clerks.discard)
+            self._clerks.add(self._loop.create_task(self._clerk()))
 
     @property
     def backlog(self) -> int:
@@ -98,9 +97,10 @@ class Desk:
         await self._idle.wait()
 
     async def close(self) -> None:
-        for clerk in list(self._clerks):
+        clerks = [clerk for clerk in self._clerks if clerk is not None]
+        for clerk in clerks:
             clerk.cancel()
-        await asyncio.gather(*self._clerks, return_exceptions=True)
+        await asyncio.gather(*clerks, return_exceptions=True)
 
     # ---
 
@@ -117,6 +117,7 @@ class Desk:
                         await self._nacks(pad, nacks)
                 pad.busy = False
         finally:
+            self._clerks.discard(asyncio.current_task())
             self._at_work -= 1
             if not self._at_work:
                 self._idle.set()
@@ -124,6 +125,9 @@ class Desk:
     async def _acks(self, pad: Pad, acks: list[Message]) -> None:
         side = pad.side
         outcomes = await self._persist(self._source.ack, pad.queue, [each.receipt for each in acks], side.patience)
+        if not any(outcomes):
+            side.acked(len(acks))
+            return
         refused = [(message, outcome) for message, outcome in zip(acks, outcomes, strict=True) if outcome is not None]
         side.acked(len(acks) - len(refused))
         for message, outcome in refused:
@@ -145,11 +149,27 @@ class Desk:
     ) -> Sequence[Outcome]:
         """Ask until there is an answer or the patience is over; only what had no answer is asked again."""
         size = self._source.batch_max
-        clock = asyncio.get_running_loop().time
-        ends = clock() + patience
+        if len(items) <= size:
+            answered = await self._once(request, queue, items)
+            if not any(answered):
+                return answered
+            return await self._again(request, queue, items, list(answered), patience)
         outcomes: list[Outcome] = []
         for start in range(0, len(items), size):
             outcomes += await self._once(request, queue, items[start : start + size])
+        return await self._again(request, queue, items, outcomes, patience)
+
+    async def _again(
+        self,
+        request: Callable[[str, Sequence[_Item]], Awaitable[Sequence[Outcome]]],
+        queue: str,
+        items: Sequence[_Item],
+        outcomes: list[Outcome],
+        patience: float,
+    ) -> Sequence[Outcome]:
+        size = self._source.batch_max
+        clock = self._loop.time
+        ends = clock() + patience
         while clock() + AGAIN_S < ends:
             again = [index for index, outcome in enumerate(outcomes) if outcome is not None and outcome.retryable]
             if not again:

@@ -67,6 +67,11 @@ class Task:
         Lanes(self.lanes, self.order, self.patience)
 
     @property
+    def many_queues(self) -> bool:
+        """Whether the messages of one receive may be of several queues."""
+        return len(self.lanes) > 1 or self.lanes[0].is_pattern
+
+    @property
     def capacity(self) -> int:
         """Most messages that it holds at once."""
         return self.concurrency * (self.batch or 1)
