@@ -39,6 +39,8 @@ from batonq.node.watching import Selection, receive_any
 
 HOLDER_LENGTH_MAX = 256
 CLOCK_STEPS_MAX = 100_000
+ANSWER_BYTES_MAX = 12 * 1024 * 1024  # of the messages of one receive, unless a single one is larger
+FEW_LEASES = 10  # so many fit, however large they are
 SELECTIONS_KEPT = 256
 
 Sent = Accepted  # sequence, message_id, duplicate
@@ -162,13 +164,21 @@ class Broker(Control):
             queues, self._shards, self._loop, max_messages, visibility_ms, wait_ms, holder[:HOLDER_LENGTH_MAX]
         )
         found: list[tuple[Queue, Delivery]] = []
+        room = ANSWER_BYTES_MAX
         for part in taken:
             queue = self.queue_by_number(part.queue)
             if queue is not None:
-                found += [(queue, delivery) for delivery in self._deliveries(queue, part.host, part.leases)]
+                deliveries = self._deliveries(queue, part.host, part.leases, room)
+                room = max(0, room - sum(len(delivery.body) for delivery in deliveries))
+                found += [(queue, delivery) for delivery in deliveries]
         return found
 
-    def _deliveries(self, queue: Queue, host: ShardHost, leases: list[Lease]) -> list[Delivery]:
+    def _deliveries(
+        self, queue: Queue, host: ShardHost, leases: list[Lease], room: int = ANSWER_BYTES_MAX
+    ) -> list[Delivery]:
+        """The leased messages with their receipts; those that do not fit into one answer are given back."""
+        if len(leases) > FEW_LEASES or room < ANSWER_BYTES_MAX:
+            leases = _fitting(queue, host, leases, room)
         shard, log = host.shard, host.log
         number = shard.number
         receipts = self._receipts.seal_many(queue.account, queue.number, number, leases)
@@ -466,6 +476,17 @@ class Broker(Control):
             due_ms = host.shard.next_due()
             if due_ms is None or due_ms > self._clock.now_ms():
                 return
+
+
+def _fitting(queue: Queue, host: ShardHost, leases: list[Lease], room: int) -> list[Lease]:
+    """As many of the leases as fit into `room` bytes; the others were never handed out, and are the next one's."""
+    first = room == ANSWER_BYTES_MAX  # a single message goes out, whatever its size
+    for at, lease in enumerate(leases):
+        room -= lease.length
+        if room < 0 and (at or not first):
+            host.give_back(queue.number, leases[at:])
+            return leases[:at]
+    return leases
 
 
 def _failure(shard: Shard, lease: Lease) -> Failure | None:

@@ -44,6 +44,7 @@ class Peeked(NamedTuple):
     trace: str
     lineage: Lineage | None
     problem: str  # why body and attributes could not be read; else empty
+    content: int = 0  # what the body is, see core/payload.py
 
 
 async def look(host: ShardHost, queue: int, after_sequence: int, limit: int) -> list[Peeked]:
@@ -95,6 +96,7 @@ def _read(host: ShardHost, view: MessageView) -> Peeked:
         payload.trace,
         lineage,
         problem,
+        payload.content,
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from batonq.api.rest import leases, queues, queueshapes, receiving, sending, shapes
+from batonq.api.rest import leases, peeking, queues, queueshapes, receiving, sending, shapes
 from batonq.api.rest.service import Answer, Call
 
 Run = Callable[[Call], Awaitable[Answer]]
@@ -145,6 +145,30 @@ OPERATIONS = (
         body_needed=False,
         answers={200: shapes.ReceivedMessages},
         errors=(404,),
+    ),
+    Operation(
+        name="receiveAny",
+        method="POST",
+        path="/v1/messages:receive",
+        summary="Lease messages of several queues by one request, fair among them. Every name must be a queue.",
+        run=receiving.receive_any,
+        takes=shapes.ReceiveAny,
+        answers={200: shapes.ReceivedMessages},
+        errors=(404,),
+    ),
+    Operation(
+        name="peek",
+        method="GET",
+        path=MESSAGES,
+        summary="Look at messages, whatever their state, without leasing them.",
+        run=peeking.peek,
+        answers={200: shapes.PeekedMessages},
+        errors=(404,),
+        parameters=(
+            ("after", shapes.Sequence, "Start behind this sequence: nextAfter of the page before."),
+            ("limit", shapes.PeekSize, "How many at most; 10 when absent."),
+            ("state", shapes.MessageState, "Only messages in this state."),
+        ),
     ),
     Operation(
         name="ack",

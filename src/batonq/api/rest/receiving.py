@@ -1,21 +1,20 @@
-"""POST /v1/queues/{queue}/messages:receive."""
+"""POST /v1/queues/{queue}/messages:receive, and POST /v1/messages:receive for several queues."""
 
 from __future__ import annotations
-
-from collections.abc import Iterable
 
 from msgspec import Raw
 
 from batonq.api.rest.codec import MSGPACK
 from batonq.api.rest.content import attributes_of, base64_of, trace_of, value_of
 from batonq.api.rest.service import Answer, Call, milliseconds
-from batonq.api.rest.shapes import DeadLetter, LastFailure, Receive, Received, ReceivedMessages
+from batonq.api.rest.shapes import DeadLetter, LastFailure, Peeked, Receive, ReceiveAny, Received, ReceivedMessages
 from batonq.core.catalog.names import parse_queue_arn
 from batonq.core.payload import Content, Lineage
 from batonq.core.shard.state import Failure
 from batonq.errors import InvalidInput
-from batonq.node.broker import Delivery, Queue
+from batonq.node.broker import Delivery
 
+ATTEMPT_MESSAGES_MAX = 10  # these fit into one answer whatever their size: a repetition must give the same ones
 _TEXT, _JSON = int(Content.TEXT), int(Content.JSON)
 
 
@@ -24,26 +23,40 @@ async def receive(call: Call) -> Answer:
     given = call.read(Receive)
     if given.attempt_id is not None and not queue.fifo:
         raise InvalidInput("attemptId is for FIFO queues: a receive of another queue is not repeated by its name.")
-    visibility = given.visibility_timeout_seconds
     # Whoever leaves before the answer gets no message: the broker gives back what it had taken.
     call.request.cancellable = True
     deliveries = await call.broker.receive(
         queue,
-        given.max_messages,
-        None if visibility is None else milliseconds(visibility),
+        min(given.max_messages, ATTEMPT_MESSAGES_MAX) if given.attempt_id else given.max_messages,
+        _visibility_ms(given.visibility_timeout_seconds),
         queue.wait_ms if given.wait_seconds is None else milliseconds(given.wait_seconds),
         given.consumer or call.holder,
         given.attempt_id or "",
     )
-    return Answer(200, ReceivedMessages(messages=shown(deliveries, queue, binary=call.wanted is MSGPACK)))
-
-
-def shown(deliveries: Iterable[Delivery], queue: Queue, *, binary: bool) -> list[Received]:
+    binary = call.wanted is MSGPACK
     name = queue.name
-    return [_received(delivery, name, binary=binary) for delivery in deliveries]
+    return Answer(200, ReceivedMessages([received(delivery, name, binary=binary) for delivery in deliveries]))
 
 
-def _received(delivery: Delivery, queue: str, *, binary: bool) -> Received:
+async def receive_any(call: Call) -> Answer:
+    given = call.read(ReceiveAny)
+    call.request.cancellable = True
+    found = await call.broker.receive_any(
+        call.broker.select(call.caller.account, given.queues),
+        given.max_messages,
+        _visibility_ms(given.visibility_timeout_seconds),
+        milliseconds(given.wait_seconds or 0),
+        given.consumer or call.holder,
+    )
+    binary = call.wanted is MSGPACK
+    return Answer(200, ReceivedMessages([received(delivery, queue.name, binary=binary) for queue, delivery in found]))
+
+
+def _visibility_ms(seconds: float | None) -> int | None:
+    return None if seconds is None else milliseconds(seconds)
+
+
+def received(delivery: Delivery, queue: str, *, binary: bool) -> Received:
     message = Received(
         message_id=delivery.message_id,
         receipt_handle=delivery.receipt,
@@ -57,15 +70,7 @@ def _received(delivery: Delivery, queue: str, *, binary: bool) -> Received:
         first_received_at_ms=delivery.first_received_ms,
         deadline_ms=delivery.deadline_ms,
     )
-    content = delivery.content
-    if binary:
-        message.body = value_of(delivery.body, content)
-    elif content == _TEXT:
-        message.body = delivery.body.decode()
-    elif content == _JSON:
-        message.body = Raw(delivery.body)
-    else:
-        message.body_base64 = base64_of(delivery.body)
+    put_body(message, delivery.body, delivery.content, binary=binary)
     if delivery.attributes:
         attributes = attributes_of(delivery.attributes, binary=binary)
         if attributes:
@@ -73,13 +78,24 @@ def _received(delivery: Delivery, queue: str, *, binary: bool) -> Received:
     if delivery.trace:
         message.traceparent, message.tracestate = trace_of(delivery.trace)
     if delivery.lineage is not None:
-        message.dead_letter = _dead_letter(delivery.lineage)
+        message.dead_letter = dead_letter(delivery.lineage)
     if delivery.failure is not None:
         message.last_failure = _last_failure(delivery.failure)
     return message
 
 
-def _dead_letter(lineage: Lineage) -> DeadLetter:
+def put_body(message: Received | Peeked, body: bytes, content: int, *, binary: bool) -> None:
+    if binary:
+        message.body = value_of(body, content)
+    elif content == _TEXT:
+        message.body = body.decode()
+    elif content == _JSON:
+        message.body = Raw(body)
+    else:
+        message.body_base64 = base64_of(body)
+
+
+def dead_letter(lineage: Lineage) -> DeadLetter:
     first = parse_queue_arn(lineage.first_arn) if lineage.first_arn else None
     return DeadLetter(
         queue=first.name if first is not None else "",

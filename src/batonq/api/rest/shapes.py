@@ -23,7 +23,7 @@ Identifier = Annotated[
     str, Meta(min_length=1, max_length=128, pattern="^[!-~]+$", description="Letters, digits and signs of ASCII.")
 ]
 ClientId = Annotated[str, Meta(min_length=1, max_length=128, description="Told back with the result.")]
-Receipt = Annotated[str, Meta(min_length=1, max_length=200)]
+Receipt = Annotated[str, Meta(min_length=1, max_length=1024)]
 Delay = Annotated[float, Meta(ge=0, le=DAYS_14_S)]
 Visibility = Annotated[float, Meta(ge=0, le=VISIBILITY_MAX_S)]
 Wait = Annotated[float, Meta(ge=0, le=WAIT_MAX_S)]
@@ -39,6 +39,8 @@ Consumer = Annotated[str, Meta(max_length=256)]
 Reason = Annotated[str, Meta(max_length=500)]
 ErrorClass = Annotated[str, Meta(max_length=100)]
 Count = Annotated[int, Meta(ge=1, le=BATCH_MAX)]
+PeekSize = Annotated[int, Meta(ge=1, le=PEEK_MAX)]
+Sequence = Annotated[int, Meta(ge=0, le=(1 << 48) - 1)]
 ProducerSequence = Annotated[int, Meta(ge=1, le=(1 << 53) - 1)]
 
 
@@ -180,10 +182,10 @@ class Receive(Given):
 
 
 class ReceiveAny(Given):
-    """The same from several queues: names, or patterns with `*`."""
+    """The same from several queues: names, or patterns with `*` and `?`."""
 
     queues: Annotated[
-        list[Annotated[str, Meta(min_length=1, max_length=80, pattern="^[A-Za-z0-9_.*-]+$")]],
+        list[Annotated[str, Meta(min_length=1, max_length=80, pattern="^[A-Za-z0-9_.*?-]+$")]],
         Meta(min_length=1, max_length=BATCH_MAX),
     ]
     max_messages: Count = 10
@@ -300,3 +302,36 @@ class LeaseResults(Answered):
 # --- peeking ----------------------------------------------------------------------------------
 
 MessageState = Literal["DELAYED", "VISIBLE", "IN_FLIGHT", "OWED", "DEAD"]
+
+
+class Peeked(Answered, kw_only=True):
+    """A message as it stands, without a lease. `untilMs`: the end of its delay, or of its lease."""
+
+    message_id: str
+    sequence: int
+    state: MessageState
+    until_ms: int = 0
+    holder: str = ""
+    receive_count: int
+    body: Any = UNSET
+    body_base64: str | UnsetType = UNSET
+    body_bytes: int
+    attributes: dict[str, Any] | UnsetType = UNSET
+    message_group_id: str = ""
+    deduplication_key: str = ""
+    priority: int = 0
+    sent_at_ms: int
+    first_received_at_ms: int = 0
+    expires_at_ms: int
+    traceparent: str = ""
+    tracestate: str = ""
+    dead_letter: DeadLetter | None = None
+    last_failure: LastFailure | None = None
+    problem: str = ""
+
+
+class PeekedMessages(Answered):
+    """Messages in the order of their arrival; `nextAfter` goes on behind them."""
+
+    messages: list[Peeked]
+    next_after: int | UnsetType = UNSET
