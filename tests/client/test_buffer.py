@@ -9,7 +9,7 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -319,7 +319,7 @@ def test_a_sender_that_breaks_its_word_loses_nothing(caplog: pytest.LogCaptureFi
     server = Server()
     broken = [True, True]
 
-    async def send_many(messages: Sequence[Outgoing], *, producer: tuple[str, int]) -> list[Sent | BatonError]:
+    async def send_many(messages: Iterable[Outgoing], *, producer: tuple[str, int]) -> list[Sent | BatonError]:
         if broken:
             broken.pop()
             return [] if broken else [][1]  # too few results; then an IndexError

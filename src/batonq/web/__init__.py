@@ -1,0 +1,8 @@
+"""For web applications that send messages: middleware that refuses work while the queue behind them is too deep."""
+
+from batonq.web.asgi import ShedLoadASGI
+from batonq.web.depth import AsyncDepth, Depth
+from batonq.web.shedding import Refusal, Rule, Shedder
+from batonq.web.wsgi import ShedLoadWSGI
+
+__all__ = ["AsyncDepth", "Depth", "Refusal", "Rule", "ShedLoadASGI", "ShedLoadWSGI", "Shedder"]
