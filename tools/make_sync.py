@@ -27,6 +27,8 @@ WORDS = (
     (r"\b__aexit__\b", "__exit__"),
     (r"\b__aiter__\b", "__iter__"),
     (r"\bAsyncIterator\b", "Iterator"),
+    (r"\bAsyncGenerator\[Message, None\]", "Generator[Message, None, None]"),
+    (r"\bAsyncGenerator\b", "Generator"),
     (r"\bAsyncTransport\b", "BlockingTransport"),
     (r"Awaitable\[((?:[^\[\]]|\[(?:[^\[\]]|\[[^\[\]]*\])*\])*)\]", r"\1"),
     (r"from collections\.abc import (.*?)Awaitable, ", r"from collections.abc import \1"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import quote
@@ -189,7 +189,7 @@ class Queue:
 
     async def messages(
         self, *, prefetch: int = 1, visibility: float | None = None, consumer: str = ""
-    ) -> AsyncIterator[Message]:
+    ) -> AsyncGenerator[Message, None]:
         """Messages as they come, one after another, until the Baton is closed: `async for message in queue`.
 
         Acknowledge each yourself. With `prefetch` several are received at a time: quicker, but the later ones' leases

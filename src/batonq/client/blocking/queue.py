@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import quote
@@ -188,7 +188,9 @@ class Queue:
     def __iter__(self) -> Iterator[Message]:
         return self.messages()
 
-    def messages(self, *, prefetch: int = 1, visibility: float | None = None, consumer: str = "") -> Iterator[Message]:
+    def messages(
+        self, *, prefetch: int = 1, visibility: float | None = None, consumer: str = ""
+    ) -> Generator[Message, None, None]:
         """Messages as they come, one after another, until the Baton is closed: `for message in queue`.
 
         Acknowledge each yourself. With `prefetch` several are received at a time: quicker, but the later ones' leases
