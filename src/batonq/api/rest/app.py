@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from time import time
 from urllib.parse import unquote
 
 from batonq.api.http import Request, Response
-from batonq.api.rest import problems
+from batonq.api.rest import openapi, page, problems
 from batonq.api.rest.codec import JSON, Codec, Negotiator
 from batonq.api.rest.operations import OPERATIONS, Operation
 from batonq.api.rest.service import Answer, Call
@@ -17,8 +17,11 @@ from batonq.api.sqs.errors import SqsError
 from batonq.errors import AccessDenied, BatonError, MethodNotAllowed, NotFound, TooLarge
 from batonq.node.broker import Broker
 
+_PAGES: dict[str, tuple[str, Callable[[], bytes]]] = {
+    openapi.PATH: (JSON.content_type, lambda: JSON.encode(openapi.document())),
+    openapi.PAGE_PATH: ("text/html; charset=utf-8", page.page),
+}
 REQUEST_BYTES_MAX = 4 * 1024 * 1024
-PREFIX = "/v1"
 
 logger = logging.getLogger("batonq.rest")
 
@@ -39,6 +42,8 @@ class RestApp:
     async def handle(self, request: Request) -> Response:
         wanted = JSON
         try:
+            if request.path in _PAGES:
+                return self._page(request)
             given = self._negotiator.given(request)
             wanted = self._negotiator.wanted(request, given)
             operation, name, token = self._find(request)
@@ -63,6 +68,13 @@ class RestApp:
         self.errors[error.code] = self.errors.get(error.code, 0) + 1
         return problems.respond(error, codec, headers)
 
+    def _page(self, request: Request) -> Response:
+        """A document about the interface: anybody may read it, and it has one form."""
+        if request.method not in ("GET", "HEAD"):
+            raise _WrongMethod(request.method, ("GET",))
+        content_type, write = _PAGES[request.path]
+        return Response(200, write(), content_type)
+
     # --- which operation
 
     def _find(self, request: Request) -> tuple[Operation, str, str]:
@@ -78,8 +90,9 @@ class RestApp:
 
 
 class _WrongMethod(MethodNotAllowed):
-    def __init__(self, method: str, methods: dict[str, Operation]) -> None:
-        self.allow = ", ".join(sorted({*methods, *(["HEAD"] if "GET" in methods else [])}))
+    def __init__(self, method: str, methods: Iterable[str]) -> None:
+        known = {*methods}
+        self.allow = ", ".join(sorted(known | {"HEAD"} if "GET" in known else known))
         super().__init__(f"{method} is not a method of this address: it takes {self.allow}.")
 
 

@@ -30,6 +30,11 @@ class Operation:
     headers: tuple[tuple[str, Any, str], ...] = ()
 
 
+_IDEMPOTENCY = (
+    "Idempotency-Key",
+    shapes.IdempotencyKey,
+    "Names the request: the same again within 24 hours is answered as the first time, and sends nothing.",
+)
 QUEUES = "/v1/queues"
 QUEUE = "/v1/queues/{queue}"
 MESSAGES = "/v1/queues/{queue}/messages"
@@ -124,6 +129,7 @@ OPERATIONS = (
         takes=shapes.Message,
         answers={202: shapes.Sent},
         errors=(404, 409),
+        headers=(_IDEMPOTENCY,),
     ),
     Operation(
         name="sendBatch",
@@ -134,6 +140,7 @@ OPERATIONS = (
         takes=shapes.SendBatch,
         answers={202: shapes.SendResults, 200: shapes.SendResults},
         errors=(404, 409),
+        headers=(_IDEMPOTENCY,),
     ),
     Operation(
         name="receive",
@@ -197,6 +204,7 @@ OPERATIONS = (
         summary="Keep the message longer, or give it back. 200 with the deadline in MessagePack, or when asked for.",
         run=leases.change_visibility,
         takes=shapes.ChangeVisibility,
+        headers=(("Prefer", str, "`return=representation` asks for the deadline in the answer."),),
         answers={204: None, 200: shapes.Deadline},
         errors=(404, 409),
     ),

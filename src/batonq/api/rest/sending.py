@@ -194,6 +194,9 @@ def to_send(queue: Queue, given: AnyMessage, sender: str) -> Send:
         send.max_receives = given.max_receive_count
     if given.priority is not None:
         send.priority = given.priority if isinstance(given.priority, int) else PRIORITIES[given.priority]
+    for text in (given.message_group_id, given.deduplication_key, given.traceparent, given.tracestate):
+        if text is not None and text.endswith("\n"):  # which the end of a pattern lets pass
+            raise InvalidInput("Neither ids nor traces have a line end.")
     send.trace = trace_from(given.traceparent, given.tracestate)
     if queue.fifo and not send.group:
         raise InvalidInput("A message of a FIFO queue needs a messageGroupId.")

@@ -1,0 +1,168 @@
+"""The OpenAPI document, made from the table of operations and from the very types that check requests."""
+
+from __future__ import annotations
+
+from functools import cache
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+
+from batonq import __version__
+from batonq.api.rest import queueshapes, shapes
+from batonq.api.rest.codec import JSON, MSGPACK
+from batonq.api.rest.operations import OPERATIONS, Operation
+from batonq.api.rest.problems import RETRY_AFTER_S, Problem
+
+PATH = "/v1/openapi.json"
+PAGE_PATH = "/v1/docs"
+_REF = "#/components/schemas/{name}"
+_COMMON = (400, 403, 405, 406, 429, 500, 503, 507)
+_WITH_BODY = (413, 415)
+_DESCRIPTION = """\
+Queues, messages, leases and jobs of Baton. Bodies are JSON (`application/json`) or MessagePack
+(`application/msgpack`), with the same fields; the answer has the form that Accept names, or the request's. In
+MessagePack `body` and attributes may be bytes as well. Durations end in Seconds, times in Ms (since 1970). Errors are
+problem details (RFC 9457) with a stable `code`. In the secured profile requests are signed with AWS Signature Version 4
+(service `sqs` or `baton`).
+"""
+_PATH_PARAMETERS: dict[str, tuple[Any, str]] = {
+    "queue": (queueshapes.QueueName, "The queue's name."),
+    "receipt": (shapes.Receipt, "The receiptHandle of a message that was received: the token of one lease."),
+    "job": (shapes.JobId, "The job's id."),
+}
+# Which answer names what another operation asks for.
+_NAME = {"queue": "$response.body#/name"}
+_SAME = {"queue": "$request.path.queue"}
+_LEASED = {**_SAME, "receipt": "$response.body#/messages/0/receiptHandle"}
+_OF_A_QUEUE = (
+    "getQueue",
+    "updateQueue",
+    "queueStats",
+    "sendMessage",
+    "sendBatch",
+    "receive",
+    "peek",
+    "purgeQueue",
+    "deleteQueue",
+    "redrive",
+    "listJobs",
+)
+_LINKS: dict[tuple[str, int], dict[str, dict[str, str]]] = {
+    ("createQueue", 201): dict.fromkeys(_OF_A_QUEUE, _NAME),
+    ("sendMessage", 202): dict.fromkeys(("receive", "peek"), _SAME),
+    ("sendBatch", 202): dict.fromkeys(("receive", "peek"), _SAME),
+    ("receive", 200): dict.fromkeys(("ack", "nack", "changeVisibility"), _LEASED),
+    ("redrive", 202): dict.fromkeys(("getJob", "cancelJob", "pauseJob", "resumeJob"), {"job": "$response.body#/jobId"}),
+}
+_KNOWN = {operation.name for operation in OPERATIONS}
+
+
+@cache
+def document() -> dict[str, Any]:
+    types = [shape for operation in OPERATIONS for shape in (operation.takes, *operation.answers.values()) if shape]
+    parameters = [shape for operation in OPERATIONS for _, shape, _ in (*operation.parameters, *operation.headers)]
+    named = [shape for shape, _ in _PATH_PARAMETERS.values()]
+    everything = [*types, *parameters, *named, Problem]
+    references, components = msgspec.json.schema_components(everything, ref_template=_REF)
+    schema_of = dict(zip(map(id, everything), references, strict=True))
+    paths: dict[str, dict[str, Any]] = {}
+    for operation in OPERATIONS:
+        paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, schema_of)
+    paths[PATH] = {"get": _page("openapi", "This document.", "application/json")}
+    paths[PAGE_PATH] = {"get": _page("docs", "This document as a page.", "text/html")}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Baton REST API", "version": "1", "description": _DESCRIPTION, "x-release": __version__},
+        "servers": [{"url": "/"}],
+        "paths": paths,
+        "components": {
+            "schemas": {name: _settled(name, schema) for name, schema in sorted(components.items())},
+            "responses": {str(status): _problem(status, schema_of[id(Problem)]) for status in _statuses()},
+        },
+    }
+
+
+def _statuses() -> list[int]:
+    return sorted({*_COMMON, *_WITH_BODY, *(status for operation in OPERATIONS for status in operation.errors)})
+
+
+def _operation(operation: Operation, schema_of: dict[int, Any]) -> dict[str, Any]:
+    result: dict[str, Any] = {"operationId": operation.name, "summary": operation.summary}
+    parameters = [
+        _parameter(name, "path", schema_of[id(shape)], meaning, required=True)
+        for name, (shape, meaning) in _PATH_PARAMETERS.items()
+        if f"{{{name}}}" in operation.path
+    ]
+    for where, declared in (("query", operation.parameters), ("header", operation.headers)):
+        parameters += [_parameter(name, where, schema_of[id(shape)], meaning) for name, shape, meaning in declared]
+    if parameters:
+        result["parameters"] = parameters
+    if operation.takes is not None:
+        result["requestBody"] = {
+            "required": operation.body_needed,
+            "content": _content(schema_of[id(operation.takes)], (JSON.content_type, MSGPACK.content_type)),
+        }
+    result["responses"] = _responses(operation, schema_of)
+    return result
+
+
+def _parameter(name: str, where: str, schema: Any, meaning: str, *, required: bool = False) -> dict[str, Any]:
+    return {"name": name, "in": where, "required": required, "description": meaning, "schema": schema}
+
+
+def _responses(operation: Operation, schema_of: dict[int, Any]) -> dict[str, Any]:
+    responses: dict[str, Any] = {}
+    for status, shape in operation.answers.items():
+        answer: dict[str, Any] = {"description": HTTPStatus(status).phrase}
+        if shape is not None:
+            answer["content"] = _content(schema_of[id(shape)], (JSON.content_type, MSGPACK.content_type))
+        links = _LINKS.get((operation.name, status))
+        if links:
+            answer["links"] = {
+                name: {"operationId": name, "parameters": given} for name, given in links.items() if name in _KNOWN
+            }
+        responses[str(status)] = answer
+    body = _WITH_BODY if operation.takes is not None else ()
+    for status in sorted({*_COMMON, *body, *operation.errors}):
+        responses[str(status)] = {"$ref": f"#/components/responses/{status}"}
+    return responses
+
+
+def _content(schema: Any, types: tuple[str, ...]) -> dict[str, Any]:
+    return {name: {"schema": schema} for name in types}
+
+
+def _problem(status: int, schema: Any) -> dict[str, Any]:
+    answer: dict[str, Any] = {
+        "description": HTTPStatus(status).phrase,
+        "content": _content(schema, (JSON.problem_type, MSGPACK.problem_type)),
+    }
+    if status in RETRY_AFTER_S:
+        meaning = "Seconds after which to try again."
+        answer["headers"] = {"Retry-After": {"description": meaning, "required": True, "schema": {"type": "integer"}}}
+    if status == 405:
+        meaning = "The methods that the address takes."
+        answer["headers"] = {"Allow": {"description": meaning, "required": True, "schema": {"type": "string"}}}
+    return answer
+
+
+def _page(name: str, summary: str, content_type: str) -> dict[str, Any]:
+    return {
+        "operationId": name,
+        "summary": summary,
+        "responses": {
+            "200": {"description": "OK", "content": {content_type: {"schema": {}}}},
+            "405": {"$ref": "#/components/responses/405"},
+        },
+    }
+
+
+def _settled(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    """What the types check in their own way, said in the schema's words."""
+    if name in ("Message", "BatchMessage"):
+        given = {"required": ["bodyBase64"], "properties": {"bodyBase64": {"type": "string"}}}
+        schema = {**schema, "oneOf": [{"required": ["body"]}, given]}
+    if schema.get("required") == []:
+        schema = {key: value for key, value in schema.items() if key != "required"}
+    return schema
