@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import string
+from array import array
+from itertools import repeat
 
 import pytest
 from hypothesis import given
@@ -11,7 +13,7 @@ from hypothesis import strategies as st
 from batonq.core.catalog.entries import ReceiptKey
 from batonq.core.commands import Claim, Lease
 from batonq.errors import ReceiptInvalid, Unavailable
-from batonq.node.receipts import STAMPS_MAX, TEXT_LENGTH, Receipts
+from batonq.node.receipts import RECENT_MAX, STAMPS_MAX, TEXT_LENGTH, Receipts
 
 TENANT = "000000000000"
 KEYS = [ReceiptKey(1, b"a" * 32, 0), ReceiptKey(2, b"b" * 32, 0)]
@@ -47,6 +49,28 @@ def test_what_is_sealed_is_opened(tenant: str, queue: int, shard: int, claims: l
         assert receipts.open_at(tenant, queue, text) == (shard, Claim(*claim))
         assert receipts.open(tenant, queue, text) == Claim(*claim)
     assert Receipts(KEYS).seal_many(tenant, queue, shard, [lease(*claim) for claim in claims]) == texts
+
+
+@given(
+    first_slot=st.integers(0, 2**31), first=st.integers(0, 2**47), count=st.integers(1, 100), hole=st.integers(1, 100)
+)
+def test_runs_of_first_leases_are_sealed_like_single_ones(first_slot: int, first: int, count: int, hole: int) -> None:
+    """… and can be opened once without a look at the seal, then by the seal, at once or one by one."""
+    receipts = Receipts(KEYS)
+    slots = range(first_slot, first_slot + count)
+    sequences = array("Q", [first + at + (at >= hole) for at in range(count)])
+    claims = [*zip(slots, sequences, repeat(1))]
+    texts = receipts.seal_first(TENANT, 5, 0, slots, sequences)
+    assert texts == Receipts(KEYS).seal_claims(TENANT, 5, 0, claims)
+    assert receipts.open_many(TENANT, 5, 0, texts) == claims
+    assert receipts.open_many(TENANT, 5, 0, texts) == claims
+    assert [receipts.open(TENANT, 5, text) for text in texts] == claims
+
+
+def test_receipts_that_do_not_come_back_are_forgotten_in_the_end(receipts: Receipts) -> None:
+    for at in range(3 * RECENT_MAX // 1_000):
+        receipts.seal_first(TENANT, 5, 0, range(1_000), array("Q", range(at * 1_000, at * 1_000 + 1_000)))
+        assert sum(len(stamp.recent) for stamp in receipts._stamps.values()) <= RECENT_MAX + 1_000
 
 
 def test_every_lease_has_its_own_receipt(receipts: Receipts) -> None:

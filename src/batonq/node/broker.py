@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from itertools import repeat
 from typing import NamedTuple, cast
 
 from batonq.core.catalog.names import queue_arn
@@ -277,8 +276,8 @@ class Broker(Control):
             return None
         if found is None:
             return None
-        claims = [*zip(leases.slots, leases.sequences, repeat(1), strict=False)]
-        return self._receipts.seal_claims(queue.account, queue.number, queue.shard, claims), *found
+        seal = self._receipts.seal_first
+        return seal(queue.account, queue.number, queue.shard, leases.slots, leases.sequences), *found
 
     async def deliver_front(self, queue: Queue, host: ShardHost, front: FirstLeases) -> list[Delivery]:
         """The leased messages, whatever they are."""
