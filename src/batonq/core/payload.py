@@ -27,6 +27,7 @@ _MD5_AT = struct.calcsize("<BBHHHHI")
 _LENGTH = struct.Struct(">I")
 _BARE = struct.Struct("<HH10s16s8xI")  # the same: version and content, sender, four lengths as they lie there, …
 _NO_LENGTHS = bytes(10)
+AS_IS = 0x40  # beside the content: the body is its own JSON text, because nothing in it needs an escape
 NO_DIGEST = 0x80  # beside the content: nobody has asked for the MD5 of the body yet, and none is kept
 _NO_MD5 = bytes(16)
 
@@ -59,6 +60,7 @@ class Lineage:
     message_id: str = ""  # shown instead of the id made from shard and sequence; empty: its own
     source_queue: int = 0  # the queue it was last dead-lettered from
     source_shard: int = 0
+    source_arn: str = ""  # of that queue: it may be gone when somebody asks
     first_queue: int = 0
     first_arn: str = ""  # of that queue: it may be gone when somebody asks
     first_id: str = ""
@@ -98,7 +100,7 @@ def merge_lineage(old: Lineage, new: Lineage) -> Lineage:
     if not new.error_class and not new.reason:  # the two belong together: those of one failure
         changes |= {"error_class": old.error_class, "reason": old.reason}
     if new.moved == "redrive":
-        changes |= {"source_queue": old.source_queue, "source_shard": old.source_shard}
+        changes |= {name: getattr(old, name) for name in ("source_queue", "source_shard", "source_arn")}
     elif old.message_id:
         changes["message_id"] = old.message_id
     return replace(new, **changes)
@@ -151,6 +153,7 @@ def decode(data: bytes) -> Payload:
     if content & NO_DIGEST:
         content ^= NO_DIGEST
         md5 = b""
+    content &= ~AS_IS
     at = _HEADER_BYTES
     sender = group = dedup_id = trace = ""
     lineage = b""
@@ -177,7 +180,7 @@ def decode(data: bytes) -> Payload:
 def read_bare(section: bytes, extents: Sequence[int]) -> tuple[list[int], list[bytes], list[bytes]] | None:
     """(contents, MD5s, bodies) of payloads in one variable section that have nothing but a sender, an MD5 and a body.
 
-    A content has `NO_DIGEST` in it where the MD5 is not kept. None when one of them has more, or is not all there.
+    A content may have `NO_DIGEST` and `AS_IS` in it. None when one of them has more, or is not all there.
     """
     contents: list[int] = []
     digests: list[bytes] = []

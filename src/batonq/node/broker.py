@@ -12,7 +12,7 @@ from typing import NamedTuple, cast
 from batonq.core.catalog.names import queue_arn
 from batonq.core.commands import Accepted, Claim, Counters, FirstLeases, Job, Lease, Nack, Send
 from batonq.core.ids import key_hash, message_id, message_ids
-from batonq.core.payload import Lineage
+from batonq.core.payload import AS_IS, Lineage
 from batonq.core.shard.machine import Shard
 from batonq.core.shard.once import Once
 from batonq.core.shard.state import Failure
@@ -257,7 +257,7 @@ class Broker(Control):
         if found is None:
             return None
         receipts, contents, digests, bodies = found
-        if any(contents):
+        if any(content & ~AS_IS for content in contents):
             return None
         return [*zip(message_ids(host.shard.number, leases.sequences), receipts, digests, bodies, strict=True)]
 
@@ -266,7 +266,7 @@ class Broker(Control):
     ) -> tuple[list[str], list[int], list[bytes], list[bytes]] | None:
         """Receipts, contents, MD5s and bodies of the leased messages, if all of them are nothing else.
 
-        None: call `deliver_front` instead. A content that has `NO_DIGEST` in it comes without an MD5.
+        None: call `deliver_front` instead. A content may have `payload.NO_DIGEST` and `payload.AS_IS` in it.
         """
         if host.is_late(leases) or host.shard.overlays:
             return None

@@ -41,6 +41,7 @@ from batonq.api.sqs.shapes import (
 from batonq.api.sqs.validate import BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, ENTRY_ID_LENGTH_MAX
 from batonq.core.commands import FirstLeases
 from batonq.core.ids import message_id, message_ids
+from batonq.core.payload import AS_IS, Content
 from batonq.errors import BatonError
 from batonq.node.broker import Queue
 from batonq.node.host import ShardHost
@@ -95,6 +96,7 @@ _ENTRY_SIGNS = len('{"Id":"","MessageBody":""},')
 _RECEIPT_SIGNS = len('{"Id":"","ReceiptHandle":""},')
 _ONE_SIGNS = len('{"QueueUrl":"","MessageBody":""}')
 _ONE_RECEIPT_SIGNS = len('{"QueueUrl":"","ReceiptHandle":""}')
+_TEXTS = {int(Content.TEXT), Content.TEXT | AS_IS}
 RECEIVES_MAX = 1_024  # different requests to receive that are remembered
 RECEIVE_BYTES_MAX = 1_024  # and how long one may be
 
@@ -125,8 +127,8 @@ def _sent_form(count: int) -> str:
 
 @cache
 def _received_form(count: int) -> str:
-    """The answer to a receive of bodies that stand for themselves: id, receipt, digest and body of each."""
-    message = '{"MessageId":"%s","ReceiptHandle":"%s","MD5OfBody":"%s","Body":"%s"}'
+    """The answer to a receive of bodies that stand for themselves: id, receipt, digest, and a line's end for a body."""
+    message = '{"MessageId":"%s","ReceiptHandle":"%s","MD5OfBody":"%s","Body":"\n"}'
     return '{"Messages":[' + ",".join([message] * count) + "]}"
 
 
@@ -212,7 +214,7 @@ class ExpressSqs:
             return None
         digests = [md5(body).digest() for body in bodies]
         name = invocation(request, digests) if INVOCATION_HEADER in request.headers else ""
-        found = self._broker.send_plain(queue, bodies, digests, call.caller.sender, name)
+        found = self._broker.send_plain(queue, bodies, digests, call.caller.sender, name, AS_IS)
         if found is None:
             return None
         self._app.calls[operation] += 1
@@ -281,14 +283,13 @@ class ExpressSqs:
             reply(self._heads.error(problem))
             return
         found = self._broker.deliver_run(queue, host, leases)
-        if found is None or any(found[1]):
+        if found is None or {*found[1]} - _TEXTS:
             task = asyncio.get_running_loop().create_task(self._deliver_any(queue, host, leases, reply))
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             return
-        receipts, _, digests, bodies = found
         names = message_ids(queue.shard, leases.sequences)
-        if not reply(self._heads.answer(_received(names, receipts, digests, bodies))):
+        if not reply(self._heads.answer(_received(names, *found))):
             self._broker.give_back(queue, host, leases)
 
     async def _deliver_any(self, queue: Queue, host: ShardHost, leases: FirstLeases, reply: Reply) -> None:
@@ -349,17 +350,21 @@ class ExpressSqs:
         return True
 
 
-def _received(names: list[str], receipts: list[str], digests: list[bytes], bodies: list[bytes]) -> bytes:
+def _received(
+    names: list[str], receipts: list[str], contents: list[int], digests: list[bytes], bodies: list[bytes]
+) -> bytes:
     """The answer to a receive of bodies alone."""
     count = len(names)
-    texts = [*map(bytes.decode, bodies)]
-    if len(_encode(texts)) == sum(map(len, bodies)) + 3 * count + 1:  # quotes and commas only: nothing was escaped
-        members: list[str] = []
-        for four in zip(names, receipts, map(bytes.hex, digests), texts, strict=True):
-            members += four
-        return (_received_form(count) % (*members,)).encode()
     hexes = map(bytes.hex, digests)
-    return _encode(ReceiveMessageOutput([*map(Message, names, receipts, hexes, texts)]))
+    if contents.count(AS_IS) != count:
+        return _encode(ReceiveMessageOutput([*map(Message, names, receipts, hexes, map(bytes.decode, bodies))]))
+    members: list[str] = []
+    for three in zip(names, receipts, hexes, strict=True):
+        members += three
+    parts = [b""] * (2 * count + 1)
+    parts[0::2] = (_received_form(count) % (*members,)).encode().split(b"\n")
+    parts[1::2] = bodies
+    return b"".join(parts)
 
 
 class _Heads:
