@@ -1,8 +1,8 @@
 """The user's own connection, whichever library it comes from, so that what is written goes into their transaction.
 
 Statements are written once, with parameters as `:name`, and run on: sqlite3 connections; psycopg connections, sync and
-async; SQLAlchemy connections and sessions, sync and async, over either database. No library is imported here: a
-connection tells by its class where it is from.
+async; SQLAlchemy connections and sessions over either database (their async forms through `run_sync`). No library is
+imported here: a connection tells by its class where it is from.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ def kind_of(connection: Any) -> Kind:
         if library == "psycopg":
             return Kind("psycopg", "postgresql", any(c.__name__ == "AsyncConnection" for c in type(connection).__mro__))
         if library == "sqlalchemy":
-            return Kind("sqlalchemy", _sqlalchemy_dialect(connection), "asyncio" in parent.__module__)
+            if "asyncio" in parent.__module__:
+                raise InvalidInput("This is SQLAlchemy's async form: use `await connection.run_sync(function, …)`.")
+            return Kind("sqlalchemy", _sqlalchemy_dialect(connection), False)
     raise InvalidInput(
         f"{type(connection).__module__}.{type(connection).__qualname__} is not a connection of sqlite3, psycopg 3 or"
         " SQLAlchemy."
@@ -90,11 +92,9 @@ async def execute_async(connection: Any, sql: str, parameters: Mapping[str, Any]
     kind = kind_of(connection)
     if not kind.is_async:
         return execute(connection, sql, parameters)
-    if kind.library == "psycopg":
-        cursor = await connection.execute(_for_psycopg(sql), parameters)
-        rows = await cursor.fetchall() if cursor.description is not None else []
-        return Outcome(rows, cursor.rowcount)
-    return _outcome(await connection.execute(_for_sqlalchemy(sql), dict(parameters)))
+    cursor = await connection.execute(_for_psycopg(sql), parameters)
+    rows = await cursor.fetchall() if cursor.description is not None else []
+    return Outcome(rows, cursor.rowcount)
 
 
 def require_transaction(connection: Any, what: str) -> None:

