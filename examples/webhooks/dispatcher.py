@@ -1,0 +1,74 @@
+"""The dispatcher: one worker for all receivers. A delivery is a POST; whatever is not answered with 2xx has failed."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import time
+from urllib.parse import urlsplit
+
+from batonq import sync
+from batonq.client import Message
+from batonq.worker import Poison, Worker
+from examples.webhooks.endpoints import Endpoint, Endpoints
+from examples.webhooks.policy import OWNERS, PATTERN, PREFIX
+from examples.webhooks.signing import ID_HEADER, SIGNATURE_HEADER, signature
+
+TIMEOUT_S = 5.0
+GONE = 410
+
+
+class DeliveryFailed(Exception):
+    """The receiver did not take the event; the queue's retry policy says when to try again."""
+
+
+class Dispatcher:
+    def __init__(self, baton: sync.Baton, endpoints: Endpoints, tries: int) -> None:
+        self._baton = baton
+        self._endpoints = endpoints
+        self._tries = tries
+
+    def worker(self) -> Worker:
+        app = Worker(self._baton.url, name="dispatcher")
+        # Threads, since a delivery is mostly waiting; a receiver that is slow holds some of them, for 5 s at most.
+        app.task(queue=PATTERN, concurrency=16, visibility=30, deadline=60)(self.deliver)
+        return app
+
+    def deliver(self, message: Message) -> None:
+        endpoint = self._endpoints.get(message.queue.removeprefix(PREFIX))
+        if endpoint is None or endpoint.disabled:
+            raise Poison("the endpoint is disabled; redrive this when it is enabled again")
+        status, problem = _post(endpoint, message)
+        if 200 <= status < 300:
+            return
+        if status == GONE or message.receive_count >= self._tries:
+            self._give_up(endpoint, problem, message.receive_count)
+            raise Poison(f"gave up after {message.receive_count} tries: {problem}")
+        raise DeliveryFailed(problem)
+
+    def _give_up(self, endpoint: Endpoint, problem: str, tries: int) -> None:
+        """Tell first, then mark: a crash between the two tells again, and the key makes one message of both."""
+        text = f"{endpoint.name} was disabled after {tries} tries: {problem}"
+        letter = {"to": endpoint.owner, "endpoint": endpoint.name, "text": text}
+        self._baton.queue(OWNERS).send(letter, dedup_key=f"disabled-{endpoint.name}")
+        self._endpoints.disable(endpoint.name, problem)
+
+
+def _post(endpoint: Endpoint, message: Message) -> tuple[int, str]:
+    """The status, 0 when there was no answer, and what to say of it."""
+    parts = urlsplit(endpoint.url)
+    event_id, body = str(message.body["id"]), json.dumps(message.body, separators=(",", ":")).encode()
+    headers = {
+        "Content-Type": "application/json",
+        ID_HEADER: event_id,  # the same at every try: by it the receiver knows an event that it has had
+        SIGNATURE_HEADER: signature(endpoint.secret, event_id, body, time.time()),
+    }
+    connection = http.client.HTTPConnection(parts.netloc, timeout=TIMEOUT_S)
+    try:
+        connection.request("POST", parts.path, body, headers)
+        status = connection.getresponse().status
+        return status, f"answered {status}"
+    except (OSError, http.client.HTTPException) as problem:
+        return 0, f"no answer: {str(problem) or type(problem).__name__}"
+    finally:
+        connection.close()

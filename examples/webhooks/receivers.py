@@ -1,0 +1,86 @@
+"""Other people's servers, for the demonstration: a steady one, one that fails for a while, one that always does."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from examples.webhooks.signing import ID_HEADER, SIGNATURE_HEADER, problem
+
+
+class Receiver:
+    """What a receiver should do: check the signature, and do nothing for an event that it has had."""
+
+    def __init__(self, secret: bytes, is_up: Callable[[], bool]) -> None:
+        self._secret = secret
+        self._is_up = is_up
+        self._lock = threading.Lock()
+        self.handled: Counter[str] = Counter()  # by event id: how often its effect happened
+        self.tries: Counter[str] = Counter()
+        self.handled_at_s: dict[str, float] = {}
+        self.absorbed = 0
+        self.refused = 0
+
+    def take(self, event_id: str, body: bytes, header: str) -> int:
+        """The status to answer with."""
+        if problem(self._secret, event_id, body, header, time.time()):
+            self.refused += 1
+            return 401
+        with self._lock:
+            self.tries[event_id] += 1
+            is_up = self._is_up()
+            # In a bad time every third try is handled and only its answer is lost: the next one is a duplicate.
+            if not is_up and self.tries.total() % 3:
+                return 503
+            self._handle(event_id)
+        return 204 if is_up else 500
+
+    def _handle(self, event_id: str) -> None:
+        if event_id in self.handled:
+            self.absorbed += 1
+            return
+        self.handled[event_id] += 1
+        self.handled_at_s[event_id] = time.time()
+
+
+class Silent(Receiver):
+    """Somebody has taken this server away, and only a proxy is left."""
+
+    def take(self, event_id: str, body: bytes, header: str) -> int:
+        with self._lock:
+            self.tries[event_id] += 1
+        return 502
+
+
+@contextmanager
+def serving(receivers: dict[str, Receiver]) -> Iterator[str]:
+    """All of them on one free port, by path; gives the address."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            receiver = receivers[self.path.strip("/")]
+            status = receiver.take(self.headers[ID_HEADER], body, self.headers[SIGNATURE_HEADER])
+            self.send_response(status)
+            self.send_header("Content-Length", "0")
+            self.end_headers()
+
+        def log_message(self, format: str, *args: object) -> None:
+            """The story tells what matters."""
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+        request_queue_size = 64
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.1}, name="receivers")
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}"
+        finally:
+            server.shutdown()
+            thread.join()

@@ -1,0 +1,80 @@
+"""The webhook example: its parts, and a small run of the whole."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from pathlib import Path
+
+import pytest
+
+from batonq import Schedule
+from examples.harness.story import Story
+from examples.webhooks import policy, run
+from examples.webhooks.endpoints import Endpoint, Endpoints
+from examples.webhooks.receivers import Receiver
+from examples.webhooks.signing import TOLERANCE_S, problem, signature
+
+SECRET = b"a secret that two know"
+
+
+def test_every_event_is_delivered_once_or_given_up(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR, "batonq.worker")
+    story = Story("a small run")
+    asyncio.run(run.run(6, tmp_path, story))
+    assert story.failures == []
+    printed = capsys.readouterr().out
+    assert "to silent@example.org: silent was disabled after 5 tries: answered 502" in printed
+    assert "3 events more, to 2 receivers" in printed
+
+
+def test_a_signature_holds_for_its_event_body_and_time_only() -> None:
+    header = signature(SECRET, "evt-1", b"{}", 1_000.0)
+    assert problem(SECRET, "evt-1", b"{}", header, 1_000.0) is None
+    assert problem(SECRET, "evt-1", b"{}", header, 1_000.0 + TOLERANCE_S + 1) == "the signature is too old"
+    for other in (
+        problem(b"another secret", "evt-1", b"{}", header, 1_000.0),
+        problem(SECRET, "evt-2", b"{}", header, 1_000.0),
+        problem(SECRET, "evt-1", b"[]", header, 1_000.0),
+        problem(SECRET, "evt-1", b"{}", header.replace("t=1000", "t=1001"), 1_000.0),
+        problem(SECRET, "evt-1", b"{}", "", 1_000.0),
+    ):
+        assert other == "the signature does not fit"
+
+
+def test_a_receiver_absorbs_what_it_has_had_and_refuses_what_is_not_signed() -> None:
+    receiver = Receiver(SECRET, lambda: True)
+    header = signature(SECRET, "evt-1", b"{}", time.time())
+    assert receiver.take("evt-1", b"{}", header) == 204
+    assert receiver.take("evt-1", b"{}", header) == 204
+    assert receiver.take("evt-1", b"{1}", header) == 401
+    assert dict(receiver.handled) == {"evt-1": 1}
+    assert (receiver.absorbed, receiver.refused) == (1, 1)
+
+
+def test_dead_letters_are_not_delivered_by_the_pattern() -> None:
+    assert not policy.DEAD.startswith(policy.PREFIX)
+    assert not policy.OWNERS.startswith(policy.PREFIX)
+
+
+def test_the_last_try_comes_after_the_last_delay() -> None:
+    assert policy.tries(Schedule((1, 2, 3))) == 4
+    # The one that comes back must be back before its events are given up, however the dice fall.
+    shortest_s = sum(policy.DEMO.delays_seconds) * (1 - policy.DEMO.jitter)
+    assert shortest_s > run.DOWN_S
+
+
+def test_a_disabled_endpoint_is_left_out_until_it_is_enabled(tmp_path: Path) -> None:
+    endpoints = Endpoints(tmp_path / "endpoints.db")
+    endpoints.add(Endpoint("a", "http://a.example/", SECRET, "a@example.org", None))
+    endpoints.disable("a", "answered 502")
+    endpoints.disable("a", "a later reason does not hide the first")
+    found = endpoints.get("a")
+    assert found is not None and found.disabled == "answered 502"
+    assert endpoints.enabled() == []
+    endpoints.enable("a")
+    assert [endpoint.name for endpoint in endpoints.enabled()] == ["a"]
+    endpoints.close()
