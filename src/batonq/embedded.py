@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from batonq import sync
 from batonq.client.aio.baton import Baton
-from batonq.client.transport import Answer, Headers, NotSent
+from batonq.client.transport import Answer, Headers
 from batonq.errors import InvalidInput, OwnershipHeld, Unavailable
 
 try:
@@ -32,6 +32,7 @@ HOST = "localhost"
 STOP_S = 60.0  # more than a node takes to give up on a disk that hangs
 # These are a server's; a queue in the same process has no use for them.
 NOT_HERE = {"host", "port", "data", "public_url", "secure", "log_level", "log_format", "connections_max"}
+_FORKED = "The queues were opened before this process was forked: they are the parent's. Open them after forking."
 SEGMENT_BYTES = 8 * MIB  # a server's default is made for more load, and takes its room on the disk at once
 
 
@@ -88,9 +89,9 @@ class NodeTransport:
         self, method: str, path: str, body: bytes, headers: Headers, timeout: float, *, polls: bool = False
     ) -> Answer:
         if self.node.stopping:
-            raise NotSent("The queues are closed.")
+            raise InvalidInput("The queues are closed.")
         if self._process != os.getpid():
-            raise NotSent("The queues were opened before this process was forked; the parent has them.")
+            raise InvalidInput(_FORKED)
         bare, _, query = path.partition("?")
         named = {name.lower().encode(): value.encode() for name, value in headers}
         request = Request(method, bare, query, named, body)
@@ -150,7 +151,7 @@ class NodeThread:
         """Run something on the node's loop, and wait for it."""
         if self._process != os.getpid() or not self._thread.is_alive():
             work.close()
-            raise NotSent("The queues are closed, or were opened before this process was forked.")
+            raise InvalidInput("The queues are closed." if self._process == os.getpid() else _FORKED)
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()

@@ -7,7 +7,7 @@ import ssl as tls
 import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 from urllib.parse import quote, urlencode
 from weakref import WeakSet, WeakValueDictionary
 
@@ -162,7 +162,7 @@ class Baton:
                 batcher.abandon()
             await self._transport.close()
 
-    async def __aenter__(self) -> Baton:
+    async def __aenter__(self) -> Self:
         return self
 
     async def __aexit__(

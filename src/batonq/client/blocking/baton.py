@@ -8,7 +8,7 @@ import ssl as tls
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import TYPE_CHECKING, Any, Self, Unpack
 from urllib.parse import quote, urlencode
 from weakref import WeakSet, WeakValueDictionary
 
@@ -162,7 +162,7 @@ class Baton:
                 batcher.abandon()
             self._transport.close()
 
-    def __enter__(self) -> Baton:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
