@@ -23,6 +23,7 @@ from batonq.scaling.scaler import Decision, Scaler
 from batonq.scaling.sources import Readings, sqs_readings, stats_readings
 
 INTERVAL_S = 15.0
+RETRIES = 2
 _POLICY_FLAGS = {
     "per-worker": "messages for each worker (default 100, when no other policy is named)",
     "steps": "from a depth on, so many workers: 0:5/500:20/2000:50",
@@ -82,7 +83,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _lanes(arguments: argparse.Namespace) -> dict[str, Autoscale]:
-    found = dict(parse_lane(text) for text in arguments.lane)
+    found: dict[str, Autoscale] = {}
+    for name, spec in map(parse_lane, arguments.lane):
+        if name in found or name == arguments.queue:
+            raise InvalidInput(f"{name} is given twice: once is enough, as --queue or as --lane")
+        found[name] = spec
     if arguments.queue is not None:
         if arguments.max is None:
             raise InvalidInput("say how many workers there may be at most: --max 50")
@@ -98,9 +103,10 @@ async def _run(arguments: argparse.Namespace, specs: dict[str, Autoscale]) -> in
     if arguments.sqs is not None:
         client = _sqs_client(arguments.sqs)
         return await _look(arguments, {name: (spec, sqs_readings(client, [name])) for name, spec in specs.items()})
-    from batonq import Baton  # light, and not needed for --sqs
+    from batonq.client import connect  # not needed for --sqs
 
-    async with Baton(arguments.url or os.environ.get("BATON_URL") or DEFAULT_URL) as baton:
+    # The next look comes soon enough; trying one for long would only hide that there is no reading.
+    async with connect(arguments.url, retries=RETRIES) as baton:
         return await _look(arguments, {name: (spec, stats_readings(baton, [name])) for name, spec in specs.items()})
 
 
@@ -170,7 +176,7 @@ def _print(arguments: argparse.Namespace, lane: Lane, reading: Reading, decision
             "inFlight": reading.in_flight,
             "oldestAgeSeconds": reading.oldest_age_s,
         }
-        print(json.dumps(fields), flush=True)
+        print(json.dumps(fields, ensure_ascii=False), flush=True)
     else:
         print(f"{lane.name} {decision.workers} ({decision.why})", flush=True)
 
@@ -178,6 +184,7 @@ def _print(arguments: argparse.Namespace, lane: Lane, reading: Reading, decision
 def _print_problem(arguments: argparse.Namespace, lane: Lane, problem: BatonError) -> None:
     text = f"no reading, so the number stays: {problem.message}"
     if arguments.json:
-        print(json.dumps({"queue": lane.name, "workers": lane.workers, "problem": text}), flush=True)
+        fields = {"queue": lane.name, "workers": lane.workers, "problem": text}
+        print(json.dumps(fields, ensure_ascii=False), flush=True)
     else:
         print(f"{lane.name} {lane.workers} ({text})", flush=True)
