@@ -9,9 +9,19 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 TESTS = Path(__file__).parent
-FAST_SUITES = {"core", "sim", "log", "node", "api", "golden"}
+FAST_SUITES = {"core", "sim", "log", "node", "api", "golden", "rest", "client"}
 # Other programs as clients, and many requests or simulations: seconds each.
-SLOW_FILES = {"test_aws_cli.py", "test_bugs.py", "test_celery.py", "test_determinism.py", "test_fuzz.py"}
+SLOW_FILES = {
+    "test_aws_cli.py",
+    "test_bugs.py",
+    "test_celery.py",
+    "test_determinism.py",
+    "test_embedded.py",
+    "test_fuzz.py",
+    "test_generated.py",
+    "test_kills.py",
+    "test_schema.py",
+}
 
 # No deadline: a shared machine is slow at times, and no test here measures time.
 settings.register_profile(

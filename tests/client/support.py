@@ -134,7 +134,7 @@ class OnThread:
         self._loop = asyncio.get_running_loop()
         self._stop = asyncio.Event()
         self._tasks: set[asyncio.Task[Any]] = set()
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        server = await self.listen()
         self.port: int = server.sockets[0].getsockname()[1]
         self._ready.set()
         await self._stop.wait()
@@ -142,6 +142,9 @@ class OnThread:
         for task in list(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    async def listen(self) -> asyncio.Server:
+        return await asyncio.start_server(self._accept, "127.0.0.1", 0)
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         task = asyncio.current_task()
