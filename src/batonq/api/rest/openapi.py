@@ -35,6 +35,7 @@ _PATH_PARAMETERS: dict[str, tuple[Any, str]] = {
 _NAME = {"queue": "$response.body#/name"}
 _SAME = {"queue": "$request.path.queue"}
 _LEASED = {**_SAME, "receipt": "$response.body#/messages/0/receiptHandle"}
+_JOB = {"job": "$response.body#/jobId"}
 _OF_A_QUEUE = (
     "getQueue",
     "updateQueue",
@@ -53,7 +54,7 @@ _LINKS: dict[tuple[str, int], dict[str, dict[str, str]]] = {
     ("sendMessage", 202): dict.fromkeys(("receive", "peek"), _SAME),
     ("sendBatch", 202): dict.fromkeys(("receive", "peek"), _SAME),
     ("receive", 200): dict.fromkeys(("ack", "nack", "changeVisibility"), _LEASED),
-    ("redrive", 202): dict.fromkeys(("getJob", "cancelJob", "pauseJob", "resumeJob"), {"job": "$response.body#/jobId"}),
+    ("redrive", 202): dict.fromkeys(("getJob", "cancelJob", "pauseJob", "resumeJob"), _JOB),
 }
 _KNOWN = {operation.name for operation in OPERATIONS}
 

@@ -96,9 +96,9 @@ def put_body(message: Received | Peeked, body: bytes, content: int, *, binary: b
 
 
 def dead_letter(lineage: Lineage) -> DeadLetter:
-    first = parse_queue_arn(lineage.first_arn) if lineage.first_arn else None
+    source = parse_queue_arn(lineage.source_arn or lineage.first_arn)
     return DeadLetter(
-        queue=first.name if first is not None else "",
+        queue=source.name if source is not None else "",
         message_id=lineage.first_id,
         reason=lineage.reason,
         error_class=lineage.error_class,

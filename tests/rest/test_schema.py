@@ -1,0 +1,65 @@
+"""The OpenAPI document holds: schemathesis sends thousands of requests, good and bad, and follows its links.
+
+No answer is a 5xx, and none is one that the document does not describe.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from batonq.api.rest.openapi import document
+from tests.support.server import TestServer
+
+HERE = Path(__file__).parent
+EXAMPLES = 8  # of each operation; the boundaries of every field come on top
+STATEFUL_SECONDS = 20
+
+
+def run(server: TestServer, *options: str) -> str:
+    command = [
+        str(Path(sys.executable).parent / "schemathesis"),
+        "--config-file",
+        str(HERE / "schemathesis.toml"),
+        "run",
+        f"{server.url}/v1/openapi.json",
+        *options,
+        "--request-timeout=20",
+        "--generation-database=none",
+        "--no-color",
+    ]
+    environment = {**os.environ, "SCHEMATHESIS_HOOKS": "tests.rest.schema_hooks", "PYTHONPATH": str(HERE.parents[1])}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stdout[-20_000:] + done.stderr[-5_000:]
+    return done.stdout
+
+
+def cases(report: str) -> int:
+    found = re.search(r"([0-9,]+) generated", report)
+    assert found is not None, report[-2_000:]
+    return int(found[1].replace(",", ""))
+
+
+def test_every_request_has_an_answer_that_the_document_describes(server: TestServer) -> None:
+    assert cases(run(server, "--phases=coverage,fuzzing", f"--max-examples={EXAMPLES}")) > 1_500
+
+
+def test_what_follows_from_an_answer_has_one_too(server: TestServer) -> None:
+    report = run(server, "--phases=stateful", "--max-examples=100", f"--max-time={STATEFUL_SECONDS}")
+    links = re.search(r"API Links: +([0-9]+) covered", report)
+    assert links is not None and int(links[1]) > 10, report[-4_000:]
+
+
+def test_the_document_is_whole() -> None:
+    """Every reference leads somewhere, and every operation has a name of its own."""
+    text = json.dumps(document())
+    for reference in set(re.findall(r'"\$ref": "#/([^"]+)"', text)):
+        at = document()
+        for part in reference.split("/"):
+            at = at[part]
+    names = re.findall(r'"operationId": "([A-Za-z]+)", "summary"', text)
+    assert len(names) == len(set(names)) > 20
