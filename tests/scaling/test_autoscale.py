@@ -18,6 +18,7 @@ def test_options() -> None:
     assert found.pace == Pace(up_cooldown_s=5, down_window_s=120, down_cooldown_s=30, tolerance=0)
     assert Autoscale.parse("1:2,steps=0:1/500:2").policy == Steps(((0, 1), (500, 2)))
     assert Autoscale.parse("1:2,drain=300,rate=1.5").policy == Largest((Drain(300, 1.5), KeepUp(1.5)))
+    assert Autoscale.parse("1:2,interval=0.5").interval_s == 0.5
     assert Autoscale.parse("1:2,lag=1000").policy == Lag(messages=1_000)
 
 
@@ -41,6 +42,7 @@ def test_a_lane() -> None:
         ("2:50,sla=-1", "from 0 on"),
         ("2:50,sla=nan", "from 0 on"),
         ("2:50,sla=0", "more than 0"),
+        ("2:50,interval=0", "too often"),
         ("2:50,sla=1,sla=2", "twice"),
         ("2:50,steps=0:1/x", "not a step"),
         ("2:50,steps=5:1", "begin at a depth of 0"),

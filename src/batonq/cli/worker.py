@@ -147,6 +147,5 @@ async def _autoscale(arguments: argparse.Namespace, app: Worker, pool: Pool, sto
     if patterns:
         raise InvalidInput(f"--autoscale looks at queues by name, and cannot at a pattern such as {patterns[0]}.")
     async with connect(arguments.url or app.url) as baton:
-        await run_autoscaled(
-            pool, stats_readings(baton, queues), Autoscale.parse(arguments.autoscale).scaler(), stop=stop
-        )
+        spec = Autoscale.parse(arguments.autoscale)
+        await run_autoscaled(pool, stats_readings(baton, queues), spec.scaler(), interval=spec.interval_s, stop=stop)

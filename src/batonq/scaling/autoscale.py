@@ -11,7 +11,9 @@ from batonq.scaling.scaler import Pace, Scaler
 DEFAULT_PER_WORKER = 100.0
 _PACE = {"up": "up_cooldown_s", "window": "down_window_s", "down": "down_cooldown_s", "tolerance": "tolerance"}
 _POLICIES = ("per-worker", "steps", "drain", "sla", "lag")
-OPTIONS = (*_POLICIES, "rate", *_PACE)
+OPTIONS = (*_POLICIES, "rate", *_PACE, "interval")
+INTERVAL_S = 5.0
+INTERVAL_MIN_S = 0.1
 
 
 @dataclass(slots=True, frozen=True)
@@ -22,6 +24,7 @@ class Autoscale:
     maximum: int
     policy: Policy
     pace: Pace
+    interval_s: float = INTERVAL_S  # between two looks at the queue
 
     def scaler(self) -> Scaler:
         return Scaler(self.policy, self.minimum, self.maximum, self.pace)
@@ -42,7 +45,10 @@ class Autoscale:
             if name in options:
                 raise InvalidInput(f"{name} is given twice in {text!r}")
             options[name] = value
-        made = cls(int(least), int(most), policy(options), _pace(options))
+        interval_s = _number("interval", options.get("interval", str(INTERVAL_S)))
+        if interval_s < INTERVAL_MIN_S:
+            raise InvalidInput(f"interval={interval_s:g} is too often: {INTERVAL_MIN_S} s is the least")
+        made = cls(int(least), int(most), policy(options), _pace(options), interval_s)
         made.scaler()  # says what is wrong with the limits
         return made
 

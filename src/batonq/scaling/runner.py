@@ -8,10 +8,10 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
+from batonq.scaling.autoscale import INTERVAL_S
 from batonq.scaling.scaler import Decision, Scaler
 from batonq.scaling.sources import Readings
 
-INTERVAL_S = 5.0
 READ_TIMEOUT_S = 30.0
 _log = logging.getLogger("batonq.scaling")
 
