@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from batonq.core.commands import Accepted, Claim, Lease, Nack, Send
+from batonq.core.commands import Accepted, Claim, Job, Lease, Nack, Send
 from batonq.core.ids import message_id
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import Reason, State
@@ -35,7 +35,7 @@ TWELVE_HOURS_MS = 12 * 3_600_000
 ATTEMPT_MS = 5 * 60_000
 REQUEST_MS = 2 * 60_000
 PRODUCER_IDLE_MS = 10_000  # of the tests
-RUNNING = ("RUNNING", "CANCELLING")
+RUNNING = ("RUNNING", "PAUSED", "CANCELLING")
 
 
 class Sight(Protocol):
@@ -83,6 +83,8 @@ class Message:
     group: str = ""
     priority: int = 0
     maximum: int = 0
+    kept_maximum: int = 0  # of a dead letter: it counts again when it is redriven
+    redriven_by: str = ""  # the job that moved it here
     state: State = State.VISIBLE
     until_ms: int = 0  # VISIBLE, OWED: since; DELAYED: visible at; IN_FLIGHT: deadline
     leases: int = 0
@@ -153,8 +155,13 @@ class ModelJob:
     to_move: int
     through: int
     only_dead: bool = False
+    max_messages: int = 0
+    pause_share: float = 1.0
+    selective: bool = False
     state: str = "RUNNING"
     moved: int = 0
+    died_again: int = 0
+    refused: dict[int, int] = field(default_factory=dict)  # sequence of what found its destination full → its leases
     tried: list[int] = field(default_factory=list)  # sequences, each time that they were redriven
     allowance: int = 1
 
@@ -531,7 +538,8 @@ class Model:
             return 0
         delays = json.loads(policy.retry)["delaysSeconds"]
         attempt = message.leases - message.uncharged
-        return min(1000 * delays[min(attempt, len(delays)) - 1], policy.retention_ms)
+        delay_ms: int = 1000 * delays[min(attempt, len(delays)) - 1]
+        return min(delay_ms, policy.retention_ms)
 
     def undelivered(self, number: int, claims: Sequence[Claim], now: int) -> None:
         """Nobody got these messages: they are back, and it was no receive."""
@@ -582,6 +590,8 @@ class Model:
 
     def _die(self, message: Message) -> None:
         message.state, message.until_ms, message.refused_for = State.DEAD, FOREVER_MS, None
+        self._died_again(message.redriven_by)
+        message.redriven_by = ""
         self._end_life(message)
 
     def _end_life(self, message: Message) -> None:
@@ -645,7 +655,9 @@ class Model:
             expires_s=-(-(start_ms + queue.policy.retention_ms) // 1000),
             group=message.group,
             priority=message.priority,
-            maximum=message.maximum if home and redriven else 0,
+            maximum=(message.maximum or message.kept_maximum) if redriven else 0,
+            kept_maximum=0 if redriven else message.maximum or message.kept_maximum,
+            redriven_by=source.newest_job(message.queue) if redriven else "",
             until_ms=now,
             receives=0 if redriven else message.receives,
             came_from=None if redriven else (source.number, message.queue),
@@ -654,7 +666,16 @@ class Model:
         arrived.look_s = arrived.expires_s
         self.messages.append(arrived)
         queue.totals.arrived += 1
+        if reason is Reason.DEAD_LETTER:
+            self._died_again(message.redriven_by)
         return Reason.ACCEPTED
+
+    def newest_job(self, number: int) -> str:
+        return [job_id for job_id, job in self.jobs.items() if job.source == number][-1]
+
+    def _died_again(self, job_id: str) -> None:
+        if job_id in self.jobs:
+            self.jobs[job_id].died_again += 1
 
     def _past(self, message: Message) -> Past:
         """What a message that leaves this queue takes along."""
@@ -690,6 +711,7 @@ class Model:
             if reason is Reason.REDRIVE:
                 for job in jobs:
                     job.moved += 1
+                    job.refused.pop(message.sequence, None)
             else:
                 queue.totals.dead_lettered += 1
                 queue.totals.expired_messages += reason is Reason.EXPIRY_DEAD_LETTER
@@ -707,8 +729,10 @@ class Model:
             message.until_ms = now + min(1_000 << min(message.refusals, 16), 300_000)
             message.refusals += 1
         message.was_dead = False
-        if reason is Reason.REDRIVE and verdict is not Reason.REFUSED_FULL:
-            for job in jobs:
+        for job in jobs if reason is Reason.REDRIVE else ():
+            if verdict is Reason.REFUSED_FULL:
+                job.refused[message.sequence] = message.leases
+            else:
                 job.state = "FAILED"
 
     def arrive(self, source: Model, number: int, now: int) -> Reason:
@@ -751,11 +775,21 @@ class Model:
 
     # --- jobs --------------------------------------------------------------------------------------
 
-    def start_job(
-        self, job_id: str, source: int, destination: int, shard: int, rate: int, only_dead: bool, now: int
-    ) -> None:
-        to_move = len(self.of(source, State.DEAD) if only_dead else self.of(source))
-        self.jobs[job_id] = ModelJob(source, destination, shard, rate, now, to_move, self.last_sequence, only_dead)
+    def start_job(self, job: Job, now: int) -> None:
+        to_move = len(self.of(job.source, State.DEAD) if job.only_dead else self.of(job.source))
+        self.jobs[job.id] = ModelJob(
+            job.source,
+            job.destination,
+            job.destination_shard,
+            job.rate_per_s,
+            now,
+            to_move,
+            self.last_sequence,
+            job.only_dead,
+            job.max_messages,
+            job.pause_share,
+            bool(job.selection),
+        )
 
     def redrive(self, number: int, sequence: int, now: int) -> None:
         """A running job has moved this message."""
@@ -764,6 +798,8 @@ class Model:
         assert message.state in ((State.DEAD,) if job.only_dead else (State.VISIBLE, State.DEAD))
         assert sequence <= job.through
         job.tried.append(sequence)
+        under_way = [m for m in self.of(number, State.OWED) if m.owed and m.owed.reason is Reason.REDRIVE]
+        assert not job.max_messages or job.moved + len(under_way) < job.max_messages, "a job takes more than it may"
         assert len(job.tried) <= job.allowance + job.rate * (now - job.started_ms) / 1000, (
             "a job is faster than its rate"
         )
@@ -786,11 +822,17 @@ class Model:
             under_way = [m for m in self.of(job.source, State.OWED) if m.owed and m.owed.reason is Reason.REDRIVE]
             if job.state == "RUNNING" and (queue is None or queue.closed):
                 assert state == "FAILED"
+            elif state == "PAUSED":
+                assert job.state == "RUNNING" and job.died_again > job.pause_share, "a job pauses for nothing"
             else:
                 assert state == ("CANCELLED" if job.state == "CANCELLING" else "COMPLETED")
                 assert not under_way, "a job ends when all that it moved has arrived"
-                if state == "COMPLETED":
-                    waiting = () if job.only_dead else self.of(job.source, State.VISIBLE)
+                if job.max_messages and job.moved >= job.max_messages:
+                    assert job.moved == job.max_messages
+                elif state == "COMPLETED":
+                    for message in self.of(job.source, State.VISIBLE):
+                        assert job.refused.get(message.sequence) != message.leases, "a job forgot what was refused"
+                    waiting = () if job.only_dead or job.selective else self.of(job.source, State.VISIBLE)
                     for message in waiting:
                         theirs = message.sequence <= job.through and (job.destination or message.came_from)
                         if theirs and message.until_ms <= job.started_ms:

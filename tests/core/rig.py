@@ -145,7 +145,7 @@ class Rig:
             for number in sorted(self.frames)
             if number < boundary
             for row in self.frames[number].rows()
-            if row.type in (Type.SENT, Type.ARRIVED, Type.CARRIED)
+            if row.type in (Type.SENT, Type.EDITED, Type.ARRIVED, Type.CARRIED)
         ]
         for slot in shard.to_carry(boundary, named):
             extent = columns.extent[slot]
@@ -189,6 +189,7 @@ class Rig:
         payload = self.payload(view)
         lineage = merge_lineage(Lineage.decode(payload.lineage), self.shard.owed_lineage(entry.slot))
         queue = self.shard.queues[columns.queue[entry.slot]]
+        redriven = entry.reason == Reason.REDRIVE
         return Arrival(
             source_shard=self.number,
             number=entry.number,
@@ -200,7 +201,9 @@ class Rig:
             payload=encode_payload(with_lineage(payload, lineage)),
             group=payload.group,
             fifo=queue.fifo,
-            origin=0 if entry.reason == Reason.REDRIVE else queue.number | self.number << 32,
+            origin=0 if redriven else queue.number | self.number << 32,
+            redriven=self.shard.redriver(queue.number) if redriven else self.shard.redriven.get(entry.slot, 0),
+            maximum=self.shard.maxima.get(entry.slot, 0) or self.shard.kept_maxima.get(entry.slot, 0),
         )
 
 

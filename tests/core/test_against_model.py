@@ -14,9 +14,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from batonq.core.commands import Claim, Job, Nack
+from batonq.core.commands import Chosen, Claim, Job, Nack
 from batonq.core.ids import key_hash
-from batonq.core.payload import Lineage
+from batonq.core.payload import Lineage, encode_payload
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import Reason, State, Type
 from batonq.errors import BatonError, JobConflict, JobNotFound, QueueDoesNotExist
@@ -371,10 +371,11 @@ class Machine(RuleBasedStateMachine):
         pick=picks,
         where=st.sampled_from((0, 0, 0, STANDARD, FIFO, MISSING)),
         rate=st.sampled_from((1, 100)),
-        cancel=st.sampled_from((False, False, False, True)),
+        then=st.sampled_from(("", "", "cancel", "pause", "resume")),
+        data=st.data(),
     )
-    def job(self, pick: int, where: int, rate: int, cancel: bool) -> None:
-        """Start a job on a queue that has none; else cancel the one that runs, or let all of them go a step."""
+    def job(self, pick: int, where: int, rate: int, then: str, data: st.DataObject) -> None:
+        """Start a job on a queue that has none; else stop the one that runs, or let all of them go a step."""
         sources = (STANDARD_DEAD, FIFO_DEAD, LONE, FIFO)
         filled = [q for q in sources if self.models[self.home(q)].of(q, State.VISIBLE, State.DEAD)] or sources
         source = filled[pick % len(filled)]
@@ -382,42 +383,84 @@ class Machine(RuleBasedStateMachine):
         model = self.models[number]
         running = {key: j for key, j in model.jobs.items() if j.source == source and j.state in RUNNING}
         if not running or rate == 1:
-            self.start_job(number, source, where, rate, bool(running))
-        elif cancel:
-            self.cancel_job(number, next(iter(running)))
+            job = Job(
+                f"job{number}-{len(self.models[number].jobs)}",
+                source,
+                where,
+                self.home(where),
+                rate,
+                "",
+                0,
+                0,
+                only_dead=source in (LONE, FIFO),
+                max_messages=data.draw(st.sampled_from((0, 0, 0, 2))),
+                pause_share=data.draw(st.sampled_from((1.0, 1.0, 0.5, 0.0))),
+                selection=data.draw(st.sampled_from(("", "", "some"))),
+            )
+            self.start_job(number, job, bool(running))
+        elif then:
+            self.stop_job(number, next(iter(running)), then)
         self.step_jobs(0)
 
-    def start_job(self, number: int, source: int, where: int, rate: int, conflict: bool) -> None:
-        job_id = f"job{len(self.models[number].jobs)}"
-        only_dead = source in (LONE, FIFO)
-        job = Job(job_id, source, where, self.home(where), rate, "", 0, 0, only_dead=only_dead)
+    def start_job(self, number: int, job: Job, conflict: bool) -> None:
 
         def check(model: Model, reply: Any) -> None:
-            model.open_queue(source)
+            model.open_queue(job.source)
             if conflict:
                 assert isinstance(reply, JobConflict)
             else:
                 assert isinstance(reply, Job)
-                model.start_job(job_id, source, where, self.home(where), rate, only_dead, self.now)
+                model.start_job(job, self.now)
 
         self.do(number, 0, lambda shard: shard.start_job(job, self.now), check)
 
-    def cancel_job(self, number: int, job_id: str) -> None:
+    def stop_job(self, number: int, job_id: str, how: str) -> None:
         def check(model: Model, reply: Any) -> None:
-            if model.jobs[job_id].state == "RUNNING":
-                assert reply.state == "CANCELLING"
-                model.jobs[job_id].state = "CANCELLING"
+            if model.jobs[job_id].state in ("RUNNING", "PAUSED"):
+                expected = {"cancel": "CANCELLING", "pause": "PAUSED", "resume": "RUNNING"}[how]
+                assert reply.state == expected
+                model.jobs[job_id].state = expected
             else:
                 assert isinstance(reply, JobNotFound)
 
-        self.do(number, 0, lambda shard: shard.cancel_job(job_id, self.now), check)
+        commands: dict[str, Callable[[Any], Any]] = {
+            "cancel": lambda shard: shard.cancel_job(job_id, self.now),
+            "pause": lambda shard: shard.pause_job(job_id, "by request", self.now),
+            "resume": lambda shard: shard.resume_job(job_id, self.now),
+        }
+        self.do(number, 0, commands[how], check)
 
     @precondition(lambda self: any(job.state in RUNNING for m in self.models.values() for job in m.jobs.values()))
-    @rule(later=times)
-    def step_jobs(self, later: int) -> None:
-        for number in self.rigs:
+    @rule(later=times, pick=picks)
+    def step_jobs(self, later: int, pick: int = 0) -> None:
+        for number, rig in self.rigs.items():
             self.do(number, later, lambda shard: shard.step_jobs(self.now), self.check_step)
             later = 0
+            for job_id, most in dict(rig.shard.to_examine).items():
+                self.choose(number, job_id, most, pick)
+
+    def choose(self, number: int, job_id: str, most: int, pick: int) -> None:
+        """What node/ does for a job with a selection: looks at some messages, and picks and changes some of those."""
+        rig = self.rigs[number]
+        job = rig.shard.jobs[job_id]
+        views = [view for view in rig.messages(job.source) if job.cursor < view.sequence <= job.through_sequence]
+        looked_at = views[: 1 + pick % 4]
+        chosen: list[Chosen] = []
+        examined = 0
+        for view in looked_at:
+            examined += view.sequence > job.seen
+            if len(chosen) < most and (pick >> view.sequence % 8 & 1 or view.slot in rig.shard.edited):
+                payload = None
+                if pick >> 8 & 1 and view.slot not in rig.shard.edited:
+                    payload = encode_payload(rig.payload(view)._replace(body=b"edited"))
+                chosen.append(Chosen(view.slot, view.sequence, payload, examined))
+        through = looked_at[-1].sequence if len(looked_at) < len(views) else job.through_sequence
+        self.do(
+            number,
+            0,
+            lambda shard: shard.choose(job_id, job.cursor, examined, through, chosen, self.now),
+            self.check_step,
+        )
 
     def check_step(self, model: Model, _: Any) -> None:
         for row in self.rows:
@@ -498,8 +541,10 @@ def compare(rig: Rig, model: Model) -> None:
     for number, queue in model.queues.items():
         totals = vars(queue.totals)
         assert {name: getattr(shard.queues[number], name) for name in totals} == totals
-    assert {job_id: (job.state, job.moved, job.to_move) for job_id, job in shard.jobs.items()} == {
-        job_id: (job.state, job.moved, job.to_move) for job_id, job in model.jobs.items() if job_id in shard.jobs
+    assert {job_id: (job.state, job.moved, job.to_move, job.died_again) for job_id, job in shard.jobs.items()} == {
+        job_id: (job.state, job.moved, job.to_move, job.died_again)
+        for job_id, job in model.jobs.items()
+        if job_id in shard.jobs
     }
 
 

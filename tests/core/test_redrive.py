@@ -12,7 +12,7 @@ from batonq.core.commands import Job, Nack
 from batonq.core.ids import message_id
 from batonq.core.payload import Lineage
 from batonq.core.records import State
-from batonq.core.shard import arrivals
+from batonq.core.shard import jobs
 from batonq.errors import JobConflict, JobNotFound, QueueDoesNotExist
 from tests.core.rig import Bench, claim, deliver
 
@@ -247,7 +247,7 @@ def test_what_waits_in_a_queue_that_is_for_no_dead_letters_is_not_moved(bench: B
 def test_such_a_job_ends_when_none_is_dead_without_looking_at_those_that_wait(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(arrivals, "JOB_SCAN_MAX", 4)
+    monkeypatch.setattr(jobs, "STEP_SCAN_MAX", 4)
     die(bench, "a")
     bench.send(HOME, *(str(number) for number in range(100)))
     began_ms = bench.now

@@ -10,12 +10,14 @@ A message is named by its body, a receipt by body and lease (`a/1`: the first le
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from batonq.core.commands import Claim, Job, Lease, Nack
+from batonq.core.commands import Chosen, Claim, Job, Lease, Nack
 from batonq.core.ids import key_hash
+from batonq.core.payload import encode_payload
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import Reason, Type
 from batonq.errors import BatonError
@@ -132,6 +134,9 @@ class Scenario:
         for key, field in _NUMBERS.items():
             if value := arguments.number(key):
                 fields[field] = value
+        if retry := arguments.text("retry"):
+            delays = [parse_span(delay) / 1000 for delay in retry.split(",")]
+            fields["retry"] = json.dumps({"kind": "schedule", "delaysSeconds": delays})
         if dead := arguments.text("dead-letter"):
             fields["dead_letter_queue"] = self.queues.get(dead, 99)
             fields["dead_letter_shard"] = self.shards.get(fields["dead_letter_queue"], 0)
@@ -162,7 +167,11 @@ class Scenario:
             "strict_content": arguments.has("strict-content"),
         }
         invocation = arguments.text("invocation")
-        sends = [make_send(arguments.take(), **fields) for _ in list(arguments.words)]
+        producer, number = arguments.text("producer"), arguments.number("number")
+        sends = [
+            make_send(arguments.take(), **fields, producer=producer, producer_sequence=number + at)
+            for at, _ in enumerate(list(arguments.words))
+        ]
         hashed = key_hash(invocation) if invocation else 0
         results = self.rig_of(name).shard.send(self.queues[name], sends, self.now, hashed)
         return [f"{send.body.decode()}: {self.trace.accepted(r)}" for send, r in zip(sends, results, strict=True)]
@@ -191,6 +200,12 @@ class Scenario:
         other, _, plain = receipt.rpartition(":")
         return self.claims[other or queue, plain]
 
+    def do_give_back(self, arguments: Arguments) -> list[str]:
+        """`give-back jobs a/1`: the answer with this lease never left."""
+        name, receipt = arguments.take(), arguments.take()
+        self.rig_of(name).shard.give_back(self.queues[name], [self.claim(name, receipt)], self.now)
+        return [f"{receipt}: given back"]
+
     def do_delete(self, arguments: Arguments) -> list[str]:
         name = arguments.take()
         strict = arguments.has("strict")
@@ -210,7 +225,7 @@ class Scenario:
         name, receipt = arguments.take(), arguments.take()
         nack = Nack(
             self.claim(name, receipt),
-            arguments.span("delay") or 0,
+            arguments.span("delay"),
             arguments.text("reason").replace("-", " "),
             arguments.text("class"),
             arguments.has("dead-letter"),
@@ -270,6 +285,10 @@ class Scenario:
             0,
             0,
             only_dead=arguments.has("only-dead"),
+            max_messages=arguments.number("max"),
+            ramp_ms=arguments.span("ramp") or 0,
+            pause_share=float(arguments.text("share", "1")),
+            selection="chosen by the script" if arguments.has("chosen") else "",
         )
         started = self.rig_of(source).shard.start_job(job, self.now)
         return [f"{started.id} {started.state}, {started.to_move} to move"]
@@ -282,10 +301,40 @@ class Scenario:
             answers.append("no job runs" if again is None else f"again at {moment(again)}")
         return answers
 
+    def _rig_of_job(self, job_id: str) -> Rig:
+        return next(rig for rig in self.rigs.values() if job_id in rig.shard.jobs)
+
+    def do_choose(self, arguments: Arguments) -> list[str]:
+        """`choose job a b edit=x`: of all that the job has not looked at, these, changed into their body and `x`."""
+        job_id = arguments.take()
+        rig = self._rig_of_job(job_id)
+        job = rig.shard.jobs[job_id]
+        edit = arguments.text("edit")
+        wanted = [arguments.take() for _ in list(arguments.words)]
+        rig.commit()
+        views = [view for view in rig.messages(job.source) if job.cursor < view.sequence <= job.through_sequence]
+        chosen: list[Chosen] = []
+        examined = 0
+        for view in views:
+            examined += view.sequence > job.seen
+            payload = rig.payload(view)
+            if payload.body.decode() in wanted:
+                changed = payload._replace(body=payload.body + edit.encode(), body_md5=b"")
+                chosen.append(Chosen(view.slot, view.sequence, encode_payload(changed) if edit else None, examined))
+        rig.shard.choose(job_id, job.cursor, examined, job.through_sequence, chosen, self.now)
+        return [f"{len(chosen)} of {len(views)} chosen"]
+
+    def do_pause(self, arguments: Arguments) -> list[str]:
+        job_id = arguments.take()
+        return [f"{job_id} {self._rig_of_job(job_id).shard.pause_job(job_id, 'By request.', self.now).state}"]
+
+    def do_resume(self, arguments: Arguments) -> list[str]:
+        job_id = arguments.take()
+        return [f"{job_id} {self._rig_of_job(job_id).shard.resume_job(job_id, self.now).state}"]
+
     def do_cancel(self, arguments: Arguments) -> list[str]:
         job_id = arguments.take()
-        rig = next(rig for rig in self.rigs.values() if job_id in rig.shard.jobs)
-        return [f"{job_id} {rig.shard.cancel_job(job_id, self.now).state}"]
+        return [f"{job_id} {self._rig_of_job(job_id).shard.cancel_job(job_id, self.now).state}"]
 
     def do_carry_over(self, arguments: Arguments) -> list[str]:
         """`carry-over 0 1`: what shard 0 owes shard 1 is sent there. The answer waits for `settle 0 1`."""

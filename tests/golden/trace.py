@@ -8,7 +8,7 @@ from collections.abc import Callable
 from batonq.core.commands import Accepted, Lease, MessageView
 from batonq.core.payload import Lineage, decode
 from batonq.core.records import Flag, Reason, State, Type
-from batonq.core.shard.state import ARRIVED_PREFIX, FOREVER_MS, decode_notes
+from batonq.core.shard.state import FOREVER_MS, arrived_prefix, decode_notes
 from batonq.errors import BatonError
 from tests.core.rig import T0, Rig, Row
 
@@ -70,7 +70,7 @@ class Trace:
             if row.flags & Flag.OVERLAY:
                 name = self._slots[shard, row.w5]
             else:
-                name = decode(row.variable[ARRIVED_PREFIX.size :]).body.decode()
+                name = decode(row.variable[arrived_prefix(row.flags) :]).body.decode()
         else:
             return
         self._bodies[shard, row.sequence] = name
@@ -94,6 +94,8 @@ class Trace:
     def accepted(self, result: Accepted | BatonError) -> str:
         if isinstance(result, BatonError):
             return self.error(result)
+        if result.duplicate and not result.sequence:
+            return "duplicate"
         return f"{'duplicate of ' if result.duplicate else ''}#{result.sequence}"
 
     def error(self, result: BatonError | None) -> str:
@@ -126,6 +128,7 @@ _OF_MESSAGES = (
     Type.EXTENDED,
     Type.RETURNED,
     Type.DELETED,
+    Type.EDITED,
     Type.CARRIED,
     Type.OWED,
     Type.ARRIVED,
@@ -221,8 +224,23 @@ def _purged(row: Row, _: Callable[[int], str]) -> str:
 
 def _job(row: Row, _: Callable[[int], str]) -> str:
     job = json.loads(row.variable)
-    failure = f", {job['failure']}" if job["failure"] else ""
-    return f"{job['id']} {job['state']}, moved {job['moved']} of {job['to_move']}{failure}"
+    parts = [f"{job['id']} {job['state']}", f"moved {job['moved']} of {job['to_move']}"]
+    if job["examined"]:
+        parts.append(f"looked at {job['examined']}, chose {job['matched']}")
+    if job["died_again"]:
+        parts.append(f"{job['died_again']} died again")
+    if job["again_ms"] > row.time:
+        parts.append(f"again at {moment(job['again_ms'])}")
+    parts += [job[name] for name in ("failure", "why") if job[name]]
+    return ", ".join(parts)
+
+
+def _produced(row: Row, _: Callable[[int], str]) -> str:
+    return f"numbers up to {row.until}, the last {row.w4} of them up to #{row.sequence}, kept until {second(row)}"
+
+
+def second(row: Row) -> str:
+    return moment(row.auxiliary * 1000)
 
 
 def _epoch(row: Row, _: Callable[[int], str]) -> str:
@@ -245,6 +263,8 @@ _DETAILS: dict[Type, Detail] = {
     Type.QUEUE_PURGED: _purged,
     Type.QUEUE_CLOSED: lambda row, _: "",
     Type.JOB_SET: _job,
+    Type.EDITED: lambda row, _: decode(row.variable).body.decode(),
+    Type.PRODUCED: _produced,
     Type.EPOCH: _epoch,
     Type.REQUESTED: _requested,
     Type.CARRIED: lambda row, _: "",

@@ -7,7 +7,7 @@ from typing import Any
 
 from batonq.core import payload
 from batonq.core.records import NO_SLOT, ROW_WORDS, Flag, Reason, Type
-from batonq.core.shard.state import ARRIVED_PREFIX, CARRIED_PREFIX
+from batonq.core.shard.state import CARRIED_PREFIX, arrived_prefix
 from batonq.log.frames import Frame
 from batonq.log.repair import type_name
 
@@ -38,6 +38,7 @@ _W3: dict[int, str] = {
     Type.QUEUE_PURGED: "last_step",
     Type.REQUESTED: "expires_ms",
     Type.PRODUCED: "producer_number",
+    Type.EDITED: "job_key",
 }
 _W4: dict[int, str] = {
     Type.EPOCH: "grace_ms",
@@ -61,12 +62,13 @@ _AUXILIARY: dict[int, str] = {
 }
 _MESSAGE_TYPES = frozenset(range(Type.SENT, Type.SETTLED + 1)) - {Type.PUBLISHED}
 _CHANNEL = (Type.OWED, Type.SETTLED)
-_PAYLOADS: dict[int, int] = {
-    Type.SENT: 0,
-    Type.EDITED: 0,
-    Type.CARRIED: CARRIED_PREFIX.size,
-    Type.ARRIVED: ARRIVED_PREFIX.size,
+# Bits that have another name elsewhere.
+_OTHER_FLAGS: dict[tuple[int, int], str] = {
+    (Type.LEASED, Flag.ATTEMPT): "ATTEMPT",
+    (Type.EXTENDED, Flag.ATTEMPT): "ATTEMPT",
+    (Type.ARRIVED, Flag.NOTED): "NOTED",
 }
+_PAYLOADS = (Type.SENT, Type.EDITED, Type.CARRIED, Type.ARRIVED)
 
 
 def records(frame: Frame, *, content: bool) -> list[dict[str, Any]]:
@@ -137,8 +139,8 @@ def _flags(type_: int, flags: int) -> list[str]:
     for bit in range(8):
         if flags >> bit & 1:
             flag = Flag(1 << bit)
-            attempt = flag is Flag.ATTEMPT and type_ in (Type.LEASED, Type.EXTENDED)
-            names.append("ATTEMPT" if attempt else str(flag.name))
+            other = _OTHER_FLAGS.get((type_, flag))
+            names.append(other or str(flag.name))
     return names
 
 
@@ -152,7 +154,7 @@ def _reason(reason: int) -> str:
 def _content(type_: int, flags: int, variable: bytes) -> Any:
     if type_ in _PAYLOADS and not flags & (Flag.OVERLAY | Flag.REFUSED):
         try:
-            found = payload.decode(variable[_PAYLOADS[type_] :])
+            found = payload.decode(variable[_payload_at(type_, flags) :])
         except (ValueError, IndexError, UnicodeDecodeError):
             return _text(variable)
         return {
@@ -165,6 +167,12 @@ def _content(type_: int, flags: int, variable: bytes) -> Any:
             "body": _text(found.body),
         }
     return _text(variable)
+
+
+def _payload_at(type_: int, flags: int) -> int:
+    if type_ == Type.ARRIVED:
+        return arrived_prefix(flags)
+    return CARRIED_PREFIX.size if type_ == Type.CARRIED else 0
 
 
 def _text(data: bytes) -> str:

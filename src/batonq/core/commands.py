@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 @dataclass(slots=True)
@@ -135,21 +135,56 @@ class Counters(NamedTuple):
 
 @dataclass(slots=True)
 class Job:
-    """A move task (redrive), kept in the source shard's log."""
+    """A redrive, kept in the source shard's log. See shard/jobs.py."""
 
     id: str
     source: int  # queue number
     destination: int  # queue number; 0: each to the queue that it came from, or its own when it died there
     destination_shard: int
     rate_per_s: int
-    state: str  # RUNNING, COMPLETED, CANCELLING, CANCELLED, FAILED
+    state: str  # RUNNING, PAUSED, COMPLETED, CANCELLING, CANCELLED, FAILED
     started_ms: int
-    to_move: int
+    to_move: int  # messages that there were when it began
     moved: int = 0
-    failure: str = ""
+    failure: str = ""  # SQS's word for it
     through_sequence: int = 0  # messages up to this one are moved
     destination_arn: str = ""  # as the user gave it; opaque here
     only_dead: bool = False  # the source is no dead-letter queue: what waits there is not the job's to move
+    key: int = 0  # a hash of the id, by which moved messages know their job
+    source_arn: str = ""  # opaque here
+    selection: str = ""  # what to move and how to change it, for node/ to read; empty: everything, as it is
+    max_messages: int = 0  # 0: no limit
+    ramp_ms: int = 0  # how long it takes to come to the rate
+    pause_share: float = 1.0  # it pauses when more than this share of what it moved last dies again; 1: never
+    why: str = ""  # why it waits, is paused or failed, for people
+    ended_ms: int = 0
+    resumed_ms: int = 0  # when it last began or went on
+    examined: int = 0
+    matched: int = 0
+    died_again: int = 0  # messages that it moved and that became dead letters again
+    cursor: int = 0  # messages up to this sequence are done with
+    seen: int = 0  # the highest that was ever looked at: the cursor goes back to messages that were refused
+    blocked: int = 0  # the message whose destination was full
+    tries: int = 0  # how often in a row it was
+    again_ms: int = 0  # when it is tried again
+    mark_moved: int = 0  # `moved` and `died_again` where the share is counted from, and where it will be next
+    mark_died: int = 0
+    next_moved: int = 0
+    next_died: int = 0
+
+    @classmethod
+    def from_values(cls, values: dict[str, Any]) -> Job:
+        """Fields that this release does not know are left out."""
+        return cls(**{name: value for name, value in values.items() if name in cls.__slots__})
+
+
+class Chosen(NamedTuple):
+    """A message that node/ chose for a job."""
+
+    slot: int
+    sequence: int
+    payload: bytes | None  # what it is changed into
+    examined: int  # how many messages new to the job were looked at up to this one
 
 
 class Alarm(NamedTuple):
@@ -186,3 +221,5 @@ class Arrival:
     group: str
     fifo: bool
     origin: int = 0  # dead letters: source queue | source shard << 32
+    redriven: int = 0  # key of the job that moved it: now, or before it died again
+    maximum: int = 0  # of receives, its own

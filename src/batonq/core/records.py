@@ -36,7 +36,7 @@ class Type(IntEnum):
     EPOCH = 1  # w1 ownership epoch, w3 time base, w4 lease grace ms, w7 format version
     BASE = 2  # var: the state that must survive the dropped front; w1 next sequence, w3 first retained frame
     SENT = 3  # reason: the message's own maximum of receives; aux: expiry s; var: payload
-    EDITED = 4  # var: payload
+    EDITED = 4  # w3 key of the job that changed it; var: the new payload
     LEASED = 5  # w3 deadline; aux: attempt window ms; var: holder and attempt id, shared by the rows of one receive
     EXTENDED = 6  # w3 deadline
     RETURNED = 7  # reason; w3 visible-at; var: error class and text
@@ -77,6 +77,7 @@ class Flag(IntFlag):
     DEDUPLICATED = 1  # Sent: a dedup entry was made for this message
     ATTEMPT = 1  # Leased, Extended: under a receive request attempt id
     DEDUP_LIVES = 2  # ... for as long as the message lives
+    NOTED = 2  # Arrived: var begins with state.ARRIVED_NOTED instead of state.ARRIVED_PREFIX
     FIFO = 4
     LATE = 8  # a delete after its lease ran out, by the last holder
     UNCHARGED = 16  # this return does not count as an attempt

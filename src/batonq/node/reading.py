@@ -94,6 +94,7 @@ def make_arrival(shard: Shard, log: Log, entry: Entry) -> Arrival:
     queue = shard.queues[columns.queue[slot]]
     payload = read_place(log, place_of(shard, slot))
     lineage = merge_lineage(Lineage.decode(payload.lineage), shard.owed_lineage(slot))
+    redriven = entry.reason == Reason.REDRIVE
     return Arrival(
         source_shard=shard.number,
         number=entry.number,
@@ -105,5 +106,7 @@ def make_arrival(shard: Shard, log: Log, entry: Entry) -> Arrival:
         payload=encode_payload(with_lineage(payload, lineage)),
         group=payload.group,
         fifo=queue.fifo,
-        origin=0 if entry.reason == Reason.REDRIVE else queue.number | shard.number << 32,
+        origin=0 if redriven else queue.number | shard.number << 32,
+        redriven=shard.redriver(queue.number) if redriven else shard.redriven.get(slot, 0),
+        maximum=shard.maxima.get(slot, 0) or shard.kept_maxima.get(slot, 0),
     )

@@ -22,7 +22,7 @@ SEGMENTS_AT_ONCE = 8  # dropped under one Base
 RESERVE_CARRY_BYTES = 1 << 20  # on a full disk, a segment with more living bytes than this stays
 FULL_LOOK_EVERY_MS = 5_000  # on a full disk, how often the oldest segment is looked through
 MESSAGE_OVERHEAD_BYTES = ROW_BYTES + HEADER_BYTES
-_HOLDS_MESSAGE = frozenset((Type.SENT, Type.ARRIVED, Type.CARRIED))
+_HOLDS_MESSAGE = frozenset((Type.SENT, Type.EDITED, Type.ARRIVED, Type.CARRIED))
 _LOW32 = 0xFFFFFFFF
 
 

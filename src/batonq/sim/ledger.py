@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from batonq.core.payload import decode
 from batonq.core.records import Flag, Reason, Type
-from batonq.core.shard.state import ARRIVED_PREFIX, FOREVER_MS
+from batonq.core.shard.state import FOREVER_MS, arrived_prefix
 from batonq.log.frames import Frame
 from batonq.sim.bodies import number_of
 
@@ -235,7 +235,7 @@ class ShardBook:
             source = self._at_slot.get(w5 & _LOW32)
             number = source.number if source is not None else -1
         else:
-            number = number_of(decode(_part(variable, w6)[ARRIVED_PREFIX.size :]).body)
+            number = number_of(decode(_part(variable, w6)[arrived_prefix(flags) :]).body)
         self._new(Copy(self.shard, sequence, w0 >> 32, number, time_ms, time_ms, w7 >> 32, way), w7 & _LOW32)
         self.of(w0 >> 32).arrived += 1
 

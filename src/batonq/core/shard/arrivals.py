@@ -1,22 +1,16 @@
-"""The destination's side of the protocol between shards, its answers at the source, and the jobs that move messages."""
+"""The destination's side of the protocol between shards, and its answers at the source."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
-from batonq.core.commands import Arrival, Job
+from batonq.core.commands import Arrival
 from batonq.core.ids import key_hash
-from batonq.core.records import Flag, Reason, State, Type
-from batonq.core.shard.columns import NIL
-from batonq.core.shard.queuestate import QueueState
+from batonq.core.records import Flag, Reason, Type
 from batonq.core.shard.replay import skip
 from batonq.core.shard.seeking import Seeking
-from batonq.core.shard.state import ARRIVED_PREFIX, RUNNING
-from batonq.errors import JobConflict, JobNotFound, LogCorrupt, QueueDoesNotExist
-
-JOB_SCAN_MAX = 1_000  # messages looked at in one step
-JOB_INTERVAL_MS = 100
+from batonq.core.shard.state import ARRIVED_NOTED, ARRIVED_PREFIX
+from batonq.errors import LogCorrupt
 
 
 class Arrivals(Seeking):
@@ -64,10 +58,15 @@ class Arrivals(Seeking):
         sent_ms = now if redriven or target.fifo else arrival.sent_ms
         count = 0 if redriven else arrival.receive_count
         expires_s = self._expiry_s(target, arrival.reason, sent_ms, now)
-        w6 = self.frame.put(ARRIVED_PREFIX.pack(tenant, arrival.origin) + arrival.payload)
+        flags = 0
+        prefix = ARRIVED_PREFIX.pack(tenant, arrival.origin)
+        if arrival.redriven or arrival.maximum:
+            flags = int(Flag.NOTED)
+            prefix = ARRIVED_NOTED.pack(tenant, arrival.origin, arrival.redriven, arrival.maximum)
+        w6 = self.frame.put(prefix + arrival.payload)
         sequence = self.next_sequence
         slot = self.columns.allocate()
-        w0 = Type.ARRIVED | arrival.priority << 16 | arrival.reason << 24 | arrival.queue << 32
+        w0 = Type.ARRIVED | flags << 8 | arrival.priority << 16 | arrival.reason << 24 | arrival.queue << 32
         position = self.frame.add(w0, sequence, now, sent_ms, count, w5, w6, slot | expires_s << 32)
         self.cursors[arrival.source_shard] = arrival.number
         self._on_arrived(
@@ -81,109 +80,7 @@ class Arrivals(Seeking):
             arrival.priority,
             tenant,
             position,
-            skip(w6, ARRIVED_PREFIX.size),
+            skip(w6, len(prefix)),
         )
-        if arrival.origin:
-            self.origins[slot] = arrival.origin
+        self._note_arrival(slot, arrival.reason, arrival.origin, arrival.redriven, arrival.maximum)
         return Reason.ACCEPTED
-
-    # --- jobs ------------------------------------------------------------------------------------------
-
-    def start_job(self, job: Job, now: int) -> Job:
-        """Start moving the messages that a dead-letter queue has now, or those that died in another queue."""
-        now = self.begin(now)
-        queue = self.queues.get(job.source)
-        if queue is None or queue.closed:
-            raise QueueDoesNotExist()
-        if any(other.source == job.source and other.state in RUNNING for other in self.jobs.values()):
-            raise JobConflict()
-        job = replace(
-            job,
-            state="RUNNING",
-            started_ms=now,
-            to_move=queue.dead if job.only_dead else queue.messages,
-            through_sequence=self.next_sequence - 1,
-            moved=0,
-        )
-        self._set_job(job, now)
-        return job
-
-    def cancel_job(self, job_id: str, now: int) -> Job:
-        job = self.jobs.get(job_id)
-        if job is None or job.state != "RUNNING":
-            raise JobNotFound("There is no running job of this id.")
-        self._set_job(replace(job, state="CANCELLING"), self.begin(now))
-        return self.jobs[job_id]
-
-    def step_jobs(self, now: int) -> int | None:
-        """Move what the rates of the running jobs allow by now. Returns when to call again; None: nothing runs."""
-        now = self.begin(now)
-        again: int | None = None
-        for job in [job for job in self.jobs.values() if job.state in RUNNING]:
-            queue = self.queues.get(job.source)
-            if job.state == "CANCELLING":
-                if not self._outstanding(job):
-                    self._set_job(replace(self.jobs[job.id], state="CANCELLED"), now)
-                else:
-                    again = now + JOB_INTERVAL_MS
-                continue
-            if queue is None or queue.closed:
-                failure = "AWS.SimpleQueueService.NonExistentQueue"
-                self._set_job(replace(self.jobs[job.id], state="FAILED", failure=failure), now)
-                continue
-            last_ms, credit = self.job_pace.get(job.id, (now, 1.0))
-            credit = min(credit + (now - last_ms) * job.rate_per_s / 1000, max(1.0, job.rate_per_s / 2))
-            more, used = self._step_job(job, queue, int(credit), now)
-            self.job_pace[job.id] = (now, credit - used)
-            current = self.jobs[job.id]
-            if current.state != "RUNNING":
-                continue
-            if not more and not self._outstanding(job):
-                self._set_job(replace(current, state="COMPLETED"), now)
-            else:
-                again = now + JOB_INTERVAL_MS
-        return again
-
-    def _outstanding(self, job: Job) -> bool:
-        """Is anything that the job moves still on its way?"""
-        queue = self.columns.queue
-        return any(queue[slot] == job.source and owed[3] == Reason.REDRIVE for slot, owed in self.owed_to.items())
-
-    def _step_job(self, job: Job, queue: QueueState, credit: int, now: int) -> tuple[bool, int]:
-        """(is there more to look at, how many were moved). Leased and delayed messages are passed over."""
-        columns = self.columns
-        slot, sequence = self.job_cursor.get(job.id, (NIL, 0))
-        if not self.stands(queue, slot, sequence):
-            slot = self.near(queue, sequence)
-        movable = (State.DEAD,) if job.only_dead else (State.VISIBLE, State.DEAD)
-        used = 0
-        for _ in range(JOB_SCAN_MAX):
-            if slot == NIL or columns.sequence[slot] > job.through_sequence or (job.only_dead and not queue.dead):
-                return False, used
-            following = columns.queue_next[slot]
-            if columns.state[slot] in movable:
-                if used >= credit:
-                    break
-                used += self._redrive(job, slot, now)
-                if self.jobs[job.id].state != "RUNNING":
-                    return False, used
-            slot = following
-        if slot != NIL:
-            self.job_cursor[job.id] = (slot, columns.sequence[slot])
-        return True, used
-
-    def _redrive(self, job: Job, slot: int, now: int) -> int:
-        """Owe one message to the job's destination, or to where it came from.
-
-        One that came from nowhere begins anew in its own queue when it died there, and stays otherwise.
-        """
-        shard, to = job.destination_shard, job.destination
-        if not to:
-            origin = self.origins.get(slot, 0)
-            shard, to = origin >> 32, origin & 0xFFFFFFFF
-        if not to and self.columns.state[slot] == State.DEAD:
-            shard, to = self.number, job.source
-        if not to:
-            return 0
-        self.owe(slot, shard, to, Reason.REDRIVE, now)
-        return 1

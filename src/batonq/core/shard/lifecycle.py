@@ -38,6 +38,8 @@ TRANSITIONS: dict[tuple[State, Type], tuple[State, ...]] = {
     (State.DELAYED, Type.OWED): (State.OWED,),
     (State.IN_FLIGHT, Type.OWED): (State.OWED,),
     (State.DEAD, Type.OWED): (State.OWED,),
+    (State.VISIBLE, Type.EDITED): (State.VISIBLE,),
+    (State.DEAD, Type.EDITED): (State.DEAD,),
     (State.OWED, Type.SETTLED): (State.DELETED, State.VISIBLE, State.DELAYED, State.DEAD),
     (State.VISIBLE, Type.DELETED): (State.DELETED,),
     (State.DELAYED, Type.DELETED): (State.DELETED,),

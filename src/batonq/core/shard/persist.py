@@ -12,14 +12,14 @@ from batonq.core import sections as pieces
 from batonq.core.commands import Job
 from batonq.core.payload import Lineage, decode, encode_payload, merge_lineage, with_lineage
 from batonq.core.policy import QueuePolicy
-from batonq.core.records import State, Type
+from batonq.core.records import Reason, State, Type
 from batonq.core.shard.columns import NIL
 from batonq.core.shard.queuestate import TOTALS, QueueState
 from batonq.core.shard.replay import Replay, skip
 from batonq.core.shard.state import CARRIED_PREFIX, NO_EXPIRY_TIMER, NO_TIMER, Attempt, Channel, Failure
 from batonq.errors import LogCorrupt
 
-_NOTES = ("holders", "maxima", "origins", "refusals", "uncharged")
+_NOTES = ("holders", "maxima", "kept_maxima", "origins", "refusals", "redriven", "edited", "uncharged")
 
 
 class Persist(Replay):
@@ -85,7 +85,12 @@ class Persist(Replay):
             way.last, way.settled, way.unsettled = last, settled, dict(unsettled)
         self.cursors = dict(facts["cursors"])
         self.refused_numbers = {(shard, number): verdict for shard, number, verdict in facts["refused_numbers"]}
-        self.jobs = {fact["id"]: Job(**fact) for fact in facts["jobs"]}
+        self.jobs = {fact["id"]: Job.from_values(fact) for fact in facts["jobs"]}
+        self.redriving = {}
+        for slot, (_, _, _, reason) in self.owed_to.items():
+            if reason == Reason.REDRIVE:
+                number = self.columns.queue[slot]
+                self.redriving[number] = self.redriving.get(number, 0) + 1
 
     # --- the canonical dump ----------------------------------------------------------------------------
 

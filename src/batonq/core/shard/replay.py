@@ -11,7 +11,7 @@ from batonq.core.records import Flag, Reason, State, Type
 from batonq.core.shard.columns import NIL, as_run
 from batonq.core.shard.queuestate import QueueState
 from batonq.core.shard.runs import FIRST_LEASE, RUN_MAX, Runs
-from batonq.core.shard.state import ARRIVED_PREFIX, CARRIED_PREFIX, decode_notes
+from batonq.core.shard.state import ARRIVED_NOTED, ARRIVED_PREFIX, CARRIED_PREFIX, decode_notes
 from batonq.errors import LogCorrupt
 
 _RUN_MIN = 3
@@ -236,6 +236,10 @@ class Replay(Runs):
                 self._on_owed(queue, slot, w2, shard, number, w7 >> 32, w0 >> 24 & 0xFF, position)
         elif kind == Type.ARRIVED:
             self._apply_arrived(position, row, variable)
+        elif kind == Type.EDITED:
+            queue = self._message(slot, w1, Type.EDITED)
+            if queue is not None:
+                self._on_edited(queue, slot, w3, position, w6)
         elif kind == Type.SETTLED:
             queue = self._message(slot, w1, Type.SETTLED)
             if queue is not None:
@@ -280,12 +284,15 @@ class Replay(Runs):
             self._on_moved(queue, slot, source, w1, w2, w3, count, expires_s, priority, position, reason)
             return
         part = _part(variable, w6)
-        tenant, origin = ARRIVED_PREFIX.unpack_from(part)
-        self._on_arrived(
-            queue, slot, w1, w2, w3, count, expires_s, priority, tenant, position, skip(w6, ARRIVED_PREFIX.size)
-        )
-        if origin:
-            self.origins[slot] = origin
+        redriven = maximum = 0
+        if flags & Flag.NOTED:
+            prefix = ARRIVED_NOTED.size
+            tenant, origin, redriven, maximum = ARRIVED_NOTED.unpack_from(part)
+        else:
+            prefix = ARRIVED_PREFIX.size
+            tenant, origin = ARRIVED_PREFIX.unpack_from(part)
+        self._on_arrived(queue, slot, w1, w2, w3, count, expires_s, priority, tenant, position, skip(w6, prefix))
+        self._note_arrival(slot, reason, origin, redriven, maximum)
 
     def _on_moved(
         self,
@@ -314,10 +321,9 @@ class Replay(Runs):
         columns.position[slot] = payload_position
         past = self.overlays.get(source, ())
         self.overlays[slot] = (*past[:1], *past[1:][-_OVERLAYS_KEPT:], position)
-        if reason != Reason.REDRIVE:
-            self.origins[slot] = old.number | self.number << 32
-        elif old is queue and source in self.maxima:
-            self.maxima[slot] = self.maxima[source]  # it begins anew where it was sent, as it was sent
+        redriven = self.redriver(old.number) if reason == Reason.REDRIVE else self.redriven.get(source, 0)
+        maximum = self.maxima.get(source, 0) or self.kept_maxima.get(source, 0)
+        self._note_arrival(slot, reason, old.number | self.number << 32, redriven, maximum)
 
     def _apply_carried(self, position: int, row: array[int], variable: bytes) -> None:
         """A message copied forward. Live it only moves; after a dropped front this is where the message begins."""

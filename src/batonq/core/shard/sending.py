@@ -10,8 +10,8 @@ from batonq.core.commands import Accepted, Send
 from batonq.core.ids import key_hash, message_id
 from batonq.core.payload import bare_header, content_mark, encode, plain_header
 from batonq.core.records import Flag, Type
-from batonq.core.shard.arrivals import Arrivals
 from batonq.core.shard.columns import joined
+from batonq.core.shard.jobs import Jobs
 from batonq.core.shard.producers import RUN_MAX, Produced
 from batonq.core.shard.queuestate import QueueState
 from batonq.errors import BatonError, DeduplicationConflict, OverLimit
@@ -29,7 +29,7 @@ _FIFO, _DEDUPLICATED = int(Flag.FIFO), int(Flag.DEDUPLICATED)
 _DEDUPLICATED_LIVES = _DEDUPLICATED | int(Flag.DEDUP_LIVES)
 
 
-class Sending(Arrivals):
+class Sending(Jobs):
     def send(self, number: int, sends: Sequence[Send], now: int, invocation: int = 0) -> list[Accepted | BatonError]:
         """Take messages; one result each. A repeated invocation gets the first one's answer."""
         now = self.begin(now)

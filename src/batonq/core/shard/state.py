@@ -14,7 +14,7 @@ from typing import NamedTuple
 from batonq.core.commands import Alarm, Job
 from batonq.core.openframe import OpenFrame
 from batonq.core.policy import QueuePolicy
-from batonq.core.records import Reason, State, Type
+from batonq.core.records import Flag, Reason, State, Type
 from batonq.core.shard.columns import COUNT_MAX, DELTA_MAX, NIL, Columns
 from batonq.core.shard.dedup import FOREVER_S, DedupTable
 from batonq.core.shard.lifecycle import allowed
@@ -30,7 +30,8 @@ NO_EXPIRY_TIMER = 0xFFFFFFFF
 EXPIRY_RETRY_S = 60  # a message that should have gone to the dead letters when it expired is looked at again then
 CARRIED_PREFIX = struct.Struct("<BBHIIQQ")  # state, doomed, own maximum, first received, leased, tenant, sent
 ARRIVED_PREFIX = struct.Struct("<QQ")  # tenant, origin
-RUNNING = ("RUNNING", "CANCELLING")
+ARRIVED_NOTED = struct.Struct("<QQQH")  # with Flag.NOTED: the same, key of the job, own maximum of receives
+ACTIVE = ("RUNNING", "PAUSED", "CANCELLING")  # states of a job that is not over
 PRODUCER_IDLE_MS = 7 * 86_400_000
 JOBS_KEPT_MAX = 10  # ended jobs remembered for each queue
 REFUSED_NUMBERS_MAX = 65_536  # far above a channel's window
@@ -85,6 +86,9 @@ class ShardState:
         self.holders: dict[int, str] = {}  # slot in flight → who holds it
         self.failures: dict[int, Failure] = {}
         self.maxima: dict[int, int] = {}  # messages with a maximum of receives of their own
+        self.kept_maxima: dict[int, int] = {}  # of dead letters: it counts again when they are redriven
+        self.redriven: dict[int, int] = {}  # slot → key of the job that moved it here
+        self.edited: dict[int, int] = {}  # slot → key of the job that changed it and has not moved it yet
         self.uncharged: dict[int, int] = {}  # slot → leases that count as no receive: nobody got the message
         self.overlays: dict[int, tuple[int, ...]] = {}  # slot → positions of the records whose lineage lies over it
         self.origins: dict[int, int] = {}  # dead letters: source queue | source shard << 32
@@ -95,12 +99,15 @@ class ShardState:
         self.cursors: dict[int, int] = {}  # source shard → number of the last entry that arrived
         self.refused_numbers: dict[tuple[int, int], int] = {}  # (source shard, number) → verdict, newest ones only
         self.jobs: dict[str, Job] = {}
+        self.redriving: dict[int, int] = {}  # queue → how many of its messages a job has on their way
         self.doomed_due: dict[int, None] = {}  # refused transfers whose back-off is over, in order
         # soft
         self.woken: set[int] = set()
         self.alarms: list[Alarm] = []
         self.job_pace: dict[str, tuple[int, float]] = {}  # job → when it last moved, what it may move
-        self.job_cursor: dict[str, tuple[int, int]] = {}  # job → slot and sequence to go on from
+        self.job_place: dict[str, tuple[int, int]] = {}  # job → slot and sequence to go on from
+        self.job_turn = 0
+        self.to_examine: dict[str, int] = {}  # jobs that node/ should choose messages for, and how many
         self.producer_idle_ms = PRODUCER_IDLE_MS  # a setting
         # recovery: until the Base that belongs to the first retained frame, records of unknown messages are passed over
         self.before_base = 0
@@ -251,6 +258,9 @@ class ShardState:
             self.tenants,
             self.failures,
             self.maxima,
+            self.kept_maxima,
+            self.redriven,
+            self.edited,
             self.uncharged,
             self.overlays,
             self.origins,
@@ -374,6 +384,7 @@ class ShardState:
             self._uncharge(slot)
         if visible_ms == FOREVER_MS:
             self._enter(queue, slot, _DEAD, FOREVER_MS)
+            self._died_again(self.redriven.pop(slot, 0))
         elif visible_ms <= time:
             self._enter(queue, slot, _VISIBLE, time)
         else:
@@ -439,6 +450,8 @@ class ShardState:
         channel.last = number
         channel.unsettled[number] = slot
         self.owed_to[slot] = (shard, number, to, int(reason))
+        if reason == Reason.REDRIVE:
+            self.redriving[queue.number] = self.redriving.get(queue.number, 0) + 1
 
     def _on_arrived(
         self,
@@ -476,12 +489,17 @@ class ShardState:
             channel = self.channels[shard]
             del channel.unsettled[number]
             channel.settled = next(iter(channel.unsettled)) - 1 if channel.unsettled else channel.last
+            if moved_for == Reason.REDRIVE:
+                self.redriving[queue.number] -= 1
+                if not self.redriving[queue.number]:
+                    del self.redriving[queue.number]
         if reason == Reason.ACCEPTED:
+            sequence = self.columns.sequence[slot]
             self._remove(queue, slot, time)
             if moved_for == Reason.REDRIVE:
                 for job in self.jobs.values():
-                    if job.source == queue.number and job.state in RUNNING:
-                        job.moved += 1
+                    if job.source == queue.number and job.state in ACTIVE:
+                        self._moved_one(job, sequence)
             else:
                 queue.dead_lettered += 1
                 if moved_for == Reason.EXPIRY_DEAD_LETTER:
@@ -500,6 +518,52 @@ class ShardState:
                 self.columns.doomed[slot] = moved_for
                 self.refusals[slot] = self.refusals.get(slot, 0) + 1
             self._enter(queue, slot, _DELAYED, until)
+
+    @staticmethod
+    def _moved_one(job: Job, sequence: int) -> None:
+        job.moved += 1
+        if job.tries and sequence == job.blocked:  # there is room again
+            job.tries = job.blocked = 0
+            job.why = ""
+
+    def redriver(self, queue: int) -> int:
+        """Key of the newest job on a queue: the one whose messages leave it now."""
+        newest = None
+        for job in self.jobs.values():
+            if job.source == queue and (newest is None or job.started_ms >= newest.started_ms):
+                newest = job
+        return newest.key if newest is not None else 0
+
+    def _died_again(self, key: int) -> None:
+        if key:
+            for job in self.jobs.values():
+                if job.key == key:
+                    job.died_again += 1
+
+    def _note_arrival(self, slot: int, reason: int, origin: int, redriven: int, maximum: int) -> None:
+        """What an arrived message brings along: where it came from, the job that moved it, a maximum of its own."""
+        if reason == Reason.REDRIVE:
+            if redriven:
+                self.redriven[slot] = redriven
+            if maximum:
+                self.maxima[slot] = maximum
+            return
+        if reason == Reason.DEAD_LETTER:
+            self._died_again(redriven)
+        if maximum:
+            self.kept_maxima[slot] = maximum
+        if origin:
+            self.origins[slot] = origin
+
+    def _on_edited(self, queue: QueueState, slot: int, key: int, position: int, extent: int) -> None:
+        """A job changed the message: its payload, lineage and all, is now here."""
+        columns = self.columns
+        if not self.before_base:
+            queue.bytes += (extent >> 32) - (columns.extent[slot] >> 32)
+        columns.position[slot] = columns.last[slot] = position
+        columns.extent[slot] = extent
+        self.overlays.pop(slot, None)
+        self.edited[slot] = key
 
     def _on_refused(self, source_shard: int, number: int, verdict: int) -> None:
         """An entry from elsewhere was not accepted: remember it for as long as it may be sent again."""
@@ -552,13 +616,13 @@ class ShardState:
             slot = states.find(_IN_FLIGHT, slot + 1)
 
     def _on_job(self, data: bytes) -> None:
-        job = Job(**json.loads(data))
+        job = Job.from_values(json.loads(data))
         self.jobs[job.id] = job
-        ended = [other.id for other in self.jobs.values() if other.source == job.source and other.state not in RUNNING]
+        ended = [other.id for other in self.jobs.values() if other.source == job.source and other.state not in ACTIVE]
         for job_id in ended[:-JOBS_KEPT_MAX]:
             del self.jobs[job_id]
             self.job_pace.pop(job_id, None)
-            self.job_cursor.pop(job_id, None)
+            self.job_place.pop(job_id, None)
 
     def advance_delays(self, now: int) -> None:
         """Delays that are over make no record: visible-at implied it."""
@@ -581,6 +645,11 @@ class ShardState:
             queue = self.queues[columns.queue[slot]]
             queue.delayed -= 1
             self._enter(queue, slot, _VISIBLE, at)
+
+
+def arrived_prefix(flags: int) -> int:
+    """How long what stands before the payload of an Arrived record is."""
+    return ARRIVED_NOTED.size if flags & Flag.NOTED else ARRIVED_PREFIX.size
 
 
 def decode_notes(variable: bytes) -> tuple[str, str]:

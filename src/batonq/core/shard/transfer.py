@@ -19,10 +19,12 @@ from batonq.core.payload import Lineage
 from batonq.core.records import Flag, Reason, State, Type
 from batonq.core.shard.queuestate import QueueState
 from batonq.core.shard.replay import Replay
-from batonq.core.shard.state import FOREVER_MS, RUNNING, encode_notes
+from batonq.core.shard.state import ACTIVE, FOREVER_MS, encode_notes
 
 REFUSED_BACKOFF_MS = 1_000
 REFUSED_BACKOFF_MAX_MS = 300_000
+JOB_BACKOFF_MAX_MS = 60_000
+NO_QUEUE = "AWS.SimpleQueueService.NonExistentQueue"
 RETRIES_MAX = 1_000  # transfers tried again in one go: their records must fit into the open frame
 
 
@@ -160,7 +162,13 @@ class Transfer(Replay):
         if reason == Reason.REDRIVE:
             died_here = State.DEAD in (columns.state[slot], columns.doomed[slot])
             return replace(lineage, attempts=lineage.attempts if died_here else 0, sent_ms=now)
-        lineage = replace(lineage, source_queue=queue.number, source_shard=self.number, message_id=own_id)
+        lineage = replace(
+            lineage,
+            source_queue=queue.number,
+            source_shard=self.number,
+            source_arn=lineage.first_arn,
+            message_id=own_id,
+        )
         return replace(lineage, dedup_id=own_id, sent_ms=now) if queue.fifo else lineage
 
     def owed_lineage(self, slot: int) -> Lineage:
@@ -236,26 +244,46 @@ class Transfer(Replay):
             )
             self._on_settled(queue, slot, now, shard, number, verdict, reason, until, position)
             if verdict != Reason.ACCEPTED:
-                self._refused(queue, to, reason, Reason(verdict), now)
+                self._refused(queue, to, reason, Reason(verdict), columns.sequence[slot], now)
             if queue.closed and not queue.messages:
                 self.frame.add(Type.QUEUE_PURGED | queue.number << 32, 0, now, 1, 0, 0, 0, 0)
                 self._on_purged(queue, 0, now, True)
 
-    def _refused(self, queue: QueueState, to: int, reason: int, verdict: Reason, now: int) -> None:
-        if reason == Reason.REDRIVE:
-            if verdict != Reason.REFUSED_FULL:
-                for job in list(self.jobs.values()):
-                    if job.source == queue.number and job.state in RUNNING:
-                        failure = "AWS.SimpleQueueService.NonExistentQueue"
-                        self._set_job(replace(job, state="FAILED", failure=failure), now)
-            return
+    def _refused(self, queue: QueueState, to: int, reason: int, verdict: Reason, sequence: int, now: int) -> None:
         words = {
             Reason.REFUSED_NO_QUEUE: "does not exist",
             Reason.REFUSED_FULL: "is full",
             Reason.REFUSED_TYPE: "is not of the same type",
         }
+        if reason == Reason.REDRIVE:
+            for job in list(self.jobs.values()):
+                if job.source != queue.number or job.state not in ACTIVE:
+                    continue
+                if verdict == Reason.REFUSED_FULL:
+                    self._wait_for_room(job, sequence, to, now)
+                else:
+                    why = f"{self._destination_name(job, to)} {words[verdict]}."
+                    self._set_job(replace(job, state="FAILED", failure=NO_QUEUE, why=why, ended_ms=now), now)
+            return
         text = f"The dead-letter queue of {queue.policy.name} {words[verdict]}; its dead letters stay where they are."
         self.alarms.append(Alarm(f"dead-letter-refused:{queue.number}", queue.number, text))
+
+    def _wait_for_room(self, job: Job, sequence: int, to: int, now: int) -> None:
+        """A message's destination is full: the job goes back to it, after a pause that grows."""
+        cursor = min(job.cursor, sequence - 1)
+        if job.state != "RUNNING" or job.again_ms > now:
+            if cursor < job.cursor and job.state != "CANCELLING":
+                self._set_job(replace(job, cursor=cursor), now)
+            return
+        pause_ms = min(REFUSED_BACKOFF_MS << min(job.tries, 16), JOB_BACKOFF_MAX_MS)
+        why = f"{self._destination_name(job, to)} is full; the job goes on when there is room."
+        again = replace(job, cursor=cursor, blocked=sequence, tries=job.tries + 1, again_ms=now + pause_ms, why=why)
+        self._set_job(again, now)
+
+    def _destination_name(self, job: Job, to: int) -> str:
+        target = self.queues.get(to)
+        name = target.policy.name if target is not None else job.destination_arn.rpartition(":")[2]
+        return f"Queue {name}" if name else "A queue that messages came from"
 
     def retry_refused(self, now: int) -> None:
         """Refused transfers whose back-off is over are owed again, if there is still somewhere to send them."""

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from batonq.core.records import State
+from batonq.core.records import Reason, State
 from batonq.core.shard.columns import NIL
 from batonq.core.shard.lines import NO_RING
 from batonq.core.shard.queuestate import QueueState
-from batonq.core.shard.state import EXPIRY_RETRY_S, ShardState
+from batonq.core.shard.state import ACTIVE, EXPIRY_RETRY_S, ShardState
 
 
 class Validate(ShardState):
@@ -32,12 +32,21 @@ class Validate(ShardState):
         for number, slots in by_queue.items():
             self._validate_queue(self.queues[number], slots)
         self._validate_transfers(live)
+        self._validate_jobs()
         self.dedup.validate()
         self.requests.validate()
         self.producers.validate(self.next_sequence)
         for slot, (key, _) in self.living_keys.items():
             known = self.dedup.get(key, 0)
             assert known is not None and known.sequence == columns.sequence[slot], "a living key names another message"
+
+    def _validate_jobs(self) -> None:
+        active = [job.source for job in self.jobs.values() if job.state in ACTIVE]
+        assert len(active) == len(set(active)), "two jobs work on one queue"
+        for job in self.jobs.values():
+            assert job.matched <= job.examined, "a job chose more messages than it looked at"
+            assert job.cursor <= max(job.seen, job.through_sequence), "a job is further than it looked"
+            assert not job.max_messages or job.moved <= job.max_messages, "a job moved more than it was to"
 
     def _validate_message(self, slot: int) -> None:
         columns = self.columns
@@ -136,5 +145,7 @@ class Validate(ShardState):
             for number, slot in channel.unsettled.items():
                 assert self.owed_to[slot][:2] == (shard, number), "a channel entry names another message"
                 on_the_way.append(slot)
+        redriving = Counter(columns.queue[slot] for slot, owed in self.owed_to.items() if owed[3] == Reason.REDRIVE)
+        assert redriving == self.redriving, "messages that a job has on their way are miscounted"
         owed = [slot for slot in live if columns.state[slot] == State.OWED]
         assert sorted(on_the_way) == sorted(owed), "an OWED message stands on no channel, or on two"

@@ -1,0 +1,307 @@
+"""Jobs: long pieces of work that move messages, at a rate, with progress, and from the log alone after a restart.
+
+A job goes through its queue in order of arrival, up to the newest message that was there when it began. One without a
+selection takes every message, and chooses here; one with a filter or an edit is fed by node/, which can read bodies,
+through `choose`: which messages were looked at, which of them are to move, and what they are changed into. Either way
+the job's place is in its `JobSet` records, and what was chosen and changed in `Edited` and `Owed`.
+
+A destination that is full makes the job wait, and say so; it goes on where it was when there is room. A job whose
+messages die again above a share pauses itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from enum import Enum
+
+from batonq.core.commands import Chosen, Job
+from batonq.core.ids import key_hash
+from batonq.core.records import Reason, State, Type
+from batonq.core.shard.arrivals import Arrivals
+from batonq.core.shard.columns import NIL
+from batonq.core.shard.queuestate import QueueState
+from batonq.core.shard.state import ACTIVE
+from batonq.core.shard.transfer import NO_QUEUE
+from batonq.errors import JobConflict, JobNotFound, QueueDoesNotExist
+
+STEP_SCAN_MAX = 2_000  # messages looked at in one step, of all jobs together
+STEP_MOVES_MAX = 250  # and moved: some milliseconds
+INTERVAL_MS = 100
+SOON_MS = 5  # when a step ended for its bounds
+RAMP_BEGINS_AT = 0.1  # of the rate
+DYING_SAMPLE = 10  # messages moved before their fate says anything
+DYING_WINDOW = 500  # messages after which older ones are not looked at any more
+
+
+class Outcome(Enum):
+    MOVED = "moved"
+    STAYS = "stays"  # it came from nowhere that it could go to
+    FULL = "full"
+    FAILED = "failed"
+
+
+class Budget:
+    """What one step may still do."""
+
+    __slots__ = ("moves", "scans")
+
+    def __init__(self) -> None:
+        self.scans = STEP_SCAN_MAX
+        self.moves = STEP_MOVES_MAX
+
+    @property
+    def over(self) -> bool:
+        return self.scans <= 0 or self.moves <= 0
+
+
+class Jobs(Arrivals):
+    # --- what people ask for ---------------------------------------------------------------------------
+
+    def start_job(self, job: Job, now: int) -> Job:
+        """Start moving the messages that a dead-letter queue has now, or those that died in another queue."""
+        now = self.begin(now)
+        queue = self.queues.get(job.source)
+        if queue is None or queue.closed:
+            raise QueueDoesNotExist()
+        if any(other.source == job.source and other.state in ACTIVE for other in self.jobs.values()):
+            raise JobConflict()
+        job = replace(
+            job,
+            key=key_hash(job.id),
+            state="RUNNING",
+            started_ms=now,
+            resumed_ms=now,
+            to_move=queue.dead if job.only_dead else queue.messages,
+            through_sequence=self.next_sequence - 1,
+            moved=0,
+        )
+        self._set_job(job, now)
+        return self.jobs[job.id]
+
+    def cancel_job(self, job_id: str, now: int) -> Job:
+        job = self.jobs.get(job_id)
+        if job is None or job.state not in ("RUNNING", "PAUSED"):
+            raise JobNotFound("There is no running job of this id.")
+        self._set_job(replace(job, state="CANCELLING"), self.begin(now))
+        return self.jobs[job_id]
+
+    def pause_job(self, job_id: str, why: str, now: int) -> Job:
+        """Stop for now. What is on its way arrives; `resume_job` goes on from there."""
+        job = self.jobs.get(job_id)
+        if job is None or job.state not in ("RUNNING", "PAUSED"):
+            raise JobNotFound("There is no running job of this id.")
+        if job.state == "RUNNING":
+            self._set_job(replace(job, state="PAUSED", why=why, tries=0, again_ms=0), self.begin(now))
+        return self.jobs[job_id]
+
+    def resume_job(self, job_id: str, now: int) -> Job:
+        """Go on, with a ramp from the start again; what died before does not count any more."""
+        job = self.jobs.get(job_id)
+        if job is None or job.state not in ("RUNNING", "PAUSED"):
+            raise JobNotFound("There is no paused job of this id.")
+        if job.state == "PAUSED":
+            now = self.begin(now)
+            moved, died = job.moved, job.died_again
+            marked = replace(job, mark_moved=moved, mark_died=died, next_moved=moved, next_died=died)
+            self._set_job(replace(marked, state="RUNNING", why="", resumed_ms=now), now)
+        return self.jobs[job_id]
+
+    def fail_job(self, job_id: str, why: str, now: int) -> None:
+        """node/ found that the job cannot be done as it was asked for."""
+        job = self.jobs.get(job_id)
+        if job is not None and job.state == "RUNNING":
+            now = self.begin(now)
+            self._set_job(replace(job, state="FAILED", why=why, ended_ms=now), now)
+
+    # --- a step ----------------------------------------------------------------------------------------
+
+    def step_jobs(self, now: int) -> int | None:
+        """Move what the rates of the running jobs allow by now. Returns when to call again; None: nothing runs.
+
+        `to_examine` then says which jobs wait for node/ to look at messages, and how many of them it may choose.
+        """
+        now = self.begin(now)
+        self.to_examine.clear()
+        running = [job for job in self.jobs.values() if job.state in ("RUNNING", "CANCELLING")]
+        if not running:
+            return None
+        self.job_turn += 1
+        first = self.job_turn % len(running)
+        budget = Budget()
+        due = [self._step(job, now, budget) for job in running[first:] + running[:first]]
+        return min((at for at in due if at is not None), default=None)
+
+    def _step(self, job: Job, now: int, budget: Budget) -> int | None:
+        outstanding = self.redriving.get(job.source, 0)
+        if job.state == "CANCELLING":
+            if outstanding:
+                return now + INTERVAL_MS
+            self._set_job(replace(job, state="CANCELLED", why="", ended_ms=now), now)
+            return None
+        queue = self.queues.get(job.source)
+        if queue is None or queue.closed:
+            why = "The source queue was deleted."
+            self._set_job(replace(job, state="FAILED", failure=NO_QUEUE, why=why, ended_ms=now), now)
+            return None
+        if self._pauses(job, now):
+            return None
+        if job.again_ms > now:
+            return job.again_ms
+        left = job.max_messages - job.moved - outstanding if job.max_messages else 1 << 60
+        credit = min(self._credit(job, now), left)
+        if job.cursor < job.through_sequence and left > 0:
+            if not job.selection:
+                self._take_all(job, queue, credit, now, budget)
+            elif credit > 0:
+                self.to_examine[job.id] = credit
+        job = self.jobs[job.id]
+        if job.state != "RUNNING":
+            return None
+        outstanding = self.redriving.get(job.source, 0)
+        through = job.cursor >= job.through_sequence or (job.max_messages and job.moved >= job.max_messages)
+        if through and not outstanding:
+            self._set_job(replace(job, state="COMPLETED", why="", ended_ms=now), now)
+            return None
+        if job.again_ms > now:
+            return job.again_ms
+        return now + (SOON_MS if budget.over and not through else INTERVAL_MS)
+
+    def job_rate(self, job: Job, now: int) -> float:
+        """Messages a second that the job may move at this time: less than its rate while the ramp lasts."""
+        passed = now - job.resumed_ms
+        if passed >= job.ramp_ms:
+            return float(job.rate_per_s)
+        return max(1.0, job.rate_per_s * max(RAMP_BEGINS_AT, passed / job.ramp_ms))
+
+    def _credit(self, job: Job, now: int) -> int:
+        last_ms, credit = self.job_pace.get(job.id, (now, 1.0))
+        rate = self.job_rate(job, now)
+        credit = min(credit + (now - last_ms) * rate / 1000, max(1.0, rate / 2))
+        self.job_pace[job.id] = (now, credit)
+        return int(credit)
+
+    def _used(self, job: Job, count: int) -> None:
+        last_ms, credit = self.job_pace.get(job.id, (self.last_time_ms, 1.0))
+        self.job_pace[job.id] = (last_ms, credit - count)
+
+    def _pauses(self, job: Job, now: int) -> bool:
+        """Do so many of the messages that were moved last die again that it is better to stop?"""
+        if job.pause_share >= 1:
+            return False
+        moved, died = job.moved - job.mark_moved, job.died_again - job.mark_died
+        if moved >= (DYING_SAMPLE if job.pause_share else 1) and died > job.pause_share * moved:
+            why = (
+                f"Of the last {moved} messages that were moved, {died} died again. "
+                "Look at why they fail, then resume or cancel the job."
+            )
+            self._set_job(replace(job, state="PAUSED", why=why, tries=0, again_ms=0), now)
+            return True
+        if job.moved - job.next_moved >= DYING_WINDOW:
+            job = replace(job, mark_moved=job.next_moved, mark_died=job.next_died)
+            self._set_job(replace(job, next_moved=job.moved, next_died=job.died_again), now)
+        return False
+
+    # --- choosing --------------------------------------------------------------------------------------
+
+    def _take_all(self, job: Job, queue: QueueState, credit: int, now: int, budget: Budget) -> None:
+        """Every message that can be moved, in order. Leased and delayed ones are passed over."""
+        columns = self.columns
+        slot, sequence = self.job_place.get(job.id, (NIL, 0))
+        if sequence <= job.cursor or not self.stands(queue, slot, sequence):
+            slot = self.near(queue, job.cursor)
+        movable = movable_states(job)
+        cursor, seen, used = job.cursor, job.seen, 0
+        examined, matched = job.examined, job.matched
+        while budget.scans > 0:
+            budget.scans -= 1
+            if slot == NIL or columns.sequence[slot] > job.through_sequence or (job.only_dead and not queue.dead):
+                cursor = job.through_sequence
+                break
+            sequence = columns.sequence[slot]
+            following = columns.queue_next[slot]
+            if sequence > cursor:
+                if columns.state[slot] in movable:
+                    if used >= credit or budget.moves <= 0:
+                        break
+                    outcome = self._redrive(job, slot, None, now)
+                    if outcome is Outcome.FULL or outcome is Outcome.FAILED:
+                        break
+                    used += outcome is Outcome.MOVED
+                    budget.moves -= outcome is Outcome.MOVED
+                    matched += outcome is Outcome.MOVED and sequence > seen
+                if sequence > seen:
+                    examined += 1
+                    seen = sequence
+                cursor = sequence
+            slot = following
+        if slot != NIL:
+            self.job_place[job.id] = (slot, columns.sequence[slot])
+        self._used(job, used)
+        self._progress(job, cursor, seen, examined, matched, now)
+
+    def choose(self, job_id: str, cursor: int, examined: int, through: int, chosen: Sequence[Chosen], now: int) -> int:
+        """What node/ found: from `cursor` on it looked at `examined` messages that are new to the job, up to `through`.
+
+        Those of the chosen that are still there and can be moved are moved. A job that went back meanwhile, because
+        something was refused, is looked at from there. Returns when to call `step_jobs` again.
+        """
+        now = self.begin(now)
+        job = self.jobs.get(job_id)
+        queue = self.queues.get(job.source) if job is not None else None
+        if job is None or job.state != "RUNNING" or job.cursor != cursor or queue is None or queue.closed:
+            return now
+        movable = movable_states(job)
+        matched, seen, used = job.matched, job.seen, 0
+        for found in chosen:
+            if not self.stands(queue, found.slot, found.sequence) or self.columns.state[found.slot] not in movable:
+                continue
+            outcome = self._redrive(job, found.slot, found.payload, now)
+            if outcome is Outcome.FULL or outcome is Outcome.FAILED:
+                examined, through = found.examined - 1, found.sequence - 1
+                break
+            used += outcome is Outcome.MOVED
+            matched += outcome is Outcome.MOVED and found.sequence > seen
+        self._used(job, used)
+        self._progress(job, through, max(seen, through), job.examined + examined, matched, now)
+        return now + SOON_MS
+
+    def _progress(self, job: Job, cursor: int, seen: int, examined: int, matched: int, now: int) -> None:
+        """Say how far the job is. It may have been replaced meanwhile, by one that waits or has failed."""
+        job = self.jobs[job.id]
+        if job.state == "RUNNING" and (cursor, examined, matched) != (job.cursor, job.examined, job.matched):
+            self._set_job(replace(job, cursor=cursor, seen=seen, examined=examined, matched=matched), now)
+
+    def _redrive(self, job: Job, slot: int, payload: bytes | None, now: int) -> Outcome:
+        """Owe one message to the job's destination, or to where it came from, changed into `payload` if there is one.
+
+        One that came from nowhere begins anew in its own queue when it died there, and stays otherwise.
+        """
+        columns = self.columns
+        shard, to = job.destination_shard, job.destination
+        if not to:
+            origin = self.origins.get(slot, 0)
+            shard, to = origin >> 32, origin & 0xFFFFFFFF
+        if not to and columns.state[slot] == State.DEAD:
+            shard, to = self.number, job.source
+        if not to:
+            return Outcome.STAYS
+        queue = self.queues[job.source]
+        if shard == self.number and to != job.source:
+            size = columns.extent[slot] >> 32 if payload is None else len(payload)
+            if self._acceptance(self.queues.get(to), queue.fifo, size) == Reason.REFUSED_FULL:
+                self._wait_for_room(self.jobs[job.id], columns.sequence[slot], to, now)
+                return Outcome.FULL
+        if payload is not None:
+            self._edit(queue, slot, payload, job.key, now)
+        self.owe(slot, shard, to, Reason.REDRIVE, now)
+        return Outcome.MOVED if self.jobs[job.id].state == "RUNNING" else Outcome.FAILED
+
+    def _edit(self, queue: QueueState, slot: int, payload: bytes, key: int, now: int) -> None:
+        w6 = self.frame.put(payload)
+        position = self._row(Type.EDITED, queue.number, slot, now, until=key, w6=w6)
+        self._on_edited(queue, slot, key, position, w6)
+
+
+def movable_states(job: Job) -> tuple[State, ...]:
+    return (State.DEAD,) if job.only_dead else (State.VISIBLE, State.DEAD)
