@@ -14,8 +14,9 @@ import google_crc32c
 import pytest
 
 from batonq.errors import LogCorrupt, LogError, LogGap
+from batonq.log import committed
 from batonq.log.disk import RealDisk
-from batonq.log.files import FileLog, FileLogSettings
+from batonq.log.files import NOTE_EVERY, FileLog, FileLogSettings
 from batonq.log.frames import Frame
 from batonq.log.interface import Log
 from batonq.log.opening import Start
@@ -511,3 +512,25 @@ def test_a_flipped_bit_in_an_old_message_is_not_delivered() -> None:
     disk.flip(f"{DIRECTORY}/segment-{1:020}.log", 200)
     with pytest.raises(LogCorrupt, match="offset 0: frame 1 does not match its checksum"):
         log.read_variable(1 << 16, 0, 10)
+
+
+def test_the_note_is_written_now_and_then_when_idle_and_at_the_end() -> None:
+    disk = SimulatedDisk()
+    log = open_log(disk)
+
+    def noted() -> int:
+        note = committed.load(disk, f"{DIRECTORY}/committed", log.shard)
+        assert note is not None
+        return note.number
+
+    for _ in range(NOTE_EVERY - 1):
+        append(log)
+    assert noted() == 0
+    append(log)
+    assert noted() == NOTE_EVERY
+    append(log)
+    log.tick()
+    assert noted() == NOTE_EVERY + 1
+    append(log)
+    log.close()
+    assert noted() == NOTE_EVERY + 2

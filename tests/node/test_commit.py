@@ -69,6 +69,7 @@ def test_a_log_may_call_back_from_any_thread() -> None:
             on_failure=lambda problem: pytest.fail(str(problem)),
             statistics=CommitStatistics(),
             inline_max_s=1.0,
+            clock=loop.time,
         )
         shard.take_ownership(1, 1_000, 0)
         for at in range(20):
@@ -99,6 +100,25 @@ def test_one_reply_that_cannot_be_written_does_not_keep_the_others_from_being_to
         bench.host.commit.call(told.append)
         bench.host.close("over")
         assert isinstance(told[1], Unavailable)
+
+    run_virtual(main)
+
+
+def test_what_is_open_when_the_log_has_failed_is_refused_at_once() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        bench = await open_bench(loop)
+        told: list[BatonError | None] = []
+        bench.host.send(ORDERS, [message("a")])
+        bench.host.commit.abandon(RuntimeError("the disk is gone"))
+        assert bench.host.shard.frame.rows, "what was decided is still there, and will never be committed"
+        bench.host.commit.call(told.append)
+        assert [type(problem) for problem in told] == [Unavailable]
+        point = bench.host.commit.point()
+        assert point is not None and isinstance(point.exception(), Unavailable)
+        waiting = loop.create_future()
+        bench.host.commit.release(waiting)
+        assert isinstance(waiting.exception(), Unavailable)
+        assert not bench.host.commit.pending
 
     run_virtual(main)
 

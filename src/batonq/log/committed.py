@@ -1,7 +1,8 @@
 """The committed note: which frame was the last one known to be committed.
 
-It is written after each commit and never waited for. If it survives, it proves that the frame it names was committed,
-so that an unreadable frame at or below it is damage and never a torn write.
+It is written every few commits, when the log is idle, and when it is closed, and never waited for. If it survives, it
+proves that the frame it names was committed, so that an unreadable frame at or below it is damage and never a torn
+write.
 
     offset  size  field
     0       4     magic "BTNC"

@@ -1,9 +1,10 @@
 """The embedded log: segment files in a directory, one write and one fdatasync a frame.
 
 A frame is written at the end of the newest segment, followed by a blank header, which tells the end of the log from the
-old frames of a recycled file. It never spans two segments. When it is synced it is committed; a note of that is written
-to the file `committed`, unsynced (see committed.py). After an error of the disk the log takes nothing more: what a
-failed sync left behind is only known after opening again, which reads what is there and writes the last frame anew.
+old frames of a recycled file. It never spans two segments. When it is synced it is committed; now and then a note of
+that is written to the file `committed`, unsynced (see committed.py). After an error of the disk the log takes nothing
+more: what a failed sync left behind is only known after opening again, which reads what is there and writes the last
+frame anew.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from batonq.log.worker import CallSoon, Worker
 
 MIB = 1 << 20
 CHECKED_MAX = 10_000
+NOTE_EVERY = 32  # frames between two notes of what is committed; an idle log's note is written by `tick`
 RESERVE_FRAME_BYTES = 4 * MIB  # a frame of nothing but deletes is at most this long
 
 
@@ -86,6 +88,7 @@ class FileLog:
         self._readers: OrderedDict[str, int] = OrderedDict()
         self._worker = Worker(call_soon) if call_soon is not None else None
         self._new_name = True  # the newest segment's name may not be on the disk yet
+        self._unnoted = 0  # frames since the last note
         self._pending: tuple[Frame, Done] | None = None
         self._failed: BaseException | None = None
         self._closed = False
@@ -194,12 +197,15 @@ class FileLog:
         self.tail_epoch = frame.epoch
         self._fresh.put(frame.number, frame.variable)
         if not self._closed:
-            self._write_note()
+            self._unnoted += 1
+            if self._unnoted >= NOTE_EVERY:
+                self._write_note()
             if self._active.left < self._spare_wanted_bytes and not self._spare.ready:
                 self._prepare_spare()
         done(None)
 
     def _write_note(self) -> None:
+        self._unnoted = 0
         note = committed.encode(self.shard, self.next - 1, self.tail_digest, self.tail_epoch)
         try:
             self._disk.pwrite(self._note_handle, (note,), 0)
@@ -414,6 +420,8 @@ class FileLog:
 
     def tick(self) -> None:
         self._prepare_spare()
+        if self._unnoted:
+            self._write_note()
         while self._unindexed:
             segment = self._unindexed.pop()
             try:
@@ -431,6 +439,8 @@ class FileLog:
         self._spare.close()
         if self._worker is not None:
             self._worker.close()
+        if self._unnoted:
+            self._write_note()
         try:
             self._disk.fdatasync(self._note_handle)
         except OSError:

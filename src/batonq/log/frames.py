@@ -139,8 +139,10 @@ def build(
 ) -> Frame:
     """Seal rows and variable section into a frame."""
     count, rest = divmod(len(rows), ROW_BYTES)
+    variable_bytes = len(variable)
     assert 0 < count <= FRAME_ROWS_MAX and not rest
-    assert len(variable) <= VARIABLE_BYTES_MAX
+    assert variable_bytes <= VARIABLE_BYTES_MAX
+    crc = _extend(_crc(rows), variable) if variable else _crc(rows)
     head = HEADER.pack(
         MAGIC,
         FORMAT_VERSION,
@@ -152,12 +154,13 @@ def build(
         number,
         time_ms,
         previous_digest,
-        len(variable),
-        _extend(_crc(rows), variable),
+        variable_bytes,
+        crc,
     )
     header = head + CRC.pack(_crc(head))
     digest = blake2b(header, digest_size=16).digest()
-    return Frame(cluster, region, shard, epoch, number, time_ms, previous_digest, rows, variable, header, digest)
+    fields = (cluster, region, shard, epoch, number, time_ms, previous_digest, rows, variable, header, digest)
+    return _new(Frame, (*fields, FORMAT_VERSION))
 
 
 def parse_header(data: bytes) -> Header:

@@ -83,6 +83,7 @@ class CatalogHost:
             on_failure=self._failed,
             statistics=self.statistics,
             inline_max_s=self._settings.inline_sync_us / 1e6,
+            clock=self._clock.monotonic,
         )
         try:
             point = commit.point()

@@ -39,6 +39,11 @@ class Clock:
         self._correction_ms = 0.0
         self._adjust_at = self._anchor_s + ADJUST_EVERY_S
 
+    @property
+    def monotonic(self) -> Callable[[], float]:
+        """The clock beneath, for measuring."""
+        return self._monotonic
+
     def now_ms(self) -> int:
         now_s = self._monotonic()
         if now_s >= self._adjust_at:

@@ -99,8 +99,10 @@ class GroupCommit:
         on_failure: Callable[[BaseException], None],
         statistics: CommitStatistics,
         inline_max_s: float,
+        clock: Callable[[], float],
     ) -> None:
         self._loop = loop
+        self._clock = clock  # seconds, finely: uvloop's own counts milliseconds
         self._machine = machine
         self._log = log
         self._cluster = cluster
@@ -116,6 +118,7 @@ class GroupCommit:
         self._appending = False
         self._started_s = 0.0
         self._failed = False
+        self._why = ""  # it failed, or was stopped
         self._current: list[asyncio.Future[None]] = []  # released by the frame under way
         self._next: list[asyncio.Future[None]] = []  # released by the open frame
         self._current_calls: list[Committed] = []
@@ -139,9 +142,12 @@ class GroupCommit:
     def point(self) -> asyncio.Future[None] | None:
         """What a reply that was decided just now has to wait for; None: nothing."""
         if self._machine.frame.rows:
+            future = self._loop.create_future()
+            if self._failed:  # what is open will never be committed
+                future.set_exception(Unavailable(self._why))
+                return future
             if not self._scheduled:
                 self.kick()
-            future = self._loop.create_future()
             self._next.append(future)
             return future
         if self._appending:
@@ -154,6 +160,9 @@ class GroupCommit:
         """Like `point`, for a reply that is ready to be written: `committed(None)` writes it, without a task."""
         if self._machine.frame.rows:
             if not self._scheduled:
+                if self._failed:  # what is open will never be committed
+                    _call_all([committed], Unavailable(self._why))
+                    return
                 self.kick()
             self._next_calls.append(committed)
         elif self._appending:
@@ -164,6 +173,10 @@ class GroupCommit:
     def release(self, future: asyncio.Future[None]) -> None:
         """Like `point`, for a future that exists already."""
         if self._machine.frame.rows:
+            if self._failed:
+                if not future.done():
+                    future.set_exception(Unavailable(self._why))
+                return
             self.kick()
             self._next.append(future)
         elif self._appending:
@@ -204,7 +217,7 @@ class GroupCommit:
         self._appending = True
         self._current, self._next = self._next, []
         self._current_calls, self._next_calls = self._next_calls, []
-        self._started_s = self._loop.time()
+        self._started_s = self._clock()
         statistics = self._statistics
         statistics.frames += 1
         statistics.rows += len(rows) >> 6
@@ -228,7 +241,7 @@ class GroupCommit:
         if problem is not None:
             self._fail(problem)
             return
-        seconds = self._loop.time() - self._started_s
+        seconds = self._clock() - self._started_s
         self._statistics.seconds += seconds
         if not self._in_thread:
             self._choice.measured(seconds)
@@ -246,8 +259,10 @@ class GroupCommit:
         self._after_commit()
 
     def stop(self, why: str) -> None:
-        """Answer everything that waits with a retryable error, and commit nothing more."""
+        """Answer everything that waits, or comes yet, with a retryable error, and commit nothing more."""
         self._failed = True
+        self._scheduled = False
+        self._why = why
         waiting = self._current + self._next
         calls = self._current_calls + self._next_calls
         self._current, self._next = [], []

@@ -84,6 +84,7 @@ class ShardHost:
             on_failure=self._failed,
             statistics=statistics or CommitStatistics(),
             inline_max_s=settings.inline_sync_us / 1e6,
+            clock=clock.monotonic,
         )
         self.point = self.commit.point
 
