@@ -20,7 +20,7 @@ def _at_once(body: Any) -> None:
     if isinstance(body, dict):
         for name, most in NOT_WAITED_FOR.items():
             value = body.get(name)
-            if type(value) in (int, float) and 0 < value <= most:
+            if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= most:
                 body[name] = 0
         for member in body.values():
             _at_once(member)

@@ -1,0 +1,387 @@
+"""Sending and receiving by REST, in both forms."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from tests.api.support import wait_until
+from tests.rest.support import MSGPACK, Rest
+
+MIB = 1024 * 1024
+
+
+@pytest.fixture(params=["json", "msgpack"])
+def any_rest(request: pytest.FixtureRequest, rest: Rest, packed: Rest) -> Rest:
+    return rest if request.param == "json" else packed
+
+
+def batch(rest: Rest, queue: str, messages: list[Any], **more: Any) -> list[dict[str, Any]]:
+    results: list[dict[str, Any]] = rest.good("POST", f"{queue}/messages:batch", {"messages": messages, **more})[
+        "results"
+    ]
+    return results
+
+
+# --- one message ------------------------------------------------------------------------------
+
+
+def test_a_message_with_everything(any_rest: Rest) -> None:
+    queue = any_rest.create(defaultVisibilityTimeoutSeconds=12)
+    sent = any_rest.send(
+        queue,
+        {"n": 1},
+        deduplicationKey="k",
+        messageGroupId="g",
+        delaySeconds=0,
+        ttlSeconds=100,
+        maxReceiveCount=3,
+        priority=7,
+        attributes={"a": "x", "n": 5},
+    )
+    (message,) = any_rest.receive(queue, consumer="me")
+    expected = {
+        "messageId": sent["messageId"],
+        "sequence": sent["sequence"],
+        "queue": "queue",
+        "body": {"n": 1},
+        "receiveCount": 1,
+        "messageGroupId": "g",
+        "deduplicationKey": "k",
+        "priority": 7,
+        "attributes": {"a": "x", "n": 5},
+    }
+    assert {name: message[name] for name in expected} == expected
+    assert message["deadlineMs"] - message["firstReceivedAtMs"] == 12_000
+    assert message["sentAtMs"] <= message["firstReceivedAtMs"]
+
+
+def test_what_says_nothing_is_left_out(rest: Rest) -> None:
+    queue = rest.create()
+    rest.send(queue, None)
+    (message,) = rest.receive(queue)
+    assert message["body"] is None
+    assert set(message) == {
+        "messageId",
+        "receiptHandle",
+        "receiveCount",
+        "body",
+        "sequence",
+        "queue",
+        "sentAtMs",
+        "firstReceivedAtMs",
+        "deadlineMs",
+    }
+
+
+@pytest.mark.parametrize(("level", "number"), [("lowest", 0), ("low", 64), ("normal", 128), ("high", 192), (255, 255)])
+def test_levels_of_priority(rest: Rest, level: Any, number: int) -> None:
+    queue = rest.create()
+    rest.send(queue, "x", priority=level)
+    assert rest.receive(queue)[0].get("priority", 0) == number
+
+
+def test_higher_priority_comes_first(rest: Rest) -> None:
+    queue = rest.create()
+    for level in ("low", "highest", "normal"):
+        rest.send(queue, level, priority=level)
+    assert [rest.receive(queue, 1)[0]["body"] for _ in range(3)] == ["highest", "normal", "low"]
+
+
+def test_fractions_of_seconds_count(rest: Rest) -> None:
+    queue = rest.create()
+    rest.send(queue, "x", delaySeconds=30.5)
+    rest.server.advance(30.4)
+    assert rest.receive(queue) == []
+    rest.server.advance(0.2)
+    (message,) = rest.receive(queue, visibilityTimeoutSeconds=1.25)
+    assert message["deadlineMs"] - message["firstReceivedAtMs"] == 1250
+
+
+def test_a_message_expires_by_its_own_time(rest: Rest) -> None:
+    queue = rest.create()
+    rest.send(queue, "x", ttlSeconds=2)
+    rest.server.advance(4)
+    assert rest.receive(queue) == []
+    assert rest.stats(queue)["expired"] == 1
+
+
+def test_a_message_has_its_own_number_of_receives(rest: Rest) -> None:
+    queue = rest.create(deadLetterQueue="dead", maxReceiveCount=10)
+    rest.send(queue, "x", maxReceiveCount=1)
+    (message,) = rest.receive(queue)
+    assert rest("POST", f"{queue}/messages/{message['receiptHandle']}:nack", {"delaySeconds": 0}).status == 204
+    assert rest.receive(queue) == []
+    assert rest.receive("/v1/queues/dead")[0]["body"] == "x"
+
+
+# --- deduplication ----------------------------------------------------------------------------
+
+
+def test_the_same_key_is_the_same_message(any_rest: Rest) -> None:
+    queue = any_rest.create()
+    first = any_rest.send(queue, {"n": 1}, deduplicationKey="k")
+    again = any_rest.send(queue, {"n": 1}, deduplicationKey="k")
+    assert again == {**first, "duplicate": True}
+    assert any_rest.stats(queue)["visible"] == 1
+
+
+@pytest.mark.parametrize("change", [{"body": {"n": 2}}, {"attributes": {"a": "b"}}])
+def test_the_same_key_with_other_content_is_a_conflict(rest: Rest, change: dict[str, Any]) -> None:
+    queue = rest.create()
+    rest.send(queue, {"n": 1}, deduplicationKey="k")
+    answer = rest("POST", f"{queue}/messages", {"body": {"n": 1}, "deduplicationKey": "k", **change})
+    assert (answer.status, answer.code) == (409, "deduplication_conflict")
+    (result,) = batch(rest, queue, [{"body": {"n": 1}, "deduplicationKey": "k", **change}])
+    assert result["error"]["code"] == "deduplication_conflict"
+
+
+def test_the_body_stands_in_for_a_key_where_the_queue_says_so(rest: Rest) -> None:
+    queue = rest.create(mode="FIFO", deduplication={"contentBased": True})
+    rest.send(queue, [1], messageGroupId="g")
+    assert rest.send(queue, [1], messageGroupId="g")["duplicate"]
+    assert "duplicate" not in rest.send(queue, [2], messageGroupId="g")
+
+
+# --- Idempotency-Key --------------------------------------------------------------------------
+
+KEY = {"Idempotency-Key": "one"}
+
+
+def test_the_same_request_is_answered_as_the_first_time(any_rest: Rest) -> None:
+    queue = any_rest.create()
+    value = {"body": {"n": 1}}
+    first = any_rest("POST", f"{queue}/messages", value, KEY)
+    again = any_rest("POST", f"{queue}/messages", value, KEY)
+    assert first.status == again.status == 202
+    assert first.value == again.value
+    assert "idempotency-replayed" not in first.headers
+    assert again.headers["idempotency-replayed"] == "true"
+    any_rest.server.advance(23 * 3600)
+    assert any_rest("POST", f"{queue}/messages", value, KEY).value == first.value
+    assert any_rest.stats(queue)["sent"] == 1
+
+
+def test_the_same_name_for_another_request_is_a_conflict(rest: Rest) -> None:
+    queue = rest.create()
+    rest("POST", f"{queue}/messages", {"body": 1}, KEY)
+    for path, value in (("messages", {"body": 2}), ("messages:batch", {"messages": [{"body": 1}]})):
+        answer = rest("POST", f"{queue}/{path}", value, KEY)
+        assert (answer.status, answer.code) == (409, "idempotency_conflict")
+    assert rest.stats(queue)["sent"] == 1
+
+
+def test_keys_are_of_one_queue(rest: Rest) -> None:
+    for name in ("a", "b"):
+        assert rest("POST", f"{rest.create(name)}/messages", {"body": 1}, KEY).status == 202
+    assert rest.stats("/v1/queues/b")["sent"] == 1
+
+
+def test_a_batch_has_a_key_too_and_sends_only_what_is_missing(rest: Rest) -> None:
+    queue = rest.create(maxMessages=2)
+    value = {"messages": [{"body": number} for number in range(3)]}
+    first = rest("POST", f"{queue}/messages:batch", value, KEY)
+    assert first.status == 200
+    assert [result.get("error", {}).get("code") for result in first.value["results"]] == [None, None, "over_limit"]
+    rest.good("PATCH", queue, {"maxMessages": 10})
+    again = rest("POST", f"{queue}/messages:batch", value, KEY)
+    assert again.status == 202
+    assert again.value["results"][:2] == first.value["results"][:2]
+    assert rest.stats(queue)["sent"] == 3
+    assert rest("POST", f"{queue}/messages:batch", value, KEY).value == again.value
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "ü"])
+def test_keys_that_are_refused(rest: Rest, key: str) -> None:
+    answer = rest("POST", f"{rest.create()}/messages", {"body": 1}, {"Idempotency-Key": key})
+    assert (answer.status, answer.code) == (400, "invalid_input")
+
+
+def test_without_a_key_every_request_is_another(rest: Rest) -> None:
+    queue = rest.create()
+    assert rest.send(queue, 1)["messageId"] != rest.send(queue, 1)["messageId"]
+
+
+# --- batches ----------------------------------------------------------------------------------
+
+
+def test_a_thousand_at_once(any_rest: Rest) -> None:
+    queue = any_rest.create()
+    answer = any_rest(
+        "POST",
+        f"{queue}/messages:batch",
+        {"messages": [{"body": number, "clientMessageId": f"m{number}"} for number in range(1000)]},
+    )
+    assert answer.status == 202
+    results = answer.value["results"]
+    assert [result["clientMessageId"] for result in results] == [f"m{number}" for number in range(1000)]
+    assert len({result["messageId"] for result in results}) == 1000
+    got = any_rest.receive(queue, 1000)
+    assert [message["body"] for message in got] == list(range(1000))
+    assert [message["messageId"] for message in got] == [result["messageId"] for result in results]
+    handles = [message["receiptHandle"] for message in got]
+    assert any_rest.good("POST", f"{queue}/messages:ack", {"receiptHandles": handles}) == {"results": [{}] * 1000}
+    assert any_rest.stats(queue)["deleted"] == 1000
+
+
+def test_bodies_of_all_kinds_in_one_batch(packed: Rest) -> None:
+    queue = packed.create()
+    values = ["text", b"bytes", {"a": 1}, None, [], 5]
+    batch(packed, queue, [{"body": value} for value in values])
+    assert [message["body"] for message in packed.receive(queue)] == values
+
+
+def test_each_entry_has_its_own_result(any_rest: Rest) -> None:
+    queue = any_rest.create(maxMessageBytes=1024)
+    entries = [
+        {"body": "good", "clientMessageId": "a"},
+        {"body": "x" * 2000, "clientMessageId": "b"},
+        {"clientMessageId": "c"},
+        {"body": 1, "priority": 256},
+        {"body": 1, "unknown": 1},
+        5,
+        {"body": "good", "clientMessageId": "d"},
+    ]
+    answer = any_rest("POST", f"{queue}/messages:batch", {"messages": entries})
+    assert answer.status == 200
+    results = answer.value["results"]
+    errors = [result.get("error", {}).get("status") for result in results]
+    assert errors == [None, 413, 400, 400, 400, 400, None]
+    assert [result.get("clientMessageId") for result in results] == ["a", "b", "c", None, None, None, "d"]
+    assert "priority" in results[3]["error"]["detail"]
+    assert "unknown" in results[4]["error"]["detail"]
+    assert all(set(result["error"]) == {"code", "detail", "status", "retryable"} for result in results[1:6])
+    assert any_rest.stats(queue)["visible"] == 2
+
+
+@pytest.mark.parametrize("count", [0, 1001])
+def test_a_batch_has_1_to_1000(rest: Rest, count: int) -> None:
+    answer = rest("POST", f"{rest.create()}/messages:batch", {"messages": [{"body": 1}] * count})
+    assert (answer.status, answer.code) == (400, "invalid_input")
+
+
+def test_a_producers_numbers_make_a_retry_harmless(any_rest: Rest) -> None:
+    queue = any_rest.create()
+    producer = {"id": "p", "sequence": 1}
+    first = batch(any_rest, queue, [{"body": 1}, {"body": 2}], producer=producer)
+    again = batch(any_rest, queue, [{"body": 1}, {"body": 2}], producer=producer)
+    assert [result["duplicate"] for result in again] == [True, True]
+    assert [result["messageId"] for result in again] == [result["messageId"] for result in first]
+    more = batch(any_rest, queue, [{"body": 2}, {"body": 3}], producer={"id": "p", "sequence": 2})
+    assert [result.get("duplicate", False) for result in more] == [True, False]
+    assert any_rest.stats(queue)["sent"] == 3
+
+
+def test_fifo_messages_need_a_group_and_have_no_delay(rest: Rest) -> None:
+    queue = rest.create(mode="FIFO")
+    results = batch(
+        rest,
+        queue,
+        [{"body": 1}, {"body": 2, "messageGroupId": "g", "delaySeconds": 1}, {"body": 3, "messageGroupId": "g"}],
+    )
+    assert ["error" in result for result in results] == [True, True, False]
+
+
+# --- receiving --------------------------------------------------------------------------------
+
+
+def test_a_long_poll_gets_what_comes(rest: Rest, packed: Rest) -> None:
+    queue = rest.create()
+    got: list[Any] = []
+    waiting = threading.Thread(target=lambda: got.extend(packed.receive(queue, waitSeconds=20)))
+    waiting.start()
+    wait_until(lambda: rest.stats(queue)["waitingReceives"] == 1)
+    rest.send(queue, "came")
+    waiting.join(20)
+    assert [message["body"] for message in got] == ["came"]
+
+
+def test_the_queue_says_how_long_to_wait(rest: Rest, packed: Rest) -> None:
+    queue = rest.create(receiveWaitSeconds=20)
+    got: list[Any] = []
+    waiting = threading.Thread(target=lambda: got.extend(packed.receive(queue)))
+    waiting.start()
+    wait_until(lambda: rest.stats(queue)["waitingReceives"] == 1)
+    assert rest.receive(queue, waitSeconds=0) == []
+    rest.send(queue, 1)
+    waiting.join(20)
+    assert len(got) == 1
+
+
+def test_no_body_asks_for_ten_at_once(rest: Rest) -> None:
+    queue = rest.create()
+    batch(rest, queue, [{"body": number} for number in range(12)])
+    assert len(rest.good("POST", f"{queue}/messages:receive")["messages"]) == 10
+
+
+def test_one_answer_is_not_larger_than_it_may_be(packed: Rest) -> None:
+    """What does not fit was never handed out: it is there for the next one, and no receive was counted."""
+    queue = packed.create()
+    for _ in range(20):
+        packed.send(queue, bytes(MIB - 100))
+    got = packed.receive(queue, 1000)
+    assert 8 <= len(got) < 20
+    rest = packed.receive(queue, 1000)
+    assert rest[0]["receiveCount"] == 1
+    assert len({message["messageId"] for message in [*got, *rest]}) == len(got) + len(rest)
+
+
+def test_an_attempt_can_be_repeated_on_a_fifo_queue(rest: Rest) -> None:
+    queue = rest.create(mode="FIFO")
+    rest.send(queue, 1, messageGroupId="g")
+    first = rest.receive(queue, attemptId="a")
+    assert [message["receiptHandle"] for message in rest.receive(queue, attemptId="a")] == [first[0]["receiptHandle"]]
+    answer = rest("POST", f"{rest.create('other')}/messages:receive", {"attemptId": "a"})
+    assert answer.code == "invalid_input"
+
+
+def test_one_receive_over_several_queues(any_rest: Rest) -> None:
+    for name in ("hooks-a", "hooks-b", "other", "named"):
+        any_rest.send(any_rest.create(name), name)
+    value = {"queues": ["hooks-*", "named"], "maxMessages": 10}
+    got = any_rest.good("POST", "/v1/messages:receive", value)["messages"]
+    assert sorted((message["queue"], message["body"]) for message in got) == [
+        ("hooks-a", "hooks-a"),
+        ("hooks-b", "hooks-b"),
+        ("named", "named"),
+    ]
+    message = got[0]
+    assert any_rest("POST", f"/v1/queues/{message['queue']}/messages/{message['receiptHandle']}:ack").status == 204
+    assert any_rest("POST", "/v1/messages:receive", {"queues": ["missing"]}).code == "queue_does_not_exist"
+
+
+# --- peeking ----------------------------------------------------------------------------------
+
+
+def test_peek_shows_messages_and_leases_none(any_rest: Rest) -> None:
+    queue = any_rest.create()
+    for number in range(25):
+        any_rest.send(queue, {"n": number}, attributes={"a": 1})
+    any_rest.send(queue, "later", delaySeconds=900)
+    (leased,) = any_rest.receive(queue, 1, consumer="me")
+    page = any_rest.good("GET", f"{queue}/messages?limit=20")
+    assert [message["body"]["n"] for message in page["messages"]] == list(range(20))
+    first, second = page["messages"][:2]
+    assert (first["state"], first["holder"], first["untilMs"]) == ("IN_FLIGHT", "me", leased["deadlineMs"])
+    assert (second["state"], second["receiveCount"], second["attributes"]) == ("VISIBLE", 0, {"a": 1})
+    rest = any_rest.good("GET", f"{queue}/messages?limit=20&after={page['nextAfter']}")
+    assert len(rest["messages"]) == 6
+    assert "nextAfter" not in rest
+    found = any_rest.good("GET", f"{queue}/messages?state=DELAYED")["messages"]
+    assert [message["body"] for message in found] == ["later"]
+    assert any_rest.stats(queue)["received"] == 1
+
+
+@pytest.mark.parametrize("query", ["limit=0", "limit=101", "after=-1", "state=LOST", "other=1"])
+def test_peek_refuses_what_it_does_not_know(rest: Rest, query: str) -> None:
+    assert rest("GET", f"{rest.create()}/messages?{query}").code == "invalid_input"
+
+
+def test_the_answer_has_the_form_that_is_asked_for(rest: Rest) -> None:
+    queue = rest.create()
+    rest.send(queue, {"n": 1})
+    answer = rest("POST", f"{queue}/messages:receive", {}, {"Accept": MSGPACK})
+    assert answer.headers["content-type"] == MSGPACK
+    assert answer.value["messages"][0]["body"] == {"n": 1}
