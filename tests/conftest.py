@@ -9,10 +9,11 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 TESTS = Path(__file__).parent
-FAST_SUITES = {"core", "sim", "log", "node", "api", "golden", "rest", "client"}
+FAST_SUITES = {"core", "sim", "log", "node", "api", "golden", "rest", "client", "scaling", "web"}
 # Other programs as clients, and many requests or simulations: seconds each.
 SLOW_FILES = {
     "test_aws_cli.py",
+    "test_buffer_outage.py",
     "test_bugs.py",
     "test_celery.py",
     "test_determinism.py",
@@ -20,6 +21,7 @@ SLOW_FILES = {
     "test_fuzz.py",
     "test_generated.py",
     "test_kills.py",
+    "test_processes.py",
     "test_schema.py",
 }
 
