@@ -159,6 +159,8 @@ class OnThread:
         finally:
             self._tasks.discard(task)
             writer.close()
+            if writer.get_extra_info("sslcontext") is not None:
+                writer.transport.abort()  # the loop may end before TLS has taken leave
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         raise NotImplementedError
