@@ -228,7 +228,7 @@ def test_a_thousand_at_once(any_rest: Rest) -> None:
 
 def test_bodies_of_all_kinds_in_one_batch(packed: Rest) -> None:
     queue = packed.create()
-    values = ["text", b"bytes", {"a": 1}, None, [], 5]
+    values: list[Any] = ["text", b"bytes", {"a": 1}, None, [], 5]
     batch(packed, queue, [{"body": value} for value in values])
     assert [message["body"] for message in packed.receive(queue)] == values
 

@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from batonq.api.http import HttpLimits, HttpServer, Request, Response, Router
-from batonq.api.rest import RestApp
+from batonq.api.http import HttpLimits, HttpServer, Request, Response, Router, express_under
+from batonq.api.http.messages import plain
+from batonq.api.rest import ExpressRest, RestApp
 from batonq.api.sqs import ExpressSqs, SqsApp, SqsSettings
 from batonq.node.broker import Broker
 from batonq.node.node import Node
@@ -86,7 +87,11 @@ class TestServer:
         router = Router(self.app.handle)
         router.mount_under("/v1", self.rest.handle)
         router.mount("/livez", _alive)
-        self.http = HttpServer(router.resolve, self._limits, ExpressSqs(self.app))
+        express = express_under("/v1", ExpressRest(self.rest), ExpressSqs(self.app))
+        self.http = HttpServer(router.resolve, self._limits, express)
+        self.http.refusal = lambda target, status, text: (
+            self.rest.refusal(target, status, text) or plain(status, text, close=True)
+        )
         await self.http.start("127.0.0.1", 0)
         self._ready.set()
         await self._stop.wait()

@@ -13,8 +13,9 @@ from dataclasses import Field
 from typing import Any
 
 from batonq import __version__
-from batonq.api.http import HttpLimits, HttpServer, Request, Response, Router
-from batonq.api.rest import RestApp
+from batonq.api.http import HttpLimits, HttpServer, Request, Response, Router, express_under
+from batonq.api.http.messages import plain
+from batonq.api.rest import ExpressRest, RestApp
 from batonq.api.sqs import ExpressSqs, SqsApp, SqsSettings
 from batonq.cli.quantities import parse_bytes
 from batonq.errors import InvalidInput
@@ -144,7 +145,9 @@ def compose(node: Node) -> HttpServer:
     rest = RestApp(node.broker, wall=node.world.wall)
     router = Router(sqs.handle)
     router.mount_under("/v1", rest.handle)
-    server = HttpServer(router.resolve, HttpLimits(connections_max=settings.connections_max), ExpressSqs(sqs))
+    express = express_under("/v1", ExpressRest(rest), ExpressSqs(sqs))
+    server = HttpServer(router.resolve, HttpLimits(connections_max=settings.connections_max), express)
+    server.refusal = lambda target, status, text: rest.refusal(target, status, text) or plain(status, text, close=True)
     pages = Pages(node)
     pages.more_metrics = lambda: front_metrics(server, sqs, rest)
     for path, methods, answer in pages.routes:

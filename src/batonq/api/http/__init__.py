@@ -1,7 +1,17 @@
 """A small HTTP/1.1 server: bytes from sockets to requests for a handler, and its answers back. No API lives here."""
 
 from batonq.api.http.messages import Express, Handler, Reply, Request, Response
-from batonq.api.http.router import Router
+from batonq.api.http.router import Router, express_under
 from batonq.api.http.server import HttpLimits, HttpServer
 
-__all__ = ["Express", "Handler", "HttpLimits", "HttpServer", "Reply", "Request", "Response", "Router"]
+__all__ = [
+    "Express",
+    "Handler",
+    "HttpLimits",
+    "HttpServer",
+    "Reply",
+    "Request",
+    "Response",
+    "Router",
+    "express_under",
+]

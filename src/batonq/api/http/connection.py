@@ -367,8 +367,8 @@ class Connection(asyncio.Protocol):
             return
         self._refused = True
         self._server.counters.refused_requests += 1
+        self._queue.append(self._server.refusal(self._target, status, text))
         self._reset_reading()
-        self._queue.append(plain(status, text, close=True))
         self._wake()
 
     def _refuse_large(self) -> None:

@@ -74,6 +74,10 @@ Reply = Callable[[bytes], bool]
 Express = Callable[[Request, Reply], bool]
 
 
+# Makes the last answer of a connection: of the target as far as it came, a status and a text.
+Refusal = Callable[[bytes, int, str], Response]
+
+
 def plain(status: int, text: str, *, close: bool = False) -> Response:
     return Response(status, text.encode() + b"\n", close=close)
 
@@ -99,6 +103,8 @@ class Heads:
         if len(lines) != 0 and lines.count("\n") != len(response.headers):
             lines = "".join([f"{name}: {_one_line(value)}\r\n" for name, value in response.headers])
         closing = "Connection: close\r\n" if close else ""
+        if response.status == 204:  # it has no body, and does not say how long that is
+            return f"{start.rpartition('Content-Type')[0]}{lines}{closing}\r\n".encode("latin-1", "replace")
         return f"{start}{lines}{closing}Content-Length: {len(response.body)}\r\n\r\n".encode("latin-1", "replace")
 
     def _start(self, key: tuple[int, str]) -> str:

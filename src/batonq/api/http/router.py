@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from batonq.api.http.messages import Handler, Request
+from batonq.api.http.messages import Express, Handler, Reply, Request
 
 ACTION = "Action="
 
@@ -43,3 +43,13 @@ class Router:
         if route is None or ACTION in request.query:
             return self._default
         return route
+
+
+def express_under(prefix: str, under: Express, default: Express) -> Express:
+    """The same for what is answered without a task: `under` for paths below a prefix, else `default`."""
+    start = prefix + "/"
+
+    def express(request: Request, reply: Reply) -> bool:
+        return under(request, reply) if request.path.startswith(start) else default(request, reply)
+
+    return express

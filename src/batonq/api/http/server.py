@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from batonq.api.http.connection import Connection
-from batonq.api.http.messages import Express, Handler, Heads, Request
+from batonq.api.http.messages import Express, Handler, Heads, Refusal, Request, plain
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -60,6 +60,8 @@ class HttpServer:
     ) -> None:
         self.resolve = resolve
         self.express = express
+        # How a request is refused that no handler sees: its target as far as it came, a status and a text.
+        self.refusal: Refusal = lambda target, status, text: plain(status, text, close=True)
         self.limits = limits or HttpLimits()
         self.counters = HttpCounters()
         self.heads = Heads()

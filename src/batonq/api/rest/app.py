@@ -14,7 +14,7 @@ from batonq.api.rest.operations import OPERATIONS, Operation
 from batonq.api.rest.service import Answer, Call
 from batonq.api.sqs.access import Access, OpenAccess, SignedAccess
 from batonq.api.sqs.errors import SqsError
-from batonq.errors import AccessDenied, BatonError, MethodNotAllowed, NotFound, TooLarge
+from batonq.errors import AccessDenied, BatonError, InvalidInput, MethodNotAllowed, NotFound, TooLarge, Unavailable
 from batonq.node.broker import Broker
 
 _PAGES: dict[str, tuple[str, Callable[[], bytes]]] = {
@@ -54,19 +54,28 @@ class RestApp:
             call = Call(self.broker, request, caller, given, wanted, name, token)
             answer = await operation.run(call)
         except _WrongMethod as error:
-            return self._refused(error, wanted, (("Allow", error.allow),))
+            return self.refused(error, wanted, (("Allow", error.allow),))
         except BatonError as error:
-            return self._refused(error, wanted)
+            return self.refused(error, wanted)
         except SqsError as error:  # who signs requests is told apart as for SQS
-            return self._refused(AccessDenied(error.message), wanted)
+            return self.refused(AccessDenied(error.message), wanted)
         except Exception:
             logger.exception("an operation failed: %s %s", request.method, request.path)
-            return self._refused(BatonError("Something went wrong in the server; its log says what."), wanted)
+            return self.refused(BatonError("Something went wrong in the server; its log says what."), wanted)
         return _response(answer, wanted)
 
-    def _refused(self, error: BatonError, codec: Codec, headers: tuple[tuple[str, str], ...] = ()) -> Response:
+    def refused(self, error: BatonError, codec: Codec, headers: tuple[tuple[str, str], ...] = ()) -> Response:
         self.errors[error.code] = self.errors.get(error.code, 0) + 1
         return problems.respond(error, codec, headers)
+
+    def refusal(self, target: bytes, status: int, text: str) -> Response | None:
+        """The answer to a request that the server took no further; None when it is not one of ours."""
+        kind = {400: InvalidInput, 413: TooLarge, 503: Unavailable}.get(status)
+        if kind is None or not target.startswith(b"/v1/"):
+            return None
+        response = problems.respond(kind(text), JSON)
+        response.close = True
+        return response
 
     def _page(self, request: Request) -> Response:
         """A document about the interface: anybody may read it, and it has one form."""

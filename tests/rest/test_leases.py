@@ -1,0 +1,188 @@
+"""Ack, nack and change of visibility by REST: only the current lease's receipt counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.rest.support import Rest
+
+FORGED = "A" * 44
+
+
+@pytest.fixture(params=["json", "msgpack"])
+def any_rest(request: pytest.FixtureRequest, rest: Rest, packed: Rest) -> Rest:
+    return rest if request.param == "json" else packed
+
+
+def lease(rest: Rest, queue: str, body: Any = "x") -> str:
+    rest.send(queue, body)
+    return str(rest.receive(queue, 1)[0]["receiptHandle"])
+
+
+def codes(results: list[dict[str, Any]]) -> list[str | None]:
+    return [result.get("error", {}).get("code") for result in results]
+
+
+VERBS = [("ack", None), ("nack", {"delaySeconds": 0}), ("change-visibility", {"visibilityTimeoutSeconds": 5})]
+
+
+@pytest.mark.parametrize(("verb", "value"), VERBS)
+def test_a_receipt_that_is_not_the_current_leases(any_rest: Rest, verb: str, value: Any) -> None:
+    queue = any_rest.create()
+    receipt = lease(any_rest, queue)
+    address = f"{queue}/messages/{receipt}:{verb}"
+    any_rest.server.advance(31)
+    answer = any_rest("POST", address, value)
+    assert (answer.status, answer.code) == (409, "lease_lost")  # it ran out
+    (again,) = any_rest.receive(queue)
+    assert any_rest("POST", address, value).code == "lease_lost"  # and has another holder
+    assert any_rest("POST", f"{queue}/messages/{again['receiptHandle']}:ack").status == 204
+    answer = any_rest("POST", address, value)
+    assert (answer.status, answer.code) == (409, "message_gone")
+
+
+@pytest.mark.parametrize(("verb", "value"), VERBS)
+def test_rest_is_strict_on_a_queue_that_sqs_made(rest: Rest, sqs: Any, verb: str, value: Any) -> None:
+    sqs.create_queue(QueueName="queue")
+    queue = "/v1/queues/queue"
+    receipt = lease(rest, queue)
+    rest.server.advance(31)
+    assert rest("POST", f"{queue}/messages/{receipt}:{verb}", value).code == "lease_lost"
+    many = {"receiptHandles": [receipt]} if verb == "ack" else {"messages": [{"receiptHandle": receipt, **value}]}
+    assert codes(rest.good("POST", f"{queue}/messages:{verb}", many)["results"]) == ["lease_lost"]
+
+
+@pytest.mark.parametrize("receipt", ["x", FORGED, "%00", "a%2Fb"])
+def test_a_receipt_that_is_none(rest: Rest, receipt: str) -> None:
+    answer = rest("POST", f"{rest.create()}/messages/{receipt}:ack")
+    assert (answer.status, answer.code) == (400, "receipt_invalid")
+
+
+def test_a_receipt_of_another_queue_is_none_here(rest: Rest) -> None:
+    receipt = lease(rest, rest.create("a"))
+    assert rest("POST", f"{rest.create('b')}/messages/{receipt}:ack").code == "receipt_invalid"
+
+
+def test_a_changed_visibility_can_be_told(rest: Rest, packed: Rest) -> None:
+    queue = rest.create()
+    receipt = lease(rest, queue)
+    address = f"{queue}/messages/{receipt}:change-visibility"
+    silent = rest("POST", address, {"visibilityTimeoutSeconds": 100})
+    assert (silent.status, silent.body) == (204, b"")
+    told = rest("POST", address, {"visibilityTimeoutSeconds": 100}, {"Prefer": "return=representation"})
+    assert told.status == 200
+    longer = packed.good("POST", address, {"visibilityTimeoutSeconds": 200})
+    assert 99_000 <= longer["deadlineMs"] - told.value["deadlineMs"] <= 130_000
+    rest.server.advance(190)
+    assert rest.receive(queue) == []
+
+
+def test_no_visibility_gives_the_message_back(rest: Rest) -> None:
+    queue = rest.create()
+    receipt = lease(rest, queue)
+    assert rest("POST", f"{queue}/messages/{receipt}:change-visibility", {"visibilityTimeoutSeconds": 0}).status == 204
+    assert rest.receive(queue)[0]["receiveCount"] == 2
+
+
+def test_a_nack_without_a_delay_waits_as_the_queue_says(rest: Rest) -> None:
+    queue = rest.create(retry={"kind": "schedule", "delaysSeconds": [10, 60]})
+    receipt = lease(rest, queue)
+    for delay in (10, 60, 60):
+        assert rest("POST", f"{queue}/messages/{receipt}:nack").status == 204
+        rest.server.advance(delay - 1)
+        assert rest.receive(queue) == []
+        rest.server.advance(1)
+        receipt = rest.receive(queue)[0]["receiptHandle"]
+    assert rest("POST", f"{queue}/messages/{receipt}:nack", {"delaySeconds": 0}).status == 204
+    assert rest.receive(queue)[0]["lastFailure"]["lastFailureMs"] > 0
+
+
+def test_a_nack_may_send_to_the_dead_letters_at_once(rest: Rest) -> None:
+    queue = rest.create(deadLetterQueue="dead", maxReceiveCount=10)
+    receipt = lease(rest, queue)
+    value = {"deadLetter": True, "reason": "poison", "errorClass": "BadImage"}
+    assert rest("POST", f"{queue}/messages/{receipt}:nack", value).status == 204
+    (dead,) = rest.receive("/v1/queues/dead")
+    assert (dead["deadLetter"]["reason"], dead["deadLetter"]["errorClass"]) == ("poison", "BadImage")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        {"delaySeconds": -1},
+        {"reason": "x" * 501},
+        {"errorClass": "x" * 101},
+        {"deadLetter": 1},
+        {"visibilityTimeoutSeconds": 1},
+    ],
+)
+def test_nacks_that_are_refused(rest: Rest, value: dict[str, Any]) -> None:
+    queue = rest.create()
+    receipt = lease(rest, queue)
+    answer = rest("POST", f"{queue}/messages/{receipt}:nack", value)
+    assert answer.code == "invalid_input"
+    assert next(iter(value)) in answer.value["detail"]
+    assert rest("POST", f"{queue}/messages/{receipt}:ack").status == 204
+
+
+# --- batches ----------------------------------------------------------------------------------
+
+
+def test_a_batch_of_acks_has_a_result_for_each(any_rest: Rest) -> None:
+    queue = any_rest.create()
+    good, gone = lease(any_rest, queue), lease(any_rest, queue)
+    any_rest.good("POST", f"{queue}/messages/{gone}:ack")
+    results = any_rest.good("POST", f"{queue}/messages:ack", {"receiptHandles": [gone, good, FORGED, good]})["results"]
+    assert codes(results) == ["message_gone", None, "receipt_invalid", "message_gone"]
+    assert results[1] == {}
+    assert results[0]["error"]["status"] == 409
+
+
+def test_a_batch_of_nacks_has_a_result_for_each(any_rest: Rest) -> None:
+    queue = any_rest.create(deadLetterQueue="dead")
+    one, two = lease(any_rest, queue, 1), lease(any_rest, queue, 2)
+    results = any_rest.good(
+        "POST",
+        f"{queue}/messages:nack",
+        {
+            "messages": [
+                {"receiptHandle": one, "reason": "later", "delaySeconds": 50},
+                {"receiptHandle": FORGED},
+                {"receiptHandle": two, "deadLetter": True},
+            ]
+        },
+    )["results"]
+    assert codes(results) == [None, "receipt_invalid", None]
+    stats = any_rest.stats(queue)
+    assert (stats["delayed"], stats["deadLettered"]) == (1, 1)
+
+
+def test_a_batch_of_changes_has_the_deadlines(any_rest: Rest) -> None:
+    queue = any_rest.create()
+    one, two = lease(any_rest, queue), lease(any_rest, queue)
+    results = any_rest.good(
+        "POST",
+        f"{queue}/messages:change-visibility",
+        {
+            "messages": [
+                {"receiptHandle": one, "visibilityTimeoutSeconds": 500},
+                {"receiptHandle": two, "visibilityTimeoutSeconds": 0},
+                {"receiptHandle": FORGED, "visibilityTimeoutSeconds": 5},
+            ]
+        },
+    )["results"]
+    assert codes(results) == [None, None, "receipt_invalid"]
+    assert results[0]["deadlineMs"] > any_rest.stats(queue)["atMs"] + 400_000
+    assert results[1]["deadlineMs"] == 0
+
+
+@pytest.mark.parametrize("verb", ["ack", "nack", "change-visibility"])
+@pytest.mark.parametrize("count", [0, 1001])
+def test_batches_have_1_to_1000(rest: Rest, verb: str, count: int) -> None:
+    entry: dict[str, Any] = {"receiptHandle": "x"}
+    if verb == "change-visibility":
+        entry["visibilityTimeoutSeconds"] = 5
+    value = {"receiptHandles": ["x"] * count} if verb == "ack" else {"messages": [entry] * count}
+    assert rest("POST", f"{rest.create()}/messages:{verb}", value).code == "invalid_input"

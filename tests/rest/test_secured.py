@@ -1,0 +1,104 @@
+"""REST in the secured profile: a request counts when a key signed it, and acts for that key's account."""
+
+from __future__ import annotations
+
+import http.client
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from botocore.auth import SigV4Auth
+from botocore.awsrequest import AWSRequest
+from botocore.credentials import Credentials
+
+from tests.support.server import ACCOUNT, TestServer
+
+KEY, SECRET = "BTNREST", "a-secret-of-rest"
+OTHER = "123456789012"
+
+
+@pytest.fixture(scope="module")
+def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestServer]:
+    with TestServer(str(tmp_path_factory.mktemp("secured")), secure=True) as running:
+        catalog = running.node.catalog
+
+        async def make() -> None:
+            await catalog.change(lambda state, now: state.put_key(KEY, SECRET, ACCOUNT, now))
+            await catalog.change(lambda state, now: state.put_key("BTNOTHER", SECRET, OTHER, now))
+
+        running.run(make)
+        yield running
+
+
+def ask(
+    server: TestServer,
+    method: str,
+    path: str,
+    value: Any = None,
+    *,
+    key: str = KEY,
+    secret: str = SECRET,
+    service: str = "sqs",
+    region: str = "us-east-1",
+    after: Any = None,
+) -> tuple[int, Any]:
+    """Sign as botocore does, and send; `after` changes the request when it is signed."""
+    body = b"" if value is None else json.dumps(value).encode()
+    request = AWSRequest(method, server.url + path, {"Content-Type": "application/json"}, body)
+    SigV4Auth(Credentials(key, secret), service, region).add_auth(request)
+    headers = dict(request.headers.items())
+    if after is not None:
+        body, headers = after(body, headers)
+    connection = http.client.HTTPConnection("127.0.0.1", server.http.port, timeout=30)
+    try:
+        connection.request(method, path, body, headers)
+        response = connection.getresponse()
+        text = response.read()
+        return response.status, json.loads(text) if text else None
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize(("service", "region"), [("sqs", "us-east-1"), ("baton", "anywhere-7")])
+def test_signed_requests_are_taken(secured: TestServer, service: str, region: str) -> None:
+    def good(method: str, path: str, value: Any = None) -> Any:
+        status, answer = ask(secured, method, path, value, service=service, region=region)
+        assert status < 300, answer
+        return answer
+
+    good("POST", "/v1/queues", {"name": "orders"})
+    good("POST", "/v1/queues/orders/messages", {"body": {"ü": 1}})
+    (message,) = good("POST", "/v1/queues/orders/messages:receive", {})["messages"]
+    good("POST", f"/v1/queues/orders/messages/{message['receiptHandle']}:ack")
+    assert good("GET", "/v1/queues?prefix=o&limit=5")["queues"][0]["name"] == "orders"
+    good("PATCH", "/v1/queues/orders", {"slaSeconds": 5})
+
+
+def test_the_account_is_the_keys(secured: TestServer) -> None:
+    ask(secured, "POST", "/v1/queues", {"name": "mine"})
+    status, answer = ask(secured, "GET", "/v1/queues/mine", key="BTNOTHER")
+    assert (status, answer["code"]) == (404, "queue_does_not_exist")
+
+
+def unsigned(body: bytes, headers: dict[str, str]) -> tuple[bytes, dict[str, str]]:
+    return body, {"Content-Type": "application/json"}
+
+
+def changed(body: bytes, headers: dict[str, str]) -> tuple[bytes, dict[str, str]]:
+    return body.replace(b"orders", b"orderz"), headers
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"after": unsigned}, {"after": changed}, {"secret": "wrong"}, {"key": "BTNNOBODY"}],
+    ids=["unsigned", "changed", "wrong secret", "unknown key"],
+)
+def test_anything_else_is_refused(secured: TestServer, more: dict[str, Any]) -> None:
+    status, answer = ask(secured, "POST", "/v1/queues", {"name": "orders"}, **more)
+    assert (status, answer["code"]) == (403, "access_denied")
+
+
+def test_the_document_is_for_everybody(secured: TestServer) -> None:
+    status, answer = ask(secured, "GET", "/v1/openapi.json", after=unsigned)
+    assert status == 200 and answer["openapi"].startswith("3.1")
