@@ -13,35 +13,38 @@ STOP_S = 20
 
 
 class NotStarted(Exception):
-    """A server of the example ended before it was ready; the text says where its output is."""
+    """A server of the example ended before it was ready; the text says why."""
 
 
-@contextmanager
-def baton_server(directory: Path) -> Iterator[str]:
-    """`baton serve` with its data in `directory`; gives its address."""
-    directory.mkdir(parents=True, exist_ok=True)
-    output = directory / "server.log"
-    command = [sys.executable, "-m", "batonq", "serve", "--port", "0", "--data", str(directory / "data")]
-    with output.open("w") as log:
-        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=log)
-    try:
-        yield _address(process, output)
-    finally:
-        stop(process)
+class BatonServer:
+    """`baton serve` with its data in `directory`, from `with` on; other things can be started until it is ready."""
 
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._output = directory / "server.log"
 
-def _address(process: subprocess.Popen[bytes], output: Path) -> str:
-    """Its first line says where it serves."""
-    while process.poll() is None:
-        for line in output.read_text().splitlines(keepends=True):
-            _, found, rest = line.partition(" serves ")
-            if found and line.endswith("\n"):
-                return rest.split()[0]
-        try:
-            process.wait(0.05)
-        except subprocess.TimeoutExpired:
-            continue
-    raise NotStarted(f"the Baton server did not start:\n{output.read_text()}")
+    def __enter__(self) -> BatonServer:
+        self._directory.mkdir(parents=True, exist_ok=True)
+        words = [sys.executable, "-m", "batonq", "serve", "--port", "0", "--data", str(self._directory / "data")]
+        with self._output.open("w") as log:
+            self._process = subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=log)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        stop(self._process)
+
+    def url(self) -> str:
+        """Wait until it is ready; it says itself where it serves."""
+        while self._process.poll() is None:
+            for line in self._output.read_text().splitlines(keepends=True):
+                _, found, rest = line.partition(" serves ")
+                if found and line.endswith("\n"):
+                    return rest.split()[0]
+            try:
+                self._process.wait(0.05)
+            except subprocess.TimeoutExpired:
+                continue
+        raise NotStarted(f"the Baton server did not start:\n{self._output.read_text()}")
 
 
 @contextmanager

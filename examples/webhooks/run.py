@@ -14,7 +14,7 @@ from typing import Any
 from batonq import Baton, sync
 from batonq.client import Message
 from batonq.worker import Worker
-from examples.harness.servers import baton_server
+from examples.harness.servers import BatonServer
 from examples.harness.story import Story, percentile
 from examples.webhooks import policy
 from examples.webhooks.dispatcher import Dispatcher
@@ -73,7 +73,7 @@ async def run(events: int, directory: Path, story: Story) -> None:
 @asynccontextmanager
 async def _started(directory: Path, story: Story) -> AsyncIterator[World]:
     async with AsyncExitStack() as stack:
-        url = stack.enter_context(baton_server(directory / "baton"))
+        url = stack.enter_context(BatonServer(directory / "baton")).url()
         baton = await stack.enter_async_context(Baton(url))
         endpoints = Endpoints(directory / "endpoints.db")
         stack.callback(endpoints.close)

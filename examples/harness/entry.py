@@ -1,0 +1,37 @@
+"""The command line of an example: how much of it to run, and an exit code."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import logging
+import signal
+import sys
+import tempfile
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from typing import Any
+
+from examples.harness.servers import NotStarted
+from examples.harness.story import Story
+
+Run = Callable[[int, Path, Story], Coroutine[Any, Any, None]]
+
+
+def main(run: Run, name: str, what: str, usual: int, title: str) -> int:
+    """Run it in a temporary directory. 0: the books balance; 1: they do not; 2: it could not be started."""
+    parser = argparse.ArgumentParser(prog=f"python -m examples.{name}", description=title.format("N") + ".")
+    parser.add_argument(f"--{what}", type=int, default=usual, metavar="N", help=f"how many (default {usual})")
+    count: int = getattr(parser.parse_args(), what)
+    if count < 1:
+        parser.error(f"--{what} is 1 or more")
+    logging.getLogger("batonq").setLevel(logging.ERROR)  # handlers that fail are what the examples are about
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what was started is stopped
+    story = Story(title.format(count))
+    with tempfile.TemporaryDirectory(prefix=f"baton-{name}-") as directory:
+        try:
+            asyncio.run(run(count, Path(directory), story))
+        except NotStarted as problem:
+            print(problem, file=sys.stderr)
+            return 2
+    return story.end("The books balance.", "The books do not balance.")

@@ -1,0 +1,71 @@
+"""Whether every upload is accounted for, from all sides: status endpoint, database, object store, queues."""
+
+from __future__ import annotations
+
+import asyncio
+
+from batonq import Baton
+from examples.harness.story import Story, percentile
+from examples.transcode.database import Database
+from examples.transcode.objects import ObjectStore
+from examples.transcode.plan import DEAD, EVENTS, LANES, THUMBNAIL_SLO_S, VARIANTS, output_key, raw_key
+from examples.transcode.visitors import Visitors
+
+
+class Books:
+    def __init__(self, baton: Baton, database: Database, objects: ObjectStore, visitors: Visitors) -> None:
+        self._baton = baton
+        self._database = database
+        self._objects = objects
+        self._visitors = visitors
+
+    async def balance(self, story: Story, redriven: int) -> None:
+        story.heading("The books")
+        images = self._visitors.images
+        corrupt = sum(visit.is_corrupt for visit in images.values())
+        statuses = await asyncio.to_thread(self._visitors.statuses, list(images))
+        done = sum(status == "done" for status in statuses.values())
+        story.check(f"{len(images)} uploads, {done} done by the status endpoint", done == len(self._visitors.visits))
+        story.check(f"{corrupt} were corrupt, died, and came back by redrive: {redriven}", redriven == corrupt)
+        wanted = {raw_key(image_id) for image_id in images}
+        wanted |= {output_key(variant, image_id) for image_id in images for variant in VARIANTS}
+        story.check(f"{len(wanted)} objects in the store, and no other", sorted(wanted) == self._objects.keys())
+        told = self._database.rows("SELECT image_id, times FROM notices")
+        once = sum(times == 1 for _, times in told)
+        story.check(f"{once} of them announced as done, once each", once == len(told) == len(images))
+        left = await self._left()
+        story.check(f"nothing is left in a queue or in the outbox: {left}", left == 0)
+
+    def figures(self, story: Story, workers_most: int) -> None:
+        story.heading("The figures")
+        for tier in ("paid", "free"):
+            waits = self._thumbnail_waits(tier)
+            story.figure(f"thumbnail, {tier} lane ({len(waits)})", _times(waits))
+        waits = self._thumbnail_waits("paid") + self._thumbnail_waits("free")
+        met = "within" if percentile(waits, 0.99) <= THUMBNAIL_SLO_S else "NOT within"
+        story.figure("thumbnails at p99", f"{percentile(waits, 0.99):.1f} s, {met} {THUMBNAIL_SLO_S:.0f} s")
+        uploads, jobs = self._database.rows("SELECT sum(uploads_repeated), sum(jobs_repeated) FROM images")[0]
+        story.figure("uploads repeated, absorbed by row", str(uploads))
+        story.figure("jobs repeated, absorbed by status", str(jobs))
+        story.figure("most workers at once", str(workers_most))
+
+    def done(self) -> int:
+        return int(self._database.rows("SELECT count(*) FROM images WHERE status = 'done'")[0][0])
+
+    def _thumbnail_waits(self, tier: str) -> list[float]:
+        """From the accepted upload to its thumbnail, in seconds; without those that had to be repaired first."""
+        rows = self._database.rows(
+            "SELECT extract(epoch FROM thumbnail_at - uploaded_at)::float8 FROM images JOIN users ON users.id = user_id"
+            " WHERE tier = %s AND why IS NULL AND thumbnail_at IS NOT NULL",
+            tier,
+        )
+        return [row[0] for row in rows]
+
+    async def _left(self) -> int:
+        stats = await asyncio.gather(*(self._baton.queue(name).stats() for name in (*LANES, DEAD, EVENTS)))
+        waiting = self._database.rows("SELECT count(*) FROM batonq_outbox WHERE published_at IS NULL")[0][0]
+        return sum(each.depth for each in stats) + int(waiting)
+
+
+def _times(waits: list[float]) -> str:
+    return f"p50 {percentile(waits, 0.5):.1f} s, p99 {percentile(waits, 0.99):.1f} s"

@@ -1,0 +1,46 @@
+"""The operator's part after the alarm: look at the dead letters, fix one cause, and redrive those it killed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from batonq import Baton
+from examples.transcode.objects import ObjectStore
+from examples.transcode.plan import DEAD, raw_key
+
+CAUSES = ("truncated", "not an image")
+PAGE = 100
+RATE = 50.0  # messages a second; workers that can do less should get less
+
+
+async def causes(baton: Baton) -> dict[str, list[str]]:
+    """The images among the dead letters, by what killed them."""
+    found: dict[str, list[str]] = {cause: [] for cause in CAUSES}
+    letters = await baton.queue(DEAD).peek(limit=PAGE)
+    while letters:
+        for letter in letters:
+            reason = letter.dead_letter.reason if letter.dead_letter else ""
+            cause = next((cause for cause in CAUSES if cause in reason), reason)
+            found.setdefault(cause, []).append(letter.body["image_id"])
+        letters = await baton.queue(DEAD).peek(limit=PAGE, after=letters[-1].sequence)
+    return {cause: image_ids for cause, image_ids in found.items() if image_ids}
+
+
+async def redrive(
+    baton: Baton,
+    objects: ObjectStore,
+    cause: str,
+    image_ids: list[str],
+    original: Callable[[str], bytes],
+    tell: Callable[[str], None],
+) -> int:
+    """Put the original in the place of each broken object, then send the messages of this cause back to their lanes."""
+    dead = baton.queue(DEAD)
+    chosen = {"reasonContains": cause}
+    preview = await dead.redrive(dry_run=True, filter=chosen)
+    tell(f"dry run: {preview.matched} of {preview.examined} dead letters say “{cause}”")
+    for image_id in image_ids:
+        objects.put(raw_key(image_id), original(image_id))
+    job = await (await dead.redrive(rate=RATE, filter=chosen)).wait()
+    tell(f"repaired {len(image_ids)} images in place; the redrive is {job.state.lower()}: {job.moved} moved")
+    return job.moved
