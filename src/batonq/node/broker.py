@@ -9,8 +9,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
 
-from batonq.core.catalog.names import queue_arn
-from batonq.core.commands import Accepted, Claim, Counters, FirstLeases, Job, Lease, Nack, Send
+from batonq.core.commands import Accepted, Claim, Counters, FirstLeases, Lease, Nack, Send
 from batonq.core.ids import key_hash, message_id, message_ids
 from batonq.core.payload import AS_IS, Lineage
 from batonq.core.shard.machine import Shard
@@ -19,16 +18,16 @@ from batonq.core.shard.state import Failure
 from batonq.errors import (
     BatonError,
     InvalidInput,
-    JobNotFound,
     LogError,
     MessageGone,
     ReceiptInvalid,
 )
 from batonq.node.cataloghost import CatalogHost
 from batonq.node.clock import Clock
-from batonq.node.control import Control, Queue, committed
+from batonq.node.control import Queue, committed
 from batonq.node.events import AlarmBoard
 from batonq.node.host import ShardHost
+from batonq.node.jobs import JobControl
 from batonq.node.keeper import ShardKeeper
 from batonq.node.peeking import Peeked, look
 from batonq.node.reading import read_message, read_run
@@ -70,7 +69,7 @@ class Delivery(NamedTuple):
     content: int = 0  # what the body is, see core/payload.py
 
 
-class Broker(Control):
+class Broker(JobControl):
     def __init__(
         self,
         *,
@@ -270,6 +269,9 @@ class Broker(Control):
         """
         if host.is_late(leases) or host.shard.overlays:
             return None
+        extents = leases.extents
+        if len(extents) > FEW_LEASES and sum([extent >> 32 for extent in extents]) > ANSWER_BYTES_MAX:
+            return None
         try:
             found = read_run(host.log, leases.positions, leases.extents)
         except LogError:
@@ -399,60 +401,6 @@ class Broker(Control):
     async def peek(self, queue: Queue, after_sequence: int, limit: int) -> list[Peeked]:
         """Messages in order of arrival, whatever their state, without leasing them."""
         return await look(self._shards[queue.shard].host(), queue.number, after_sequence, limit)
-
-    # --- move tasks -----------------------------------------------------------------------------
-
-    def can_move_from(self, queue: Queue) -> bool:
-        """Is there anything that a move task could be for: is it a dead-letter queue, or has it dead messages?"""
-        if self.dead_letter_sources(queue):
-            return True
-        return self._shards[queue.shard].host().counters(queue.number).dead > 0
-
-    async def start_move(self, source: Queue, destination: Queue | None, rate: int | None) -> Job:
-        """Start moving the messages of a dead-letter queue, or those that died in another, back or to `destination`."""
-        highest = self._settings.move_rate_max_per_s
-        if rate is not None and not 1 <= rate <= highest:
-            raise InvalidInput(
-                f"Value for parameter MaxNumberOfMessagesPerSecond is invalid. "
-                f"Reason: You must enter a value between 1 and {highest}."
-            )
-        only_dead = not self.dead_letter_sources(source)
-        if only_dead and not self.can_move_from(source):
-            raise InvalidInput("Source queue must be configured as a Dead Letter Queue.")
-        if destination is not None and destination.fifo != source.fifo:
-            raise InvalidInput("Source and destination must be queues of the same type.")
-        job = Job(
-            id=self._random_bytes(16).hex(),
-            source=source.number,
-            destination=destination.number if destination is not None else 0,
-            destination_shard=destination.shard if destination is not None else 0,
-            rate_per_s=rate or self._settings.move_rate_per_s,
-            state="RUNNING",
-            started_ms=0,
-            to_move=0,
-            destination_arn=queue_arn(destination.account, destination.name) if destination is not None else "",
-            only_dead=only_dead,
-        )
-        host = self._shards[source.shard].host()
-        job = host.start_job(job)
-        await committed(host)
-        return job
-
-    async def cancel_move(self, source: Queue, job_id: str) -> Job:
-        host = self._shards[source.shard].host()
-        job = host.shard.jobs.get(job_id)
-        if job is None or job.source != source.number:
-            raise JobNotFound
-        job = host.cancel_job(job_id)
-        await committed(host)
-        return job
-
-    async def moves(self, source: Queue) -> list[Job]:
-        """The move tasks of a queue, newest first."""
-        host = self._shards[source.shard].host()
-        jobs = [job for job in host.shard.jobs.values() if job.source == source.number]
-        await committed(host)
-        return sorted(jobs, key=lambda job: job.started_ms, reverse=True)
 
     # --- the clock ------------------------------------------------------------------------------
 

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import ParamSpec, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
-from batonq.core.commands import Accepted, Arrival, Claim, Counters, FirstLeases, Job, Lease, Nack, Send
+from batonq.core.commands import Accepted, Arrival, Claim, Counters, FirstLeases, Lease, Nack, Send
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import State
 from batonq.core.shard.columns import NIL
@@ -23,6 +23,7 @@ from batonq.node import events
 from batonq.node.clock import Clock
 from batonq.node.commit import CommitStatistics, GroupCommit
 from batonq.node.events import AlarmBoard
+from batonq.node.jobrunner import JobRunner
 from batonq.node.settings import Settings
 from batonq.node.waiters import Waiter, Waiters, Watcher
 
@@ -30,7 +31,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 EXTENSIONS_MAX = 3  # a reply that is late again after so many extensions leaves as it is
 ROOM_RETRY_MS = 1_000
-JOB_RETRY_MS = 100
 STARTING = "The shard is being opened; try again."
 
 
@@ -65,14 +65,13 @@ class ShardHost:
         self._words_max = settings.frame_rows_max * 8
         self._bytes_max = settings.frame_bytes_max
         self._pending_max = settings.pending_max
-        self._owed_max = settings.window_entries * 4
         self._waiters = Waiters(settings.waiters_per_queue_max, settings.waiters_max)
         self._watchers: dict[Watcher, None] = {}  # receives over many queues, first come first
         self._watchers_max = settings.waiters_max
         self.answers_at_once = False  # while stopping, long polls do not wait
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ms = 0
-        self._job_due_ms: int | None = None
+        self.jobs = JobRunner(self, loop, settings.window_entries * 4)
         self.commit = GroupCommit(
             loop=loop,
             machine=shard,
@@ -96,8 +95,7 @@ class ShardHost:
         if point is not None:
             await point
         self.serving = True
-        if self.shard.jobs:
-            self._job_due_ms = self._clock.now_ms()
+        self.jobs.begin(self._clock.now_ms())
         self._arm()
 
     def stop_waiting(self) -> None:
@@ -128,6 +126,7 @@ class ShardHost:
     def _end(self, why: str) -> None:
         self.serving = False
         self.why = why
+        self.jobs.end()
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -154,6 +153,10 @@ class ShardHost:
             events.logger.exception("shard %d: a command broke off", self.shard.number)
             self.commit.abandon(problem)
             raise
+
+    def run(self, command: Callable[..., T], *arguments: Any) -> T:
+        """The same for those who work beside the host."""
+        return self._run(command, *arguments)
 
     def begin(self) -> int:
         """Check that a command can be taken, and return what time it is."""
@@ -277,17 +280,10 @@ class ShardHost:
         """One step of a purge up to sequence `through`: how many messages went, and whether that was all."""
         return self._run(self.shard.purge, queue, self.begin(), through)
 
-    def start_job(self, job: Job) -> Job:
-        now_ms = self.begin()
-        if self.log.room() is not Room.PLENTY:
-            raise DiskFull
-        job = self._run(self.shard.start_job, job, now_ms)
-        self._job_due_ms = now_ms
-        self._arm()
-        return job
-
-    def cancel_job(self, job_id: str) -> Job:
-        return self._run(self.shard.cancel_job, job_id, self.begin())
+    def jobs_changed(self) -> None:
+        """Something of the jobs may be due earlier than it was."""
+        if self.serving:
+            self._arm()
 
     def counters(self, queue: int) -> Counters:
         self._run(self.shard.advance, self.begin())
@@ -536,8 +532,8 @@ class ShardHost:
     def _arm(self) -> None:
         """One timer, for the first thing that is due."""
         due_ms = self.shard.next_due()
-        if self._job_due_ms is not None and (due_ms is None or self._job_due_ms < due_ms):
-            due_ms = self._job_due_ms
+        if self.jobs.due_ms is not None and (due_ms is None or self.jobs.due_ms < due_ms):
+            due_ms = self.jobs.due_ms
         if self._timer is not None:
             if due_ms is not None and self._timer_due_ms <= due_ms:
                 return  # it fires early enough, and is set again then
@@ -565,18 +561,10 @@ class ShardHost:
         now_ms = self._clock.now_ms()
         shard = self.shard
         self._run(shard.advance, now_ms)
-        if self._job_due_ms is not None and self._job_due_ms <= now_ms:
-            self._step_jobs(now_ms)
+        if self.jobs.due_ms is not None and self.jobs.due_ms <= now_ms:
+            self.jobs.step(now_ms)
         if shard.woken:
             self._woken()
         if frame.rows:
             self.commit.kick()
         self._arm()
-
-    def _step_jobs(self, now_ms: int) -> None:
-        """Move what the rates allow, unless a channel is behind: then its destination sets the pace."""
-        behind = any(owed - settled > self._owed_max for settled, owed in self.shard.unsettled().values())
-        if behind or self.log.room() is not Room.PLENTY:
-            self._job_due_ms = now_ms + JOB_RETRY_MS
-            return
-        self._job_due_ms = self._run(self.shard.step_jobs, now_ms)

@@ -40,6 +40,7 @@ class Settings:
     )
     move_rate_per_s: int = setting(10, "Messages a second of a move task that was started without a rate.")
     move_rate_max_per_s: int = setting(500, "Highest rate that a move task may ask for.")
+    redrive_rate_max_per_s: int = setting(10_000, "Highest rate that a redrive by REST may ask for.")
     producer_idle_hours: float = setting(168.0, "How long a producer's last number is remembered without a send.")
     idempotency_hours: float = setting(24.0, "How long an Idempotency-Key is remembered.")
     grace_max_s: float = setting(60.0, "Most that running leases are extended by after an outage.")

@@ -1,0 +1,272 @@
+"""Redrive jobs, as the front doors ask for them: started, looked at, paused, gone on with, cancelled.
+
+SQS's move tasks are the same jobs, without a filter and within SQS's limits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+from batonq.core.catalog.names import parse_queue_arn, queue_arn
+from batonq.core.commands import Job
+from batonq.core.shard.state import ACTIVE
+from batonq.errors import InvalidInput, JobNotFound
+from batonq.node.control import Control, Queue, committed
+from batonq.node.examining import SAMPLE_MAX, Sample, examine
+from batonq.node.host import ShardHost
+from batonq.node.picking import EditImpossible, encode_pick
+from batonq.node.settings import Settings
+
+RATE_DEFAULT_PER_S = 10
+RAMP_FROM_PER_S = 100  # faster jobs begin slowly unless they say otherwise
+RAMP_DEFAULT_S = 10.0
+RAMP_MAX_S = 86_400.0
+DYING_SHARE_DEFAULT = 0.5
+
+
+@dataclass(slots=True, frozen=True, kw_only=True)
+class Redrive:
+    """What to move, where to, how fast. Filter and edit are as in the REST API; see picking.py."""
+
+    target: Queue | None = None  # None: each to where it came from, or to its own queue when it died there
+    rate_per_s: int = RATE_DEFAULT_PER_S
+    ramp_s: float | None = None  # how long it takes to come to that rate; None: as the rate suggests
+    filter: Mapping[str, Any] | None = None
+    edit: Mapping[str, Any] | None = None
+    dry_run: bool = False  # only look
+    max_messages: int = 0  # 0: all
+    pause_when_dying_share: float = DYING_SHARE_DEFAULT  # of those that were moved last; 1: never
+
+
+class JobStatus(NamedTuple):
+    """A job as it stands."""
+
+    id: str
+    source: str  # name of the queue
+    target: str  # empty: each to where it came from
+    state: str  # RUNNING, PAUSED, COMPLETED, CANCELLING, CANCELLED, FAILED
+    why: str  # why it waits, is paused or failed
+    rate_per_s: int
+    current_rate: float
+    started_ms: int
+    ended_ms: int  # 0: it has not ended
+    examined: int
+    matched: int
+    moved: int
+    remaining: int  # messages that it has not looked at yet
+    died_again: int
+    max_messages: int = 0
+    dry_run: bool = False
+    sample: Sequence[Sample] = ()
+    kind: str = "redrive"
+
+
+class JobControl(Control):
+    """The broker's part that is about jobs."""
+
+    _settings: Settings
+    _random_bytes: Callable[[int], bytes]
+
+    def can_move_from(self, queue: Queue) -> bool:
+        """Is there anything that a job could be for: is it a dead-letter queue, or has it dead messages?"""
+        if self.dead_letter_sources(queue):
+            return True
+        return self._shards[queue.shard].host().counters(queue.number).dead > 0
+
+    async def start_job(self, source: Queue, redrive: Redrive) -> JobStatus:
+        """Start a job; a dry run is done when this returns, and changes nothing."""
+        job = self._job(source, redrive)
+        host = self._shards[source.shard].host()
+        if redrive.dry_run:
+            return await self._dry_run(source, host, job)
+        job = host.jobs.start(job)
+        await committed(host)
+        return self._status(host, job)
+
+    def _job(self, source: Queue, redrive: Redrive) -> Job:
+        highest = self._settings.redrive_rate_max_per_s
+        target = redrive.target
+        if not 1 <= redrive.rate_per_s <= highest:
+            raise InvalidInput(f"A redrive moves 1 to {highest} messages a second, not {redrive.rate_per_s}.")
+        if redrive.ramp_s is not None and not 0 <= redrive.ramp_s <= RAMP_MAX_S:
+            raise InvalidInput(f"A ramp lasts 0 to {RAMP_MAX_S:.0f} seconds.")
+        if not 0 <= redrive.pause_when_dying_share <= 1:
+            raise InvalidInput("The share of dying messages at which a redrive pauses is a number from 0 to 1.")
+        if redrive.max_messages < 0:
+            raise InvalidInput("The number of messages that a redrive moves at most is not negative; 0: all.")
+        only_dead = not self.dead_letter_sources(source)
+        if only_dead and not self.can_move_from(source):
+            raise InvalidInput(
+                f"Queue {source.name} is no other queue's dead-letter queue, and no message has died in it: "
+                "there is nothing to redrive."
+            )
+        if target is not None and target.fifo != source.fifo:
+            raise InvalidInput("Source and target of a redrive must be queues of the same type.")
+        if target is not None and target.number == source.number:
+            raise InvalidInput("The target of a redrive must be another queue than its source.")
+        ramp_s = redrive.ramp_s
+        if ramp_s is None:
+            ramp_s = RAMP_DEFAULT_S if redrive.rate_per_s > RAMP_FROM_PER_S else 0.0
+        bytes_max = (target or source).message_bytes_max
+        return Job(
+            id=self._random_bytes(16).hex(),
+            source=source.number,
+            source_arn=queue_arn(source.account, source.name),
+            destination=target.number if target is not None else 0,
+            destination_shard=target.shard if target is not None else 0,
+            destination_arn=queue_arn(target.account, target.name) if target is not None else "",
+            rate_per_s=redrive.rate_per_s,
+            state="RUNNING",
+            started_ms=0,
+            to_move=0,
+            only_dead=only_dead,
+            selection=encode_pick(redrive.filter, redrive.edit, bytes_max),
+            max_messages=redrive.max_messages,
+            ramp_ms=round(ramp_s * 1000),
+            pause_share=redrive.pause_when_dying_share,
+        )
+
+    async def _dry_run(self, source: Queue, host: ShardHost, job: Job) -> JobStatus:
+        """Look at everything that the job would look at, in steps."""
+        counters = host.counters(source.number)
+        messages = counters.visible + counters.in_flight + counters.delayed + counters.owed + counters.dead
+        job = replace(
+            job,
+            started_ms=host.now_ms(),
+            through_sequence=host.shard.next_sequence - 1,
+            to_move=counters.dead if job.only_dead else messages,
+        )
+        most = job.max_messages or 1 << 60
+        sample: list[Sample] = []
+        while job.cursor < job.through_sequence and job.matched < most:
+            try:
+                found = await examine(host, job, most - job.matched, SAMPLE_MAX - len(sample))
+            except EditImpossible as problem:
+                raise InvalidInput(str(problem)) from None
+            sample += found.sample
+            job = replace(
+                job,
+                cursor=found.through,
+                seen=max(job.seen, found.through),
+                examined=job.examined + found.new,
+                matched=job.matched + len(found.chosen),
+            )
+        job = replace(job, state="COMPLETED", ended_ms=host.now_ms())
+        status = self._status(host, job)
+        return status._replace(dry_run=True, sample=tuple(sample), current_rate=0.0)
+
+    def _status(self, host: ShardHost, job: Job) -> JobStatus:
+        running = job.state == "RUNNING"
+        return JobStatus(
+            id=job.id,
+            source=_name(job.source_arn) or self._queue_name(job.source),
+            target=_name(job.destination_arn),
+            state=job.state,
+            why=job.why,
+            rate_per_s=job.rate_per_s,
+            current_rate=host.shard.job_rate(job, host.now_ms()) if running else 0.0,
+            started_ms=job.started_ms,
+            ended_ms=job.ended_ms,
+            examined=job.examined,
+            matched=job.matched,
+            moved=job.moved,
+            remaining=max(0, job.to_move - job.examined) if job.state in ACTIVE else 0,
+            died_again=job.died_again,
+            max_messages=job.max_messages,
+        )
+
+    def _queue_name(self, number: int) -> str:
+        queue = self.queue_by_number(number)
+        return queue.name if queue is not None else ""
+
+    def _find(self, account: str, job_id: str) -> tuple[ShardHost, Job]:
+        for keeper in self._shards:
+            host = keeper.host()
+            job = host.shard.jobs.get(job_id)
+            if job is not None:
+                name = parse_queue_arn(job.source_arn)
+                queue = self.queue_by_number(job.source)
+                if account in (name.account if name else None, queue.account if queue else None):
+                    return host, job
+        raise JobNotFound
+
+    async def job(self, account: str, job_id: str) -> JobStatus:
+        """Raises JobNotFound: of the jobs that have ended, the last few of each queue are remembered."""
+        host, job = self._find(account, job_id)
+        status = self._status(host, job)
+        await committed(host)
+        return status
+
+    async def jobs(self, source: Queue) -> list[JobStatus]:
+        """The jobs of a queue, newest first."""
+        host = self._shards[source.shard].host()
+        found = [self._status(host, job) for job in self._jobs_of(host, source)]
+        await committed(host)
+        return found
+
+    @staticmethod
+    def _jobs_of(host: ShardHost, source: Queue) -> list[Job]:
+        jobs = [replace(job) for job in host.shard.jobs.values() if job.source == source.number]
+        return sorted(jobs, key=lambda job: job.started_ms, reverse=True)
+
+    async def cancel_job(self, account: str, job_id: str) -> JobStatus:
+        """What is on its way arrives; the rest stays."""
+        host, _ = self._find(account, job_id)
+        return await self._answer(host, host.jobs.cancel(job_id))
+
+    async def pause_job(self, account: str, job_id: str, why: str = "It was paused by request.") -> JobStatus:
+        host, _ = self._find(account, job_id)
+        return await self._answer(host, host.jobs.pause(job_id, why))
+
+    async def resume_job(self, account: str, job_id: str) -> JobStatus:
+        host, _ = self._find(account, job_id)
+        return await self._answer(host, host.jobs.resume(job_id))
+
+    async def _answer(self, host: ShardHost, job: Job) -> JobStatus:
+        status = self._status(host, job)
+        await committed(host)
+        return status
+
+    # --- SQS's move tasks -------------------------------------------------------------------------
+
+    async def start_move(self, source: Queue, destination: Queue | None, rate: int | None) -> Job:
+        """Start moving the messages of a dead-letter queue, or those that died in another, back or to `destination`."""
+        highest = self._settings.move_rate_max_per_s
+        if rate is not None and not 1 <= rate <= highest:
+            raise InvalidInput(
+                f"Value for parameter MaxNumberOfMessagesPerSecond is invalid. "
+                f"Reason: You must enter a value between 1 and {highest}."
+            )
+        if not self.can_move_from(source):
+            raise InvalidInput("Source queue must be configured as a Dead Letter Queue.")
+        rate_per_s = rate or self._settings.move_rate_per_s
+        job = self._job(
+            source, Redrive(target=destination, rate_per_s=rate_per_s, ramp_s=0.0, pause_when_dying_share=1.0)
+        )
+        host = self._shards[source.shard].host()
+        job = host.jobs.start(job)
+        await committed(host)
+        return job
+
+    async def cancel_move(self, source: Queue, job_id: str) -> Job:
+        host = self._shards[source.shard].host()
+        job = host.shard.jobs.get(job_id)
+        if job is None or job.source != source.number:
+            raise JobNotFound
+        job = host.jobs.cancel(job_id)
+        await committed(host)
+        return job
+
+    async def moves(self, source: Queue) -> list[Job]:
+        """The jobs of a queue as SQS's move tasks, newest first. SQS knows no pause: such a task runs."""
+        host = self._shards[source.shard].host()
+        jobs = self._jobs_of(host, source)
+        await committed(host)
+        return [replace(job, state="RUNNING") if job.state == "PAUSED" else job for job in jobs]
+
+
+def _name(arn: str) -> str:
+    name = parse_queue_arn(arn)
+    return name.name if name is not None else ""
