@@ -16,7 +16,7 @@ from batonq.cli.log import Place, live_stop
 from batonq.core.catalog.entries import QueueEntry
 from batonq.core.catalog.machine import Catalog
 from batonq.core.records import ROW_WORDS, Reason, Type
-from batonq.errors import InvalidInput, LogCorrupt, QueueDoesNotExist
+from batonq.errors import InvalidInput, LogCorrupt, QueueDoesNotExist, Unavailable
 from batonq.log import layout
 from batonq.log.disk import Disk, RealDisk
 from batonq.log.frames import Frame
@@ -165,11 +165,18 @@ def _start(disk: Disk, directory: str, bytes_max: int) -> int:
 def _frames(disk: Disk, place: Place, shard: int, start: int = 1) -> Iterator[Frame]:
     directory = place.logs[shard]
     stop = live_stop(disk, place, directory, shard)
-    for found in walk(disk, directory, shard=shard, cluster=place.cluster, start=start, stop=stop):
-        if isinstance(found, Damage):
-            if found.number >= layout.segments(disk, directory)[-1] and stop is None:
+    try:
+        for found in walk(disk, directory, shard=shard, cluster=place.cluster, start=start, stop=stop):
+            if not isinstance(found, Damage):
+                yield found.frame
+            elif stop is not None:
+                raise Unavailable(_SHORTENED)  # most likely: its files are used again as they are
+            elif found.number >= layout.segments(disk, directory)[-1]:
                 return  # a write that a crash cut short looks like this
-            raise LogCorrupt(
-                f"The log cannot be read ({found.message}): see `baton log verify {place.data_directory}`."
-            )
-        yield found.frame
+            else:
+                raise LogCorrupt(f"The log cannot be read ({found.message}): see `baton log verify`.")
+    except FileNotFoundError:
+        raise Unavailable(_SHORTENED) from None
+
+
+_SHORTENED = "The server shortened its log while it was being read; try again."
