@@ -1,10 +1,11 @@
 """What the three hot calls cost inside the server, without sockets and without the disk's sync.
 
-    python -m bench.paths [--profile send|receive|delete]
+    python -m bench.paths [sqs|rest] [--connections N] [--batch N] [--rounds N] [--profile send|receive|delete]
 
-A whole node runs in this process; sixteen connections are given their requests at once, as in the `life` section, and
-the loop runs until all are answered. Syncs are left out, and the best of many rounds is taken, so that the figures hold
-still on a noisy machine: they are for finding where the time goes and for comparing two versions of Baton.
+A whole node runs in this process; the connections (16 of SQS, one of REST) are given their requests at once, as in the
+sections `life` and `rest`, and the loop runs until all are answered. Syncs are left out, and the best of many rounds is
+taken, so that the figures hold still on a noisy machine: they are for finding where the time goes and for comparing two
+versions of Baton.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ from batonq.cli.serve import GC_THRESHOLDS, compose
 from batonq.node.node import Node
 from batonq.node.settings import Settings
 from bench import bodies, sqs
+from bench.flows import Work
+from bench.rest import RestQueue
 
-_CONNECTIONS = 16
-_BATCH = 10
-_ROUNDS = 120
+_READ_BYTES = 256 * 1024  # what the event loop reads at a time
 
 
 class Wire(asyncio.Transport):
@@ -59,14 +60,14 @@ class Wire(asyncio.Transport):
 
 
 class Clients:
-    """Sixteen connections to a node in this process."""
+    """Connections to a node in this process."""
 
-    def __init__(self, server: Any, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, server: Any, loop: asyncio.AbstractEventLoop, connections: int) -> None:
         self._loop = loop
         self._left = 0
         self._all_answered: asyncio.Future[None] = loop.create_future()
         server.loop = loop
-        self.wires = [Wire(self._one_answered) for _ in range(_CONNECTIONS)]
+        self.wires = [Wire(self._one_answered) for _ in range(connections)]
         self.connections = [Connection(server) for _ in self.wires]
         for connection, wire in zip(self.connections, self.wires, strict=True):
             connection.connection_made(wire)
@@ -82,16 +83,14 @@ class Clients:
         self._all_answered = self._loop.create_future()
         started = time.perf_counter()
         for connection, request in zip(self.connections, requests, strict=False):
-            connection.data_received(request)
+            for at in range(0, len(request), _READ_BYTES):
+                connection.data_received(request[at : at + _READ_BYTES])
         await self._all_answered
         seconds = time.perf_counter() - started
-        answers = [wire.answer for wire in self.wires[: len(requests)]]
-        for answer in answers:
-            sqs.check(answer)
-        return seconds, answers
+        return seconds, [wire.answer for wire in self.wires[: len(requests)]]
 
 
-async def measure(directory: Path, profiled: str) -> dict[str, float]:
+async def measure(directory: Path, options: argparse.Namespace) -> dict[str, float]:
     """µs a message of each call, the best of many rounds; prints a profile of one of them if asked."""
     setattr(os, "fdatasync", lambda descriptor: None)  # noqa: B010 (plain assignment is a type error)
     loop = asyncio.get_running_loop()
@@ -99,34 +98,37 @@ async def measure(directory: Path, profiled: str) -> dict[str, float]:
     await node.start()
     server = compose(node)
     await server.start("127.0.0.1", 0)
-    url = str((await asyncio.to_thread(sqs.call, server.port, "CreateQueue", QueueName="paths"))["QueueUrl"])
-    clients = Clients(server, loop)
-    work = sqs.SqsQueue.at(server.port, url)
-    texts = bodies.texts(_CONNECTIONS * _BATCH)
-    batches = [work.prepare(texts[at : at + _BATCH]) for at in range(0, len(texts), _BATCH)]
+    clients = Clients(server, loop, options.connections)
+    door: Callable[[int, str], Work] = RestQueue if options.door == "rest" else sqs.SqsQueue
+    work = await asyncio.to_thread(door, server.port, "paths")
+    count = options.connections * options.batch
+    texts = bodies.texts(count)
+    batches = [work.prepare(texts[at : at + options.batch]) for at in range(0, len(texts), options.batch)]
     profile = cProfile.Profile()
     best: dict[str, float] = {}
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
-    for _ in range(_ROUNDS):
+    for _ in range(options.rounds):
         receipts: list[list[bytes]] = []
         for call in ("send", "receive", "delete"):
             if call == "send":
                 requests = [work.send(batch)[0] for batch in batches]
             elif call == "receive":
-                requests = [work.receive(_BATCH)[0] for _ in batches]
+                requests = [work.receive(options.batch)[0] for _ in batches]
             else:
                 requests = [work.delete(some)[0] for some in receipts]
-            if call == profiled:
+            if call == options.profile:
                 profile.enable()
             seconds, answers = await clients.ask(requests)
             profile.disable()
+            for answer in answers:
+                work.check(answer)
             if call == "receive":
                 receipts = [work.receipts(answer) for answer in answers]
-            cost = seconds * 1e6 / (_CONNECTIONS * _BATCH)
+            cost = seconds * 1e6 / count
             best[call] = min(cost, best.get(call, cost))
-    if profiled:
+    if options.profile:
         pstats.Stats(profile).sort_stats("tottime").print_stats(45)
     await server.stop(0.1)
     await node.stop()
@@ -135,13 +137,19 @@ async def measure(directory: Path, profiled: str) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="The cost of the three hot calls inside the server.")
+    parser.add_argument("door", nargs="?", choices=("sqs", "rest"), default="sqs")
+    parser.add_argument("--connections", type=int, help="default 16 for SQS, 1 for REST")
+    parser.add_argument("--batch", type=int, help="default 10 for SQS, 500 for REST")
+    parser.add_argument("--rounds", type=int, default=120)
     parser.add_argument("--profile", choices=("send", "receive", "delete"), default="")
     options = parser.parse_args()
+    options.connections = options.connections or (1 if options.door == "rest" else 16)
+    options.batch = options.batch or (500 if options.door == "rest" else 10)
     with (
         tempfile.TemporaryDirectory(prefix="baton-paths-") as directory,
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
     ):
-        best = runner.run(measure(Path(directory) / "data", options.profile))
+        best = runner.run(measure(Path(directory) / "data", options))
     for call, cost in best.items():
         print(f"{call:8} {cost:6.2f} µs a message")
     print(f"{'life':8} {sum(best.values()):6.2f} µs a message")
