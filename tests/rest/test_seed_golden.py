@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from tests.api.support import wait_until
 from tests.rest.support import Rest
 
 QUEUE = """{
@@ -158,6 +159,29 @@ def test_nack(made: Rest) -> None:
     (again,) = made.receive("/v1/queues/email-send")
     assert again["receiveCount"] == 2
     assert again["lastFailure"]["reason"] == "third_party_timeout"
+
+
+def test_redrive(made: Rest) -> None:
+    receipt = leased(made)["receiptHandle"]
+    assert made("POST", f"/v1/queues/email-send/messages/{receipt}:nack", {"deadLetter": True}).status == 204
+    text = '{\n"targetQueue": "email-send",\n"maxMessagesPerSecond": 1000\n}'
+    status, value = ask(made, "POST /v1/queues/email-send-dlq:redrive", text)
+    assert status == 202
+    printed = {
+        "jobId": "<job id>",
+        "kind": "redrive",
+        "sourceQueue": "email-send-dlq",
+        "targetQueue": "email-send",
+        "state": "RUNNING",
+        "maxMessagesPerSecond": 1000,
+        "startedAtMs": "<number>",
+        "moved": 0,
+        "remaining": 1,
+    }
+    assert alike(value, printed), json.dumps(value)
+    (again,) = made.receive("/v1/queues/email-send", waitSeconds=20)
+    assert again["body"]["notificationId"] == "n_987"
+    wait_until(lambda: bool(made.good("GET", f"/v1/jobs/{value['jobId']}")["state"] == "COMPLETED"))
 
 
 def test_the_printed_requests_are_what_they_are() -> None:

@@ -81,9 +81,7 @@ class JobControl(Control):
         host = self._shards[source.shard].host()
         if redrive.dry_run:
             return await self._dry_run(source, host, job)
-        job = host.jobs.start(job)
-        await committed(host)
-        return self._status(host, job)
+        return await self._answer(host, host.jobs.start(job))
 
     def _job(self, source: Queue, redrive: Redrive) -> Job:
         highest = self._settings.redrive_rate_max_per_s

@@ -9,13 +9,12 @@ from collections.abc import Sequence
 
 from batonq.api.rest.codec import MSGPACK
 from batonq.api.rest.problems import item_error
-from batonq.api.rest.service import NO_CONTENT, Answer, Call, milliseconds
+from batonq.api.rest.service import NO_CONTENT, Answer, Call, Nothing, milliseconds
 from batonq.api.rest.shapes import (
     AckBatch,
     ChangeVisibility,
     ChangeVisibilityBatch,
     Deadline,
-    Given,
     LeaseResult,
     LeaseResults,
     Nack,
@@ -26,10 +25,6 @@ from batonq.node.broker import NackRequest
 from batonq.node.control import committed
 
 _DONE = LeaseResult()
-
-
-class Nothing(Given):
-    """No fields."""
 
 
 async def ack(call: Call) -> Answer:

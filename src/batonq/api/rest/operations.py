@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from batonq.api.rest import leases, peeking, queues, queueshapes, receiving, sending, shapes
+from batonq.api.rest import jobs, jobshapes, leases, peeking, queues, queueshapes, receiving, sending, shapes
 from batonq.api.rest.service import Answer, Call
 
 Run = Callable[[Call], Awaitable[Answer]]
@@ -38,6 +38,7 @@ _IDEMPOTENCY = (
 QUEUES = "/v1/queues"
 QUEUE = "/v1/queues/{queue}"
 MESSAGES = "/v1/queues/{queue}/messages"
+JOB = "/v1/jobs/{job}"
 LEASE = "/v1/queues/{queue}/messages/{receipt}"
 
 OPERATIONS = (
@@ -237,5 +238,61 @@ OPERATIONS = (
         takes=shapes.ChangeVisibilityBatch,
         answers={200: shapes.LeaseResults},
         errors=(404,),
+    ),
+    Operation(
+        name="redrive",
+        method="POST",
+        path=QUEUE + ":redrive",
+        summary="Move dead letters on, as a job: 202 with the job, or 200 with what a dry run found.",
+        run=jobs.redrive,
+        takes=jobshapes.RedriveSpec,
+        body_needed=False,
+        answers={202: jobshapes.Job, 200: jobshapes.Job},
+        errors=(404, 409),
+    ),
+    Operation(
+        name="listJobs",
+        method="GET",
+        path=QUEUE + "/jobs",
+        summary="The jobs of a queue, the newest first.",
+        run=jobs.list_jobs,
+        answers={200: jobshapes.Jobs},
+        errors=(404,),
+    ),
+    Operation(
+        name="getJob",
+        method="GET",
+        path=JOB,
+        summary="How a job stands.",
+        run=jobs.get_job,
+        answers={200: jobshapes.Job},
+        errors=(404,),
+    ),
+    Operation(
+        name="cancelJob",
+        method="POST",
+        path=JOB + ":cancel",
+        summary="End a job: what it has moved stays moved.",
+        run=jobs.cancel_job,
+        answers={200: jobshapes.Job},
+        errors=(404, 409),
+    ),
+    Operation(
+        name="pauseJob",
+        method="POST",
+        path=JOB + ":pause",
+        summary="Let a job wait.",
+        run=jobs.pause_job,
+        answers={200: jobshapes.Job},
+        errors=(404, 409),
+    ),
+    Operation(
+        name="resumeJob",
+        method="POST",
+        path=JOB + ":resume",
+        summary="Let a paused job go on.",
+        run=jobs.resume_job,
+        answers={200: jobshapes.Job},
+        errors=(404, 409),
     ),
 )

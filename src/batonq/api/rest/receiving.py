@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from msgspec import Raw
+from typing import Any, Protocol
+
+from msgspec import Raw, UnsetType
 
 from batonq.api.rest.codec import MSGPACK
 from batonq.api.rest.content import attributes_of, base64_of, trace_of, value_of
 from batonq.api.rest.service import Answer, Call, milliseconds
-from batonq.api.rest.shapes import DeadLetter, LastFailure, Peeked, Receive, ReceiveAny, Received, ReceivedMessages
+from batonq.api.rest.shapes import DeadLetter, LastFailure, Receive, ReceiveAny, Received, ReceivedMessages
 from batonq.core.catalog.names import parse_queue_arn
 from batonq.core.payload import Content, Lineage
 from batonq.core.shard.state import Failure
@@ -84,7 +86,12 @@ def received(delivery: Delivery, queue: str, *, binary: bool) -> Received:
     return message
 
 
-def put_body(message: Received | Peeked, body: bytes, content: int, *, binary: bool) -> None:
+class HasBody(Protocol):
+    body: Any
+    body_base64: str | UnsetType
+
+
+def put_body(message: HasBody, body: bytes, content: int, *, binary: bool) -> None:
     if binary:
         message.body = value_of(body, content)
     elif content == _TEXT:

@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from batonq.api.http import Request
 from batonq.api.rest.codec import MSGPACK, Codec
+from batonq.api.rest.shapes import Given
 from batonq.api.sqs.access import Caller
 from batonq.errors import QueueDoesNotExist
 from batonq.node.broker import Broker, Queue
@@ -45,10 +46,7 @@ class Call:
 
     def queue(self) -> Queue:
         """The queue that the request is about: one of the caller's own."""
-        try:
-            return self.broker.queue(self.caller.account, self.name)
-        except QueueDoesNotExist:
-            raise no_such_queue(self.name) from None
+        return find_queue(self, self.name)
 
     def read(self, shape: type[T]) -> T:
         """The request's body; none at all stands for no fields."""
@@ -59,6 +57,17 @@ class Call:
     def holder(self) -> str:
         """Who holds a lease when the consumer does not name itself."""
         return f"{self.caller.key or 'anonymous'}@{self.request.peer}"
+
+
+class Nothing(Given):
+    """No fields."""
+
+
+def find_queue(call: Call, name: str) -> Queue:
+    try:
+        return call.broker.queue(call.caller.account, name)
+    except QueueDoesNotExist:
+        raise no_such_queue(name) from None
 
 
 def no_such_queue(name: str) -> QueueDoesNotExist:

@@ -1,0 +1,116 @@
+"""Redrive: moving dead letters on, with progress, and the jobs that do it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from batonq.api.rest.codec import MSGPACK
+from batonq.api.rest.content import attributes_from, attributes_of, body_from_value
+from batonq.api.rest.jobshapes import Job, Jobs, RedriveEdit, RedriveFilter, RedriveSpec, SampledMessage
+from batonq.api.rest.receiving import put_body
+from batonq.api.rest.service import Answer, Call, Nothing, find_queue
+from batonq.node.examining import Sample
+from batonq.node.jobs import JobStatus, Redrive
+
+
+async def redrive(call: Call) -> Answer:
+    queue = call.queue()
+    given = call.read(RedriveSpec)
+    status = await call.broker.start_job(
+        queue,
+        Redrive(
+            target=find_queue(call, given.target_queue) if given.target_queue else None,
+            rate_per_s=given.max_messages_per_second,
+            ramp_s=given.ramp_seconds,
+            filter=_filter(given.filter),
+            edit=_edit(given.edit),
+            dry_run=given.dry_run,
+            max_messages=given.max_messages or 0,
+            pause_when_dying_share=given.pause_when_dying_share,
+        ),
+    )
+    headers = () if given.dry_run else (("Location", f"/v1/jobs/{status.id}"),)
+    return Answer(200 if given.dry_run else 202, _shown(call, status), headers)
+
+
+def _filter(given: RedriveFilter | None) -> dict[str, Any]:
+    return {} if given is None else _said(given)
+
+
+def _edit(given: RedriveEdit | None) -> dict[str, Any]:
+    if given is None:
+        return {}
+    if given.set_attributes:
+        attributes_from(given.set_attributes)  # the same rules as for a message that is sent
+    if given.replace_body is not UNSET:
+        body_from_value(given.replace_body)
+    return _said(given)
+
+
+def _said(given: RedriveFilter | RedriveEdit) -> dict[str, Any]:
+    """The fields that were given, as the job engine takes them: names and values of the wire."""
+    values: dict[str, Any] = msgspec.to_builtins(given, builtin_types=(bytes,))
+    return {name: value for name, value in values.items() if value is not None or name == "replaceBody"}
+
+
+async def list_jobs(call: Call) -> Answer:
+    return Answer(200, Jobs([_shown(call, status) for status in await call.broker.jobs(call.queue())]))
+
+
+async def get_job(call: Call) -> Answer:
+    return Answer(200, _shown(call, await call.broker.job(call.caller.account, call.name)))
+
+
+async def cancel_job(call: Call) -> Answer:
+    call.read(Nothing)
+    return Answer(200, _shown(call, await call.broker.cancel_job(call.caller.account, call.name)))
+
+
+async def pause_job(call: Call) -> Answer:
+    call.read(Nothing)
+    return Answer(200, _shown(call, await call.broker.pause_job(call.caller.account, call.name)))
+
+
+async def resume_job(call: Call) -> Answer:
+    call.read(Nothing)
+    return Answer(200, _shown(call, await call.broker.resume_job(call.caller.account, call.name)))
+
+
+def _shown(call: Call, status: JobStatus) -> Job:
+    binary = call.wanted is MSGPACK
+    return Job(
+        job_id=status.id,
+        kind="redrive",
+        source_queue=status.source,
+        target_queue=status.target or UNSET,
+        state=status.state,  # type: ignore[arg-type]
+        why=status.why,
+        max_messages_per_second=status.rate_per_s,
+        current_rate=status.current_rate,
+        started_at_ms=status.started_ms,
+        ended_at_ms=status.ended_ms or UNSET,
+        examined=status.examined,
+        matched=status.matched,
+        moved=status.moved,
+        remaining=status.remaining,
+        died_again=status.died_again,
+        dry_run=status.dry_run,
+        sample=[_sampled(sample, binary=binary) for sample in status.sample] if status.dry_run else UNSET,
+    )
+
+
+def _sampled(sample: Sample, *, binary: bool) -> SampledMessage:
+    message = SampledMessage(
+        message_id=sample.message_id,
+        sequence=sample.sequence,
+        error_class=sample.error_class,
+        reason=sample.reason,
+        sent_at_ms=sample.sent_ms,
+    )
+    put_body(message, sample.body, sample.content, binary=binary)
+    if sample.attributes:
+        message.attributes = attributes_of(sample.attributes, binary=binary)
+    return message
