@@ -21,6 +21,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "clock": ("batonq.cli.clock", "move the clock of a development server forward"),
     "scale": ("batonq.cli.scale", "say how many workers a queue needs, once or all the time"),
     "plan": ("batonq.cli.plan", "size workers and a queue's settings, from numbers or from its past"),
+    "outbox": ("batonq.cli.outbox", "publish the outbox of an application's database"),
     "log": ("batonq.cli.log", "inspect, verify and repair logs"),
 }
 

@@ -1,0 +1,186 @@
+"""PostgreSQL's logical replication as it comes over the wire: just as much of it as an outbox needs.
+
+A stream connection speaks the replication protocol; the server's plugin `pgoutput`, which every PostgreSQL has, tells
+of each committed transaction which rows were inserted, in the order of commits.
+"""
+
+from __future__ import annotations
+
+import select
+import struct
+import time
+from typing import Any, NamedTuple
+
+from batonq.errors import InvalidInput, Unavailable
+
+_EPOCH_2000_S = 946_684_800
+_STATUS_EVERY_S = 5.0  # the server takes a client that says nothing for a minute for dead
+_IN_USE = "55006"
+_COMMIT_END = struct.Struct(">BQQ")
+_COPY_BOTH = 8
+
+
+class Transaction(NamedTuple):
+    """A committed transaction: where it ends in the log, and the ids of the rows it inserted."""
+
+    end: int
+    ids: list[int]
+
+
+class SlotInUse(Unavailable):
+    """Another relay reads this replication slot; this one waits for its turn."""
+
+
+class Decoder:
+    """Messages of pgoutput, version 1, become transactions."""
+
+    def __init__(self, column: str) -> None:
+        self._column = column
+        self._places: dict[int, int] = {}  # relation → which of its columns is ours
+        self._ids: list[int] = []
+        self.inside = False  # a transaction has begun to be told
+
+    def feed(self, message: bytes) -> Transaction | None:
+        kind = message[:1]
+        if kind == b"B":
+            self._ids = []
+            self.inside = True
+        elif kind == b"R":
+            self._relation(message)
+        elif kind == b"I":
+            self._ids.append(self._inserted(message))
+        elif kind == b"C":
+            _, _, end = _COMMIT_END.unpack_from(message, 1)
+            self.inside = False
+            return Transaction(end, self._ids)
+        return None
+
+    def _relation(self, message: bytes) -> None:
+        (relation,) = struct.unpack_from(">I", message, 1)
+        at = message.index(b"\0", 5) + 1  # its schema
+        at = message.index(b"\0", at) + 2  # its name, and a byte
+        (count,) = struct.unpack_from(">H", message, at)
+        at += 2
+        for place in range(count):
+            end = message.index(b"\0", at + 1)
+            if message[at + 1 : end].decode() == self._column:
+                self._places[relation] = place
+            at = end + 9
+
+    def _inserted(self, message: bytes) -> int:
+        (relation,) = struct.unpack_from(">I", message, 1)
+        at = 8  # past the relation, the letter N and the number of columns
+        for _ in range(self._places[relation]):
+            at += 1 if message[at : at + 1] in (b"n", b"u") else 5 + struct.unpack_from(">I", message, at + 1)[0]
+        (length,) = struct.unpack_from(">I", message, at + 1)
+        return int(message[at + 5 : at + 5 + length])
+
+
+class Stream:
+    """A replication connection on a slot. What was read and not confirmed comes again on the next connection."""
+
+    def __init__(self, dsn: str, slot: str, publication: str, column: str) -> None:
+        from psycopg import pq
+        from psycopg.conninfo import make_conninfo
+
+        self._decoder = Decoder(column)
+        self._confirmed = 0
+        self._seen = 0  # how far the server has told everything
+        self._told_at = 0.0
+        self._connection = pq.PGconn.connect(make_conninfo(dsn, replication="database").encode())
+        if self._connection.status != pq.ConnStatus.OK:
+            raise Unavailable(f"The database cannot be used now: {self._connection.error_message.decode().strip()}")
+        command = (
+            f"START_REPLICATION SLOT \"{slot}\" LOGICAL 0/0 (proto_version '1', publication_names '\"{publication}\"')"
+        )
+        result = self._connection.exec_(command.encode())
+        if result.status != _COPY_BOTH:
+            text = result.error_message.decode().strip()
+            state = result.error_field(pq.DiagnosticField.SQLSTATE) or b""
+            self._connection.finish()
+            if state.decode() == _IN_USE:
+                raise SlotInUse(text)
+            raise InvalidInput(f"The replication slot {slot} cannot be read: {text}")
+
+    def close(self) -> None:
+        self._connection.finish()
+
+    def read(self, seconds: float, ids_max: int) -> list[Transaction]:
+        """Committed transactions: those that are there, or the first that comes within so many seconds."""
+        found: list[Transaction] = []
+        size = 0
+        self._tell_sometimes()
+        while size < ids_max:
+            length, data = self._connection.get_copy_data(1)
+            if length == 0:
+                if found or not self._wait(seconds):
+                    break
+                seconds = 0.0
+                continue
+            if length < 0:
+                raise Unavailable("The database has ended the replication stream.")
+            transaction = self._message(bytes(data))
+            if transaction is not None and transaction.ids:
+                found.append(transaction)
+                size += len(transaction.ids)
+        return found
+
+    def confirm(self, end: int) -> None:
+        """What was committed up to here need not come again, and the server may delete its log of it."""
+        self._confirmed = max(self._confirmed, end)
+        self._tell()
+
+    def confirm_all(self) -> None:
+        """Nothing that was told is unfinished: also what was committed to other tables need not be kept."""
+        if self._seen > self._confirmed:
+            self.confirm(self._seen)
+
+    def _message(self, data: bytes) -> Transaction | None:
+        kind = data[:1]
+        if kind == b"w":
+            return self._decoder.feed(data[25:])
+        if kind == b"k":
+            if not self._decoder.inside:
+                self._seen = max(self._seen, struct.unpack_from(">Q", data, 1)[0])
+            if data[17]:
+                self._tell()
+        return None
+
+    def _wait(self, seconds: float) -> bool:
+        ready, _, _ = select.select([self._connection.socket], [], [], max(0.0, seconds))
+        if ready:
+            self._connection.consume_input()
+        return bool(ready)
+
+    def _tell_sometimes(self) -> None:
+        if time.monotonic() - self._told_at >= _STATUS_EVERY_S:
+            self._tell()
+
+    def _tell(self) -> None:
+        now = int((time.time() - _EPOCH_2000_S) * 1_000_000)
+        at = self._confirmed
+        self._connection.put_copy_data(struct.pack(">cQQQqB", b"r", at, at, at, now, 0))
+        self._connection.flush()
+        self._told_at = time.monotonic()
+
+
+def prepare(connection: Any, table: str, publication: str, slot: str, column: str) -> bool:
+    """Make the publication and the slot where they are missing; whether the slot is new."""
+    if connection.execute("SHOW wal_level").fetchone() != ("logical",):
+        raise InvalidInput("The server must run with wal_level = logical for --cdc; without it, leave --cdc out.")
+    known = connection.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", (publication,)).fetchone()
+    if known is None:
+        columns = f' ("{column}")' if connection.info.server_version >= 150000 else ""
+        connection.execute(f"CREATE PUBLICATION \"{publication}\" FOR TABLE {table}{columns} WITH (publish = 'insert')")
+    found = connection.execute(
+        "SELECT plugin, wal_status FROM pg_replication_slots WHERE slot_name = %s", (slot,)
+    ).fetchone()
+    if found is None:
+        connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
+        return True
+    if found[0] != "pgoutput" or found[1] == "lost":
+        raise InvalidInput(
+            f"The replication slot {slot} is lost or another's ({found[0]}): drop it with"
+            f" SELECT pg_drop_replication_slot('{slot}'), and start again. No row is lost: the table is read first."
+        )
+    return False

@@ -1,0 +1,171 @@
+"""Where a relay publishes: a Baton, by its client, or an SQS endpoint, by boto3."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Protocol
+
+import msgspec
+
+from batonq.client.models import Outgoing
+from batonq.client.retrying import Retries
+from batonq.errors import BatonError, InvalidInput, OverLimit, QueueDoesNotExist, Unavailable
+
+if TYPE_CHECKING:
+    from batonq.sync import Baton
+
+Numbered = Sequence[tuple[int, Outgoing]]
+# Short: meanwhile the lanes are locked. What is left after it is tried again by the relay.
+RETRIES = Retries(attempts=5, deadline=15.0)
+_SQS_BATCH_MAX = 10
+_SQS_BATCH_BYTES_MAX = 240 * 1024
+
+
+class Publisher(Protocol):
+    def publish(self, queue: str, producer: str, messages: Numbered) -> list[BatonError | None]:
+        """Publish messages in order, each under its number: one that was taken before makes no second message.
+
+        None or an error for each. When one is refused for now, no later one with the same key may be taken. Raises when
+        the queue cannot be asked at all.
+        """
+        ...
+
+    def close(self) -> None: ...
+
+
+class BatonPublisher:
+    """By REST, with the producer's numbers: the queue keeps the last one, and passes over what is not above it."""
+
+    def __init__(self, baton: str | Baton, *, access_key: str | None = None, secret_key: str | None = None) -> None:
+        if isinstance(baton, str):
+            from batonq.sync import Baton
+
+            baton = Baton(baton, access_key=access_key, secret_key=secret_key, retries=RETRIES)
+        self._baton = baton
+
+    def publish(self, queue: str, producer: str, messages: Numbered) -> list[BatonError | None]:
+        target = self._baton.queue(queue)
+        results: list[BatonError | None] = []
+        start = 0
+        for at in range(1, len(messages) + 1):
+            # Numbers that follow each other go together; there is a gap where a row was refused before.
+            if at < len(messages) and messages[at][0] == messages[at - 1][0] + 1:
+                continue
+            part = [message for _, message in messages[start:at]]
+            sent = target.send_many(part, producer=(producer, messages[start][0]))
+            results += [result if isinstance(result, BatonError) else None for result in sent]
+            start = at
+            if any(result is not None and result.retryable for result in results):
+                break
+        return results + [Unavailable("Not tried: one before it was refused for now.")] * (len(messages) - len(results))
+
+    def close(self) -> None:
+        self._baton.close()
+
+
+class SqsPublisher:
+    """By the SQS protocol. FIFO queues deduplicate for five minutes; in standard ones a crash may leave duplicates."""
+
+    def __init__(self, client: Any = None, *, endpoint_url: str | None = None) -> None:
+        if client is None:
+            try:
+                import boto3
+            except ImportError:
+                raise InvalidInput("Publishing to SQS needs boto3: pip install boto3.") from None
+            client = boto3.client("sqs", endpoint_url=endpoint_url)
+        self._client = client
+        self._urls: dict[str, str] = {}
+
+    def publish(self, queue: str, producer: str, messages: Numbered) -> list[BatonError | None]:
+        url = self._url(queue)
+        results: list[BatonError | None] = [None] * len(messages)
+        stopped: set[str] = set()  # keys of which one was refused for now
+        waiting: list[int] = []
+        keys: set[str] = set()
+        size = 0
+        for at, (_, message) in enumerate(messages):
+            entry_bytes = len(_sqs_body(message.body)) + 1024
+            # One row a key in a request: the entries of a request are taken or refused one by one.
+            full = len(waiting) == _SQS_BATCH_MAX or size + entry_bytes > _SQS_BATCH_BYTES_MAX or message.group in keys
+            if full and waiting:
+                self._send(url, producer, messages, waiting, results, stopped)
+                waiting, keys, size = [], set(), 0
+            if message.group is not None and message.group in stopped:
+                results[at] = Unavailable("Not tried: one before it was refused for now.")
+                continue
+            waiting.append(at)
+            size += entry_bytes
+            keys |= {message.group} if message.group is not None else set()
+        if waiting:
+            self._send(url, producer, messages, waiting, results, stopped)
+        return results
+
+    def close(self) -> None:
+        self._client.close()
+
+    def _url(self, queue: str) -> str:
+        if queue not in self._urls:
+            try:
+                self._urls[queue] = self._client.get_queue_url(QueueName=queue)["QueueUrl"]
+            except self._client.exceptions.QueueDoesNotExist:
+                raise QueueDoesNotExist(f"The queue {queue} does not exist.") from None
+            except Exception as problem:  # botocore's errors, whose classes are not to be imported here
+                raise Unavailable(str(problem)) from None
+        return self._urls[queue]
+
+    def _send(
+        self,
+        url: str,
+        producer: str,
+        messages: Numbered,
+        places: Sequence[int],
+        results: list[BatonError | None],
+        stopped: set[str],
+    ) -> None:
+        entries = [_sqs_entry(str(at), *messages[at], producer, url.endswith(".fifo")) for at in places]
+        try:
+            failed = self._client.send_message_batch(QueueUrl=url, Entries=entries).get("Failed", [])
+            problems = {int(one["Id"]): _sqs_problem(one) for one in failed}
+        except Exception as problem:
+            problems = dict.fromkeys(places, Unavailable(str(problem)))
+        for at, found in problems.items():
+            results[at] = found
+            group = messages[at][1].group
+            if found.retryable and group is not None:
+                stopped.add(group)
+
+
+def _sqs_problem(failed: dict[str, Any]) -> BatonError:
+    text = f"{failed.get('Code')}: {failed.get('Message', '')}"
+    return InvalidInput(text) if failed.get("SenderFault") else OverLimit(text)
+
+
+def _sqs_body(body: Any) -> str:
+    if isinstance(body, str):
+        return body
+    if isinstance(body, bytes):
+        try:
+            return body.decode()
+        except UnicodeDecodeError:
+            raise InvalidInput("SQS takes text; these bytes are none. Encode them before put().") from None
+    return msgspec.json.encode(body).decode()
+
+
+def _sqs_entry(id: str, number: int, message: Outgoing, producer: str, fifo: bool) -> dict[str, Any]:
+    entry: dict[str, Any] = {"Id": id, "MessageBody": _sqs_body(message.body)}
+    if message.group is not None:
+        entry["MessageGroupId"] = message.group
+    if fifo:
+        entry["MessageDeduplicationId"] = message.dedup_key or f"{producer}-{number}"
+    elif message.delay:
+        entry["DelaySeconds"] = int(message.delay)
+    attributes = {name: _sqs_attribute(value) for name, value in (message.attributes or {}).items()}
+    if attributes:
+        entry["MessageAttributes"] = attributes
+    return entry
+
+
+def _sqs_attribute(value: Any) -> dict[str, Any]:
+    if isinstance(value, bytes):
+        return {"DataType": "Binary", "BinaryValue": value}
+    return {"DataType": "String" if isinstance(value, str) else "Number", "StringValue": str(value)}
