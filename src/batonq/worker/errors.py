@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+
+from batonq.errors import BatonError
 
 REASON_MAX = 1024  # letters of a reason that go to the broker; the whole text is in the worker's own log
 
@@ -31,10 +33,6 @@ class DeadlineExceeded(Exception):
 
 class HandlerCrashed(Exception):
     """The process that ran the handler died under it."""
-
-
-class LeasesReleased(Exception):
-    """The worker had to stop before its handlers were done; it gave their leases back."""
 
 
 @dataclass(slots=True, frozen=True)
@@ -83,17 +81,13 @@ class Rules:
         kind = self.kind(error)
         if kind == "done":
             return None
-        delay = error.delay if isinstance(error, RetryLater) else None
-        return Failure(class_name(error), reason(error), delay, dead_letter=kind == "poison")
+        return Failure(class_name(error), reason(error), told_delay(error), dead_letter=kind == "poison")
 
 
-def rules(
-    poison: Sequence[type[BaseException]] = (),
-    retry: Sequence[type[BaseException]] = (),
-    done: Sequence[type[BaseException]] = (),
-    classify: Classifier | None = None,
-) -> Rules:
-    return Rules(tuple(poison), tuple(retry), tuple(done), classify)
+def told_delay(error: BaseException) -> float | None:
+    """When the error itself says to try again: RetryLater, and errors of Baton's own such as a claim that is busy."""
+    delay = getattr(error, "delay", None) if isinstance(error, (RetryLater, BatonError)) else None
+    return float(delay) if isinstance(delay, (int, float)) else None
 
 
 def class_name(error: BaseException) -> str:

@@ -123,6 +123,7 @@ class Lanes:
         if now < state.empty_until:
             return False
         self._rejoin(state)
+        state.empty_until = 0.0  # until it is found empty again; else it would rejoin behind the others for ever
         return True
 
     def _rejoin(self, state: _State) -> None:
@@ -145,9 +146,9 @@ class Lanes:
         return Ask(first.lane, count)
 
     def _next_strict(self, waiting: list[_State], free: int) -> Ask:
-        owed = [state for state in waiting[1:] if state.seen >= self._patience]
-        if owed:
-            longest = max(owed, key=lambda state: state.seen)
+        # The first lane is among those that may be owed something: with little patience the others would starve it.
+        longest = max(waiting, key=lambda state: state.seen)
+        if longest is not waiting[0] and longest.seen >= self._patience:
             return Ask(longest.lane, min(free, longest.seen // self._patience))
         return Ask(waiting[0].lane, free)
 

@@ -29,6 +29,7 @@ from batonq.worker.settling import Desk, Settling
 from batonq.worker.source import Message, Source
 from batonq.worker.task import Task
 
+OWED_MIN = 1000  # answers that may wait, whatever the task's size
 _log = logging.getLogger("batonq.worker")
 
 
@@ -89,6 +90,8 @@ class Runner:
     @property
     def free(self) -> int:
         """Messages that there are slots for."""
+        if self._settling.owed >= max(OWED_MIN, 4 * self.task.capacity):
+            return 0  # the broker takes no answers at the moment; what it would get more of comes back to it undone
         return (self.task.concurrency - self.busy) * (self.task.batch or 1)
 
     async def poll(self) -> None:
@@ -189,7 +192,7 @@ class Runner:
                     if not pad.busy:
                         submit(pad)
                     if done_hooks:
-                        self._tell_done(message)
+                        self._tell("done", message)
                 if slot.stopped:
                     self._calm(slot)
             await self._park(slot, started)
@@ -214,7 +217,7 @@ class Runner:
                         self._failed(slot, message, result)
                     else:
                         self._settling.ack(message)
-                        self._tell_done(message)
+                        self._tell("done", message)
                 if slot.stopped:
                     self._calm(slot)
             await self._park(slot, started)
@@ -232,9 +235,13 @@ class Runner:
 
     # --- outcomes
 
-    def _tell_done(self, message: Message) -> None:
-        for hook in self._hooks["done"]:
-            hook(message)
+    def _tell(self, name: str, *given: Any) -> None:
+        """Call everybody's hook of this name. What a hook raises is its own trouble: the messages go on."""
+        for hook in self._hooks[name]:
+            try:
+                hook(*given)
+            except Exception:
+                _log.exception("the middleware hook %s failed", name)
 
     def _failed(self, slot: Slot, message: Message, error: BaseException) -> None:
         assert slot.item is not None and slot.task is not None
@@ -257,8 +264,7 @@ class Runner:
             self.counters.retried += 1
         self._settling.nack(message, failure)
         _log.warning("%s %s failed: %s: %s", message.queue, message.id, failure.error_class, failure.reason)
-        for hook in self._hooks["failed"]:
-            hook(message, failure, error)
+        self._tell("failed", message, failure, error)
 
     def _failure(self, message: Message, error: BaseException) -> Failure | None:
         failure = self.task.rules.failure(error)
@@ -273,13 +279,13 @@ class Runner:
 
     def _acked(self, count: int) -> None:
         self.counters.acked += count
+        self._poller.wake()
 
     def _refused(self, message: Message, error: BatonError) -> None:
         """Work was done (or failed) after the lease had gone: somebody else may do it again."""
         self.counters.refused += 1
         _log.warning("late answer for %s %s was refused: %s", message.queue, message.id, error)
-        for hook in self._hooks["refused"]:
-            hook(message, error)
+        self._tell("refused", message, error)
 
     # --- from the heartbeat's thread
 
@@ -295,16 +301,14 @@ class Runner:
     def lost(self, grip: Grip, message: Message, error: BatonError) -> None:
         self.counters.leases_lost += 1
         _log.warning("lost the lease of %s %s: %s", message.queue, message.id, error)
-        for hook in self._hooks["lease_lost"]:
-            hook(message, error)
+        self._tell("lease_lost", message, error)
         if not self.task.batch:  # the other messages of a batch are still ours
             self._later(self._cancel, message, "lost")
 
     def overdue(self, grip: Grip, message: Message) -> None:
         self.counters.deadlines += 1
         _log.warning("%s %s is still at work at its deadline", message.queue, message.id)
-        for hook in self._hooks["deadline_passed"]:
-            hook(message)
+        self._tell("deadline_passed", message)
         self._later(self._cancel, message, "deadline")
 
     def _later(self, callback: Callable[..., None], *given: Any) -> None:

@@ -52,6 +52,11 @@ class Settling:
             found = self.pads[queue] = Pad(queue, self)
         return found
 
+    @property
+    def owed(self) -> int:
+        """Answers that wait for the request before them."""
+        return sum(len(pad.acks) + len(pad.nacks) for pad in self.pads.values() if pad.busy)
+
     def ack(self, message: Message) -> None:
         pad = self.pad(message.queue)
         pad.acks.append(message)
