@@ -156,6 +156,13 @@ def receipts_part() -> str:
     return table(("call", "queue", *(standing.value for standing in Standing)), rows)
 
 
+def client_part() -> str:
+    sys.path.insert(0, str(DOCS.parent))  # this file runs as a script, too
+    from tools import client_docs
+
+    return client_docs.client_part()
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "settings": settings_part,
     "metrics": metrics_part,
@@ -165,6 +172,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "cli": cli_part,
     "transitions": transitions_part,
     "receipts": receipts_part,
+    "client": client_part,
 }
 
 

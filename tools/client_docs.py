@@ -1,0 +1,123 @@
+"""The reference of the Python client, from its signatures, docstrings and the comments beside its fields."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from collections.abc import Callable, Iterator
+
+from batonq import client, embedded, testing
+from batonq.client import batches, models, retrying, specs, tracing
+from batonq.client.aio import baton as aio_baton
+
+CLASSES = (client.Baton, client.Queue, client.Message, client.Job)
+FUNCTIONS = (
+    (aio_baton.connect, "batonq.connect"),
+    (embedded.open, "batonq.open"),
+    (embedded.open_async, "await batonq.open_async"),
+    (testing.memory, "batonq.testing.memory"),
+    (testing.memory_async, "await batonq.testing.memory_async"),
+    (tracing.within, "batonq.client.tracing.within"),
+    (tracing.start, "batonq.client.tracing.start"),
+)
+VALUES: tuple[type, ...] = (
+    specs.QueueSettings,
+    models.Outgoing,
+    models.Sent,
+    models.MessageFields,
+    models.DeadLetter,
+    models.Failure,
+    models.Nack,
+    models.Stats,
+    models.Exponential,
+    models.Schedule,
+    models.Deduplication,
+    specs.RedriveSettings,
+    models.JobFields,
+    retrying.Retries,
+    batches.BatchLimits,
+)
+# The fields stand in a class of their own, so that both clients share them.
+WIDTH = 100
+NAMES = {"MessageFields": "Fields of a message", "JobFields": "Fields of a job"}
+_FIELD = re.compile(
+    r"^    (?P<name>[a-z]\w*): (?P<type>.+?)(?: = (?P<default>.+?))?(?:  # (?P<note>.*))?$", re.MULTILINE
+)
+_DEFAULT = re.compile(r"field\((?:default=(?P<default>[^,]+), )?name=.*\)")
+
+
+def client_part() -> str:
+    parts: list[str] = []
+    for kind in CLASSES:
+        parts.append(f"### {kind.__name__}\n\n{_text(kind)}\n")
+        if kind is client.Baton:
+            parts.append(_block(kind, "Baton"))
+        noun = kind.__name__.lower()
+        for name, member in _members(kind):
+            if isinstance(member, property):
+                parts.append(f"#### {noun}.{name}\n\n{_text(member)}\n")
+            else:
+                call = f"{'await ' if inspect.iscoroutinefunction(member) else ''}{noun}.{name}"
+                parts.append(f"#### {noun}.{name}\n\n{_block(member, call)}\n{_text(member)}\n")
+    parts.append("### Functions\n")
+    for function, call in FUNCTIONS:
+        parts.append(f"#### {call.removeprefix('await ')}\n\n{_block(function, call)}\n{_text(function)}\n")
+    parts.append("### Values\n")
+    for value in VALUES:
+        parts.append(f"#### {NAMES.get(value.__name__, value.__name__)}\n\n{_text(value)}\n\n{_fields(value)}")
+    return "\n".join(parts)
+
+
+def _members(kind: type) -> Iterator[tuple[str, Callable[..., object] | property]]:
+    for name, member in vars(kind).items():
+        if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, property)):
+            yield name, member
+
+
+def _block(function: Callable[..., object], call: str) -> str:
+    """The call with its arguments, on one line if it fits."""
+    signature = inspect.signature(function)
+    arguments: list[str] = []
+    star = False
+    for parameter in signature.parameters.values():
+        if parameter.name == "self":
+            continue
+        if parameter.kind is parameter.KEYWORD_ONLY and not star:
+            arguments.append("*")
+            star = True
+        arguments.append(_argument(parameter))
+    returned = "" if inspect.isclass(function) else f" -> {_type(signature.return_annotation)}"
+    line = f"{call}({', '.join(arguments)}){returned}"
+    if len(line) > WIDTH:
+        inside = "".join(f"    {argument},\n" for argument in arguments)
+        line = f"{call}(\n{inside}){returned}"
+    return f"```text\n{line}\n```\n"
+
+
+def _argument(parameter: inspect.Parameter) -> str:
+    stars = "**" if parameter.kind is parameter.VAR_KEYWORD else ""
+    text = f"{stars}{parameter.name}: {_type(parameter.annotation)}"
+    return text if parameter.default is parameter.empty else f"{text} = {parameter.default!r}"
+
+
+def _type(annotation: object) -> str:
+    text = re.sub(r"Unpack\[(\w+)\]", r"\1", str(annotation))
+    return re.sub(r"\b(tls|sync|os)\.", "", text)
+
+
+def _text(thing: object) -> str:
+    """A docstring as paragraphs of Markdown."""
+    return (inspect.getdoc(thing) or "").strip()
+
+
+def _fields(kind: type) -> str:
+    body = inspect.getsource(kind).partition('"""')[2].partition('"""')[2].partition("\n    @")[0]
+    rows = ["| field | type | default | |", "| --- | --- | --- | --- |"]
+    for found in _FIELD.finditer(body):
+        default = found["default"] or ""
+        named = _DEFAULT.fullmatch(default)
+        if named is not None:
+            default = named["default"] or ""
+        cells = [f"`{found['name']}`", f"`{found['type']}`", f"`{default}`" if default else "", found["note"] or ""]
+        rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(rows) + "\n"
