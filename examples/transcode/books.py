@@ -33,7 +33,13 @@ class Books:
         told = self._database.rows("SELECT image_id, times FROM notices")
         once = sum(times == 1 for _, times in told)
         story.check(f"{once} of them announced as done, once each", once == len(told) == len(images))
-        left = await self._left()
+        repeated = sum(visit.is_put_twice for visit in images.values())
+        announced = sum(visit.is_announced_twice for visit in images.values())
+        uploads, jobs = self._absorbed()
+        story.check(f"{repeated} uploads were repeated: {uploads} absorbed by the row", uploads == repeated)
+        # A worker that dies makes its message come again, so there may be more than were sent.
+        story.check(f"{announced} jobs were sent twice: {jobs} duplicates absorbed by the status", jobs >= announced)
+        left = await self.left()
         story.check(f"nothing is left in a queue or in the outbox: {left}", left == 0)
 
     def figures(self, story: Story, workers_most: int) -> None:
@@ -44,9 +50,7 @@ class Books:
         waits = self._thumbnail_waits("paid") + self._thumbnail_waits("free")
         met = "within" if percentile(waits, 0.99) <= THUMBNAIL_SLO_S else "NOT within"
         story.figure("thumbnails at p99", f"{percentile(waits, 0.99):.1f} s, {met} {THUMBNAIL_SLO_S:.0f} s")
-        uploads, jobs = self._database.rows("SELECT sum(uploads_repeated), sum(jobs_repeated) FROM images")[0]
-        story.figure("uploads repeated, absorbed by row", str(uploads))
-        story.figure("jobs repeated, absorbed by status", str(jobs))
+        story.figure("duplicates absorbed", str(sum(self._absorbed())))
         story.figure("most workers at once", str(workers_most))
 
     def done(self) -> int:
@@ -61,7 +65,12 @@ class Books:
         )
         return [row[0] for row in rows]
 
-    async def _left(self) -> int:
+    def _absorbed(self) -> tuple[int, int]:
+        uploads, jobs = self._database.rows("SELECT sum(uploads_repeated), sum(jobs_repeated) FROM images")[0]
+        return int(uploads), int(jobs)
+
+    async def left(self) -> int:
+        """Messages that are somewhere on the way, dead ones too."""
         stats = await asyncio.gather(*(self._baton.queue(name).stats() for name in (*LANES, DEAD, EVENTS)))
         waiting = self._database.rows("SELECT count(*) FROM batonq_outbox WHERE published_at IS NULL")[0][0]
         return sum(each.depth for each in stats) + int(waiting)

@@ -10,7 +10,7 @@ from examples.transcode.plan import DEAD, raw_key
 
 CAUSES = ("truncated", "not an image")
 PAGE = 100
-RATE = 50.0  # messages a second; workers that can do less should get less
+RATE = 50  # messages a second; workers that can do less should get less
 
 
 async def causes(baton: Baton) -> dict[str, list[str]]:
@@ -42,5 +42,5 @@ async def redrive(
     for image_id in image_ids:
         objects.put(raw_key(image_id), original(image_id))
     job = await (await dead.redrive(rate=RATE, filter=chosen)).wait()
-    tell(f"repaired {len(image_ids)} images in place; the redrive is {job.state.lower()}: {job.moved} moved")
+    tell(f"repaired in place: {len(image_ids)}; moved back to their lanes: {job.moved} (redrive {job.state.lower()})")
     return job.moved

@@ -63,7 +63,9 @@ async def run(images: int, directory: Path, story: Story) -> None:
         await _first_pass(pipeline, story)
         redriven = await _repair(pipeline, story)
         await pipeline.until(lambda: _all_told(pipeline), "every image to be announced")
-        await pipeline.until(lambda: _is_set(pipeline.watch.dead_letters_cleared), "the alarm to be over")
+        await pipeline.until(lambda: _is_quiet(pipeline), "the last duplicate to be absorbed")
+        if redriven:
+            await pipeline.until(lambda: _is_set(pipeline.watch.dead_letters_cleared), "the alarm to be over")
         await pipeline.books.balance(story, redriven)
         pipeline.books.figures(story, pipeline.workers_most)
 
@@ -173,6 +175,10 @@ async def _repair(pipeline: Pipeline, story: Story) -> int:
 async def _all_told(pipeline: Pipeline) -> bool:
     rows = await asyncio.to_thread(pipeline.database.rows, "SELECT count(*) FROM notices")
     return bool(rows[0][0] == len(pipeline.visitors.images))
+
+
+async def _is_quiet(pipeline: Pipeline) -> bool:
+    return await pipeline.books.left() == 0
 
 
 async def _is_set(event: asyncio.Event) -> bool:

@@ -69,7 +69,7 @@ def to_wire(settings: Mapping[str, Any]) -> dict[str, Any]:
 class RedriveSettings(TypedDict, total=False):
     """What a redrive can be told."""
 
-    rate: float  # messages a second
+    rate: int  # messages a second
     ramp: float  # seconds until the rate is reached
     filter: Mapping[str, Any]  # attributes, errorClass, reasonContains, minAgeSeconds, maxAgeSeconds, bodyContains
     edit: Mapping[str, Any]  # setAttributes, removeAttributes, replaceBody or replaceText
