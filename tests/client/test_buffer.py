@@ -6,6 +6,7 @@ import asyncio
 import atexit
 import logging
 import os
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -15,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from batonq.client.backlog import Backlog, Limits
+from batonq.client.backlog import Backlog, Batch, Limits
 from batonq.client.breaker import Breaker
 from batonq.client.buffer import BlockingSendBuffer, Buffered, BufferFull, SendBuffer, Unsent
 from batonq.client.models import Outgoing, Sent
@@ -71,6 +72,12 @@ def stores(tmp_path: Path) -> list[Store]:
     return [MemoryStore(), FileStore(tmp_path / "spill.db")]
 
 
+def next_batch(backlog: Backlog) -> Batch:
+    batch = backlog.batch()
+    assert batch is not None
+    return batch
+
+
 # --- without waiting or sending ------------------------------------------------------------------
 
 
@@ -95,14 +102,14 @@ def test_batches_are_in_order_and_numbered(tmp_path: Path, which: int) -> None:
     backlog = Backlog(stores(tmp_path)[which], Limits(batch=4))
     for number in range(10):
         backlog.put(Outgoing(number, group="g", attributes={"a": b"\xff", "n": 2}))
-    batch = backlog.batch()
+    batch = next_batch(backlog)
     assert [message.body for message in batch.messages] == [0, 1, 2, 3]
     assert batch.messages[0] == Outgoing(0, group="g", attributes={"a": b"\xff", "n": 2})
     assert batch.producer == (backlog.store.producer, 1)
     backlog.settle(batch, [Sent("", 1), OverLimit(), Sent("", 2), Sent("", 3)])
-    assert [message.body for message in backlog.batch().messages] == [1]  # numbers of one request have no gap
-    backlog.settle(backlog.batch(), [Sent("", 4)])
-    assert [message.body for message in backlog.batch().messages] == [4, 5, 6, 7]
+    assert [message.body for message in next_batch(backlog).messages] == [1]  # numbers of one request have no gap
+    backlog.settle(next_batch(backlog), [Sent("", 4)])
+    assert [message.body for message in next_batch(backlog).messages] == [4, 5, 6, 7]
     backlog.store.close()
 
 
@@ -111,7 +118,7 @@ def test_what_the_server_never_takes_is_kept_apart(tmp_path: Path, which: int) -
     backlog = Backlog(stores(tmp_path)[which], Limits(messages=2))
     backlog.put(Outgoing("good"))
     backlog.put(Outgoing("bad"))
-    backlog.settle(backlog.batch(), [Sent("", 1), InvalidInput("not like this")])
+    backlog.settle(next_batch(backlog), [Sent("", 1), InvalidInput("not like this")])
     assert (backlog.waiting, backlog.counters().refused) == (0, 1)
     backlog.put(Outgoing("more"))
     with pytest.raises(BufferFull, match="1 of them were refused"):
@@ -129,7 +136,7 @@ def test_one_bad_message_that_spoils_whole_requests_is_found() -> None:
     requests, done = 0, []
     while backlog.waiting:
         requests += 1
-        batch = backlog.batch()
+        batch = next_batch(backlog)
         bodies = [message.body for message in batch.messages]
         if 37 in bodies:
             backlog.fail(batch, InvalidInput("413"))
@@ -146,11 +153,11 @@ def test_pauses_grow_while_it_fails() -> None:
     backlog.put(Outgoing(1))
     pauses = []
     for _ in range(12):
-        backlog.fail(backlog.batch(), Unavailable())
+        backlog.fail(next_batch(backlog), Unavailable())
         pauses.append(backlog.pause_s())
     assert pauses[:4] == [0.1, 0.2, 0.4, 0.8]
     assert pauses[-1] == 30
-    backlog.settle(backlog.batch(), [Sent("", 1)])
+    backlog.settle(next_batch(backlog), [Sent("", 1)])
     assert backlog.pause_s() == 0
 
 
@@ -158,7 +165,7 @@ def test_a_key_that_may_not_send_loses_nothing() -> None:
     """Not the message's fault: it waits for somebody to mend the key."""
     backlog = Backlog(MemoryStore(), Limits())
     backlog.put(Outgoing(1))
-    backlog.fail(backlog.batch(), AccessDenied())
+    backlog.fail(next_batch(backlog), AccessDenied())
     assert backlog.waiting == 1
 
 
@@ -422,6 +429,24 @@ def test_a_file_is_for_one_process(tmp_path: Path) -> None:
         FileStore(path)
     first.close()
     FileStore(path).close()
+
+
+def test_a_file_that_cannot_be_read_for_a_while(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    server = Server()
+    buffer = BlockingSendBuffer(server.send_many, spill=tmp_path / "spill.db", **QUICK)
+    store = buffer._backlog.store
+    read, failures = store.first, [sqlite3.OperationalError("disk I/O error")] * 2
+
+    def first(count: int, bytes_max: int) -> list[tuple[int, bytes]]:
+        if failures:
+            raise failures.pop()
+        return read(count, bytes_max)
+
+    store.first = first  # type: ignore[method-assign]
+    buffer.put("message")
+    buffer.close(30)
+    assert server.taken == ["message"]
+    assert "disk I/O error" in caplog.text
 
 
 def test_a_file_that_is_none_of_ours_is_refused(tmp_path: Path) -> None:

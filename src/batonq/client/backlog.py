@@ -121,9 +121,16 @@ class Backlog:
         """Messages that are still to be sent."""
         return self.store.count - self._refused
 
-    def batch(self) -> Batch:
-        """The oldest messages, with the numbers that let the server know a repeated one. There must be some."""
-        found = self.store.first(self._batch, BATCH_BYTES)
+    def batch(self) -> Batch | None:
+        """The oldest messages, with the numbers that let the server know a repeated one. There must be some; None when
+        the store cannot be read just now."""
+        try:
+            found = self.store.first(self._batch, BATCH_BYTES)
+        except Exception as problem:  # a file that fails is no reason to stop sending for ever
+            self.last_error = str(problem)
+            self._failed()
+            _log.error("The messages of the local buffer cannot be read: %s", self.last_error)
+            return None
         positions = [position for position, _ in found]
         return Batch(positions, [_decode(data) for _, data in found], (self.store.producer, positions[0]))
 

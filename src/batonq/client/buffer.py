@@ -230,6 +230,9 @@ class SendBuffer(_Common):
 
     async def _try(self) -> dict[int, Sent | BatonError]:
         batch = self._backlog.batch()
+        if batch is None:
+            self._answered()
+            return {}
         try:
             if self._urgent:
                 results = await self._send_many(batch.messages, producer=batch.producer)
@@ -382,8 +385,10 @@ class BlockingSendBuffer(_Common):
                     self._changed.wait()
                 elif (delay_s := self._delay_s()) > 0:
                     self._changed.wait(delay_s)
+                elif (batch := self._backlog.batch()) is not None:
+                    return batch
                 else:
-                    return self._backlog.batch()
+                    self._answered()
             return None
 
 
