@@ -46,13 +46,16 @@ class Pipeline:
 
     async def until(self, holds: Callable[[], Coroutine[Any, Any, bool]], what: str) -> None:
         """Wait for it, and fail with what a part of the pipeline died of rather than wait for ever."""
-        async with asyncio.timeout(STUCK_S):
-            while not await holds():
-                for task in self.tasks:
-                    if task.done():
-                        task.result()
-                        raise RuntimeError(f"a part of the pipeline has ended while waiting for {what}")
-                await asyncio.sleep(LOOK_S)
+        try:
+            async with asyncio.timeout(STUCK_S):
+                while not await holds():
+                    for task in self.tasks:
+                        if task.done():
+                            task.result()
+                            raise RuntimeError(f"a part of the pipeline has ended while waiting for {what}")
+                    await asyncio.sleep(LOOK_S)
+        except TimeoutError:
+            raise RuntimeError(f"waited {STUCK_S:g} s for {what}") from None
 
 
 async def run(images: int, directory: Path, story: Story) -> None:

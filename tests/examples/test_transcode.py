@@ -1,0 +1,27 @@
+"""The transcode example as a whole, with 20 images: the same code as `make example`."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from examples.harness.story import Story
+from examples.transcode.run import run
+
+
+def test_every_upload_is_accounted_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    story = Story("a small run")
+    asyncio.run(run(20, tmp_path, story))
+    assert story.failures == []
+    printed = capsys.readouterr().out
+    for line in (
+        "dead letters in transcode-dead",
+        "dry run: 1 of 2 dead letters say “truncated”",
+        "✓ 20 uploads, 20 done by the status endpoint",
+        "✓ 2 were corrupt, died, and came back by redrive: 2",
+        "✓ 100 objects in the store, and no other",
+        "✓ 20 of them announced as done, once each",
+    ):
+        assert line in printed
