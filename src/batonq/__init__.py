@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from batonq.client import Nack as Nack
     from batonq.client import Outgoing as Outgoing
     from batonq.client import Queue as Queue
+    from batonq.client import RedriveEdit as RedriveEdit
+    from batonq.client import RedriveFilter as RedriveFilter
     from batonq.client import Retries as Retries
     from batonq.client import Schedule as Schedule
     from batonq.client import Sent as Sent
@@ -40,6 +42,8 @@ _PLACES = {
     "Nack": "batonq.client",
     "Outgoing": "batonq.client",
     "Queue": "batonq.client",
+    "RedriveEdit": "batonq.client",
+    "RedriveFilter": "batonq.client",
     "Retries": "batonq.client",
     "Schedule": "batonq.client",
     "Sent": "batonq.client",

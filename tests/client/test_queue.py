@@ -12,11 +12,13 @@ from typing import Any
 
 import pytest
 
-from batonq.client import Deduplication, Exponential, Nack, Outgoing, Schedule, Sent
+from batonq.client import Deduplication, Exponential, Nack, Outgoing, RedriveEdit, RedriveFilter, Schedule, Sent
 from batonq.errors import (
     BatonError,
     DeduplicationConflict,
     InvalidInput,
+    JobConflict,
+    JobNotFound,
     LeaseLost,
     MessageGone,
     QueueDoesNotExist,
@@ -226,7 +228,61 @@ def test_dead_letters_and_redrive(place: Place) -> None:
             assert (letters["poison"].queue, letters["poison"].reason) == ("work", "cannot be read")
             assert letters["tired"].error_class == "Timeout"
             peeked = await dead.peek()
-            assert {one.body for one in peeked} == {"tired", "poison"}
+            assert {(one.body, one.state) for one in peeked} == {("tired", "VISIBLE"), ("poison", "VISIBLE")}
+            assert {one.dead_letter.attempts for one in peeked} == {1, 2}
+
+    run(body())
+
+
+async def _dead(baton: Any, count: int) -> Any:
+    queue = await baton.create_queue("work", max_receives=1, dead_letter_queue="work-dead")
+    await queue.send_many([Outgoing(f"job {n}", attributes={"odd": n % 2}) for n in range(count)])
+    held = await queue.receive(count, wait=0)
+    assert (
+        await queue.nack_many([Nack(one.receipt, error_class="E", reason=one.body) for one in held]) == [None] * count
+    )
+    return queue
+
+
+def test_redrive(place: Place) -> None:
+    async def body() -> None:
+        async with place.open() as baton:
+            queue = await _dead(baton, 20)
+            dead = baton.queue("work-dead")
+            chosen = RedriveFilter(attributes={"odd": 1}, error_class="E")
+            tried = await dead.redrive(dry_run=True, filter=chosen)
+            assert (tried.dry_run, tried.matched, tried.moved) == (True, 10, 0)
+            assert tried.sample[0]["body"].startswith("job")
+            edit = RedriveEdit(set_attributes={"fixed": "yes"}, replace_text={"job": "task"})
+            job = await dead.redrive(rate=10_000, filter=chosen, edit=edit)
+            assert (await baton.job(job.id)).id == job.id
+            for _ in range(10):
+                await place.advance(baton, 1)
+            await job.wait()
+            assert (job.state, job.moved, job.done) == ("COMPLETED", 10, True)
+            moved = await queue.receive(100, wait=0)
+            assert sorted(one.body for one in moved) == sorted(f"task {n}" for n in range(1, 20, 2))
+            assert moved[0].attributes == {"fixed": "yes", "odd": 1}
+            assert [one.id for one in await dead.jobs()] == [job.id]
+            assert (await dead.stats()).visible == 10
+
+    run(body())
+
+
+def test_a_redrive_can_be_paused_and_cancelled(place: Place) -> None:
+    async def body() -> None:
+        async with place.open() as baton:
+            await _dead(baton, 50)
+            dead = baton.queue("work-dead")
+            job = await dead.redrive("work", rate=1)
+            with pytest.raises(JobConflict):
+                await dead.redrive()
+            assert (await job.pause()).state == "PAUSED"
+            assert (await job.wait()).state == "PAUSED"
+            assert (await job.resume()).state == "RUNNING"
+            assert (await job.cancel()).state in ("CANCELLING", "CANCELLED")
+            with pytest.raises(JobNotFound):
+                await baton.job("no-such-job")
 
     run(body())
 

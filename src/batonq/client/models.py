@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from msgspec import Struct, field
+from msgspec import UNSET, Struct, field
 
 from batonq.client.tracing import TraceContext
 
@@ -118,17 +118,24 @@ class MessageFields(Struct, eq=False, kw_only=True):
 class Peeked(Struct, rename="camel"):
     """A message as it stands in its queue, seen without receiving it."""
 
-    message_id: str = ""
+    message_id: str
     sequence: int = 0
-    state: str = ""
-    body: Any = None
-    attributes: dict[str, Any] = {}
-    priority: int = 0
+    state: str = ""  # DELAYED, VISIBLE, IN_FLIGHT, OWED or DEAD
+    until_ms: int = 0  # the end of its delay, or of its lease
+    holder: str = ""
     receive_count: int = 0
-    sent_at_ms: int = 0
+    body: Any = None
+    body_bytes: int = 0
+    attributes: dict[str, Any] = {}
     group: str | None = field(default=None, name="messageGroupId")
     dedup_key: str | None = field(default=None, name="deduplicationKey")
+    priority: int = 0
+    sent_at_ms: int = 0
+    first_received_at_ms: int = 0
+    expires_at_ms: int = 0
     dead_letter: DeadLetter | None = None
+    last_failure: Failure | None = None
+    problem: str = ""  # why it cannot be shown whole
 
     @property
     def id(self) -> str:
@@ -154,7 +161,10 @@ class Stats(Struct, frozen=True, rename="camel"):
     dead_lettered: int = 0
     arrived: int = 0
     duplicates: int = 0
+    stale_acks: int = 0  # with a receipt of an earlier lease
+    late_acks: int = 0  # after the lease had ended, and before anybody else had the message
     waiting_receives: int = 0
+    at_ms: int = 0  # when this was read
 
     @property
     def depth(self) -> int:
@@ -199,6 +209,7 @@ class QueueInfo(Struct, rename="camel"):
     fifo: bool = False
     arn: str = ""
     created_at_ms: int = 0
+    modified_at_ms: int = 0
     retention_seconds: float | None = None
     default_visibility_timeout_seconds: float | None = None
     delay_seconds: float | None = None
@@ -219,6 +230,26 @@ class QueueInfo(Struct, rename="camel"):
     max_messages: int | None = None
     max_bytes: int | None = None
     tags: dict[str, str] = {}
+
+
+class RedriveFilter(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Which dead letters to redrive: those of which all of this is true."""
+
+    attributes: Mapping[str, AttributeValue] | None = None
+    error_class: str | None = field(default=None, name="errorClass")
+    reason_contains: str | None = field(default=None, name="reasonContains")
+    min_age: float | None = field(default=None, name="minAgeSeconds")
+    max_age: float | None = field(default=None, name="maxAgeSeconds")
+    body_contains: str | None = field(default=None, name="bodyContains")
+
+
+class RedriveEdit(Struct, frozen=True, kw_only=True):
+    """How to change dead letters on the way: attributes, and the whole body or texts in it."""
+
+    set_attributes: Mapping[str, AttributeValue] | None = None
+    remove_attributes: Sequence[str] | None = None
+    replace_body: Any = UNSET
+    replace_text: Mapping[str, str] | None = None  # each text, and what takes its place
 
 
 class JobFields(Struct, kw_only=True, rename="camel"):

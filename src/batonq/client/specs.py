@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Literal, TypedDict
 
-from batonq.client.models import Deduplication, RetryPolicy
+from msgspec import UNSET
+
+from batonq.client.models import Deduplication, RedriveEdit, RedriveFilter, RetryPolicy
 
 
 class QueueSettings(TypedDict, total=False):
@@ -69,10 +71,10 @@ def to_wire(settings: Mapping[str, Any]) -> dict[str, Any]:
 class RedriveSettings(TypedDict, total=False):
     """What a redrive can be told."""
 
-    rate: int  # messages a second
+    rate: int  # messages a second, up to 10,000; 10 if you say nothing
     ramp: float  # seconds until the rate is reached
-    filter: Mapping[str, Any]  # attributes, errorClass, reasonContains, minAgeSeconds, maxAgeSeconds, bodyContains
-    edit: Mapping[str, Any]  # setAttributes, removeAttributes, replaceBody or replaceText
+    filter: RedriveFilter | Mapping[str, Any]  # only these; a mapping has the names of the wire
+    edit: RedriveEdit | Mapping[str, Any]  # changed like this
     max_messages: int
     pause_when_dying_share: float  # of the last ones redriven, 0 to 1: above it the job pauses itself
 
@@ -92,8 +94,23 @@ def redrive_to_wire(to: str | None, dry_run: bool, settings: Mapping[str, Any]) 
     if unknown:
         raise TypeError(f"a redrive has no setting {sorted(unknown)[0]!r}; it has {', '.join(REDRIVE_NAMES)}")
     spec = {REDRIVE_NAMES[name]: value for name, value in settings.items()}
+    if isinstance(spec.get("edit"), RedriveEdit):
+        spec["edit"] = _edit_to_wire(spec["edit"])
     if to is not None:
         spec["targetQueue"] = to
     if dry_run:
         spec["dryRun"] = True
     return spec
+
+
+def _edit_to_wire(edit: RedriveEdit) -> dict[str, Any]:
+    texts = edit.replace_text
+    fields = {
+        "setAttributes": edit.set_attributes,
+        "removeAttributes": edit.remove_attributes,
+        "replaceText": None if texts is None else [{"find": old, "with": new} for old, new in texts.items()],
+    }
+    wire = {name: value for name, value in fields.items() if value is not None}
+    if edit.replace_body is not UNSET:
+        wire["replaceBody"] = edit.replace_body
+    return wire

@@ -22,7 +22,7 @@ from batonq.client.models import AttributeValue, Nack, Outgoing, Peeked, Priorit
 from batonq.client.retrying import helps
 from batonq.client.specs import QueueSettings, RedriveSettings, redrive_to_wire, to_wire
 from batonq.client.transport import NotSent
-from batonq.errors import BatonError, LeaseLost, MessageGone, QueueDoesNotExist
+from batonq.errors import BatonError, JobConflict, LeaseLost, MessageGone, QueueDoesNotExist
 
 if TYPE_CHECKING:
     from batonq.client.blocking.baton import Baton
@@ -302,7 +302,10 @@ class Queue:
 
     def redrive(self, to: str | None = None, *, dry_run: bool = False, **settings: Unpack[RedriveSettings]) -> Job:
         """Move this queue's dead letters to `to`, or each to where it came from. With `dry_run` only count and show."""
-        told = self._calls.request("POST", f"{self._path}:redrive", redrive_to_wire(to, dry_run, settings))
+        spec = redrive_to_wire(to, dry_run, settings)
+        told = self._calls.request("POST", f"{self._path}:redrive", spec, done_before=(JobConflict,))
+        if not told.answer.body:  # the first try started it, and its answer was lost
+            return (self.jobs())[0]
         job = codec.decode(Job, told.answer)
         job._calls = self._calls
         return job
