@@ -23,7 +23,7 @@ from batonq.client.models import Outgoing, Sent
 from batonq.client.spill import FileStore, MemoryStore, Store
 from batonq.errors import AccessDenied, BatonError, InvalidInput, OverLimit, Unavailable
 
-QUICK = {"breaker": Breaker(failures=10**9)}  # the breaker has tests of its own
+NEVER_OPEN = Breaker(failures=10**9)  # the breaker has tests of its own
 
 
 class Server:
@@ -193,7 +193,7 @@ def test_a_send_tells_whether_the_server_has_it() -> None:
     server = Server()
 
     async def main() -> None:
-        async with SendBuffer(server.asend_many, **QUICK) as buffer:
+        async with SendBuffer(server.asend_many, breaker=NEVER_OPEN) as buffer:
             assert await buffer.send("first") == Sent("1", 1)
             server.down = Unavailable("down")
             assert await buffer.send("second", wait=0.01) == Buffered(2)
@@ -213,7 +213,7 @@ def test_an_outage_ends_and_everything_arrives_once_and_in_order() -> None:
     server.down = ConnectionError("refused")
 
     async def main() -> None:
-        async with SendBuffer(server.asend_many, batch=10, **QUICK) as buffer:
+        async with SendBuffer(server.asend_many, batch=10, breaker=NEVER_OPEN) as buffer:
             for number in range(100):
                 buffer.put(number)
             with pytest.raises(Unsent, match=r"100 messages could not be sent.*refused") as caught:
@@ -235,7 +235,7 @@ def test_leaving_with_messages_unsent_is_an_exception() -> None:
     server.down = Unavailable("down")
 
     async def main() -> None:
-        async with SendBuffer(server.asend_many, close_seconds=0.05, **QUICK) as buffer:
+        async with SendBuffer(server.asend_many, close_seconds=0.05, breaker=NEVER_OPEN) as buffer:
             buffer.put("lost")
 
     with pytest.raises(Unsent, match=r"1 messages could not be sent, and when the process ends they are lost"):
@@ -247,7 +247,7 @@ def test_the_block_s_own_error_is_the_one_to_see(caplog: pytest.LogCaptureFixtur
     server.down = Unavailable("down")
 
     async def main() -> None:
-        async with SendBuffer(server.asend_many, close_seconds=0.05, **QUICK) as buffer:
+        async with SendBuffer(server.asend_many, close_seconds=0.05, breaker=NEVER_OPEN) as buffer:
             buffer.put("lost")
             raise ValueError("mine")
 
@@ -282,7 +282,7 @@ def test_a_full_buffer_raises_to_whoever_puts() -> None:
     server.down = Unavailable("the broker is away")
 
     async def main() -> None:
-        buffer = SendBuffer(server.asend_many, max_messages=5, **QUICK)
+        buffer = SendBuffer(server.asend_many, max_messages=5, breaker=NEVER_OPEN)
         for number in range(5):
             buffer.put(number)
         with pytest.raises(Unsent):
@@ -333,7 +333,7 @@ def test_a_sender_that_breaks_its_word_loses_nothing(caplog: pytest.LogCaptureFi
         return server.send_many(messages, producer=producer)
 
     async def main() -> None:
-        async with SendBuffer(send_many, **QUICK) as buffer:
+        async with SendBuffer(send_many, breaker=NEVER_OPEN) as buffer:
             buffer.put("message")
 
     run(main())
@@ -364,7 +364,7 @@ def test_threads_put_and_each_keeps_its_order() -> None:
 
 def test_a_thread_s_send_waits_for_the_answer() -> None:
     server = Server()
-    with BlockingSendBuffer(server.send_many, **QUICK) as buffer:
+    with BlockingSendBuffer(server.send_many, breaker=NEVER_OPEN) as buffer:
         assert buffer.send("first") == Sent("1", 1)
         server.down = Unavailable("down")
         assert buffer.send("second", wait=0.01) == Buffered(2)
@@ -378,7 +378,7 @@ def test_a_thread_s_send_waits_for_the_answer() -> None:
 def test_threads_meet_an_outage_too() -> None:
     server = Server()
     server.down = ConnectionError("refused")
-    with BlockingSendBuffer(server.send_many, batch=10, **QUICK) as buffer:
+    with BlockingSendBuffer(server.send_many, batch=10, breaker=NEVER_OPEN) as buffer:
         for number in range(100):
             buffer.put(number)
         with pytest.raises(Unsent, match="100 messages"):
@@ -392,7 +392,7 @@ def test_threads_meet_an_outage_too() -> None:
 def test_leaving_with_messages_unsent_is_an_exception_for_threads_too() -> None:
     server = Server()
     server.down = Unavailable("down")
-    with pytest.raises(Unsent), BlockingSendBuffer(server.send_many, close_seconds=0.05, **QUICK) as buffer:
+    with pytest.raises(Unsent), BlockingSendBuffer(server.send_many, close_seconds=0.05, breaker=NEVER_OPEN) as buffer:
         buffer.put("lost")
 
 
@@ -404,19 +404,19 @@ def test_a_spill_file_outlives_the_buffer(tmp_path: Path) -> None:
     path = tmp_path / "spill.db"
     server = Server()
     server.down = Unavailable("down")
-    first = BlockingSendBuffer(server.send_many, spill=path, batch=5, **QUICK)
+    first = BlockingSendBuffer(server.send_many, spill=path, batch=5, breaker=NEVER_OPEN)
     for number in range(20):
         first.put(number)
     with pytest.raises(Unsent, match=r"they stay in .*spill.db and are sent by the next buffer"):
         first.close(0.05)
     server.down = None
     server.loses = server.stays_down = True
-    second = BlockingSendBuffer(server.send_many, spill=path, batch=5, **QUICK)
+    second = BlockingSendBuffer(server.send_many, spill=path, batch=5, breaker=NEVER_OPEN)
     with pytest.raises(Unsent, match="20 messages"):
         second.close(0.05)
     assert server.taken == [0, 1, 2, 3, 4]
     server.down = None
-    with BlockingSendBuffer(server.send_many, spill=path, **QUICK) as third:
+    with BlockingSendBuffer(server.send_many, spill=path, breaker=NEVER_OPEN) as third:
         third.put(20)
     assert server.taken == list(range(21))
     assert third.counters.duplicates == 5
@@ -433,7 +433,7 @@ def test_a_file_is_for_one_process(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_read_for_a_while(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     server = Server()
-    buffer = BlockingSendBuffer(server.send_many, spill=tmp_path / "spill.db", **QUICK)
+    buffer = BlockingSendBuffer(server.send_many, spill=tmp_path / "spill.db", breaker=NEVER_OPEN)
     store = buffer._backlog.store
     read, failures = store.first, [sqlite3.OperationalError("disk I/O error")] * 2
 
@@ -541,7 +541,7 @@ def test_an_async_buffer_that_was_not_closed_is_told_of(caplog: pytest.LogCaptur
     async def main() -> SendBuffer:
         server = Server()
         server.down = Unavailable("down")
-        buffer = SendBuffer(server.asend_many, **QUICK)
+        buffer = SendBuffer(server.asend_many, breaker=NEVER_OPEN)
         buffer.put("left")
         return buffer
 

@@ -1,0 +1,107 @@
+"""What both forms of a buffer are made of; see buffer.py."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from concurrent.futures import Future
+from typing import Any, NamedTuple, TypedDict
+
+from batonq.client.backlog import Backlog, Counters, Limits
+from batonq.client.breaker import Breaker
+from batonq.client.models import Outgoing, Sent
+from batonq.client.spill import FileStore, MemoryStore
+from batonq.errors import BatonError, InvalidInput
+
+SEND_WAIT_S = 5.0
+CLOSE_S = 10.0
+LOOK_S = 1.0  # how often a pause is looked at anew: another user of the breaker may have closed it
+URGENT_PAUSE_S = 0.2  # between two tries while somebody waits for a flush
+log = logging.getLogger("batonq.client")
+
+
+class Buffered(NamedTuple):
+    """The message is in the buffer; the server has not answered for it yet."""
+
+    position: int
+
+
+class BufferSettings(TypedDict, total=False):
+    """Settings of a buffer."""
+
+    max_messages: int  # how many it may hold: 10,000 unless said otherwise
+    max_bytes: int  # and how many bytes of them: 64 MiB
+    batch: int  # messages of one request: 500, up to 1,000
+    spill: str | os.PathLike[str] | None  # a file that keeps what was not sent for the next process
+    durable: bool  # sync that file for each message, so that it survives the machine's crash too
+    breaker: Breaker | None  # one to share with others; else it has its own
+    close_seconds: float  # how long the end waits for what is left: 10
+
+
+class Buffering:
+    """What both forms are made of."""
+
+    def __init__(
+        self,
+        *,
+        max_messages: int = Limits().messages,
+        max_bytes: int = Limits().bytes,
+        batch: int = Limits().batch,
+        spill: str | os.PathLike[str] | None = None,
+        durable: bool = False,
+        breaker: Breaker | None = None,
+        close_seconds: float = CLOSE_S,
+    ) -> None:
+        if max_messages < 1 or max_bytes < 1 or not 1 <= batch <= 1_000:
+            raise InvalidInput("a buffer holds at least one message, and sends from 1 to 1,000 at a time")
+        store = FileStore(spill, durable=durable) if spill is not None else MemoryStore()
+        self._backlog = Backlog(store, Limits(messages=max_messages, bytes=max_bytes, batch=batch))
+        self._spill = None if spill is None else os.fspath(spill)
+        self._breaker = breaker or Breaker()
+        self._close_s = close_seconds
+        self._closed = False
+        self._pid = os.getpid()
+        self._due_s = 0.0  # the next request is not made before
+        self._urgent = 0  # how many wait for a flush: then the breaker is not asked
+
+    @property
+    def counters(self) -> Counters:
+        return self._backlog.counters()
+
+    def _check(self) -> None:
+        if self._closed:
+            raise InvalidInput("the buffer is closed")
+        if os.getpid() != self._pid:
+            raise InvalidInput("this buffer belongs to the process that made it: make one after the fork")
+
+    def _delay_s(self) -> float:
+        """How long to wait before the next request, or before this question is asked again; 0: now."""
+        left_s = self._due_s - time.monotonic()
+        if not self._urgent:
+            left_s = max(left_s, self._breaker.wait())
+        return min(max(0.0, left_s), LOOK_S)
+
+    def _answered(self) -> None:
+        pause_s = self._backlog.pause_s()
+        self._due_s = time.monotonic() + (min(pause_s, URGENT_PAUSE_S) if self._urgent else pause_s)
+
+    def _tell_at_exit(self) -> None:
+        if os.getpid() == self._pid and not self._closed and (unsent := self._backlog.unsent(self._spill)) is not None:
+            log.error("The process ends with a buffer that was not closed: %s", unsent.message)
+
+
+def outgoing_of(body: Any, fields: dict[str, Any]) -> Outgoing:
+    if isinstance(body, Outgoing):
+        if fields:
+            raise InvalidInput("give an Outgoing its fields when it is made")
+        return body
+    return Outgoing(body, **fields)
+
+
+def tell(waiter: asyncio.Future[Sent] | Future[Sent], result: Sent | BatonError) -> None:
+    if isinstance(result, BatonError):
+        waiter.set_exception(result)
+    else:
+        waiter.set_result(result)
