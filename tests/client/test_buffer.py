@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from batonq.client import tracing
 from batonq.client.backlog import Backlog, Batch, Limits
 from batonq.client.breaker import Breaker
 from batonq.client.buffer import BlockingSendBuffer, Buffered, BufferFull, SendBuffer, Unsent
@@ -187,6 +188,38 @@ def test_tasks_put_and_the_end_flushes() -> None:
 
     run(main())
     assert server.taken == list(range(1_000))
+
+
+def test_each_message_is_in_its_sender_s_trace() -> None:
+    """Not in that of whoever came first, whose task or thread happens to send them."""
+    server = Server()
+    seen: dict[str, str | None] = {}
+
+    def send_many(messages: Iterable[Outgoing], *, producer: tuple[str, int]) -> list[Sent | BatonError]:
+        found = list(messages)
+        seen.update({message.body: message.traceparent for message in found})
+        assert tracing.outgoing() is None
+        return server.send_many(found, producer=producer)
+
+    async def asend_many(messages: Iterable[Outgoing], *, producer: tuple[str, int]) -> list[Sent | BatonError]:
+        return send_many(messages, producer=producer)
+
+    first, second = tracing.start(), tracing.start()
+
+    async def main() -> None:
+        with tracing.within(first):
+            buffer = SendBuffer(asend_many)
+            buffer.put("first")
+        with tracing.within(second):
+            buffer.put("second")
+        buffer.put("third")
+        await buffer.close()
+
+    run(main())
+    with tracing.within(first), BlockingSendBuffer(send_many) as buffer:
+        buffer.put("fourth")
+    ids = {body: trace[3:35] if trace else None for body, trace in seen.items()}
+    assert ids == {"first": first.trace_id, "second": second.trace_id, "third": None, "fourth": first.trace_id}
 
 
 def test_a_send_tells_whether_the_server_has_it() -> None:

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import atexit
 from collections.abc import Awaitable, Iterable
+from contextvars import Context
 from typing import Any, Protocol, Unpack
 
 from batonq.client.backlog import BufferFull, Counters, RefusedMessage, Unsent
@@ -135,7 +136,8 @@ class SendBuffer(Buffering):
     def _start(self) -> None:
         if self._task is None:
             self._check()
-            self._task = asyncio.get_running_loop().create_task(self._run())
+            # In a context of its own: else it would send everything in the trace of whoever came first.
+            self._task = asyncio.get_running_loop().create_task(self._run(), context=Context())
 
     async def _run(self) -> None:
         while True:

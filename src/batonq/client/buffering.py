@@ -9,6 +9,9 @@ import time
 from concurrent.futures import Future
 from typing import Any, NamedTuple, TypedDict
 
+from msgspec.structs import replace
+
+from batonq.client import tracing
 from batonq.client.backlog import Backlog, Counters, Limits
 from batonq.client.breaker import Breaker
 from batonq.client.models import Outgoing, Sent
@@ -93,11 +96,13 @@ class Buffering:
 
 
 def outgoing_of(body: Any, fields: dict[str, Any]) -> Outgoing:
-    if isinstance(body, Outgoing):
-        if fields:
-            raise InvalidInput("give an Outgoing its fields when it is made")
-        return body
-    return Outgoing(body, **fields)
+    """The message, in the trace that its sender is in now: it leaves from somewhere else."""
+    if isinstance(body, Outgoing) and fields:
+        raise InvalidInput("give an Outgoing its fields when it is made")
+    outgoing = body if isinstance(body, Outgoing) else Outgoing(body, **fields)
+    if outgoing.traceparent is None and (context := tracing.outgoing()) is not None:
+        return replace(outgoing, traceparent=context.traceparent, tracestate=context.tracestate or None)
+    return outgoing
 
 
 def tell(waiter: asyncio.Future[Sent] | Future[Sent], result: Sent | BatonError) -> None:
