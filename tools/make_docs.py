@@ -163,6 +163,17 @@ def client_part() -> str:
     return client_docs.client_part()
 
 
+def rest_part(name: str) -> Callable[[], str]:
+    def part() -> str:
+        sys.path.insert(0, str(DOCS.parent))
+        from tools import rest_docs
+
+        made: str = getattr(rest_docs, name)()
+        return made
+
+    return part
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "settings": settings_part,
     "metrics": metrics_part,
@@ -173,6 +184,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "transitions": transitions_part,
     "receipts": receipts_part,
     "client": client_part,
+    "rest-operations": rest_part("operations_part"),
+    "rest-parameters": rest_part("parameters_part"),
+    "rest-types": rest_part("types_part"),
 }
 
 

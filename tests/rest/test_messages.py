@@ -239,7 +239,7 @@ def test_each_entry_has_its_own_result(any_rest: Rest) -> None:
         {"body": "good", "clientMessageId": "a"},
         {"body": "x" * 2000, "clientMessageId": "b"},
         {"clientMessageId": "c"},
-        {"body": 1, "priority": 256},
+        {"body": 1, "priority": 256, "clientMessageId": "e"},
         {"body": 1, "unknown": 1},
         5,
         {"body": "good", "clientMessageId": "d"},
@@ -249,7 +249,7 @@ def test_each_entry_has_its_own_result(any_rest: Rest) -> None:
     results = answer.value["results"]
     errors = [result.get("error", {}).get("status") for result in results]
     assert errors == [None, 413, 400, 400, 400, 400, None]
-    assert [result.get("clientMessageId") for result in results] == ["a", "b", "c", None, None, None, "d"]
+    assert [result.get("clientMessageId") for result in results] == ["a", "b", "c", "e", None, None, "d"]
     assert "priority" in results[3]["error"]["detail"]
     assert "unknown" in results[4]["error"]["detail"]
     assert all(set(result["error"]) == {"code", "detail", "status", "retryable"} for result in results[1:6])

@@ -11,6 +11,7 @@ import msgspec
 from batonq import __version__
 from batonq.api.rest import queueshapes, shapes
 from batonq.api.rest.codec import JSON, MSGPACK
+from batonq.api.rest.meanings import meaning
 from batonq.api.rest.operations import OPERATIONS, Operation
 from batonq.api.rest.problems import RETRY_AFTER_S, Problem
 
@@ -164,6 +165,12 @@ def _settled(name: str, schema: dict[str, Any]) -> dict[str, Any]:
     if name in ("Message", "BatchMessage"):
         given = {"required": ["bodyBase64"], "properties": {"bodyBase64": {"type": "string"}}}
         schema = {**schema, "oneOf": [{"required": ["body"]}, given]}
+    if "properties" in schema:
+        fields = schema["properties"].items()
+        schema = {
+            **schema,
+            "properties": {field: {**kind, "description": meaning(name, field)} for field, kind in fields},
+        }
     if schema.get("required") == []:
         schema = {key: value for key, value in schema.items() if key != "required"}
     return schema

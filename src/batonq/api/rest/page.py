@@ -87,6 +87,7 @@ def _type(name: str, schema: dict[str, Any]) -> list[str]:
     required = schema.get("required", ())
     rows = [
         f"<tr><td><code>{escape(field)}</code><td>{'needed' if field in required else ''}<td>{_kind(inner)}"
+        f"<td>{_text(inner['description'])}"
         for field, inner in schema.get("properties", {}).items()
     ]
     return [*parts, "<table>", *rows, "</table>"]
@@ -110,8 +111,7 @@ def _kind(schema: dict[str, Any]) -> str:
     elif kind == "object":
         kind = f"map of {_kind(schema.get('additionalProperties') or {})}"
     limits = "".join(f", {word} {schema[key]:,}" for key, word in _LIMITS if isinstance(schema.get(key), int | float))
-    meaning = f". {_text(schema['description'])}" if "description" in schema else ""
-    return kind + limits + meaning
+    return kind + limits
 
 
 _LIMITS = (

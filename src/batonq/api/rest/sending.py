@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hashlib import md5, sha256
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET
@@ -23,6 +23,7 @@ from batonq.api.rest.shapes import (
     BatchMessage,
     LooseSendBatch,
     Message,
+    OnlyClientId,
     PackedMessage,
     PackedPlainSendBatch,
     PackedSendBatch,
@@ -73,15 +74,14 @@ async def send_batch(call: Call) -> Answer:
         if answer is not None:
             return answer
     entries, producer = _read_batch(call)
-    results = [SendResult() for _ in entries]
+    results = [SendResult(entry.client_message_id) for entry in entries]
     sends: list[Send] = []
     places: list[int] = []
     sender = call.caller.sender
     for at, entry in enumerate(entries):
         try:
-            if isinstance(entry, BatonError):
-                raise entry
-            results[at].client_message_id = entry.client_message_id
+            if isinstance(entry, Unreadable):
+                raise entry.problem
             sends.append(to_send(queue, entry, sender))
             places.append(at)
         except BatonError as problem:
@@ -141,7 +141,14 @@ async def _send_plain(call: Call, queue: Queue, batch: PlainSendBatch | PackedPl
     return Answer(202, SendResults(results))
 
 
-def _read_batch(call: Call) -> tuple[list[BatchMessage | PackedMessage | BatonError], Producer | None]:
+class Unreadable(NamedTuple):
+    """An entry that is not valid, and why."""
+
+    client_message_id: str | None
+    problem: InvalidInput
+
+
+def _read_batch(call: Call) -> tuple[list[BatchMessage | PackedMessage | Unreadable], Producer | None]:
     """The entries of a batch; what is wrong with one of them stands in its place."""
     packed = call.given is MSGPACK
     try:
@@ -149,14 +156,22 @@ def _read_batch(call: Call) -> tuple[list[BatchMessage | PackedMessage | BatonEr
         return batch.messages, batch.producer
     except InvalidInput:
         loose = call.read(LooseSendBatch)  # refused whole when it is not a batch at all
-    entries: list[BatchMessage | PackedMessage | BatonError] = []
+    entries: list[BatchMessage | PackedMessage | Unreadable] = []
     shape: Any = PackedMessage if packed else BatchMessage
     for raw in loose.messages:
         try:
             entries.append(call.given.decode(bytes(raw), shape))
         except InvalidInput as problem:
-            entries.append(problem)
+            entries.append(Unreadable(_client_id(call, bytes(raw)), problem))
     return entries, loose.producer
+
+
+def _client_id(call: Call, raw: bytes) -> str | None:
+    """The client's name for an entry, if that much of it can be read."""
+    try:
+        return call.given.decode(raw, OnlyClientId).client_message_id
+    except InvalidInput:
+        return None
 
 
 def _number(sends: list[Send], places: list[int], producer: Producer) -> None:

@@ -19,20 +19,15 @@ DAYS_14_S = 1_209_600
 VISIBILITY_MAX_S = 43_200
 WAIT_MAX_S = 20
 
-Identifier = Annotated[
-    str, Meta(min_length=1, max_length=128, pattern="^[!-~]+$", description="Letters, digits and signs of ASCII.")
-]
-ClientId = Annotated[str, Meta(min_length=1, max_length=128, description="Told back with the result.")]
+Identifier = Annotated[str, Meta(min_length=1, max_length=128, pattern="^[!-~]+$")]
+ClientId = Annotated[str, Meta(min_length=1, max_length=128)]
 Receipt = Annotated[str, Meta(min_length=1, max_length=1024)]
 Delay = Annotated[float, Meta(ge=0, le=DAYS_14_S)]
 Visibility = Annotated[float, Meta(ge=0, le=VISIBILITY_MAX_S)]
 Wait = Annotated[float, Meta(ge=0, le=WAIT_MAX_S)]
 Lifetime = Annotated[float, Meta(gt=0, le=DAYS_14_S)]
 Receives = Annotated[int, Meta(ge=1, le=255)]
-Priority = (
-    Annotated[int, Meta(ge=0, le=255, description="Higher is delivered first.")]
-    | Literal["lowest", "low", "normal", "high", "highest"]
-)
+Priority = Annotated[int, Meta(ge=0, le=255)] | Literal["lowest", "low", "normal", "high", "highest"]
 TraceParent = Annotated[str, Meta(pattern="^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")]
 TraceState = Annotated[str, Meta(min_length=1, max_length=512, pattern="^[ -~]+$")]
 Consumer = Annotated[str, Meta(max_length=256)]
@@ -124,6 +119,12 @@ class LooseSendBatch(Given):
 
     messages: Annotated[list[Raw], Meta(min_length=1, max_length=BATCH_MAX)]
     producer: Producer | None = None
+
+
+class OnlyClientId(Struct, rename="camel"):
+    """What can be told of an entry that is not valid."""
+
+    client_message_id: ClientId | None = None
 
 
 class PlainMessage(Given):

@@ -1,0 +1,57 @@
+"""The OpenAPI document, its page and the words in them are whole."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+from batonq.api.rest.meanings import MEANINGS, meaning
+from batonq.api.rest.openapi import document
+from batonq.api.rest.operations import OPERATIONS
+from batonq.api.rest.page import page
+from tests.rest.support import Rest
+
+
+def fields() -> list[tuple[str, str]]:
+    schemas = document()["components"]["schemas"]
+    return [(name, field) for name, schema in schemas.items() for field in schema.get("properties", ())]
+
+
+def test_every_field_has_a_meaning_and_every_meaning_a_field() -> None:
+    used = {meaning(name, field) for name, field in fields()}
+    assert used == set(MEANINGS.values())
+
+
+def test_the_document_and_the_page_are_served(rest: Rest) -> None:
+    answer = rest("GET", "/v1/openapi.json")
+    assert answer.value == document()
+    answer = rest("GET", "/v1/docs", headers={"Accept": "text/html"})
+    assert (answer.status, answer.body) == (200, page())
+    assert answer.headers["content-type"] == "text/html; charset=utf-8"
+
+
+def test_the_page_shows_every_operation_and_type_and_loads_nothing() -> None:
+    class Reader(HTMLParser):
+        def __init__(self) -> None:
+            super().__init__()
+            self.ids: set[str] = set()
+            self.links: set[str] = set()
+            self.loads: list[str] = []
+
+        def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+            for name, value in attributes:
+                if name == "id":
+                    self.ids.add(str(value))
+                elif name == "href":
+                    self.links.add(str(value))
+                elif name in ("src", "srcset", "action"):
+                    self.loads.append(str(value))
+
+    reader = Reader()
+    reader.feed(page().decode())
+    assert {operation.name for operation in OPERATIONS} <= reader.ids
+    assert {f"type-{name}" for name in document()["components"]["schemas"]} <= reader.ids
+    assert {link[1:] for link in reader.links if link.startswith("#")} <= reader.ids
+    assert {link for link in reader.links if not link.startswith("#")} == {"/v1/openapi.json"}
+    assert reader.loads == []
+    assert not re.search(r"@import|url\(", page().decode())
