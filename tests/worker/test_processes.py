@@ -1,0 +1,205 @@
+"""Real workers and a real server: processes that are killed, stopped, blocked and told to end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sqlite3
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from batonq.client.aio.baton import Baton as AsyncBaton
+from batonq.client.blocking.baton import Baton
+from batonq.idempotency.transaction import create_tables
+from tests.docs.runner import free_port
+from tests.worker.processes import Stage, finish, wait_until
+
+
+def make_effects(path: Path) -> None:
+    connection = sqlite3.connect(path)
+    connection.execute("PRAGMA journal_mode = WAL")
+    create_tables(connection)
+    connection.execute("CREATE TABLE effects (body)")
+    connection.commit()
+    connection.close()
+
+
+def effects(path: Path) -> list[object]:
+    connection = sqlite3.connect(path)
+    try:
+        return [body for (body,) in connection.execute("SELECT body FROM effects")]
+    finally:
+        connection.close()
+
+
+def test_killed_between_effect_and_ack_the_effect_is_there_once(baton: Baton, stage: Stage) -> None:
+    queue = baton.create_queue("effects")
+    make_effects(stage.effects)
+    queue.send("charge the card")
+    first = stage.worker("--queues", "effects", DIE="before ack", VISIBILITY="1")
+    assert first.wait(60) == -signal.SIGKILL
+    assert effects(stage.effects) == ["charge the card"] and queue.stats().depth == 1
+    second = stage.worker("--queues", "effects", VISIBILITY="1")
+    wait_until(lambda: queue.stats().depth == 0, "the second delivery")
+    assert finish(second) == 0
+    assert queue.stats().received == 2 and effects(stage.effects) == ["charge the card"]
+
+
+def test_five_times_the_visibility_and_never_delivered_twice(baton: Baton, stage: Stage) -> None:
+    queue = baton.create_queue("slow")
+    queue.send("x")
+    workers = [stage.worker("--queues", "slow", VISIBILITY="1") for _ in range(2)]
+    wait_until(lambda: queue.stats().depth == 0, "the end of the handler")
+    assert [finish(worker) for worker in workers] == [0, 0]
+    assert queue.stats().received == 1
+    assert [what for what, _, _ in stage.events()] == ["begin", "end"]
+
+
+def test_a_stopped_process_loses_the_message_and_its_late_ack_is_refused(baton: Baton, stage: Stage) -> None:
+    queue = baton.create_queue("threads")
+    queue.send("x")
+    first = stage.worker("--queues", "threads", VISIBILITY="1")
+    wait_until(lambda: stage.events("begin"))
+    first.send_signal(signal.SIGSTOP)
+    second = stage.worker("--queues", "threads", VISIBILITY="1")
+    wait_until(lambda: queue.stats().depth == 0, "the message's second delivery")
+    assert [pid for _, _, pid in stage.events("end")] == [second.pid]
+    stage.go.touch()
+    first.send_signal(signal.SIGCONT)
+    wait_until(lambda: stage.events("refused"), "the refusal of the late ack")
+    assert [pid for _, _, pid in stage.events("refused")] == [first.pid]
+    assert finish(first) == 0 and finish(second) == 0
+    assert "late answer for threads" in stage.logs() and "1 refused" in stage.logs()
+
+
+@pytest.mark.parametrize(("queue_name", "slots"), [("blocks", "1"), ("threads", "2")])
+def test_who_hangs_past_the_deadline_loses_the_lease(baton: Baton, stage: Stage, queue_name: str, slots: str) -> None:
+    """An event loop that is blocked, and a thread that hangs; the process lives, and so does its heartbeat."""
+    queue = baton.create_queue(queue_name)
+    queue.send("x")
+    first = stage.worker("--queues", queue_name, "--concurrency", slots, VISIBILITY="1", DEADLINE="2")
+    wait_until(lambda: stage.events("begin"))
+    second = stage.worker("--queues", queue_name, VISIBILITY="1")
+    wait_until(lambda: queue.stats().depth == 0, "the message's second delivery")
+    assert len(stage.events("end")) == 1  # by the second worker, or by the thread that took the hung one's place
+    assert [pid for _, _, pid in stage.events("deadline")] == [first.pid]
+    stage.go.touch()
+    wait_until(lambda: stage.events("refused"), "the refusal of the late ack")
+    assert [pid for _, _, pid in stage.events("refused")] == [first.pid]
+    assert finish(first) == 0 and finish(second) == 0
+    assert queue.stats().received == 2
+
+
+def test_sigterm_finishes_what_is_held_and_takes_no_more(baton: Baton, stage: Stage) -> None:
+    queue = baton.create_queue("waits")
+    queue.send_many(range(10))
+    worker = stage.worker("--queues", "waits")
+    wait_until(lambda: len(stage.events("begin")) == 4)
+    worker.send_signal(signal.SIGTERM)
+    stage.go.touch()
+    assert worker.wait(60) == 0
+    assert len(stage.events("begin")) == len(stage.events("end")) == 4
+    stats = queue.stats()
+    assert (stats.visible, stats.in_flight, stats.deleted) == (6, 0, 4)
+
+
+@pytest.mark.parametrize("queue_name", ["waits", "blocks"])
+def test_a_second_signal_gives_the_leases_back_at_once(baton: Baton, stage: Stage, queue_name: str) -> None:
+    """Also while a handler blocks the event loop."""
+    queue = baton.create_queue(queue_name)
+    queue.send("x")
+    worker = stage.worker("--queues", queue_name, VISIBILITY="600")
+    wait_until(lambda: stage.events("begin"))
+    worker.send_signal(signal.SIGTERM)
+    wait_until(lambda: _catches_two(worker.pid), "the first signal's arrival")
+    worker.send_signal(signal.SIGTERM)
+    assert worker.wait(60) == 128 + signal.SIGTERM
+    stats = queue.stats()
+    assert (stats.visible, stats.in_flight) == (1, 0)  # although its lease would have lasted ten minutes
+    assert "gave back 1 leases" in stage.logs()
+
+
+def _catches_two(pid: int) -> bool:
+    """No signal is pending any more: two of the same kind that meet would be one."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    pending = [line.split()[1] for line in status.splitlines() if line.startswith(("SigPnd", "ShdPnd"))]
+    return all(int(mask, 16) == 0 for mask in pending)
+
+
+def test_the_end_of_the_drain_gives_the_leases_back(baton: Baton, stage: Stage) -> None:
+    queue = baton.create_queue("waits")
+    queue.send("x")
+    worker = stage.worker("--queues", "waits", "--drain-seconds", "0.1", VISIBILITY="600")
+    wait_until(lambda: stage.events("begin"))
+    assert finish(worker) == 1
+    assert queue.stats().visible == 1
+
+
+def test_poison_that_crashes_its_process_ends_in_the_dead_letter_queue(baton: Baton, stage: Stage) -> None:
+    queue = baton.create_queue("crashes", max_receives=3, dead_letter_queue="crashes-dead")
+    queue.send_many(["crash", "a", "b"])
+    worker = stage.worker("--queues", "crashes")
+    dead = baton.queue("crashes-dead")
+    wait_until(lambda: dead.stats().visible == 1 and queue.stats().depth == 0, "the poison's end")
+    queue.send("c")
+    wait_until(lambda: queue.stats().depth == 0, "work after the crashes")
+    assert finish(worker) == 0
+    (letter,) = dead.receive(10, 0)
+    assert letter.body == "crash" and letter.dead_letter is not None
+    assert letter.dead_letter.error_class == "HandlerCrashed" and "exit code 9" in letter.dead_letter.reason
+    assert sorted(body for _, body, _ in stage.events("end")) == ["a", "b", "c"]
+
+
+def test_metrics_are_served_while_the_loop_is_blocked(baton: Baton, stage: Stage) -> None:
+    port = free_port()
+    baton.create_queue("blocks").send("x")
+    worker = stage.worker("--queues", "blocks", "--metrics-port", str(port))
+    wait_until(lambda: stage.events("begin"))
+    text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30).read().decode()
+    assert 'baton_worker_received_total{task="blocks_the_loop"} 1' in text
+    assert 'baton_worker_running{task="blocks_the_loop"} 1' in text
+    stage.go.touch()
+    assert finish(worker) == 0
+
+
+def test_a_pool_replaces_the_dead_and_ends_with_its_signal(baton: Baton, stage: Stage) -> None:
+    queue = baton.create_queue("waits")
+    queue.send_many(range(8))
+    pool = stage.worker("--queues", "waits", "--processes", "2", VISIBILITY="1")
+    wait_until(lambda: len({pid for _, _, pid in stage.events("begin")}) == 2, "two workers' first messages")
+    killed = stage.events("begin")[0][2]
+    os.kill(killed, signal.SIGKILL)
+    wait_until(lambda: len({pid for _, _, pid in stage.events("begin")}) == 3, "another worker in its place")
+    stage.go.touch()
+    wait_until(lambda: queue.stats().depth == 0, "the end of the work")
+    assert finish(pool) == 0
+    survivors = {pid for _, _, pid in stage.events("begin")} - {killed}
+    assert not any(Path(f"/proc/{pid}").exists() for pid in survivors)
+
+
+def test_one_worker_over_a_pattern_of_ten_thousand_queues(baton: Baton, stage: Stage) -> None:
+    async def make() -> None:
+        async with AsyncBaton(stage.url, connections=32) as made:
+            names = [f"hooks-{number}" for number in range(10_000)]
+            for start in range(0, len(names), 500):
+                await asyncio.gather(*(made.create_queue(name) for name in names[start : start + 500]))
+
+    asyncio.run(make())
+    loud = baton.queue("hooks-0")
+    loud.send_many(range(2000))
+    quiet = range(100, 10_000, 100)
+    for number in quiet:
+        baton.queue(f"hooks-{number}").send("one")
+    worker = stage.worker("--queues", "hooks-*")
+    wait_until(lambda: len(stage.events("end")) == 2000 + len(quiet), "every message")
+    # Fair: nobody's one message waits behind the loud queue's two thousand.
+    order = [body.partition("=")[0] for _, body, _ in stage.events("end")]
+    last_quiet = max(at for at, name in enumerate(order) if name != "hooks-0")
+    assert last_quiet < 1000
+    # Idle, it is one long poll: a message to any of the queues wakes it.
+    baton.queue("hooks-7777").send("ring")
+    wait_until(lambda: ("end", "hooks-7777=ring", worker.pid) in stage.events("end"), "the ring")
+    assert finish(worker) == 0
