@@ -1,4 +1,4 @@
-"""Relays killed with -9 at random while an application commits and rolls back: nothing lost, doubled or out of order."""
+"""Relays killed with -9 at random while an application commits and rolls back: nothing lost, doubled, out of order."""
 
 from __future__ import annotations
 

@@ -178,8 +178,8 @@ def test_a_queue_that_refuses_for_now_keeps_its_order_and_does_not_hold_up_other
     shop.put(name, *range(8))
     shop.put(f"{name}-missing", "waits for its queue")
     shop.put(f"{name}-b", "not held up")
-    with closing(shop.source()) as source:
-        relay = Relay(source, BatonPublisher(Baton(baton.url, retries=0)))
+    with closing(shop.source()) as source, Baton(baton.url, retries=0) as impatient:
+        relay = Relay(source, BatonPublisher(impatient))
         deadline = time.monotonic() + PATIENCE_S
         while source.lag().waiting != 4:  # three over the limit, and the one whose queue is missing
             relay.run_once()

@@ -30,13 +30,17 @@ class StreamSource(PostgresSource):
     def __init__(self, dsn: str, *, table: str = OUTBOX) -> None:
         super().__init__(dsn, table=table, listen=False)
         self._slot = self.names.slot
-        with self.working() as connection:
-            pgoutput.prepare(connection, self.names.outbox, self._slot, self._slot, "id")
         self._stream: Stream | None = None
         self._ids: deque[tuple[int, int]] = deque()  # row, and where its transaction ends
         self._taken = 0  # up to here rows were put on record
         self._sweeping = True
         self._sweep_at = 0.0
+        try:
+            with self.working() as connection:
+                pgoutput.prepare(connection, self.names.outbox, self._slot, self._slot, "id")
+        except BaseException:
+            self.close()
+            raise
 
     def close(self) -> None:
         self._end_stream()

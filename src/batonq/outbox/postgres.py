@@ -48,8 +48,10 @@ class PostgresSource:
         self._worker: psycopg.Connection[Any] | None = None
         self._locker: psycopg.Connection[Any] | None = None
         with self.working() as connection:
-            if connection.execute("SELECT to_regclass(%s)", (self.names.outbox,)).fetchone() == (None,):
-                raise InvalidInput(f"There is no table {table}: run `baton outbox init`.")
+            known = connection.execute("SELECT to_regclass(%s)", (self.names.outbox,)).fetchone() != (None,)
+        if not known:
+            self.close()
+            raise InvalidInput(f"There is no table {table}: run `baton outbox init`.")
 
     def close(self) -> None:
         for connection in (self._worker, self._locker):

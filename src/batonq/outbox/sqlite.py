@@ -100,8 +100,8 @@ class SqliteSource:
                 f" coalesce(sum(published_at IS NOT NULL), 0) FROM {names.outbox}"
             ).fetchone()
             (in_doubt,) = self._connection.execute(
-                f"SELECT count(*) FROM {names.batches}, json_each(ids) JOIN {names.outbox} ON id = value"
-                " WHERE published_at IS NULL AND refused IS NULL"
+                f"SELECT count(*) FROM {names.batches}, json_each(ids) AS member"
+                f" JOIN {names.outbox} AS mine ON mine.id = member.value WHERE published_at IS NULL AND refused IS NULL"
             ).fetchone()
         return Lag(waiting, max(0.0, oldest or 0.0), in_doubt, refused, published)
 
