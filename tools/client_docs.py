@@ -53,32 +53,32 @@ _DEFAULT = re.compile(r"field\((?:default=(?P<default>[^,]+), )?name=.*\)")
 def client_part() -> str:
     parts: list[str] = []
     for kind in CLASSES:
-        parts.append(f"### {kind.__name__}\n\n{_text(kind)}\n")
+        parts.append(f"### {kind.__name__}\n\n{doc(kind)}\n")
         if kind is client.Baton:
-            parts.append(_block(kind, "Baton"))
+            parts.append(block(kind, "Baton"))
         noun = kind.__name__.lower()
-        for name, member in _members(kind):
+        for name, member in members(kind):
             if isinstance(member, property):
-                parts.append(f"#### {noun}.{name}\n\n{_text(member)}\n")
+                parts.append(f"#### {noun}.{name}\n\n{doc(member)}\n")
             else:
                 call = f"{'await ' if inspect.iscoroutinefunction(member) else ''}{noun}.{name}"
-                parts.append(f"#### {noun}.{name}\n\n{_block(member, call)}\n{_text(member)}\n")
+                parts.append(f"#### {noun}.{name}\n\n{block(member, call)}\n{doc(member)}\n")
     parts.append("### Functions\n")
     for function, call in FUNCTIONS:
-        parts.append(f"#### {call.removeprefix('await ')}\n\n{_block(function, call)}\n{_text(function)}\n")
+        parts.append(f"#### {call.removeprefix('await ')}\n\n{block(function, call)}\n{doc(function)}\n")
     parts.append("### Values\n")
     for value in VALUES:
-        parts.append(f"#### {NAMES.get(value.__name__, value.__name__)}\n\n{_text(value)}\n\n{_fields(value)}")
+        parts.append(f"#### {NAMES.get(value.__name__, value.__name__)}\n\n{doc(value)}\n\n{fields(value)}")
     return "\n".join(parts)
 
 
-def _members(kind: type) -> Iterator[tuple[str, Callable[..., object] | property]]:
+def members(kind: type) -> Iterator[tuple[str, Callable[..., object] | property]]:
     for name, member in vars(kind).items():
         if not name.startswith("_") and (inspect.isfunction(member) or isinstance(member, property)):
             yield name, member
 
 
-def _block(function: Callable[..., object], call: str) -> str:
+def block(function: Callable[..., object], call: str) -> str:
     """The call with its arguments, on one line if it fits."""
     signature = inspect.signature(function)
     arguments: list[str] = []
@@ -99,9 +99,14 @@ def _block(function: Callable[..., object], call: str) -> str:
 
 
 def _argument(parameter: inspect.Parameter) -> str:
-    stars = "**" if parameter.kind is parameter.VAR_KEYWORD else ""
+    kind = parameter.kind
+    stars = "**" if kind is parameter.VAR_KEYWORD else "*" if kind is parameter.VAR_POSITIONAL else ""
     text = f"{stars}{parameter.name}: {_type(parameter.annotation)}"
-    return text if parameter.default is parameter.empty else f"{text} = {parameter.default!r}"
+    default = parameter.default
+    if default is parameter.empty:
+        return text
+    # A function has no repr that is the same tomorrow.
+    return f"{text} = {default.__name__.replace('<lambda>', '…') if callable(default) else repr(default)}"
 
 
 def _type(annotation: object) -> str:
@@ -109,12 +114,12 @@ def _type(annotation: object) -> str:
     return re.sub(r"\b(tls|sync|os)\.", "", text)
 
 
-def _text(thing: object) -> str:
+def doc(thing: object) -> str:
     """A docstring as paragraphs of Markdown."""
     return (inspect.getdoc(thing) or "").strip()
 
 
-def _fields(kind: type) -> str:
+def fields(kind: type) -> str:
     body = inspect.getsource(kind).partition('"""')[2].partition('"""')[2].partition("\n    @")[0]
     rows = ["| field | type | default | |", "| --- | --- | --- | --- |"]
     for found in _FIELD.finditer(body):

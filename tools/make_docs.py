@@ -174,6 +174,17 @@ def rest_part(name: str) -> Callable[[], str]:
     return part
 
 
+def scaling_part(name: str) -> Callable[[], str]:
+    def part() -> str:
+        sys.path.insert(0, str(DOCS.parent))
+        from tools import scaling_docs
+
+        made: str = getattr(scaling_docs, name)()
+        return made
+
+    return part
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "settings": settings_part,
     "metrics": metrics_part,
@@ -187,6 +198,9 @@ PARTS: dict[str, Callable[[], str]] = {
     "rest-operations": rest_part("operations_part"),
     "rest-parameters": rest_part("parameters_part"),
     "rest-types": rest_part("types_part"),
+    "scaling": scaling_part("scaling_part"),
+    "outage": scaling_part("outage_part"),
+    "web": scaling_part("web_part"),
 }
 
 

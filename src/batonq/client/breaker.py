@@ -136,6 +136,7 @@ class Breaker:
 
     @property
     def state(self) -> State:
+        """CLOSED, OPEN or HALF_OPEN."""
         return self._circuit.state
 
     def wait(self) -> float:

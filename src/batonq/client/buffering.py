@@ -71,6 +71,7 @@ class Buffering:
 
     @property
     def counters(self) -> Counters:
+        """What happened so far."""
         return self._backlog.counters()
 
     def _check(self) -> None:

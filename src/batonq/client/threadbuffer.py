@@ -94,6 +94,7 @@ class BlockingSendBuffer(Buffering):
 
     @property
     def counters(self) -> Counters:
+        """What happened so far."""
         with self._changed:
             return self._backlog.counters()
 

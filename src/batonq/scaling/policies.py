@@ -66,7 +66,7 @@ class Steps:
 class PerWorker:
     """Target tracking: so many messages for each worker."""
 
-    messages: float
+    messages: float  # for each worker
 
     def __post_init__(self) -> None:
         _positive(self.messages, "messages per worker")
@@ -101,8 +101,8 @@ class Drain:
 class KeepUp:
     """As many as the arrivals keep busy, and some headroom: the floor below which a backlog only grows."""
 
-    rate_per_worker: float | None = None
-    headroom: float = 0.2
+    rate_per_worker: float | None = None  # messages a second
+    headroom: float = 0.2  # share of workers to spare
 
     def __post_init__(self) -> None:
         if self.rate_per_worker is not None:
@@ -127,7 +127,7 @@ class Sla:
     that are still starting."""
 
     seconds: float
-    rate_per_worker: float | None = None
+    rate_per_worker: float | None = None  # messages a second
     aim: float = 0.5
 
     def __post_init__(self) -> None:

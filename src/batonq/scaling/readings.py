@@ -17,8 +17,8 @@ class Reading:
     in_flight: int = 0
     delayed: int = 0
     oldest_age_s: float | None = None
-    sent: int | None = None  # totals since the queue was made
-    deleted: int | None = None
+    sent: int | None = None  # since the queue was made
+    deleted: int | None = None  # since the queue was made
     lag: int | None = None  # messages that a reader group has not read yet
     lag_s: float | None = None  # how far behind the newest message it is
 

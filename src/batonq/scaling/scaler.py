@@ -21,11 +21,13 @@ from batonq.scaling.readings import Rates, Reading
 
 @dataclass(slots=True, frozen=True)
 class Pace:
-    up_cooldown_s: float = 10.0
-    down_window_s: float = 300.0
-    down_cooldown_s: float = 60.0
-    down_share: float = 0.5
-    tolerance: float = 0.1
+    """How quickly the number may change."""
+
+    up_cooldown_s: float = 10.0  # between two rises
+    down_window_s: float = 300.0  # so long nobody may have wished for as many as there are, before there are fewer
+    down_cooldown_s: float = 60.0  # between two falls
+    down_share: float = 0.5  # of the workers, how many may go at a time
+    tolerance: float = 0.1  # share by which the number may be off
 
     def __post_init__(self) -> None:
         if min(self.up_cooldown_s, self.down_window_s, self.down_cooldown_s, self.tolerance) < 0:
@@ -36,10 +38,12 @@ class Pace:
 
 @dataclass(slots=True, frozen=True)
 class Decision:
+    """How many workers there should be, and why."""
+
     workers: int
-    before: int
+    before: int  # how many there are
     wanted: int | None  # what the policy wished for, before limits and pace; None: it could not tell
-    why: str
+    why: str  # for people
 
     @property
     def changes(self) -> bool:

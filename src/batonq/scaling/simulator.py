@@ -24,7 +24,7 @@ class Outcome:
     oldest_s: float = 0.0  # the longest that any message waited
     sent: float = 0.0
     done: float = 0.0
-    worker_seconds: float = 0.0
+    worker_seconds: float = 0.0  # what it costs
 
     @property
     def turns(self) -> int:
@@ -38,9 +38,9 @@ class World:
     """What is scaled: how messages arrive (how many in the tick that begins at a time) and how quick a worker is."""
 
     arrivals: Callable[[float], float]
-    rate_per_worker: float
-    start_s: float = 5.0
-    tick_s: float = 1.0
+    rate_per_worker: float  # messages a second
+    start_s: float = 5.0  # until a worker that was started works
+    tick_s: float = 1.0  # of the simulated clock
     interval_s: float = 5.0  # between two decisions
     seen: Callable[[Reading], Reading] = lambda reading: reading  # noise, or what a source cannot tell
 

@@ -13,9 +13,7 @@ from math import ceil
 
 from batonq.errors import InvalidInput
 
-RETRY_AFTER_S = 5
 RETRY_AFTER_MAX_S = 300
-WRITES = ("POST", "PUT", "PATCH", "DELETE")
 
 
 @dataclass(slots=True, frozen=True)
@@ -23,12 +21,12 @@ class Rule:
     """Requests for these paths (`/uploads`, `/uploads/*`; any, if not said) and methods are refused when the depth is
     above `at` × `high_water`. With `drain_rate`, in messages a second, Retry-After is the time until it is not."""
 
-    high_water: int
+    high_water: int  # messages that can be done in time
     path: str = "*"
-    methods: tuple[str, ...] = WRITES
-    at: float = 1.0
-    drain_rate: float | None = None
-    retry_after_s: int = RETRY_AFTER_S
+    methods: tuple[str, ...] = ("POST", "PUT", "PATCH", "DELETE")
+    at: float = 1.0  # share of the high-water mark
+    drain_rate: float | None = None  # messages a second
+    retry_after_s: int = 5  # without a drain rate
 
     def __post_init__(self) -> None:
         if self.high_water < 1 or not 0 < self.at <= 1:

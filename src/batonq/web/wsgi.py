@@ -18,6 +18,8 @@ class _Depth(Protocol):
 
 
 class ShedLoadWSGI:
+    """A request that no rule concerns, or that is let in, passes unchanged."""
+
     def __init__(self, app: App, depth: _Depth, rules: Sequence[Rule], *, open_when_unknown: bool = True) -> None:
         self.app = app
         self.depth = depth
