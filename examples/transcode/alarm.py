@@ -44,15 +44,22 @@ class Watch:
         self._tell = tell
         self._dead = Alarm(0, for_s)
         self._age = Alarm(THUMBNAIL_SLO_S, for_s)
+        self._stopped = asyncio.Event()
         self.dead_letters_raised = asyncio.Event()
         self.dead_letters_cleared = asyncio.Event()
 
     async def run(self) -> None:
-        """Until it is cancelled."""
+        """Until `stop`."""
         clock = asyncio.get_running_loop().time
-        while True:
+        while not self._stopped.is_set():
             await self._look(clock())
-            await asyncio.sleep(EVERY_S)
+            try:
+                await asyncio.wait_for(self._stopped.wait(), EVERY_S)
+            except TimeoutError:
+                continue
+
+    def stop(self) -> None:
+        self._stopped.set()
 
     async def _look(self, now_s: float) -> None:
         depth = (await self._baton.queue(DEAD).stats()).visible

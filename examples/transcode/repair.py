@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from batonq import Baton
+from batonq import Baton, RedriveFilter
 from examples.transcode.objects import ObjectStore
 from examples.transcode.plan import DEAD, raw_key
 
@@ -36,7 +36,7 @@ async def redrive(
 ) -> int:
     """Put the original in the place of each broken object, then send the messages of this cause back to their lanes."""
     dead = baton.queue(DEAD)
-    chosen = {"reasonContains": cause}
+    chosen = RedriveFilter(reason_contains=cause)
     preview = await dead.redrive(dry_run=True, filter=chosen)
     tell(f"dry run: {preview.matched} of {preview.examined} dead letters say “{cause}”")
     for image_id in image_ids:

@@ -104,7 +104,7 @@ async def _started(images: int, directory: Path, story: Story) -> AsyncIterator[
         pipeline.start(told.serve())
         pipeline.start(watch.run())
         pipeline.start(_scaled(pipeline, pool, stop, story))
-        stack.push_async_callback(_stopped, pipeline, told.stop, stop)
+        stack.push_async_callback(_stopped, pipeline.tasks, [told.stop, watch.stop, stop.set])
         story.say(f"running: Baton at {url}, PostgreSQL, relay, upload service at {visitors.url}")
         yield pipeline
 
@@ -119,12 +119,10 @@ async def _scaled(pipeline: Pipeline, pool: Pool, stop: asyncio.Event, story: St
     await run_autoscaled(pool, readings, plan.scaler(), interval=0.5, stop=stop, on_decision=tell)
 
 
-async def _stopped(pipeline: Pipeline, stop_notifier: Callable[[], None], stop_scaling: asyncio.Event) -> None:
-    stop_notifier()
-    stop_scaling.set()
-    watch = pipeline.tasks[1]
-    watch.cancel()
-    await asyncio.gather(*pipeline.tasks, return_exceptions=True)
+async def _stopped(tasks: list[asyncio.Task[Any]], stops: list[Callable[[], None]]) -> None:
+    for stop in stops:
+        stop()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 def _register(database: Database, visitors: Visitors) -> None:

@@ -4,7 +4,7 @@
                ──▶ hooks-flaky  ──┼── one worker over ────┼──▶ receiver  knows events it has had)
                ──▶ hooks-silent ──┘   hooks-*             └──▶ receiver
                                          │ after the last try
-                                         ├──▶ dead-hooks (kept, to be redriven when the receiver is back)
+                                         ├──▶ dead-hooks: kept until reinstate.py redrives them
                                          └──▶ owners: the endpoint is disabled, and its owner is told
 
 A queue for each receiver: what waits for a broken one is in nobody's way. When to try again is the queue's retry

@@ -41,7 +41,7 @@ class Endpoints:
         self._run("UPDATE endpoints SET disabled = ? WHERE name = ? AND disabled IS NULL", why, name)
 
     def enable(self, name: str) -> None:
-        """The owner says that it works again; `baton.queue(DEAD).redrive()` then delivers what was missed."""
+        """The owner says that it works again."""
         self._run("UPDATE endpoints SET disabled = NULL WHERE name = ?", name)
 
     def close(self) -> None:

@@ -12,8 +12,11 @@ from examples.webhooks.policy import PREFIX
 
 async def publish(baton: Baton, endpoints: Endpoints, event: dict[str, Any]) -> int:
     """Returns to how many. The event's id is the key: published again after a crash, it is not sent again."""
+
+    async def send(receiver: str) -> None:
+        # The attribute is for the dead letters, which all receivers share: by it they are told apart.
+        await baton.queue(PREFIX + receiver).send(event, dedup_key=event["id"], attributes={"receiver": receiver})
+
     enabled = endpoints.enabled()
-    await asyncio.gather(
-        *(baton.queue(PREFIX + endpoint.name).send(event, dedup_key=event["id"]) for endpoint in enabled)
-    )
+    await asyncio.gather(*(send(endpoint.name) for endpoint in enabled))
     return len(enabled)

@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from batonq import Schedule
+from batonq import Baton, Schedule
+from batonq.testing import memory_async
 from examples.harness.story import Story
 from examples.webhooks import policy, run
 from examples.webhooks.endpoints import Endpoint, Endpoints
+from examples.webhooks.publish import publish
 from examples.webhooks.receivers import Receiver
+from examples.webhooks.reinstate import reinstate
 from examples.webhooks.signing import TOLERANCE_S, problem, signature
 
 SECRET = b"a secret that two know"
@@ -78,3 +81,31 @@ def test_a_disabled_endpoint_is_left_out_until_it_is_enabled(tmp_path: Path) -> 
     endpoints.enable("a")
     assert [endpoint.name for endpoint in endpoints.enabled()] == ["a"]
     endpoints.close()
+
+
+async def _given_up(baton: Baton, endpoints: Endpoints) -> None:
+    """One event, which two receivers did not take."""
+    await policy.create_queues(baton, ["a", "b"], policy.DEMO)
+    for name in ("a", "b"):
+        endpoints.add(Endpoint(name, f"http://{name}.example/", SECRET, f"{name}@example.org", None))
+    assert await publish(baton, endpoints, {"id": "evt-1"}) == 2
+    for message in await baton.receive([policy.PATTERN], 10, wait=0):
+        endpoints.disable(message.queue.removeprefix(policy.PREFIX), "answered 502")
+        await message.nack(dead_letter=True, reason="gave up")
+
+
+def test_a_receiver_that_is_back_gets_what_it_has_missed_and_no_other(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        endpoints = Endpoints(tmp_path / "endpoints.db")
+        async with await memory_async() as baton:
+            await _given_up(baton, endpoints)
+            assert (await baton.queue(policy.DEAD).stats()).visible == 2
+            job = await (await reinstate(baton, endpoints, "a")).wait(every=0.01)
+            assert (job.state, job.moved) == ("COMPLETED", 1)
+            (message,) = await baton.queue("hooks-a").receive(wait=0)
+            assert message.body == {"id": "evt-1"}
+            assert (await baton.queue(policy.DEAD).stats()).visible == 1
+        assert [endpoint.name for endpoint in endpoints.enabled()] == ["a"]
+        endpoints.close()
+
+    asyncio.run(scenario())
