@@ -8,7 +8,10 @@ __version__ = "0.1.0"
 TYPE_CHECKING = False  # type checkers know better; the module `typing` is not loaded for it
 
 if TYPE_CHECKING:
+    from batonq import client as client
     from batonq import errors as errors
+    from batonq import sync as sync
+    from batonq import testing as testing
     from batonq.client import BatchLimits as BatchLimits
     from batonq.client import Baton as Baton
     from batonq.client import Deduplication as Deduplication
@@ -31,7 +34,10 @@ if TYPE_CHECKING:
 
 # Where each name is; those after the client's are one line each, here and above.
 _PLACES = {
+    "client": "batonq.client",
     "errors": "batonq.errors",
+    "sync": "batonq.sync",
+    "testing": "batonq.testing",
     "BatonError": "batonq.errors",
     "BatchLimits": "batonq.client",
     "Baton": "batonq.client",

@@ -12,6 +12,7 @@ import os
 import threading
 import weakref
 from collections.abc import Callable, Coroutine
+from concurrent.futures import CancelledError as FutureCancelled
 from typing import Any, TypeVar
 
 from batonq import sync
@@ -155,6 +156,10 @@ class NodeThread:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
+        except FutureCancelled:
+            raise Unavailable(
+                "The queues were closed before the answer came; nobody knows whether it was done."
+            ) from None
         except BaseException:
             future.cancel()  # of a caller that was interrupted; nothing to one that is done
             raise

@@ -246,3 +246,19 @@ def test_closing_ends_a_long_poll_of_another_thread() -> None:
         baton.close()
         thread.join(WAIT_S)
         assert len(told) == 1
+
+
+def test_a_client_may_be_used_by_one_loop_after_another() -> None:
+    async def script(asked: Asked) -> bytes:
+        return sent(asked)
+
+    with ScriptedServer(script) as server:
+        baton = Baton(server.url)
+
+        async def send() -> None:
+            await asyncio.gather(*(baton.queue("q").send(number) for number in range(3)))
+            await baton._transport.close()
+
+        for _ in range(3):
+            asyncio.run(send())
+        assert sum(len(asked.value["messages"]) for asked in server.asked) == 9

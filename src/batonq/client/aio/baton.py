@@ -49,7 +49,7 @@ class Baton:
         timeout: float = 30.0,
         retries: Retries | int | None = None,
         connections: int = 8,
-        polls: int = 64,
+        polls: int = 256,
         batching: BatchLimits | None = None,
         ssl: tls.SSLContext | None = None,
         transport: AsyncTransport | None = None,

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import ssl as tls
-from collections import deque
 from typing import cast
 
 from batonq.client.http1 import Address, Reader, Writer
@@ -20,20 +19,20 @@ CONNECT_TIMEOUT_S = 10.0
 class _Connection(asyncio.Protocol):
     """One connection; `ask` sends a request and waits for its answer."""
 
-    __slots__ = ("_answer", "_reader", "_transport", "open", "used")
+    __slots__ = ("_answer", "_reader", "_transport", "loop", "open", "used")
 
     def __init__(self) -> None:
         self._reader = Reader()
         self._answer: asyncio.Future[Answer] | None = None
         self._transport: asyncio.Transport
+        self.loop = asyncio.get_running_loop()  # of no use to another one, as when a program runs one after another
         self.open = True
         self.used = False
 
     async def ask(self, data: bytes, timeout: float) -> Answer:
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Answer] = loop.create_future()
+        answer: asyncio.Future[Answer] = self.loop.create_future()
         self._answer = answer
-        timer = loop.call_later(timeout, self._late, timeout)
+        timer = self.loop.call_later(timeout, self._late, timeout)
         self._transport.write(data)
         try:
             return await answer
@@ -101,77 +100,58 @@ class _Pool:
         self._address = address
         self._context = context
         self._limit = limit
+        self._free = asyncio.Semaphore(limit)
         self._idle: list[_Connection] = []
         self._busy: set[_Connection] = set()
-        self._opening = 0
-        self._line: deque[asyncio.Future[None]] = deque()
 
     async def request(self, data: bytes, timeout: float) -> Answer:
-        connection = await self._take(timeout)
+        if self._free.locked():
+            await self._wait(timeout)
+        else:
+            await self._free.acquire()
         try:
-            return await connection.ask(data, timeout)
+            connection = self._kept() or await self._connect(min(timeout, CONNECT_TIMEOUT_S))
+            self._busy.add(connection)
+            try:
+                return await connection.ask(data, timeout)
+            finally:
+                self._busy.discard(connection)
+                if connection.open:
+                    self._idle.append(connection)
         finally:
-            self._give_back(connection)
+            self._free.release()
 
     def close(self) -> None:
         for connection in (*self._idle, *self._busy):
             connection.close()
         self._idle.clear()
 
-    async def _take(self, timeout: float) -> _Connection:
-        while True:
-            while self._idle:
-                connection = self._idle.pop()
-                if connection.open:
-                    self._busy.add(connection)
-                    return connection
-            if len(self._busy) + self._opening < self._limit:
-                return await self._connect(min(timeout, CONNECT_TIMEOUT_S))
-            await self._wait(timeout)
-
     async def _wait(self, timeout: float) -> None:
-        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._line.append(turn)
         try:
             async with asyncio.timeout(timeout):
-                await turn
+                await self._free.acquire()
         except TimeoutError:
             raise NotSent(f"All {self._limit} connections are in use, and none became free in {timeout:g} s.") from None
-        except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
-                self._next()
-            raise
+
+    def _kept(self) -> _Connection | None:
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.open and connection.loop is asyncio.get_running_loop():
+                return connection
+        return None
 
     async def _connect(self, timeout: float) -> _Connection:
         address = self._address
         loop = asyncio.get_running_loop()
         name = address.name if self._context is not None else None
-        self._opening += 1
         try:
             async with asyncio.timeout(timeout):
                 _, connection = await loop.create_connection(
                     _Connection, address.name, address.port, ssl=self._context, server_hostname=name
                 )
-        except (OSError, TimeoutError) as problem:
-            self._next()
-            raise NotSent(f"Cannot connect to {address.host}: {_said(problem)}.") from None
-        finally:
-            self._opening -= 1
-        self._busy.add(connection)
+        except OSError as problem:  # TimeoutError is one
+            raise NotSent(f"Cannot connect to {address.host}: {str(problem) or 'no answer'}.") from None
         return connection
-
-    def _give_back(self, connection: _Connection) -> None:
-        self._busy.discard(connection)
-        if connection.open:
-            self._idle.append(connection)
-        self._next()
-
-    def _next(self) -> None:
-        while self._line:
-            turn = self._line.popleft()
-            if not turn.done():
-                turn.set_result(None)
-                return
 
 
 class HttpTransport:
@@ -198,7 +178,3 @@ class HttpTransport:
     async def close(self) -> None:
         self._requests.close()
         self._polls.close()
-
-
-def _said(problem: OSError) -> str:
-    return str(problem) or "no answer"

@@ -50,7 +50,7 @@ class Baton:
         timeout: float = 30.0,
         retries: Retries | int | None = None,
         connections: int = 8,
-        polls: int = 64,
+        polls: int = 256,
         batching: BatchLimits | None = None,
         ssl: tls.SSLContext | None = None,
         transport: BlockingTransport | None = None,
