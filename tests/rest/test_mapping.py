@@ -203,6 +203,7 @@ def test_base64_that_says_so_is_what_it_stands_for(
         ({"Baton.ContentEncoding": string("gzip")}, "eA=="),
         ({"Baton.ContentEncoding": string(BASE64)}, "not base64!"),
         ({"Baton.ContentType": string(JSON_TYPE)}, "{"),
+        ({"Baton.ContentType": string(JSON_TYPE)}, "[" * 300 + "]" * 300),
     ],
 )
 def test_what_does_not_hold_is_refused(rest: Rest, sqs: Any, attributes: dict[str, Any], body: str) -> None:

@@ -240,6 +240,14 @@ def test_a_mistake_of_ours_says_no_more_than_that(rest: Rest, monkeypatch: pytes
     assert "secret" not in answer.body.decode()
 
 
+@pytest.mark.parametrize(
+    "headers", [{"Origin": "https://evil.example"}, {"Sec-Fetch-Site": "cross-site"}, {"Origin": "null"}], ids=repr
+)
+def test_pages_of_other_sites_are_refused_in_development(rest: Rest, headers: dict[str, str]) -> None:
+    answer = rest("GET", "/v1/queues", headers=headers)
+    assert (answer.status, answer.code) == (403, "access_denied")
+
+
 def test_problems_come_in_messagepack_too(packed: Rest) -> None:
     answer = packed("GET", "/v1/queues/missing")
     assert answer.headers["content-type"] == "application/problem+msgpack"

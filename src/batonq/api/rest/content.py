@@ -19,12 +19,12 @@ import msgspec
 from msgspec import Raw
 
 from batonq.api.rest.shapes import Base64
+from batonq.api.sqs.contents import DEPTH_MAX, too_deep
 from batonq.api.sqs.validate import allowed
 from batonq.core.catalog.attributes import PREFIX
 from batonq.core.payload import Attribute, Content, decode_attributes
 from batonq.errors import InvalidInput
 
-DEPTH_MAX = 200
 NAME_BYTES_MAX = 256
 NUMBER_LENGTH_MAX = 256
 
@@ -32,8 +32,6 @@ _TEXT, _JSON, _BYTES = int(Content.TEXT), int(Content.JSON), int(Content.BYTES)
 _decode_text = msgspec.json.Decoder(str).decode
 _decode_json = msgspec.json.Decoder().decode
 _encode_json = msgspec.json.encode
-_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"')
-_NO_BRACKETS = bytes(code for code in range(256) if code not in b"[]{}")
 _LONG_NUMBER = re.compile(rb"[0-9]{19}")
 _JSON_NUMBER = re.compile(rb"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?")
 _NAME = re.compile(r"[\w-]+(\.[\w-]+)*")
@@ -47,8 +45,8 @@ def body_from_json(raw: bytes) -> tuple[bytes, int]:
     """What is kept of a JSON value, and what it is."""
     if raw[:1] == b'"':
         return _text(raw), _TEXT
-    if raw.count(b"[") + raw.count(b"{") > DEPTH_MAX:
-        _check_depth(raw)
+    if too_deep(raw):
+        raise InvalidInput(_TOO_DEEP)
     return raw, _JSON
 
 
@@ -57,16 +55,6 @@ def _text(raw: bytes) -> bytes:
         return _decode_text(raw).encode()
     except (msgspec.MsgspecError, UnicodeEncodeError):
         raise InvalidInput("The body is not a text: it has half of a surrogate pair.") from None
-
-
-def _check_depth(raw: bytes) -> None:
-    brackets = _STRINGS.sub(b"", raw).translate(None, _NO_BRACKETS)
-    for _ in range(DEPTH_MAX):
-        if not brackets:
-            return
-        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
-    if brackets:
-        raise InvalidInput(_TOO_DEEP)
 
 
 def body_from_value(value: Any) -> tuple[bytes, int]:

@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from batonq.api.rest import policies
 from batonq.api.rest.queueshapes import PAGE_MAX, QueueChanges, QueueCreated, Queues, QueueSpec, Stats
-from batonq.api.rest.service import NO_CONTENT, SECOND_MS, Answer, Call, no_such_queue
+from batonq.api.rest.service import NO_CONTENT, SECOND_MS, Answer, Call, Nothing, no_such_queue
 from batonq.core.catalog.attributes import RETENTION_MAX_S, first_difference, is_fifo, validate
 from batonq.core.catalog.names import check_queue_name
 from batonq.errors import InvalidInput, QueueDoesNotExist, QueueExists
@@ -154,7 +154,9 @@ async def delete_queue(call: Call) -> Answer:
 
 
 async def purge_queue(call: Call) -> Answer:
-    await call.broker.purge_queue(call.queue())
+    queue = call.queue()
+    call.read(Nothing)
+    await call.broker.purge_queue(queue)
     return NO_CONTENT
 
 
