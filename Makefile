@@ -15,7 +15,7 @@ INSTALL := $(PIP) install --quiet --require-hashes
 SOURCES := src tests $(wildcard bench tools examples)
 ARGS ?=
 
-.PHONY: help setup run test test-fast lint types contracts format bench sim example docs lock clean
+.PHONY: help setup run test test-fast lint types contracts format bench bench-peers sim example docs lock clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -63,6 +63,9 @@ format: $(VENV)/dev.stamp ## Format the code and mend what can be mended
 
 bench: $(VENV)/dev.stamp ## Run the benchmarks (ARGS are passed on)
 	@$(BIN)/python -m bench $(ARGS)
+
+bench-peers: $(VENV)/dev.stamp ## Baton beside Redis streams and a PostgreSQL table (ARGS are passed on)
+	@$(BIN)/python -m bench.peers $(ARGS)
 
 sim: $(VENV)/dev.stamp ## Replay one simulation: make sim SEED=7
 	@$(BIN)/python -m batonq.sim --seed $(or $(SEED),1) $(ARGS)

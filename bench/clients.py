@@ -25,7 +25,12 @@ class BenchError(Exception):
     """A contestant answered something that the work does not allow."""
 
 
-def connect(port: int) -> socket.socket:
+def connect(port: int | str) -> socket.socket:
+    """A connection to a port of this machine, or to a socket in its file system."""
+    if isinstance(port, str):
+        connection = socket.socket(socket.AF_UNIX)
+        connection.connect(port)
+        return connection
     connection = socket.create_connection(("127.0.0.1", port))
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return connection
@@ -55,7 +60,7 @@ def exchange(connection: socket.socket, complete: Complete, request: bytes, answ
     return data
 
 
-def drive_one(port: int, complete: Complete, flow: Flow) -> float:
+def drive_one(port: int | str, complete: Complete, flow: Flow) -> float:
     """Run one flow on a blocking socket; the seconds that it took."""
     with connect(port) as connection:
         connection.settimeout(STALL_S)
@@ -72,7 +77,7 @@ def drive_one(port: int, complete: Complete, flow: Flow) -> float:
             gc.enable()
 
 
-def drive(port: int, complete: Complete, flows: Iterable[Flow]) -> float:
+def drive(port: int | str, complete: Complete, flows: Iterable[Flow]) -> float:
     """Run each flow on a connection of its own, all on this thread; the seconds until the last one ended."""
     poll = select.epoll()
     connections: dict[int, _Connection] = {}

@@ -6,16 +6,24 @@ import itertools
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 from bench import bodies
 from bench.clients import BenchError, Flow, drive, drive_one
-from bench.flows import Prepared, Tally, Work, consume_flow, send_flow
+from bench.flows import Prepared, Tally, Work, consume_flow, greeted, send_flow
 from bench.machine import CpuTimes
 from bench.report import Report, Sample
-from bench.servers import Server, Servers
+from bench.servers import Servers
 
 STEAL_PERCENT_MAX = 10.0
+
+
+class Named(Protocol):
+    @property
+    def name(self) -> str: ...
+
+
+C = TypeVar("C", bound=Named)
 
 
 @dataclass(slots=True)
@@ -37,7 +45,7 @@ class Context:
     def size(self, full: int, quick: int) -> int:
         return quick if self.quick else full
 
-    def interleave(self, contestants: list[Server], measure: Callable[[Server], Sample]) -> dict[str, list[Sample]]:
+    def interleave(self, contestants: list[C], measure: Callable[[C], Sample]) -> dict[str, list[Sample]]:
         """Each contestant once a round, in an order that turns, after a round that does not count.
 
         A round in which other guests of the host took much of the processors is run again, for all contestants, as
@@ -64,15 +72,22 @@ class Context:
 
 def run_flows(work: Work, make: Callable[[], Flow], connections: int) -> float:
     """The same flow on each connection; the seconds that all of it took."""
+    hello = getattr(work, "hello", None)
+    flows = [make() if hello is None else greeted(hello, make()) for _ in range(connections)]
     if connections == 1:
-        return drive_one(work.port, work.complete, make())
-    return drive(work.port, work.complete, [make() for _ in range(connections)])
+        return drive_one(work.port, work.complete, flows[0])
+    return drive(work.port, work.complete, flows)
+
+
+class Metered(Protocol):
+    def cpu_us(self) -> float:
+        """The server's processor time so far."""
 
 
 class Meter:
     """Server CPU, client CPU and steal over a stretch of time."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: Metered) -> None:
         self._server = server
         self._cpu_us = server.cpu_us()
         self._client_s = time.process_time()
@@ -88,15 +103,15 @@ class Meter:
         }
 
 
-def supply(work: Work, texts: list[str], messages: int) -> Iterator[Prepared]:
-    """Batches of ten from a few prepared ones, until `messages` are sent."""
-    prepared = [work.prepare(batch) for batch in bodies.batches(texts)]
+def supply(work: Work, texts: list[str], messages: int, batch: int = 10) -> Iterator[Prepared]:
+    """Batches from a few prepared ones, until `messages` are sent."""
+    prepared = [work.prepare(some) for some in bodies.batches(texts, batch)]
     sent = 0
-    for batch in itertools.cycle(prepared):
+    for one in itertools.cycle(prepared):
         if sent >= messages:
             return
-        sent += batch.messages
-        yield batch
+        sent += one.messages
+        yield one
 
 
 def send_all(work: Work, batches: Iterator[Prepared], connections: int) -> tuple[int, float]:
@@ -105,9 +120,9 @@ def send_all(work: Work, batches: Iterator[Prepared], connections: int) -> tuple
     return tally.sent, seconds
 
 
-def consume_all(work: Work, messages: int, connections: int) -> float:
+def consume_all(work: Work, messages: int, connections: int, batch: int = 10) -> float:
     tally = Tally(target=messages)
-    seconds = run_flows(work, lambda: consume_flow(work, tally), connections)
+    seconds = run_flows(work, lambda: consume_flow(work, tally, batch), connections)
     if tally.deleted < messages:
         raise BenchError(f"only {tally.deleted} of {messages} messages came back")
     return seconds

@@ -26,7 +26,8 @@ class Prepared(NamedTuple):
 class Work(Protocol):
     """One queue of one contestant."""
 
-    port: int
+    @property
+    def port(self) -> int | str: ...
 
     def complete(self, data: bytes, answers: int) -> bool:
         """Whether `data` is the whole answer to a request."""
@@ -64,6 +65,12 @@ def send_flow(work: Work, supply: Iterator[Prepared], tally: Tally) -> Flow:
     for prepared in supply:
         work.check((yield work.send(prepared)))
         tally.sent += prepared.messages
+
+
+def greeted(hello: Request, flow: Flow) -> Flow:
+    """A flow on a connection that begins with a word of its own."""
+    yield hello
+    yield from flow
 
 
 def consume_flow(work: Work, tally: Tally, batch: int = 10) -> Flow:

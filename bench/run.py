@@ -1,6 +1,6 @@
 """Run the benchmarks: contestants interleaved, medians, ratios, bars; JSON and a plot.
 
-python -m bench.run [send life single mix backlog memory idle recovery] [--quick] [--rounds N]
+python -m bench.run [send life rest single mix backlog memory idle recovery] [--quick] [--rounds N]
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from bench.servers import Servers
 SECTIONS: dict[str, Callable[[Context], None]] = {
     "send": throughput.send,
     "life": throughput.life,
+    "rest": throughput.rest,
     "single": latency.single,
     "mix": throughput.mix,
     "backlog": backlog.backlog,

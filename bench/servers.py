@@ -18,6 +18,7 @@ from bench import machine, redis_streams
 from bench.clients import BenchError
 from bench.flows import Work
 from bench.redis_streams import RedisStream
+from bench.rest import RestQueue
 from bench.sqs import SqsQueue
 
 _ROOT = Path(__file__).resolve().parent.parent
@@ -110,6 +111,11 @@ class Server:
 
     def rss_bytes(self) -> int:
         return machine.rss_bytes(self.pid)
+
+    def rest(self) -> Work:
+        """A fresh queue on this server (Baton's), by REST."""
+        self._queues += 1
+        return RestQueue(self.port, f"bench-{self._queues}")
 
     def work(self, fifo: bool = False) -> Work:
         """A fresh queue on this server."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from bench import bodies
-from bench.context import Context, Meter, consume_all, send_all, supply
+from bench.context import Context, Meter, Metered, consume_all, send_all, supply
+from bench.flows import Work
 from bench.report import Sample
 from bench.servers import Server
 
@@ -32,10 +33,13 @@ def send(context: Context) -> None:
 
 def _life(server: Server, texts: list[str], messages: int, connections: int) -> Sample:
     """Send all, then receive and delete all."""
-    work = server.work()
+    return life_of(server, server.work(), texts, messages, connections)
+
+
+def life_of(server: Metered, work: Work, texts: list[str], messages: int, connections: int, batch: int = 10) -> Sample:
     meter = Meter(server)
-    sent, send_s = send_all(work, supply(work, texts, messages), connections)
-    consume_s = consume_all(work, sent, connections)
+    sent, send_s = send_all(work, supply(work, texts, messages, batch), connections)
+    consume_s = consume_all(work, sent, connections, batch)
     sample = meter.sample(sent, send_s + consume_s)
     return sample | {"sent/s": sent / send_s, "consumed/s": sent / consume_s}
 
@@ -60,6 +64,28 @@ def life(context: Context) -> None:
         report.bar("life", f"server CPU a message over {where}, Baton ÷ floor", cpu, 1.3, at_least=False)
         beside = table.ratio("Redis", "floor", "server µs/message")
         report.note(f"beside it: Redis's server CPU is {beside:.2f} of the floor's")
+
+
+def rest(context: Context) -> None:
+    """Send, receive and acknowledge by batches of 500: REST in MessagePack beside Redis at the same batch."""
+    messages = context.size(40_000, 10_000)
+    batch = 500
+    texts = bodies.texts(batch)
+    contestants = context.servers.contestants("Baton", "Redis")
+
+    def measure(server: Server) -> Sample:
+        work = server.rest() if server.name == "Baton" else server.work()
+        return life_of(server, work, texts, messages, 1, batch)
+
+    samples = context.interleave(contestants, measure)
+    title = f"send, receive, acknowledge by {batch} × 1 KiB, 1 connection, REST in MessagePack"
+    table = context.report.table("rest", title, samples, "messages/s")
+    ratio = table.ratio("Baton", "Redis", "messages/s")
+    context.report.bar("rest", "whole life by batches of 500, Baton ÷ Redis", ratio, 1.6, at_least=True)
+    cpu = table.ratio("Baton", "Redis", "server µs/message")
+    context.report.bar("rest", "server CPU a message by batches of 500, Baton ÷ Redis", cpu, 0.6, at_least=False)
+    own = table.median("Baton", "server µs/message")
+    context.report.bar("rest", "server CPU a message by batches of 500, µs", own, 15.0, at_least=False)
 
 
 def mix(context: Context) -> None:

@@ -1,0 +1,104 @@
+"""Baton beside other durable queues that can be run here, at their batch sizes: table, JSON and plot for the docs.
+
+    python -m bench.peers [--rounds N] [--quick]
+
+Each contestant does the same work in turn on this machine, durable before each answer. Redis and PostgreSQL come with
+the development requirements.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench import bodies, machine
+from bench.context import Context
+from bench.flows import Work
+from bench.postgres import PostgresServer
+from bench.report import Report, Sample, Table
+from bench.sections.throughput import life_of
+from bench.servers import Servers
+
+SETTINGS = {
+    "Baton SQS": "fdatasync before each answer, one for all requests that came meanwhile",
+    "Baton REST": "the same; MessagePack",
+    "Redis streams": "appendonly, appendfsync always",
+    "PostgreSQL": "defaults: fsync and synchronous_commit on; table, UPDATE … SKIP LOCKED; a socket in the file system",
+}
+_BATCHES = ((10, 1), (10, 16), (500, 1))  # messages a batch, connections
+
+
+@dataclass(slots=True)
+class Peer:
+    name: str
+    cpu_us: Callable[[], float]
+    work: Callable[[], Work]
+    batch_max: int
+
+
+def _peers(servers: Servers, stack: contextlib.ExitStack) -> list[Peer]:
+    baton, redis = servers.contestants("Baton", "Redis")
+    directory = servers.directory / "postgres"
+    directory.mkdir()
+    postgres = PostgresServer(directory)
+    stack.callback(postgres.discard)
+    return [
+        Peer("Baton SQS", baton.cpu_us, baton.work, 10),
+        Peer("Baton REST", baton.cpu_us, baton.rest, 1_000),
+        Peer("Redis streams", redis.cpu_us, redis.work, 1_000),
+        Peer("PostgreSQL", postgres.cpu_us, postgres.work, 1_000),
+    ]
+
+
+def markdown(tables: list[Table]) -> str:
+    """The medians, as a page of the docs shows them."""
+    lines = [
+        "| life of a message of 1 KiB | contestant | messages/s | server CPU, µs a message | beside Redis |",
+        "|---|---|---|---|---|",
+    ]
+    for table in tables:
+        for name in table.samples:
+            rate, cpu = (table.median(name, figure) for figure in ("messages/s", "server µs/message"))
+            ratio = table.ratio(name, "Redis streams", "messages/s")
+            lines.append(f"| {table.title} | {name} | {rate:,.0f} | {cpu:.1f} | {ratio:.2f} |")
+    lines += ["", "| contestant | how it is durable |", "|---|---|"]
+    lines += [f"| {name} | {setting} |" for name, setting in SETTINGS.items()]
+    return "\n".join(lines) + "\n"
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Baton beside Redis streams and a PostgreSQL table, here and now.")
+    parser.add_argument("--quick", action="store_true", help="smaller work; figures are rougher")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--data", type=Path, default=Path(".bench-data"), help="where the servers keep their files")
+    parser.add_argument("--results", type=Path, default=Path("bench/results/peers"), help="where results are written")
+    options = parser.parse_args()
+    texts = bodies.texts(500)
+    with contextlib.ExitStack() as stack:
+        servers = stack.enter_context(Servers(options.data))
+        report = Report({"rounds": options.rounds, "file system": machine.filesystem_type(options.data)})
+        context = Context(servers, report, options.quick, options.rounds)
+        peers = _peers(servers, stack)
+        for batch, connections in _BATCHES:
+            messages = context.size(20_000, 5_000) if batch > 10 or connections > 1 else context.size(5_000, 2_000)
+
+            def measure(peer: Peer, batch: int = batch, connections: int = connections, n: int = messages) -> Sample:
+                return life_of(peer, peer.work(), texts, n, connections, batch)
+
+            able = [peer for peer in peers if peer.batch_max >= batch]
+            samples = context.interleave(able, measure)
+            plural = "connection" if connections == 1 else "connections"
+            report.table("peers", f"batches of {batch}, {connections} {plural}", samples, "messages/s")
+        for name, setting in SETTINGS.items():
+            report.note(f"{name}: {setting}")
+        report.finish(options.results)
+        page = options.results / "peers.md"
+        page.write_text(markdown(report.tables))
+        print(f"written: {page}")
+
+
+if __name__ == "__main__":
+    main()
