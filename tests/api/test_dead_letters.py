@@ -124,6 +124,7 @@ def test_move_back(server: TestServer, sqs: Any) -> None:
     messages = receive(sqs, pair.work, AttributeNames=["All"])
     assert sorted(bodies(messages)) == ["a", "b", "c"]
     assert not {message["MessageId"] for message in messages} & set(ids)  # redriven messages get new ids
+    assert not any("DeadLetterQueueSourceArn" in message["Attributes"] for message in messages), "no dead letters now"
     assert {message["Attributes"]["ApproximateReceiveCount"] for message in messages} == {"1"}
 
 
@@ -367,4 +368,4 @@ def test_the_past_outlives_the_first_queue(server: TestServer, sqs: Any) -> None
     sqs.delete_queue(QueueUrl=pair.work)
     [letter] = receive(sqs, pair.dead, MessageSystemAttributeNames=["All", "Baton.FirstQueue"])
     assert letter["Attributes"]["Baton.FirstQueue"] == pair.work_arn
-    assert "DeadLetterQueueSourceArn" not in letter["Attributes"]
+    assert letter["Attributes"]["DeadLetterQueueSourceArn"] == pair.work_arn

@@ -42,7 +42,7 @@ def test_it_knows_what_a_dictionary_knows(script: list[tuple[str, int, int]]) ->
             expires = FOREVER_S if deed == "live" else now + window
             if deed == "live":
                 windows[value] = now + window
-            table.put(value, sequence, expires, sequence, now)
+            table.put(value, sequence, expires, sequence * 0x01234567 & 0xFFFFFFFF, now)
             model[value] = (sequence, expires)
         table.validate()
         for key in range(1, 9):
@@ -52,12 +52,13 @@ def test_it_knows_what_a_dictionary_knows(script: list[tuple[str, int, int]]) ->
                 assert known is None
             else:
                 assert known is not None
-                assert (known.sequence, known.expires_s, known.fingerprint) == (*expected, expected[0])
+                mark = expected[0] * 0x01234567 & 0xFFFFFFFF
+                assert (known.sequence, known.expires_s, known.fingerprint) == (*expected, mark)
 
 
 def bytes_an_entry(table: DedupTable) -> float:
-    arrays = (table._key, table._message, table._expires, table._index._places)
-    return sum(len(column) * column.itemsize for column in arrays) / len(table)
+    arrays = (table._key, table._message, table._mark, table._expires)
+    return (sum(len(column) * column.itemsize for column in arrays) + 4 * table._index.places) / len(table)
 
 
 def test_an_entry_takes_at_most_32_bytes() -> None:

@@ -324,3 +324,114 @@ def test_what_dies_again_is_not_taken_twice_by_one_job(bench: Bench) -> None:
     bench.shard.step_jobs(bench.now)
     assert [view.state for view in bench.messages(HOME)] == [State.DEAD]
     assert (job(bench).state, job(bench).moved) == ("COMPLETED", 1)
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_a_maximum_of_its_own_outlasts_the_dead_letters(far: bool) -> None:
+    home = Bench(0)
+    away = Bench(1) if far else home
+    away.queue(DEAD, max_receives=9)
+    home.queue(HOME, max_receives=9, dead_letter_queue=DEAD, dead_letter_shard=away.number, dead_letter_on_failure=True)
+    home.send(HOME, "a", max_receives=2)
+
+    def fail_twice() -> None:
+        for receives in (1, 2):
+            (lease,) = home.receive(HOME)
+            assert (lease.receive_count, home.view(lease.slot).maximum) == (receives, 2)
+            home.shard.nack(HOME, [Nack(claim(lease))], home.now)
+        if far:
+            deliver(home, away)
+
+    fail_twice()
+    (dead,) = away.messages(DEAD)
+    assert dead.maximum == 9, "among the dead letters it is theirs that counts"
+    away.truncate(away.next_frame)
+    away.restart(away.replayed())
+    away.shard.start_job(Job("job", DEAD, 0, 0, 10, "", 0, 0), away.now)
+    away.shard.step_jobs(away.now)
+    if far:
+        deliver(away, home)
+    assert [view.maximum for view in home.messages(HOME)] == [2]
+    fail_twice()
+    assert len(away.messages(DEAD)) == 1 and away.shard.jobs["job"].died_again == 1
+    home.check()
+    away.check()
+
+
+def test_the_work_of_one_step_is_bounded_for_all_jobs_together(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "STEP_MOVES_MAX", 10)
+    monkeypatch.setattr(jobs, "STEP_SCAN_MAX", 30)
+    bench.queue(TARGET)
+    sources = range(10, 20)
+    for source in sources:
+        bench.queue(source)
+        bench.send(source, *map(str, range(40)))
+        bench.shard.start_job(Job(f"job{source}", source, TARGET, 0, 10_000, "", 0, 0), bench.now)
+    bench.shard.step_jobs(bench.now)
+    steps = 0
+    while (again := bench.shard.step_jobs(bench.now)) is not None:
+        before = bench.shard.counters(TARGET).arrived
+        bench.later(again - bench.now)
+        bench.shard.step_jobs(bench.now)
+        assert bench.shard.counters(TARGET).arrived - before <= 10
+        steps += 1
+    assert [bench.shard.jobs[f"job{source}"].moved for source in sources] == [40] * 10, "none is left out"
+    assert steps >= 19
+
+
+def test_every_job_gets_its_turn_although_a_step_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(jobs, "STEP_MOVES_MAX", 4)
+    bench.queue(TARGET)
+    for source in (10, 11):
+        bench.queue(source)
+        bench.send(source, *map(str, range(100)))
+        bench.shard.start_job(Job(f"job{source}", source, TARGET, 0, 10_000, "", 0, 0), bench.now)
+    for _ in range(20):
+        bench.later(100)
+        bench.shard.step_jobs(bench.now)
+    moved = [bench.shard.jobs[f"job{source}"].moved for source in (10, 11)]
+    assert sum(moved) >= 70 and abs(moved[0] - moved[1]) <= 4
+
+
+def test_a_ramp_comes_to_its_rate(bench: Bench) -> None:
+    bench.queue(TARGET)
+    bench.send(DEAD, *map(str, range(300)))
+    start(bench, rate_per_s=100, ramp_ms=2_000)
+    moved = []
+    for _ in range(4):
+        before = job(bench).moved
+        for _ in range(10):
+            bench.later(100)
+            bench.shard.step_jobs(bench.now)
+        moved.append(job(bench).moved - before)
+    assert moved[0] < 40 < moved[1] < 95 < moved[2] <= 101
+
+
+def test_a_job_pauses_by_its_last_messages_not_by_all_that_it_ever_moved(bench: Bench) -> None:
+    bench.queue(TARGET, max_receives=1, dead_letter_queue=DEAD, dead_letter_on_failure=True)
+    bench.send(DEAD, *map(str, range(2_000)))
+    start(bench, rate_per_s=1_000, pause_share=0.5)
+    while job(bench).moved < 1_200:
+        bench.later(100)
+        bench.shard.step_jobs(bench.now)
+        bench.delete(TARGET, *bench.receive(TARGET, 1_000))
+    assert (job(bench).state, job(bench).died_again) == ("RUNNING", 0)
+    for _ in range(20):
+        bench.later(100)
+        bench.shard.step_jobs(bench.now)
+        bench.shard.nack(TARGET, [Nack(claim(lease)) for lease in bench.receive(TARGET, 1_000)], bench.now)
+        if job(bench).state == "PAUSED":
+            break
+    assert job(bench).state == "PAUSED" and "died again" in job(bench).why
+    assert job(bench).died_again < 1_200
+
+
+def test_a_dead_letter_knows_its_source_although_that_is_gone(bench: Bench) -> None:
+    bench.queue(3, max_receives=1, dead_letter_queue=DEAD, dead_letter_on_failure=True)
+    bench.send(3, "a")
+    (lease,) = bench.receive(3)
+    bench.shard.nack(3, [Nack(claim(lease))], bench.now)
+    (view,) = bench.messages(DEAD)
+    bench.commit()
+    past = Lineage.decode(bench.payload(view).lineage)
+    assert (past.source_arn, past.moved) == (queue_arn("tenant", "q3"), "dead_letter")

@@ -355,6 +355,25 @@ def test_a_lease_is_extended_when_its_commit_took_long() -> None:
     run_virtual(main)
 
 
+def test_such_an_extension_leaves_the_attempt_of_its_receive_as_it_is() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        bench = await open_bench(loop)
+        log = bench.log
+        assert isinstance(log, MemoryLog)
+        await bench.send("a", queue=FIFO, group="g", dedup_id="a")
+        log.hold = True
+        receiving = loop.create_task(bench.host.receive(FIFO, 1, 10_000, 0, "tester", "attempt"))
+        await asyncio.sleep(4)
+        log.hold = False
+        log.release()
+        (lease,) = await receiving
+        assert lease.deadline_ms == bench.clock.now_ms() + 10_000
+        (again,) = await bench.host.receive(FIFO, 1, 10_000, 0, "tester", "attempt")
+        assert (again.sequence, again.epoch) == (lease.sequence, lease.epoch)
+
+    run_virtual(main)
+
+
 def test_a_lease_that_ran_out_before_its_commit_is_not_handed_over() -> None:
     async def main(loop: VirtualLoop) -> None:
         bench = await open_bench(loop)

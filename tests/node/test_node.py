@@ -15,6 +15,7 @@ from batonq.errors import (
     JobConflict,
     JobNotFound,
     LeaseLost,
+    LogError,
     PurgeInProgress,
     QueueDeletedRecently,
     QueueDoesNotExist,
@@ -22,6 +23,8 @@ from batonq.errors import (
     ReceiptInvalid,
     Unavailable,
 )
+from batonq.log.frames import Frame
+from batonq.log.interface import Done
 from batonq.node.broker import Queue
 from batonq.node.node import Node
 from batonq.node.settings import Settings
@@ -523,6 +526,47 @@ def test_many_nacks_have_a_result_each(tmp_path: Path) -> None:
             peeked.body: peeked.view.until_ms - node.broker.now_ms() for peeked in await node.broker.peek(queue, 0, 9)
         }
         assert waits == {b"a": 60_000, b"b": 30_000, b"c": 5_000}
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_a_shard_is_told_only_what_the_catalog_has_committed(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        known = await node.broker.create_queue(ACCOUNT, "known", {}, {})
+        held: list[Done] = []
+        log = node.catalog._log
+        assert log is not None
+        append = log.append
+
+        def hold(frame: Frame, done: Done, *, in_thread: bool = False) -> None:
+            append(frame, lambda problem: held.append(lambda late: done(late or problem)))
+
+        log.append = hold  # type: ignore[method-assign]
+        creating = loop.create_task(node.broker.create_queue(ACCOUNT, "new", {}, {}))
+        await settle()
+        keeper = node.keeper(0)
+        node.broker.reconcile(keeper)
+        await settle()
+        assert list(keeper.host().shard.queues) == [known.number], "the catalog may still lose it"
+        held.pop()(None)
+        new = await creating
+        await settle()
+        assert sorted(keeper.host().shard.queues) == [known.number, new.number]
+        deleting = loop.create_task(node.broker.delete_queue(known))
+        await settle()
+        node.broker.reconcile(keeper)
+        await settle()
+        assert not keeper.host().shard.queues[known.number].closed
+        held.pop()(LogError("refused by the test"))
+        with pytest.raises(Unavailable):
+            await deleting
+        await until(lambda: node.catalog.serving)
+        await settle()
+        state = keeper.host().shard.queues.get(known.number)
+        deleted = known.number not in node.catalog.current().queues
+        assert (state is None or state.closed) == deleted, "the shard has what the catalog's log has"
         await node.stop()
 
     run_virtual(main)

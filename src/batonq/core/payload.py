@@ -212,10 +212,10 @@ def with_lineage(payload: Payload, lineage: Lineage) -> Payload:
 
 
 def content_mark(data: bytes) -> int:
-    """16 bits that stand for the content of an encoded payload: its body's MD5 and its attributes."""
+    """32 bits that stand for the content of an encoded payload: its body's MD5 and its attributes."""
     _, _, sender_n, group_n, dedup_n, trace_n, lineage_n, md5, _, attributes_n = _HEADER.unpack_from(data)
     at = _HEADER_BYTES + sender_n + group_n + dedup_n + trace_n + lineage_n
-    return zlib.crc32(data[at : at + attributes_n], int.from_bytes(md5[:4], "little")) & 0xFFFF
+    return zlib.crc32(data[at : at + attributes_n], int.from_bytes(md5[:4], "little"))
 
 
 class Attribute(NamedTuple):

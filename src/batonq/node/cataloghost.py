@@ -59,6 +59,10 @@ class CatalogHost:
     def serving(self) -> bool:
         return self._catalog is not None
 
+    def point(self) -> asyncio.Future[None] | None:
+        """What to wait for until all that is decided so far is committed; None: it is."""
+        return self._commit.point() if self._commit is not None else None
+
     async def change(self, command: Callable[[Catalog, int], T]) -> T:
         """Run a command, and return its result once it is committed."""
         catalog = self.current()

@@ -13,7 +13,9 @@ from typing import Any, TypeVar
 from batonq.core.catalog.entries import QueueEntry
 from batonq.core.catalog.machine import Catalog
 from batonq.core.catalog.names import QueueName
+from batonq.core.policy import QueuePolicy
 from batonq.errors import BatonError, QueueDoesNotExist
+from batonq.node import events
 from batonq.node.cataloghost import CatalogHost
 from batonq.node.host import ShardHost
 from batonq.node.keeper import ShardKeeper
@@ -151,18 +153,52 @@ class Control:
         await committed(host)
 
     def reconcile(self, keeper: ShardKeeper) -> None:
-        """A shard was opened: tell it what it missed. What it is told is committed with its next frame."""
+        """A shard was opened: tell it what it missed. What it is told is committed with its next frame.
+
+        Only what is committed in the catalog is told. What is decided there and not committed yet waits for that; if
+        it fails, the catalog is opened again, and then every shard comes here.
+        """
         if not self._catalog.serving:
             return
         host = keeper.host()
-        catalog = self._catalog.current()
         held = {number: state.policy.version for number, state in host.shard.queues.items() if not state.closed}
-        to_set, to_close = catalog.reconcile(keeper.number, held)
+        to_set, to_close = self._catalog.current().reconcile(keeper.number, held)
+        point = self._catalog.point()
+        if point is None:
+            self._tell_missed(host, held, to_set, to_close)
+            return
+
+        async def tell_when_committed() -> None:
+            await point
+            if host.serving:
+                self._tell_missed(host, held, to_set, to_close)
+
+        task = self._loop.create_task(tell_when_committed())
+        self._control.add(task)
+        task.add_done_callback(self._told)
+
+    def _tell_missed(
+        self, host: ShardHost, held: Mapping[int, int], to_set: Sequence[QueuePolicy], to_close: Sequence[int]
+    ) -> None:
+        """What a shard missed that held these versions, as far as nobody has told it something newer since."""
+        catalog = self._catalog.current()
+        states = host.shard.queues
         for policy in to_set:
-            host.set_policy(policy)
+            state = states.get(policy.queue)
+            version = state.policy.version if state is not None and not state.closed else None
+            if policy.queue in catalog.queues and version == held.get(policy.queue):
+                host.set_policy(policy)
         for number in to_close:
-            host.close_queue(number, catalog.version)
+            if number not in catalog.queues and number in states and not states[number].closed:
+                host.close_queue(number, catalog.version)
         host.commit.kick()
+
+    def _told(self, task: asyncio.Task[Any]) -> None:
+        """If it failed, the catalog or the shard is opened again, and the shard is told then."""
+        self._control.discard(task)
+        problem = None if task.cancelled() else task.exception()
+        if problem is not None and not isinstance(problem, BatonError):
+            events.logger.error("a shard could not be told what it missed", exc_info=problem)
 
     def _uncancelled(self, work: Awaitable[T]) -> Awaitable[T]:
         """A change goes through to its end although the client that asked for it has gone."""

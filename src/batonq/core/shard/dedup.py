@@ -1,9 +1,9 @@
 """The deduplication window: an open-addressed table in arrays, at most 32 bytes an entry.
 
-An entry is a 64-bit hash of its key, the first message's sequence (48 bits, as in its id) with a fingerprint of the
-content (16 bits), and when it expires: 20 bytes, and at most 11 for its place in the index. Entries stand in a ring in
-the order in which they were made; the front is swept as new ones come, by the records' own times, so that replay sweeps
-alike. Entries that stay long, some as long as their message, are moved to the back when met.
+An entry is a 64-bit hash of its key, the first message's sequence (48 bits, as in its id), a fingerprint of the content
+(32 bits), and when it expires: 22 bytes, and at most 9 for its place in the index. Entries stand in a ring in the order
+in which they were made; the front is swept as new ones come, by the records' own times, so that replay sweeps alike.
+Entries that stay long, some as long as their message, are moved to the back when met.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ class DedupTable:
 
     def __init__(self) -> None:
         self._key: array[int] = array("Q")  # 0: a hole, its entry was moved or removed
-        self._message: array[int] = array("Q")  # sequence | fingerprint << 48
+        self._message: array[int] = array("Q")  # sequence | low half of the fingerprint << 48
+        self._mark: array[int] = array("H")  # its high half
         self._expires: array[int] = array("I")
         self._base = 0
         self._front = 0  # entries before this offset have been swept
@@ -51,10 +52,11 @@ class DedupTable:
         if self._expires[at] <= now_s:
             return None
         message = self._message[at]
-        return Known(message & _SEQUENCE_MASK, self._expires[at], message >> _SEQUENCE_BITS)
+        fingerprint = message >> _SEQUENCE_BITS | self._mark[at] << 16
+        return Known(message & _SEQUENCE_MASK, self._expires[at], fingerprint)
 
     def put(self, key: int, sequence: int, expires_s: int, fingerprint: int, now_s: int) -> None:
-        """Make an entry; one of the same key that is over is replaced. A fingerprint has 16 bits."""
+        """Make an entry; one of the same key that is over is replaced. A fingerprint has 32 bits."""
         self._sweep(now_s)
         old = self._index.find(key, self._key, self._base)
         if old != EMPTY:
@@ -63,7 +65,8 @@ class DedupTable:
             self._renumber()
         number = self._base + len(self._key)
         self._key.append(key)
-        self._message.append(sequence | fingerprint << _SEQUENCE_BITS)
+        self._message.append(sequence | (fingerprint & 0xFFFF) << _SEQUENCE_BITS)
+        self._mark.append(fingerprint >> 16)
         self._expires.append(expires_s)
         self._index.add(key, number, self._key, self._base)
 
@@ -77,10 +80,10 @@ class DedupTable:
 
     def entries(self) -> list[tuple[int, int, int, int]]:
         """(key, sequence, expires, fingerprint) of every entry, in the ring's order."""
-        columns = (self._key, self._message, self._expires)
+        columns = (self._key, self._message, self._expires, self._mark)
         return [
-            (key, message & _SEQUENCE_MASK, expires, message >> _SEQUENCE_BITS)
-            for key, message, expires in zip(*(column[self._front :] for column in columns), strict=True)
+            (key, message & _SEQUENCE_MASK, expires, message >> _SEQUENCE_BITS | mark << 16)
+            for key, message, expires, mark in zip(*(column[self._front :] for column in columns), strict=True)
             if key
         ]
 
@@ -89,6 +92,7 @@ class DedupTable:
         return {
             "key": self._key[start:].tobytes(),
             "message": self._message[start:].tobytes(),
+            "mark": self._mark[start:].tobytes(),
             "expires": self._expires[start:].tobytes(),
         }
 
@@ -96,6 +100,7 @@ class DedupTable:
         self._clear()
         self._key.frombytes(sections["key"])
         self._message.frombytes(sections["message"])
+        self._mark.frombytes(sections.get("mark") or bytes(2 * len(self._key)))
         self._expires.frombytes(sections["expires"])
         self._renumber()
 
@@ -107,7 +112,7 @@ class DedupTable:
             assert number != EMPTY, "a deduplication entry cannot be found by its key"
 
     def _clear(self) -> None:
-        for column in (self._key, self._message, self._expires):
+        for column in (self._key, self._message, self._mark, self._expires):
             del column[:]
         self._front = 0
 
@@ -134,7 +139,7 @@ class DedupTable:
                     break
             self._front += 1
         if self._front >= _TRIM and self._front * _SWEPT_SHARE > len(self._key):
-            for column in (self._key, self._message, self._expires):
+            for column in (self._key, self._message, self._mark, self._expires):
                 del column[: self._front]
             self._base += self._front
             self._front = 0
@@ -144,5 +149,6 @@ class DedupTable:
         self._index.move(key, self._base + at, self._base + len(self._key))
         self._key.append(key)
         self._message.append(self._message[at])
+        self._mark.append(self._mark[at])
         self._expires.append(self._expires[at])
         self._key[at] = 0

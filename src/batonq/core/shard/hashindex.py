@@ -1,7 +1,10 @@
-"""An open-addressed index from 64-bit keys to entry numbers: four bytes a place, at most three of four taken.
+"""An index from 64-bit keys to entry numbers: four bytes a place, at most three of four taken.
 
 The keys themselves stand in a column of the caller's; entry number n's key is `keys[n - base]`. Removal closes the gap
 behind it, so that probing never meets tombstones.
+
+It grows in steps, because whoever adds an entry waits for it: places stand in segments of about a thousand, found by
+the key's first bits, and a segment that is full becomes two (extendible hashing). Small ones grow by two thirds.
 """
 
 from __future__ import annotations
@@ -10,83 +13,141 @@ from array import array
 
 EMPTY = 0xFFFFFFFF
 _SIZE_MIN = 8
+_SPLIT_AT = 1_024  # places: less than a millisecond's work
+_DEPTH_MAX = 18
+_KEY_BITS = 64
+
+
+class _Segment:
+    """Open addressing from `key % size` on."""
+
+    __slots__ = ("depth", "live", "places")
+
+    def __init__(self, depth: int, size: int) -> None:
+        self.depth = depth  # how many first bits its keys share
+        self.places: array[int] = array("I", [EMPTY]) * size
+        self.live = 0
+
+    def put(self, key: int, number: int) -> None:
+        places = self.places
+        size = len(places)
+        at = key % size
+        while places[at] != EMPTY:
+            at += 1
+            if at == size:
+                at = 0
+        places[at] = number
+        self.live += 1
+
+    def place_of(self, key: int, number: int) -> int:
+        places = self.places
+        size = len(places)
+        at = key % size
+        while places[at] != number:
+            assert places[at] != EMPTY, "the entry is not in the index"
+            at += 1
+            if at == size:
+                at = 0
+        return at
 
 
 class HashIndex:
-    __slots__ = ("_mask", "_places", "live")
+    __slots__ = ("_depth", "_directory", "_shift", "live")
 
     def __init__(self) -> None:
-        self._places: array[int] = array("I", [EMPTY]) * _SIZE_MIN
-        self._mask = _SIZE_MIN - 1
+        self._depth = 0
+        self._shift = _KEY_BITS  # a key's segment is that of its first `_depth` bits
+        self._directory = [_Segment(0, _SIZE_MIN)]
         self.live = 0
+
+    @property
+    def places(self) -> int:
+        """How many places there are, of four bytes each."""
+        return sum(len(segment.places) for segment in dict.fromkeys(self._directory))
 
     def find(self, key: int, keys: array[int], base: int = 0) -> int:
         """The entry number of `key`, or EMPTY."""
-        places, mask = self._places, self._mask
-        at = key & mask
+        places = self._directory[key >> self._shift].places
+        size = len(places)
+        at = key % size
         while (number := places[at]) != EMPTY:
             if keys[number - base] == key:
                 return number
-            at = (at + 1) & mask
+            at += 1
+            if at == size:
+                at = 0
         return EMPTY
 
     def add(self, key: int, number: int, keys: array[int], base: int = 0) -> None:
         """Add an entry whose key is not there yet. `keys` is needed when the index must grow."""
-        if (self.live + 1) * 4 > (self._mask + 1) * 3:
-            self._grow(keys, base)
-        places, mask = self._places, self._mask
-        at = key & mask
-        while places[at] != EMPTY:
-            at = (at + 1) & mask
-        places[at] = number
+        segment = self._directory[key >> self._shift]
+        while (segment.live + 1) * 4 > len(segment.places) * 3:
+            self._make_room(segment, key, keys, base)
+            segment = self._directory[key >> self._shift]
+        segment.put(key, number)
         self.live += 1
 
     def move(self, key: int, old: int, new: int) -> None:
         """The entry of `key` has another number now."""
-        self._places[self._place_of(key, old)] = new
+        segment = self._directory[key >> self._shift]
+        segment.places[segment.place_of(key, old)] = new
 
     def remove(self, key: int, number: int, keys: array[int], base: int = 0) -> None:
-        places, mask = self._places, self._mask
-        hole = at = self._place_of(key, number)
-        while (other := places[at := (at + 1) & mask]) != EMPTY:
-            home = keys[other - base] & mask
-            if (at - home) & mask >= (at - hole) & mask:
+        segment = self._directory[key >> self._shift]
+        places = segment.places
+        size = len(places)
+        hole = at = segment.place_of(key, number)
+        while True:
+            at = at + 1 if at + 1 < size else 0
+            other = places[at]
+            if other == EMPTY:
+                break
+            home = keys[other - base] % size
+            if (at - home) % size >= (at - hole) % size:
                 places[hole] = other
                 hole = at
         places[hole] = EMPTY
+        segment.live -= 1
         self.live -= 1
 
     def rebuild(self, entries: list[tuple[int, int]]) -> None:
         """Start again with these (key, number) pairs."""
-        size = _SIZE_MIN
-        while len(entries) * 4 > size * 3:
-            size *= 2
-        self._places = array("I", [EMPTY]) * size
-        self._mask = mask = size - 1
+        depth = 0
+        while len(entries) >> depth > _SPLIT_AT // 2 and depth < _DEPTH_MAX:
+            depth += 1
+        self._depth, self._shift = depth, _KEY_BITS - depth
+        parts: list[list[tuple[int, int]]] = [[] for _ in range(1 << depth)]
+        for entry in entries:
+            parts[entry[0] >> self._shift].append(entry)
+        self._directory = [_filled(depth, part) for part in parts]
         self.live = len(entries)
-        places = self._places
-        for key, number in entries:
-            at = key & mask
-            while places[at] != EMPTY:
-                at = (at + 1) & mask
-            places[at] = number
 
-    def _place_of(self, key: int, number: int) -> int:
-        places, mask = self._places, self._mask
-        at = key & mask
-        while places[at] != number:
-            assert places[at] != EMPTY, "the entry is not in the index"
-            at = (at + 1) & mask
-        return at
+    def _make_room(self, segment: _Segment, key: int, keys: array[int], base: int) -> None:
+        entries = [(keys[number - base], number) for number in segment.places if number != EMPTY]
+        if len(segment.places) < _SPLIT_AT or segment.depth >= _DEPTH_MAX:
+            self._replace(key, segment.depth, [_filled(segment.depth, entries)])
+            return
+        if segment.depth == self._depth:
+            self._directory = [segment for segment in self._directory for _ in (0, 1)]
+            self._depth += 1
+            self._shift -= 1
+        bit = _KEY_BITS - 1 - segment.depth
+        halves = [[entry for entry in entries if entry[0] >> bit & 1 == side] for side in (0, 1)]
+        self._replace(key, segment.depth, [_filled(segment.depth + 1, half) for half in halves])
 
-    def _grow(self, keys: array[int], base: int) -> None:
-        old = self._places
-        size = len(old) * 2
-        self._places = places = array("I", [EMPTY]) * size
-        self._mask = mask = size - 1
-        for number in old:
-            if number != EMPTY:
-                at = keys[number - base] & mask
-                while places[at] != EMPTY:
-                    at = (at + 1) & mask
-                places[at] = number
+    def _replace(self, key: int, depth: int, segments: list[_Segment]) -> None:
+        """Put one segment, or two halves, where the one with the key's first `depth` bits stood."""
+        span = 1 << self._depth - depth
+        first = (key >> _KEY_BITS - depth) * span
+        each = span // len(segments)
+        for at, segment in enumerate(segments):
+            start = first + at * each
+            self._directory[start : start + each] = [segment] * each
+
+
+def _filled(depth: int, entries: list[tuple[int, int]]) -> _Segment:
+    """A segment of these (key, number) pairs, with room for two thirds more."""
+    segment = _Segment(depth, max(_SIZE_MIN, len(entries) * 20 // 9 + 1))
+    for key, number in entries:
+        segment.put(key, number)
+    return segment

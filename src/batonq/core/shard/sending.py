@@ -14,12 +14,13 @@ from batonq.core.shard.columns import joined
 from batonq.core.shard.jobs import Jobs
 from batonq.core.shard.producers import RUN_MAX, Produced
 from batonq.core.shard.queuestate import QueueState
-from batonq.errors import BatonError, DeduplicationConflict, OverLimit
+from batonq.errors import BatonError, DeduplicationConflict, InvalidInput, OverLimit
 
 REQUEST_WINDOW_MS = 120_000  # an SDK has given up on a request by then
 SLOTS_MAX = 100_000_000
 DEDUP_ENTRIES_MAX = 50_000_000
 PRODUCERS_MAX = 1_000_000
+BYTE_MAX = 255  # a record has a byte for each
 _SHARD_FULL = "The shard holds as many messages as it can; receive and delete some."
 _PRODUCER_WAITS = (
     "An earlier message of this producer was refused, or too many producers are remembered; send it again from there."
@@ -293,6 +294,8 @@ class Sending(Jobs):
         policy = queue.policy
         number = queue.number
         columns = self.columns
+        if not 0 <= send.max_receives <= BYTE_MAX or not 0 <= send.priority <= BYTE_MAX:
+            return InvalidInput(f"A message's own maximum of receives, and its priority, are 0 to {BYTE_MAX}.")
         payload = encode(send, now)
         key = 0
         flags = _FIFO if queue.fifo else 0

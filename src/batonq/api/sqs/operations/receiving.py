@@ -92,9 +92,12 @@ def holder(call: Call, consumer: str) -> str:
 
 
 def _source_arn(service: Service, queue: Queue, delivery: Delivery) -> str:
+    """Of a dead letter. One that was redriven is none any more; the queue that it came from may be gone."""
     lineage = delivery.lineage
-    source = service.broker.queue_by_number(lineage.source_queue) if lineage and lineage.source_queue else None
-    return service.arn(source) if source is not None else ""
+    if lineage is None or lineage.moved == "redrive":
+        return ""
+    source = service.broker.queue_by_number(lineage.source_queue) if lineage.source_queue else None
+    return service.arn(source) if source is not None else lineage.source_arn
 
 
 def _past(delivery: Delivery) -> Lineage:
