@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from pathlib import Path
 
 import pytest
 
+from batonq.client import Baton, Outgoing
 from batonq.errors import InvalidInput, Unavailable
+from batonq.sync import Baton as BlockingBaton
 from batonq.web import AsyncDepth, Depth
+from tests.support.server import TestServer
 
 
 class Source:
@@ -116,6 +120,26 @@ def test_another_loop_gets_a_task_of_its_own() -> None:
     assert asyncio.run(depth.current()) == 3
     assert asyncio.run(depth.current()) == 3
     assert depth.reads == 2
+
+
+def test_of_queues_that_are_there(tmp_path: Path) -> None:
+    with TestServer(str(tmp_path)) as server, BlockingBaton(server.url) as baton:
+        first, second = baton.create_queue("first"), baton.create_queue("second")
+        first.send_many([*range(3), Outgoing("later", delay=60)])
+        second.send_many(range(4))
+        assert len(second.receive(2)) == 2
+        depth = Depth.of(first, second, refresh=3_600)
+        assert depth.current() == 7  # what is in flight is work, what is delayed is not yet
+        depth.close()
+
+        async def main() -> int | None:
+            async with Baton(server.url) as other:
+                both = AsyncDepth.of(other.queue("first"), other.queue("second"))
+                found = await both.current()
+                await both.close()
+                return found
+
+        assert asyncio.run(main()) == 7
 
 
 def test_a_refresh_that_makes_no_sense_is_refused() -> None:

@@ -8,6 +8,7 @@ import os
 import threading
 import time
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 from batonq.errors import InvalidInput
 
@@ -50,8 +51,8 @@ class _Cached:
 
 
 class Depth(_Cached):
-    """For WSGI: `Depth(lambda: queue.stats().depth)`. A thread reads it, from the first request on; a process that
-    forks gets a thread of its own."""
+    """For WSGI: `Depth.of(queue)`, or with a function that gives a number. A thread reads it, from the first request
+    on; a process that forks gets a thread of its own."""
 
     def __init__(
         self,
@@ -67,6 +68,11 @@ class Depth(_Cached):
         self._pid = 0
         self._first = threading.Event()
         self._stop = threading.Event()
+
+    @classmethod
+    def of(cls, *queues: Any, **settings: Any) -> Depth:
+        """What waits and what is being worked on in these queues of a `batonq.sync.Baton`."""
+        return cls(lambda: sum(_work(queue.stats()) for queue in queues), **settings)
 
     def current(self) -> int | None:
         """The depth as last read; None when it is not known."""
@@ -98,8 +104,8 @@ class Depth(_Cached):
 
 
 class AsyncDepth(_Cached):
-    """For ASGI: `AsyncDepth(read)` with `async def read(): return (await queue.stats()).depth`. A task reads it, from
-    the first request on."""
+    """For ASGI: `AsyncDepth.of(queue)`, or with an async function that gives a number. A task reads it, from the first
+    request on."""
 
     def __init__(
         self,
@@ -114,6 +120,15 @@ class AsyncDepth(_Cached):
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._first = asyncio.Event()
+
+    @classmethod
+    def of(cls, *queues: Any, **settings: Any) -> AsyncDepth:
+        """What waits and what is being worked on in these queues of a `batonq.Baton`."""
+
+        async def read() -> int:
+            return sum(_work(stats) for stats in await asyncio.gather(*(queue.stats() for queue in queues)))
+
+        return cls(read, **settings)
 
     async def current(self) -> int | None:
         """The depth as last read; None when it is not known."""
@@ -141,3 +156,8 @@ class AsyncDepth(_Cached):
                 self._read_badly(problem)
             self._first.set()
             await asyncio.sleep(self._refresh_s)
+
+
+def _work(stats: Any) -> int:
+    """Not what is delayed: it is not due, and keeps nobody busy."""
+    return int(stats.visible + stats.in_flight)
