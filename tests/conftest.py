@@ -23,6 +23,7 @@ SLOW_FILES = {
     "test_kills.py",
     "test_processes.py",
     "test_schema.py",
+    "test_served.py",
 }
 
 # No deadline: a shared machine is slow at times, and no test here measures time.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -186,6 +187,21 @@ def test_chains_and_circles_are_refused(rest: Rest) -> None:
         answer = rest(*change)
         assert (answer.status, answer.code) == (400, "invalid_input"), change
     assert [queue["name"] for queue in rest.good("GET", "/v1/queues")["queues"]] == ["a", "b"]
+    rest.good("DELETE", "/v1/queues/b")
+    rest.create("f")
+    answer = rest("POST", "/v1/queues", {"name": "b", "deadLetterQueue": "f"})  # a → b → f, as soon as there is a b
+    assert answer.code == "invalid_input"
+    assert rest("POST", "/v1/queues", {"name": "b"}).status == 201
+
+
+def test_sqs_may_make_chains_as_it_always_could(rest: Rest, sqs: Any) -> None:
+    rest.create("a", deadLetterQueue="b")
+    rest.create("c")
+    policy = {"deadLetterTargetArn": rest.good("GET", "/v1/queues/c")["arn"], "maxReceiveCount": 1}
+    url = sqs.get_queue_url(QueueName="b")["QueueUrl"]
+    sqs.set_queue_attributes(QueueUrl=url, Attributes={"RedrivePolicy": json.dumps(policy)})
+    assert rest.good("GET", "/v1/queues/b")["deadLetterQueue"] == "c"
+    assert rest.good("PATCH", "/v1/queues/b", {"slaSeconds": 5})["slaSeconds"] == 5
 
 
 def test_a_queue_for_dead_letters_is_not_made_for_nothing(rest: Rest) -> None:

@@ -71,20 +71,29 @@ class Control:
         tags: Mapping[str, str],
         rest: bool = False,
     ) -> Queue:
-        """Create a queue, or find the one that exists. `rest`: a FIFO queue may have any name."""
+        """Create a queue, or find the one that exists.
+
+        `rest`: a FIFO queue may have any name, and dead-letter queues form no chain.
+        """
 
         async def create() -> Queue:
             entry = await self._change(
-                lambda catalog, now: catalog.create_queue(account, name, attributes, tags, now, any_name=rest)
+                lambda catalog, now: catalog.create_queue(
+                    account, name, attributes, tags, now, any_name=rest, chains=not rest
+                )
             )
             await self._ensure(entry)
             return entry
 
         return await self._uncancelled(create())
 
-    async def set_attributes(self, queue: Queue, changes: Mapping[str, str]) -> None:
+    async def set_attributes(self, queue: Queue, changes: Mapping[str, str], rest: bool = False) -> None:
+        """Change attributes. `rest`: dead-letter queues form no chain."""
+
         async def change() -> None:
-            entry = await self._change(lambda catalog, now: catalog.set_attributes(queue.number, changes, now))
+            entry = await self._change(
+                lambda catalog, now: catalog.set_attributes(queue.number, changes, now, chains=not rest)
+            )
             await self._ensure(entry)
 
         await self._uncancelled(change())

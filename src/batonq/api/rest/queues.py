@@ -81,30 +81,18 @@ def _exists(queue: Queue, field: str) -> QueueExists:
 
 
 async def _dead_letter_queue(call: Call, source: str, target: str, fifo: bool) -> None:
-    """See that the queue for dead letters is there, and that it ends there: no chain of them, and no circle."""
+    """See that the queue for dead letters is there. That it has none itself, the catalog checks with the change."""
     if target == source:
         raise InvalidInput("A queue cannot be its own dead-letter queue.")
-    existing = _find(call, target)
-    if existing is not None:
-        if existing.dead_letter_target is not None:
-            raise InvalidInput(
-                f"{target} has a dead-letter queue itself ({existing.dead_letter_target.name}): dead letters that die "
-                "again would move on and on. Name a queue without one."
-            )
+    if _find(call, target) is not None:
         return
+    queue = _find(call, source)
+    if queue is not None and call.broker.dead_letter_sources(queue):
+        return  # it will be refused, and no queue is made for nothing
     attributes = {**policies.REST_DEFAULTS, "MessageRetentionPeriod": str(RETENTION_MAX_S)}
     if fifo:
         attributes["FifoQueue"] = "true"
     await call.broker.create_queue(call.caller.account, target, attributes, {}, rest=True)
-
-
-def _check_no_source(call: Call, queue: Queue) -> None:
-    sources = call.broker.dead_letter_sources(queue)
-    if sources:
-        raise InvalidInput(
-            f"{queue.name} is the dead-letter queue of {sources[0].name}, so it cannot have one itself: "
-            "dead letters that die again would move on and on."
-        )
 
 
 # --- one queue --------------------------------------------------------------------------------
@@ -123,7 +111,7 @@ async def update_queue(call: Call) -> Answer:
     if given.dead_letter_queue is not UNSET or given.max_receive_count is not UNSET:
         changes.update(await _redrive_changes(call, queue, given, changes))
     if changes:
-        await call.broker.set_attributes(queue, changes)
+        await call.broker.set_attributes(queue, changes, rest=True)
     if given.tags is not UNSET:
         tags = given.tags or {}
         await call.broker.set_tags(queue, tags, [name for name in queue.tags if name not in tags])
@@ -142,7 +130,6 @@ async def _redrive_changes(call: Call, queue: Queue, given: QueueChanges, change
         return {"RedrivePolicy": "", "Baton.MaxReceives": str(receives) if receives else ""}
     if target != shown.dead_letter_queue:
         validate(changes, fifo=queue.fifo, creating=False, current=queue.attributes)
-        _check_no_source(call, queue)
         await _dead_letter_queue(call, queue.name, str(target), is_fifo(queue.attributes))
     policy = policies.redrive_policy(queue.account, str(target), receives or policies.RECEIVES_DEFAULT)
     return {"RedrivePolicy": policy, "Baton.MaxReceives": ""}

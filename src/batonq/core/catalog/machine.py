@@ -154,10 +154,12 @@ class Catalog(CatalogState):
         now: int,
         *,
         any_name: bool = False,
+        chains: bool = True,
     ) -> QueueEntry:
         """Create a queue, or find the one that exists with these very attributes.
 
-        `any_name`: the name of a FIFO queue need not end in .fifo, as only SQS wants it to.
+        `any_name`: the name of a FIFO queue need not end in .fifo, as only SQS wants it to. `chains`: a dead-letter
+        queue may have one itself, as SQS allows.
         """
         now = self._time(now)
         fifo = attributes.get("FifoQueue", "").lower() == "true"
@@ -170,7 +172,7 @@ class Catalog(CatalogState):
             return self._same_queue(existing, attributes)
         values = attribute_table.validate(attributes, fifo=fifo, creating=True)
         _check_tags(name, tags)
-        link = self._check_redrive(key, fifo, values.get("RedrivePolicy"))
+        link = self._check_redrive(key, fifo, values.get("RedrivePolicy"), chains)
         if self.deleted.get(key, 0) > now:
             raise QueueDeletedRecently
         if len(self.queues) >= self.rules.queues_max or self.next_queue >= MISSING_QUEUE:
@@ -208,7 +210,9 @@ class Catalog(CatalogState):
             raise Unavailable("No shard is open yet; try again.")
         return min(self.shards, key=lambda number: (self._loads[number], number))
 
-    def _check_redrive(self, source: QueueName, fifo: bool, policy: str | None) -> tuple[int, int] | None:
+    def _check_redrive(
+        self, source: QueueName, fifo: bool, policy: str | None, chains: bool = True
+    ) -> tuple[int, int] | None:
         """The number and shard of the dead-letter queue. Raises InvalidInput when it is not one for this source."""
         if not policy:
             return None
@@ -220,6 +224,8 @@ class Catalog(CatalogState):
             raise redrive.refuse_redrive(policy, "Dead letter target does not exist.")
         if target == source:
             raise redrive.refuse_redrive(policy, "A queue cannot be its own dead-letter queue.")
+        if not chains:
+            self._check_no_chain(source, queue)
         if queue.fifo != fifo:
             raise redrive.refuse_redrive(policy, "Dead-letter queue must be same type of queue as the source.")
         if not redrive.allows_source(queue.attributes.get("RedriveAllowPolicy", ""), source):
@@ -230,6 +236,21 @@ class Catalog(CatalogState):
         if len(sources) >= SOURCES_MAX and (source not in self.by_name or self.by_name[source].number not in sources):
             raise OverLimit(f"Queue {target.name} is the dead-letter queue of {len(sources)} others, the most allowed.")
         return queue.number, queue.shard
+
+    def _check_no_chain(self, source: QueueName, target: QueueEntry) -> None:
+        """Dead letters that die again must stay where they are."""
+        further = target.dead_letter_target
+        if further is not None:
+            raise InvalidInput(
+                f"{target.name} has a dead-letter queue itself ({further.name}): dead letters that die again would "
+                "move on and on. Name a queue without one."
+            )
+        others = self._sources.get(source)
+        if others:
+            raise InvalidInput(
+                f"{source.name} is the dead-letter queue of {self.queues[min(others)].name}, so it cannot have one "
+                "itself: dead letters that die again would move on and on."
+            )
 
     def _refresh_sources(self, target: QueueName, now: int) -> None:
         """A queue came, went or moved: the policies of those that send their dead letters there say so."""
@@ -257,8 +278,8 @@ class Catalog(CatalogState):
         self._refresh_sources(entry.key, now)
         return entry
 
-    def set_attributes(self, number: int, changes: Mapping[str, str], now: int) -> QueueEntry:
-        """Change attributes; an empty value removes one."""
+    def set_attributes(self, number: int, changes: Mapping[str, str], now: int, *, chains: bool = True) -> QueueEntry:
+        """Change attributes; an empty value removes one. `chains` as in `create_queue`."""
         now = self._time(now)
         entry = self.queue_by_number(number)
         values = attribute_table.validate(changes, fifo=entry.fifo, creating=False, current=entry.attributes)
@@ -266,7 +287,7 @@ class Catalog(CatalogState):
             raise AssertionError("the type of a queue never changes")
         link = entry.dead_letter
         if "RedrivePolicy" in changes:
-            link = self._check_redrive(entry.key, entry.fifo, values.get("RedrivePolicy"))
+            link = self._check_redrive(entry.key, entry.fifo, values.get("RedrivePolicy"), chains)
         if values == entry.attributes:
             return entry
         return self._change(replace(entry, attributes=values, dead_letter=link, modified_ms=now), now)
