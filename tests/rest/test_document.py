@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 from html.parser import HTMLParser
+
+import pytest
 
 from batonq.api.rest.meanings import MEANINGS, meaning
 from batonq.api.rest.openapi import document
 from batonq.api.rest.operations import OPERATIONS
 from batonq.api.rest.page import page
+from batonq.api.rest.problems import kinds, title
 from tests.rest.support import Rest
 
 
@@ -28,6 +32,18 @@ def test_the_document_and_the_page_are_served(rest: Rest) -> None:
     answer = rest("GET", "/v1/docs", headers={"Accept": "text/html"})
     assert (answer.status, answer.body) == (200, page())
     assert answer.headers["content-type"] == "text/html; charset=utf-8"
+
+
+@pytest.mark.parametrize("code", sorted(kinds()))
+def test_the_type_of_a_problem_leads_to_its_meaning(rest: Rest, code: str) -> None:
+    answer = rest("GET", f"/problems/{code}", headers={"Accept": "text/html"})
+    assert answer.status == 200
+    assert title(kinds()[code]).split("`")[0] in unescape(answer.body.decode())
+
+
+def test_a_type_that_is_none(rest: Rest) -> None:
+    assert rest("GET", "/problems/other").code == "not_found"
+    assert rest("POST", "/problems/lease_lost").code == "method_not_allowed"
 
 
 def test_the_page_shows_every_operation_and_type_and_loads_nothing() -> None:

@@ -86,6 +86,7 @@ class TestServer:
         self.rest = RestApp(self.node.broker)
         router = Router(self.app.handle)
         router.mount_under("/v1", self.rest.handle)
+        router.mount_under("/problems", self.rest.handle)
         router.mount("/livez", _alive)
         express = express_under("/v1", ExpressRest(self.rest), ExpressSqs(self.app))
         self.http = HttpServer(router.resolve, self._limits, express)

@@ -145,6 +145,7 @@ def compose(node: Node) -> HttpServer:
     rest = RestApp(node.broker, wall=node.world.wall)
     router = Router(sqs.handle)
     router.mount_under("/v1", rest.handle)
+    router.mount_under("/problems", rest.handle)
     express = express_under("/v1", ExpressRest(rest), ExpressSqs(sqs))
     server = HttpServer(router.resolve, HttpLimits(connections_max=settings.connections_max), express)
     server.refusal = lambda target, status, text: rest.refusal(target, status, text) or plain(status, text, close=True)

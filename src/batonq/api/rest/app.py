@@ -17,9 +17,10 @@ from batonq.api.sqs.errors import SqsError
 from batonq.errors import AccessDenied, BatonError, InvalidInput, MethodNotAllowed, NotFound, TooLarge, Unavailable
 from batonq.node.broker import Broker
 
+_HTML = "text/html; charset=utf-8"
 _PAGES: dict[str, tuple[str, Callable[[], bytes]]] = {
     openapi.PATH: (JSON.content_type, lambda: JSON.encode(openapi.document())),
-    openapi.PAGE_PATH: ("text/html; charset=utf-8", page.page),
+    openapi.PAGE_PATH: (_HTML, page.page),
 }
 REQUEST_BYTES_MAX = 4 * 1024 * 1024
 
@@ -42,7 +43,7 @@ class RestApp:
     async def handle(self, request: Request) -> Response:
         wanted = JSON
         try:
-            if request.path in _PAGES:
+            if request.path in _PAGES or request.path.startswith(problems.TYPE_PREFIX):
                 return self._page(request)
             given = self._negotiator.given(request)
             wanted = self._negotiator.wanted(request, given)
@@ -81,8 +82,13 @@ class RestApp:
         """A document about the interface: anybody may read it, and it has one form."""
         if request.method not in ("GET", "HEAD"):
             raise _WrongMethod(request.method, ("GET",))
-        content_type, write = _PAGES[request.path]
-        return Response(200, write(), content_type)
+        if request.path in _PAGES:
+            content_type, write = _PAGES[request.path]
+            return Response(200, write(), content_type)
+        text = page.problem_page(request.path.removeprefix(problems.TYPE_PREFIX))
+        if text is None:
+            raise NotFound("There is no problem of this name.")
+        return Response(200, text, _HTML)
 
     # --- which operation
 

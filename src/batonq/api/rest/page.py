@@ -7,6 +7,7 @@ from html import escape
 from typing import Any
 
 from batonq.api.rest import openapi
+from batonq.api.rest.problems import kinds, title
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222;
@@ -43,6 +44,19 @@ def page() -> bytes:
     for name, schema in document["components"]["schemas"].items():
         parts += _type(name, schema)
     return "".join(parts).encode()
+
+
+def problem_page(code: str) -> bytes | None:
+    """What a problem's `type` leads to: its meaning in a few words; None when there is no such code."""
+    kind = kinds().get(code)
+    if kind is None:
+        return None
+    again = "The same request can succeed later." if kind.retryable else "The same request will not succeed later."
+    return (
+        f"<!doctype html><html lang=en><meta charset=utf-8><title>{code}</title><style>{_STYLE}</style>"
+        f"<h1><code>{code}</code></h1><p>{_text(title(kind))}</p><p>HTTP status {kind.status}. {again}</p>"
+        f"<p><a href='{openapi.PAGE_PATH}'>The REST API</a></p>"
+    ).encode()
 
 
 def _contents(document: dict[str, Any]) -> list[str]:

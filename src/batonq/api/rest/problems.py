@@ -54,6 +54,18 @@ def title(kind: type[BatonError]) -> str:
     return HTTPStatus(kind.status).phrase
 
 
+def kinds() -> dict[str, type[BatonError]]:
+    """Every error that has a code of its own, by its code."""
+    found: dict[str, type[BatonError]] = {}
+    waiting: list[type[BatonError]] = [BatonError]
+    while waiting:
+        kind = waiting.pop(0)
+        if kind.__module__ == BatonError.__module__:
+            found.setdefault(kind.code, kind)
+            waiting += kind.__subclasses__()
+    return found
+
+
 def item_error(error: BatonError) -> ItemError:
     return ItemError(error.code, error.message, error.status, error.retryable)
 
