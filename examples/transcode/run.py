@@ -12,7 +12,7 @@ from typing import Any
 from batonq import Baton
 from batonq.scaling import Decision, run_autoscaled, stats_readings
 from batonq.worker.pool import Pool, worker_command
-from examples.harness.servers import BatonServer, command, postgres_server
+from examples.harness.servers import BatonServer, Command, postgres_server
 from examples.harness.story import Story
 from examples.transcode import plan, repair
 from examples.transcode.alarm import Watch
@@ -38,6 +38,7 @@ class Pipeline:
     visitors: Visitors
     books: Books
     watch: Watch
+    relay: Command
     workers_most: int = 0
     tasks: list[asyncio.Task[Any]] = field(default_factory=list)
 
@@ -49,6 +50,7 @@ class Pipeline:
         try:
             async with asyncio.timeout(STUCK_S):
                 while not await holds():
+                    self.relay.check()
                     for task in self.tasks:
                         if task.done():
                             task.result()
@@ -78,7 +80,7 @@ async def _started(images: int, directory: Path, story: Story) -> AsyncIterator[
     async with AsyncExitStack() as stack:
         enter = stack.enter_context
         server = enter(BatonServer(directory / "baton"))
-        dsn = enter(postgres_server(directory))
+        dsn = enter(postgres_server())
         url = server.url()
         baton = await stack.enter_async_context(Baton(url))
         await plan.create_queues(baton)
@@ -86,12 +88,12 @@ async def _started(images: int, directory: Path, story: Story) -> AsyncIterator[
         stack.callback(database.close)
         database.create()
         objects = ObjectStore(directory / "objects")
-        enter(command("outbox", "relay", "--dsn", dsn, "--url", url, output=directory / "relay.log"))
+        relay = enter(Command("outbox", "relay", "--dsn", dsn, "--url", url, output=directory / "relay.log"))
         visitors = Visitors(images, enter(serving(url, database, objects)), url)
         _register(database, visitors)
         watch = Watch(baton, story.say, ALARM_AFTER_S)
         books = Books(baton, database, objects, visitors)
-        pipeline = Pipeline(baton, database, objects, visitors, books, watch)
+        pipeline = Pipeline(baton, database, objects, visitors, books, watch, relay)
         environment = {
             "BATON_URL": url,
             "TRANSCODE_DATABASE": dsn,

@@ -33,8 +33,8 @@ class Receiver:
         with self._lock:
             self.tries[event_id] += 1
             is_up = self._is_up()
-            # In a bad time every third try is handled and only its answer is lost: the next one is a duplicate.
-            if not is_up and self.tries.total() % 3:
+            # In a bad time some events are handled and only the answer is lost: their next try is a duplicate.
+            if not is_up and (self.tries[event_id] > 1 or len(self.tries) % 3):
                 return 503
             self._handle(event_id)
         return 204 if is_up else 500
