@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import io
 import json
 from pathlib import Path
@@ -9,11 +10,14 @@ from typing import Any
 
 import pytest
 
+from batonq import sync
+from examples.transcode import service
 from examples.transcode.database import Database
 from examples.transcode.links import Links
 from examples.transcode.objects import ObjectStore
 from examples.transcode.plan import FREE, PAID
 from examples.transcode.uploads import BYTES_MAX, Uploads
+from tests.support.server import TestServer
 
 JOBS = "SELECT queue, body ->> 'image_id' FROM batonq_outbox ORDER BY id"
 
@@ -84,3 +88,18 @@ def test_bad_requests_say_what_to_do(browser: Browser) -> None:
     assert browser.call("PUT", address, CONTENT_LENGTH=str(BYTES_MAX + 1))[0] == 413
     assert browser.call("GET", "/images/img-0000000000000000")[0] == 404
     assert browser.call("DELETE", "/uploads")[0] == 404
+
+
+def test_new_uploads_are_refused_while_the_lanes_are_too_deep(
+    database: Database, objects: ObjectStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(service, "HIGH_WATER", 2)
+    with TestServer(str(tmp_path / "baton")) as server, sync.Baton(server.url) as baton:
+        for lane in (PAID, FREE):
+            baton.create_queue(lane).send_many([{}, {}])
+        with service.serving(server.url, database, objects) as address:
+            connection = http.client.HTTPConnection(address.removeprefix("http://"))
+            connection.request("POST", "/uploads", b'{"user": "u-1"}')
+            response = connection.getresponse()
+            assert (response.status, response.headers["Retry-After"]) == (429, "1")
+            connection.close()
