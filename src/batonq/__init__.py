@@ -31,6 +31,15 @@ if TYPE_CHECKING:
     from batonq.embedded import open as open  # noqa: A004
     from batonq.embedded import open_async as open_async
     from batonq.errors import BatonError as BatonError
+    from batonq.worker import Lane as Lane
+    from batonq.worker import Middleware as Middleware
+    from batonq.worker import Poison as Poison
+    from batonq.worker import Rate as Rate
+    from batonq.worker import Retry as Retry
+    from batonq.worker import RetryLater as RetryLater
+    from batonq.worker import Router as Router
+    from batonq.worker import SqsSource as SqsSource
+    from batonq.worker import Worker as Worker
 
 # Where each name is; those after the client's are one line each, here and above.
 _PLACES = {
@@ -57,6 +66,15 @@ _PLACES = {
     "connect": "batonq.client",
     "open": "batonq.embedded",
     "open_async": "batonq.embedded",
+    "Lane": "batonq.worker",
+    "Middleware": "batonq.worker",
+    "Poison": "batonq.worker",
+    "Rate": "batonq.worker",
+    "Retry": "batonq.worker",
+    "RetryLater": "batonq.worker",
+    "Router": "batonq.worker",
+    "SqsSource": "batonq.worker",
+    "Worker": "batonq.worker",
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import signal
 import sqlite3
@@ -11,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-from batonq.client.aio.baton import Baton as AsyncBaton
 from batonq.client.blocking.baton import Baton
 from batonq.idempotency.transaction import create_tables
 from tests.docs.runner import free_port
@@ -72,7 +70,7 @@ def test_a_stopped_process_loses_the_message_and_its_late_ack_is_refused(baton: 
     wait_until(lambda: stage.events("refused"), "the refusal of the late ack")
     assert [pid for _, _, pid in stage.events("refused")] == [first.pid]
     assert finish(first) == 0 and finish(second) == 0
-    assert "late answer for threads" in stage.logs() and "1 refused" in stage.logs()
+    assert "was refused" in stage.logs() and "1 refused" in stage.logs()
 
 
 @pytest.mark.parametrize(("queue_name", "slots"), [("blocks", "1"), ("threads", "2")])
@@ -178,28 +176,3 @@ def test_a_pool_replaces_the_dead_and_ends_with_its_signal(baton: Baton, stage: 
     assert finish(pool) == 0
     survivors = {pid for _, _, pid in stage.events("begin")} - {killed}
     assert not any(Path(f"/proc/{pid}").exists() for pid in survivors)
-
-
-def test_one_worker_over_a_pattern_of_ten_thousand_queues(baton: Baton, stage: Stage) -> None:
-    async def make() -> None:
-        async with AsyncBaton(stage.url, connections=32) as made:
-            names = [f"hooks-{number}" for number in range(10_000)]
-            for start in range(0, len(names), 500):
-                await asyncio.gather(*(made.create_queue(name) for name in names[start : start + 500]))
-
-    asyncio.run(make())
-    loud = baton.queue("hooks-0")
-    loud.send_many(range(2000))
-    quiet = range(100, 10_000, 100)
-    for number in quiet:
-        baton.queue(f"hooks-{number}").send("one")
-    worker = stage.worker("--queues", "hooks-*")
-    wait_until(lambda: len(stage.events("end")) == 2000 + len(quiet), "every message")
-    # Fair: nobody's one message waits behind the loud queue's two thousand.
-    order = [body.partition("=")[0] for _, body, _ in stage.events("end")]
-    last_quiet = max(at for at, name in enumerate(order) if name != "hooks-0")
-    assert last_quiet < 1000
-    # Idle, it is one long poll: a message to any of the queues wakes it.
-    baton.queue("hooks-7777").send("ring")
-    wait_until(lambda: ("end", "hooks-7777=ring", worker.pid) in stage.events("end"), "the ring")
-    assert finish(worker) == 0

@@ -8,14 +8,14 @@ import os
 import socket
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 from batonq.errors import InvalidInput
 from batonq.worker.baton_source import BatonSource
 from batonq.worker.errors import Classifier, Rules
 from batonq.worker.heartbeat import Heartbeat
 from batonq.worker.lanes import PATIENCE, Order
-from batonq.worker.metrics import Counters, MetricsPage, exposition
+from batonq.worker.metrics import Counters, exposition
 from batonq.worker.middleware import Middleware
 from batonq.worker.retry import Retry
 from batonq.worker.router import Router
@@ -37,6 +37,9 @@ from batonq.worker.task import (
     usual_concurrency,
     usual_run,
 )
+
+if TYPE_CHECKING:
+    from batonq.worker.metricspage import MetricsPage
 
 DRAIN_S = 30.0
 _HandlerType = TypeVar("_HandlerType", bound=Handler)
@@ -196,7 +199,7 @@ class Worker:
         heartbeat = self._heartbeat = Heartbeat(self._source, min(task.visibility for task in tasks))
         desk = Desk(self._source)
         self._runners = [Runner(task, self._source, heartbeat, desk, self.middleware, self._stuck) for task in tasks]
-        page = None if metrics_port is None else MetricsPage(self.metrics_text, metrics_host, metrics_port)
+        page = None if metrics_port is None else self._page(metrics_host, metrics_port)
         try:
             heartbeat.start()
             polls = [asyncio.create_task(runner.poll()) for runner in self._runners]
@@ -255,6 +258,13 @@ class Worker:
         if not tasks:
             raise InvalidInput(f"No task serves {', '.join(queues)}; there are {', '.join(self.queues())}.")
         return [replace(task, concurrency=concurrency) for task in tasks] if concurrency is not None else tasks
+
+    def _page(self, host: str, port: int) -> MetricsPage:
+        from batonq.worker.metricspage import MetricsPage
+
+        page = MetricsPage(self.metrics_text, host, port)
+        _log.info("metrics are at http://%s:%d/metrics", host, page.port)
+        return page
 
     def _consumer(self) -> str:
         return self.name or f"{socket.gethostname()}-{os.getpid()}"

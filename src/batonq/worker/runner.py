@@ -23,7 +23,6 @@ from batonq.worker.metrics import Counters
 from batonq.worker.middleware import Call, Middleware, overriding, wrapped
 from batonq.worker.parking import Parking
 from batonq.worker.polling import Poller
-from batonq.worker.processes import InProcess
 from batonq.worker.router import Router
 from batonq.worker.settling import Desk, Settling
 from batonq.worker.source import Message, Source
@@ -284,7 +283,7 @@ class Runner:
     def _refused(self, message: Message, error: BatonError) -> None:
         """Work was done (or failed) after the lease had gone: somebody else may do it again."""
         self.counters.refused += 1
-        _log.warning("late answer for %s %s was refused: %s", message.queue, message.id, error)
+        _log.warning("the answer for %s %s was refused: %s (%s)", message.queue, message.id, error, error.code)
         self._tell("refused", message, error)
 
     # --- from the heartbeat's thread
@@ -345,6 +344,8 @@ class Runner:
 
     def _performer(self) -> Performer:
         if self.task.run == "process":
+            from batonq.worker.processes import InProcess  # few workers need it
+
             return InProcess(self.task.handler, self._crashed)
         return InThread(self.task.handler)
 

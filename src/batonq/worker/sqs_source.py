@@ -173,7 +173,7 @@ class SqsSource:
         raw = self._raw[nack.receipt]
         system = raw.get("Attributes", {})
         attributes = dict(raw.get("MessageAttributes", {}))
-        for name, text in (("Baton.ErrorClass", nack.error_class), ("Baton.Reason", nack.reason)):
+        for name, text in (("ErrorClass", nack.error_class), ("ErrorReason", nack.reason)):
             if text and len(attributes) < 10:
                 attributes[name] = {"DataType": "String", "StringValue": text}
         request = {"QueueUrl": target, "MessageBody": raw["Body"], "MessageAttributes": attributes}
