@@ -108,6 +108,16 @@ def test_a_nack_may_send_to_the_dead_letters_at_once(rest: Rest) -> None:
     assert (dead["deadLetter"]["reason"], dead["deadLetter"]["errorClass"]) == ("poison", "BadImage")
 
 
+def test_what_other_programs_printed_can_be_read_by_every_protocol(rest: Rest, sqs: Any) -> None:
+    queue = rest.create()
+    receipt = lease(rest, queue)
+    value = {"reason": "\x1b[31mred\x1b[0m\n", "errorClass": "nul\0", "delaySeconds": 0}
+    assert rest("POST", f"{queue}/messages/{receipt}:nack", value).status == 204
+    url = sqs.get_queue_url(QueueName="queue")["QueueUrl"]
+    (message,) = sqs.receive_message(QueueUrl=url, AttributeNames=["Baton.Reason", "Baton.ErrorClass"])["Messages"]
+    assert message["Attributes"] == {"Baton.Reason": "\ufffd[31mred\ufffd[0m\n", "Baton.ErrorClass": "nul\ufffd"}
+
+
 @pytest.mark.parametrize(
     "value",
     [

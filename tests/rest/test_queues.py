@@ -213,6 +213,15 @@ def test_a_queue_for_dead_letters_is_not_made_for_nothing(rest: Rest) -> None:
     assert rest("GET", "/v1/queues/dead").status == 404
 
 
+def test_modes_that_do_not_fit_are_told_in_words_of_rest(rest: Rest) -> None:
+    rest.create("ordered", mode="FIFO")
+    answer = rest("POST", "/v1/queues", {"name": "x", "deadLetterQueue": "ordered"})
+    assert answer.code == "invalid_input" and "mode" in answer.value["detail"]
+    answer = rest("POST", "/v1/queues", {"name": "x", "deduplication": {"perGroup": True}})
+    assert answer.code == "invalid_input" and "FIFO" in answer.value["detail"]
+    assert rest("POST", "/v1/queues", {"name": "x", "deduplication": {"perGroup": False}}).status == 201
+
+
 def test_the_receives_and_the_target_are_changed_apart(rest: Rest) -> None:
     queue = rest.create("orders", maxReceiveCount=4)
 

@@ -205,6 +205,13 @@ def _number(text: str) -> Any:
     return number if isinstance(number, int) or math.isfinite(number) else text
 
 
+def legible(text: str) -> str:
+    """A text that every protocol can carry: reasons are often what some other program printed, colours and all."""
+    if text.isprintable() or allowed(text.encode()):
+        return text
+    return "".join(letter if allowed(letter.encode()) else "\ufffd" for letter in text)
+
+
 # --- traces -----------------------------------------------------------------------------------
 
 _TRACE = re.compile(r"([0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2})(?: (.*))?")

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from batonq.api.rest.codec import MSGPACK
+from batonq.api.rest.content import legible
 from batonq.api.rest.problems import item_error
 from batonq.api.rest.service import NO_CONTENT, Answer, Call, Nothing, milliseconds
 from batonq.api.rest.shapes import (
@@ -62,8 +63,8 @@ def _nack(receipt: str, given: Nack) -> NackRequest:
     return (
         receipt,
         None if given.delay_seconds is None else milliseconds(given.delay_seconds),
-        given.reason or "",
-        given.error_class or "",
+        legible(given.reason or ""),
+        legible(given.error_class or ""),
         given.dead_letter,
     )
 

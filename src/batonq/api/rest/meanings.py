@@ -39,7 +39,7 @@ MEANINGS = {
     "QueueSpec.maxMessages": "Most messages that the queue keeps; 0: no limit of its own.",
     "RedriveSpec.maxMessages": "How many are moved at most; absent: all.",
     "maxBytes": "Most bytes that the queue keeps; 0: no limit of its own.",
-    "tags": "Names and values of your own, up to 50.",
+    "tags": "Names and values of your own, up to 50; a change puts all of them in the place of the old ones.",
     "windowSeconds": "Seconds for which a key counts; default 300.",
     "scope": "`window`, or `lives`: a key counts also for as long as its message lives.",
     "contentBased": "FIFO: the body stands in for a missing key.",

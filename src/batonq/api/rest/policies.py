@@ -13,6 +13,7 @@ from batonq.api.rest import queueshapes as shapes
 from batonq.core.catalog.attributes import effective
 from batonq.core.catalog.names import queue_arn
 from batonq.core.catalog.redrive import parse_redrive_policy
+from batonq.errors import InvalidInput
 from batonq.node.broker import Queue
 
 RECEIVES_DEFAULT = 10  # of a queue that has a dead-letter queue and does not say
@@ -89,7 +90,9 @@ def _deduplication(given: shapes.Deduplication) -> dict[str, str]:
 def without_fifo_only(attributes: dict[str, str]) -> dict[str, str]:
     """What a standard queue has no attribute for, and need not be told when it is not wanted."""
     idle = {"ContentBasedDeduplication": "false", "DeduplicationScope": "queue"}
-    return {name: value for name, value in attributes.items() if idle.get(name) != value}
+    if any(name in idle and value != idle[name] for name, value in attributes.items()):
+        raise InvalidInput("contentBased and perGroup of deduplication are for queues whose mode is FIFO.")
+    return {name: value for name, value in attributes.items() if name not in idle}
 
 
 def redrive_policy(account: str, target: str, max_receives: int) -> str:

@@ -84,7 +84,10 @@ async def _dead_letter_queue(call: Call, source: str, target: str, fifo: bool) -
     """See that the queue for dead letters is there. That it has none itself, the catalog checks with the change."""
     if target == source:
         raise InvalidInput("A queue cannot be its own dead-letter queue.")
-    if _find(call, target) is not None:
+    existing = _find(call, target)
+    if existing is not None:
+        if existing.fifo != fifo:
+            raise InvalidInput(f"{target} is of the other mode: a queue and its dead-letter queue have the same.")
         return
     queue = _find(call, source)
     if queue is not None and call.broker.dead_letter_sources(queue):
