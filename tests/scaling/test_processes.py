@@ -18,11 +18,16 @@ from tests.api.conftest import client
 from tests.support.server import ACCOUNT, TestServer
 
 MESSAGES = 60
+FLAGS = "up=0,window=1,down=0,interval=0.2"
 APP = """
 import os, time
 from batonq.worker import Worker
 
 app = Worker()
+
+@app.task(queue="free", concurrency=1, run="thread")
+def work_for_nothing(message):
+    work(message)
 
 @app.task(queue="jobs", concurrency=1, run="thread")
 def work(message):
@@ -53,20 +58,37 @@ def children(process: subprocess.Popen[str]) -> set[int]:
     return {int(pid) for pid in listed}
 
 
-def test_processes_follow_the_backlog(server: TestServer, tmp_path: Path) -> None:
-    (tmp_path / "jobs.py").write_text(APP)
-    results = tmp_path / "results.txt"
+def prepared(directory: Path) -> Path:
+    (directory / "jobs.py").write_text(APP)
+    results = directory / "results.txt"
     results.touch()
-    sqs: Any = client("sqs", server.url, ACCOUNT)
-    url = sqs.create_queue(QueueName="jobs")["QueueUrl"]
-    autoscale = "1:3,per-worker=10,up=0,window=1,down=0,interval=0.2"
-    process = subprocess.Popen(
-        [sys.executable, "-m", "batonq", "worker", "jobs:app", "--autoscale", autoscale, "--url", server.url],
-        cwd=tmp_path,
-        env={**os.environ, "RESULTS": str(results)},
+    return results
+
+
+def start(server: TestServer, directory: Path, *flags: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "batonq", "worker", "jobs:app", "--url", server.url, *flags],
+        cwd=directory,
+        env={**os.environ, "RESULTS": str(directory / "results.txt")},
         stderr=subprocess.PIPE,
         text=True,
     )
+
+
+def queues_of(process: subprocess.Popen[str]) -> list[str]:
+    """Which queue each of the pool's processes is for."""
+    found = []
+    for pid in children(process):
+        words = Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+        found.append(words[words.index("--queues") + 1] if "--queues" in words else "")
+    return sorted(found)
+
+
+def test_processes_follow_the_backlog(server: TestServer, tmp_path: Path) -> None:
+    results = prepared(tmp_path)
+    sqs: Any = client("sqs", server.url, ACCOUNT)
+    url = sqs.create_queue(QueueName="jobs")["QueueUrl"]
+    process = start(server, tmp_path, "--autoscale", f"1:3,per-worker=10,{FLAGS}")
     try:
         wait_for(lambda: len(children(process)) == 1, process)  # the minimum, whatever there is to do
         for number in range(MESSAGES):
@@ -83,3 +105,41 @@ def test_processes_follow_the_backlog(server: TestServer, tmp_path: Path) -> Non
     assert "to 3 workers: " in errors
     done = Counter(line.split()[1] for line in results.read_text().splitlines())
     assert done == {str(number): 1 for number in range(MESSAGES)}
+
+
+def test_each_lane_has_processes_and_a_policy_of_its_own(server: TestServer, tmp_path: Path) -> None:
+    prepared(tmp_path)
+    sqs: Any = client("sqs", server.url, ACCOUNT)
+    urls = {name: sqs.create_queue(QueueName=name)["QueueUrl"] for name in ("jobs", "free")}
+    lanes = ["--autoscale", f"jobs=1:3,per-worker=1,{FLAGS}", "--autoscale", f"free=1:3,per-worker=1000,{FLAGS}"]
+    process = start(server, tmp_path, *lanes)
+    try:
+        wait_for(lambda: queues_of(process) == ["free", "jobs"], process)
+        for url in urls.values():
+            for number in range(5):
+                sqs.send_message(QueueUrl=url, MessageBody=str(number))
+        wait_for(lambda: queues_of(process) == ["free", "jobs", "jobs", "jobs"], process)
+    finally:
+        (tmp_path / "results.txt.go").touch()
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+        sqs.close()
+    assert process.returncode == 0, errors
+
+
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--autoscale", "jobs=1:2", "--autoscale", "jobs=1:3"], "names a queue twice"),
+        (["--autoscale", "jobs=1:2", "--queues", "jobs"], "not in both"),
+        (["--autoscale", "jobs=1:2", "--autoscale", "nobody=1:2"], "No task serves nobody"),
+        (["--autoscale", "1:2", "--autoscale", "1:3"], "QUEUE=MIN:MAX"),
+        (["--autoscale", "2"], "such as 2:50"),
+    ],
+)
+def test_lanes_that_make_no_sense_are_refused(server: TestServer, tmp_path: Path, flags: list[str], said: str) -> None:
+    prepared(tmp_path)
+    process = start(server, tmp_path, *flags)
+    _, errors = process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert said in errors

@@ -9,12 +9,14 @@ import logging
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING
+from contextlib import AsyncExitStack
+from typing import TYPE_CHECKING, NamedTuple
 
 from batonq.cli.quantities import parse_duration_s
 from batonq.errors import InvalidInput
 
 if TYPE_CHECKING:
+    from batonq.scaling import Autoscale
     from batonq.worker import Worker
     from batonq.worker.pool import Pool
 
@@ -31,8 +33,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--autoscale",
+        action="append",
         metavar="MIN:MAX",
-        help="run from MIN to MAX worker processes, by depth and age: 2:50, or with a policy: 2:50,per-worker=20",
+        help="run from MIN to MAX worker processes, by depth and age: 2:50, or with a policy: 2:50,per-worker=20; "
+        "QUEUE=MIN:MAX, once for each lane, gives each processes of its own",
     )
     parser.add_argument(
         "--drain-seconds",
@@ -110,42 +114,98 @@ def _names(arguments: argparse.Namespace) -> list[str]:
 
 
 async def _run_pool(arguments: argparse.Namespace, app: Worker) -> int:
-    from batonq.worker.pool import Pool, worker_command
-
-    options = ["--drain-seconds", str(arguments.drain_seconds), "--log-level", arguments.log_level]
-    for flag in ("url", "queues", "concurrency", "metrics_port"):
-        value = getattr(arguments, flag)
-        if value is not None:
-            options += [f"--{flag.replace('_', '-')}", str(value)]
-    pool = Pool(
-        worker_command(arguments.app, *options), arguments.processes or 0, drain_seconds=arguments.drain_seconds
-    )
+    pools = _pools(arguments, app)
     stop = asyncio.Event()
 
     def signalled() -> None:
         if stop.is_set():
-            pool.release()
+            for lane in pools:
+                lane.pool.release()
         stop.set()
 
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, signalled)
-    async with pool:
+    async with AsyncExitStack() as stack:
+        for lane in pools:
+            await stack.enter_async_context(lane.pool)
         if arguments.autoscale:
-            await _autoscale(arguments, app, pool, stop)
-        else:
-            await stop.wait()
+            await _autoscale(arguments, app, pools, stop)
+        await stop.wait()
+        # All at once: each pool waits for what its processes hold.
+        await asyncio.gather(*(lane.pool.close() for lane in pools))
     return 0
 
 
-async def _autoscale(arguments: argparse.Namespace, app: Worker, pool: Pool, stop: asyncio.Event) -> None:
-    from batonq.client.aio.baton import connect
-    from batonq.scaling import Autoscale, run_autoscaled, stats_readings
+class _Pooled(NamedTuple):
+    """A pool of processes and the queues that they serve; by what it scales, if it does."""
 
-    served = _names(arguments)
+    pool: Pool
+    queues: list[str]
+    scale: Autoscale | None
+
+
+def _pools(arguments: argparse.Namespace, app: Worker) -> list[_Pooled]:
+    from batonq.scaling import Autoscale, parse_lane
+
+    texts: list[str] = arguments.autoscale or []
+    if not texts:
+        return [_Pooled(_pool(arguments, arguments.queues), [], None)]
+    if len(texts) == 1 and not _names_a_lane(texts[0]):
+        scale = Autoscale.parse(texts[0])
+        return [_Pooled(_pool(arguments, arguments.queues), _queues(app, _names(arguments)), scale)]
+    if arguments.queues:
+        raise InvalidInput("Name the queues in --autoscale QUEUE=MIN:MAX, or in --queues, not in both.")
+    lanes = [parse_lane(text) for text in texts]
+    if len({name for name, _ in lanes}) < len(lanes):
+        raise InvalidInput("--autoscale names a queue twice.")
+    _queues(app, [name for name, _ in lanes])
+    return [_Pooled(_pool(arguments, name), [name], scale) for name, scale in lanes]
+
+
+def _names_a_lane(text: str) -> bool:
+    return "=" in text.split(":")[0]
+
+
+def _queues(app: Worker, served: list[str]) -> list[str]:
+    """The queues of the tasks that are served; all of them if none is named."""
     queues = [lane.queue for task in app.tasks.values() if not served or task.serves(served) for lane in task.lanes]
+    missing = [name for name in served if name not in queues]
+    if missing:
+        raise InvalidInput(f"No task serves {', '.join(missing)}; there are {', '.join(app.queues())}.")
     patterns = [queue for queue in queues if "*" in queue or "?" in queue]
     if patterns:
         raise InvalidInput(f"--autoscale looks at queues by name, and cannot at a pattern such as {patterns[0]}.")
+    return queues
+
+
+def _pool(arguments: argparse.Namespace, queues: str | None) -> Pool:
+    from batonq.worker.pool import Pool, worker_command
+
+    options = ["--drain-seconds", str(arguments.drain_seconds), "--log-level", arguments.log_level]
+    if queues is not None:
+        options += ["--queues", queues]
+    for flag in ("url", "concurrency", "metrics_port"):
+        value = getattr(arguments, flag)
+        if value is not None:
+            options += [f"--{flag.replace('_', '-')}", str(value)]
+    command = worker_command(arguments.app, *options)
+    return Pool(command, arguments.processes or 0, drain_seconds=arguments.drain_seconds)
+
+
+async def _autoscale(arguments: argparse.Namespace, app: Worker, pools: list[_Pooled], stop: asyncio.Event) -> None:
+    from batonq.client.aio.baton import connect
+    from batonq.scaling import run_autoscaled, stats_readings
+
     async with connect(arguments.url or app.url) as baton:
-        spec = Autoscale.parse(arguments.autoscale)
-        await run_autoscaled(pool, stats_readings(baton, queues), spec.scaler(), interval=spec.interval_s, stop=stop)
+        running = [
+            run_autoscaled(
+                lane.pool,
+                stats_readings(baton, lane.queues),
+                lane.scale.scaler(),
+                interval=lane.scale.interval_s,
+                stop=stop,
+            )
+            for lane in pools
+            if lane.scale is not None
+        ]
+        await asyncio.gather(*running)

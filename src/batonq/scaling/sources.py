@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from batonq.errors import QueueDoesNotExist
 from batonq.scaling.readings import Reading, combined
 
 if TYPE_CHECKING:
@@ -26,11 +27,16 @@ def reading_of(stats: Stats) -> Reading:
 
 
 def stats_readings(baton: Any, queues: Sequence[str]) -> Readings:
-    """By an async client (`batonq.Baton`): the queues that the same workers serve, as one reading."""
+    """By an async client (`batonq.Baton`): the queues that the same workers serve, as one reading. One that does not
+    exist yet is empty, unless there is none of them."""
 
     async def read() -> Reading:
-        stats = await asyncio.gather(*(baton.queue(name).stats() for name in queues))
-        return combined(reading_of(each) for each in stats)
+        found = await asyncio.gather(*(baton.queue(name).stats() for name in queues), return_exceptions=True)
+        problems = [each for each in found if isinstance(each, BaseException)]
+        missing = [problem for problem in problems if isinstance(problem, QueueDoesNotExist)]
+        if problems and (len(missing) < len(problems) or len(missing) == len(queues)):
+            raise problems[0]
+        return combined(reading_of(each) for each in found if not isinstance(each, BaseException))
 
     return read
 

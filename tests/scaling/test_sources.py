@@ -1,0 +1,80 @@
+"""Where readings come from: the client's stats, and the attributes of any SQS endpoint."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batonq.client import Baton
+from batonq.errors import QueueDoesNotExist, Unavailable
+from batonq.scaling import Reading, sqs_readings, stats_readings
+from batonq.scaling.sources import from_attributes
+from tests.api.conftest import client
+from tests.support.server import ACCOUNT, TestServer
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestServer]:
+    with TestServer(str(tmp_path_factory.mktemp("sources"))) as running:
+        yield running
+
+
+def by_stats(url: str, *queues: str) -> Reading:
+    async def main() -> Reading:
+        async with Baton(url, retries=0) as baton:
+            return await stats_readings(baton, queues)()
+
+    return asyncio.run(main())
+
+
+def by_attributes(sqs: Any, urls: list[str]) -> Reading:
+    async def main() -> Reading:
+        return await sqs_readings(sqs, urls)()
+
+    return asyncio.run(main())
+
+
+def test_both_sources_say_the_same(server: TestServer) -> None:
+    sqs: Any = client("sqs", server.url, ACCOUNT)
+    urls = [sqs.create_queue(QueueName=name)["QueueUrl"] for name in ("first", "second")]
+    for url in urls:
+        for number in range(4):
+            sqs.send_message(QueueUrl=url, MessageBody=str(number), DelaySeconds=60 if number == 0 else 0)
+    (message,) = sqs.receive_message(QueueUrl=urls[0])["Messages"]
+    sqs.delete_message(QueueUrl=urls[0], ReceiptHandle=message["ReceiptHandle"])
+    sqs.receive_message(QueueUrl=urls[1])
+    found = by_stats(server.url, "first", "second")
+    assert (found.visible, found.in_flight, found.delayed, found.sent, found.deleted) == (4, 1, 2, 8, 1)
+    assert found.oldest_age_s is not None
+    attributes = by_attributes(sqs, urls)
+    assert (attributes.visible, attributes.in_flight, attributes.delayed) == (4, 1, 2)
+    assert attributes.oldest_age_s is not None
+    sqs.close()
+
+
+def test_a_queue_that_is_not_there_yet_is_empty(server: TestServer) -> None:
+    sqs: Any = client("sqs", server.url, ACCOUNT)
+    url = sqs.create_queue(QueueName="there")["QueueUrl"]
+    sqs.send_message(QueueUrl=url, MessageBody="x")
+    sqs.close()
+    assert by_stats(server.url, "there", "not-yet").visible == 1
+    with pytest.raises(QueueDoesNotExist):
+        by_stats(server.url, "not-yet", "nor-this")
+
+
+def test_an_outage_is_no_empty_queue(tmp_path: Path) -> None:
+    with TestServer(str(tmp_path)) as gone:
+        url = gone.url
+    with pytest.raises(Unavailable):
+        by_stats(url, "first", "second")
+
+
+def test_the_attributes_of_sqs_itself() -> None:
+    """Without those that Baton adds: what they would say is not known."""
+    found = from_attributes({"ApproximateNumberOfMessages": "7", "ApproximateNumberOfMessagesNotVisible": "2"})
+    assert found == Reading(visible=7, in_flight=2)
+    assert (found.oldest_age_s, found.sent) == (None, None)
