@@ -185,6 +185,17 @@ def scaling_part(name: str) -> Callable[[], str]:
     return part
 
 
+def data_part(name: str) -> Callable[[], str]:
+    def part() -> str:
+        sys.path.insert(0, str(DOCS.parent))
+        from tools import data_docs
+
+        made: str = getattr(data_docs, name)()
+        return made
+
+    return part
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "settings": settings_part,
     "metrics": metrics_part,
@@ -201,6 +212,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "scaling": scaling_part("scaling_part"),
     "outage": scaling_part("outage_part"),
     "web": scaling_part("web_part"),
+    "idempotency": data_part("idempotency_part"),
+    "outbox": data_part("outbox_part"),
 }
 
 
