@@ -129,8 +129,7 @@ def without_statement(policy: str, label: str) -> str:
     """The policy with one statement less, empty when that was the last. Raises InvalidInput for an unknown label."""
     if label not in labels(policy):
         raise InvalidInput(
-            f"Value {label[:LABEL_LENGTH_MAX]} for parameter Label is invalid. "
-            "Reason: can't find label."
+            f"Value {label[:LABEL_LENGTH_MAX]} for parameter Label is invalid. Reason: can't find label."
         )
     document = _parse(policy)
     document["Statement"] = [entry for entry in document["Statement"] if entry.get("Sid") != label]
