@@ -6,6 +6,7 @@ import asyncio
 from random import Random
 
 from batonq.node.broker import Broker, Queue
+from batonq.node.jobs import Redrive
 from batonq.sim.bodies import make_body
 from batonq.sim.clients import UNREACHED, Client, Surroundings
 from batonq.sim.history import OK, Call, Delivered, Outgoing, Sending
@@ -24,6 +25,7 @@ class Producer:
         self._plans = [plan for plan in plans if not plan.dead_letters]
         self._think_s = think_s
         self._invocations = 0
+        self._numbers: dict[str, int] = {}  # queue → the last number sent there
 
     async def run(self) -> None:
         while True:
@@ -36,14 +38,18 @@ class Producer:
             await self._send(name, messages)
 
     async def _send(self, queue: str, messages: list[Outgoing]) -> None:
-        """Until there is an answer that ends it, always as the same request."""
+        """Until there is an answer that ends it, always as the same request: by its name, or by its numbers."""
         self._invocations += 1
         invocation = f"{self._client.name}-{self._invocations}"
+        producer = self._client.name if self._invocations % 3 == 0 else ""
+        first = 1 + self._numbers.get(queue, 0)
+        if producer:
+            self._numbers[queue] = first + len(messages) - 1
         give_up_s = self._around.loop.time() + RETRIES_S
         pause_s = 0.05
         while self._around.loop.time() < give_up_s:
             patience_s = self._random.choice((0.0, 0.0, 0.0, 0.05, 1.0))
-            call = await self._client.send(queue, messages, invocation, patience_s)
+            call = await self._client.send(queue, messages, invocation, patience_s, producer, first)
             if not _is_retried(call):
                 return
             await asyncio.sleep(pause_s * self._random.random())
@@ -199,18 +205,45 @@ class Operator:
         rate = random.choice((None, 1, 100, 500))
         others = [name for name in self._around.queues if name.endswith(".fifo") == queue.endswith(".fifo")]
         target = random.choice([name for name in others if name != queue] or [queue]) if random.random() < 0.2 else ""
+        selective = random.random() < 0.4
+        filter_ = random.choice(({}, {"bodyContains": "1"}, {"maxAgeSeconds": 30}))
+        ramp_s = random.choice((0.0, 2.0))
+        most = random.choice((0, 0, 3))
 
         async def work(broker: Broker, source: Queue) -> str:
             destination = broker.queue(ACCOUNT, self._around.known[target].called) if target else None
+            if selective:
+                redrive = Redrive(
+                    target=destination,
+                    rate_per_s=rate or 10,
+                    ramp_s=ramp_s,
+                    filter=filter_,
+                    edit={"setAttributes": {"redriven": "yes"}},
+                    max_messages=most,
+                    pause_when_dying_share=1.0,
+                )
+                return (await broker.start_job(source, redrive)).id
             return (await broker.start_move(source, destination, rate)).id
 
         call = await self._client.steer(queue, "move", work, f"to {target or 'where they came from'} at {rate}/s")
         if call.outcome == OK and random.random() < 0.2:
             await asyncio.sleep(random.random())
             await self._client.steer(queue, "cancel", self._cancel)
+        elif call.outcome == OK and random.random() < 0.2:
+            await self._client.steer(queue, "pause", self._rest)
         return call
 
     @staticmethod
     async def _cancel(broker: Broker, source: Queue) -> object:
         running = [job for job in await broker.moves(source) if job.state == "RUNNING"]
         return (await broker.cancel_move(source, running[0].id)).state if running else None
+
+    @staticmethod
+    async def _rest(broker: Broker, source: Queue) -> object:
+        """Pause what runs; a moment later it goes on."""
+        running = [job for job in await broker.moves(source) if job.state == "RUNNING"]
+        if not running:
+            return None
+        await broker.pause_job(ACCOUNT, running[0].id)
+        await asyncio.sleep(0.5)
+        return (await broker.resume_job(ACCOUNT, running[0].id)).state

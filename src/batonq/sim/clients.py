@@ -71,11 +71,24 @@ class Client:
         self.around = around
         self.random = random
 
-    async def send(self, queue: str, messages: list[Outgoing], invocation: str, patience_s: float = 0.0) -> Sending:
-        call = Sending(*self._head(queue), invocation=invocation, messages=messages)
+    async def send(
+        self,
+        queue: str,
+        messages: list[Outgoing],
+        invocation: str,
+        patience_s: float = 0.0,
+        producer: str = "",
+        first: int = 0,
+    ) -> Sending:
+        """As one request, named by its invocation or, with a producer, numbered from `first` on."""
+        call = Sending(*self._head(queue), invocation=invocation, messages=messages, producer=producer)
         numbers = " ".join(f"#{message.number}," for message in messages)
         sends = [_send(message) for message in messages]
-        say = f"send {queue} {numbers} as {invocation}"
+        if producer:
+            for at, send in enumerate(sends):
+                send.producer, send.producer_sequence = producer, first + at
+            invocation = ""
+        say = f"send {queue} {numbers} as {invocation or f'{producer} {first}'}"
 
         def tell(results: list[Accepted | BatonError]) -> str:
             call.answers = [_answer(result) for result in results]

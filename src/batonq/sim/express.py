@@ -22,7 +22,7 @@ async def send(broker: Broker, queue: Queue, sends: Sequence[Send], invocation: 
         return await broker.send(queue, sends, invocation)
     bodies = [send.body for send in sends]
     digests = [send.body_md5 for send in sends]
-    found = broker.send_plain(queue, bodies, digests, "", invocation)
+    found = broker.send_plain(queue, bodies, digests, "", invocation, 0, sends[0].producer, sends[0].producer_sequence)
     if found is None:
         return await broker.send(queue, sends, invocation)
     host, first = found

@@ -42,6 +42,7 @@ class Sending(Call):
     """A batch of messages. A retry is a call of its own under the same invocation."""
 
     invocation: str = ""
+    producer: str = ""  # who numbered the messages, when that is what names them
     messages: list[Outgoing] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)  # one a message, when the outcome is ok
 

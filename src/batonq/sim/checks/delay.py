@@ -83,6 +83,11 @@ def _false_duplicates(evidence: Evidence) -> Iterator[Finding]:
         for message, answer in zip(call.messages, call.answers, strict=False):
             if answer.outcome != OK or not answer.duplicate:
                 continue
+            untold = (
+                call.producer and not answer.sequence
+            )  # by its number, and the first one's id is not known any more
+            if untold and (message.dedup_id or evidence.copies.get(message.number)):
+                continue
             copy = book.copies.get(answer.sequence) if book is not None else None
             original = evidence.messages.get(copy.number) if copy is not None else None
             if copy is not None and original is not None and _counts(facts, call, message, original, copy):

@@ -50,7 +50,9 @@ def _lost(evidence: Evidence) -> Iterator[Finding]:
     purged = {call.queue for call in evidence.history.of(Steering) if call.kind in ("purge", "delete queue")}
     for call in evidence.history.of(Sending):
         for message, answer in zip(call.messages, call.answers, strict=False):
-            if answer.outcome != OK or answer.duplicate or message.number in deleted:
+            # Another message may be meant by a deduplication key, but a producer's number means this one.
+            of_another = answer.duplicate and (not call.producer or message.dedup_id)
+            if answer.outcome != OK or of_another or message.number in deleted:
                 continue
             if _is_accounted_for(evidence, message.number, purged):
                 continue
