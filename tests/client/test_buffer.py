@@ -16,13 +16,14 @@ from typing import Any
 
 import pytest
 
-from batonq.client import tracing
+from batonq.client import Baton, tracing
 from batonq.client.backlog import Backlog, Batch, Limits
 from batonq.client.breaker import Breaker
 from batonq.client.buffer import BlockingSendBuffer, Buffered, BufferFull, SendBuffer, Unsent
 from batonq.client.models import Outgoing, Sent
 from batonq.client.spill import FileStore, MemoryStore, Store
 from batonq.errors import AccessDenied, BatonError, InvalidInput, OverLimit, Unavailable
+from tests.support.server import TestServer
 
 NEVER_OPEN = Breaker(failures=10**9)  # the breaker has tests of its own
 
@@ -372,6 +373,35 @@ def test_a_sender_that_breaks_its_word_loses_nothing(caplog: pytest.LogCaptureFi
     run(main())
     assert server.taken == ["message"]
     assert "answered for" in caplog.text
+
+
+def test_a_server_that_does_not_like_some_of_them(tmp_path: Path) -> None:
+    """Too large for the queue; wrong in a way that spoils the whole request; and a queue that is not there."""
+
+    async def main(url: str) -> None:
+        async with Baton(url, retries=0) as baton:
+            queue = await baton.create_queue("jobs", max_message_bytes=2_000)
+            buffer = SendBuffer(queue.send_many, breaker=NEVER_OPEN)
+            for body in (0, 1, "x" * 3_000, 2, Outgoing("wrong", priority=999), 3):
+                buffer.put(body)
+            with pytest.raises(Unsent, match="2 were refused"):
+                await buffer.flush(30)
+            refused = [(str(each.message.body)[0], each.error) for each in buffer.take_refused()]
+            assert [body for body, _ in refused] == ["x", "w"]
+            assert "takes 2000" in refused[0][1]
+            assert "priority" in refused[1][1]
+            await buffer.close()
+            assert [message.body for message in await queue.receive(100, wait=0)] == [0, 1, 2, 3]
+            late = SendBuffer(baton.queue("late").send_many, breaker=NEVER_OPEN)
+            late.put("early")
+            with pytest.raises(Unsent, match="no queue 'late'"):
+                await late.flush(0.05)
+            await baton.create_queue("late")
+            await late.close(30)
+            assert len(await baton.queue("late").receive(100, wait=0)) == 1
+
+    with TestServer(str(tmp_path)) as server:
+        run(main(server.url))
 
 
 # --- threads -------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from batonq.client import codec
-from batonq.client.breaker import BreakerOpen, is_outage
+from batonq.client.breaker import BreakerOpen
 from batonq.client.models import Outgoing, Sent
 from batonq.client.spill import Store
 from batonq.errors import BatonError, OverLimit, Unavailable
@@ -43,7 +43,7 @@ class Unsent(Unavailable):
 
 
 class Counters(Struct):
-    """What happened since the buffer was made; `waiting`, `waiting_bytes` and `refused` are as they stand now."""
+    """What happened since the buffer was made; `waiting`, `refused` and `stored_bytes` are as they stand now."""
 
     put: int = 0
     sent: int = 0
@@ -51,8 +51,8 @@ class Counters(Struct):
     full: int = 0  # puts that were refused for want of room
     failures: int = 0  # requests that failed
     waiting: int = 0
-    waiting_bytes: int = 0
-    refused: int = 0
+    refused: int = 0  # for good, and kept for `take_refused`
+    stored_bytes: int = 0  # of both
 
 
 class RefusedMessage(NamedTuple):
@@ -165,7 +165,7 @@ class Backlog:
     def fail(self, batch: Batch, problem: Exception, told: Container[int] = ()) -> dict[int, Sent | BatonError]:
         """The request failed as a whole: nobody knows what was taken, or nothing was. Everything stays, unless this is
         one message that makes every request wrong."""
-        self.last_error = str(problem) or repr(problem)
+        before, self.last_error = self.last_error, str(problem) or repr(problem)
         if isinstance(problem, BatonError) and _is_final(problem):
             if len(batch.positions) == 1:
                 return self.settle(batch, [problem], told)
@@ -173,7 +173,7 @@ class Backlog:
             return {}
         if not isinstance(problem, BreakerOpen):  # then somebody else's call failed
             self._failed()
-            if self.failures_in_a_row == 1 or not is_outage(problem):
+            if self.failures_in_a_row == 1 or self.last_error != before:  # not with every try
                 _log.warning("%d messages wait in the local buffer: %s", self.waiting, self.last_error)
         return {}
 
@@ -201,7 +201,7 @@ class Backlog:
 
     def counters(self) -> Counters:
         now = self._counters
-        now.waiting, now.waiting_bytes, now.refused = self.waiting, self.store.stored_bytes, self._refused
+        now.waiting, now.refused, now.stored_bytes = self.waiting, self._refused, self.store.stored_bytes
         return msgspec.structs.replace(now)
 
     def unsent(self, spill: str | None) -> Unsent | None:
