@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,8 @@ from typing import Any
 import pytest
 
 from batonq.cli.main import main
-from batonq.cli.measured import Measured, find_queue, measure
+from batonq.cli.measured import Folding, Measured, find_queue, measure
+from batonq.core.records import Reason, Type, word0
 from batonq.errors import InvalidInput, QueueDoesNotExist
 from batonq.scaling.sizing import advised_visibility_s
 from tests.api.conftest import client
@@ -159,6 +161,28 @@ def test_the_same_name_in_two_accounts_asks_for_one(past: Past) -> None:
     with pytest.raises(InvalidInput, match="--account"):
         find_queue(past.data, "jobs", None)
     assert find_queue(past.data, "jobs", "100000000042").account == "100000000042"
+
+
+def test_a_queue_on_several_shards() -> None:
+    """Each has sequences of its own, and tells of the same time."""
+    folding = Folding(queue=7)
+    for begin_ms in (5_000_000, 1_000_000):
+        folding.begin_log()
+        folding.add(_rows((Type.LEASED, 1, begin_ms), (Type.LEASED, 2, begin_ms)))
+        folding.add(_rows((Type.DELETED, 1, begin_ms + 3_000)))
+    assert folding.found.times_s == [3.0, 3.0]
+    assert (folding.found.first_ms, folding.found.last_ms) == (1_000_000, 5_003_000)
+    folding.begin_log()
+    folding.add(_rows((Type.DELETED, 2, 9_000_000)))  # not the other shard's message of that number
+    assert len(folding.found.times_s) == 2
+
+
+def _rows(*rows: tuple[int, int, int]) -> array[int]:
+    words: list[int] = []
+    for type_, sequence, time_ms in rows:
+        reason = Reason.ACK if type_ == Type.DELETED else 0
+        words += [word0(type_, 0, 0, reason, 7), sequence, time_ms, 0, 1 | 1 << 32, 0, 0, 0]
+    return array("Q", words)
 
 
 # --- from numbers -------------------------------------------------------------------------------

@@ -76,12 +76,16 @@ class Measured:
 
 
 class Folding:
-    """Folds the frames of a log into what they say of one queue."""
+    """Folds the frames of logs, one log after another, into what they say of one queue."""
 
     def __init__(self, queue: int) -> None:
         self.found = Measured()
         self._queue = queue
         self._leased: dict[int, int] = {}  # sequence → when its lease was given
+
+    def begin_log(self) -> None:
+        """The next frames are another shard's, whose sequences are its own."""
+        self._leased.clear()
 
     def add(self, words: array[int]) -> None:
         found, leased = self.found, self._leased
@@ -105,7 +109,7 @@ class Folding:
                 self._ended(sequence, time_ms, reason, words[row * ROW_WORDS + 4] >> 32)
             else:
                 continue
-            found.first_ms = found.first_ms or time_ms
+            found.first_ms = min(found.first_ms or time_ms, time_ms)
             found.last_ms = max(found.last_ms, time_ms)
 
     def _ended(self, sequence: int, time_ms: int, reason: int, receive_count: int) -> None:
@@ -144,6 +148,7 @@ def measure(directory: str, entry: QueueEntry, bytes_max: int, disk: Disk | None
     folding = Folding(entry.number)
     for shard in entry.shards:
         place = Place(disk, directory, shard)
+        folding.begin_log()
         start = _start(disk, place.logs[shard], bytes_max // len(entry.shards))
         for frame in _frames(disk, place, shard, start):
             folding.add(frame.words())
