@@ -18,6 +18,7 @@ FOUND_BY = {
     "cursor-not-advanced": {"conservation"},
     "delay-ignored": {"delay"},
     "keys-forgotten": {"delay", "total-queue"},
+    "numbers-forgotten": {"total-queue"},
     "group-not-locked": {"fifo"},
 }
 

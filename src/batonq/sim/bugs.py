@@ -12,6 +12,7 @@ from batonq.core.ids import key_hash
 from batonq.core.shard.dedup import DedupTable
 from batonq.core.shard.lifecycle import Standing
 from batonq.core.shard.machine import Shard
+from batonq.core.shard.producers import Producers
 from batonq.errors import BatonError
 from batonq.node.broker import Broker, Queue
 from batonq.node.host import ShardHost
@@ -96,6 +97,15 @@ def keys_forgotten() -> Patches:
     return [(DedupTable, "get", get)]
 
 
+def numbers_forgotten() -> Patches:
+    """No producer's last number is remembered."""
+
+    def get(self: Producers, *_: object) -> None:
+        return None
+
+    return [(Producers, "get", get)]
+
+
 def group_not_locked() -> Patches:
     """The newest message of a FIFO group goes out first."""
     choose = Shard._choose_fifo
@@ -114,6 +124,7 @@ BUGS: dict[str, Callable[[], Patches]] = {
     "cursor-not-advanced": cursor_not_advanced,
     "delay-ignored": delay_ignored,
     "keys-forgotten": keys_forgotten,
+    "numbers-forgotten": numbers_forgotten,
     "group-not-locked": group_not_locked,
 }
 
