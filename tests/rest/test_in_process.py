@@ -79,6 +79,24 @@ def test_a_retry_after_a_crash_makes_no_second_message(tmp_path: Path) -> None:
     assert asyncio.run(first()) == asyncio.run(again())
 
 
+def test_the_same_request_many_times_at_once_is_one(tmp_path: Path) -> None:
+    async def work() -> None:
+        node = Node(settings(tmp_path))
+        await node.start()
+        app = RestApp(node.broker)
+        await ask(app, "POST", "/v1/queues", {"name": "q"})
+        key = {b"idempotency-key": b"k"}
+        same = [ask(app, "POST", "/v1/queues/q/messages", {"body": 1}, key) for _ in range(20)]
+        answers = await asyncio.gather(*same)
+        assert all(answer == answers[0] for answer in answers)
+        assert answers[0][0] == 202
+        _, stats = await ask(app, "GET", "/v1/queues/q/stats")
+        assert (stats["sent"], stats["duplicates"]) == (1, 19)
+        await node.stop()
+
+    asyncio.run(work())
+
+
 def test_a_client_that_leaves_while_it_waits_takes_no_message(tmp_path: Path) -> None:
     async def work() -> None:
         node = Node(settings(tmp_path))

@@ -27,6 +27,14 @@ MessagePack `body` and attributes may be bytes as well. Durations end in Seconds
 problem details (RFC 9457) with a stable `code`. In the secured profile requests are signed with AWS Signature Version 4
 (service `sqs` or `baton`).
 """
+# As client generators know it; the development profile asks for none.
+_SIGNATURE = {
+    "type": "apiKey",
+    "name": "Authorization",
+    "in": "header",
+    "description": "AWS Signature Version 4, service `sqs` or `baton`. Needed in the secured profile.",
+    "x-amazon-apigateway-authtype": "awsSigv4",
+}
 _PATH_PARAMETERS: dict[str, tuple[Any, str]] = {
     "queue": (queueshapes.QueueName, "The queue's name."),
     "receipt": (shapes.Receipt, "The receiptHandle of a message that was received: the token of one lease."),
@@ -80,6 +88,7 @@ def document() -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": {name: _settled(name, schema) for name, schema in sorted(components.items())},
+            "securitySchemes": {"signature": _SIGNATURE},
             "responses": {str(status): _problem(status, schema_of[id(Problem)]) for status in _statuses()},
         },
     }
