@@ -137,6 +137,8 @@ def test_an_eta_beyond_the_visibility_timeout_makes_no_duplicates(
     celery = Celery(server, account, tmp_path, VISIBILITY_S)
     send = f"due = time.time() + {LATER_S}\ntasks.say_when.apply_async((%r, due), countdown={LATER_S})\n"
     with celery.worker() as worker:
+        celery.send("tasks.say.delay('ready')\n")
+        celery.wait_for(worker, "ready")  # else a slow start would shorten the time for which it holds a task
         celery.send(send % "plain", plain=True)
         celery.send(send % "kept")
         sqs: Any = client("sqs", server.url, account)
@@ -145,7 +147,7 @@ def test_an_eta_beyond_the_visibility_timeout_makes_no_duplicates(
         sqs.close()
         celery.wait_for(worker, "plain in time", "kept in time")
         celery.wait_until_empty()
-    found = Counter(celery.noted())
+    found = Counter(celery.noted()[1:])
     assert found["kept in time"] == 1
     assert found["plain in time"] > 1
     assert found.total() == found["plain in time"] + 1
