@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sqlite3
 import threading
+import time
 from collections.abc import Callable
 from contextlib import closing
+from pathlib import Path
 
 import psycopg
 
@@ -102,3 +104,37 @@ def test_relays_of_an_sqlite_file_killed_at_random(
         assert running.kills >= 2
         running.stop()
     workload.check(written[0], workload.delivered(baton, name))
+
+
+def test_a_broker_that_is_killed_while_a_relay_publishes(database: str, tmp_path: Path, name: str) -> None:
+    with psycopg.connect(database) as connection:
+        create_tables(connection)
+    server = ServerProcess(tmp_path)
+    port = server.url.rpartition(":")[2]
+    with Baton(server.url) as baton:
+        baton.create_queue(name)
+    thread, written = in_background(
+        lambda: workload.write_postgres(database, [name], rows=20_000, keys=40, writers=2, seed=5)
+    )
+    try:
+        with workload.relays(["--dsn", database, "--url", server.url, "--poll", "200ms"], 1, 5) as running:
+            for _ in range(3):
+                already = published(database)
+                deadline = time.monotonic() + workload.PATIENCE_S
+                while published(database) == already and not everything_published(database, thread):
+                    assert time.monotonic() < deadline
+                server.kill()
+                server = ServerProcess(tmp_path, "--port", port)
+            running.run_until(lambda: everything_published(database, thread), pause=(0.1, 0.2), kills_max=0)
+            running.stop()
+        with Baton(server.url) as baton:
+            workload.check(written[0], workload.delivered(baton, name))
+    finally:
+        server.kill()
+
+
+def published(dsn: str) -> int:
+    with psycopg.connect(dsn) as connection:
+        row = connection.execute("SELECT count(*) FROM batonq_outbox WHERE published_at IS NOT NULL").fetchone()
+    assert row is not None
+    return int(row[0])

@@ -29,7 +29,7 @@ class StreamSource(PostgresSource):
 
     def __init__(self, dsn: str, *, table: str = OUTBOX) -> None:
         super().__init__(dsn, table=table, listen=False)
-        self._slot = self.names.slot
+        self._slot = ""
         self._stream: Stream | None = None
         self._ids: deque[tuple[int, int]] = deque()  # row, and where its transaction ends
         self._taken = 0  # up to here rows were put on record
@@ -37,7 +37,7 @@ class StreamSource(PostgresSource):
         self._sweep_at = 0.0
         try:
             with self.working() as connection:
-                pgoutput.prepare(connection, self.names.outbox, self._slot, self._slot, "id")
+                self._slot = pgoutput.prepare(connection, self.names.outbox, self.names.publication, "id")
         except BaseException:
             self.close()
             raise
@@ -70,7 +70,7 @@ class StreamSource(PostgresSource):
     def _streaming(self) -> bool:
         if self._stream is None:
             try:
-                self._stream = Stream(self.dsn, self._slot, self._slot, "id")
+                self._stream = Stream(self.dsn, self._slot, self.names.publication, "id")
             except SlotInUse:
                 return False
             self._sweeping = True

@@ -164,23 +164,27 @@ class Stream:
         self._told_at = time.monotonic()
 
 
-def prepare(connection: Any, table: str, publication: str, slot: str, column: str) -> bool:
-    """Make the publication and the slot where they are missing; whether the slot is new."""
-    if connection.execute("SHOW wal_level").fetchone() != ("logical",):
+def prepare(connection: Any, table: str, publication: str, column: str) -> str:
+    """Make the publication and the slot where they are missing; the slot's name.
+
+    Slots are the whole server's: their names say which database they belong to.
+    """
+    level, database = connection.execute(
+        "SELECT current_setting('wal_level'), oid FROM pg_database WHERE datname = current_database()"
+    ).fetchone()
+    if level != "logical":
         raise InvalidInput("The server must run with wal_level = logical for --cdc; without it, leave --cdc out.")
     known = connection.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", (publication,)).fetchone()
     if known is None:
         columns = f' ("{column}")' if connection.info.server_version >= 150000 else ""
         connection.execute(f"CREATE PUBLICATION \"{publication}\" FOR TABLE {table}{columns} WITH (publish = 'insert')")
-    found = connection.execute(
-        "SELECT plugin, wal_status FROM pg_replication_slots WHERE slot_name = %s", (slot,)
-    ).fetchone()
+    slot = f"{publication[:50]}_{database}"
+    found = connection.execute("SELECT wal_status FROM pg_replication_slots WHERE slot_name = %s", (slot,)).fetchone()
     if found is None:
         connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
-        return True
-    if found[0] != "pgoutput" or found[1] == "lost":
+    elif found[0] == "lost":
         raise InvalidInput(
-            f"The replication slot {slot} is lost or another's ({found[0]}): drop it with"
-            f" SELECT pg_drop_replication_slot('{slot}'), and start again. No row is lost: the table is read first."
+            f"The server has deleted log that the replication slot {slot} still needed. Drop it with"
+            f" SELECT pg_drop_replication_slot('{slot}') and start again: no row is lost, the table is read first."
         )
-    return False
+    return slot

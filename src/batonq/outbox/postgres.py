@@ -64,6 +64,7 @@ class PostgresSource:
     def claim(self, rows_max: int, resting: Collection[str]) -> list[Batch]:
         given = {"resting": list(resting)}
         with self.working() as connection:
+            self._forget_notifications(connection)
             found = connection.execute(
                 f"""SELECT lane FROM {self.names.lanes} l WHERE
                     EXISTS (SELECT FROM {self.names.batches} b WHERE b.lane = l.lane AND b.queue <> ALL(%(resting)s))
@@ -209,6 +210,13 @@ class PostgresSource:
         with self.working() as connection:
             for _ in connection.notifies(timeout=seconds, stop_after=1):
                 pass
+            self._forget_notifications(connection)
+
+    @staticmethod
+    def _forget_notifications(connection: psycopg.Connection[Any]) -> None:
+        """One wakes as well as a thousand; and those that came while there was work would gather for ever."""
+        for _ in connection.notifies(timeout=0):
+            pass
 
     # --- what stands in the table
 

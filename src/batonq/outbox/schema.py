@@ -36,7 +36,7 @@ class Names:
         self.waiting_index = quoted(f"{base}_waiting")
         self.published_index = quoted(f"{base}_published")
         self.trigger = quoted(f"{base}_wake")
-        self.slot = base.lower()
+        self.publication = table.replace(".", "_").lower()
 
 
 def outbox_statements(dialect: Dialect, names: Names) -> list[str]:
