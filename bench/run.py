@@ -1,6 +1,6 @@
 """Run the benchmarks: contestants interleaved, medians, ratios, bars; JSON and a plot.
 
-python -m bench.run [send life rest single mix backlog memory idle recovery] [--quick] [--rounds N]
+python -m bench.run [send life rest single mix backlog memory idle recovery worker] [--quick] [--rounds N]
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from bench import machine
 from bench.context import Context
 from bench.report import Report
-from bench.sections import backlog, idle, latency, recovery, throughput
+from bench.sections import backlog, idle, latency, recovery, throughput, worker
 from bench.servers import Servers
 
 SECTIONS: dict[str, Callable[[Context], None]] = {
@@ -25,6 +25,7 @@ SECTIONS: dict[str, Callable[[Context], None]] = {
     "memory": backlog.memory,
     "idle": idle.idle,
     "recovery": recovery.recovery,
+    "worker": worker.worker,
 }
 _ROUNDS = 7
 _QUICK_ROUNDS = 3
