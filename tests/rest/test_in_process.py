@@ -117,3 +117,21 @@ def test_a_client_that_leaves_while_it_waits_takes_no_message(tmp_path: Path) ->
         await node.stop()
 
     asyncio.run(work())
+
+
+def test_a_client_that_leaves_before_its_answer_takes_no_message(tmp_path: Path) -> None:
+    async def work() -> None:
+        node = Node(settings(tmp_path))
+        await node.start()
+        app = RestApp(node.broker)
+        await ask(app, "POST", "/v1/queues", {"name": "q"})
+        await ask(app, "POST", "/v1/queues/q/messages", {"body": 1})
+        going = asyncio.create_task(app.handle(Request("POST", "/v1/queues/q/messages:receive", body=b"{}")))
+        await asyncio.sleep(0)  # the message is leased, and the lease is being written
+        going.cancel()
+        await asyncio.wait([going])
+        _, got = await ask(app, "POST", "/v1/queues/q/messages:receive", {})
+        assert got["messages"][0]["receiveCount"] == 1
+        await node.stop()
+
+    asyncio.run(work())

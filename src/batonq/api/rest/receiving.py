@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any, Protocol
 
 from msgspec import Raw, UnsetType
@@ -11,12 +12,17 @@ from batonq.api.rest.content import attributes_of, base64_of, trace_of, value_of
 from batonq.api.rest.service import Answer, Call, milliseconds
 from batonq.api.rest.shapes import DeadLetter, LastFailure, Receive, ReceiveAny, Received, ReceivedMessages
 from batonq.core.catalog.names import parse_queue_arn
-from batonq.core.payload import Content, Lineage
+from batonq.core.commands import FirstLeases
+from batonq.core.ids import message_ids
+from batonq.core.payload import AS_IS, NO_DIGEST, Content, Lineage
 from batonq.core.shard.state import Failure
 from batonq.errors import InvalidInput
-from batonq.node.broker import Delivery
+from batonq.node.broker import Broker, Delivery, Queue
+from batonq.node.control import committed
+from batonq.node.host import ShardHost
 
 ATTEMPT_MESSAGES_MAX = 10  # these fit into one answer whatever their size: a repetition must give the same ones
+CONTENT_BITS = 0xFF & ~(NO_DIGEST | AS_IS)
 _TEXT, _JSON = int(Content.TEXT), int(Content.JSON)
 
 
@@ -27,17 +33,62 @@ async def receive(call: Call) -> Answer:
         raise InvalidInput("attemptId is for FIFO queues: a receive of another queue is not repeated by its name.")
     # Whoever leaves before the answer gets no message: the broker gives back what it had taken.
     call.request.cancellable = True
+    binary = call.wanted is MSGPACK
+    holder = given.consumer or call.holder
+    visibility_ms = _visibility_ms(given.visibility_timeout_seconds)
+    if not queue.fifo:
+        front = call.broker.receive_front(queue, given.max_messages, visibility_ms, holder)
+        if front is not None:
+            return Answer(200, ReceivedMessages(await _front(call.broker, queue, *front, binary=binary)))
     deliveries = await call.broker.receive(
         queue,
         min(given.max_messages, ATTEMPT_MESSAGES_MAX) if given.attempt_id else given.max_messages,
-        _visibility_ms(given.visibility_timeout_seconds),
+        visibility_ms,
         queue.wait_ms if given.wait_seconds is None else milliseconds(given.wait_seconds),
-        given.consumer or call.holder,
+        holder,
         given.attempt_id or "",
     )
-    binary = call.wanted is MSGPACK
     name = queue.name
     return Answer(200, ReceivedMessages([received(delivery, name, binary=binary) for delivery in deliveries]))
+
+
+async def _front(broker: Broker, queue: Queue, host: ShardHost, leases: FirstLeases, *, binary: bool) -> list[Received]:
+    """What was leased as one run, read as one when the messages are nothing but bodies."""
+    name = queue.name
+    try:
+        await committed(host)
+        run = broker.deliver_run(queue, host, leases)
+        if run is None:
+            return [received(each, name, binary=binary) for each in await broker.deliver_front(queue, host, leases)]
+    except asyncio.CancelledError:
+        broker.give_back(queue, host, leases)
+        raise
+    receipts, contents, _, bodies = run
+    messages: list[Received] = []
+    priority = host.shard.columns.priority[leases.slots[0]]  # a run is of one lane
+    for message_id, receipt, content, body, sequence, sent_ms in zip(
+        message_ids(queue.shard, leases.sequences),
+        receipts,
+        contents,
+        bodies,
+        leases.sequences,
+        leases.sents_ms,
+        strict=True,
+    ):
+        message = Received(
+            message_id=message_id,
+            receipt_handle=receipt,
+            receive_count=1,
+            sequence=sequence,
+            queue=name,
+            priority=priority,
+            sent_at_ms=sent_ms,
+            first_received_at_ms=leases.leased_ms,
+            deadline_ms=leases.deadline_ms,
+        )
+        put_body(message, body, content & CONTENT_BITS, binary=binary)
+        messages.append(message)
+    return messages
 
 
 async def receive_any(call: Call) -> Answer:
