@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -14,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from batonq.idempotency import Busy
+from batonq.idempotency import Busy, idempotent
 from batonq.idempotency.transaction import create_tables
 from tests.idempotency import victim
-from tests.idempotency.conftest import SHARED_KINDS
+from tests.idempotency.conftest import SHARED_KINDS, open_store
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_S = 30
@@ -72,7 +73,7 @@ def test_in_one_transaction_a_crash_leaves_nothing_half_done(
         create_tables(connection)
         connection.execute("CREATE TABLE effects (name text)")
         connection.commit()
-    for number in range(3):  # killed again and again
+    for number in range(2):  # killed again and again
         killed("transaction", kind, address, "-", "order-7", point)
         with closing(connect_to(kind, address)) as connection:
             assert connection.execute("SELECT count(*) FROM effects").fetchone() == (0,), number
@@ -81,3 +82,25 @@ def test_in_one_transaction_a_crash_leaves_nothing_half_done(
     assert handle("order-7") is None
     with closing(connect_to(kind, address)) as connection:
         assert connection.execute("SELECT name FROM effects").fetchall() == [("order-7",)]
+
+
+@pytest.mark.parametrize("kind", SHARED_KINDS)
+def test_a_store_works_in_the_child_of_a_fork(kind: str, address_of: Callable[[str], str], tmp_path: Path) -> None:
+    store = open_store(kind, address_of(kind), tmp_path.name)
+
+    @idempotent(store, key=lambda key: key)
+    async def handle(key: str) -> str:
+        return key
+
+    with closing(store):
+        assert asyncio.run(handle("before")) == "before"
+        child = os.fork()
+        if child == 0:
+            code = 1
+            try:
+                results = [asyncio.run(handle(key)) for key in ("before", "in the child")]
+                code = 0 if results == [None, "in the child"] else 2
+            finally:
+                os._exit(code)
+        assert os.waitpid(child, 0)[1] == 0
+        assert [asyncio.run(handle(key)) for key in ("in the child", "after")] == [None, "after"]

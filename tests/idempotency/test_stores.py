@@ -71,7 +71,7 @@ def test_a_lease_that_is_over_is_taken_over_and_the_first_owner_cannot_mark_it(s
 
 
 def test_an_extended_lease_lasts(store: Store) -> None:
-    store.claim("k", "a", SHORT)
+    store.claim("k", "a", LEASE / 10)
     assert store.extend("k", "a", LEASE)
     assert store.claim("k", "b", LEASE).retry_after > LEASE / 2
 

@@ -7,7 +7,7 @@ import functools
 import inspect
 import logging
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable, Coroutine
 from typing import Any, ParamSpec, TypeVar, overload
 
 import msgspec
@@ -69,9 +69,9 @@ class idempotent:  # noqa: N801
         self._scope = scope
 
     @overload
-    def __call__(self, handler: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T]]: ...
+    def __call__(self, handler: Callable[P, Coroutine[Any, Any, T]]) -> Callable[P, Coroutine[Any, Any, T | None]]: ...
     @overload
-    def __call__(self, handler: Callable[P, T]) -> Callable[P, T]: ...
+    def __call__(self, handler: Callable[P, T]) -> Callable[P, T | None]: ...
     def __call__(self, handler: Callable[..., Any]) -> Callable[..., Any]:
         scope = handler.__qualname__ if self._scope is None else self._scope
         if inspect.iscoroutinefunction(handler):

@@ -32,11 +32,16 @@ class MemoryStore(Store):
     """`clock` gives seconds and may be set by a test."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
         self._clock = clock
         self._lock = threading.Lock()
         self._rows: dict[str, _Row] = {}
         self._lines: dict[str, _Line] = {}
         self._until_sweep = _SWEEP_EVERY
+
+    def after_fork(self) -> None:
+        super().after_fork()
+        self._lock = threading.Lock()
 
     def claim(self, key: str, owner: str, lease: float) -> Claim:
         with self._lock:

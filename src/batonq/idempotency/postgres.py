@@ -41,15 +41,25 @@ class PostgresStore(Store):
         connections: int = THREADS_MAX,
         create: bool = True,
     ) -> None:
+        super().__init__()
         self._psycopg = load_psycopg()
         self._connect = dsn if callable(dsn) else lambda: self._psycopg.connect(dsn, autocommit=True)
         self._names = tables.Names(table)
-        self._idle: list[psycopg.Connection[Any]] = []
-        self._lock = threading.Lock()
-        self._free = threading.BoundedSemaphore(connections)
+        self._connections = connections
+        self._begin()
         if create:
             with self._connection() as connection:
                 create_tables(connection, table=table)
+
+    def _begin(self) -> None:
+        self._idle: list[psycopg.Connection[Any]] = []
+        self._lock = threading.Lock()
+        self._free = threading.BoundedSemaphore(self._connections)
+
+    def after_fork(self) -> None:
+        super().after_fork()
+        self._parents = self._idle  # kept, and not closed: the parent goes on with them
+        self._begin()
 
     def close(self) -> None:
         super().close()

@@ -21,10 +21,8 @@ return {'taken'}
 """
 _EXTEND = """
 local row = redis.call('HMGET', KEYS[1], 'done', 'owner')
-if row[1] or (row[2] and row[2] ~= ARGV[1]) then return 0 end
-redis.call('HSET', KEYS[1], 'owner', ARGV[1])
-redis.call('PEXPIRE', KEYS[1], ARGV[2])
-return 1
+if row[1] or row[2] ~= ARGV[1] then return 0 end
+return redis.call('PEXPIRE', KEYS[1], ARGV[2])
 """
 _COMPLETE = """
 local owner = redis.call('HGET', KEYS[1], 'owner')
@@ -51,10 +49,8 @@ redis.call('SET', KEYS[2], ARGV[2], 'PX', ARGV[3])
 return {'next', last}
 """
 _EXTEND_TURN = """
-local owner = redis.call('GET', KEYS[2])
-if owner and owner ~= ARGV[1] then return 0 end
-redis.call('SET', KEYS[2], ARGV[1], 'PX', ARGV[2])
-return 1
+if redis.call('GET', KEYS[2]) ~= ARGV[1] then return 0 end
+return redis.call('PEXPIRE', KEYS[2], ARGV[2])
 """
 _END_TURN = """
 local owner = redis.call('GET', KEYS[2])
@@ -81,6 +77,7 @@ class RedisStore(Store):
             raise InvalidInput("RedisStore needs redis-py: pip install redis.") from None
         if not isinstance(client, (str, redis.Redis)):
             raise InvalidInput("RedisStore takes an address or a redis.Redis; it is used from threads, not asyncio.")
+        super().__init__()
         self._owned = isinstance(client, str)
         self._redis: Any = redis.Redis.from_url(client) if isinstance(client, str) else client
         self._prefix = prefix

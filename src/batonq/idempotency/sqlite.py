@@ -21,14 +21,24 @@ class SqliteStore(Store):
     """
 
     def __init__(self, path: str, *, table: str = tables.CLAIMS, clock: Callable[[], float] = time.time) -> None:
+        super().__init__()
+        self._path = path
         self._clock = clock
-        self._lock = threading.Lock()
         self._names = tables.Names(table)
-        self._connection = sqlite3.connect(path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+        self._open()
         self._connection.execute("PRAGMA journal_mode=WAL")
         with self._transaction() as connection:
             for statement in tables.sqlite_schema(self._names):
                 connection.execute(statement)
+
+    def _open(self) -> None:
+        self._lock = threading.Lock()
+        self._connection = sqlite3.connect(self._path, timeout=_BUSY_S, isolation_level=None, check_same_thread=False)
+
+    def after_fork(self) -> None:
+        super().after_fork()
+        self._parents = self._connection  # kept, and not closed: that would take the parent's locks away
+        self._open()
 
     def close(self) -> None:
         super().close()

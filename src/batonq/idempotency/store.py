@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import asyncio
 import enum
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import NamedTuple, ParamSpec, TypeVar
+from weakref import WeakSet
 
 from batonq.errors import InvalidInput
 from batonq.idempotency.renewals import Renewals
@@ -61,8 +63,14 @@ class Turn(NamedTuple):
     retry_after: float = 0.0
 
 
+_stores: WeakSet[Store] = WeakSet()
+
+
 class Store(ABC):
-    """Where claims are kept. Every method is atomic, and may be called from any thread."""
+    """Where claims are kept. Every method is atomic, and may be called from any thread, and after a fork."""
+
+    def __init__(self) -> None:
+        _stores.add(self)
 
     @abstractmethod
     def claim(self, key: str, owner: str, lease: float) -> Claim:
@@ -132,6 +140,11 @@ class Store(ABC):
         found: Renewals | None = self.__dict__.get(name)
         return found if found is not None else self.__dict__.setdefault(name, Renewals(extend))
 
+    def after_fork(self) -> None:
+        """In the child: threads are not there any more, and locks and connections are the parent's."""
+        for name in ("_executor", "_claims_renewed", "_turns_renewed"):
+            self.__dict__.pop(name, None)
+
     def close(self) -> None:
         """Give back threads and connections. The store must not be used after it."""
         for name in ("_claims_renewed", "_turns_renewed"):
@@ -141,6 +154,14 @@ class Store(ABC):
         executor: ThreadPoolExecutor | None = self.__dict__.pop("_executor", None)
         if executor is not None:
             executor.shutdown(wait=True)
+
+
+def _after_fork() -> None:
+    for store in list(_stores):
+        store.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork)
 
 
 def checked_key(key: object) -> str:
