@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import subprocess
 from collections.abc import Iterator
 from typing import Any
 
@@ -73,6 +74,34 @@ def test_signed_requests_are_taken(secured: TestServer, service: str, region: st
     good("POST", f"/v1/queues/orders/messages/{message['receiptHandle']}:ack")
     assert good("GET", "/v1/queues?prefix=o&limit=5")["queues"][0]["name"] == "orders"
     good("PATCH", "/v1/queues/orders", {"slaSeconds": 5})
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "value"),
+    [
+        ("POST", "/v1/queues", {"name": "curled"}),
+        ("POST", "/v1/queues/curled/messages:batch", {"messages": [{"body": 1}]}),
+        ("GET", "/v1/queues?prefix=curled&limit=3", None),
+    ],
+)
+def test_what_curl_signs(secured: TestServer, method: str, path: str, value: Any) -> None:
+    """Some of its versions leave paths and queries as they are, and do not sort the latter."""
+    command = ["curl", "-s", "-o", "/dev/null", "-w", "%{http_code}", "-X", method, secured.url + path]
+    command += ["--aws-sigv4", "aws:amz:us-east-1:baton", "--user", f"{KEY}:{SECRET}"]
+    if value is not None:
+        command += ["-H", "Content-Type: application/json", "-d", json.dumps(value)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
+    assert done.stdout in ("200", "201", "202")
+
+
+@pytest.mark.parametrize("path", ["/v1/queues/other?prefix=a", "/v1/queues?prefix=b", "/v1/queues?limit=1&prefix=a"])
+def test_no_part_of_the_address_can_be_changed(secured: TestServer, path: str) -> None:
+    request = AWSRequest("GET", f"{secured.url}/v1/queues?prefix=a")
+    SigV4Auth(Credentials(KEY, SECRET), "sqs", "us-east-1").add_auth(request)
+    connection = http.client.HTTPConnection("127.0.0.1", secured.http.port, timeout=30)
+    connection.request("GET", path, headers=dict(request.headers.items()))
+    assert connection.getresponse().status == 403
+    connection.close()
 
 
 def test_the_account_is_the_keys(secured: TestServer) -> None:

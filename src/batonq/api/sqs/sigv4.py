@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import hmac
 from calendar import timegm
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from hashlib import sha256
+from itertools import product
 from typing import NamedTuple
 from urllib.parse import quote, unquote
 
@@ -128,16 +129,19 @@ class Verifier:
             raise SqsError(INVALID_KEY, "The security token included in the request is invalid.")
         self._check_time(signature)
         _check_signed(request, signature)
-        digest = sha256(_canonical(request, signature)).hexdigest()
-        text = f"{ALGORITHM}\n{signature.time}\n{signature.scope}\n{digest}"
-        expected = hmac.new(self._signing_key(signature, secret), text.encode(), "sha256").hexdigest()
-        if not hmac.compare_digest(expected.encode(), signature.signature.encode("latin-1", "replace")):
+        if not any(self._is_signed(canonical, signature, secret) for canonical in _canonical(request, signature)):
             raise SqsError(
                 WRONG_SIGNATURE,
                 "The request signature we calculated does not match the signature you provided. Check your AWS Secret "
                 "Access Key and signing method. Consult the service documentation for details.",
             )
         return signature.access_key
+
+    def _is_signed(self, canonical: bytes, signature: Signature, secret: str) -> bool:
+        digest = sha256(canonical).hexdigest()
+        text = f"{ALGORITHM}\n{signature.time}\n{signature.scope}\n{digest}"
+        expected = hmac.new(self._signing_key(signature, secret), text.encode(), "sha256").hexdigest()
+        return hmac.compare_digest(expected.encode(), signature.signature.encode("latin-1", "replace"))
 
     def _check_time(self, signature: Signature) -> None:
         try:
@@ -183,8 +187,11 @@ def _check_signed(request: Request, signature: Signature) -> None:
         raise SqsError(WRONG_SIGNATURE, f"The signed header '{unknown[0][:100]}' is not in the request.")
 
 
-def _canonical(request: Request, signature: Signature) -> bytes:
-    """The request in the one form that both sides sign."""
+def _canonical(request: Request, signature: Signature) -> Iterator[bytes]:
+    """The request in the one form that both sides sign; then in those that some clients make of it.
+
+    They leave the path, or the query, as it is on the wire (curl does, in some versions): no less is signed by that.
+    """
     payload = sha256(request.body).hexdigest()
     declared = request.header(b"x-amz-content-sha256")
     if declared and not hmac.compare_digest(declared.encode("latin-1"), payload.encode()):
@@ -193,15 +200,12 @@ def _canonical(request: Request, signature: Signature) -> bytes:
         f"{name}:{' '.join(request.header(name.encode('latin-1', 'replace')).split())}\n"
         for name in signature.signed_headers
     )
-    lines = (
-        request.method,
-        quote(_without_dots(request.path), safe="/~"),
-        _canonical_query(request.query, presigned=signature.expires_s is not None),
-        headers,
-        ";".join(signature.signed_headers),
-        payload,
-    )
-    return "\n".join(lines).encode("utf-8", "replace")
+    presigned = signature.expires_s is not None
+    paths = dict.fromkeys((quote(_without_dots(request.path), safe="/~"), request.path))
+    queries = dict.fromkeys((_canonical_query(request.query, presigned=presigned), request.query))
+    for path, query in product(paths, queries):
+        lines = (request.method, path, query, headers, ";".join(signature.signed_headers), payload)
+        yield "\n".join(lines).encode("utf-8", "replace")
 
 
 def _canonical_query(query: str, *, presigned: bool) -> str:
