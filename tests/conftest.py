@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 TESTS = Path(__file__).parent
-FAST_SUITES = {"core", "sim", "log", "node", "api", "golden", "rest", "client", "scaling", "web"}
+FAST_SUITES = {"core", "sim", "log", "node", "api", "golden", "rest", "client", "scaling", "web", "worker"}
 # Other programs as clients, and many requests or simulations: seconds each.
 SLOW_FILES = {
     "test_aws_cli.py",
@@ -18,12 +18,15 @@ SLOW_FILES = {
     "test_celery.py",
     "test_determinism.py",
     "test_embedded.py",
+    "test_executors.py",
     "test_fuzz.py",
     "test_generated.py",
     "test_kills.py",
+    "test_patterns.py",
     "test_processes.py",
     "test_schema.py",
     "test_served.py",
+    "test_sqs_source.py",
 }
 
 # No deadline: a shared machine is slow at times, and no test here measures time.

@@ -196,6 +196,17 @@ def data_part(name: str) -> Callable[[], str]:
     return part
 
 
+def worker_part(name: str) -> Callable[[], str]:
+    def part() -> str:
+        sys.path.insert(0, str(DOCS.parent))
+        from tools import worker_docs
+
+        made: str = getattr(worker_docs, name)()
+        return made
+
+    return part
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "settings": settings_part,
     "metrics": metrics_part,
@@ -214,6 +225,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "web": scaling_part("web_part"),
     "idempotency": data_part("idempotency_part"),
     "outbox": data_part("outbox_part"),
+    "worker": worker_part("worker_part"),
+    "worker-metrics": worker_part("worker_metrics_part"),
 }
 
 

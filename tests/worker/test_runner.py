@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import ctypes
-import os
 import threading
 import time
 from typing import Any
@@ -210,7 +208,7 @@ def test_a_batch_handler_that_raises_or_answers_too_little_has_failed_for_all(
     assert sorted(source.acked) == [0, 1, 2]
 
 
-# --- threads and processes
+# --- threads
 
 
 def test_a_plain_function_runs_on_threads(app: Worker, source: MemorySource) -> None:
@@ -225,41 +223,6 @@ def test_a_plain_function_runs_on_threads(app: Worker, source: MemorySource) -> 
 
     work(app, lambda: source.left == 0)
     assert len(threads) == 3 and threading.main_thread() not in threads
-
-
-def in_process(message: Message) -> str:
-    if message.body == "exit":
-        os._exit(7)
-    if message.body == "segfault":
-        ctypes.string_at(0)
-    if message.body == "killed":
-        os.kill(os.getpid(), 9)  # as the kernel does when memory runs out
-    if message.body == "raise":
-        raise Poison("said the process")
-    return f"{message.body}"
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_a_process_that_dies_takes_nothing_with_it(app: Worker, source: MemorySource) -> None:
-    source.send("q", "exit", "segfault", "killed", "raise", "fine")
-    app.task(queue="q", run="process", concurrency=2, retry=Retry(base=0.01, attempts=2), wait=0)(in_process)
-    work(app, lambda: source.left == 0)
-    assert source.acked == ["fine"]
-    reasons = {body: (nack.error_class, nack.reason) for body, nack in source.dead}
-    assert reasons == {
-        "exit": ("HandlerCrashed", "the handler's process ended with exit code 7"),
-        "segfault": ("HandlerCrashed", "the handler's process was ended by SIGSEGV"),
-        "killed": ("HandlerCrashed", "the handler's process was ended by SIGKILL"),
-        "raise": ("Poison", "said the process"),
-    }
-    assert app.counters["in_process"].crashes == 6
-
-
-def test_a_handler_that_no_process_can_find_is_told(app: Worker, source: MemorySource) -> None:
-    source.send("q", "x")
-    app.task(queue="q", run="process", name="lambda", retry=Retry(attempts=1))(lambda message: None)
-    work(app, lambda: source.left == 0)
-    assert "must be a function that its module has by name" in source.dead[0][1].reason
 
 
 # --- leases
@@ -394,18 +357,6 @@ def test_a_worker_whose_threads_all_hang_ends(source: MemorySource) -> None:
 
     assert work(app, lambda: False) == 1
     release.set()
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_a_process_past_its_deadline_is_killed(app: Worker, source: MemorySource) -> None:
-    source.send("q", "x")
-    app.task(queue="q", run="process", visibility=5, deadline=1.5, retry=Retry(attempts=1))(hang)
-    work(app, lambda: source.left == 0)
-    assert source.dead[0][1].error_class == "DeadlineExceeded"
-
-
-def hang(message: Message) -> None:
-    time.sleep(1000)
 
 
 # --- trouble with the broker

@@ -1,0 +1,52 @@
+"""The reference of workers, from signatures, docstrings and the table of what is counted."""
+
+from __future__ import annotations
+
+from batonq import worker
+from batonq.worker.metrics import DOCS
+from batonq.worker.pool import Pool
+from tools.client_docs import block, doc, members
+
+WORKER = ("task", "use", "run", "serve", "stop", "abandon")
+SETTINGS = (worker.Lane, worker.Retry, worker.Rate, worker.Router, worker.Rules)
+RAISED = (worker.Poison, worker.RetryLater)
+TOLD = (worker.DeadlineExceeded, worker.HandlerCrashed)
+MIDDLEWARE = (worker.Logging, worker.Timing, worker.Tracing, worker.TimeLimit)
+SOURCES = (worker.BatonSource, worker.SqsSource)
+
+
+def worker_part() -> str:
+    parts = [f"### Worker\n\n{block(worker.Worker, 'Worker')}\n{doc(worker.Worker)}\n"]
+    for name in WORKER:
+        member = getattr(worker.Worker, name)
+        parts.append(f"#### worker.{name}\n\n{block(member, f'worker.{name}')}\n{doc(member)}\n")
+    parts += [
+        "### What a task takes\n",
+        *map(_called, SETTINGS),
+        "### What a handler may raise\n",
+        *map(_called, RAISED),
+    ]
+    parts.append("The broker is told of these by name, and no handler raises them:\n")
+    parts += [f"#### {kind.__name__}\n\n{doc(kind)}\n" for kind in TOLD]
+    parts.append(f"### Middleware\n\n{doc(worker.Middleware)}\n")
+    for name, member in members(worker.Middleware):
+        assert not isinstance(member, property)
+        parts.append(f"#### middleware.{name}\n\n{block(member, f'middleware.{name}')}\n{doc(member)}\n")
+    parts += [
+        *map(_called, MIDDLEWARE),
+        "### Sources\n",
+        *map(_called, SOURCES),
+        "### A pool of processes\n",
+        _called(Pool),
+    ]
+    return "\n".join(parts)
+
+
+def worker_metrics_part() -> str:
+    rows = [f"| `baton_worker_{name}_total` | counter | {text} |" for name, text in DOCS.items()]
+    head = ["| metric | kind | meaning |", "| --- | --- | --- |"]
+    return "\n".join([*head, *rows, "| `baton_worker_running` | gauge | Slots that are at work now. |"])
+
+
+def _called(thing: type) -> str:
+    return f"#### {thing.__name__}\n\n{block(thing, thing.__name__)}\n{doc(thing)}\n"
