@@ -9,15 +9,19 @@ from __future__ import annotations
 import select
 import struct
 import time
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from batonq.errors import InvalidInput, Unavailable
 
+if TYPE_CHECKING:
+    from psycopg.pq.abc import PGconn
+
 _EPOCH_2000_S = 946_684_800
 _STATUS_EVERY_S = 5.0  # the server takes a client that says nothing for a minute for dead
-_IN_USE = "55006"
+_IN_USE = b"55006"
 _COMMIT_END = struct.Struct(">BQQ")
-_COPY_BOTH = 8
 
 
 class Transaction(NamedTuple):
@@ -80,27 +84,29 @@ class Stream:
     """A replication connection on a slot. What was read and not confirmed comes again on the next connection."""
 
     def __init__(self, dsn: str, slot: str, publication: str, column: str) -> None:
-        from psycopg import pq
-        from psycopg.conninfo import make_conninfo
-
         self._decoder = Decoder(column)
         self._confirmed = 0
         self._seen = 0  # how far the server has told everything
         self._told_at = 0.0
-        self._connection = pq.PGconn.connect(make_conninfo(dsn, replication="database").encode())
-        if self._connection.status != pq.ConnStatus.OK:
-            raise Unavailable(f"The database cannot be used now: {self._connection.error_message.decode().strip()}")
-        command = (
-            f"START_REPLICATION SLOT \"{slot}\" LOGICAL 0/0 (proto_version '1', publication_names '\"{publication}\"')"
-        )
-        result = self._connection.exec_(command.encode())
-        if result.status != _COPY_BOTH:
+        with _told():
+            self._connection = self._connect(dsn, slot, publication)
+
+    @staticmethod
+    def _connect(dsn: str, slot: str, publication: str) -> PGconn:
+        from psycopg import pq
+        from psycopg.conninfo import make_conninfo
+
+        connection = pq.PGconn.connect(make_conninfo(dsn, replication="database").encode())
+        if connection.status != pq.ConnStatus.OK:
+            raise Unavailable(f"The database cannot be used now: {connection.error_message.decode().strip()}")
+        options = f"proto_version '1', publication_names '\"{publication}\"'"
+        result = connection.exec_(f'START_REPLICATION SLOT "{slot}" LOGICAL 0/0 ({options})'.encode())
+        if result.status != pq.ExecStatus.COPY_BOTH:
             text = result.error_message.decode().strip()
-            state = result.error_field(pq.DiagnosticField.SQLSTATE) or b""
-            self._connection.finish()
-            if state.decode() == _IN_USE:
-                raise SlotInUse(text)
-            raise InvalidInput(f"The replication slot {slot} cannot be read: {text}")
+            state = result.error_field(pq.DiagnosticField.SQLSTATE)
+            connection.finish()
+            raise SlotInUse(text) if state == _IN_USE else Unavailable(f"Slot {slot} cannot be read: {text}")
+        return connection
 
     def close(self) -> None:
         self._connection.finish()
@@ -109,26 +115,28 @@ class Stream:
         """Committed transactions: those that are there, or the first that comes within so many seconds."""
         found: list[Transaction] = []
         size = 0
-        self._tell_sometimes()
-        while size < ids_max:
-            length, data = self._connection.get_copy_data(1)
-            if length == 0:
-                if found or not self._wait(seconds):
-                    break
-                seconds = 0.0
-                continue
-            if length < 0:
-                raise Unavailable("The database has ended the replication stream.")
-            transaction = self._message(bytes(data))
-            if transaction is not None and transaction.ids:
-                found.append(transaction)
-                size += len(transaction.ids)
+        with _told():
+            self._tell_sometimes()
+            while size < ids_max:
+                length, data = self._connection.get_copy_data(1)
+                if length == 0:
+                    if found or not self._wait(seconds):
+                        break
+                    seconds = 0.0
+                    continue
+                if length < 0:
+                    raise Unavailable("The database has ended the replication stream.")
+                transaction = self._message(bytes(data))
+                if transaction is not None and transaction.ids:
+                    found.append(transaction)
+                    size += len(transaction.ids)
         return found
 
     def confirm(self, end: int) -> None:
         """What was committed up to here need not come again, and the server may delete its log of it."""
         self._confirmed = max(self._confirmed, end)
-        self._tell()
+        with _told():
+            self._tell()
 
     def confirm_all(self) -> None:
         """Nothing that was told is unfinished: also what was committed to other tables need not be kept."""
@@ -162,6 +170,16 @@ class Stream:
         self._connection.put_copy_data(struct.pack(">cQQQqB", b"r", at, at, at, now, 0))
         self._connection.flush()
         self._told_at = time.monotonic()
+
+
+@contextmanager
+def _told() -> Iterator[None]:
+    import psycopg
+
+    try:
+        yield
+    except psycopg.Error as problem:
+        raise Unavailable(f"The replication stream is lost: {problem}") from None
 
 
 def prepare(connection: Any, table: str, publication: str, column: str) -> str:
