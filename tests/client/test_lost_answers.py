@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from random import Random
 
-from batonq.client import BatchLimits, Retries
+from batonq.client import BatchLimits, Outgoing, Retries, Sent
+from batonq.errors import DeduplicationConflict
 from tests.client.support import Asked, LossyProxy, connected, run
 from tests.support.server import TestServer
 
@@ -61,5 +62,36 @@ def test_lost_answers_to_acks_are_no_errors(form: str, server: TestServer, accou
                 stats = await queue.stats()
                 assert (stats.depth, stats.deleted) == (0, 200)
                 assert proxy.lost > 5
+
+    run(body())
+
+
+def test_a_refusal_that_was_lost_is_told_all_the_same(form: str, server: TestServer, account: str) -> None:
+    """A number that was passed over looks like one that was taken, once those behind it were."""
+    lose = ["answer"]
+
+    def fate(asked: Asked) -> str:
+        return lose.pop() if lose and asked.path.endswith("batch") and b"other content" in asked.body else ""
+
+    async def body() -> None:
+        with LossyProxy(server.http.port, fate) as proxy:
+            keys = {"access_key": account, "secret_key": "any"}
+            async with connected(form, proxy.url, retries=QUICK, **keys) as baton:
+                queue = await baton.create_queue("conflicts", visibility=600)
+                first = await queue.send("content", dedup_key="k")
+                same, conflict, fine, plain = await queue.send_many(
+                    [
+                        Outgoing("content", dedup_key="k"),
+                        Outgoing("other content", dedup_key="k"),
+                        Outgoing("fine", dedup_key="f"),
+                        "plain",
+                    ]
+                )
+                assert proxy.lost == 1
+                assert (same.id, same.duplicate) == (first.id, True)
+                assert isinstance(conflict, DeduplicationConflict)
+                assert isinstance(fine, Sent) and isinstance(plain, Sent)
+                held = await queue.receive(10, wait=0)
+                assert sorted(message.body for message in held) == ["content", "fine", "plain"]
 
     run(body())

@@ -76,6 +76,11 @@ def encode_message(message: Outgoing) -> Raw:
     return Raw(encode(message))
 
 
+def has_key(message: Raw) -> bool:
+    """Whether an encoded message has a deduplication key."""
+    return "deduplicationKey" in msgspec.msgpack.decode(message)
+
+
 def decode(shape: type[T], answer: Answer) -> T:
     """The value in an answer. Raises BatonError when it is something else."""
     decoder = _decoders.get(shape)

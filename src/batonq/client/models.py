@@ -20,7 +20,7 @@ MessageState = Literal["VISIBLE", "DELAYED", "IN_FLIGHT", "OWED"]
 class Sent(Struct, frozen=True):
     """A message that the queue has taken: it is on the disk."""
 
-    id: str
+    id: str  # empty for a duplicate whose first one is not known any more
     sequence: int
     duplicate: bool = False  # it was there already, by its key or because this was a retry
 

@@ -101,7 +101,8 @@ class Queue:
                 if producer is None:
                     results += self._post(raws[part])
                 else:
-                    results += self._post_once(raws[part], producer[0], producer[1] + places[part.start])
+                    sent, _ = self._post_once(raws[part], producer[0], producer[1] + places[part.start])
+                    results += sent
             except BatonError as problem:
                 if not results:
                     raise
@@ -125,15 +126,19 @@ class Queue:
         try:
             while True:
                 number = producers.take(len(places))
-                answers = self._post_once([raws[at] for at in places], producer, number)
+                answers, doubtful = self._post_once([raws[at] for at in places], producer, number)
                 again: list[int] = []
-                problem: BatonError = _NOT_TRIED
+                pause: float | None = None
                 for at, answer in zip(places, answers, strict=True):
                     results[at] = answer
-                    if isinstance(answer, BatonError) and helps(answer):
+                    if isinstance(answer, BatonError):
+                        if helps(answer):
+                            again.append(at)
+                            pause = retries.pause(attempt, answer, time.monotonic() - started)
+                    elif doubtful and answer.duplicate and not answer.id and codec.has_key(raws[at]):
+                        # Taken, or refused for its key? The lost answer said so; the key itself says it again.
                         again.append(at)
-                        problem = answer
-                pause = retries.pause(attempt, problem, time.monotonic() - started) if again else None
+                        pause = pause or 0.0
                 if pause is None:
                     return results
                 sleep(pause)
@@ -142,15 +147,17 @@ class Queue:
         finally:
             producers.give_back(producer)
 
-    def _post_once(self, raws: list[Raw], producer: str, number: int) -> list[Sent | BatonError]:
+    def _post_once(self, raws: list[Raw], producer: str, number: int) -> tuple[list[Sent | BatonError], bool]:
         value = {"messages": raws, "producer": {"id": producer, "sequence": number}}
         told = self._calls.request("POST", f"{self._path}/messages:batch", value)
-        return [
+        results = codec.decode(codec.SendResults, told.answer).results
+        sent: list[Sent | BatonError] = [
             Sent(result.message_id or "", result.sequence or 0, result.duplicate)
             if result.error is None
             else codec.as_error(result.error)
-            for result in codec.decode(codec.SendResults, told.answer).results
+            for result in results
         ]
+        return sent, told.doubtful
 
     @cached_property
     def _sends(self) -> Batcher[Raw, Sent]:
