@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from batonq.core.catalog.names import queue_arn
-from batonq.core.commands import Job, Nack
+from batonq.core.commands import Chosen, Job, Nack
 from batonq.core.ids import message_id
-from batonq.core.payload import Lineage
+from batonq.core.payload import Lineage, encode_payload
 from batonq.core.records import State
 from batonq.core.shard import jobs
 from batonq.errors import JobConflict, JobNotFound, QueueDoesNotExist
@@ -435,3 +435,23 @@ def test_a_dead_letter_knows_its_source_although_that_is_gone(bench: Bench) -> N
     bench.commit()
     past = Lineage.decode(bench.payload(view).lineage)
     assert (past.source_arn, past.moved) == (queue_arn("tenant", "q3"), "dead_letter")
+
+
+def test_what_was_changed_and_refused_outlasts_the_front_of_the_log(bench: Bench) -> None:
+    """The message begins with the record of its change when all before that is dropped."""
+    bench.send(DEAD, "a", group="g", max_receives=3)
+    bench.commit()
+    start(bench, destination=99, selection="some")
+    (view,) = bench.messages(DEAD)
+    before = bench.next_frame
+    changed = encode_payload(bench.payload(view)._replace(body=b"changed"))
+    bench.shard.choose("job", 0, 1, view.sequence, [Chosen(view.slot, view.sequence, changed, 1)], bench.now)
+    assert job(bench).state == "FAILED"
+    bench.check()
+    bench.truncate(before)
+    assert all(frame >= before for frame in bench.frames)
+    bench.restart(bench.replayed())
+    assert bench.waiting(DEAD) == ["changed"]
+    (after,) = bench.messages(DEAD)
+    assert (after.expires_ms, after.sent_ms, after.maximum) == (view.expires_ms, view.sent_ms, 3)
+    assert bench.payload(after).group == "g"

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from batonq.core.commands import Accepted, Lease, MessageView
 from batonq.core.payload import Lineage, decode
 from batonq.core.records import Flag, Reason, State, Type
-from batonq.core.shard.state import FOREVER_MS, arrived_prefix, decode_notes
+from batonq.core.shard.state import CARRIED_PREFIX, EDITED_PREFIX, FOREVER_MS, arrived_prefix, decode_notes
 from batonq.errors import BatonError
 from tests.core.rig import T0, Rig, Row
 
@@ -235,6 +235,10 @@ def _job(row: Row, _: Callable[[int], str]) -> str:
     return ", ".join(parts)
 
 
+def _edited(row: Row, _: Callable[[int], str]) -> str:
+    return decode(row.variable[EDITED_PREFIX.size + CARRIED_PREFIX.size :]).body.decode()
+
+
 def _produced(row: Row, _: Callable[[int], str]) -> str:
     return f"numbers up to {row.until}, the last {row.w4} of them up to #{row.sequence}, kept until {second(row)}"
 
@@ -263,7 +267,7 @@ _DETAILS: dict[Type, Detail] = {
     Type.QUEUE_PURGED: _purged,
     Type.QUEUE_CLOSED: lambda row, _: "",
     Type.JOB_SET: _job,
-    Type.EDITED: lambda row, _: decode(row.variable).body.decode(),
+    Type.EDITED: _edited,
     Type.PRODUCED: _produced,
     Type.EPOCH: _epoch,
     Type.REQUESTED: _requested,

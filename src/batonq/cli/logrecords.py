@@ -7,7 +7,7 @@ from typing import Any
 
 from batonq.core import payload
 from batonq.core.records import NO_SLOT, ROW_WORDS, Flag, Reason, Type
-from batonq.core.shard.state import CARRIED_PREFIX, arrived_prefix
+from batonq.core.shard.state import CARRIED_PREFIX, EDITED_PREFIX, arrived_prefix
 from batonq.log.frames import Frame
 from batonq.log.repair import type_name
 
@@ -38,7 +38,6 @@ _W3: dict[int, str] = {
     Type.QUEUE_PURGED: "last_step",
     Type.REQUESTED: "expires_ms",
     Type.PRODUCED: "producer_number",
-    Type.EDITED: "job_key",
 }
 _W4: dict[int, str] = {
     Type.EPOCH: "grace_ms",
@@ -58,6 +57,7 @@ _AUXILIARY: dict[int, str] = {
     Type.OWED: "destination_queue",
     Type.SENT: "expires_s",
     Type.CARRIED: "expires_s",
+    Type.EDITED: "expires_s",
     Type.PRODUCED: "expires_s",
 }
 _MESSAGE_TYPES = frozenset(range(Type.SENT, Type.SETTLED + 1)) - {Type.PUBLISHED}
@@ -172,6 +172,8 @@ def _content(type_: int, flags: int, variable: bytes) -> Any:
 def _payload_at(type_: int, flags: int) -> int:
     if type_ == Type.ARRIVED:
         return arrived_prefix(flags)
+    if type_ == Type.EDITED:
+        return EDITED_PREFIX.size + CARRIED_PREFIX.size
     return CARRIED_PREFIX.size if type_ == Type.CARRIED else 0
 
 

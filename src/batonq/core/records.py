@@ -36,7 +36,7 @@ class Type(IntEnum):
     EPOCH = 1  # w1 ownership epoch, w3 time base, w4 lease grace ms, w7 format version
     BASE = 2  # var: the state that must survive the dropped front; w1 next sequence, w3 first retained frame
     SENT = 3  # reason: the message's own maximum of receives; aux: expiry s; var: payload
-    EDITED = 4  # w3 key of the job that changed it; var: the new payload
+    EDITED = 4  # a whole message as a job changed it: as in Carried, but var begins with the key of the job (8 bytes)
     LEASED = 5  # w3 deadline; aux: attempt window ms; var: holder and attempt id, shared by the rows of one receive
     EXTENDED = 6  # w3 deadline
     RETURNED = 7  # reason; w3 visible-at; var: error class and text

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 
 from batonq.core.catalog.names import parse_queue_arn, queue_arn
 from batonq.core.commands import Job
-from batonq.core.shard.state import ACTIVE
-from batonq.errors import InvalidInput, JobNotFound
+from batonq.core.shard.jobbook import ACTIVE
+from batonq.errors import InvalidInput, JobNotFound, Unavailable
 from batonq.node.control import Control, Queue, committed
 from batonq.node.examining import SAMPLE_MAX, Sample, examine
 from batonq.node.host import ShardHost
@@ -180,7 +180,10 @@ class JobControl(Control):
         return queue.name if queue is not None else ""
 
     def _find(self, account: str, job_id: str) -> tuple[ShardHost, Job]:
+        away = [keeper for keeper in self._shards if not keeper.serving]
         for keeper in self._shards:
+            if not keeper.serving:
+                continue
             host = keeper.host()
             job = host.shard.jobs.get(job_id)
             if job is not None:
@@ -188,6 +191,8 @@ class JobControl(Control):
                 queue = self.queue_by_number(job.source)
                 if account in (name.account if name else None, queue.account if queue else None):
                     return host, job
+        if away:
+            raise Unavailable(away[0].why)  # it may be one of that shard's
         raise JobNotFound
 
     async def job(self, account: str, job_id: str) -> JobStatus:

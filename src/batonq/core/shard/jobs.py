@@ -21,7 +21,8 @@ from batonq.core.records import Reason, State, Type
 from batonq.core.shard.arrivals import Arrivals
 from batonq.core.shard.columns import NIL
 from batonq.core.shard.queuestate import QueueState
-from batonq.core.shard.state import ACTIVE
+from batonq.core.shard.replay import skip
+from batonq.core.shard.state import CARRIED_PREFIX, EDITED_PREFIX
 from batonq.core.shard.transfer import NO_QUEUE
 from batonq.errors import JobConflict, JobNotFound, QueueDoesNotExist
 
@@ -64,7 +65,7 @@ class Jobs(Arrivals):
         queue = self.queues.get(job.source)
         if queue is None or queue.closed:
             raise QueueDoesNotExist()
-        if any(other.source == job.source and other.state in ACTIVE for other in self.jobs.values()):
+        if self.jobs.active_on(job.source) is not None:
             raise JobConflict()
         job = replace(
             job,
@@ -123,7 +124,8 @@ class Jobs(Arrivals):
         """
         now = self.begin(now)
         self.to_examine.clear()
-        running = [job for job in self.jobs.values() if job.state in ("RUNNING", "CANCELLING")]
+        active = [self.jobs[job_id] for job_id in self.jobs.active]
+        running = [job for job in active if job.state != "PAUSED"]
         if not running:
             return None
         self.job_turn += 1
@@ -298,9 +300,13 @@ class Jobs(Arrivals):
         return Outcome.MOVED if self.jobs[job.id].state == "RUNNING" else Outcome.FAILED
 
     def _edit(self, queue: QueueState, slot: int, payload: bytes, key: int, now: int) -> None:
-        w6 = self.frame.put(payload)
-        position = self._row(Type.EDITED, queue.number, slot, now, until=key, w6=w6)
-        self._on_edited(queue, slot, key, position, w6)
+        w6 = self.frame.put(EDITED_PREFIX.pack(key) + self.carried_prefix(slot) + payload)
+        columns = self.columns
+        position = self._row(
+            Type.EDITED, queue.number, slot, now, until=columns.until[slot], w6=w6, auxiliary=columns.expires[slot]
+        )
+        extent = skip(w6, EDITED_PREFIX.size + CARRIED_PREFIX.size)
+        self._on_edited(queue, slot, key, position, extent)
 
 
 def movable_states(job: Job) -> tuple[State, ...]:

@@ -14,6 +14,7 @@ from batonq.core.payload import Lineage, decode, encode_payload, merge_lineage, 
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import Reason, State, Type
 from batonq.core.shard.columns import NIL
+from batonq.core.shard.jobbook import JobBook
 from batonq.core.shard.queuestate import TOTALS, QueueState
 from batonq.core.shard.replay import Replay, skip
 from batonq.core.shard.state import CARRIED_PREFIX, NO_EXPIRY_TIMER, NO_TIMER, Attempt, Channel, Failure
@@ -85,7 +86,9 @@ class Persist(Replay):
             way.last, way.settled, way.unsettled = last, settled, dict(unsettled)
         self.cursors = dict(facts["cursors"])
         self.refused_numbers = {(shard, number): verdict for shard, number, verdict in facts["refused_numbers"]}
-        self.jobs = {fact["id"]: Job.from_values(fact) for fact in facts["jobs"]}
+        self.jobs = JobBook()
+        for fact in facts["jobs"]:
+            self.jobs.put(Job.from_values(fact))
         self.redriving = {}
         for slot, (_, _, _, reason) in self.owed_to.items():
             if reason == Reason.REDRIVE:
@@ -93,13 +96,6 @@ class Persist(Replay):
                 self.redriving[number] = self.redriving.get(number, 0) + 1
 
     # --- the canonical dump ----------------------------------------------------------------------------
-
-    def _tenant(self, slot: int) -> int:
-        """The group of a message, wherever that is kept at the moment."""
-        line = self.columns.line[slot]
-        if line == NIL:
-            return self.tenants.get(slot, 0)
-        return self.lines.tenant(line, self.queues[self.columns.queue[slot]].fifo)
 
     def dump(self, now: int) -> bytes:
         """The same bytes for the same state, however it was reached: no slots, no lines, messages in order."""
@@ -109,7 +105,7 @@ class Persist(Replay):
         sequence_of = {}
         for slot in self.live_slots():
             sequence_of[slot] = columns.sequence[slot]
-            tenant = self._tenant(slot)
+            tenant = self.tenant_of(slot)
             messages.append(
                 (
                     columns.sequence[slot],
@@ -241,17 +237,7 @@ class Persist(Replay):
             lineage = merge_lineage(lineage, Lineage.decode(overlay))
         if lineage != Lineage():
             payload = encode_payload(with_lineage(decoded, lineage))
-        tenant = self._tenant(slot)
-        prefix = CARRIED_PREFIX.pack(
-            columns.state[slot],
-            columns.doomed[slot],
-            self.maxima.get(slot, 0),
-            columns.first_received[slot],
-            columns.leased[slot],
-            tenant,
-            columns.sent[slot],
-        )
-        w6 = self.frame.put(prefix + payload)
+        w6 = self.frame.put(self.carried_prefix(slot) + payload)
         position = self.frame.add(
             Type.CARRIED | columns.priority[slot] << 16 | columns.queue[slot] << 32,
             columns.sequence[slot],

@@ -17,6 +17,7 @@ from batonq.core.policy import QueuePolicy
 from batonq.core.records import Flag, Reason, State, Type
 from batonq.core.shard.columns import COUNT_MAX, DELTA_MAX, NIL, Columns
 from batonq.core.shard.dedup import FOREVER_S, DedupTable
+from batonq.core.shard.jobbook import JobBook
 from batonq.core.shard.lifecycle import allowed
 from batonq.core.shard.lines import Lines
 from batonq.core.shard.producers import Producers
@@ -29,11 +30,10 @@ NO_TIMER = FOREVER_MS
 NO_EXPIRY_TIMER = 0xFFFFFFFF
 EXPIRY_RETRY_S = 60  # a message that should have gone to the dead letters when it expired is looked at again then
 CARRIED_PREFIX = struct.Struct("<BBHIIQQ")  # state, doomed, own maximum, first received, leased, tenant, sent
+EDITED_PREFIX = struct.Struct("<Q")  # key of the job; CARRIED_PREFIX follows
 ARRIVED_PREFIX = struct.Struct("<QQ")  # tenant, origin
 ARRIVED_NOTED = struct.Struct("<QQQH")  # with Flag.NOTED: the same, key of the job, own maximum of receives
-ACTIVE = ("RUNNING", "PAUSED", "CANCELLING")  # states of a job that is not over
 PRODUCER_IDLE_MS = 7 * 86_400_000
-JOBS_KEPT_MAX = 10  # ended jobs remembered for each queue
 REFUSED_NUMBERS_MAX = 65_536  # far above a channel's window
 _UNLIMITED = 1 << 60
 _FREE, _DELAYED, _VISIBLE, _IN_FLIGHT, _OWED, _DEAD = 0, 1, 2, 3, 4, 5
@@ -98,7 +98,7 @@ class ShardState:
         self.channels: dict[int, Channel] = {}
         self.cursors: dict[int, int] = {}  # source shard → number of the last entry that arrived
         self.refused_numbers: dict[tuple[int, int], int] = {}  # (source shard, number) → verdict, newest ones only
-        self.jobs: dict[str, Job] = {}
+        self.jobs = JobBook()
         self.redriving: dict[int, int] = {}  # queue → how many of its messages a job has on their way
         self.doomed_due: dict[int, None] = {}  # refused transfers whose back-off is over, in order
         # soft
@@ -497,9 +497,9 @@ class ShardState:
             sequence = self.columns.sequence[slot]
             self._remove(queue, slot, time)
             if moved_for == Reason.REDRIVE:
-                for job in self.jobs.values():
-                    if job.source == queue.number and job.state in ACTIVE:
-                        self._moved_one(job, sequence)
+                job = self.jobs.active_on(queue.number)
+                if job is not None:
+                    self._moved_one(job, sequence)
             else:
                 queue.dead_lettered += 1
                 if moved_for == Reason.EXPIRY_DEAD_LETTER:
@@ -528,17 +528,13 @@ class ShardState:
 
     def redriver(self, queue: int) -> int:
         """Key of the newest job on a queue: the one whose messages leave it now."""
-        newest = None
-        for job in self.jobs.values():
-            if job.source == queue and (newest is None or job.started_ms >= newest.started_ms):
-                newest = job
+        newest = self.jobs.newest_on(queue)
         return newest.key if newest is not None else 0
 
     def _died_again(self, key: int) -> None:
-        if key:
-            for job in self.jobs.values():
-                if job.key == key:
-                    job.died_again += 1
+        job = self.jobs.of_key(key)
+        if job is not None:
+            job.died_again += 1
 
     def _note_arrival(self, slot: int, reason: int, origin: int, redriven: int, maximum: int) -> None:
         """What an arrived message brings along: where it came from, the job that moved it, a maximum of its own."""
@@ -617,10 +613,7 @@ class ShardState:
 
     def _on_job(self, data: bytes) -> None:
         job = Job.from_values(json.loads(data))
-        self.jobs[job.id] = job
-        ended = [other.id for other in self.jobs.values() if other.source == job.source and other.state not in ACTIVE]
-        for job_id in ended[:-JOBS_KEPT_MAX]:
-            del self.jobs[job_id]
+        for job_id in self.jobs.put(job):
             self.job_pace.pop(job_id, None)
             self.job_place.pop(job_id, None)
 

@@ -19,7 +19,7 @@ from batonq.core.payload import Lineage
 from batonq.core.records import Flag, Reason, State, Type
 from batonq.core.shard.queuestate import QueueState
 from batonq.core.shard.replay import Replay
-from batonq.core.shard.state import ACTIVE, FOREVER_MS, encode_notes
+from batonq.core.shard.state import FOREVER_MS, encode_notes
 
 REFUSED_BACKOFF_MS = 1_000
 REFUSED_BACKOFF_MAX_MS = 300_000
@@ -256,14 +256,12 @@ class Transfer(Replay):
             Reason.REFUSED_TYPE: "is not of the same type",
         }
         if reason == Reason.REDRIVE:
-            for job in list(self.jobs.values()):
-                if job.source != queue.number or job.state not in ACTIVE:
-                    continue
-                if verdict == Reason.REFUSED_FULL:
-                    self._wait_for_room(job, sequence, to, now)
-                else:
-                    why = f"{self._destination_name(job, to)} {words[verdict]}."
-                    self._set_job(replace(job, state="FAILED", failure=NO_QUEUE, why=why, ended_ms=now), now)
+            job = self.jobs.active_on(queue.number)
+            if job is not None and verdict == Reason.REFUSED_FULL:
+                self._wait_for_room(job, sequence, to, now)
+            elif job is not None:
+                why = f"{self._destination_name(job, to)} {words[verdict]}."
+                self._set_job(replace(job, state="FAILED", failure=NO_QUEUE, why=why, ended_ms=now), now)
             return
         text = f"The dead-letter queue of {queue.policy.name} {words[verdict]}; its dead letters stay where they are."
         self.alarms.append(Alarm(f"dead-letter-refused:{queue.number}", queue.number, text))

@@ -13,7 +13,7 @@ from batonq.core.records import Reason, State
 from batonq.core.shard.columns import NIL
 from batonq.core.shard.lines import NO_RING
 from batonq.core.shard.queuestate import QueueState
-from batonq.core.shard.state import ACTIVE, EXPIRY_RETRY_S, ShardState
+from batonq.core.shard.state import EXPIRY_RETRY_S, ShardState
 
 
 class Validate(ShardState):
@@ -32,21 +32,13 @@ class Validate(ShardState):
         for number, slots in by_queue.items():
             self._validate_queue(self.queues[number], slots)
         self._validate_transfers(live)
-        self._validate_jobs()
+        self.jobs.validate()
         self.dedup.validate()
         self.requests.validate()
         self.producers.validate(self.next_sequence)
         for slot, (key, _) in self.living_keys.items():
             known = self.dedup.get(key, 0)
             assert known is not None and known.sequence == columns.sequence[slot], "a living key names another message"
-
-    def _validate_jobs(self) -> None:
-        active = [job.source for job in self.jobs.values() if job.state in ACTIVE]
-        assert len(active) == len(set(active)), "two jobs work on one queue"
-        for job in self.jobs.values():
-            assert job.matched <= job.examined, "a job chose more messages than it looked at"
-            assert job.cursor <= max(job.seen, job.through_sequence), "a job is further than it looked"
-            assert not job.max_messages or job.moved <= job.max_messages, "a job moved more than it was to"
 
     def _validate_message(self, slot: int) -> None:
         columns = self.columns
