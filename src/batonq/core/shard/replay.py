@@ -11,7 +11,7 @@ from batonq.core.records import Flag, Reason, State, Type
 from batonq.core.shard.columns import NIL, as_run
 from batonq.core.shard.queuestate import QueueState
 from batonq.core.shard.runs import FIRST_LEASE, RUN_MAX, Runs
-from batonq.core.shard.state import ARRIVED_NOTED, ARRIVED_PREFIX, CARRIED_PREFIX, decode_notes
+from batonq.core.shard.state import ARRIVED_NOTED, ARRIVED_PREFIX, CARRIED_PREFIX, EDITED_PREFIX, decode_notes
 from batonq.errors import LogCorrupt
 
 _RUN_MIN = 3
@@ -237,9 +237,7 @@ class Replay(Runs):
         elif kind == Type.ARRIVED:
             self._apply_arrived(position, row, variable)
         elif kind == Type.EDITED:
-            queue = self._message(slot, w1, Type.EDITED)
-            if queue is not None:
-                self._on_edited(queue, slot, w3, position, w6)
+            self._apply_edited(position, row, variable)
         elif kind == Type.SETTLED:
             queue = self._message(slot, w1, Type.SETTLED)
             if queue is not None:
@@ -327,16 +325,35 @@ class Replay(Runs):
 
     def _apply_carried(self, position: int, row: array[int], variable: bytes) -> None:
         """A message copied forward. Live it only moves; after a dropped front this is where the message begins."""
-        w0, w1, _w2, w3, w4, _, w6, w7 = row
+        w1, w6 = row[1], row[6]
         columns = self.columns
-        slot = w7 & _LOW32
+        slot = row[7] & _LOW32
         extent = skip(w6, CARRIED_PREFIX.size)
         if slot < columns.used and columns.state[slot] != State.FREE and columns.sequence[slot] == w1:
             self._on_carried(slot, position, extent)
             return
         if not self.before_base:
             raise LogCorrupt(f"message {w1} is carried, but is not there")
-        part = _part(variable, w6)
+        self._begin_with(position, row, _part(variable, w6), extent)
+
+    def _apply_edited(self, position: int, row: array[int], variable: bytes) -> None:
+        """A message that a job changed. After a dropped front it may begin here."""
+        w6 = row[6]
+        slot = row[7] & _LOW32
+        key = EDITED_PREFIX.unpack_from(_part(variable, w6))[0]
+        w6 = skip(w6, EDITED_PREFIX.size)
+        extent = skip(w6, CARRIED_PREFIX.size)
+        queue = self._message(slot, row[1], Type.EDITED)
+        if queue is not None:
+            self._on_edited(queue, slot, key, position, extent)
+        else:
+            self._begin_with(position, row, _part(variable, w6), extent)
+
+    def _begin_with(self, position: int, row: array[int], part: bytes, extent: int) -> None:
+        """A message whose earlier records went with the dropped front."""
+        w0, w1, _w2, w3, w4, _, _, w7 = row
+        columns = self.columns
+        slot = w7 & _LOW32
         state, doomed, maximum, first_received, leased, tenant, sent_ms = CARRIED_PREFIX.unpack_from(part)
         queue = self._queue(w0 >> 32)
         self._check_free(slot, w1)
@@ -348,6 +365,26 @@ class Replay(Runs):
             self.tenants[slot] = tenant
         if maximum:
             self.maxima[slot] = maximum
+
+    def tenant_of(self, slot: int) -> int:
+        """The group of a message, wherever that is kept at the moment."""
+        line = self.columns.line[slot]
+        if line == NIL:
+            return self.tenants.get(slot, 0)
+        return self.lines.tenant(line, self.queues[self.columns.queue[slot]].fifo)
+
+    def carried_prefix(self, slot: int) -> bytes:
+        """What a record that a message may begin with says of it beside its words and its payload."""
+        columns = self.columns
+        return CARRIED_PREFIX.pack(
+            columns.state[slot],
+            columns.doomed[slot],
+            self.maxima.get(slot, 0),
+            columns.first_received[slot],
+            columns.leased[slot],
+            self.tenant_of(slot),
+            columns.sent[slot],
+        )
 
     def _on_carried(self, slot: int, position: int, extent: int) -> None:
         columns = self.columns

@@ -1,0 +1,258 @@
+"""Hot calls of one turn of the event loop, run together.
+
+A server with many busy connections reads many requests in one turn. Each brings a few messages, and what it costs to
+begin, to find the place and to write a row is mostly the same for ten messages as for a hundred. So requests that are
+alike are only read when they arrive; just before the frame is sealed, all of them are done as one run, and each gets
+its part of the outcome for an answer.
+
+What cannot be done so any more by then (the queue has gone, others took all the messages, a receipt is superseded) goes
+the general way after all.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Sequence
+from email.utils import formatdate
+from functools import cache
+from time import time
+from typing import Any, cast
+
+from batonq.api.http import Reply
+from batonq.api.http.messages import SERVER_NAME, Heads
+from batonq.api.sqs import protocol_json
+from batonq.api.sqs.app import REQUEST_ID_HEADER, SqsApp
+from batonq.api.sqs.errors import translated
+from batonq.api.sqs.operations.receiving import deliver
+from batonq.api.sqs.shapes import Message, ReceiveMessageOutput
+from batonq.core.commands import Claim, FirstLeases
+from batonq.core.ids import message_ids
+from batonq.core.payload import AS_IS, Content
+from batonq.errors import BatonError
+from batonq.node.broker import Queue
+from batonq.node.host import ShardHost
+
+TOGETHER_MAX = 256  # requests that are run at once,
+TOGETHER_BYTES_MAX = 4 * 1024 * 1024  # and bytes of theirs: the host looks at its limits in between
+
+SentAnswer = Callable[[int, int, list[bytes]], bytes]  # shard, first sequence, digests
+DeletedAnswer = Callable[[Sequence[BatonError | None]], bytes]  # no problems at all: all is well
+_Sending = tuple[list[bytes], list[bytes], int, SentAnswer, str, Reply]  # bodies, digests, invocation, …, operation, …
+_Receiving = tuple[str, int, Reply]  # holder, messages
+_Deleting = tuple[list[tuple[int, int, int]], DeletedAnswer, str, Reply]
+
+
+_encode = protocol_json.encode
+_TEXTS = {int(Content.TEXT), Content.TEXT | AS_IS}
+
+
+class Together:
+    """Gathers calls by queue and by what else must be alike, and answers them once they are committed."""
+
+    def __init__(self, app: SqsApp) -> None:
+        self._app = app
+        self._service = app.service
+        self._broker = app.service.broker
+        self._heads = _Heads(app)
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._sends: dict[tuple[int, str], list[_Sending]] = {}  # by queue and sender
+        self._receives: dict[tuple[int, int | None], list[_Receiving]] = {}  # by queue and visibility
+        self._deletes: dict[int, list[_Deleting]] = {}  # by queue
+
+    # --- sending
+
+    def send(self, host: ShardHost, queue: Queue, sender: str, one: _Sending) -> None:
+        place = queue.number, sender
+        waiting = self._sends.get(place)
+        if waiting is None:
+            waiting = self._sends[place] = []
+            host.gather(lambda: self._send_gathered(host, queue, place))
+        waiting.append(one)
+
+    def _send_gathered(self, host: ShardHost, queue: Queue, place: tuple[int, str]) -> None:
+        some: list[_Sending] = []
+        size = 0
+        for one in self._sends.pop(place):
+            size += sum(map(len, one[0]))
+            if len(some) == TOGETHER_MAX or (some and size > TOGETHER_BYTES_MAX):
+                self._send_some(host, queue, place[1], some)
+                some = []
+                size = 0
+            some.append(one)
+        self._send_some(host, queue, place[1], some)
+
+    def _send_some(self, host: ShardHost, queue: Queue, sender: str, waiting: list[_Sending]) -> None:
+        keys = [key for _, _, key, _, _, _ in waiting if key]
+        firsts: list[int] = []
+        if len({*keys}) == len(keys):  # else somebody repeats a request that is still here
+            with contextlib.suppress(Exception):  # the general way says what it is; the host has logged a fault
+                requests = [(bodies, digests, key) for bodies, digests, key, _, _, _ in waiting]
+                firsts = host.send_together(queue.number, requests, sender, AS_IS)
+        if not firsts:
+            for *_, reply in waiting:
+                reply(None)
+            return
+        for (_, digests, _, answer, operation, reply), first in zip(waiting, firsts, strict=True):
+            self._app.calls[operation] += 1
+            self._reply_when_committed(host, reply, answer(queue.shard, first, digests))
+
+    def _reply_when_committed(self, host: ShardHost, reply: Reply, body: bytes) -> None:
+        answer = self._heads.answer(body)
+
+        def committed(problem: BatonError | None) -> None:
+            reply(answer if problem is None else self._heads.error(problem))
+
+        host.commit.call(committed)
+
+    # --- receiving
+
+    def receive(self, host: ShardHost, queue: Queue, visibility_ms: int | None, one: _Receiving) -> None:
+        place = queue.number, visibility_ms
+        waiting = self._receives.get(place)
+        if waiting is None:
+            waiting = self._receives[place] = []
+            host.gather(lambda: self._receive_gathered(host, queue, place))
+        waiting.append(one)
+
+    def _receive_gathered(self, host: ShardHost, queue: Queue, place: tuple[int, int | None]) -> None:
+        waiting = self._receives.pop(place)
+        for at in range(0, len(waiting), TOGETHER_MAX):
+            self._receive_some(host, queue, place[1], waiting[at : at + TOGETHER_MAX])
+
+    def _receive_some(
+        self, host: ShardHost, queue: Queue, visibility_ms: int | None, waiting: list[_Receiving]
+    ) -> None:
+        found = None
+        with contextlib.suppress(Exception):
+            wants = [(name, count) for name, count, _ in waiting]
+            found = host.receive_together(queue.number, wants, visibility_ms)
+        if found is None:
+            for *_, reply in waiting:
+                reply(None)
+            return
+        leases, counts = found
+        parts: list[tuple[int, int, Reply]] = []
+        end = 0
+        for (_, _, reply), count in zip(waiting, counts, strict=True):
+            if count:
+                parts.append((end, end + count, reply))
+                end += count
+            else:
+                reply(None)  # the others took all there was
+        self._app.calls["ReceiveMessage"] += len(parts)
+        host.commit.call(lambda problem: self._deliver(queue, host, leases, parts, problem))
+
+    def _deliver(
+        self,
+        queue: Queue,
+        host: ShardHost,
+        leases: FirstLeases,
+        parts: list[tuple[int, int, Reply]],
+        problem: BatonError | None,
+    ) -> None:
+        if problem is not None:
+            for *_, reply in parts:
+                reply(self._heads.error(problem))
+            return
+        found = self._broker.deliver_run(queue, host, leases)
+        if found is None or {*found[1]} - _TEXTS:
+            for start, end, reply in parts:
+                task = asyncio.get_running_loop().create_task(
+                    self._deliver_any(queue, host, leases.part(start, end), reply)
+                )
+                self._tasks.add(task)
+                task.add_done_callback(self._tasks.discard)
+            return
+        columns: list[Any] = [message_ids(queue.shard, leases.sequences), *found]
+        for start, end, reply in parts:
+            if not reply(self._heads.answer(_received(*[column[start:end] for column in columns]))):
+                self._broker.give_back(queue, host, leases.part(start, end))
+
+    async def _deliver_any(self, queue: Queue, host: ShardHost, leases: FirstLeases, reply: Reply) -> None:
+        """Messages with attributes or a past, or leases that must be extended first."""
+        try:
+            deliveries = await self._broker.deliver_front(queue, host, leases)
+            output: Any = deliver(self._service, queue, deliveries, (), [])
+        except BatonError as problem:
+            reply(self._heads.error(problem))
+            return
+        if not reply(self._heads.answer(_encode(output))):
+            self._broker.give_back(queue, host, leases)
+
+    # --- deleting
+
+    def delete(self, host: ShardHost, queue: Queue, one: _Deleting) -> None:
+        waiting = self._deletes.get(queue.number)
+        if waiting is None:
+            waiting = self._deletes[queue.number] = []
+            host.gather(lambda: self._delete_gathered(host, queue))
+        waiting.append(one)
+
+    def _delete_gathered(self, host: ShardHost, queue: Queue) -> None:
+        waiting = self._deletes.pop(queue.number)
+        for at in range(0, len(waiting), TOGETHER_MAX):
+            self._delete_some(host, queue, waiting[at : at + TOGETHER_MAX])
+
+    def _delete_some(self, host: ShardHost, queue: Queue, waiting: list[_Deleting]) -> None:
+        together = False
+        with contextlib.suppress(Exception):
+            together = host.delete_together(queue.number, [claim for claims, *_ in waiting for claim in claims])
+        for claims, answer, operation, reply in waiting:
+            problems: Sequence[BatonError | None] = ()
+            if not together:
+                try:
+                    problems = host.delete(queue.number, cast("list[Claim]", claims))
+                except Exception:  # the general way says what it is; the host has logged a fault
+                    reply(None)
+                    continue
+            self._app.calls[operation] += 1
+            self._reply_when_committed(host, reply, answer(problems))
+
+
+@cache
+def _received_form(count: int) -> str:
+    """The answer to a receive of bodies that stand for themselves: id, receipt, digest, and a line's end for a body."""
+    message = '{"MessageId":"%s","ReceiptHandle":"%s","MD5OfBody":"%s","Body":"\n"}'
+    return '{"Messages":[' + ",".join([message] * count) + "]}"
+
+
+def _received(
+    names: list[str], receipts: list[str], contents: list[int], digests: list[bytes], bodies: list[bytes]
+) -> bytes:
+    """The answer to a receive of bodies alone."""
+    count = len(names)
+    hexes = map(bytes.hex, digests)
+    if contents.count(AS_IS) != count:
+        return _encode(ReceiveMessageOutput([*map(Message, names, receipts, hexes, map(bytes.decode, bodies))]))
+    members: list[str] = []
+    for three in zip(names, receipts, hexes, strict=True):
+        members += three
+    parts = [b""] * (2 * count + 1)
+    parts[0::2] = (_received_form(count) % (*members,)).encode().split(b"\n")
+    parts[1::2] = bodies
+    return b"".join(parts)
+
+
+class _Heads:
+    """The heads of answers, which differ in nothing but a number and a length for a second."""
+
+    def __init__(self, app: SqsApp) -> None:
+        self._app = app
+        self._second = -1
+        self._start = b""
+
+    def answer(self, body: bytes) -> bytes:
+        second = int(time())
+        if second != self._second:
+            self._second = second
+            self._start = (
+                f"HTTP/1.1 200 OK\r\nServer: {SERVER_NAME}\r\nDate: {formatdate(second, usegmt=True)}\r\n"
+                f"Content-Type: {protocol_json.CONTENT_TYPE}\r\n{REQUEST_ID_HEADER}: "
+            ).encode()
+        return b"%b%b\r\nContent-Length: %d\r\n\r\n%b" % (self._start, self._app.request_id(), len(body), body)
+
+    def error(self, problem: BatonError) -> bytes:
+        """What was decided could not be committed; the words are the general way's."""
+        response = self._app.json_error(translated(problem))
+        return Heads().head(response, close=False) + response.body
