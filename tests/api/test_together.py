@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -77,6 +77,13 @@ class Turn:
         for connection, wire in zip(self.connections, self.wires, strict=True):
             wire.gone = True
             connection.connection_lost(None)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestServer]:
+    """One of its own: no other test has left anything behind."""
+    with TestServer(str(tmp_path_factory.mktemp("together"))) as running:
+        yield running
 
 
 @pytest.fixture

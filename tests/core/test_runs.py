@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 from array import array
 from collections.abc import Sequence
+from hashlib import md5
 
 import pytest
 from hypothesis import given, settings
@@ -154,3 +155,88 @@ def test_a_run_that_names_another_message_is_damage(kind: Type) -> None:
     words[at + 9] += 1  # the sequence in the second record of the run
     with pytest.raises(LogCorrupt, match="is not there"):
         bench.follower.apply_frame(bench.next_frame, words, variable)
+
+
+# --- requests of one turn, together ---------------------------------------------------------------
+
+
+def shares(dice: random.Random, bench: Bench, together: bool) -> list[object]:
+    """A turn's requests, together or one after the other; what each of them was told."""
+    requests = [
+        (bodies, [md5(body, usedforsecurity=False).digest() for body in bodies], dice.choice((0, 1, 2, 3)) + at * 4)
+        for at, bodies in enumerate([[b"%f" % dice.random()] * dice.randint(1, 9) for _ in range(dice.randint(1, 6))])
+    ]
+    wants = [(f"holder {at}", dice.randint(1, 9)) for at in range(dice.randint(1, 6))]
+    shard = bench.shard
+    told: list[object] = []
+    if together:
+        told += shard.send_together(1, requests, "me", bench.now)
+        found = shard.receive_together(1, wants, 20_000, bench.now)
+        leases, counts = found if found is not None else (None, [0] * len(wants))
+        at = 0
+        for count in counts:
+            some = shard.expand(leases.part(at, at + count)) if leases is not None and count else []
+            told.append([(lease.sequence, lease.deadline_ms, shard.holders[lease.slot]) for lease in some])
+            at += count
+        claims = [] if leases is None else [*zip(leases.slots, leases.sequences, [1] * at, strict=True)]
+        dice.shuffle(claims)
+        kept = dice.randint(0, len(claims))
+        told.append(shard.delete_together(1, claims[kept:], bench.now) if claims[kept:] else True)
+        return told
+    for bodies, digests, invocation in requests:
+        told.append(shard.send_plain(1, bodies, digests, "me", bench.now, invocation))
+    all_claims: list[tuple[int, int, int]] = []
+    for holder, count in wants:
+        front = shard.receive_front(1, count, 20_000, bench.now, holder)
+        some = [] if front is None else shard.expand(front)
+        told.append([(lease.sequence, lease.deadline_ms, shard.holders[lease.slot]) for lease in some])
+        all_claims += [(lease.slot, lease.sequence, lease.epoch) for lease in some]
+    dice.shuffle(all_claims)
+    kept = dice.randint(0, len(all_claims))
+    told.append(not any(shard.delete(1, [Claim(*claim) for claim in all_claims[kept:]], bench.now)))
+    return told
+
+
+@settings(max_examples=min(settings().max_examples, 200))
+@given(st.integers(min_value=0, max_value=1 << 32), st.sampled_from((4, 1_000_000)))
+def test_requests_of_one_turn_together_are_told_what_each_would_be_told(seed: int, in_flight_max: int) -> None:
+    outcomes = []
+    for together in (True, False):
+        bench = Bench()
+        bench.queue(1, in_flight_max=in_flight_max)
+        dice = random.Random(seed)
+        told: list[object] = []
+        for _ in range(4):
+            told += shares(dice, bench, together)
+            bench.later(dice.choice((0, 1, 500, 21_000)))
+            bench.check()
+        outcomes.append((told, bench.shard.counters(1)))
+    assert outcomes[0] == outcomes[1]
+
+
+def test_a_repeated_invocation_among_the_requests_of_a_turn() -> None:
+    bench = Bench()
+    bench.queue(1)
+    first = bench.shard.send_plain(1, [b"a", b"b"], [b"1" * 16, b"2" * 16], "me", bench.now, 77)
+    firsts = bench.shard.send_together(
+        1, [([b"a", b"b"], [b"1" * 16, b"2" * 16], 77), ([b"c"], [b"3" * 16], 78)], "me", bench.now
+    )
+    assert firsts == [first, first + 2]
+    assert bench.shard.counters(1).duplicates == 2
+    assert bench.shard.send_together(1, [([b"c"], [b"3" * 16], 78)], "me", bench.now) == [first + 2]
+    bench.check()
+
+
+def test_together_only_what_every_rule_allows() -> None:
+    bench = Bench()
+    bench.queue(1)
+    bench.queue(2, delay_ms=1_000)
+    bench.send(1, "a", "b")
+    held, other = [(lease.slot, lease.sequence, lease.epoch) for lease in bench.receive(1, 2)]
+    assert not bench.shard.delete_together(1, [held, held], bench.now)
+    assert not bench.shard.delete_together(1, [held, (other[0], other[1], 2)], bench.now)
+    assert bench.shard.counters(1).in_flight == 2
+    assert bench.shard.send_together(2, [([b"a"], [b"1" * 16], 0)], "me", bench.now) == []
+    assert bench.shard.receive_together(1, [("me", 1)], None, bench.now) is None
+    assert bench.shard.delete_together(1, [other, held], bench.now)
+    bench.check()

@@ -80,6 +80,11 @@ class FirstLeases(NamedTuple):
     leased_ms: int
     deadline_ms: int
 
+    def part(self, start: int, end: int) -> FirstLeases:
+        """Some of them."""
+        slots, sequences, positions, extents, sents_ms = [column[start:end] for column in self[:5]]
+        return FirstLeases(slots, sequences, positions, extents, sents_ms, self.leased_ms, self.deadline_ms)
+
 
 class MessageView(NamedTuple):
     """A message as peek shows it."""

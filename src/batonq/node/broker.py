@@ -239,6 +239,14 @@ class Broker(JobControl):
         first = host.send_plain(queue.number, bodies, digests, sender, key, content, producer, producer_sequence)
         return (host, first) if first else None
 
+    def host(self, queue: Queue) -> ShardHost:
+        """Where a queue's requests can be gathered and run together. Raises Unavailable."""
+        return self._shards[queue.shard].host()
+
+    def claims(self, queue: Queue, receipts: Sequence[str]) -> list[tuple[int, int, int]] | None:
+        """What receipts claim, if all of them are in order."""
+        return self._receipts.open_many(queue.account, queue.number, queue.shard, receipts)
+
     def receive_front(
         self, queue: Queue, max_messages: int, visibility_ms: int | None, holder: str
     ) -> tuple[ShardHost, FirstLeases] | None:
@@ -267,7 +275,8 @@ class Broker(JobControl):
 
         None: call `deliver_front` instead. A content may have `payload.NO_DIGEST` and `payload.AS_IS` in it.
         """
-        if host.is_late(leases) or host.shard.overlays:
+        overlays = host.shard.overlays
+        if host.is_late(leases) or (overlays and not overlays.keys().isdisjoint(leases.slots)):
             return None
         extents = leases.extents
         if len(extents) > FEW_LEASES and sum([extent >> 32 for extent in extents]) > ANSWER_BYTES_MAX:

@@ -136,6 +136,11 @@ class GroupCommit:
         return not self._appending and not self._machine.frame.rows
 
     @property
+    def appending(self) -> bool:
+        """A frame is under way."""
+        return self._appending
+
+    @property
     def failed(self) -> bool:
         return self._failed
 

@@ -17,6 +17,7 @@ from batonq.core.records import State
 from batonq.core.shard.columns import NIL
 from batonq.core.shard.machine import Shard
 from batonq.core.shard.once import Once
+from batonq.core.shard.sending import PlainSend
 from batonq.errors import BatonError, DiskFull, LogCorrupt, OverLimit, QueueDoesNotExist, Unavailable
 from batonq.log.interface import Log, Room
 from batonq.node import events
@@ -69,6 +70,7 @@ class ShardHost:
         self._watchers: dict[Watcher, None] = {}  # receives over many queues, first come first
         self._watchers_max = settings.waiters_max
         self.answers_at_once = False  # while stopping, long polls do not wait
+        self._gathered: list[Callable[[], None]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._timer_due_ms = 0
         self.jobs = JobRunner(self, loop, settings.window_entries * 4)
@@ -126,6 +128,8 @@ class ShardHost:
     def _end(self, why: str) -> None:
         self.serving = False
         self.why = why
+        if self._gathered:
+            self._loop.call_soon(self._run_gathered)  # to be refused
         self.jobs.end()
         if self._timer is not None:
             self._timer.cancel()
@@ -230,6 +234,47 @@ class ShardHost:
         if self._waiters.total and self._waiters.count(queue):
             return None
         return self._run(self.shard.receive_front, queue, max_messages, visibility_ms, self.begin(), holder)
+
+    # --- of several requests at once, see Shard ------------------------------------------------
+
+    def gather(self, run: Callable[[], None]) -> None:
+        """Have `run` called soon: just before the open frame is sealed, or in the next turn while one is written.
+
+        What came until then can be run together.
+        """
+        self._gathered.append(run)
+        if self.serving and not self.commit.appending:
+            self.commit.kick()
+        else:
+            self._loop.call_soon(self._run_gathered)
+
+    def _run_gathered(self) -> None:
+        gathered, self._gathered = self._gathered, []
+        for run in gathered:
+            run()
+
+    def has_visible(self, queue: int) -> bool:
+        """Is there something to lease, and nobody who waits for it?"""
+        state = self.shard.queues.get(queue)
+        return state is not None and state.visible > 0 and not (self._waiters.total and self._waiters.count(queue))
+
+    def send_together(self, queue: int, requests: Sequence[PlainSend], sender: str, content: int = 0) -> list[int]:
+        now_ms = self.begin()
+        if self.log.room() is not Room.PLENTY:
+            raise DiskFull
+        return self._run(self.shard.send_together, queue, requests, sender, now_ms, content)
+
+    def receive_together(
+        self, queue: int, wants: Sequence[tuple[str, int]], visibility_ms: int | None
+    ) -> tuple[FirstLeases, list[int]] | None:
+        if self._waiters.total and self._waiters.count(queue):
+            return None
+        return self._run(self.shard.receive_together, queue, wants, visibility_ms, self.begin())
+
+    def delete_together(self, queue: int, claims: list[tuple[int, int, int]]) -> bool:
+        return self._run(self.shard.delete_together, queue, claims, self.begin())
+
+    # ---
 
     def is_late(self, leases: FirstLeases) -> bool:
         """Has so much of these leases passed since they were decided that they must be extended?"""
@@ -509,6 +554,8 @@ class ShardHost:
 
     def _before_seal(self) -> None:
         shard = self.shard
+        if self._gathered:
+            self._run_gathered()
         if self.serving and (self._waiters.total or self._watchers):
             self._serve_waiters()
         shard.woken.clear()

@@ -248,12 +248,17 @@ class Connection(asyncio.Protocol):
         self._working = None
         return False
 
-    def _reply(self, answer: bytes) -> bool:
+    def _reply(self, answer: bytes | None) -> bool:
         """Write the whole answer of the request in work; False when the client has gone."""
         request = self._working
         if request is None or self._transport.is_closing():
             return False
         self._working = None
+        if answer is None:
+            self._server.counters.requests -= 1
+            self._queue.appendleft(request)
+            self._wake()
+            return True
         if request.body:
             self._release_bytes(len(request.body))
         self._since = self._server.tick

@@ -67,10 +67,10 @@ class Response:
 
 
 Handler = Callable[[Request], Awaitable[Response]]
-# Writes a whole answer; False when the client has gone.
-Reply = Callable[[bytes], bool]
+# Writes a whole answer; False when the client has gone. None: the request is to go the general way after all.
+Reply = Callable[[bytes | None], bool]
 # A handler that needs no task: it returns False to have the request go the general way, or True and calls `reply` once,
-# now or later. It must not have done anything when it returns False.
+# now (with an answer) or later. It must not have done anything when it returns False, or calls it with None.
 Express = Callable[[Request, Reply], bool]
 
 

@@ -4,6 +4,8 @@ Each function either takes a request whole, or returns False before it has done 
 the answer, or the error in SQS's words. What is plain: JSON without an escape or a letter beyond ASCII, no fields but
 the ones below, a queue that the caller may use. The answers are the same to the byte.
 
+Requests are only read here; what they ask for is done for all of one turn of the event loop, see together.py.
+
 That a text is plain, and that no key is in it twice, shows in its length: one without blanks, escapes, long letters and
 second keys is exactly as long as the texts in it and the signs between them. A text with blanks is searched instead:
 without escapes it has exactly two quotes for each key and each text that was decoded.
@@ -11,40 +13,31 @@ without escapes it has exactly two quotes for each key and each text that was de
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from email.utils import formatdate
+from collections.abc import Callable, Sequence
 from functools import cache
-from time import time
-from typing import Any
 
 import msgspec
 from msgspec import Struct
 
 from batonq.api.http import Reply, Request
-from batonq.api.http.messages import SERVER_NAME, Heads
 from batonq.api.sqs import protocol_json
-from batonq.api.sqs.app import REQUEST_ID_HEADER, SqsApp
+from batonq.api.sqs.app import SqsApp
 from batonq.api.sqs.digests import md5
-from batonq.api.sqs.errors import SqsError, translated
+from batonq.api.sqs.errors import SqsError
 from batonq.api.sqs.operations.batches import outcome
 from batonq.api.sqs.operations.leases import DONE, told
-from batonq.api.sqs.operations.receiving import deliver, holder, numbers
+from batonq.api.sqs.operations.receiving import holder, numbers
 from batonq.api.sqs.operations.sending import INVOCATION_HEADER, TRACE_HEADER, invocation
 from batonq.api.sqs.service import Call
 from batonq.api.sqs.shapes import (
-    Message,
     ReceiveMessageInput,
-    ReceiveMessageOutput,
     SendMessageOutput,
 )
+from batonq.api.sqs.together import DeletedAnswer, SentAnswer, Together
 from batonq.api.sqs.validate import BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, ENTRY_ID_LENGTH_MAX
-from batonq.core.commands import FirstLeases
-from batonq.core.ids import message_id, message_ids
-from batonq.core.payload import AS_IS, Content
+from batonq.core.ids import key_hash, message_id, message_ids
 from batonq.errors import BatonError
-from batonq.node.broker import Queue
-from batonq.node.host import ShardHost
+from batonq.node.broker import HOLDER_LENGTH_MAX, Queue
 
 
 class _Entry(Struct, gc=False, forbid_unknown_fields=True):
@@ -96,7 +89,6 @@ _ENTRY_SIGNS = len('{"Id":"","MessageBody":""},')
 _RECEIPT_SIGNS = len('{"Id":"","ReceiptHandle":""},')
 _ONE_SIGNS = len('{"QueueUrl":"","MessageBody":""}')
 _ONE_RECEIPT_SIGNS = len('{"QueueUrl":"","ReceiptHandle":""}')
-_TEXTS = {int(Content.TEXT), Content.TEXT | AS_IS}
 RECEIVES_MAX = 1_024  # different requests to receive that are remembered
 RECEIVE_BYTES_MAX = 1_024  # and how long one may be
 
@@ -125,13 +117,6 @@ def _sent_form(count: int) -> str:
     return '{"Successful":[' + ",".join([entry] * count) + "]}"
 
 
-@cache
-def _received_form(count: int) -> str:
-    """The answer to a receive of bodies that stand for themselves: id, receipt, digest, and a line's end for a body."""
-    message = '{"MessageId":"%s","ReceiptHandle":"%s","MD5OfBody":"%s","Body":"\n"}'
-    return '{"Messages":[' + ",".join([message] * count) + "]}"
-
-
 class ExpressSqs:
     """See api.http.messages.Express."""
 
@@ -139,8 +124,7 @@ class ExpressSqs:
         self._app = app
         self._service = app.service
         self._broker = app.service.broker
-        self._heads = _Heads(app)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._together = Together(app)
         self._receives: dict[bytes, tuple[str, int, int | None]] = {}  # body → URL, messages and visibility
         prefix = protocol_json.TARGET_PREFIX
         self._calls: dict[bytes, Callable[[Request, Reply], bool]] = {
@@ -171,13 +155,11 @@ class ExpressSqs:
         text = given.MessageBody
         if not _is_plain(request.body, _ONE_SIGNS + len(given.QueueUrl) + len(text), 8):
             return False
-        taken = self._take(request, "SendMessage", given.QueueUrl, [text.encode()])
-        if taken is None:
-            return False
-        queue, host, first, digests = taken
-        output = SendMessageOutput(message_id(queue.shard, first), digests[0].hex())
-        self._reply_when_committed(host, reply, _encode(output))
-        return True
+
+        def answer(shard: int, first: int, digests: list[bytes]) -> bytes:
+            return _encode(SendMessageOutput(message_id(shard, first), digests[0].hex()))
+
+        return self._take(request, "SendMessage", given.QueueUrl, [text.encode()], answer, reply)
 
     def _send_batch(self, request: Request, reply: Reply) -> bool:
         given = _decode_batch(request.body)
@@ -191,42 +173,32 @@ class ExpressSqs:
         length = _BATCH_SIGNS + len(given.QueueUrl) + len(joined) + sum(map(len, texts)) + count * _ENTRY_SIGNS
         if not _is_plain(request.body, length, 6 + 8 * count) or not _ids_are_plain(ids, joined):
             return False
-        taken = self._take(request, "SendMessageBatch", given.QueueUrl, [*map(str.encode, texts)])
-        if taken is None:
-            return False
-        queue, host, first, digests = taken
-        members: list[str] = []
-        names = message_ids(queue.shard, range(first, first + count))
-        for triple in zip(ids, names, map(bytes.hex, digests), strict=True):
-            members += triple
-        self._reply_when_committed(host, reply, (_sent_form(count) % (*members,)).encode())
-        return True
+
+        def answer(shard: int, first: int, digests: list[bytes]) -> bytes:
+            members: list[str] = []
+            names = message_ids(shard, range(first, first + count))
+            for triple in zip(ids, names, map(bytes.hex, digests), strict=True):
+                members += triple
+            return (_sent_form(count) % (*members,)).encode()
+
+        return self._take(request, "SendMessageBatch", given.QueueUrl, [*map(str.encode, texts)], answer, reply)
 
     def _take(
-        self, request: Request, operation: str, url: str, bodies: list[bytes]
-    ) -> tuple[Queue, ShardHost, int, list[bytes]] | None:
-        """Send bodies: the queue, its host, the first sequence and the digests; None when they are not plain there."""
+        self, request: Request, operation: str, url: str, bodies: list[bytes], answer: SentAnswer, reply: Reply
+    ) -> bool:
+        """Bodies to be sent with those of others; False when they are not plain there."""
         sizes = [*map(len, bodies)]
         call, queue = self._find(request, operation, url)
         if min(sizes) == 0 or max(sizes) > queue.message_bytes_max or sum(sizes) > BATCH_BYTES_MAX or queue.fifo:
-            return None
+            return False
         if TRACE_HEADER in request.headers:
-            return None
+            return False
+        host = self._broker.host(queue)
         digests = [md5(body).digest() for body in bodies]
         name = invocation(request, digests) if INVOCATION_HEADER in request.headers else ""
-        found = self._broker.send_plain(queue, bodies, digests, call.caller.sender, name, AS_IS)
-        if found is None:
-            return None
-        self._app.calls[operation] += 1
-        return queue, *found, digests
-
-    def _reply_when_committed(self, host: ShardHost, reply: Reply, body: bytes) -> None:
-        answer = self._heads.answer(body)
-
-        def committed(problem: BatonError | None) -> None:
-            reply(answer if problem is None else self._heads.error(problem))
-
-        host.commit.call(committed)
+        key = key_hash(queue.number, name) if name else 0
+        self._together.send(host, queue, call.caller.sender, (bodies, digests, key, answer, operation, reply))
+        return True
 
     # --- ReceiveMessage
 
@@ -240,13 +212,12 @@ class ExpressSqs:
         call, queue = self._find(request, "ReceiveMessage", url)
         if queue.fifo:
             return False
-        found = self._broker.receive_front(queue, count, visibility_ms, holder(call, ""))
-        if found is None:
+        host = self._broker.host(queue)
+        if not host.has_visible(queue.number):
             return False
-        self._app.calls["ReceiveMessage"] += 1
         request.cancellable = True  # whoever leaves before the answer takes no message along
-        host, leases = found
-        host.commit.call(lambda problem: self._deliver(queue, host, leases, reply, problem))
+        name = holder(call, "")[:HOLDER_LENGTH_MAX]
+        self._together.receive(host, queue, visibility_ms, (name, count, reply))
         return True
 
     def _read_receive(self, request: Request) -> tuple[str, int, int | None] | None:
@@ -276,33 +247,6 @@ class ExpressSqs:
             self._receives[body] = known
         return known
 
-    def _deliver(
-        self, queue: Queue, host: ShardHost, leases: FirstLeases, reply: Reply, problem: BatonError | None
-    ) -> None:
-        if problem is not None:
-            reply(self._heads.error(problem))
-            return
-        found = self._broker.deliver_run(queue, host, leases)
-        if found is None or {*found[1]} - _TEXTS:
-            task = asyncio.get_running_loop().create_task(self._deliver_any(queue, host, leases, reply))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-            return
-        names = message_ids(queue.shard, leases.sequences)
-        if not reply(self._heads.answer(_received(names, *found))):
-            self._broker.give_back(queue, host, leases)
-
-    async def _deliver_any(self, queue: Queue, host: ShardHost, leases: FirstLeases, reply: Reply) -> None:
-        """Messages with attributes or a past, or leases that must be extended first."""
-        try:
-            deliveries = await self._broker.deliver_front(queue, host, leases)
-            output: Any = deliver(self._service, queue, deliveries, (), [])
-        except BatonError as problem:
-            reply(self._heads.error(problem))
-            return
-        if not reply(self._heads.answer(_encode(output))):
-            self._broker.give_back(queue, host, leases)
-
     # --- DeleteMessage, DeleteMessageBatch
 
     def _delete(self, request: Request, reply: Reply) -> bool:
@@ -313,12 +257,7 @@ class ExpressSqs:
         _, queue = self._find(request, "DeleteMessage", given.QueueUrl)
         if queue.fifo or queue.policy.strict_receipts:
             return False  # there a delete may fail, and the general way says so
-        found = self._broker.delete_plain(queue, [receipt])
-        if found is None:
-            return False
-        self._app.calls["DeleteMessage"] += 1
-        self._reply_when_committed(found[0], reply, _encode(DONE))
-        return True
+        return self._remove(queue, "DeleteMessage", [receipt], lambda problems: _encode(DONE), reply)
 
     def _delete_batch(self, request: Request, reply: Reply) -> bool:
         given = _decode_receipts(request.body)
@@ -333,59 +272,23 @@ class ExpressSqs:
         if not _is_plain(request.body, length, 6 + 8 * count) or not _ids_are_plain(ids, joined):
             return False
         _, queue = self._find(request, "DeleteMessageBatch", given.QueueUrl)
-        found = self._broker.delete_plain(queue, receipts)
-        if found is None:
-            return False
-        host, problems = found
-        self._app.calls["DeleteMessageBatch"] += 1
-        if any(problems):
+
+        def answer(problems: Sequence[BatonError | None]) -> bytes:
+            if not any(problems):
+                return ('{"Successful":[{"Id":"' + '"},{"Id":"'.join(ids) + '"}]}').encode()
             errors = [
                 None if problem is None else told(problem, receipt)
                 for problem, receipt in zip(problems, receipts, strict=True)
             ]
-            body = _encode(outcome(ids, errors))
-        else:
-            body = ('{"Successful":[{"Id":"' + '"},{"Id":"'.join(ids) + '"}]}').encode()
-        self._reply_when_committed(host, reply, body)
+            return _encode(outcome(ids, errors))
+
+        return self._remove(queue, "DeleteMessageBatch", receipts, answer, reply)
+
+    def _remove(self, queue: Queue, operation: str, receipts: list[str], answer: DeletedAnswer, reply: Reply) -> bool:
+        """Messages to be deleted with those of others; False when a receipt is not in order."""
+        host = self._broker.host(queue)
+        claims = self._broker.claims(queue, receipts)
+        if claims is None:
+            return False
+        self._together.delete(host, queue, (claims, answer, operation, reply))
         return True
-
-
-def _received(
-    names: list[str], receipts: list[str], contents: list[int], digests: list[bytes], bodies: list[bytes]
-) -> bytes:
-    """The answer to a receive of bodies alone."""
-    count = len(names)
-    hexes = map(bytes.hex, digests)
-    if contents.count(AS_IS) != count:
-        return _encode(ReceiveMessageOutput([*map(Message, names, receipts, hexes, map(bytes.decode, bodies))]))
-    members: list[str] = []
-    for three in zip(names, receipts, hexes, strict=True):
-        members += three
-    parts = [b""] * (2 * count + 1)
-    parts[0::2] = (_received_form(count) % (*members,)).encode().split(b"\n")
-    parts[1::2] = bodies
-    return b"".join(parts)
-
-
-class _Heads:
-    """The heads of answers, which differ in nothing but a number and a length for a second."""
-
-    def __init__(self, app: SqsApp) -> None:
-        self._app = app
-        self._second = -1
-        self._start = b""
-
-    def answer(self, body: bytes) -> bytes:
-        second = int(time())
-        if second != self._second:
-            self._second = second
-            self._start = (
-                f"HTTP/1.1 200 OK\r\nServer: {SERVER_NAME}\r\nDate: {formatdate(second, usegmt=True)}\r\n"
-                f"Content-Type: {protocol_json.CONTENT_TYPE}\r\n{REQUEST_ID_HEADER}: "
-            ).encode()
-        return b"%b%b\r\nContent-Length: %d\r\n\r\n%b" % (self._start, self._app.request_id(), len(body), body)
-
-    def error(self, problem: BatonError) -> bytes:
-        """What was decided could not be committed; the words are the general way's."""
-        response = self._app.json_error(translated(problem))
-        return Heads().head(response, close=False) + response.body

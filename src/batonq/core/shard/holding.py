@@ -64,7 +64,18 @@ class Holding(Receiving):
             results.append(verdict.error() if verdict.error else None)
         return results
 
-    def _held(self, number: int, slots: Sequence[int], claims: Sequence[Claim], now: int) -> bool:
+    def delete_together(self, number: int, claims: list[tuple[int, int, int]], now: int) -> bool:
+        """Delete for several requests at once, if all of it is what every rule allows; False: nothing was done."""
+        now = self.begin(now)
+        queue = self.queue_state(number)
+        claims = sorted(claims)
+        slots = as_run([claim[0] for claim in claims])
+        if queue.fifo or not self._held(number, slots, claims, now):
+            return False
+        self._acknowledge_run(queue, slots, claims, now)
+        return True
+
+    def _held(self, number: int, slots: Sequence[int], claims: Sequence[tuple[int, int, int]], now: int) -> bool:
         """Are these the current leases of different messages without notes? Then every rule says: delete them."""
         columns = self.columns
         if isinstance(slots, range):
@@ -93,7 +104,9 @@ class Holding(Receiving):
                 return False
         return self.plain(slots)
 
-    def _acknowledge_run(self, queue: QueueState, slots: Sequence[int], claims: Sequence[Claim], now: int) -> None:
+    def _acknowledge_run(
+        self, queue: QueueState, slots: Sequence[int], claims: Sequence[tuple[int, int, int]], now: int
+    ) -> None:
         columns = self.columns
         priorities, counts, lasts = columns.priority, columns.count, columns.last
         w0 = _ACKNOWLEDGED | queue.number << 32

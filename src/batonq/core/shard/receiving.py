@@ -66,7 +66,7 @@ class Receiving(SendingOnce):
         ready = queue.ready
         front = ready.front(wanted)
         if front:
-            return self.expand(self._lease_front(queue, front, now, deadline, holder))
+            return self.expand(self._lease_front(queue, front, now, deadline, [(holder, len(front))]))
         ageing_ms = queue.policy.ageing_ms
         leases: list[Lease] = []
         w6 = given_up = 0
@@ -97,21 +97,43 @@ class Receiving(SendingOnce):
         queue = self.queue_state(number)
         policy = queue.policy
         wanted = min(max_messages, policy.in_flight_max - queue.in_flight)
-        if queue.fifo or wanted <= 0 or self.overlays:
+        if queue.fifo or wanted <= 0:
             return None
         front = queue.ready.front(wanted)
-        if not front:
+        if not front or (self.overlays and not self.overlays.keys().isdisjoint(front)):
             return None
         visibility = policy.visibility_ms if visibility_ms is None else visibility_ms
-        return self._lease_front(queue, front, now, now + visibility, holder)
+        return self._lease_front(queue, front, now, now + visibility, [(holder, len(front))])
+
+    def receive_together(
+        self, number: int, wants: Sequence[tuple[str, int]], visibility_ms: int | None, now: int
+    ) -> tuple[FirstLeases, list[int]] | None:
+        """The same for several requests, (holder, messages) each, in their order: all leases, and how many each got."""
+        now = self.begin(now)
+        queue = self.queue_state(number)
+        policy = queue.policy
+        wanted = min(sum([count for _, count in wants]), policy.in_flight_max - queue.in_flight)
+        if queue.fifo or wanted <= 0:
+            return None
+        front = queue.ready.front(wanted)
+        left = len(front)
+        if not left or (self.overlays and not self.overlays.keys().isdisjoint(front)):
+            return None
+        holders: list[tuple[str, int]] = []
+        for holder, count in wants:
+            holders.append((holder, min(count, left)))
+            left -= holders[-1][1]
+        visibility = policy.visibility_ms if visibility_ms is None else visibility_ms
+        leases = self._lease_front(queue, front, now, now + visibility, [one for one in holders if one[1]])
+        return leases, [count for _, count in holders]
 
     def _lease_front(
-        self, queue: QueueState, slots: Sequence[int], now: int, deadline: int, holder: str
+        self, queue: QueueState, slots: Sequence[int], now: int, deadline: int, holders: Sequence[tuple[str, int]]
     ) -> FirstLeases:
         """First leases: nothing at the front of a fresh line can have used up its receives."""
         columns = self.columns
         frame = self.frame
-        w6 = frame.put(encode_notes(holder, ""))
+        w6, *others = [frame.put(encode_notes(holder, "")) for holder, _ in holders]
         position = frame.number << 16 | len(frame.rows) >> 3
         w0 = _LEASED | columns.priority[slots[0]] << 16 | queue.number << 32
         if isinstance(slots, range):
@@ -129,9 +151,14 @@ class Receiving(SendingOnce):
         rows = array("Q", (w0, 0, now, deadline, FIRST_LEASE, 0, w6, 0)) * len(slots)
         rows[1::8] = sequences
         rows[5::8] = lasts
+        if others:
+            at = 0
+            for note, (_, count) in zip((w6, *others), holders, strict=True):
+                rows[at + 6 : at + 8 * count : 8] = array("Q", (note,)) * count
+                at += 8 * count
         rows[7::8] = array("Q", slots)
         frame.extend(rows)
-        self._on_first_leases(queue, slots, now, deadline, position, holder)
+        self._on_first_leases(queue, slots, now, deadline, position, holders)
         return FirstLeases(slots, sequences, positions, extents, sents, now, deadline)
 
     def expand(self, front: FirstLeases) -> list[Lease]:

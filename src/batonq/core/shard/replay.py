@@ -32,7 +32,10 @@ class Replay(Runs):
             if w0 & 0xFF in _RUN_TYPES and not self.before_base:
                 time = times[row]
                 stop = row + 1
+                notes = words[(row << 3) + 6] if w0 & 0xFF == Type.LEASED else 0  # who holds it: a run has one holder
                 while stop < count and heads[stop] == w0 and times[stop] == time:
+                    if notes and words[(stop << 3) + 6] != notes:
+                        break
                     stop += 1
                 if stop - row >= _RUN_MIN and self._apply_run(
                     number << 16 | row, words[row << 3 : stop << 3], variable
@@ -130,7 +133,7 @@ class Replay(Runs):
             if any(self.columns.sequence[slot] != sequence for slot, sequence in zip(slots, rows[1::8], strict=True)):
                 return False  # one by one, that says what is wrong
             holder, _ = decode_notes(_part(variable, w6))
-            self._on_first_leases(queue, as_run(slots), time, deadline, position, holder)
+            self._on_first_leases(queue, as_run(slots), time, deadline, position, [(holder, count)])
             return True
         if w0 >> 24 & 0xFF != Reason.ACK:
             return False

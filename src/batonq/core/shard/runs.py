@@ -187,16 +187,25 @@ class Runs(ShardState):
     # --- first leases ------------------------------------------------------------------------------
 
     def _on_first_leases(
-        self, queue: QueueState, slots: Sequence[int], time: int, deadline: int, position: int, holder: str
+        self,
+        queue: QueueState,
+        slots: Sequence[int],
+        time: int,
+        deadline: int,
+        position: int,
+        holders: Sequence[tuple[str, int]],
     ) -> None:
-        """The messages at the front of a lane's fresh line, which were never leased, go to one holder."""
+        """The messages at the front of a lane's fresh line, which were never leased, so many to each holder."""
         count = len(slots)
         priority = self.columns.priority[slots[0]]
         if isinstance(slots, range) and count <= RUN_MAX:
             self._lease_range(slots, time, deadline, position)
         else:
             self._lease_slots(slots, time, deadline, position)
-        self.holders.update(dict.fromkeys(slots, holder))
+        at = 0
+        for holder, some in holders:
+            self.holders.update(dict.fromkeys(slots[at : at + some], holder))
+            at += some
         queue.ready.drop_front(priority, slots)
         queue.ready.in_flight_total += count
         queue.visible -= count

@@ -30,6 +30,10 @@ _FIFO, _DEDUPLICATED = int(Flag.FIFO), int(Flag.DEDUPLICATED)
 _DEDUPLICATED_LIVES = _DEDUPLICATED | int(Flag.DEDUP_LIVES)
 
 
+# bodies, digests, and the hash of the SDK's invocation (0: none)
+PlainSend = tuple[Sequence[bytes], Sequence[bytes], int]
+
+
 class Sending(Jobs):
     def send(self, number: int, sends: Sequence[Send], now: int, invocation: int = 0) -> list[Accepted | BatonError]:
         """Take messages; one result each. A repeated invocation gets the first one's answer."""
@@ -96,6 +100,41 @@ class Sending(Jobs):
             count = len(bodies)
             self._produced(number, key, producer_sequence + count - 1, first + count - 1, count, now)
         return first
+
+    def send_together(
+        self, number: int, requests: Sequence[PlainSend], sender: str, now: int, content: int = 0
+    ) -> list[int]:
+        """The same for requests of one sender, whose invocations differ: the first sequence of each.
+
+        None at all: nothing was done, and they must be taken one by one.
+        """
+        now = self.begin(now)
+        queue = self.queue_state(number)
+        if not self._takes_runs(queue):
+            return []
+        firsts: list[int] = []
+        bodies: list[bytes] = []
+        digests: list[bytes] = []
+        for some, some_digests, invocation in requests:
+            known = self.requests.get(invocation, now // 1000) if invocation else None
+            if known is not None and known.fingerprint == len(some):
+                firsts.append(known.sequence)
+            else:
+                firsts.append(0)
+                bodies += some
+                digests += some_digests
+        first = self._send_bodies(queue, bodies, digests, sender, 0, now, content) if bodies else 0
+        if bodies and not first:
+            return []
+        for at, (some, _, invocation) in enumerate(requests):
+            if firsts[at]:
+                queue.duplicates += len(some)
+                continue
+            firsts[at] = first
+            if invocation:
+                self._remember(number, invocation, first, len(some), now)
+            first += len(some)
+        return firsts
 
     def _remember(self, number: int, invocation: int, first_sequence: int, count: int, now: int) -> None:
         until = now + REQUEST_WINDOW_MS
