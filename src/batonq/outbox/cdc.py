@@ -117,7 +117,7 @@ class StreamSource(PostgresSource):
                 if id in rows:
                     by_queue.setdefault(rows[id].queue, []).append(id)
             records = self._record_stream(connection, holder, by_queue)
-            return self._load(connection, producers, records)
+            return self.batches(producers, records, rows)
 
     def _take(self, rows_max: int) -> list[int]:
         ids: list[int] = []

@@ -86,7 +86,8 @@ class PostgresSource:
             ).fetchall()
             if not pending:
                 pending = self._record(connection, holder, lanes, rows_max, list(resting))
-            return self._load(connection, producers, pending)
+            rows = self.load_rows(connection, [id for record in pending for id in record[3]])
+            return self.batches(producers, pending, rows)
 
     def lock_lanes(self, lanes: Sequence[int], most: int) -> tuple[tuple[int, str], dict[int, str]]:
         """Lock some of these lanes that nobody has: who holds them (process and transaction), and their producers."""
@@ -153,11 +154,9 @@ class PostgresSource:
     held_condition = "EXISTS (SELECT FROM pg_stat_activity WHERE pid = %(pid)s AND CAST(backend_xid AS text) = %(xid)s)"
     next_number = "greatest(n.number, CAST(extract(epoch FROM clock_timestamp()) * 1000000 AS bigint))"
 
-    def _load(
-        self, connection: psycopg.Connection[Any], producers: dict[int, str], records: Sequence[tuple[Any, ...]]
-    ) -> list[Batch]:
-        ids = [id for record in records for id in record[3]]
-        rows = self.load_rows(connection, ids)
+    @staticmethod
+    def batches(producers: dict[int, str], records: Sequence[tuple[Any, ...]], rows: dict[int, Row]) -> list[Batch]:
+        """What is on record, with those of its rows that are to be published still."""
         return [
             Batch(
                 lane,
