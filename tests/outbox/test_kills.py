@@ -61,7 +61,7 @@ def test_100_000_rows_of_concurrent_transactions_with_relays_killed_at_random(
 
 def test_the_same_by_change_data_capture(database: str, server: ServerProcess, baton: Baton, name: str) -> None:
     baton.create_queue(name)
-    written = run_postgres(database, server.url, [name], rows=30_000, relays=2, kills=8, seed=2, flags=("--cdc",))
+    written = run_postgres(database, server.url, [name], rows=100_000, relays=2, kills=12, seed=2, flags=("--cdc",))
     workload.check(written, workload.delivered(baton, name))
 
 
