@@ -22,7 +22,7 @@ from batonq.node.picking import EditImpossible, decode_pick
 from batonq.node.reading import place_of, read_place
 
 LOOKED_AT_MAX = 1_000  # in one go
-CHOSEN_MAX = 250  # for the shard to move in one go: some milliseconds
+CHOSEN_MAX = 100  # for the shard to move in one go: some milliseconds
 CHOSEN_BYTES_MAX = 4 << 20
 TURN_MESSAGES = 50  # looked at before others have their turn
 TURN_BYTES = 256 << 10

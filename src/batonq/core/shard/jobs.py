@@ -27,9 +27,9 @@ from batonq.core.shard.transfer import NO_QUEUE
 from batonq.errors import JobConflict, JobNotFound, QueueDoesNotExist
 
 STEP_SCAN_MAX = 2_000  # messages looked at in one step, of all jobs together
-STEP_MOVES_MAX = 250  # and moved: some milliseconds
+STEP_MOVES_MAX = 100  # and moved: some milliseconds
 INTERVAL_MS = 100
-SOON_MS = 5  # when a step ended for its bounds
+SOON_MS = 1  # when a step ended for its bounds
 RAMP_BEGINS_AT = 0.1  # of the rate
 DYING_SAMPLE = 10  # messages moved before their fate says anything
 DYING_WINDOW = 500  # messages after which older ones are not looked at any more
