@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from batonq.api.rest.examples import EXAMPLES, RECEIPT
 from batonq.api.rest.meanings import MEANINGS, meaning
 from batonq.api.rest.openapi import document
 from batonq.api.rest.operations import OPERATIONS
@@ -24,6 +25,20 @@ def fields() -> list[tuple[str, str]]:
 def test_every_field_has_a_meaning_and_every_meaning_a_field() -> None:
     used = {meaning(name, field) for name, field in fields()}
     assert used == set(MEANINGS.values())
+
+
+def test_every_example_works(rest: Rest) -> None:
+    paths = {operation.name: (operation.method, operation.path) for operation in OPERATIONS if operation.takes}
+    assert set(EXAMPLES) == set(paths)
+    for name, value in EXAMPLES.items():
+        method, path = paths[name]
+        queue = "emails-dead" if name == "redrive" else "emails"
+        address = path.replace("{queue}", queue).replace("{receipt}", RECEIPT)
+        answer = rest(method, address, {**value, "waitSeconds": 0} if "waitSeconds" in value else value)
+        if "{receipt}" in path:
+            assert answer.code == "receipt_invalid", name
+        else:
+            assert answer.status < 300, (name, answer)
 
 
 def test_the_document_and_the_page_are_served(rest: Rest) -> None:

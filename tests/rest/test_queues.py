@@ -141,6 +141,25 @@ def test_a_purge_empties_the_queue(rest: Rest) -> None:
     assert rest.stats(queue)["visible"] == 0
 
 
+def test_rates_are_known_after_a_second_look(rest: Rest) -> None:
+    queue = rest.create()
+    first = rest.stats(queue)
+    assert "sentPerSecond" not in first
+    for number in range(6):
+        rest.send(queue, number)
+    message = rest.receive(queue, 1)[0]
+    rest.good("POST", f"{queue}/messages/{message['receiptHandle']}:ack")
+    rest.server.advance(10)
+    stats = rest.stats(queue)
+    passed_s = (stats["atMs"] - first["atMs"]) / 1000
+    assert stats["sentPerSecond"] == 6 / passed_s
+    assert stats["receivedPerSecond"] == stats["deletedPerSecond"] == 1 / passed_s
+    rest.server.advance(100)
+    rest.stats(queue)
+    rest.server.advance(10)
+    assert rest.stats(queue)["sentPerSecond"] == 0
+
+
 @pytest.mark.parametrize("name", ["", "a b", "a.b", "x" * 81, "ü", "a/b", "a:b", "name\n"])
 def test_names_that_are_refused(rest: Rest, name: str) -> None:
     answer = rest("POST", "/v1/queues", {"name": name})

@@ -11,6 +11,7 @@ from batonq.api.http import Request, Response
 from batonq.api.rest import openapi, page, problems
 from batonq.api.rest.codec import JSON, Codec, Negotiator
 from batonq.api.rest.operations import OPERATIONS, Operation
+from batonq.api.rest.rates import RateBook
 from batonq.api.rest.service import Answer, Call
 from batonq.api.sqs.access import Access, OpenAccess, SignedAccess
 from batonq.api.sqs.errors import SqsError
@@ -36,6 +37,7 @@ class RestApp:
         self.calls = {operation.name: 0 for operation in OPERATIONS}
         self.errors: dict[str, int] = {}  # by code
         self._negotiator = Negotiator()
+        self._rates = RateBook()
         self._routes: dict[str, dict[str, Operation]] = {}
         for operation in OPERATIONS:
             self._routes.setdefault(operation.path, {})[operation.method] = operation
@@ -52,7 +54,7 @@ class RestApp:
             if len(request.body) > REQUEST_BYTES_MAX:
                 raise TooLarge(f"The request is larger than {REQUEST_BYTES_MAX} bytes: send less at a time.")
             caller = self.access.identify(request)
-            call = Call(self.broker, request, caller, given, wanted, name, token)
+            call = Call(self.broker, self._rates, request, caller, given, wanted, name, token)
             answer = await operation.run(call)
         except _WrongMethod as error:
             return self.refused(error, wanted, (("Allow", error.allow),))

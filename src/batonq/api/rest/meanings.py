@@ -75,6 +75,9 @@ MEANINGS = {
     "lateAcks": "Acks of SQS clients that came after the lease had run out, and were taken.",
     "waitingReceives": "Receives that wait for a message now.",
     "atMs": "When this was so.",
+    "sentPerSecond": "Messages sent a second, over up to a minute; absent until somebody has looked twice.",
+    "receivedPerSecond": "Leases given a second, likewise.",
+    "deletedPerSecond": "Messages acked a second, likewise.",
     # --- messages
     "body": "The message: any JSON value; in MessagePack also bytes.",
     "bodyBase64": "The message as bytes in base64, where the form has none of its own.",

@@ -11,6 +11,7 @@ import msgspec
 from batonq import __version__
 from batonq.api.rest import queueshapes, shapes
 from batonq.api.rest.codec import JSON, MSGPACK
+from batonq.api.rest.examples import EXAMPLES
 from batonq.api.rest.meanings import meaning
 from batonq.api.rest.operations import OPERATIONS, Operation
 from batonq.api.rest.problems import RETRY_AFTER_S, Problem
@@ -110,10 +111,9 @@ def _operation(operation: Operation, schema_of: dict[int, Any]) -> dict[str, Any
     if parameters:
         result["parameters"] = parameters
     if operation.takes is not None:
-        result["requestBody"] = {
-            "required": operation.body_needed,
-            "content": _content(schema_of[id(operation.takes)], (JSON.content_type, MSGPACK.content_type)),
-        }
+        content = _content(schema_of[id(operation.takes)], (JSON.content_type, MSGPACK.content_type))
+        content[JSON.content_type]["example"] = EXAMPLES[operation.name]
+        result["requestBody"] = {"required": operation.body_needed, "content": content}
     result["responses"] = _responses(operation, schema_of)
     return result
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from functools import cache
 from html import escape
 from typing import Any
 
 from batonq.api.rest import openapi
+from batonq.api.rest.codec import JSON
 from batonq.api.rest.problems import kinds, title
 
 _STYLE = """
@@ -17,9 +19,10 @@ h2 b { display: inline-block; min-width: 4.5rem; }
 table { border-collapse: collapse; width: 100%; margin: .5rem 0 1rem; }
 th, td { text-align: left; vertical-align: top; padding: .2rem .6rem .2rem 0; border-bottom: 1px solid #eee; }
 code { font: .9em ui-monospace, monospace; background: #f4f4f4; padding: .1em .25em; border-radius: 3px; }
+pre { font: .9em/1.4 ui-monospace, monospace; background: #f4f4f4; padding: .6rem .8rem; overflow-x: auto; }
 small { color: #666; }
 @media (prefers-color-scheme: dark) {
-  body { color: #ddd; background: #161616; } code { background: #2a2a2a; } th, td { border-color: #333; }
+  body { color: #ddd; background: #161616; } code, pre { background: #2a2a2a; } th, td { border-color: #333; }
   h2 { border-color: #444; } a { color: #8ab4f8; } small { color: #999; }
 }
 """
@@ -84,6 +87,9 @@ def _operation(method: str, path: str, operation: dict[str, Any]) -> list[str]:
         rows.append(f"<tr><td>body<td>{'' if body['required'] else 'optional'}<td>{kind}<td>JSON or MessagePack")
     if rows:
         parts += ["<table>", *rows, "</table>"]
+    if body is not None:
+        example = json.dumps(body["content"][JSON.content_type]["example"], indent=2)
+        parts.append(f"<pre>{escape(example, quote=False)}</pre>")
     good, bad = [], []
     for status, answer in operation["responses"].items():
         if "$ref" in answer:

@@ -178,6 +178,11 @@ async def queue_stats(call: Call) -> Answer:
         waiting_receives=call.broker.waiting(queue),
         at_ms=now_ms,
     )
+    rates = call.rates.look(queue.number, counters, now_ms)
+    if rates is not None:
+        value.sent_per_second = rates.sent
+        value.received_per_second = rates.received
+        value.deleted_per_second = rates.deleted
     return Answer(200, value)
 
 

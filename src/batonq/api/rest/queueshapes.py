@@ -176,3 +176,6 @@ class Stats(Answered):
     late_acks: int
     waiting_receives: int
     at_ms: int
+    sent_per_second: float | UnsetType = UNSET
+    received_per_second: float | UnsetType = UNSET
+    deleted_per_second: float | UnsetType = UNSET

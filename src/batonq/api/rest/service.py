@@ -8,6 +8,7 @@ from msgspec import Struct
 
 from batonq.api.http import Request
 from batonq.api.rest.codec import MSGPACK, Codec
+from batonq.api.rest.rates import RateBook
 from batonq.api.rest.shapes import Given
 from batonq.api.sqs.access import Caller
 from batonq.errors import QueueDoesNotExist
@@ -31,12 +32,21 @@ NO_CONTENT = Answer(204)
 class Call:
     """One request as an operation sees it."""
 
-    __slots__ = ("broker", "caller", "given", "name", "request", "token", "wanted")
+    __slots__ = ("broker", "caller", "given", "name", "rates", "request", "token", "wanted")
 
     def __init__(
-        self, broker: Broker, request: Request, caller: Caller, given: Codec, wanted: Codec, name: str, token: str
+        self,
+        broker: Broker,
+        rates: RateBook,
+        request: Request,
+        caller: Caller,
+        given: Codec,
+        wanted: Codec,
+        name: str,
+        token: str,
     ) -> None:
         self.broker = broker
+        self.rates = rates
         self.request = request
         self.caller = caller
         self.given = given

@@ -1,0 +1,56 @@
+"""Messages a second, from the looks that were taken at a queue's counters during the last minute."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import NamedTuple
+
+from batonq.core.commands import Counters
+
+QUEUES_MAX = 10_000
+LOOKS_MAX = 8
+APART_MS = 1_000  # looks that follow each other more closely say little
+WINDOW_MS = 60_000
+
+
+class Rates(NamedTuple):
+    """A second, over the time since the oldest look."""
+
+    sent: float
+    received: float
+    deleted: float
+
+
+class _Look(NamedTuple):
+    at_ms: int
+    sent: int
+    received: int
+    deleted: int
+
+
+class RateBook:
+    """What was seen of each queue. Nobody's rates are known until they were looked at twice."""
+
+    def __init__(self) -> None:
+        self._looks: dict[int, deque[_Look]] = {}
+
+    def look(self, queue: int, counters: Counters, at_ms: int) -> Rates | None:
+        """Take a look; the rates since earlier ones, if there are any that are neither too close nor too old."""
+        looks = self._looks.pop(queue, None) or deque(maxlen=LOOKS_MAX)
+        self._looks[queue] = looks  # the newest use last
+        if len(self._looks) > QUEUES_MAX:
+            del self._looks[next(iter(self._looks))]
+        while looks and at_ms - looks[0].at_ms > WINDOW_MS:
+            looks.popleft()
+        now = _Look(at_ms, counters.sent, counters.received, counters.deleted)
+        first = looks[0] if looks else now
+        if not looks or at_ms - looks[-1].at_ms >= WINDOW_MS // LOOKS_MAX:
+            looks.append(now)
+        passed_s = (at_ms - first.at_ms) / 1000
+        if passed_s * 1000 < APART_MS:
+            return None
+        return Rates(
+            (now.sent - first.sent) / passed_s,
+            (now.received - first.received) / passed_s,
+            (now.deleted - first.deleted) / passed_s,
+        )
