@@ -15,7 +15,7 @@ from typing import Any
 
 from batonq.errors import BatonError
 from batonq.idempotency import idempotent_in_transaction
-from batonq.worker import Message, Middleware, Worker
+from batonq.worker import Message, Middleware, RetryLater, Worker
 
 EVENTS = os.environ.get("EVENTS", os.devnull)
 GO = Path(os.environ.get("GO", os.devnull))
@@ -105,6 +105,15 @@ async def slow(message: Message) -> None:
 def crashes(message: Message) -> None:
     if message.body == "crash":
         os._exit(9)
+    note("end", message.body)
+
+
+@app.task(queue="ordered", concurrency=8, visibility=VISIBILITY_S)
+async def ordered(message: Message) -> None:
+    number = message.body.partition(":")[2]
+    await asyncio.sleep(0.001)
+    if int(number) % 7 == 3 and message.receive_count == 1:
+        raise RetryLater(0, "once more")
     note("end", message.body)
 
 

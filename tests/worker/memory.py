@@ -22,6 +22,7 @@ class Stored:
     id: str
     body: Any
     attributes: dict[str, Any]
+    group: str | None = None
     epoch: int = 0
     visible_at: float = 0.0
     failures: list[Nack] = field(default_factory=list)
@@ -40,16 +41,19 @@ class MemorySource:
         self.requests: list[tuple[str, Any]] = []
         self.extended: list[list[tuple[str, float]]] = []
         self.fail: list[BatonError] = []  # errors of the next requests
+        self.fifo: set[str] = set()
         self.hold_extensions = False  # extensions fail for now
         self._lock = threading.Lock()
         self._count = 0
 
-    def send(self, queue: str, *bodies: Any, attributes: dict[str, Any] | None = None) -> None:
+    def send(
+        self, queue: str, *bodies: Any, attributes: dict[str, Any] | None = None, group: str | None = None
+    ) -> None:
         with self._lock:
             for body in bodies:
                 self._count += 1
                 number = str(self._count)
-                self.queues.setdefault(queue, {})[number] = Stored(number, body, attributes or {})
+                self.queues.setdefault(queue, {})[number] = Stored(number, body, attributes or {}, group)
 
     def steal(self, body: Any) -> None:
         """Somebody else has got this message."""
@@ -100,6 +104,9 @@ class MemorySource:
             raise self.fail.pop(0)
         return [self._return(queue, nack) for nack in nacks]
 
+    async def is_fifo(self, queue: str) -> bool:
+        return queue in self.fifo
+
     def keeper(self, timeout: float) -> MemoryKeeper:
         return MemoryKeeper(self)
 
@@ -142,6 +149,7 @@ class MemorySource:
                                 receive_count=stored.epoch,
                                 queue=name,
                                 attributes=stored.attributes,
+                                group=stored.group,
                             )
                         )
         return found

@@ -47,6 +47,9 @@ class Hands:
     def extended(self, count: int) -> None:
         self.count += count
 
+    def released(self, count: int) -> None:
+        self.count -= count
+
     def lost(self, grip: Grip, message: Message, error: BatonError) -> None:
         self.told.append(("lost", message.id))
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from batonq.client.blocking.baton import Baton
+from batonq.client.models import Outgoing
 from batonq.idempotency.transaction import create_tables
 from tests.docs.runner import free_port
 from tests.worker.processes import Stage, finish, wait_until
@@ -149,6 +150,18 @@ def test_poison_that_crashes_its_process_ends_in_the_dead_letter_queue(baton: Ba
     assert letter.body == "crash" and letter.dead_letter is not None
     assert letter.dead_letter.error_class == "HandlerCrashed" and "exit code 9" in letter.dead_letter.reason
     assert sorted(body for _, body, _ in stage.events("end")) == ["a", "b", "c"]
+
+
+def test_groups_of_a_fifo_queue_stay_in_order_through_failures_and_two_workers(baton: Baton, stage: Stage) -> None:
+    queue = baton.create_queue("ordered", fifo=True)
+    bodies = [f"{group}:{number}" for number in range(30) for group in "abcd"]
+    queue.send_many([Outgoing(body, group=body[0], dedup_key=body) for body in bodies])
+    workers = [stage.worker("--queues", "ordered") for _ in range(2)]
+    wait_until(lambda: queue.stats().depth == 0, "the end of the work")
+    assert [finish(worker) for worker in workers] == [0, 0]
+    done = [body for _, body, _ in stage.events("end")]
+    for group in "abcd":
+        assert [body for body in done if body[0] == group] == [f"{group}:{number}" for number in range(30)]
 
 
 def test_metrics_are_served_while_the_loop_is_blocked(baton: Baton, stage: Stage) -> None:

@@ -73,6 +73,7 @@ class Worker:
         self._heartbeat: Heartbeat | None = None
         self._stop: asyncio.Event | None = None
         self._code = 0
+        self._undead = False  # a handler could not be ended
 
     # --- declaring
 
@@ -172,13 +173,18 @@ class Worker:
 
         async def main() -> int:
             with Signals(self.stop, self.abandon, drain_seconds):
-                return await self.serve(
+                code = await self.serve(
                     queues=queues,
                     concurrency=concurrency,
                     drain_seconds=drain_seconds,
                     metrics_port=metrics_port,
                     metrics_host=metrics_host,
                 )
+                if self._undead:  # the loop would wait for it for ever
+                    _log.error("a handler ignores that it is cancelled: the process ends without it")
+                    logging.shutdown()
+                    os._exit(code)
+                return code
 
         return asyncio.run(main())
 
@@ -199,8 +205,10 @@ class Worker:
         heartbeat = self._heartbeat = Heartbeat(self._source, min(task.visibility for task in tasks))
         desk = Desk(self._source)
         self._runners = [Runner(task, self._source, heartbeat, desk, self.middleware, self._stuck) for task in tasks]
-        page = None if metrics_port is None else self._page(metrics_host, metrics_port)
+        page = None
         try:
+            if metrics_port is not None:
+                page = self._page(metrics_host, metrics_port)
             heartbeat.start()
             polls = [asyncio.create_task(runner.poll()) for runner in self._runners]
             names = ", ".join(f"{task.name} ({'+'.join(lane.queue for lane in task.lanes)})" for task in tasks)
@@ -211,8 +219,7 @@ class Worker:
             await asyncio.gather(*polls)
             await self._drain(desk, heartbeat, drain_seconds)
         finally:
-            for runner in self._runners:
-                await runner.close()
+            ended = [await runner.close() for runner in self._runners]
             await asyncio.to_thread(heartbeat.stop)
             await desk.close()
             await self._source.close()
@@ -220,6 +227,8 @@ class Worker:
                 page.close()
             self._stop = None
         _log.info("worker %s has ended: %s", self._consumer(), self.summary())
+        if not all(ended):
+            self._code, self._undead = 1, True
         return self._code
 
     def stop(self) -> None:
@@ -262,7 +271,10 @@ class Worker:
     def _page(self, host: str, port: int) -> MetricsPage:
         from batonq.worker.metricspage import MetricsPage
 
-        page = MetricsPage(self.metrics_text, host, port)
+        try:
+            page = MetricsPage(self.metrics_text, host, port)
+        except OSError as problem:
+            raise InvalidInput(f"Metrics cannot be served on {host}:{port}: {problem}.") from None
         _log.info("metrics are at http://%s:%d/metrics", host, page.port)
         return page
 

@@ -34,6 +34,7 @@ class BatonSource:
         self._baton: Baton | None = None
         self._consumer = ""
         self._queues: dict[str, Queue] = {}
+        self._fifo: dict[str, bool] = {}
 
     async def open(self, consumer: str, connections: int) -> None:
         from batonq.client.aio.baton import connect
@@ -62,6 +63,14 @@ class BatonSource:
 
     async def nack(self, queue: str, nacks: Sequence[Nack]) -> Sequence[Outcome]:
         return await self._queue(queue).nack_many(nacks)
+
+    async def is_fifo(self, queue: str) -> bool:
+        found = self._fifo.get(queue)
+        if found is None:
+            if len(self._fifo) >= QUEUES_MAX:
+                self._fifo.clear()
+            found = self._fifo[queue] = (await self._queue(queue).info()).fifo
+        return found
 
     async def close(self) -> None:
         if self._baton is not None:

@@ -54,6 +54,10 @@ class Holder(Protocol):
         """So many leases were extended."""
         ...
 
+    def released(self, count: int) -> None:
+        """So many messages were given back, because the worker ends."""
+        ...
+
     def lost(self, grip: Grip, message: Message, error: BatonError) -> None:
         """The lease is not ours any more."""
         ...
@@ -80,7 +84,6 @@ class Heartbeat:
         self._stop = threading.Event()
         self._work = threading.Lock()  # the thread's look, and a release from another thread, one at a time
         self._thread = threading.Thread(target=self._run, name="baton-heartbeat", daemon=True)
-        self.released = 0
 
     def add(self, holder: Holder) -> None:
         self._holders.append(holder)
@@ -106,13 +109,12 @@ class Heartbeat:
         """Give every lease back at once, from whatever thread; how many were given back."""
         with self._work:
             self._stop.set()
-            held = [
-                (message, 0.0) for holder in self._holders for grip, message in holder.held() if _ours(grip, message)
-            ]
-            outcomes = self._change(held)
-            released = sum(outcome is None for outcome in outcomes)
-            self.released += released
-            return released + self._return_postponed()
+            holders = [(holder, message) for holder in self._holders for message in _all_ours(holder)]
+            outcomes = self._change([(message, 0.0) for _, message in holders])
+            given_back = [holder for (holder, _), outcome in zip(holders, outcomes, strict=True) if outcome is None]
+            for holder in self._holders:
+                holder.released(given_back.count(holder))
+            return len(given_back) + self._return_postponed()
 
     # ---
 
@@ -170,9 +172,7 @@ class Heartbeat:
         if not self._postponed:
             return 0
         postponed, self._postponed = self._postponed, []
-        returned = sum(outcome is None for outcome in self._change(postponed))
-        self.released += returned
-        return returned
+        return sum(outcome is None for outcome in self._change(postponed))
 
     def _change(self, changes: Sequence[tuple[Message, float]]) -> list[Outcome]:
         """One request a queue for all its messages; the outcomes in the order given."""
@@ -198,6 +198,10 @@ class Heartbeat:
         except Exception as error:
             _log.warning("leases of %s could not be extended: %r", queue, error)
             return [Unavailable(str(error))] * len(changes)
+
+
+def _all_ours(holder: Holder) -> list[Message]:
+    return [message for grip, message in holder.held() if _ours(grip, message)]
 
 
 def _ours(grip: Grip, message: Message) -> bool:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from batonq.errors import BatonError
 from batonq.worker.heartbeat import Grip, Heartbeat, Held
 from batonq.worker.limits import Limits
+from batonq.worker.metrics import Counters
 from batonq.worker.source import Message
 from batonq.worker.task import VISIBILITY_MAX_S, Task
 
@@ -25,12 +26,14 @@ class Parking:
         loop: asyncio.AbstractEventLoop,
         start: Callable[[Sequence[Message]], None],
         heartbeat: Heartbeat,
+        counters: Counters,
     ) -> None:
         self._limits = limits
         self._task = task
         self._loop = loop
         self._start = start
         self._heartbeat = heartbeat
+        self._counters = counters
         self._waiting: list[tuple[float, int, Held]] = []  # a heap, by when each is due
         self._number = 0
         self._timer: asyncio.TimerHandle | None = None
@@ -47,6 +50,7 @@ class Parking:
             wait = self._limits.wait(message, now)
             if wait > 0 and (self._closed or len(self._waiting) >= self._task.capacity):
                 self._heartbeat.postpone(message, min(wait, VISIBILITY_MAX_S))
+                self._counters.released += 1
                 continue
             self._limits.reserve(message, now)
             if wait > 0:
@@ -62,6 +66,7 @@ class Parking:
         """Give everything back."""
         self._closed = True
         waiting, self._waiting = self._waiting, []
+        self._counters.released += len(waiting)
         for _, _, (_, message) in waiting:
             self._heartbeat.postpone(message, 0.0)
         self._arm()
@@ -72,7 +77,10 @@ class Parking:
         return [held for _, _, held in list(self._waiting)]
 
     def extended(self, count: int) -> None:
-        """Nobody counts these."""
+        """Nobody counts these: no handler is at work on them."""
+
+    def released(self, count: int) -> None:
+        self._counters.released += count
 
     def lost(self, grip: Grip, message: Message, error: BatonError) -> None:
         """It stands in its grip, which is how `_due` knows."""

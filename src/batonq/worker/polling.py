@@ -6,7 +6,7 @@ import asyncio
 import logging
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Protocol
 
 from batonq.errors import BatonError
@@ -16,6 +16,7 @@ from batonq.worker.source import Message, Source
 from batonq.worker.task import Task
 
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.1, 10.0
+PAUSE_MIN_S = 0.01
 _log = logging.getLogger("batonq.worker")
 
 
@@ -27,7 +28,9 @@ class Taker(Protocol):
     @property
     def free(self) -> int: ...
 
-    def take(self, messages: Sequence[Message]) -> None: ...
+    def take(self, messages: Sequence[Message], ordered: Collection[str] = ()) -> None:
+        """Messages that were just received; those of the queues that are `ordered` keep the order of their groups."""
+        ...
 
 
 class Poller:
@@ -53,9 +56,12 @@ class Poller:
                 if not self._stopped.is_set():
                     raise
                 return
-            except BatonError as error:
+            except Exception as error:
                 pause = min(pause * 2 or PAUSE_FIRST_S, PAUSE_MAX_S)
-                _log.warning("could not receive from %s: %s (%s)", ", ".join(self._names), error, error.code)
+                if isinstance(error, BatonError):
+                    _log.warning("could not receive from %s: %s (%s)", ", ".join(self._names), error, error.code)
+                else:  # not ours to know what it is; the messages that are held must be finished all the same
+                    _log.exception("could not receive from %s", ", ".join(self._names))
                 await self._sleep(pause * random.uniform(0.5, 1))
 
     def stop(self) -> None:
@@ -82,7 +88,7 @@ class Poller:
         if room < 1:
             await self._sleep(self._limits.until_room(now))
         elif len(self._names) == 1:
-            self._took(await self._receive(self._names, room, self._task.wait))
+            await self._took(await self._receive(self._names, room, self._task.wait))
         else:
             await self._round(room)
 
@@ -93,24 +99,40 @@ class Poller:
         while ask := lanes.next(room - taken, time.monotonic()):
             messages = await self._receive([ask.lane.queue], ask.wanted, 0.0)
             lanes.took(ask.lane, ask.wanted, len(messages), time.monotonic())
-            self._took(messages)
+            await self._took(messages)
             taken += len(messages)
         if not taken:
             messages = await self._receive(self._names, room, self._task.wait)
             for message in messages:
                 lanes.woken(message.queue, 1)
-            self._took(messages)
+            await self._took(messages)
 
     async def _receive(self, queues: list[str], count: int, wait: float) -> Sequence[Message]:
         count = min(count, self._source.batch_max)
         messages = await self._source.receive(queues, count, wait, self._task.visibility)
         self._taker.counters.polls += 1
+        if not messages and self._task.wait < PAUSE_MIN_S:
+            await asyncio.sleep(PAUSE_MIN_S)  # a task that does not want to wait is no reason to ask without a pause
         return messages
 
-    def _took(self, messages: Sequence[Message]) -> None:
-        if messages:
-            self._limits.took(len(messages), time.monotonic())
-            self._taker.take(messages)
+    async def _took(self, messages: Sequence[Message]) -> None:
+        if not messages:
+            return
+        self._limits.took(len(messages), time.monotonic())
+        # In a FIFO queue every message has a group. Of one queue, then, the first one tells.
+        some = messages if self._task.many_queues else messages[:1]
+        grouped = {message.queue for message in some if message.group is not None}
+        self._taker.take(messages, await self._ordered(grouped) if grouped else ())
+
+    async def _ordered(self, queues: set[str]) -> set[str]:
+        ordered = set()
+        for queue in queues:
+            try:
+                if await self._source.is_fifo(queue):
+                    ordered.add(queue)
+            except BatonError:  # keeping an order that nobody asked for is slow, and losing one is wrong
+                ordered.add(queue)
+        return ordered
 
     async def _sleep(self, seconds: float) -> None:
         try:

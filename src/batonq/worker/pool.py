@@ -124,17 +124,26 @@ class _Keeper:
         pause = 0.0
         while not self._stopping.is_set():
             started = clock()
-            self.process = await self._pool.start_process()
-            if self._stopping.is_set():  # it was told to stop before there was a process to tell
-                self.signal(signal.SIGTERM)
-            code = await self.process.wait()
-            self.process = None
+            try:
+                how = f"ended with {await self._one()}"
+            except OSError as problem:  # no more processes or memory for now
+                how = f"could not be started: {problem}"
             if self._stopping.is_set():
                 return
             self._pool.replaced += 1
             pause = 0.0 if clock() - started >= HEALTHY_S else min(pause * 2 or PAUSE_FIRST_S, PAUSE_MAX_S)
-            _log.warning("a worker process ended with %d; another one takes its place", code)
+            _log.warning("a worker process %s; another one takes its place", how)
             try:
                 await asyncio.wait_for(self._stopping.wait(), pause)
             except TimeoutError:
                 pass
+
+    async def _one(self) -> int:
+        """A process's whole life; its exit code."""
+        self.process = await self._pool.start_process()
+        try:
+            if self._stopping.is_set():  # it was told to stop before there was a process to tell
+                self.signal(signal.SIGTERM)
+            return await self.process.wait()
+        finally:
+            self.process = None

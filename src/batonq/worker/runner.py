@@ -12,7 +12,7 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from batonq.errors import BatonError
@@ -29,6 +29,7 @@ from batonq.worker.source import Message, Source
 from batonq.worker.task import Task
 
 OWED_MIN = 1000  # answers that may wait, whatever the task's size
+CANCELS, CANCEL_S = 3, 1.0  # a handler may need a moment to clean up; one that goes on after these is let go
 _log = logging.getLogger("batonq.worker")
 
 
@@ -61,6 +62,7 @@ class Runner:
         self._loop = asyncio.get_running_loop()
         self._stuck = stuck
         self._settling = Settling(desk, self._acked, self._refused, patience=task.visibility)
+        self._heartbeat = heartbeat
         self._crew = None if task.run == "async" else Crew(task.name, self._performer, self._late, self._loop)
         self._call: Call = wrapped(self._crew or task.handler, middleware)
         self._hooks = {name: overriding(middleware, name) for name in _HOOKS}
@@ -75,7 +77,7 @@ class Runner:
         limits = task.new_limits()
         self._parking: Parking | None = None
         if limits.keyed:
-            self._parking = Parking(limits, task, self._loop, self._start, heartbeat)
+            self._parking = Parking(limits, task, self._loop, self._start, heartbeat, self.counters)
             heartbeat.add(self._parking)
         self._poller = Poller(task, source, limits, self)
 
@@ -106,30 +108,35 @@ class Runner:
         """Wait until no handler is at work."""
         await self._idle.wait()
 
-    async def close(self) -> None:
-        tasks = [slot.task for slot in self._slots if slot.task is not None]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+    async def close(self) -> bool:
+        """End the slots. False: a handler ignores that it is cancelled, and cannot be ended."""
+        tasks = {slot.task for slot in self._slots if slot.task is not None}
+        for _ in range(CANCELS):
+            for task in tasks:
+                task.cancel()
+            if not tasks:
+                break
+            _, tasks = await asyncio.wait(tasks, timeout=CANCEL_S)
         if self._crew is not None:
             self._crew.close()
+        return not tasks
 
     def kill(self) -> None:
         """End what can be ended, from any thread."""
         if self._crew is not None:
             self._crew.kill()
 
-    def take(self, messages: Sequence[Message]) -> None:
-        """Messages that were just received."""
+    def take(self, messages: Sequence[Message], ordered: Collection[str] = ()) -> None:
+        """Messages that were just received; those of the queues that are `ordered` keep the order of their groups."""
         self.counters.received += len(messages)
         if self.task.router is not None:
             self._check_routes(self.task.router, messages)
         if self._parking is not None:
             messages = self._parking.sort(messages)
         if messages:
-            self._start(messages)
+            self._start(messages, ordered)
 
-    def _start(self, messages: Sequence[Message]) -> None:
+    def _start(self, messages: Sequence[Message], ordered: Collection[str] = ()) -> None:
         task = self.task
         pad = None if task.many_queues else self._settling.pad(messages[0].queue)
         grip = Grip(time.monotonic(), task.visibility, task.deadline, pad)
@@ -137,6 +144,8 @@ class Runner:
         size = task.batch
         if size:
             self._ready.extend((grip, list(messages[at : at + size])) for at in range(0, len(messages), size))
+        elif ordered:
+            self._ready.extend((grip, each) for each in strands(messages, ordered))
         else:
             self._ready.extend([(grip, message) for message in messages])
         if not self._chained:
@@ -181,6 +190,9 @@ class Runner:
                     self._chained = True
                     self._loop.call_soon(self._wake_one)
                 grip, message = item
+                if message.__class__ is list:
+                    await self._strand(slot, grip, message)
+                    continue
                 try:
                     await call(message)
                 except BaseException as error:
@@ -195,6 +207,30 @@ class Runner:
                 if slot.stopped:
                     self._calm(slot)
             await self._park(slot, started)
+
+    async def _strand(self, slot: Slot, grip: Grip, messages: list[Message]) -> None:
+        """Messages of one group of a FIFO queue, one after another. After a failure the rest goes back: the broker
+        gives it out behind the one that failed."""
+        while messages:
+            slot.item = (grip, messages)
+            message = messages[0]
+            if message.receipt in grip.lost:
+                break
+            try:
+                await self._call(message)
+            except BaseException as error:
+                self._failed(slot, message, error)
+                messages = messages[1:]
+                break
+            self._settling.ack(message)
+            self._tell("done", message)
+            messages = messages[1:]
+        if slot.stopped:
+            self._calm(slot)
+        for message in messages:
+            if message.receipt not in grip.lost:
+                self.counters.released += 1
+                self._heartbeat.postpone(message, 0.0)
 
     async def _serve_batches(self, slot: Slot) -> None:
         ready = self._ready
@@ -290,12 +326,15 @@ class Runner:
 
     def held(self) -> list[Held]:
         items = [*self._ready, *(slot.item for slot in self._slots if slot.item is not None)]
-        if self.task.batch:
-            return [(grip, message) for grip, messages in items for message in messages]
+        if self.task.batch or any(isinstance(given, list) for _, given in items):
+            return [(grip, each) for grip, given in items for each in (given if isinstance(given, list) else [given])]
         return items
 
     def extended(self, count: int) -> None:
         self.counters.extended += count
+
+    def released(self, count: int) -> None:
+        self.counters.released += count
 
     def lost(self, grip: Grip, message: Message, error: BatonError) -> None:
         self.counters.leases_lost += 1
@@ -318,8 +357,12 @@ class Runner:
 
     def _cancel(self, message: Message, why: str) -> None:
         for slot in self._slots:
-            given = slot.item and slot.item[1]
-            if given is message or (isinstance(given, list) and any(each is message for each in given)):
+            given = slot.item[1] if slot.item is not None else None
+            if isinstance(given, list):  # of a batch all are being handled, of a strand the first
+                found = any(each is message for each in (given if self.task.batch else given[:1]))
+            else:
+                found = given is message
+            if found:
                 if not slot.stopped:
                     slot.stopped = why
                     assert slot.task is not None
@@ -350,6 +393,10 @@ class Runner:
         return InThread(self.task.handler)
 
     def _crashed(self) -> None:
+        """Called on a crew's thread."""
+        self._later(self._count_crash)
+
+    def _count_crash(self) -> None:
         self.counters.crashes += 1
 
     def _late(self, given: Any, error: BaseException | None) -> None:
@@ -358,6 +405,23 @@ class Runner:
         if error is None:
             for message in given if isinstance(given, list) else [given]:
                 self._settling.ack(message)
+
+
+def strands(messages: Sequence[Message], ordered: Collection[str]) -> list[Any]:
+    """Messages as they are, but those of one group of an ordered queue as one list, in order."""
+    found: dict[tuple[str, str | None], list[Message]] = {}
+    line: list[Any] = []
+    for message in messages:
+        if message.queue not in ordered:
+            line.append(message)
+            continue
+        key = (message.queue, message.group)
+        strand = found.get(key)
+        if strand is None:
+            strand = found[key] = []
+            line.append(strand)
+        strand.append(message)
+    return line
 
 
 _HOOKS = ("done", "failed", "lease_lost", "deadline_passed", "refused")

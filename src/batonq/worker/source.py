@@ -37,6 +37,10 @@ class Source(Protocol):
 
     async def nack(self, queue: str, nacks: Sequence[Nack]) -> Sequence[Outcome]: ...
 
+    async def is_fifo(self, queue: str) -> bool:
+        """Whether the queue keeps the order of its groups; asked for queues whose messages name a group."""
+        ...
+
     async def close(self) -> None: ...
 
     def keeper(self, timeout: float) -> Keeper:

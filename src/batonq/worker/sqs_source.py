@@ -60,6 +60,7 @@ class SqsSource:
         self._raw: dict[str, dict[str, Any]] = {}  # receipt → the message as SQS gave it, while it may turn out poison
         self._threads: ThreadPoolExecutor | None = None
         self._turn = 0
+        self._cut_off: list[tuple[str, asyncio.Future[list[Message]]]] = []
 
     async def open(self, consumer: str, connections: int) -> None:
         self._threads = ThreadPoolExecutor(connections, thread_name_prefix="baton-sqs")
@@ -85,11 +86,23 @@ class SqsSource:
     async def nack(self, queue: str, nacks: Sequence[Nack]) -> Sequence[Outcome]:
         return await self._call(self._give_back, queue, nacks)
 
+    async def is_fifo(self, queue: str) -> bool:
+        return queue.endswith(".fifo")
+
     async def close(self) -> None:
-        if self._threads is not None:
-            # A long poll that was cut off here still waits for its answer; it is not waited for.
-            self._threads.shutdown(wait=False, cancel_futures=True)
-            self._threads = None
+        """Long polls that were cut off are waited for, since boto3 cannot end them: what they bring is given back."""
+        if self._threads is None:
+            return
+        for queue, receiving in self._cut_off:
+            try:
+                late = await receiving
+                if late:
+                    await self._call(self.change, queue, [(message.receipt, 0.0) for message in late])
+            except BatonError:
+                continue  # nothing came, or its lease runs out by itself
+        self._cut_off.clear()
+        self._threads.shutdown(wait=False)
+        self._threads = None
 
     def keeper(self, timeout: float) -> SqsKeeper:
         return SqsKeeper(self)
@@ -105,13 +118,8 @@ class SqsSource:
         try:
             return await asyncio.shield(receiving)
         except asyncio.CancelledError:
-            receiving.add_done_callback(lambda done: self._return_late(queue, done))
+            self._cut_off.append((queue, receiving))
             raise
-
-    def _return_late(self, queue: str, done: asyncio.Future[list[Message]]) -> None:
-        """What a poll brings that nobody waits for any more is given back, if the worker is still there to do it."""
-        if not done.cancelled() and done.exception() is None and done.result() and self._threads is not None:
-            self._threads.submit(self.change, queue, [(message.receipt, 0.0) for message in done.result()])
 
     def _receive_now(self, queue: str, count: int, wait: float, visibility: float) -> list[Message]:
         answer = self._request(
