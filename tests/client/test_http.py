@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 from typing import Any
 
@@ -248,17 +249,40 @@ def test_closing_ends_a_long_poll_of_another_thread() -> None:
         assert len(told) == 1
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning", "ignore::pytest.PytestUnraisableExceptionWarning")
 def test_a_client_may_be_used_by_one_loop_after_another() -> None:
+    """It should be closed on the first, but where it is not, a connection of that loop is of no use to the next."""
+
     async def script(asked: Asked) -> bytes:
         return sent(asked)
 
     with ScriptedServer(script) as server:
-        baton = Baton(server.url)
 
-        async def send() -> None:
+        async def send(baton: Baton) -> None:
             await asyncio.gather(*(baton.queue("q").send(number) for number in range(3)))
-            await baton._transport.close()
 
+        baton = Baton(server.url)
         for _ in range(3):
-            asyncio.run(send())
+            asyncio.run(send(baton))
         assert sum(len(asked.value["messages"]) for asked in server.asked) == 9
+        del baton
+        gc.collect()  # so that Python's warnings about it come here
+
+
+def test_what_is_opened_while_another_thread_closes_is_closed_too(form: str) -> None:
+    async def body() -> None:
+        release = threading.Event()
+
+        async def script(asked: Asked) -> bytes:
+            await asyncio.to_thread(release.wait, WAIT_S)
+            return answer(200)
+
+        with ScriptedServer(script) as server:
+            transport = http(form, server.url)
+            await transport.close()
+            late = asyncio.create_task(transport.request("GET", "/", b"", (), WAIT_S))
+            release.set()
+            await asyncio.gather(late, return_exceptions=True)
+            assert await asyncio.to_thread(server.gone.wait, WAIT_S)
+
+    run(body())

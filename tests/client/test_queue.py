@@ -192,6 +192,28 @@ def test_receipts_of_many(place: Place) -> None:
     run(body())
 
 
+def test_one_wrong_argument_does_not_spoil_the_batch(place: Place) -> None:
+    async def body() -> None:
+        async with place.open() as baton:
+            queue = await baton.create_queue("spoiled", visibility=60)
+            await queue.send_many(range(40))
+            held = await queue.receive(100, wait=0)
+            outcomes = await asyncio.gather(
+                *(message.extend(-1 if message.body == 3 else 90) for message in held), return_exceptions=True
+            )
+            assert [at for at, outcome in enumerate(outcomes) if not isinstance(outcome, float)] == [3]
+            assert isinstance(outcomes[3], InvalidInput)
+            outcomes = await asyncio.gather(
+                *(message.nack(delay=-1 if message.body == 5 else 0, reason="r" * 9_000) for message in held),
+                return_exceptions=True,
+            )
+            assert [at for at, outcome in enumerate(outcomes) if outcome is not None] == [5]
+            assert isinstance(outcomes[5], InvalidInput)
+            assert (await queue.stats()).returned == 39
+
+    run(body())
+
+
 def test_a_lost_lease_is_told(place: Place) -> None:
     async def body() -> None:
         async with place.open() as baton:

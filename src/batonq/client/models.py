@@ -17,6 +17,10 @@ Priority = int | Literal["lowest", "low", "normal", "high", "highest"]
 MessageState = Literal["VISIBLE", "DELAYED", "IN_FLIGHT", "OWED"]
 
 
+REASON_LENGTH_MAX = 500
+ERROR_CLASS_LENGTH_MAX = 100
+
+
 class Sent(Struct, frozen=True):
     """A message that the queue has taken: it is on the disk."""
 
@@ -48,6 +52,10 @@ class Nack(Struct, omit_defaults=True):
     reason: str = ""
     error_class: str = field(default="", name="errorClass")
     dead_letter: bool = field(default=False, name="deadLetter")
+
+    def __post_init__(self) -> None:
+        self.reason = self.reason[:REASON_LENGTH_MAX]  # a traceback is longer, and its beginning is better than nothing
+        self.error_class = self.error_class[:ERROR_CLASS_LENGTH_MAX]
 
 
 class DeadLetter(Struct, frozen=True, rename="camel"):

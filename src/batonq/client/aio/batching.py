@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
 from batonq.client.batches import BatchLimits
-from batonq.errors import BatonError, Unavailable
+from batonq.errors import BatonError, InvalidInput, Unavailable
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -131,6 +131,13 @@ class Batcher(Generic[Item, Result]):
     async def _do(self, batch: list[_Entry[Item, Result]]) -> None:
         try:
             results = await self._post([entry.item for entry in batch])
+        except InvalidInput as problem:
+            if len(batch) == 1:
+                _fail(batch, problem)
+                return
+            middle = len(batch) // 2  # one of them is wrong, and the others shall not suffer for it
+            await self._do(batch[:middle])
+            await self._do(batch[middle:])
         except BatonError as problem:
             _fail(batch, problem)
         except asyncio.CancelledError:

@@ -103,6 +103,7 @@ class _Pool:
         self._free = asyncio.Semaphore(limit)
         self._idle: list[_Connection] = []
         self._busy: set[_Connection] = set()
+        self._closed = False
 
     async def request(self, data: bytes, timeout: float) -> Answer:
         if self._free.locked():
@@ -116,12 +117,15 @@ class _Pool:
                 return await connection.ask(data, timeout)
             finally:
                 self._busy.discard(connection)
-                if connection.open:
+                if self._closed:
+                    connection.close()
+                elif connection.open:
                     self._idle.append(connection)
         finally:
             self._free.release()
 
     def close(self) -> None:
+        self._closed = True
         for connection in (*self._idle, *self._busy):
             connection.close()
         self._idle.clear()

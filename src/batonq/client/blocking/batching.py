@@ -12,7 +12,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar, cast
 
 from batonq.client.batches import BatchLimits
-from batonq.errors import BatonError, Unavailable
+from batonq.errors import BatonError, InvalidInput, Unavailable
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -139,6 +139,13 @@ class Batcher(Generic[Item, Result]):
     def _do(self, batch: list[_Entry[Item, Result]]) -> None:
         try:
             results = self._post([entry.item for entry in batch])
+        except InvalidInput as problem:
+            if len(batch) == 1:
+                batch[0].end(problem)
+                return
+            middle = len(batch) // 2  # one of them is wrong, and the others shall not suffer for it
+            self._do(batch[:middle])
+            self._do(batch[middle:])
         except BatonError as problem:
             for entry in batch:
                 entry.end(problem)

@@ -102,6 +102,7 @@ class _Pool:
         self._address = address
         self._context = context
         self._limit = limit
+        self._closed = False
         self._begin()
 
     def _begin(self) -> None:
@@ -133,6 +134,7 @@ class _Pool:
 
     def close(self) -> None:
         with self._lock:
+            self._closed = True
             for connection in self._idle:
                 connection.close()
             self._idle.clear()
@@ -150,6 +152,8 @@ class _Pool:
                 continue
             with self._lock:
                 self._busy.add(connection)
+                if self._closed:  # since it was opened: whoever closes has not seen it
+                    connection.shut_down()
             return connection
 
     def _connect(self, timeout: float) -> _Connection:
@@ -166,7 +170,9 @@ class _Pool:
     def _give_back(self, connection: _Connection) -> None:
         with self._lock:
             self._busy.discard(connection)
-            if connection.open:
+            if self._closed:
+                connection.close()
+            elif connection.open:
                 self._idle.append(connection)
 
 

@@ -36,8 +36,8 @@ class Message(MessageFields):
         again but goes to the dead letters at once.
         """
         queue: Queue = self._home
-        nack = Nack(self.receipt, delay, reason[:500], error_class[:100], dead_letter)
-        queue._nacks.put(nack, len(reason) + 200)
+        nack = Nack(self.receipt, delay, reason, error_class, dead_letter)
+        queue._nacks.put(nack, len(nack.reason) + 200)
 
     def extend(self, seconds: float) -> float:
         """Hold the message for so many seconds from now; returns the new deadline."""
