@@ -15,7 +15,7 @@ INSTALL := $(PIP) install --quiet --require-hashes
 SOURCES := src tests $(wildcard bench tools examples)
 ARGS ?=
 
-.PHONY: help setup run test test-fast lint types contracts format bench bench-peers sim example docs lock clean
+.PHONY: help setup run test test-fast lint types contracts format bench bench-peers sim sync example docs lock clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -72,6 +72,9 @@ sim: $(VENV)/dev.stamp ## Replay one simulation: make sim SEED=7
 
 example: $(VENV)/dev.stamp ## Run the worked example: 200 images through a whole pipeline (ARGS="--images 20")
 	@$(BIN)/python -m examples.transcode $(ARGS)
+
+sync: $(VENV)/dev.stamp ## Make the client for threads anew from the one for asyncio
+	@$(BIN)/python tools/make_sync.py
 
 docs: $(VENV)/dev.stamp ## Rewrite the generated reference pages and check all pages
 	@$(BIN)/python tools/make_docs.py
