@@ -21,6 +21,12 @@ def test_steps(depth: int, expected: int) -> None:
     assert workers(policy, Reading(visible=depth)) == expected
 
 
+def test_why_reads_as_a_sentence() -> None:
+    policy = Steps(((0, 1), (500, 20)))
+    whys = [wish.why for depth in (3, 600) if (wish := policy.wish(Reading(visible=depth), Rates())) is not None]
+    assert whys == ["3 messages: from 0 on, 1 worker", "600 messages: from 500 on, 20 workers"]
+
+
 @pytest.mark.parametrize(("depth", "expected"), [(0, 0), (1, 1), (100, 1), (101, 2), (5_000, 50)])
 def test_messages_per_worker(depth: int, expected: int) -> None:
     assert workers(PerWorker(100), Reading(visible=depth)) == expected

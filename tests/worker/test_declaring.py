@@ -71,6 +71,8 @@ def test_a_worker_without_tasks_or_for_no_queue_says_so() -> None:
     app.task(queue="a")(handler)
     with pytest.raises(InvalidInput, match="No task serves b; there are a"):
         app.run(queues=["b"])
+    with pytest.raises(InvalidInput, match="No task serves typo; there are a"):
+        app.run(queues=["a", "typo"])
 
 
 def test_queues_and_concurrency_can_be_chosen_when_it_runs() -> None:
@@ -83,6 +85,16 @@ def test_queues_and_concurrency_can_be_chosen_when_it_runs() -> None:
     work(app, lambda: source.acked == [1], queues=["a"], concurrency=3)
     assert list(app.counters) == ["a"]
     assert next(given[1] for name, given in source.requests if name == "receive") == 3
+
+
+def test_a_queue_that_is_chosen_is_one_lane_of_its_task() -> None:
+    source = MemorySource()
+    source.send("paid", 1)
+    source.send("free", 2)
+    app = Worker(source=source)
+    app.task(queue=[Lane("paid", weight=3), "free"])(handler)
+    work(app, lambda: source.acked == [1], queues=["paid"])
+    assert {tuple(given[0]) for name, given in source.requests if name == "receive"} == {("paid",)}
 
 
 def test_metrics_for_prometheus() -> None:

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batonq.core.retry import parse_retry
 from batonq.idempotency import Busy
 from batonq.worker import Poison, Retry, RetryLater, Rules
 from batonq.worker.errors import REASON_MAX, Failure
@@ -86,8 +87,20 @@ def test_a_schedule_goes_step_by_step_and_stays_at_its_end() -> None:
 @given(st.integers(1, 10_000), st.floats(0, 1, exclude_max=True), st.floats(0, 1), st.floats(1, 10))
 def test_a_delay_is_between_its_bounds(count: int, draw: float, jitter: float, factor: float) -> None:
     retry = Retry(base=1, factor=factor, maximum=600, jitter=jitter)
-    whole = retry.delay(count, 0.0)
-    assert whole * (1 - jitter) <= retry.delay(count, draw) <= whole <= 600
+    whole = min(factor ** min(count - 1, 64), 600)
+    assert retry.delay(count, 0.5) == pytest.approx(whole)
+    assert whole * (1 - jitter) <= retry.delay(count, draw) * (1 + 1e-9)
+    assert retry.delay(count, draw) <= whole * (1 + jitter) * (1 + 1e-9)
+
+
+def test_jitter_means_the_same_in_a_task_and_in_a_queue() -> None:
+    policy = parse_retry('{"kind": "schedule", "delaysSeconds": [60], "jitter": 0.2}')
+    queues = [policy.delay_ms(1, sequence, 1) / 1000 for sequence in range(1000)]
+    retry = Retry(schedule=(60,), jitter=0.2)
+    tasks = [retry.delay(1, draw / 1000) for draw in range(1000)]
+    for delays in (queues, tasks):
+        assert 48 <= min(delays) < 49
+        assert 71 < max(delays) <= 72
 
 
 def test_the_last_attempt() -> None:

@@ -26,7 +26,9 @@ LEVELS = ("debug", "info", "warning", "error")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("app", metavar="MODULE:APP", help="where the worker is, such as jobs:app")
     parser.add_argument("--url", help="the server's address (default: what the app says, or BATON_URL)")
-    parser.add_argument("--queues", metavar="NAMES", help="only the tasks of these queues, with commas between them")
+    parser.add_argument(
+        "--queues", metavar="NAMES", help="serve only these of the app's queues, with commas between them"
+    )
     parser.add_argument("--concurrency", type=_count, metavar="N", help="slots of each task, whatever the app says")
     parser.add_argument(
         "--processes", type=_count, metavar="N", help="run so many worker processes, and replace the dead"
@@ -48,7 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--metrics-port", type=int, metavar="PORT", help="serve /metrics for Prometheus; 0: a free port"
     )
-    parser.add_argument("--metrics-host", default="127.0.0.1", help="address of /metrics (default 127.0.0.1)")
+    parser.add_argument(
+        "--metrics-host", default="127.0.0.1", metavar="HOST", help="address of /metrics (default 127.0.0.1)"
+    )
     parser.add_argument(
         "--log-level", choices=LEVELS, default="info", help="least important events to print (default info)"
     )
@@ -167,11 +171,8 @@ def _names_a_lane(text: str) -> bool:
 
 
 def _queues(app: Worker, served: list[str]) -> list[str]:
-    """The queues of the tasks that are served; all of them if none is named."""
-    queues = [lane.queue for task in app.tasks.values() if not served or task.serves(served) for lane in task.lanes]
-    missing = [name for name in served if name not in queues]
-    if missing:
-        raise InvalidInput(f"No task serves {', '.join(missing)}; there are {', '.join(app.queues())}.")
+    """The queues that are served, all of them if none is named: those whose depth counts."""
+    queues = [lane.queue for task in app.serving(served) for lane in task.lanes]
     patterns = [queue for queue in queues if "*" in queue or "?" in queue]
     if patterns:
         raise InvalidInput(f"--autoscale looks at queues by name, and cannot at a pattern such as {patterns[0]}.")
@@ -184,7 +185,7 @@ def _pool(arguments: argparse.Namespace, queues: str | None) -> Pool:
     options = ["--drain-seconds", str(arguments.drain_seconds), "--log-level", arguments.log_level]
     if queues is not None:
         options += ["--queues", queues]
-    for flag in ("url", "concurrency", "metrics_port"):
+    for flag in ("url", "concurrency", "metrics_port", "metrics_host"):
         value = getattr(arguments, flag)
         if value is not None:
             options += [f"--{flag.replace('_', '-')}", str(value)]

@@ -59,7 +59,8 @@ class Steps:
 
     def wish(self, reading: Reading, rates: Rates) -> Wish | None:
         depth, workers = next(step for step in reversed(self.steps) if reading.depth >= step[0])
-        return Wish(workers, f"{reading.depth:,} messages: from {depth:,} on, {workers} workers")
+        plural = "" if workers == 1 else "s"
+        return Wish(workers, f"{reading.depth:,} messages: from {depth:,} on, {workers} worker{plural}")
 
 
 @dataclass(slots=True, frozen=True)

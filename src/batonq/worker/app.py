@@ -144,6 +144,15 @@ class Worker:
         """The queues and patterns of all tasks, in the order in which they were declared."""
         return list(dict.fromkeys(lane.queue for task in self.tasks.values() for lane in task.lanes))
 
+    def serving(self, queues: Sequence[str] = ()) -> list[Task]:
+        """The tasks with those of their lanes that are named; all of them if none is. Raises InvalidInput."""
+        if not queues:
+            return list(self.tasks.values())
+        missing = [name for name in queues if name not in self.queues()]
+        if missing:
+            raise InvalidInput(f"No task serves {', '.join(missing)}; there are {', '.join(self.queues())}.")
+        return [task for every in self.tasks.values() if (task := every.only(queues)) is not None]
+
     @property
     def url(self) -> str | None:
         """The server's address, if it was given one."""
@@ -263,9 +272,7 @@ class Worker:
     def _chosen(self, queues: Sequence[str], concurrency: int | None) -> list[Task]:
         if not self.tasks:
             raise InvalidInput("The worker has no tasks: declare some with @app.task(queue=…).")
-        tasks = [task for task in self.tasks.values() if not queues or task.serves(queues)]
-        if not tasks:
-            raise InvalidInput(f"No task serves {', '.join(queues)}; there are {', '.join(self.queues())}.")
+        tasks = self.serving(queues)
         return [replace(task, concurrency=concurrency) for task in tasks] if concurrency is not None else tasks
 
     def _page(self, host: str, port: int) -> MetricsPage:

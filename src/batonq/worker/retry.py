@@ -12,14 +12,15 @@ DELAY_MAX_S = 43_200.0  # the longest that a broker keeps a returned message inv
 class Retry:
     """Either a schedule of delays, whose last one repeats, or base × factor^n up to a maximum.
 
-    `jitter` is the share of a delay that is random: 0.5 makes 60 s something between 30 s and 60 s. After `attempts`
-    deliveries the message goes to the dead-letter queue; None leaves that to the queue.
+    `jitter` means what it means in a queue's policy: the share of a delay by which it is made longer or shorter, so
+    that 0.2 makes 60 s something between 48 s and 72 s. After `attempts` deliveries the message goes to the dead-letter
+    queue; None leaves that to the queue.
     """
 
     base: float = 1.0
     factor: float = 2.0
     maximum: float = 3600.0
-    jitter: float = 0.5
+    jitter: float = 0.2
     schedule: Sequence[float] = ()
     attempts: int | None = None
 
@@ -41,7 +42,7 @@ class Retry:
         else:
             # The exponent is bounded so that a message that came back a thousand times does not overflow a float.
             whole = min(self.base * self.factor ** min(tries, 64), self.maximum)
-        return min(whole * (1 - self.jitter * draw), DELAY_MAX_S)
+        return min(whole * (1 + self.jitter * (2 * draw - 1)), DELAY_MAX_S)
 
     def is_last(self, receive_count: int) -> bool:
         return self.attempts is not None and receive_count >= self.attempts

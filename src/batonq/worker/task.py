@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from batonq.worker.errors import Rules
@@ -82,8 +82,10 @@ class Task:
     def new_limits(self) -> Limits:
         return Limits(self.rates)
 
-    def serves(self, queues: Sequence[str]) -> bool:
-        return any(lane.queue in queues for lane in self.lanes)
+    def only(self, queues: Sequence[str]) -> Task | None:
+        """The task with only those of its lanes; None when none of them is its."""
+        lanes = tuple(lane for lane in self.lanes if lane.queue in queues)
+        return replace(self, lanes=lanes) if lanes else None
 
 
 def as_lanes(given: Queues) -> tuple[Lane, ...]:
