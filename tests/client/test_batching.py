@@ -213,6 +213,27 @@ def test_closing_waits_for_what_was_put(form: str) -> None:
     run(body())
 
 
+def test_a_producer_that_never_stops_does_not_keep_a_client_open(form: str) -> None:
+    async def body() -> None:
+        async def script(asked: Asked) -> bytes:
+            return sent(asked)
+
+        with ScriptedServer(script) as server:
+            baton = connected(form, server.url)
+
+            async def produce() -> None:
+                while True:
+                    await baton.queue("q").send("x")
+
+            producers = [asyncio.create_task(produce()) for _ in range(5)]
+            await asyncio.to_thread(server.wait_asked, 10)
+            await baton.close()
+            for outcome in await asyncio.gather(*producers, return_exceptions=True):
+                assert isinstance(outcome, InvalidInput) and "closed" in outcome.message
+
+    run(body())
+
+
 def test_concurrent_sends_and_acks_share_requests(form: str) -> None:
     async def body() -> None:
         async def script(asked: Asked) -> bytes:

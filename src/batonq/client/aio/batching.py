@@ -39,6 +39,7 @@ class Batcher(Generic[Item, Result]):
     """Gathers items and posts them: `post(items)` gives a result or an error for each."""
 
     def __init__(self, post: Callable[[list[Item]], Awaitable[list[Result | BatonError]]], limits: BatchLimits) -> None:
+        self.refusing = False  # the client is being closed: what is here is seen through, and nothing more is taken
         self._post = post
         self._limits = limits
         self._lanes: list[_Lane[Item, Result]] = [_Lane() for _ in range(limits.lanes)]
@@ -53,6 +54,8 @@ class Batcher(Generic[Item, Result]):
     async def put(self, item: Item, size: int, key: str | None = None) -> Result:
         """Have this done; items with the same key keep their order. Waits while the buffers are full."""
         limits = self._limits
+        if self.refusing:
+            raise InvalidInput("This Baton is closed.")
         while self._count >= limits.waiting_count or self._bytes >= limits.waiting_bytes:
             await self._wait_for_room()
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()

@@ -49,6 +49,7 @@ class Batcher(Generic[Item, Result]):
     """Gathers items and posts them: `post(items)` gives a result or an error for each."""
 
     def __init__(self, post: Callable[[list[Item]], list[Result | BatonError]], limits: BatchLimits) -> None:
+        self.refusing = False  # the client is being closed: what is here is seen through, and nothing more is taken
         self._post = post
         self._limits = limits
         self._lanes: list[_Lane[Item, Result]] = [_Lane() for _ in range(limits.lanes)]
@@ -63,6 +64,8 @@ class Batcher(Generic[Item, Result]):
         keyed = None if key is None else self._lanes[hash(key) % len(self._lanes)]
         entry = _Entry(item, size, self._shared if keyed is None else keyed.keyed)
         limits = self._limits
+        if self.refusing:
+            raise InvalidInput("This Baton is closed.")
         with self._lock:
             while self._count >= limits.waiting_count or self._bytes >= limits.waiting_bytes:
                 self._changed.wait()

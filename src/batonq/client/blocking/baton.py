@@ -74,6 +74,7 @@ class Baton:
         self._queues: WeakValueDictionary[str, Queue] = WeakValueDictionary()
         self._batchers: WeakSet[Batcher[Any, Any]] = WeakSet()
         self._lock = threading.Lock()
+        self._closing = False
 
     # --- queues ---------------------------------------------------------------------------------
 
@@ -154,6 +155,9 @@ class Baton:
         """Wait for the sends and acknowledgements that are under way, then let go of all connections."""
         if self._calls.closed:
             return
+        self._closing = True
+        for batcher in list(self._batchers):
+            batcher.refusing = True
         try:
             self.flush()
         finally:
@@ -172,6 +176,7 @@ class Baton:
 
     def _batcher(self, post: Callable[[list[Any]], list[Any]]) -> Batcher[Any, Any]:
         batcher: Batcher[Any, Any] = Batcher(post, self._limits)
+        batcher.refusing = self._closing
         with self._lock:
             self._batchers.add(batcher)
         return batcher
