@@ -123,6 +123,55 @@ def test_what_is_open_when_the_log_has_failed_is_refused_at_once() -> None:
     run_virtual(main)
 
 
+def test_what_breaks_off_before_the_seal_is_not_sealed() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        bench = await open_bench(loop)
+        told: list[BatonError | None] = []
+
+        def break_off() -> None:
+            bench.host.commit.abandon(RuntimeError("half of it is there"))
+
+        before = bench.log.next
+        bench.host.send(ORDERS, [message("a")])
+        bench.host.commit.call(told.append)
+        bench.host.gather(break_off)
+        await settle()
+        assert [type(problem) for problem in told] == [Unavailable]
+        assert bench.log.next == before
+
+    run_virtual(main)
+
+
+def test_what_is_gathered_runs_once_and_goes_into_the_frame_that_is_sealed_then() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        bench = await open_bench(loop)
+        told: list[object] = []
+
+        def run() -> None:
+            bench.host.send(ORDERS, [message("a")])
+            bench.host.commit.call(told.append)
+
+        def odd() -> None:
+            raise RuntimeError("one that breaks off keeps no other from running")
+
+        before = bench.log.next
+        bench.host.gather(odd)
+        bench.host.gather(run)
+        bench.host.gather(run)
+        assert not told
+        await settle()
+        assert told == [None, None] and bench.log.next == before + 1
+        bench.host.gather(lambda: told.append(bench.host.serving))
+        bench.host.close("over")
+        await settle()
+        assert told[2:] == [False]
+        bench.host.gather(lambda: told.append("late"))
+        await settle()
+        assert told[3:] == ["late"]
+
+    run_virtual(main)
+
+
 def test_a_call_waits_like_a_future_does() -> None:
     async def main(loop: VirtualLoop) -> None:
         bench = await open_bench(loop)

@@ -199,10 +199,13 @@ class GroupCommit:
     def _flush(self) -> None:
         if self._failed or self._appending:
             return
-        self._scheduled = False
-        self._before_seal()
+        self._scheduled = True  # what is decided now is in the frame that is sealed now
+        try:
+            self._before_seal()
+        finally:
+            self._scheduled = False
         machine = self._machine
-        if not machine.frame.rows:
+        if self.failed or not machine.frame.rows:
             return
         number = machine.frame.number
         rows, variable = machine.seal()

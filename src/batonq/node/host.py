@@ -251,7 +251,10 @@ class ShardHost:
     def _run_gathered(self) -> None:
         gathered, self._gathered = self._gathered, []
         for run in gathered:
-            run()
+            try:
+                run()
+            except Exception:
+                events.logger.exception("shard %d: gathered requests broke off", self.shard.number)
 
     def has_visible(self, queue: int) -> bool:
         """Is there something to lease, and nobody who waits for it?"""
@@ -407,10 +410,10 @@ class ShardHost:
     def now_ms(self) -> int:
         return self._clock.now_ms()
 
-    def with_messages(self, queues: Iterable[int]) -> list[int]:
-        """Those of the queues that have something to give."""
+    def filled_queues(self) -> list[int]:
+        """The queues that have something to give."""
         self._run(self.shard.advance, self.begin())
-        return self._ready(queues)
+        return self._run(self.shard.filled_queues)
 
     def take(self, queue: int, max_messages: int, visibility_ms: int | None, holder: str) -> list[Lease]:
         """Lease messages, as many as there are; one queue's limits are no reason to give nothing of the others."""

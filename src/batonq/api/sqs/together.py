@@ -12,7 +12,6 @@ the general way after all.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Sequence
 from email.utils import formatdate
 from functools import cache
@@ -83,12 +82,13 @@ class Together:
         self._send_some(host, queue, place[1], some)
 
     def _send_some(self, host: ShardHost, queue: Queue, sender: str, waiting: list[_Sending]) -> None:
-        keys = [key for _, _, key, _, _, _ in waiting if key]
+        requests = [one[:3] for one in waiting]
         firsts: list[int] = []
-        if len({*keys}) == len(keys):  # else somebody repeats a request that is still here
-            with contextlib.suppress(Exception):  # the general way says what it is; the host has logged a fault
-                requests = [(bodies, digests, key) for bodies, digests, key, _, _, _ in waiting]
+        if len(waiting) == 1 or _are_different([key for _, _, key in requests]):
+            try:
                 firsts = host.send_together(queue.number, requests, sender, AS_IS)
+            except Exception:  # the general way says what it is; the host has logged a fault
+                firsts = []
         if not firsts:
             for *_, reply in waiting:
                 reply(None)
@@ -123,10 +123,10 @@ class Together:
     def _receive_some(
         self, host: ShardHost, queue: Queue, visibility_ms: int | None, waiting: list[_Receiving]
     ) -> None:
-        found = None
-        with contextlib.suppress(Exception):
-            wants = [(name, count) for name, count, _ in waiting]
-            found = host.receive_together(queue.number, wants, visibility_ms)
+        try:
+            found = host.receive_together(queue.number, [one[:2] for one in waiting], visibility_ms)
+        except Exception:
+            found = None
         if found is None:
             for *_, reply in waiting:
                 reply(None)
@@ -166,7 +166,8 @@ class Together:
             return
         columns: list[Any] = [message_ids(queue.shard, leases.sequences), *found]
         for start, end, reply in parts:
-            if not reply(self._heads.answer(_received(*[column[start:end] for column in columns]))):
+            some = columns if len(parts) == 1 else [column[start:end] for column in columns]
+            if not reply(self._heads.answer(_received(*some))):
                 self._broker.give_back(queue, host, leases.part(start, end))
 
     async def _deliver_any(self, queue: Queue, host: ShardHost, leases: FirstLeases, reply: Reply) -> None:
@@ -195,9 +196,11 @@ class Together:
             self._delete_some(host, queue, waiting[at : at + TOGETHER_MAX])
 
     def _delete_some(self, host: ShardHost, queue: Queue, waiting: list[_Deleting]) -> None:
-        together = False
-        with contextlib.suppress(Exception):
-            together = host.delete_together(queue.number, [claim for claims, *_ in waiting for claim in claims])
+        try:
+            claims = waiting[0][0] if len(waiting) == 1 else [claim for one in waiting for claim in one[0]]
+            together = host.delete_together(queue.number, claims)
+        except Exception:
+            together = False
         for claims, answer, operation, reply in waiting:
             problems: Sequence[BatonError | None] = ()
             if not together:
@@ -208,6 +211,12 @@ class Together:
                     continue
             self._app.calls[operation] += 1
             self._reply_when_committed(host, reply, answer(problems))
+
+
+def _are_different(keys: list[int]) -> bool:
+    """Else somebody repeats a request that is still here."""
+    named = [key for key in keys if key]
+    return len({*named}) == len(named)
 
 
 @cache
