@@ -115,7 +115,7 @@ class ReceiptInvalid(BatonError):
 
 
 class LeaseLost(BatonError):
-    """The receipt is not the current lease's: the lease ran out, and the message may have another holder."""
+    """The receipt is not the current lease's: that lease has ended, and the message may have another holder."""
 
     code = "lease_lost"
     status = 409
@@ -129,14 +129,14 @@ class MessageGone(BatonError):
 
 
 class DeduplicationConflict(BatonError):
-    """The same deduplication key was used with other content."""
+    """The same deduplication key was used with other content: other content needs another key."""
 
     code = "deduplication_conflict"
     status = 409
 
 
 class IdempotencyConflict(BatonError):
-    """The same Idempotency-Key was used with another request."""
+    """The same Idempotency-Key was used with another request: each request needs a key of its own."""
 
     code = "idempotency_conflict"
     status = 409

@@ -60,6 +60,29 @@ def test_a_full_flight_is_429(rest: Rest) -> None:
 
 
 @pytest.mark.parametrize(
+    ("spec", "says"),
+    [
+        ({}, "name is missing. name: The queue's name: letters, digits"),
+        ({"name": "a b"}, "name is not as it must be. name: The queue's name: letters, digits"),
+        ({"name": "q", "mode": "LIFO"}, "mode cannot be 'LIFO'. mode: `STANDARD`, or `FIFO`"),
+        ({"name": "q", "delaySeconds": -1}, "delaySeconds must be a number, 0 or more. delaySeconds: How long new"),
+        ({"name": "q", "delaySeconds": "1"}, "delaySeconds must be a number or null, not text."),
+        (
+            {"name": "q", "retry": {"kind": "x"}},
+            "retry.kind cannot be 'x'. kind: Which of the two it is: `exponential`",
+        ),
+        ({"name": "q", "retry": {"kind": "schedule", "delaysSeconds": []}}, "must be a list of 1 or more entries."),
+        ({"name": "q", "colour": 1}, "there is no field colour."),
+        ([], "it must be a map, not a list."),
+    ],
+)
+def test_a_body_is_refused_in_words_that_its_sender_uses(rest: Rest, spec: Any, says: str) -> None:
+    answer = rest("POST", "/v1/queues", spec)
+    assert (answer.status, answer.code) == (400, "invalid_input")
+    assert says in answer.value["detail"]
+
+
+@pytest.mark.parametrize(
     ("method", "path"),
     [
         ("GET", "/v1"),
@@ -134,7 +157,7 @@ def test_an_answer_in_the_form_that_is_accepted(rest: Rest, accept: str, given: 
     [
         (b"", "name"),
         (b"{", "truncated"),
-        (b"[]", "object"),
+        (b"[]", "a map, not a list"),
         (b'{"name":"x","retention":1}', "retention"),
         (b'{"name":"x","retentionSeconds":59}', "retentionSeconds"),
         (b'{"name":"x","retentionSeconds":60.5}', "retentionSeconds"),

@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 import msgspec
 
 from batonq.api.http import Request
+from batonq.api.rest.wording import explain
 from batonq.errors import InvalidInput, NotAcceptable, UnsupportedMediaType
 
 T = TypeVar("T")
 KEPT_MAX = 256  # different header values whose meaning is remembered
-DETAIL_LENGTH_MAX = 500
 
 
 class Codec:
@@ -45,7 +45,7 @@ class Codec:
             if self is JSON and not data.isascii():
                 data.decode()  # values that are kept as they came were not looked into
         except (msgspec.ValidationError, msgspec.DecodeError) as problem:
-            raise InvalidInput(f"The request's body is not valid: {str(problem)[:DETAIL_LENGTH_MAX]}.") from None
+            raise InvalidInput(f"The request's body is not valid: {explain(str(problem), shape.__name__)}.") from None
         except UnicodeDecodeError:
             raise InvalidInput(f"The request's body is not valid {self.name}: it is not UTF-8.") from None
         except RecursionError:

@@ -44,7 +44,7 @@ MEANINGS = {
     "scope": "`window`, or `lives`: a key counts also for as long as its message lives.",
     "contentBased": "FIFO: the body stands in for a missing key.",
     "perGroup": "FIFO: a key counts in its group only.",
-    "kind": "Which of the two it is.",
+    "kind": "Which of the two it is: `exponential` or `schedule`.",
     "Job.kind": "What the job does.",
     "baseSeconds": "The first wait.",
     "factor": "How much longer each wait is than the one before.",
