@@ -295,6 +295,28 @@ def test_a_lease_that_cannot_be_extended_in_time_is_lost(app: Worker, source: Me
     assert ("lease lost", ("x", "unavailable")) in watching.told and source.deliveries == ["x", "x"]
 
 
+def test_an_answer_that_lay_here_too_long_is_checked_at_once(app: Worker, source: MemorySource) -> None:
+    """The process was stopped, or its loop blocked, with the answer in its socket; the lease may be gone by now."""
+    source.send("q", "x")
+    receive = source.receive
+
+    async def late(queues: Any, max_messages: int, wait: float, visibility: float) -> Any:
+        messages = await receive(queues, max_messages, wait, visibility)
+        if messages:
+            time.sleep(1.2)  # noqa: ASYNC251 - as if the process had been stopped
+            source.steal("x")
+        return messages
+
+    source.receive = late  # type: ignore[method-assign]
+
+    @app.task(queue="q", visibility=3.0, wait=0)
+    async def handle(message: Message) -> None:
+        await asyncio.sleep(1000)
+
+    work(app, lambda: bool(app.counters) and app.counters["handle"].leases_lost == 1)
+    assert len(source.extended) == 1
+
+
 def test_a_late_acknowledgement_is_refused_and_reported(app: Worker, source: MemorySource) -> None:
     source.send("q", "x")
     watching = Watching()

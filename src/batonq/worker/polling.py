@@ -17,6 +17,7 @@ from batonq.worker.task import Task
 
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.1, 10.0
 PAUSE_MIN_S = 0.01
+LATE_S = 1.0
 _log = logging.getLogger("batonq.worker")
 
 
@@ -28,8 +29,11 @@ class Taker(Protocol):
     @property
     def free(self) -> int: ...
 
-    def take(self, messages: Sequence[Message], ordered: Collection[str] = ()) -> None:
-        """Messages that were just received; those of the queues that are `ordered` keep the order of their groups."""
+    def take(self, messages: Sequence[Message], ordered: Collection[str], age: float) -> None:
+        """Messages that were just received; those of the queues that are `ordered` keep the order of their groups.
+
+        `age` is how old their leases may be: 0 unless the answer had to wait for this process.
+        """
         ...
 
 
@@ -43,6 +47,7 @@ class Poller:
         self._names = [lane.queue for lane in task.lanes]
         self._room: asyncio.Future[None] | None = None  # what it waits for when no slot is free
         self._stopped = asyncio.Event()
+        self._age = 0.0
         self._running: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
@@ -109,7 +114,11 @@ class Poller:
 
     async def _receive(self, queues: list[str], count: int, wait: float) -> Sequence[Message]:
         count = min(count, self._source.batch_max)
+        asked = time.monotonic()
         messages = await self._source.receive(queues, count, wait, self._task.visibility)
+        # An answer that took longer than it may have lain here while this process was stopped or its loop was blocked.
+        took = time.monotonic() - asked
+        self._age = took if took > wait + LATE_S else 0.0
         self._taker.counters.polls += 1
         if not messages and self._task.wait < PAUSE_MIN_S:
             await asyncio.sleep(PAUSE_MIN_S)  # a task that does not want to wait is no reason to ask without a pause
@@ -122,7 +131,7 @@ class Poller:
         # In a FIFO queue every message has a group. Of one queue, then, the first one tells.
         some = messages if self._task.many_queues else messages[:1]
         grouped = {message.queue for message in some if message.group is not None}
-        self._taker.take(messages, await self._ordered(grouped) if grouped else ())
+        self._taker.take(messages, await self._ordered(grouped) if grouped else (), self._age)
 
     async def _ordered(self, queues: set[str]) -> set[str]:
         ordered = set()

@@ -17,7 +17,7 @@ from typing import Any
 
 from batonq.errors import BatonError
 from batonq.worker.crew import Crew, InThread, Performer
-from batonq.worker.errors import DeadlineExceeded, Failure
+from batonq.worker.errors import DeadlineExceeded, Failure, HandlerCrashed, Poison, RetryLater
 from batonq.worker.heartbeat import Grip, Heartbeat, Held
 from batonq.worker.metrics import Counters
 from batonq.worker.middleware import Call, Middleware, overriding, wrapped
@@ -126,20 +126,25 @@ class Runner:
         if self._crew is not None:
             self._crew.kill()
 
-    def take(self, messages: Sequence[Message], ordered: Collection[str] = ()) -> None:
-        """Messages that were just received; those of the queues that are `ordered` keep the order of their groups."""
+    def take(self, messages: Sequence[Message], ordered: Collection[str], age: float) -> None:
+        """Messages that were just received; those of the queues that are `ordered` keep the order of their groups.
+
+        `age` is how old their leases may be: 0 unless the answer had to wait for this process.
+        """
         self.counters.received += len(messages)
         if self.task.router is not None:
             self._check_routes(self.task.router, messages)
         if self._parking is not None:
             messages = self._parking.sort(messages)
         if messages:
-            self._start(messages, ordered)
+            self._start(messages, ordered, age)
 
-    def _start(self, messages: Sequence[Message], ordered: Collection[str] = ()) -> None:
+    def _start(self, messages: Sequence[Message], ordered: Collection[str] = (), age: float = 0.0) -> None:
         task = self.task
         pad = None if task.many_queues else self._settling.pad(messages[0].queue)
         grip = Grip(time.monotonic(), task.visibility, task.deadline, pad)
+        if age:
+            grip.extend_at -= age  # the heartbeat asks soon whether they are still ours
         self._idle.clear()
         size = task.batch
         if size:
@@ -298,7 +303,15 @@ class Runner:
         else:
             self.counters.retried += 1
         self._settling.nack(message, failure)
-        _log.warning("%s %s failed: %s: %s", message.queue, message.id, failure.error_class, failure.reason)
+        told = isinstance(error, (Poison, RetryLater, HandlerCrashed, DeadlineExceeded, BatonError))
+        _log.warning(
+            "%s %s failed: %s: %s",
+            message.queue,
+            message.id,
+            failure.error_class,
+            failure.reason,
+            exc_info=None if told else error,  # where it came from, unless that is what the words say
+        )
         self._tell("failed", message, failure, error)
 
     def _failure(self, message: Message, error: BaseException) -> Failure | None:
