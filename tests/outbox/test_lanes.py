@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 
+from batonq.errors import InvalidInput
 from batonq.outbox import BatonPublisher, Relay, put
 from batonq.outbox.cdc import StreamSource
 from batonq.outbox.postgres import PostgresSource
@@ -171,3 +174,23 @@ def test_a_large_transaction_is_read_from_the_log_in_parts(database: str, baton:
         while source.lag().waiting:
             publish(source, BatonPublisher(baton), 1)
     assert bodies(baton, name) == list(range(1200))
+
+
+def test_relays_that_begin_at_once_make_one_slot(database: str) -> None:
+    Shop("cdc", database)
+    with ThreadPoolExecutor(4) as pool:
+        sources = list(pool.map(lambda _: StreamSource(database), range(4)))
+    for source in sources:
+        source.close()
+    with psycopg.connect(database) as connection:
+        slots = connection.execute("SELECT count(*) FROM pg_replication_slots WHERE database = current_database()")
+        assert slots.fetchone() == (1,)
+
+
+def test_a_role_that_may_not_replicate_is_told(database: str) -> None:
+    Shop("cdc", database)
+    with psycopg.connect(database) as connection:
+        connection.execute("DROP ROLE IF EXISTS outsider")
+        connection.execute("CREATE ROLE outsider LOGIN")
+    with pytest.raises(InvalidInput, match="may not do this"):
+        StreamSource(make_conninfo(database, user="outsider"))

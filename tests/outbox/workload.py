@@ -146,8 +146,8 @@ class Relays:
         """SIGTERM: they end by themselves, unless they have only just begun."""
         for process in self._processes:
             process.terminate()
-            process.communicate(timeout=60)
-            assert process.returncode in (0, -signal.SIGTERM)
+            _, errors = process.communicate(timeout=60)
+            assert process.returncode in (0, -signal.SIGTERM), errors
 
 
 @contextmanager

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from batonq.errors import InvalidInput, Unavailable
+from batonq.outbox.schema import SCHEMA_LOCK
 
 if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn
@@ -192,11 +193,19 @@ def prepare(connection: Any, table: str, publication: str, column: str) -> str:
     ).fetchone()
     if level != "logical":
         raise InvalidInput("The server must run with wal_level = logical for --cdc; without it, leave --cdc out.")
+    # Two that begin at once would make it twice. A lock of the session: a slot cannot be made in a transaction.
+    connection.execute("SELECT pg_advisory_lock(%s)", (SCHEMA_LOCK,))
+    try:
+        return _made(connection, table, publication, column, f"{publication[:50]}_{database}")
+    finally:
+        connection.execute("SELECT pg_advisory_unlock(%s)", (SCHEMA_LOCK,))
+
+
+def _made(connection: Any, table: str, publication: str, column: str, slot: str) -> str:
     known = connection.execute("SELECT 1 FROM pg_publication WHERE pubname = %s", (publication,)).fetchone()
     if known is None:
         columns = f' ("{column}")' if connection.info.server_version >= 150000 else ""
         connection.execute(f"CREATE PUBLICATION \"{publication}\" FOR TABLE {table}{columns} WITH (publish = 'insert')")
-    slot = f"{publication[:50]}_{database}"
     found = connection.execute("SELECT wal_status FROM pg_replication_slots WHERE slot_name = %s", (slot,)).fetchone()
     if found is None:
         connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))

@@ -287,3 +287,5 @@ class PostgresSource:
                 if connection is not None:
                     connection.close()
             raise Unavailable(f"The database cannot be used now: {problem}") from None
+        except self._psycopg.errors.InsufficientPrivilege as problem:
+            raise InvalidInput(f"The database's role may not do this: {problem}") from None
