@@ -28,9 +28,18 @@ if TYPE_CHECKING:
     from batonq.client import Sent as Sent
     from batonq.client import Stats as Stats
     from batonq.client import connect as connect
+    from batonq.client.breaker import Breaker as Breaker
+    from batonq.client.breaker import BreakerOpen as BreakerOpen
+    from batonq.client.buffer import BlockingSendBuffer as BlockingSendBuffer
+    from batonq.client.buffer import Buffered as Buffered
+    from batonq.client.buffer import BufferFull as BufferFull
+    from batonq.client.buffer import SendBuffer as SendBuffer
+    from batonq.client.buffer import Unsent as Unsent
     from batonq.embedded import open as open  # noqa: A004
     from batonq.embedded import open_async as open_async
     from batonq.errors import BatonError as BatonError
+    from batonq.idempotency import idempotent as idempotent
+    from batonq.idempotency import idempotent as idempotent
     from batonq.worker import Lane as Lane
     from batonq.worker import Middleware as Middleware
     from batonq.worker import Poison as Poison
@@ -64,8 +73,17 @@ _PLACES = {
     "Sent": "batonq.client",
     "Stats": "batonq.client",
     "connect": "batonq.client",
+    "Breaker": "batonq.client.breaker",
+    "BreakerOpen": "batonq.client.breaker",
+    "SendBuffer": "batonq.client.buffer",
+    "BlockingSendBuffer": "batonq.client.buffer",
+    "Buffered": "batonq.client.buffer",
+    "BufferFull": "batonq.client.buffer",
+    "Unsent": "batonq.client.buffer",
     "open": "batonq.embedded",
     "open_async": "batonq.embedded",
+    "idempotent": "batonq.idempotency",
+    "idempotent": "batonq.idempotency",
     "Lane": "batonq.worker",
     "Middleware": "batonq.worker",
     "Poison": "batonq.worker",
