@@ -195,7 +195,8 @@ def test_redrives_that_are_refused(rest: Rest, spec: dict[str, Any]) -> None:
 
 def test_what_is_not_there(rest: Rest) -> None:
     kill(rest, [{"body": {"n": 1}}])
-    assert rest("POST", f"{DEAD}:redrive", {"targetQueue": "missing"}).code == "queue_does_not_exist"
+    answer = rest("POST", f"{DEAD}:redrive", {"targetQueue": "missing"})
+    assert answer.code == "invalid_input" and "targetQueue" in answer.value["detail"]
     assert rest("POST", "/v1/queues/missing:redrive").code == "queue_does_not_exist"
     assert rest("GET", "/v1/jobs/missing").code == "job_not_found"
     for verb in ("cancel", "pause", "resume"):

@@ -12,6 +12,8 @@ from batonq.api.rest.content import attributes_from, attributes_of, body_from_va
 from batonq.api.rest.jobshapes import Job, Jobs, RedriveEdit, RedriveFilter, RedriveSpec, SampledMessage
 from batonq.api.rest.receiving import put_body
 from batonq.api.rest.service import Answer, Call, Nothing, find_queue
+from batonq.errors import InvalidInput, QueueDoesNotExist
+from batonq.node.broker import Queue
 from batonq.node.examining import Sample
 from batonq.node.jobs import JobStatus, Redrive
 
@@ -22,7 +24,7 @@ async def redrive(call: Call) -> Answer:
     status = await call.broker.start_job(
         queue,
         Redrive(
-            target=find_queue(call, given.target_queue) if given.target_queue else None,
+            target=_target(call, given.target_queue) if given.target_queue else None,
             rate_per_s=given.max_messages_per_second,
             ramp_s=given.ramp_seconds,
             filter=_filter(given.filter),
@@ -34,6 +36,14 @@ async def redrive(call: Call) -> Answer:
     )
     headers = () if given.dry_run else (("Location", f"/v1/jobs/{status.id}"),)
     return Answer(200 if given.dry_run else 202, _shown(call, status), headers)
+
+
+def _target(call: Call, name: str) -> Queue:
+    """404 would say that there is no such source: what the body names is the request's own fault."""
+    try:
+        return find_queue(call, name)
+    except QueueDoesNotExist as problem:
+        raise InvalidInput(f"targetQueue: {problem.message}") from None
 
 
 def _filter(given: RedriveFilter | None) -> dict[str, Any]:
