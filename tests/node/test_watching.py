@@ -204,7 +204,6 @@ def test_ten_thousand_queues_and_nothing_to_do_while_idle(tmp_path: Path) -> Non
             await asyncio.gather(*(make_queues(node, name) for name in names[start : start + 1_000]))
         (other,) = await make_queues(node, "other")
         selection = node.broker.select(ACCOUNT, ["hooks-*"])
-        assert len(selection.queues()) == 10_000
         asked: list[int] = []
         has = selection.has
 

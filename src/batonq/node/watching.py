@@ -12,7 +12,6 @@ import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 
-from batonq.core.catalog.entries import QueueEntry
 from batonq.core.catalog.machine import Catalog
 from batonq.core.catalog.names import QueueName
 from batonq.core.commands import Lease
@@ -48,26 +47,24 @@ class Selection:
         self._name_set = frozenset(self._names)
         self._known: dict[int, bool] = {}
         self._version = -1
-        self._queues: list[QueueEntry] = []
+        self._shards: set[int] = set()
 
-    def queues(self) -> list[QueueEntry]:
-        """The queues that there are, by number. Raises QueueDoesNotExist for a name without a queue."""
+    def shards(self) -> set[int]:
+        """The shards of the queues that are named; none for patterns. Raises QueueDoesNotExist."""
         catalog = self._catalog()
         if catalog.version != self._version:
-            found: dict[int, QueueEntry] = {}
+            shards = set()
             for name in self._names:
                 entry = catalog.by_name.get(QueueName(self._account, name))
                 if entry is None:
                     raise QueueDoesNotExist(f"The queue {name} does not exist.")
-                found[entry.number] = entry
-            for pattern in self._patterns:
-                prefix = re.split(r"[*?]", pattern, maxsplit=1)[0]
-                for entry in catalog.list_queues(self._account, prefix):
-                    if self.has_name(entry.name):
-                        found[entry.number] = entry
-            self._queues = [found[number] for number in sorted(found)]
-            self._version = catalog.version
-        return self._queues
+                shards.add(entry.shard)
+            self._shards, self._version = shards, catalog.version
+        return self._shards
+
+    @property
+    def by_names_only(self) -> bool:
+        return not self._patterns
 
     def has_name(self, name: str) -> bool:
         return name in self._name_set or (self._matches is not None and self._matches(name) is not None)
@@ -193,15 +190,12 @@ async def receive_any(
 ) -> list[Taken]:
     """Lease messages of the selected queues; the leases are committed when this returns."""
     hosts = _hosts(selection, shards)
-    ready: dict[int, ShardHost] = {}
-    for host, numbers in hosts:
-        ready.update(dict.fromkeys(host.with_messages(numbers), host))
-    now_ms = hosts[0][0].now_ms() if hosts else 0
+    ready = {number: host for host in hosts for number in host.filled_queues() if selection.has(number)}
+    now_ms = hosts[0].now_ms()
     taken = take(selection, ready, max_messages, visibility_ms, holder)
-    waits = wait_ms > 0 and not any(keeper.serving and keeper.host().answers_at_once for keeper in shards)
-    if not taken and waits:
+    if not taken and wait_ms > 0 and not any(host.answers_at_once for host in hosts):
         watch = Watch(selection, max_messages, visibility_ms, holder, loop.create_future())
-        await _wait(watch, shards, loop, wait_ms)
+        await _wait(watch, hosts, loop, wait_ms)
         taken, now_ms = watch.taken, watch.decided_ms
     else:
         taken = await _committed(taken)
@@ -210,23 +204,20 @@ async def receive_any(
     return [part for part in taken if part.leases]
 
 
-def _hosts(selection: Selection, shards: Sequence[ShardKeeper]) -> list[tuple[ShardHost, list[int]]]:
-    """The shards that are served, each with its queues. Raises Unavailable when queues are meant and none is."""
-    by_shard: dict[int, list[int]] = {}
-    for entry in selection.queues():
-        by_shard.setdefault(entry.shard, []).append(entry.number)
-    hosts = [(shards[number].host(), numbers) for number, numbers in by_shard.items() if shards[number].serving]
-    if by_shard and not hosts:
-        raise Unavailable(shards[next(iter(by_shard))].why or None)
+def _hosts(selection: Selection, shards: Sequence[ShardKeeper]) -> list[ShardHost]:
+    """The shards that may have something, as far as they are served. Raises Unavailable when none is."""
+    named = selection.shards()
+    meant = [keeper for keeper in shards if not selection.by_names_only or keeper.number in named]
+    hosts = [keeper.host() for keeper in meant if keeper.serving]
+    if not hosts:
+        raise Unavailable(meant[0].why if meant else None)
     return hosts
 
 
-async def _wait(watch: Watch, shards: Sequence[ShardKeeper], loop: asyncio.AbstractEventLoop, wait_ms: int) -> None:
-    for keeper in shards:
-        if keeper.serving:
-            host = keeper.host()
-            host.watch(watch)
-            watch.hosts.append(host)
+async def _wait(watch: Watch, hosts: Sequence[ShardHost], loop: asyncio.AbstractEventLoop, wait_ms: int) -> None:
+    for host in hosts:
+        host.watch(watch)
+        watch.hosts.append(host)
     timer = loop.call_later(wait_ms / 1000, watch.end)
     try:
         await watch.future

@@ -81,6 +81,13 @@ class Shard(Holding, Persist, Validate):
         """Queues that are closed and still have messages or an entry here."""
         return [number for number, queue in self.queues.items() if queue.closed]
 
+    def filled_queues(self) -> list[int]:
+        """The queues that have something to give, in no order. Costs as much as there are of them."""
+        queues = self.queues
+        empty = [number for number in self.filled if number not in queues or not queues[number].visible]
+        self.filled.difference_update(empty)
+        return list(self.filled)
+
     # --- reading ---------------------------------------------------------------------------------------
 
     def counters(self, number: int) -> Counters:

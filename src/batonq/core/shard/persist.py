@@ -198,6 +198,7 @@ class Persist(Replay):
             names = ("visible", "in_flight", "delayed", "owed", "dead", "bytes")
             for name, value in zip(names, gauges, strict=True):
                 setattr(queue, name, value)
+        self.filled = {number for number, queue in self.queues.items() if queue.visible}
         for number, head, tail, lanes, in_flight in facts["order"]:
             queue = self.queues[number]
             queue.head, queue.tail = head, tail

@@ -66,6 +66,7 @@ class Runs(ShardState):
         queue.sent += count
         queue.bytes += size
         self.woken.add(queue.number)
+        self.filled.add(queue.number)
         if self.next_sequence < next_sequence:
             self.next_sequence = next_sequence
 

@@ -103,6 +103,7 @@ class ShardState:
         self.doomed_due: dict[int, None] = {}  # refused transfers whose back-off is over, in order
         # soft
         self.woken: set[int] = set()
+        self.filled: set[int] = set()  # queues that may have something to give: all that have are among them
         self.alarms: list[Alarm] = []
         self.job_pace: dict[str, tuple[int, float]] = {}  # job → when it last moved, what it may move
         self.job_place: dict[str, tuple[int, int]] = {}  # job → slot and sequence to go on from
@@ -129,6 +130,7 @@ class ShardState:
                 leased_before = columns.epoch[slot] > 0 or columns.count[slot] > 0
                 queue.ready.add(slot, tenant, columns.priority[slot], leased_before)
             self.woken.add(queue.number)
+            self.filled.add(queue.number)
         elif state == _DELAYED:
             queue.delayed += 1
             self.delays.push(until, slot)

@@ -29,6 +29,8 @@ class Validate(ShardState):
         for slot in live:
             by_queue[columns.queue[slot]].append(slot)
             self._validate_message(slot)
+        having = {number for number, queue in self.queues.items() if queue.visible}
+        assert having <= self.filled, "a queue that has something to give is passed over"
         for number, slots in by_queue.items():
             self._validate_queue(self.queues[number], slots)
         self._validate_transfers(live)
