@@ -142,6 +142,9 @@ class MemoryDisk:
     def pread(self, handle: int, length: int, offset: int) -> bytes:
         return bytes(self._open[handle][offset : offset + length])
 
+    def is_cold(self, handle: int, length: int, offset: int) -> bool:
+        return False
+
     def pwrite(self, handle: int, buffers: Sequence[bytes], offset: int) -> None:
         data = b"".join(buffers)
         file = self._open[handle]

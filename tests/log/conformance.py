@@ -59,6 +59,11 @@ class LogConformance:
         with pytest.raises(LogGap, match="frame"):
             log.section(30)
 
+    def test_what_was_just_written_is_not_cold(self, log: Log) -> None:
+        append(log, b"body")
+        assert not log.is_cold(1) and not log.is_cold(2)
+        log.warm([1, 2])  # what is not there is left to whoever reads it
+
     # --- appending
 
     def test_frames_come_back_as_they_were_appended(self, log: Log) -> None:

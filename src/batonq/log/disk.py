@@ -23,6 +23,9 @@ class Disk(Protocol):
     def pread(self, handle: int, length: int, offset: int) -> bytes:
         """`length` bytes from `offset`; fewer only at the end of the file."""
 
+    def is_cold(self, handle: int, length: int, offset: int) -> bool:
+        """Whether reading this would have to wait for the disk; False also when nobody can tell. Never waits."""
+
     def pwrite(self, handle: int, buffers: Sequence[bytes], offset: int) -> None:
         """Write the buffers one after another from `offset`: all of them, or OSError and nobody knows how much."""
 
@@ -79,6 +82,19 @@ class RealDisk:
             parts.append(data)
             got += len(data)
         return b"".join(parts)
+
+    def is_cold(self, handle: int, length: int, offset: int) -> bool:
+        flag = getattr(os, "RWF_NOWAIT", 0)
+        if not flag:
+            return False
+        try:  # its ends stand for the whole
+            for at in (offset, offset + max(length, 1) - 1):
+                os.preadv(handle, (bytearray(1),), at, flag)
+        except BlockingIOError:
+            return True
+        except OSError:
+            return False  # the file system does not know this way
+        return False
 
     def pwrite(self, handle: int, buffers: Sequence[bytes], offset: int) -> None:
         written = os.pwritev(handle, buffers, offset)

@@ -14,7 +14,7 @@ import os
 import time
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 from batonq.core.records import ROW_BYTES
@@ -264,6 +264,29 @@ class FileLog:
                 variable = self.frame(number).variable
                 self._read.put(number, variable)
         return variable
+
+    def is_cold(self, number: int) -> bool:
+        if self._fresh_get(number) is not None or self._read.get(number) is not None:
+            return False
+        if not self.first <= number < self.next:
+            return False  # whoever reads it is told
+        segment, offset, length = self._locate(number)
+        return self._disk.is_cold(self._reader(segment.path), length, offset)
+
+    def warm(self, numbers: Sequence[int]) -> None:
+        for number in numbers:
+            try:
+                segment, offset, length = self._locate(number)
+                handle = self._disk.open(segment.path)  # of its own: this may be another thread
+            except (LogGap, OSError):
+                continue  # dropped meanwhile
+            try:
+                for at in range(offset, offset + length, MIB):
+                    self._disk.pread(handle, min(MIB, offset + length - at), at)
+            except OSError:
+                pass  # whoever reads it is told
+            finally:
+                self._disk.close(handle)
 
     def _read_old(self, number: int, offset: int, length: int) -> bytes:
         """Read from the disk. The whole frame is checked, and kept in memory unless it is large.

@@ -7,7 +7,7 @@ All methods are called from one thread, the loop's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from typing import Protocol
 
@@ -90,6 +90,12 @@ class Log(Protocol):
 
         None: read the parts that are wanted by `read_variable`. Raises LogGap or LogCorrupt.
         """
+
+    def is_cold(self, number: int) -> bool:
+        """Whether reading a committed frame would have to wait for the disk; cheap, and False when nobody can tell."""
+
+    def warm(self, numbers: Sequence[int]) -> None:
+        """Bring cold frames into memory, so that reading them does not wait. May be called on another thread."""
 
     def frame(self, number: int) -> Frame:
         """One committed frame. Raises LogGap or LogCorrupt."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 from batonq.errors import DiskFull, Fenced, LogCorrupt, LogError, LogGap, OwnershipHeld
 from batonq.log.frames import NO_DIGEST, Frame
@@ -113,6 +113,12 @@ class MemoryLog:
 
     def section(self, number: int) -> bytes | None:
         return self.frame(number).variable
+
+    def is_cold(self, number: int) -> bool:
+        return False
+
+    def warm(self, numbers: Sequence[int]) -> None:
+        pass
 
     def frame(self, number: int) -> Frame:
         if not self.first <= number < self.next:

@@ -133,7 +133,21 @@ class Broker(JobControl):
         leases = await host.receive(
             queue.number, max_messages, visibility_ms, wait_ms, holder[:HOLDER_LENGTH_MAX], attempt
         )
-        return self._deliveries(queue, host, leases) if leases else []
+        if not leases:
+            return []
+        try:
+            await self._warm(host, [lease.position for lease in leases])
+        except asyncio.CancelledError:  # the client has gone
+            if not attempt:
+                host.give_back(queue.number, leases)
+            raise
+        return self._deliveries(queue, host, leases)
+
+    async def _warm(self, host: ShardHost, positions: Sequence[int]) -> None:
+        """Have bodies that lie on a cold part of the disk read by a thread: the loop must not wait for them."""
+        cold = _cold(host, positions)
+        if cold:
+            await self._loop.run_in_executor(None, host.log.warm, cold)
 
     def select(self, account: str, patterns: Sequence[str]) -> Selection:
         """The queues of an account that names and patterns (`hooks-*`) mean, for `receive_any`."""
@@ -281,6 +295,8 @@ class Broker(JobControl):
         extents = leases.extents
         if len(extents) > FEW_LEASES and sum([extent >> 32 for extent in extents]) > ANSWER_BYTES_MAX:
             return None
+        if _cold(host, leases.positions):
+            return None
         try:
             found = read_run(host.log, leases.positions, leases.extents)
         except LogError:
@@ -295,6 +311,7 @@ class Broker(JobControl):
         leases = host.shard.expand(front)
         if host.is_late(front):
             leases = await host.extend_late(queue.number, leases, front.leased_ms)
+        await self._warm(host, front.positions)
         return self._deliveries(queue, host, leases)
 
     def give_back(self, queue: Queue, host: ShardHost, front: FirstLeases) -> None:
@@ -443,6 +460,12 @@ def _fitting(queue: Queue, host: ShardHost, leases: list[Lease], room: int) -> l
             host.give_back(queue.number, leases[at:])
             return leases[:at]
     return leases
+
+
+def _cold(host: ShardHost, positions: Sequence[int]) -> list[int]:
+    """The frames among these places that are not in memory."""
+    is_cold = host.log.is_cold
+    return [number for number in {position >> 16 for position in positions} if is_cold(number)]
 
 
 def _failure(shard: Shard, lease: Lease) -> Failure | None:

@@ -93,6 +93,9 @@ class SimulatedDisk:
     def pread(self, handle: int, length: int, offset: int) -> bytes:
         return bytes(self._handles[handle][0].content[offset : offset + length])
 
+    def is_cold(self, handle: int, length: int, offset: int) -> bool:
+        return False
+
     def pwrite(self, handle: int, buffers: Sequence[bytes], offset: int) -> None:
         file, path = self._handles[handle]
         self._step("write", path)

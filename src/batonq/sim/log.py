@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from batonq.log.frames import Frame
 from batonq.log.interface import Done, Log, Room, SegmentInfo
@@ -126,6 +126,12 @@ class SlowLog:
 
     def section(self, number: int) -> bytes | None:
         return self._inner.section(number)
+
+    def is_cold(self, number: int) -> bool:
+        return self._inner.is_cold(number)
+
+    def warm(self, numbers: Sequence[int]) -> None:
+        self._inner.warm(numbers)
 
     def frame(self, number: int) -> Frame:
         return self._inner.frame(number)
