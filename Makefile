@@ -42,26 +42,31 @@ $(VENV)/dev.stamp: requirements/dev.txt requirements/legacy-botocore.txt $(VENV)
 	@$(INSTALL) --no-deps --target $(VENV)/legacy-botocore -r requirements/legacy-botocore.txt
 	@touch $@
 
-setup: $(VENV)/dev.stamp ## Install everything into .venv, by hash
+$(VENV)/spark.stamp: requirements/spark.txt $(VENV)/dev.stamp
+	@echo "Installing what the data pipeline needs"
+	@$(INSTALL) -r requirements/spark.txt
+	@touch $@
+
+setup: $(VENV)/spark.stamp ## Install everything into .venv, by hash
 	@echo "Ready: $(BIN)/baton"
 
 run: $(VENV)/server.stamp ## Start a server here (ARGS="--port 9999" adds to the command)
 	@exec $(BIN)/baton serve $(ARGS)
 
-test: $(VENV)/dev.stamp ## Lint, types, import contracts and every test
+test: $(VENV)/spark.stamp ## Lint, types, import contracts and every test
 	@$(BIN)/python tools/check.py all
 
-test-fast: $(VENV)/dev.stamp ## Lint, types and the suites that take seconds
+test-fast: $(VENV)/spark.stamp ## Lint, types and the suites that take seconds
 	@$(BIN)/python tools/check.py fast
 
-lint: $(VENV)/dev.stamp ## Lint, format check, types, import contracts
+lint: $(VENV)/spark.stamp ## Lint, format check, types, import contracts
 	@$(BIN)/python tools/check.py lint
 
 format: $(VENV)/dev.stamp ## Format the code and mend what can be mended
 	@$(BIN)/ruff check --quiet --fix $(SOURCES) || true
 	@$(BIN)/ruff format $(SOURCES)
 
-bench: $(VENV)/dev.stamp ## Run the benchmarks (ARGS are passed on)
+bench: $(VENV)/spark.stamp ## Run the benchmarks (ARGS are passed on)
 	@$(BIN)/python -m bench $(ARGS)
 
 bench-peers: $(VENV)/dev.stamp ## Baton beside Redis streams and a PostgreSQL table (ARGS are passed on)
@@ -76,7 +81,7 @@ example: $(VENV)/dev.stamp ## Run the worked example: 200 images through a whole
 sync: $(VENV)/dev.stamp ## Make the client for threads anew from the one for asyncio
 	@$(BIN)/python tools/make_sync.py
 
-docs: $(VENV)/dev.stamp ## Rewrite the generated reference pages and check all pages
+docs: $(VENV)/spark.stamp ## Rewrite the generated reference pages and check all pages
 	@$(BIN)/python tools/make_docs.py
 	@$(BIN)/python -m pytest -q tests/docs
 
@@ -87,7 +92,7 @@ lock: ## Write requirements/*.txt anew from requirements/*.in (ARGS=--upgrade ta
 	@test -n "$(PYTHON)"
 	@test -x .venv-lock/bin/pip-compile || { $(PYTHON) -m venv .venv-lock && \
 		.venv-lock/bin/python -m pip install --quiet --require-hashes -r requirements/lock.txt; }
-	@for name in server dev legacy-botocore lock; do $(COMPILE) $(ARGS) -o requirements/$$name.txt requirements/$$name.in; done
+	@for name in server dev legacy-botocore spark lock; do $(COMPILE) $(ARGS) -o requirements/$$name.txt requirements/$$name.in; done
 	@! grep -nE '://|^-|[ =]/' requirements/*.txt
 
 clean: ## Remove the environment and everything that was built

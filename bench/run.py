@@ -1,6 +1,6 @@
 """Run the benchmarks: contestants interleaved, medians, ratios, bars; JSON and a plot.
 
-python -m bench.run [send life rest single mix backlog memory idle recovery worker] [--quick] [--rounds N]
+python -m bench.run [send life rest single mix backlog memory idle recovery worker loading] [--quick] [--rounds N]
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pathlib import Path
 from bench import machine
 from bench.context import Context
 from bench.report import Report
-from bench.sections import backlog, idle, latency, recovery, throughput, worker
+from bench.sections import backlog, decode, idle, latency, loading, recovery, throughput, worker
 from bench.servers import Servers
 
 SECTIONS: dict[str, Callable[[Context], None]] = {
@@ -26,6 +26,8 @@ SECTIONS: dict[str, Callable[[Context], None]] = {
     "idle": idle.idle,
     "recovery": recovery.recovery,
     "worker": worker.worker,
+    "decode": decode.decode,
+    "loading": loading.loading,
 }
 _ROUNDS = 7
 _QUICK_ROUNDS = 3

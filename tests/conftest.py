@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 TESTS = Path(__file__).parent
-FAST_SUITES = {"core", "sim", "log", "node", "api", "golden", "rest", "client", "scaling", "web", "worker"}
+FAST_SUITES = {"core", "sim", "log", "node", "api", "golden", "rest", "client", "pipeline", "scaling", "web", "worker"}
 # Other programs as clients, and many requests or simulations: seconds each.
 SLOW_FILES = {
     "test_aws_cli.py",

@@ -18,6 +18,7 @@ from batonq.cli.main import build_parser
 from batonq.core.records import State
 from batonq.core.shard.lifecycle import RECEIPTS, TRANSITIONS, Rule, Standing, Verdict
 from batonq.node import metrics, settings
+from batonq.pipeline import schema
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 _PART = re.compile(r"(<!-- generated: (?P<name>[a-z-]+) -->\n).*?(<!-- end generated -->)", re.DOTALL)
@@ -207,6 +208,11 @@ def worker_part(name: str) -> Callable[[], str]:
     return part
 
 
+def events_table_part() -> str:
+    rows = ([f"`{column.name}`", column.kind, column.of, column.doc] for column in schema.columns(bodies=True))
+    return table(("column", "kind", "events", "meaning"), rows)
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "settings": settings_part,
     "metrics": metrics_part,
@@ -217,6 +223,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "transitions": transitions_part,
     "receipts": receipts_part,
     "client": client_part,
+    "events-table": events_table_part,
     "rest-operations": rest_part("operations_part"),
     "rest-parameters": rest_part("parameters_part"),
     "rest-types": rest_part("types_part"),

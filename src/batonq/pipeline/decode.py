@@ -1,0 +1,154 @@
+"""Frames to Arrow: the events table, a column at a time.
+
+The words of all rows come out with numpy; texts are found by the extents that the words name, and only once for an
+extent that many rows share. The result is the same as plain.py's, and does not depend on how frames fall into batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from batonq.core.records import ROW_WORDS, Type
+from batonq.errors import LogCorrupt
+from batonq.log.frames import Frame
+from batonq.pipeline.arrays import Ints, Words
+from batonq.pipeline.columns import Builder
+from batonq.pipeline.filters import Filter
+from batonq.pipeline.names import Names, told
+from batonq.pipeline.schema import EVENTS, arrow_schema
+
+ROWS_A_BATCH = 32_768  # their columns stay in the CPU's cache while they are made
+BYTES_A_BATCH = 64 << 20  # of variable parts; a frame that is longer is a batch of its own
+
+_KNOWN = np.zeros(256, dtype=bool)
+_KNOWN[list(EVENTS)] = True
+_LOW32 = np.uint64(0xFFFFFFFF)
+
+
+class Decoder:
+    """Decodes the frames of one shard, in order. It keeps the queues' names that it has come by."""
+
+    def __init__(
+        self,
+        *,
+        bodies: bool = False,
+        wanted: Filter | None = None,
+        names: Names | None = None,
+        dictionaries: bool = True,
+    ) -> None:
+        self.names: Names = {} if names is None else names
+        self.schema = arrow_schema(bodies=bodies, dictionaries=dictionaries)
+        self._bodies = bodies
+        self._wanted = wanted or Filter()
+        self._dictionaries = dictionaries
+
+    def batches(self, frames: Iterable[Frame]) -> Iterator[pa.RecordBatch]:
+        """Batches of bounded size; none is empty."""
+        waiting: list[Frame] = []
+        rows = size = 0
+        for frame in frames:
+            if waiting and (rows + frame.row_count > ROWS_A_BATCH or size + len(frame.variable) > BYTES_A_BATCH):
+                yield from self._some(waiting)
+                waiting, rows, size = [], 0, 0
+            waiting.append(frame)
+            rows += frame.row_count
+            size += len(frame.variable)
+        if waiting:
+            yield from self._some(waiting)
+
+    def _some(self, frames: Sequence[Frame]) -> Iterator[pa.RecordBatch]:
+        batch = self.decode(frames)
+        if batch.num_rows:
+            yield batch
+
+    def decode(self, frames: Sequence[Frame]) -> pa.RecordBatch:
+        """The events of these frames as one batch."""
+        counts = np.fromiter((frame.row_count for frame in frames), np.int64, len(frames))
+        sizes = np.fromiter((len(frame.variable) for frame in frames), np.int64, len(frames))
+        rows = np.frombuffer(b"".join([frame.rows for frame in frames]), dtype="<u8").reshape(-1, ROW_WORDS)
+        words: Words = np.ascontiguousarray(rows.T)
+        variable = frames[0].variable if len(frames) == 1 else b"".join([frame.variable for frame in frames])
+        kinds = (words[0] & np.uint64(0xFF)).astype(np.uint8)
+        places = np.arange(len(kinds)) - np.repeat(np.cumsum(counts) - counts, counts)
+        which = np.repeat(np.arange(len(frames)), counts)
+        bases = np.repeat(np.cumsum(sizes) - sizes, counts)
+        _check(frames, words, kinds, which, sizes)
+        learned = self._learn(words, kinds, bases, variable)
+        keep = self._chosen(words, kinds, learned)
+        if keep is not None:
+            words, kinds, places, which, bases = words[:, keep], kinds[keep], places[keep], which[keep], bases[keep]
+            moved: Ints = np.cumsum(keep) - keep  # how many are kept before each row
+            learned = {queue: int(moved[at]) for queue, at in learned.items()}
+        builder = Builder(words, kinds, bases, variable, dictionaries=self._dictionaries)
+        columns: dict[str, Any] = builder.columns(self.names, learned, bodies=self._bodies)
+        header = _headers(frames, which)
+        columns["row"] = places
+        columns.update(header)
+        columns["logical_time"] = header["frame"] << 16 | places
+        return builder.batch(columns, self.schema, shard=frames[0].shard)
+
+    def _learn(self, words: Words, kinds: Any, bases: Any, variable: bytes) -> dict[int, int]:
+        """Take up names that these rows tell; returns the row at which each new one became known."""
+        learned: dict[int, int] = {}
+        for at in np.flatnonzero((kinds == Type.POLICY_SET) | (kinds == Type.BASE)).tolist():
+            start = int(bases[at]) + int(words[6, at] & _LOW32)
+            names = told(int(kinds[at]), variable[start : start + int(words[6, at] >> np.uint64(32))])
+            for queue, name in names.items():
+                if queue not in self.names:
+                    learned[queue] = at
+                self.names[queue] = name
+        return learned
+
+    def _chosen(self, words: Words, kinds: Any, learned: dict[int, int]) -> npt.NDArray[np.bool_] | None:
+        """Which rows are wanted; None: all."""
+        wanted = self._wanted
+        if wanted.everything:
+            return None
+        keep = np.ones(len(kinds), dtype=bool)
+        if wanted.events is not None:
+            keep &= np.isin(kinds, [kind for kind, name in EVENTS.items() if name in wanted.events])
+        if wanted.since_ms is not None:
+            keep &= words[2] >= np.uint64(max(wanted.since_ms, 0))
+        if wanted.until_ms is not None:
+            keep &= words[2] < np.uint64(max(wanted.until_ms, 0))
+        if wanted.queues is not None:
+            queues = words[0] >> np.uint64(32)
+            chosen = np.isin(queues, [queue for queue in wanted.queues if isinstance(queue, int)])
+            for queue, name in self.names.items():
+                if name.name in wanted.queues:
+                    mine = queues == queue
+                    mine[: learned.get(queue, 0)] = False
+                    chosen |= mine
+            keep &= chosen
+        return keep
+
+
+def _headers(frames: Sequence[Frame], which: Any) -> dict[str, Any]:
+    def column(values: Iterable[int]) -> Any:
+        return np.fromiter(values, np.int64, len(frames))[which]
+
+    return {
+        "frame": column(frame.number for frame in frames),
+        "region": column(frame.region for frame in frames),
+        "owner_epoch": column(frame.epoch for frame in frames),
+    }
+
+
+def _check(frames: Sequence[Frame], words: Words, kinds: Any, which: Any, sizes: Any) -> None:
+    """Nothing unknown, and no extent beyond its frame."""
+    unknown = ~_KNOWN[kinds]
+    if unknown.any():
+        at = int(np.argmax(unknown))
+        raise LogCorrupt(
+            f"frame {frames[which[at]].number} has a record of type {kinds[at]}, which this release does not know"
+        )
+    ends = (words[6] & _LOW32) + (words[6] >> np.uint64(32))
+    beyond = ends > sizes[which].astype(np.uint64)
+    if beyond.any():
+        number = frames[which[int(np.argmax(beyond))]].number
+        raise LogCorrupt(f"frame {number} has a record that points beyond its variable section")
