@@ -6,6 +6,7 @@ Each runs against a server over HTTP and against queues in this process.
 from __future__ import annotations
 
 import asyncio
+import pickle
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -447,6 +448,23 @@ def test_what_an_iteration_did_not_come_to_is_given_back() -> None:
             break
         stats = queue.stats()
         assert (stats.visible, stats.in_flight) == (4, 1)
+
+
+def test_a_message_can_be_handed_to_another_process(place: Place) -> None:
+    async def body() -> None:
+        async with place.open() as baton:
+            queue = await baton.create_queue("pickled")
+            await queue.send({"n": 1}, attributes={"a": b"b"}, group="g")
+            (message,) = await queue.receive(wait=0)
+            inner = getattr(message, "inner", message)
+            copy = pickle.loads(pickle.dumps(inner))
+            assert (copy.id, copy.body, copy.attributes, copy.group) == (message.id, {"n": 1}, {"a": b"b"}, "g")
+            assert (type(copy), copy.receipt, copy.deadline) == (type(inner), message.receipt, message.deadline)
+            with pytest.raises(InvalidInput, match="left the client"):
+                await (Blocking(copy) if inner is not message else copy).ack()
+            assert await queue.ack_many([copy.receipt]) == [None]
+
+    run(body())
 
 
 def test_wrong_arguments_are_told(place: Place) -> None:

@@ -6,8 +6,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
+from msgspec.structs import asdict
 
 from batonq.client.models import MessageFields, Nack
+from batonq.errors import InvalidInput
 
 if TYPE_CHECKING:
     from batonq.client.blocking.queue import Queue
@@ -24,7 +26,7 @@ class Message(MessageFields):
 
     def ack(self) -> None:
         """The work is done: delete the message. Calls of many threads at once go into one request."""
-        queue: Queue = self._home
+        queue = self._home or self._homeless()
         queue._acks.put(self.receipt, len(self.receipt))
 
     def nack(
@@ -35,15 +37,26 @@ class Message(MessageFields):
         It is tried again after `delay` seconds, or as the queue's retry policy says; with `dead_letter` it is not tried
         again but goes to the dead letters at once.
         """
-        queue: Queue = self._home
+        queue = self._home or self._homeless()
         nack = Nack(self.receipt, delay, reason, error_class, dead_letter)
         queue._nacks.put(nack, len(nack.reason) + 200)
 
     def extend(self, seconds: float) -> float:
         """Hold the message for so many seconds from now; returns the new deadline."""
-        queue: Queue = self._home
+        queue = self._home or self._homeless()
         self.deadline_ms = queue._extensions.put((self.receipt, seconds), 200)
         return self.deadline_ms / 1000
+
+    def _homeless(self) -> Queue:
+        raise InvalidInput("This message has left the client that received it: acknowledge it there, by its receipt.")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What a message says goes to other processes; its connection does not."""
+        return _restored, (asdict(self) | {"_home": None},)
+
+
+def _restored(fields: dict[str, Any]) -> Message:
+    return Message(**fields)
 
 
 class Messages(Struct):
