@@ -39,7 +39,6 @@ if TYPE_CHECKING:
     from batonq.embedded import open_async as open_async
     from batonq.errors import BatonError as BatonError
     from batonq.idempotency import idempotent as idempotent
-    from batonq.idempotency import idempotent as idempotent
     from batonq.worker import Lane as Lane
     from batonq.worker import Middleware as Middleware
     from batonq.worker import Poison as Poison
@@ -82,7 +81,6 @@ _PLACES = {
     "Unsent": "batonq.client.buffer",
     "open": "batonq.embedded",
     "open_async": "batonq.embedded",
-    "idempotent": "batonq.idempotency",
     "idempotent": "batonq.idempotency",
     "Lane": "batonq.worker",
     "Middleware": "batonq.worker",
