@@ -55,9 +55,11 @@ async def receive(call: Call) -> Answer:
 async def _front(broker: Broker, queue: Queue, host: ShardHost, leases: FirstLeases, *, binary: bool) -> list[Received]:
     """What was leased as one run, read as one when the messages are nothing but bodies."""
     name = queue.name
+    priority = host.shard.columns.priority[leases.slots[0]]  # a run is of one lane
+    plain = max(leases.sents_ms) <= leases.leased_ms  # else a clock went back in between, and times need a look
     try:
         await committed(host)
-        run = broker.deliver_run(queue, host, leases)
+        run = broker.deliver_run(queue, host, leases) if plain else None
         if run is None:
             return [received(each, name, binary=binary) for each in await broker.deliver_front(queue, host, leases)]
     except asyncio.CancelledError:
@@ -65,7 +67,6 @@ async def _front(broker: Broker, queue: Queue, host: ShardHost, leases: FirstLea
         raise
     receipts, contents, _, bodies = run
     messages: list[Received] = []
-    priority = host.shard.columns.priority[leases.slots[0]]  # a run is of one lane
     for message_id, receipt, content, body, sequence, sent_ms in zip(
         message_ids(queue.shard, leases.sequences),
         receipts,
