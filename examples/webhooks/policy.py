@@ -6,7 +6,7 @@ from batonq import Baton, Schedule
 
 PREFIX = "hooks-"
 PATTERN = f"{PREFIX}*"
-DEAD = "dead-hooks"  # its name does not match the pattern: dead letters are not to be delivered
+DEAD = "dead-hooks"  # a pattern leaves the dead letters of its queues out, whatever their name
 OWNERS = "owners"
 DAY_S = 86_400.0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,10 @@ from tests.node.support import VirtualLoop, run_virtual, settle
 
 async def make_queues(node: Node, *names: str, **attributes: str) -> list[Any]:
     return [await node.broker.create_queue(ACCOUNT, name, attributes, {}) for name in names]
+
+
+def redrive_to(name: str) -> str:
+    return json.dumps({"deadLetterTargetArn": f"arn:aws:sqs:us-east-1:{ACCOUNT}:{name}", "maxReceiveCount": 3})
 
 
 async def receive(node: Node, *patterns: str, count: int = 10, wait_ms: int = 0) -> list[tuple[str, str]]:
@@ -42,6 +47,34 @@ def test_names_and_patterns_say_which_queues_are_meant(tmp_path: Path) -> None:
         for bad in ((), ("a b",), ("[ab]*",), ("x" * 81,)):
             with pytest.raises(InvalidInput):
                 await receive(node, *bad)
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_a_pattern_leaves_out_the_dead_letters_of_its_own_queues(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        dead, shared = await make_queues(node, "hooks-a-dead", "failures")
+        for queue in (dead, shared):
+            await send(node, queue, *["failed"] * 4)
+        assert await receive(node, "hooks-*", count=1) == [("hooks-a-dead", "failed")]  # it is no dead-letter queue yet
+        (alive,) = await make_queues(node, "hooks-a", RedrivePolicy=redrive_to("hooks-a-dead"))
+        (other,) = await make_queues(node, "hooks-b", RedrivePolicy=redrive_to("failures"))
+        assert await receive(node, "hooks-*") == []
+        waiting = loop.create_task(receive(node, "hooks-*", wait_ms=20_000))
+        await settle()
+        await send(node, dead, "failed")
+        await settle()
+        assert not waiting.done()
+        await send(node, alive, "now")
+        assert await waiting == [("hooks-a", "now")]
+        assert await receive(node, "*-dead", count=1) == [("hooks-a-dead", "failed")]
+        assert await receive(node, "failures", "hooks-?", count=1) == [("failures", "failed")]
+        assert await receive(node, "hooks-*", "hooks-a-dead", count=1) == [("hooks-a-dead", "failed")]
+        await node.broker.delete_queue(alive)
+        assert await receive(node, "hooks-*", count=1) == [("hooks-a-dead", "failed")]
+        assert other.name == "hooks-b"
         await node.stop()
 
     run_virtual(main)

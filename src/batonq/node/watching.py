@@ -3,6 +3,9 @@
 It costs nothing while it waits: a `Watch` stands at each shard, and is asked only about queues in which something
 happened. Queues that are made meanwhile are found, because their names are matched when something happens in them.
 Who is served goes round: each receive starts behind the queue that was last asked, and takes an equal share of each.
+
+A pattern leaves dead-letter queues out whose sources it means as well: who serves `hooks-*` does not want to be handed
+its own failures from `hooks-a-dead`. Named, or by a pattern of their own such as `*-dead`, they are served.
 """
 
 from __future__ import annotations
@@ -46,6 +49,7 @@ class Selection:
         self._matches = re.compile(wild).fullmatch if wild else None
         self._name_set = frozenset(self._names)
         self._known: dict[int, bool] = {}
+        self._left_out: dict[int, tuple[int, bool]] = {}  # by queue: the catalog's version, and whether it is
         self._version = -1
         self._shards: set[int] = set()
 
@@ -70,16 +74,30 @@ class Selection:
         return name in self._name_set or (self._matches is not None and self._matches(name) is not None)
 
     def has(self, number: int) -> bool:
-        """Is the queue of this number meant? A number is never used again, so the answer stays."""
+        """Is the queue of this number meant? A number is never used again, so what its name says stays."""
+        catalog = self._catalog()
         known = self._known.get(number)
         if known is None:
-            entry = self._catalog().queues.get(number)
+            entry = catalog.queues.get(number)
             if entry is None:
                 return False
             if len(self._known) >= KNOWN_MAX:
                 self._known.clear()
+                self._left_out.clear()
             known = self._known[number] = entry.account == self._account and self.has_name(entry.name)
-        return known
+        if not known or self._matches is None:
+            return known
+        version, left_out = self._left_out.get(number, (-1, False))
+        if version != catalog.version:
+            left_out = self._takes_failures_of_its_own(catalog, number)
+            self._left_out[number] = (catalog.version, left_out)
+        return not left_out
+
+    def _takes_failures_of_its_own(self, catalog: Catalog, number: int) -> bool:
+        entry = catalog.queues.get(number)
+        if entry is None or entry.name in self._name_set:
+            return False
+        return any(self.has_name(source.name) for source in catalog.dead_letter_sources(number))
 
     def in_turn(self, numbers: Iterable[int]) -> list[int]:
         """Queue numbers, beginning with the one whose turn it is."""

@@ -52,7 +52,7 @@ MEANINGS = {
     "delaysSeconds": "The waits, one after the other; the last one repeats.",
     "jitter": "Share of a wait by which it is made longer or shorter, so that retries do not come together.",
     "queues": "The queues.",
-    "ReceiveAny.queues": "Names, or patterns in which `*` stands for any characters and `?` for one.",
+    "ReceiveAny.queues": "Names, or patterns: `*` is any text, `?` a letter; not the dead letters of queues that they mean.",
     "nextCursor": "`cursor` of the next page; absent on the last.",
     # --- stats
     "visible": "Messages that can be received now.",
