@@ -7,6 +7,12 @@ made with these; a test sees to it that no field is without.
 from __future__ import annotations
 
 MEANINGS = {
+    # --- history
+    "shards": "The shards that are served.",
+    "shard": "The shard's number.",
+    "firstFrame": "The first frame of its log that is retained.",
+    "nextFrame": "The number that the next frame will get.",
+    "RetainedHistory.bytes": "Size of its log.",
     # --- queues
     "name": "The queue's name: letters, digits, hyphens and underscores, at most 80; it may end in `.fifo`.",
     "mode": "`STANDARD`, or `FIFO`: messages of a group in order, one group to one holder at a time.",
@@ -52,7 +58,7 @@ MEANINGS = {
     "delaysSeconds": "The waits, one after the other; the last one repeats.",
     "jitter": "Share of a wait by which it is made longer or shorter, so that retries do not come together.",
     "queues": "The queues.",
-    "ReceiveAny.queues": "Names, or patterns: `*` is any text, `?` a letter; not the dead letters of queues that they mean.",
+    "ReceiveAny.queues": "Names, or patterns (`*` is any text, `?` a letter), which leave dead letters of their queues out.",
     "nextCursor": "`cursor` of the next page; absent on the last.",
     # --- stats
     "visible": "Messages that can be received now.",
