@@ -77,7 +77,9 @@ async def examine(host: Served, job: Job, most: int, sample: int = 0) -> Examine
     await _committed(host)
     slot = await _behind(host, job.source, through)
     while looked_at < LOOKED_AT_MAX and len(chosen) < most and chosen_bytes < CHOSEN_BYTES_MAX:
-        queue = shard.queues[job.source]
+        queue = shard.queues.get(job.source)
+        if queue is None or queue.closed:
+            raise QueueDoesNotExist
         nothing_dead = job.only_dead and not queue.dead
         if slot == NIL or columns.sequence[slot] > job.through_sequence or nothing_dead:
             through = job.through_sequence

@@ -101,8 +101,9 @@ class ShardHost:
         self._arm()
 
     def stop_waiting(self) -> None:
-        """Answer every long poll now, and let no other wait: the node is stopping."""
+        """Answer every long poll now, let no other wait, and let jobs rest: the node is stopping."""
         self.answers_at_once = True
+        self.jobs.end()  # they go on when the shard is opened again
         for waiter in self._waiters.all():
             self._time_over(waiter)
         for watcher in list(self._watchers):

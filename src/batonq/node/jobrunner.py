@@ -36,6 +36,7 @@ class JobRunner:
         self._loop = loop
         self._owed_max = owed_max
         self._examining: dict[str, asyncio.Task[None]] = {}
+        self._rests: dict[str, int] = {}  # job → when messages may be looked at for it again
 
     def begin(self, now_ms: int) -> None:
         """The shard is served: go on with what its log says."""
@@ -57,7 +58,8 @@ class JobRunner:
             return
         self.due_ms = host.run(shard.step_jobs, now_ms)
         for job_id, most in shard.to_examine.items():
-            if job_id not in self._examining:
+            if job_id not in self._examining and self._rests.get(job_id, 0) <= now_ms:
+                self._rests.pop(job_id, None)
                 task = self._loop.create_task(self._examine(job_id, most))
                 self._examining[job_id] = task
                 task.add_done_callback(partial(self._examined, job_id))
@@ -94,10 +96,14 @@ class JobRunner:
         host = self._host
         job = host.shard.jobs[job_id]
         cursor = job.cursor
+        began_s = self._loop.time()
         try:
             found: Examined = await examine(host, job, min(most, CHOSEN_MAX))
             now_ms = host.begin()
             due_ms: int = host.run(host.shard.choose, job_id, cursor, found.new, found.through, found.chosen, now_ms)
+            # Half of the time is for others, however much there is to look at.
+            self._rests[job_id] = now_ms + round((self._loop.time() - began_s) * 1000)
+            due_ms = max(due_ms, self._rests[job_id])
         except EditImpossible as problem:
             now_ms = host.begin()
             host.run(host.shard.fail_job, job_id, str(problem), now_ms)

@@ -5,6 +5,7 @@ SQS's move tasks are the same jobs, without a filter and within SQS's limits.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -139,10 +140,12 @@ class JobControl(Control):
         most = job.max_messages or 1 << 60
         sample: list[Sample] = []
         while job.cursor < job.through_sequence and job.matched < most:
+            began_s = self._loop.time()
             try:
                 found = await examine(host, job, most - job.matched, SAMPLE_MAX - len(sample))
             except EditImpossible as problem:
                 raise InvalidInput(str(problem)) from None
+            await asyncio.sleep(self._loop.time() - began_s)  # half of the time is for others
             sample += found.sample
             job = replace(
                 job,
