@@ -152,6 +152,18 @@ def test_poison_that_crashes_its_process_ends_in_the_dead_letter_queue(baton: Ba
     assert sorted(body for _, body, _ in stage.events("end")) == ["a", "b", "c"]
 
 
+def test_the_workers_of_a_killed_pool_end_too(baton: Baton, stage: Stage) -> None:
+    baton.create_queue("waits").send_many(range(8))
+    stage.go.touch()
+    pool = stage.worker("--queues", "waits", "--processes", "2")
+    wait_until(lambda: len(stage.events("end")) == 8, "the work")
+    workers = {pid for _, _, pid in stage.events("end")}
+    pool.kill()
+    pool.wait(60)
+    wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), "the workers' end")
+    assert "the pool of this worker has gone" in stage.logs()
+
+
 def test_groups_of_a_fifo_queue_stay_in_order_through_failures_and_two_workers(baton: Baton, stage: Stage) -> None:
     queue = baton.create_queue("ordered", fifo=True)
     bodies = [f"{group}:{number}" for number in range(30) for group in "abcd"]

@@ -21,7 +21,7 @@ from batonq.worker.retry import Retry
 from batonq.worker.router import Router
 from batonq.worker.runner import Runner
 from batonq.worker.settling import REQUESTS_MAX, Desk
-from batonq.worker.shutdown import Signals
+from batonq.worker.shutdown import Signals, stop_when_orphaned
 from batonq.worker.source import Source
 from batonq.worker.task import (
     DEADLINE_S,
@@ -39,6 +39,7 @@ from batonq.worker.task import (
 )
 
 if TYPE_CHECKING:
+    from batonq.client.aio.baton import Baton
     from batonq.worker.metricspage import MetricsPage
 
 DRAIN_S = 30.0
@@ -49,6 +50,7 @@ _log = logging.getLogger("batonq.worker")
 class Worker:
     """`Worker("http://…")`, `Worker()` for the server at BATON_URL, or `Worker(source=SqsSource(client))`.
 
+    `Worker(baton=…)` uses an async client that the program has, such as one in its own process, with `serve`.
     `rules` says which exceptions are poison; a task may have its own. `name` is what the server shows for the holder of
     a lease.
     """
@@ -58,13 +60,14 @@ class Worker:
         url: str | None = None,
         *,
         source: Source | None = None,
+        baton: Baton | None = None,
         access_key: str | None = None,
         secret_key: str | None = None,
         middleware: Sequence[Middleware] = (),
         rules: Rules | None = None,
         name: str = "",
     ) -> None:
-        self._source = source or BatonSource(url, access_key, secret_key)
+        self._source = source or BatonSource(url, access_key, secret_key, baton)
         self.middleware = list(middleware)
         self.rules = rules or Rules()
         self.name = name
@@ -182,6 +185,7 @@ class Worker:
 
         async def main() -> int:
             with Signals(self.stop, self.abandon, drain_seconds):
+                watch = asyncio.create_task(stop_when_orphaned(self.stop))
                 code = await self.serve(
                     queues=queues,
                     concurrency=concurrency,
@@ -189,6 +193,7 @@ class Worker:
                     metrics_port=metrics_port,
                     metrics_host=metrics_host,
                 )
+                watch.cancel()
                 if self._undead:  # the loop would wait for it for ever
                     _log.error("a handler ignores that it is cancelled: the process ends without it")
                     logging.shutdown()

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from batonq.client.models import Nack
 from batonq.client.retrying import NO_RETRIES, Retries
-from batonq.errors import BatonError
+from batonq.errors import BatonError, Unavailable
 from batonq.worker.source import Message, Outcome
 
 if TYPE_CHECKING:
@@ -23,12 +24,24 @@ _RETRIES = Retries(attempts=3, deadline=5.0)
 
 
 class BatonSource:
-    """`url`, or BATON_URL; keys, or BATON_ACCESS_KEY_ID and BATON_SECRET_ACCESS_KEY."""
+    """`url`, or BATON_URL; keys, or BATON_ACCESS_KEY_ID and BATON_SECRET_ACCESS_KEY.
+
+    With `baton`, an async client that the program has already (one in its own process, or in memory), that one is used
+    and left open. Its leases are then extended on the event loop: a handler that blocks the loop blocks them too.
+    """
 
     batch_max = BATCH_MAX
 
-    def __init__(self, url: str | None = None, access_key: str | None = None, secret_key: str | None = None) -> None:
+    def __init__(
+        self,
+        url: str | None = None,
+        access_key: str | None = None,
+        secret_key: str | None = None,
+        baton: Baton | None = None,
+    ) -> None:
         self.url = url
+        self._given = baton
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._access_key = access_key
         self._secret_key = secret_key
         self._baton: Baton | None = None
@@ -40,6 +53,10 @@ class BatonSource:
         from batonq.client.aio.baton import connect
 
         self._consumer = consumer
+        self._loop = asyncio.get_running_loop()
+        if self._given is not None:
+            self._baton = self._given
+            return
         access_key, secret_key = self.keys()
         self._baton = connect(
             self.url,
@@ -75,10 +92,14 @@ class BatonSource:
     async def close(self) -> None:
         if self._baton is not None:
             self._queues.clear()
-            await self._baton.close()
+            if self._given is None:
+                await self._baton.close()
             self._baton = None
 
-    def keeper(self, timeout: float) -> BatonKeeper:
+    def keeper(self, timeout: float) -> BatonKeeper | SharedKeeper:
+        if self._given is not None:
+            assert self._loop is not None, "the source was not opened"
+            return SharedKeeper(self._given, self._loop, timeout)
         from batonq.client.blocking.baton import connect
 
         access_key, secret_key = self.keys()
@@ -125,6 +146,32 @@ class BatonKeeper:
 
     def close(self) -> None:
         self._baton.close()
+
+
+class SharedKeeper:
+    """Extends leases by the program's own client, on its event loop."""
+
+    def __init__(self, baton: Baton, loop: asyncio.AbstractEventLoop, timeout: float) -> None:
+        self._baton = baton
+        self._loop = loop
+        self._timeout = timeout
+
+    def extend(self, queue: str, changes: Sequence[tuple[str, float]]) -> Sequence[Outcome]:
+        asked = self._baton.queue(queue).extend_many(changes)
+        try:
+            future = asyncio.run_coroutine_threadsafe(asked, self._loop)
+        except RuntimeError:
+            asked.close()
+            raise Unavailable("the event loop has ended") from None
+        try:
+            results = future.result(self._timeout)
+        except TimeoutError:
+            future.cancel()
+            raise Unavailable("the event loop did not answer") from None
+        return [result if isinstance(result, BatonError) else None for result in results]
+
+    def close(self) -> None:
+        """The client is the program's."""
 
 
 def is_pattern(queue: str) -> bool:

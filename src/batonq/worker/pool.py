@@ -9,6 +9,8 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 
+from batonq.worker.shutdown import POOL_VARIABLE
+
 DRAIN_S = 30.0
 KILL_AFTER_S = 10.0  # beyond the drain's time, in which a worker ends by itself
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.1, 10.0
@@ -41,7 +43,7 @@ class Pool:
         self._command = list(command)
         self._size = size
         self._drain_s = drain_seconds
-        self._environment = None if environment is None else {**os.environ, **environment}
+        self._environment = {**os.environ, **(environment or {}), POOL_VARIABLE: str(os.getpid())}
         self._keepers: list[_Keeper] = []
         self._leaving: dict[asyncio.Task[None], _Keeper] = {}
         self.started = 0

@@ -14,9 +14,22 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
+POOL_VARIABLE = "BATON_WORKER_POOL"  # the pool's process, in the environment of its workers
+ORPHAN_LOOK_S = 0.5
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 _GRACE_S = 5.0  # what the loop gets to end by itself after the drain's time, before the process is ended
 _log = logging.getLogger("batonq.worker")
+
+
+async def stop_when_orphaned(stop: Callable[[], None]) -> None:
+    """A worker of a pool that was killed ends as at a signal: whoever starts the pool again starts its workers too."""
+    pool = os.environ.get(POOL_VARIABLE)
+    while pool is not None:
+        if os.getppid() != int(pool):
+            _log.warning("the pool of this worker has gone")
+            stop()
+            return
+        await asyncio.sleep(ORPHAN_LOOK_S)
 
 
 class Signals:
