@@ -19,7 +19,7 @@ BIN = Path(sys.executable).parent
 CODE = [name for name in ("src", "tests", "tools", "bench", "examples") if (ROOT / name).is_dir()]
 JOBS = int(os.environ.get("JOBS", "0")) or min(4, os.cpu_count() or 1)
 # The longest first, so that no processor is idle at the end. A folder that is not named here runs last.
-ORDER = ("core", "sim", "log", "system", "rest", "docs", "api", "client", "node", "golden")
+ORDER = ("core", "sim", "outbox", "log", "system", "rest", "docs", "idempotency", "api", "client", "node", "golden")
 FAST = ("core", "sim", "log", "node", "api", "golden", "client")
 
 
