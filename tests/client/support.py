@@ -271,7 +271,7 @@ def run(work: Coroutine[Any, Any, T]) -> T:
 
     async def bounded() -> T:
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS))
-        async with asyncio.timeout(WAIT_S * 2):
+        async with asyncio.timeout(WAIT_S * 4):
             return await work
 
     return asyncio.run(bounded())
