@@ -222,6 +222,26 @@ class LogConformance:
         with pytest.raises(LogGap):
             list(reading)
 
+    # --- pieces
+
+    def test_pieces_are_the_frames_as_they_are_stored(self, log: Log) -> None:
+        written = [append(log, bytes(number * 7 % 400)) for number in range(60)]
+        stored = [b"".join((frame.header, frame.rows, frame.variable)) for frame in written]
+        for bytes_max in (1, 700, 3_000, 1 << 20):
+            start, parts = 1, []
+            while start < log.next:
+                piece = log.piece(start, bytes_max)
+                data = piece.read()
+                assert piece.start == start < piece.stop
+                assert data == b"".join(stored[start - 1 : piece.stop - 1])
+                assert len(data) <= bytes_max or piece.stop == start + 1
+                parts.append(data)
+                start = piece.stop
+            assert b"".join(parts) == b"".join(stored)
+        for beyond in (0, 61):
+            with pytest.raises(LogGap):
+                log.piece(beyond, 100)
+
     # --- again
 
     def test_what_was_committed_is_there_after_opening_again(self, maker: Maker, log: Log) -> None:

@@ -23,7 +23,7 @@ from batonq.log import committed, layout, opening
 from batonq.log.cache import FreshCache, ReadCache
 from batonq.log.disk import Disk, RealDisk, create_directory, write_atomically
 from batonq.log.frames import HEADER_BYTES, NO_DIGEST, NO_HEADER, Frame, parse
-from batonq.log.interface import Done, Room, SegmentInfo
+from batonq.log.interface import Done, Piece, Room, SegmentInfo
 from batonq.log.opening import OnFrame, Start, Torn
 from batonq.log.reading import Chain, Damage, read_frames
 from batonq.log.segment import Segment, save_index
@@ -368,6 +368,24 @@ class FileLog:
             raise
         finally:
             self._disk.close(handle)
+
+    def piece(self, start: int, bytes_max: int) -> Piece:
+        segment, offset, _ = self._locate(start)
+        stop = segment.stop
+        if segment.bytes > offset + bytes_max:  # a frame that begins within the bytes ends the one before it there
+            stop = max(segment.first + bisect_right(segment.offsets, offset + bytes_max) - 1, start + 1)
+        last_offset, last_length = segment.locate(stop - 1)
+        end = last_offset + last_length
+        disk, path = self._disk, segment.path
+
+        def read() -> bytes:
+            handle = disk.open(path)
+            try:
+                return disk.pread(handle, end - offset, offset)
+            finally:
+                disk.close(handle)
+
+        return Piece(start, stop, read)
 
     def _gap(self, number: int) -> LogGap:
         return LogGap(

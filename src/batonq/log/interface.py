@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from batonq.log.frames import Frame
 
@@ -22,6 +22,14 @@ class Room(Enum):
     PLENTY = "plenty"
     RESERVE = "reserve"  # only what shrinks the queue (deletes, returns, settles) should be appended now
     NONE = "none"
+
+
+class Piece(NamedTuple):
+    """Frames `start` up to `stop` (exclusive), not read yet. `read` raises OSError."""
+
+    start: int
+    stop: int
+    read: Callable[[], bytes]
 
 
 class SegmentInfo(Protocol):
@@ -99,6 +107,13 @@ class Log(Protocol):
 
     def frame(self, number: int) -> Frame:
         """One committed frame. Raises LogGap or LogCorrupt."""
+
+    def piece(self, start: int, bytes_max: int) -> Piece:
+        """Committed frames from `start` on as they are stored, about `bytes_max` bytes of them, at least one frame.
+
+        Nothing is read yet: `read` of the result may be called on any thread. If the front is dropped meanwhile it may
+        give something else; whoever calls it checks the frames, and that `start` is still retained. Raises LogGap.
+        """
 
     def room(self) -> Room:
         """How much can still be appended; cheap enough to ask for every request."""

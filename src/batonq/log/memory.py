@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from batonq.errors import DiskFull, Fenced, LogCorrupt, LogError, LogGap, OwnershipHeld
 from batonq.log.frames import NO_DIGEST, Frame
-from batonq.log.interface import Done, Room, SegmentInfo
+from batonq.log.interface import Done, Piece, Room, SegmentInfo
 
 
 class MemorySegment:
@@ -125,6 +125,18 @@ class MemoryLog:
             raise self._gap(number)
         at = self._segment_at(number)
         return self._segments[at].frames[number - self._segments[at].first]
+
+    def piece(self, start: int, bytes_max: int) -> Piece:
+        parts = [self.frame(start)]
+        size = parts[0].size
+        for number in range(start + 1, self.next):
+            frame = self.frame(number)
+            size += frame.size
+            if size > bytes_max:
+                break
+            parts.append(frame)
+        data = b"".join(part for frame in parts for part in (frame.header, frame.rows, frame.variable))
+        return Piece(start, start + len(parts), lambda: data)
 
     def room(self) -> Room:
         if self._bytes < self._bytes_max - self._bytes_max // 10:

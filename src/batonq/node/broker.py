@@ -26,6 +26,7 @@ from batonq.node.cataloghost import CatalogHost
 from batonq.node.clock import Clock
 from batonq.node.control import Queue, committed
 from batonq.node.events import AlarmBoard
+from batonq.node.history import History
 from batonq.node.host import ShardHost
 from batonq.node.jobs import JobControl
 from batonq.node.keeper import ShardKeeper
@@ -33,7 +34,7 @@ from batonq.node.peeking import Peeked, look
 from batonq.node.reading import read_message, read_run
 from batonq.node.receipts import Receipts, invalid
 from batonq.node.settings import Settings
-from batonq.node.watching import Selection, receive_any
+from batonq.node.watching import Selection, give_back, receive_any
 
 HOLDER_LENGTH_MAX = 256
 CLOCK_STEPS_MAX = 100_000
@@ -91,6 +92,7 @@ class Broker(JobControl):
         self._alarms = alarms
         self._random_bytes = random_bytes
         self._selections: dict[tuple[str, ...], Selection] = {}
+        self.history = History(shards=shards, rate_bytes=settings.history_rate_bytes, seconds=loop.time)
 
     def now_ms(self) -> int:
         return self._clock.now_ms()
@@ -177,6 +179,12 @@ class Broker(JobControl):
         )
         found: list[tuple[Queue, Delivery]] = []
         room = ANSWER_BYTES_MAX
+        try:
+            for part in taken:
+                await self._warm(part.host, [lease.position for lease in part.leases])
+        except asyncio.CancelledError:  # the client has gone
+            give_back(taken)
+            raise
         for part in taken:
             queue = self.queue_by_number(part.queue)
             if queue is not None:

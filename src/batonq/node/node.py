@@ -203,7 +203,7 @@ class Node:
             alarms=self.alarms,
             opener=self._recovery.open_shard,
             on_open=self._shard_opened,
-            on_commit=self._channels.look,
+            on_commit=self._committed,
         )
 
     def keeper(self, number: int) -> ShardKeeper:
@@ -218,6 +218,11 @@ class Node:
             if keeper.serving:
                 self.broker.reconcile(keeper)
 
+    def _committed(self, keeper: ShardKeeper) -> None:
+        self._channels.look(keeper)
+        if self.broker.history.waiting:
+            self.broker.history.look(keeper.number)
+
     def _shard_opened(self, keeper: ShardKeeper) -> None:
         self.broker.reconcile(keeper)
         self._channels.look(keeper)
@@ -227,6 +232,8 @@ class Node:
     def stop_waiting(self) -> None:
         """Answer every long poll: the first step of a clean stop, while the others are still being answered."""
         self.stopping = True
+        if hasattr(self, "broker"):
+            self.broker.history.stop_waiting()
         for keeper in self.shards:
             if keeper.serving:
                 keeper.host().stop_waiting()

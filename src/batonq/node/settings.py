@@ -53,6 +53,9 @@ class Settings:
     history_bytes: int = setting(1 * GIB, "How much log a shard keeps although no living message needs it.")
     segment_bytes: int = setting(64 * MIB, "Size of one segment file of a log.")
     catalog_segment_bytes: int = setting(4 * MIB, "Size of one segment file of the catalog's log.")
+    history_rate_bytes: int = setting(
+        32 * MIB, "Bytes of history a second that are served, to all readers together; 0: none."
+    )
     snapshot_bytes: int = setting(256 * MIB, "A snapshot is made after this much new log.")
     maintenance_every_s: float = setting(1.0, "How often a node looks whether there is housekeeping to do.")
     carry_rows: int = setting(256, "Most messages that one step of compaction copies forward.")

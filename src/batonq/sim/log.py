@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from batonq.log.frames import Frame
-from batonq.log.interface import Done, Log, Room, SegmentInfo
+from batonq.log.interface import Done, Log, Piece, Room, SegmentInfo
 from batonq.log.layout import CATALOG_SHARD
 from batonq.sim.ledger import Ledger
 from batonq.sim.loop import Life, SimLoop
@@ -141,6 +141,9 @@ class SlowLog:
 
     def bytes_retained(self) -> int:
         return self._inner.bytes_retained()
+
+    def piece(self, start: int, bytes_max: int) -> Piece:
+        return self._inner.piece(start, bytes_max)
 
     def droppable(self, before: int) -> int:
         return self._inner.droppable(before)

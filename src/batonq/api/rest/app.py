@@ -133,6 +133,8 @@ def template(path: str) -> tuple[str, str, str]:
     elif kind == "jobs" and count == 4:
         name, colon, verb = name.partition(":")
         return f"/v1/jobs/{{job}}{colon}{verb}" if name else "", name, ""
+    elif kind == "history" and count == 4 and name:
+        return "/v1/history/{shard}", name, ""
     return "", "", ""
 
 

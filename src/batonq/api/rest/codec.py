@@ -79,7 +79,8 @@ _ACCEPTED = {
     "application/problem+json": JSON,
     "application/problem+msgpack": MSGPACK,
 }
-_ANY = ("*/*", "application/*")
+# The last one is what history is served as: errors about it come in the request's form.
+_ANY = ("*/*", "application/*", "application/vnd.baton.frames")
 
 
 class Negotiator:

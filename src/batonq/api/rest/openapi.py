@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from batonq import __version__
-from batonq.api.rest import queueshapes, shapes
+from batonq.api.rest import history, queueshapes, shapes
 from batonq.api.rest.codec import JSON, MSGPACK
 from batonq.api.rest.examples import EXAMPLES
 from batonq.api.rest.meanings import meaning
@@ -40,6 +40,7 @@ _PATH_PARAMETERS: dict[str, tuple[Any, str]] = {
     "queue": (queueshapes.QueueName, "The queue's name."),
     "receipt": (shapes.Receipt, "The receiptHandle of a message that was received: the token of one lease."),
     "job": (shapes.JobId, "The job's id."),
+    "shard": (history.ShardNumber, "The shard's number."),
 }
 # Which answer names what another operation asks for.
 _NAME = {"queue": "$response.body#/name"}
@@ -128,6 +129,12 @@ def _responses(operation: Operation, schema_of: dict[int, Any]) -> dict[str, Any
         answer: dict[str, Any] = {"description": HTTPStatus(status).phrase}
         if shape is not None:
             answer["content"] = _content(schema_of[id(shape)], (JSON.content_type, MSGPACK.content_type))
+        if operation.content:
+            answer["content"] = {operation.content: {"schema": {"type": "string", "format": "binary"}}}
+            answer["headers"] = {
+                name: {"description": meaning, "required": True, "schema": {"type": "integer"}}
+                for name, meaning in operation.answer_headers
+            }
         links = _LINKS.get((operation.name, status))
         if links:
             answer["links"] = {

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from batonq.api.rest import jobs, jobshapes, leases, peeking, queues, queueshapes, receiving, sending, shapes
+from batonq.api.rest import history, jobs, jobshapes, leases, peeking, queues, queueshapes, receiving, sending, shapes
 from batonq.api.rest.service import Answer, Call
 
 Run = Callable[[Call], Awaitable[Answer]]
@@ -28,6 +28,8 @@ class Operation:
     errors: tuple[int, ...] = ()  # beside those that every operation has
     parameters: tuple[tuple[str, Any, str], ...] = ()  # of the address: name, type, meaning
     headers: tuple[tuple[str, Any, str], ...] = ()
+    content: str = ""  # the content type of the answer, when it is neither JSON nor MessagePack
+    answer_headers: tuple[tuple[str, str], ...] = ()  # of that answer: name, meaning
 
 
 _IDEMPOTENCY = (
@@ -294,5 +296,29 @@ OPERATIONS = (
         run=jobs.resume_job,
         answers={200: jobshapes.Job},
         errors=(404, 409),
+    ),
+    Operation(
+        name="listHistory",
+        method="GET",
+        path="/v1/history",
+        summary="Which frames of its log every shard has. For keys of the server's own account.",
+        run=history.list_history,
+        answers={200: history.Histories},
+    ),
+    Operation(
+        name="readHistory",
+        method="GET",
+        path="/v1/history/{shard}",
+        summary="Committed frames of a shard's log, as they are stored. For keys of the server's own account.",
+        run=history.read_history,
+        content=history.CONTENT_TYPE,
+        answer_headers=history.HEADERS,
+        answers={200: None},
+        errors=(404, 410),
+        parameters=(
+            ("from", history.FrameNumber, "The first frame that is wanted; 1 when absent."),
+            ("max_bytes", history.PieceBytes, "About how much at most, but at least one frame; 4 MiB when absent."),
+            ("wait", history.WaitSeconds, "How many seconds to wait for a frame that is not there yet."),
+        ),
     ),
 )

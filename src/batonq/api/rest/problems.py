@@ -73,7 +73,7 @@ def item_error(error: BatonError) -> ItemError:
 def respond(error: BatonError, codec: Codec, headers: tuple[tuple[str, str], ...] = ()) -> Response:
     """The answer that tells of an error; one that passes by itself says when to try again."""
     problem = problem_of(error)
-    retry_after_s = RETRY_AFTER_S.get(problem.status)
+    retry_after_s = getattr(error, "retry_after_s", None) or RETRY_AFTER_S.get(problem.status)
     if retry_after_s is not None:
         headers = (*headers, ("Retry-After", str(retry_after_s)))
     return Response(problem.status, codec.encode(problem), codec.problem_type, headers)

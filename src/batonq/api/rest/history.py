@@ -1,0 +1,83 @@
+"""GET /v1/history: which frames every shard has, and the frames themselves, as they lie in the log."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from batonq.api.http import Response
+from batonq.api.rest.queues import query, whole
+from batonq.api.rest.service import Answer, Call
+from batonq.errors import AccessDenied, InvalidInput, NotFound
+from batonq.node.history import BYTES_MAX
+
+CONTENT_TYPE = "application/vnd.baton.frames"
+BYTES_DEFAULT = 4 << 20
+WAIT_MAX_S = 20
+FRAME_MAX = (1 << 47) - 1
+_NUMBER = re.compile(r"[0-9]{1,20}(\.[0-9]{1,40})?([eE][+-]?[0-9]{1,3})?")
+
+ShardNumber = Annotated[int, Meta(ge=0, le=65_534)]
+FrameNumber = Annotated[int, Meta(ge=1, le=FRAME_MAX)]
+PieceBytes = Annotated[int, Meta(ge=1, le=BYTES_MAX)]
+WaitSeconds = Annotated[float, Meta(ge=0, le=WAIT_MAX_S)]
+
+
+class RetainedHistory(Struct, rename="camel"):
+    """What a shard's log has."""
+
+    shard: int
+    first_frame: int
+    next_frame: int
+    bytes: int
+
+
+class Histories(Struct, rename="camel"):
+    shards: list[RetainedHistory]
+
+
+HEADERS = (
+    ("Baton-Next-Frame", "Where to go on: `from` of the next request."),
+    ("Baton-First-Frame", "The first frame that is retained."),
+    ("Baton-End-Frame", "The number that the log's next frame will get."),
+)
+
+
+async def list_history(call: Call) -> Answer:
+    _only_for_the_server(call)
+    query(call, ())
+    return Answer(200, Histories([RetainedHistory(*one) for one in call.broker.history.shards()]))
+
+
+async def read_history(call: Call) -> Answer:
+    _only_for_the_server(call)
+    values = query(call, ("from", "max_bytes", "wait"))
+    if not call.name.isascii() or not call.name.isdigit() or len(call.name) > 5:
+        raise NotFound(f"There is no shard {call.name[:40]!r}; GET /v1/history lists those that there are.")
+    start = whole(values.get("from"), "from", 1, FRAME_MAX, 1)
+    bytes_max = whole(values.get("max_bytes"), "max_bytes", 1, BYTES_MAX, BYTES_DEFAULT)
+    wait_s = _seconds(values.get("wait"))
+    call.request.cancellable = wait_s > 0
+    served = await call.broker.history.read(int(call.name), start, bytes_max, wait_s)
+    numbers = (served.next, served.first, served.end)
+    headers = [(name, str(number)) for (name, _), number in zip(HEADERS, numbers, strict=True)]
+    return Answer(200, Response(200, served.data, CONTENT_TYPE, headers))
+
+
+def _seconds(text: str | None) -> float:
+    if text is None:
+        return 0.0
+    if not _NUMBER.fullmatch(text) or not 0 <= float(text) <= WAIT_MAX_S:
+        raise InvalidInput(f"wait must be a number from 0 to {WAIT_MAX_S}.")
+    return float(text)
+
+
+def _only_for_the_server(call: Call) -> None:
+    """History has the messages of all accounts, so a signature by one of them is not enough."""
+    if not call.broker.dev and call.caller.account != call.broker.account:
+        raise AccessDenied(
+            "History has the messages of all accounts: it is read with a key of the server's own account, "
+            f"{call.broker.account}."
+        )
