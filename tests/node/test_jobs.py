@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from batonq.core.commands import Claim
 from batonq.core.payload import Attribute, Content, decode_attributes, encode_attributes
 from batonq.errors import InvalidInput, JobConflict, JobNotFound
 from batonq.node import examining
@@ -396,6 +398,36 @@ def test_messages_that_died_in_their_own_queue_are_chosen_by_how_they_failed_the
         job = await node.broker.start_job(lone, Redrive(filter={"errorClass": "Busy"}))
         assert (await ended(node, job)).moved == 1
         assert sorted(await drain(node, lone)) == ["a", "waits"]
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_messages_on_a_cold_disk_are_fetched_beside_the_loop_and_may_go_meanwhile(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        queue, morgue = await with_morgue(node)
+        await die(node, queue, "a", "b", "c", "d")
+        host = node.keeper(0).host()
+        warmed: list[int] = []
+
+        def warm(work: Any, numbers: list[int]) -> asyncio.Future[None]:
+            """Stands in for a thread. While it works, the first message is taken by somebody else."""
+            warmed.extend(numbers)
+            done = loop.create_future()
+            loop.call_soon(done.set_result, None)
+            if len(warmed) == 1:
+                (lease,) = host.shard.receive(morgue.number, 1, None, node.broker.now_ms(), "tester")
+                host.delete(morgue.number, [Claim(lease.slot, lease.sequence, lease.epoch)])
+            return done
+
+        host.log.is_cold = lambda number: number not in warmed  # type: ignore[method-assign]
+        loop.run_in_executor = lambda _, work, numbers: warm(work, numbers)  # type: ignore[assignment, method-assign, misc]
+        job = await node.broker.start_job(morgue, Redrive(filter={"maxAgeSeconds": 1_000}, **QUICK))
+        done = await ended(node, job)
+        assert (done.state, done.moved) == ("COMPLETED", 3)
+        assert sorted(await drain(node, queue)) == ["b", "c", "d"]
+        assert warmed
         await node.stop()
 
     run_virtual(main)

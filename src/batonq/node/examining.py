@@ -107,9 +107,7 @@ async def examine(host: Served, job: Job, most: int, sample: int = 0) -> Examine
         if turn >= TURN_MESSAGES or turn_bytes >= TURN_BYTES:
             turn = turn_bytes = 0
             await asyncio.sleep(0)
-            slot = await _next(host, job.source, slot, sequence)
-        else:
-            slot = columns.queue_next[slot]
+        slot = await _next(host, job.source, slot, sequence)
     return Examined(count, through, chosen, samples)
 
 
@@ -147,13 +145,18 @@ async def _committed(host: Served) -> None:
 
 async def _read(host: Served, slot: int, sequence: int) -> Payload | None:
     """A message's payload; None when it cannot be read, or is not there any more."""
+    columns = host.shard.columns
+    number = columns.position[slot] >> 16
+    if host.log.is_cold(number):  # the disk may be slow: others need not wait for it
+        await asyncio.get_running_loop().run_in_executor(None, host.log.warm, [number])
+        if columns.sequence[slot] != sequence or not columns.state[slot]:
+            return None
     try:
         return read_place(host.log, place_of(host.shard, slot))
     except LogError:
         pass
     # It may have been copied forward into a frame that is not committed yet.
     await _committed(host)
-    columns = host.shard.columns
     if columns.sequence[slot] != sequence or not columns.state[slot]:
         return None
     try:
@@ -163,7 +166,7 @@ async def _read(host: Served, slot: int, sequence: int) -> Payload | None:
 
 
 async def _next(host: Served, number: int, slot: int, sequence: int) -> int:
-    """The message behind one that was looked at before others had their turn."""
+    """The message behind one that was looked at; others may have had their turn since."""
     shard = host.shard
     if not host.serving:
         raise Unavailable(host.why)

@@ -240,7 +240,7 @@ async def _wait(watch: Watch, hosts: Sequence[ShardHost], loop: asyncio.Abstract
     try:
         await watch.future
     except asyncio.CancelledError:  # the client has gone
-        _give_back(watch.taken)
+        give_back(watch.taken)
         raise
     finally:
         timer.cancel()
@@ -253,7 +253,7 @@ async def _committed(taken: list[Taken]) -> list[Taken]:
     try:
         outcomes = await asyncio.gather(*(point for _, point in waited), return_exceptions=True)
     except asyncio.CancelledError:
-        _give_back(taken)
+        give_back(taken)
         raise
     failed = {host: outcome for (host, _), outcome in zip(waited, outcomes, strict=True) if outcome is not None}
     kept = [part for part in taken if part.host not in failed]
@@ -262,7 +262,8 @@ async def _committed(taken: list[Taken]) -> list[Taken]:
     return kept
 
 
-def _give_back(taken: list[Taken]) -> None:
+def give_back(taken: list[Taken]) -> None:
+    """The client has gone: nobody got these."""
     for part in taken:
         try:
             part.host.give_back(part.queue, part.leases)
@@ -270,4 +271,4 @@ def _give_back(taken: list[Taken]) -> None:
             continue  # they come back when their leases run out
 
 
-__all__ = ["Selection", "Taken", "Watch", "receive_any"]
+__all__ = ["Selection", "Taken", "Watch", "give_back", "receive_any"]
