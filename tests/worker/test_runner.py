@@ -25,6 +25,7 @@ from batonq.worker import (
     Timing,
     Tracing,
     Worker,
+    polling,
 )
 from tests.worker.memory import MemorySource
 from tests.worker.support import until, work
@@ -295,21 +296,24 @@ def test_a_lease_that_cannot_be_extended_in_time_is_lost(app: Worker, source: Me
     assert ("lease lost", ("x", "unavailable")) in watching.told and source.deliveries == ["x", "x"]
 
 
-def test_an_answer_that_lay_here_too_long_is_checked_at_once(app: Worker, source: MemorySource) -> None:
+def test_an_answer_that_lay_here_too_long_is_checked_at_once(
+    app: Worker, source: MemorySource, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The process was stopped, or its loop blocked, with the answer in its socket; the lease may be gone by now."""
+    monkeypatch.setattr(polling, "LATE_S", 0.1)
     source.send("q", "x")
     receive = source.receive
 
     async def late(queues: Any, max_messages: int, wait: float, visibility: float) -> Any:
         messages = await receive(queues, max_messages, wait, visibility)
         if messages:
-            time.sleep(1.2)  # noqa: ASYNC251 - as if the process had been stopped
+            time.sleep(0.2)  # noqa: ASYNC251 - as if the process had been stopped
             source.steal("x")
         return messages
 
     source.receive = late  # type: ignore[method-assign]
 
-    @app.task(queue="q", visibility=3.0, wait=0)
+    @app.task(queue="q", visibility=0.6, wait=0)
     async def handle(message: Message) -> None:
         await asyncio.sleep(1000)
 

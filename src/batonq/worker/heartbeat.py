@@ -12,6 +12,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
@@ -80,8 +81,9 @@ class Heartbeat:
         self._timeout_s = max(visibility_min / 3, 1.0)
         self._keeper: Keeper | None = None
         self._holders: list[Holder] = []
-        self._postponed: list[tuple[Message, float]] = []
+        self._postponed: deque[tuple[Message, float]] = deque()
         self._stop = threading.Event()
+        self._bell = threading.Event()  # there is something to do before the next tick
         self._work = threading.Lock()  # the thread's look, and a release from another thread, one at a time
         self._thread = threading.Thread(target=self._run, name="baton-heartbeat", daemon=True)
 
@@ -93,6 +95,7 @@ class Heartbeat:
 
     def stop(self) -> None:
         self._stop.set()
+        self._bell.set()
         if self._thread.is_alive():
             self._thread.join()
             with self._work:
@@ -102,8 +105,9 @@ class Heartbeat:
             self._keeper = None
 
     def postpone(self, message: Message, seconds: float) -> None:
-        """Give a message back that nobody has begun, for so long. It goes with the next look."""
+        """Give a message back that nobody has begun, for so long; soon, with what else is given back by then."""
         self._postponed.append((message, seconds))
+        self._bell.set()
 
     def release_all(self) -> int:
         """Give every lease back at once, from whatever thread; how many were given back."""
@@ -119,7 +123,9 @@ class Heartbeat:
     # ---
 
     def _run(self) -> None:
-        while not self._stop.wait(self._tick_s):
+        while not self._stop.is_set():
+            self._bell.wait(self._tick_s)
+            self._bell.clear()
             try:
                 with self._work:
                     self.look(self._clock())
@@ -169,9 +175,9 @@ class Heartbeat:
 
     def _return_postponed(self) -> int:
         """A lease that cannot be given back runs out by itself."""
-        if not self._postponed:
-            return 0
-        postponed, self._postponed = self._postponed, []
+        postponed: list[tuple[Message, float]] = []
+        while self._postponed:  # one by one: the event loop's thread may be adding to it
+            postponed.append(self._postponed.popleft())
         return sum(outcome is None for outcome in self._change(postponed))
 
     def _change(self, changes: Sequence[tuple[Message, float]]) -> list[Outcome]:
