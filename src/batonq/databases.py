@@ -2,7 +2,7 @@
 
 Statements are written once, with parameters as `:name`, and run on: sqlite3 connections; psycopg connections, sync and
 async; SQLAlchemy connections and sessions over either database (their async forms through `run_sync`). No library is
-imported here: a connection tells by its class where it is from.
+imported before there is a connection of its own: a connection tells by its class where it is from.
 """
 
 from __future__ import annotations
@@ -80,10 +80,17 @@ def execute(connection: Any, sql: str, parameters: Mapping[str, Any]) -> Outcome
     kind = kind_of(connection)
     if kind.is_async:
         raise InvalidInput("This connection is async: use the function whose name ends in _async.")
+    # Cursors of our own: the connection's may give rows as dictionaries, or want parameters in another form.
     if kind.library == "sqlite3":
-        return _outcome(connection.execute(sql, dict(parameters)))
+        cursor = connection.cursor()
+        cursor.row_factory = None
+        return _outcome(cursor.execute(sql, dict(parameters)))
     if kind.library == "psycopg":
-        return _outcome(connection.execute(_for_psycopg(sql), parameters))
+        from psycopg import Cursor
+        from psycopg.rows import tuple_row
+
+        with Cursor(connection, row_factory=tuple_row) as own:
+            return _outcome(own.execute(_for_psycopg(sql), parameters))
     return _outcome(connection.execute(_for_sqlalchemy(sql), dict(parameters)))
 
 
@@ -92,9 +99,13 @@ async def execute_async(connection: Any, sql: str, parameters: Mapping[str, Any]
     kind = kind_of(connection)
     if not kind.is_async:
         return execute(connection, sql, parameters)
-    cursor = await connection.execute(_for_psycopg(sql), parameters)
-    rows = await cursor.fetchall() if cursor.description is not None else []
-    return Outcome(rows, cursor.rowcount)
+    from psycopg import AsyncCursor
+    from psycopg.rows import tuple_row
+
+    async with AsyncCursor(connection, row_factory=tuple_row) as own:
+        await own.execute(_for_psycopg(sql), parameters)
+        rows = await own.fetchall() if own.description is not None else []
+        return Outcome(rows, own.rowcount)
 
 
 def require_transaction(connection: Any, what: str) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.rows import dict_row
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
@@ -170,3 +171,14 @@ def test_order_in_the_effects_own_transaction(connect: Callable[[], Any]) -> Non
         assert not next_in_order(connection, "k", 1)
         assert next_in_order(connection, "k", 2)
         connection.commit()
+
+
+def test_a_store_and_a_transaction_on_connections_that_give_dictionaries(database: str) -> None:
+    with closing(PostgresStore(lambda: psycopg.connect(database, row_factory=dict_row))) as store:
+        assert store.claim("k", "a", 60).state.value == "taken"
+        assert store.claim("k", "b", 60).state.value == "busy"
+    with psycopg.connect(database, row_factory=dict_row) as connection:
+        assert once(connection, "other")
+        assert not once(connection, "other")
+        assert next_in_order(connection, "k", 1)
+        assert not next_in_order(connection, "k", 1)

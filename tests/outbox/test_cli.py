@@ -32,7 +32,7 @@ def test_from_the_tables_to_the_pruned_rows(
     with Baton(server.url) as client:
         client.create_queue(name)
         told = baton("outbox", "relay", *where, "--url", server.url, "--once")
-        assert told.stdout == "3 rows were published or refused.\n", told.stderr
+        assert told.stdout == "3 rows published, 0 refused, 0 left.\n", told.stderr
         assert sorted(message.body for message in client.queue(name).receive(10, wait=5)) == [0, 1, 2]
     told = baton("outbox", "status", *where)
     assert told.stdout.split() == ["waiting", "0", "in", "doubt", "0", "refused", "0", "published", "3"]
@@ -40,6 +40,16 @@ def test_from_the_tables_to_the_pruned_rows(
     assert baton("outbox", "retry", *where).stdout == "0 rows will be tried again.\n"
     assert baton("outbox", "prune", *where, "--older-than", "1h").stdout == "0 rows were deleted.\n"
     assert baton("outbox", "prune", *where, "--older-than", "0s").stdout == "3 rows were deleted.\n"
+
+
+def test_rows_that_are_left_are_told_by_the_exit_code(sqlite_path: str, server: ServerProcess, name: str) -> None:
+    baton("outbox", "init", "--sqlite", sqlite_path)
+    with closing(sqlite3.connect(sqlite_path)) as connection:
+        put(connection, f"{name}-missing", 1)
+        connection.commit()
+    told = baton("outbox", "relay", "--sqlite", sqlite_path, "--url", server.url, "--once")
+    assert (told.returncode, told.stdout) == (1, "0 rows published, 0 refused, 1 left.\n")
+    assert f"queue {name}-missing takes nothing now" in told.stderr
 
 
 def test_a_relay_ends_when_it_is_told_to(sqlite_path: str, server: ServerProcess) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 
 import psycopg
 import pytest
+from psycopg.rows import dict_row
 from sqlalchemy import create_engine
 from sqlalchemy.orm import Session
 
@@ -202,6 +203,29 @@ def test_tables_made_at_once_by_several(database: str) -> None:
     for thread in threads:
         thread.join()
     assert failures == []
+
+
+def test_connections_that_give_rows_of_their_own_kind(database: str, sqlite_path: str) -> None:
+    def as_dict(cursor: sqlite3.Cursor, row: tuple[Any, ...]) -> dict[str, Any]:
+        return {column[0]: value for column, value in zip(cursor.description, row, strict=True)}
+
+    plain = sqlite3.connect(sqlite_path)
+    plain.row_factory = as_dict
+    for made in (plain, psycopg.connect(database, row_factory=dict_row, cursor_factory=psycopg.RawCursor)):
+        with closing(made) as connection:
+            create_tables(connection)
+            assert put(connection, "q", 1) == 1
+            assert not seen(connection, "m")
+            assert seen(connection, "m")
+            connection.commit()
+
+    async def main() -> int:
+        factory: Any = dict_row
+        async with await psycopg.AsyncConnection.connect(database, row_factory=factory) as connection:
+            await create_tables_async(connection)
+            return await put_async(connection, "q", 1)
+
+    assert asyncio.run(main()) == 2
 
 
 def test_other_names_and_schemas(database: str) -> None:

@@ -43,6 +43,7 @@ class PostgresStore(Store):
     ) -> None:
         super().__init__()
         self._psycopg = load_psycopg()
+        self._tuple_row = self._psycopg.rows.tuple_row
         self._connect = dsn if callable(dsn) else lambda: self._psycopg.connect(dsn, autocommit=True)
         self._names = tables.Names(table)
         self._connections = connections
@@ -200,6 +201,7 @@ class PostgresStore(Store):
             connection = connection or self._connect()
             try:
                 connection.autocommit = True
+                connection.row_factory = self._tuple_row  # the caller's function may have set another
                 yield connection
             except BaseException:
                 connection.close()
