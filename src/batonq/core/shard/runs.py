@@ -12,8 +12,9 @@ from array import array
 from collections.abc import Sequence
 
 from batonq.core.shard.columns import DELTA_MAX, NIL
+from batonq.core.shard.moves import Moves
 from batonq.core.shard.queuestate import QueueState
-from batonq.core.shard.state import NO_TIMER, ShardState
+from batonq.core.shard.state import NO_TIMER
 
 FIRST_LEASE = 1 | 1 << 32  # w4: epoch and count
 _FREE, _VISIBLE, _IN_FLIGHT = 0, 2, 3
@@ -29,7 +30,7 @@ _LEASED = array("B", [_IN_FLIGHT]) * RUN_MAX
 _NO_TIMERS = array("Q", [NO_TIMER]) * RUN_MAX
 
 
-class Runs(ShardState):
+class Runs(Moves):
     # --- sends -------------------------------------------------------------------------------------
 
     def _on_sends(
