@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from batonq.cli.actions import add_action
 from batonq.cli.admin import call
 from batonq.cli.quantities import parse_duration_s
 
@@ -12,7 +13,7 @@ DEFAULT_URL = "http://127.0.0.1:9324"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="action", required=True)
-    advance = actions.add_parser("advance", help="move the clock forward, and do what is due by then")
+    advance = add_action(actions, "advance", "move the clock forward, and do what is due by then")
     advance.add_argument("duration", type=parse_duration_s, help="how far: 30s, 5m, 2h, 1d, 250ms")
     advance.add_argument("--url", default=DEFAULT_URL, help=f"the server's address (default {DEFAULT_URL})")
 

@@ -11,6 +11,7 @@ import asyncio
 import os
 from typing import Any
 
+from batonq.cli.actions import add_action
 from batonq.cli.admin import call
 from batonq.cli.server import find_if_running
 from batonq.errors import InvalidInput
@@ -23,10 +24,10 @@ DEFAULTS = Settings()
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="action", required=True)
-    create = actions.add_parser("create", help="make a key; its secret is shown this once")
+    create = add_action(actions, "create", "make a key; its secret is shown this once")
     create.add_argument("--account", default=DEFAULTS.account, help=f"whose key (default {DEFAULTS.account})")
-    listing = actions.add_parser("list", help="show the keys, without their secrets")
-    disable = actions.add_parser("disable", help="stop a key from signing anything")
+    listing = add_action(actions, "list", "show the keys, without their secrets")
+    disable = add_action(actions, "disable", "stop a key from signing anything")
     disable.add_argument("id", help="the key's id")
     for action in (create, listing, disable):
         action.add_argument("--data", default=DEFAULTS.data, help=f"data directory (default {DEFAULTS.data})")

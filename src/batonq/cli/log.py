@@ -15,6 +15,7 @@ import time
 from typing import Any
 
 from batonq.cli import logrecords
+from batonq.cli.actions import add_action
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import Type
 from batonq.errors import InvalidInput, LogCorrupt
@@ -30,7 +31,7 @@ from batonq.log.walking import walk
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="action", required=True)
-    inspect = actions.add_parser("inspect", help="show frames and records")
+    inspect = add_action(actions, "inspect", "show frames and records")
     _add_place(inspect)
     inspect.add_argument("--from", dest="first", type=int, default=1, metavar="FRAME", help="first frame to show")
     inspect.add_argument("--to", dest="last", type=int, metavar="FRAME", help="last frame to show")
@@ -39,9 +40,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     inspect.add_argument("--sequence", type=int, metavar="N", help="only records of the message with this sequence")
     inspect.add_argument("--content", action="store_true", help="show bodies and texts too; they may be secret")
     inspect.add_argument("--json", action="store_true", help="one JSON object a frame")
-    verify = actions.add_parser("verify", help="check every frame and the chain; exit code 1 if a log is damaged")
+    verify = add_action(actions, "verify", "check every frame and the chain; exit code 1 if a log is damaged")
     _add_place(verify)
-    repair = actions.add_parser("repair", help="cut a damaged log off; what is cut is kept in files beside it")
+    repair = add_action(actions, "repair", "cut a damaged log off; what is cut is kept in files beside it")
     _add_place(repair)
     repair.add_argument(
         "--truncate-at", type=int, required=True, metavar="FRAME", help="this frame and all after it are cut off"

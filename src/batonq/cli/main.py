@@ -11,6 +11,7 @@ import sys
 from collections.abc import Sequence
 
 from batonq import __version__
+from batonq.cli.actions import add_action
 from batonq.errors import BatonError
 
 COMMANDS: dict[str, tuple[str, str]] = {
@@ -32,7 +33,7 @@ def build_parser(only: str | None = None) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"baton {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="command", required=True)
     for name, (module_name, text) in COMMANDS.items():
-        subparser = subparsers.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        subparser = add_action(subparsers, name, text)
         if only is None or only == name:
             module = importlib.import_module(module_name)
             module.add_arguments(subparser)

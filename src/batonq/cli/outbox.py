@@ -9,12 +9,16 @@ import os
 import signal
 import sqlite3
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from batonq.cli.actions import add_action
 from batonq.cli.quantities import parse_duration_s
 from batonq.errors import InvalidInput
 from batonq.outbox.schema import INBOX, OUTBOX
 from batonq.outbox.source import Lag, Source
+
+if TYPE_CHECKING:
+    from batonq.outbox.relay import Relay
 
 DEFAULT_URL = "http://127.0.0.1:9324"
 METRICS = (
@@ -28,9 +32,9 @@ METRICS = (
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="action", required=True)
-    init = actions.add_parser("init", help="make the tables of outbox and inbox where they are missing")
+    init = add_action(actions, "init", "make the tables of outbox and inbox where they are missing")
     init.add_argument("--inbox", default=INBOX, help=f"the inbox's table (default {INBOX})")
-    relay = actions.add_parser("relay", help="publish what is committed in the outbox, until it is stopped")
+    relay = add_action(actions, "relay", "publish what is committed in the outbox, until it is stopped")
     relay.add_argument("--url", default=None, help=f"the Baton to publish to (default BATON_URL, or {DEFAULT_URL})")
     relay.add_argument(
         "--sqs",
@@ -40,16 +44,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="publish by the SQS protocol instead, with boto3's settings",
     )
     relay.add_argument("--cdc", action="store_true", help="read PostgreSQL's write-ahead log instead of the table")
-    relay.add_argument("--batch", type=int, default=500, help="rows published at a time (default 500, at most 1000)")
-    relay.add_argument("--poll", type=parse_duration_s, default=1.0, help="look at least this often (default 1s)")
-    relay.add_argument("--prune-after", type=parse_duration_s, help="delete rows this long after they were published")
-    relay.add_argument("--once", action="store_true", help="end when nothing is left to publish")
-    status = actions.add_parser("status", help="show how far behind publishing is")
+    relay.add_argument(
+        "--batch", type=int, default=500, metavar="N", help="rows published at a time (default 500, at most 1000)"
+    )
+    relay.add_argument(
+        "--poll", type=parse_duration_s, default=1.0, metavar="TIME", help="look at least this often (default 1s)"
+    )
+    relay.add_argument(
+        "--prune-after", type=parse_duration_s, metavar="TIME", help="delete rows so long after they were published"
+    )
+    relay.add_argument(
+        "--once", action="store_true", help="end when no more can be published; exit code 1 if rows are left"
+    )
+    status = add_action(actions, "status", "show how far behind publishing is")
     status.add_argument("--format", choices=("text", "json", "prometheus"), default="text", help="default text")
-    retry = actions.add_parser("retry", help="try rows again that a queue has refused")
+    retry = add_action(actions, "retry", "try rows again that a queue has refused")
     retry.add_argument("ids", nargs="*", type=int, help="their ids (default: all of them)")
-    prune = actions.add_parser("prune", help="delete published rows; never those that are not published")
-    prune.add_argument("--older-than", type=parse_duration_s, required=True, help="published so long ago: 7d, 12h")
+    prune = add_action(actions, "prune", "delete published rows; never those that are not published")
+    prune.add_argument(
+        "--older-than", type=parse_duration_s, required=True, metavar="TIME", help="published so long ago: 7d, 12h"
+    )
     for action in (init, relay, status, retry, prune):
         database = action.add_mutually_exclusive_group(required=True)
         database.add_argument("--dsn", help="the PostgreSQL database: postgresql://… or host=… dbname=…")
@@ -134,17 +148,24 @@ def _relay(arguments: argparse.Namespace, source: Source) -> int:
     relay = Relay(source, publisher, batch=arguments.batch, poll=arguments.poll, prune_after=arguments.prune_after)
     try:
         if arguments.once:
-            print(f"{relay.run_until_empty()} rows were published or refused.")
-        else:
-            for name in (signal.SIGTERM, signal.SIGINT):
-                signal.signal(name, lambda *_: relay.stop())
-            print(f"Publishing from {arguments.table}.", flush=True)
-            relay.run()
-            counts = relay.counts
-            print(f"Stopped: {counts.published} rows published, {counts.refused} refused, {counts.pruned} pruned.")
+            return _relay_once(relay, source)
+        for name in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(name, lambda *_: relay.stop())
+        print(f"Publishing from {arguments.table}.", flush=True)
+        relay.run()
+        counts = relay.counts
+        print(f"Stopped: {counts.published} rows published, {counts.refused} refused, {counts.pruned} pruned.")
     finally:
         publisher.close()
     return 0
+
+
+def _relay_once(relay: Relay, source: Source) -> int:
+    """Exit code 1 when rows are left, or were refused: whoever runs this now and then wants to hear of it."""
+    relay.run_until_empty()
+    counts, left = relay.counts, source.lag().waiting
+    print(f"{counts.published} rows published, {counts.refused} refused, {left} left.")
+    return 1 if left or counts.refused else 0
 
 
 def _shown(lag: Lag, form: str) -> str:

@@ -36,20 +36,41 @@ class Advice(NamedTuple):
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("queue", metavar="QUEUE", nargs="?", help="advise on this queue, from what its log says")
-    parser.add_argument("--rate", type=float, help="messages that arrive a second")
+    parser.add_argument("--rate", type=float, metavar="N", help="messages that arrive a second")
     parser.add_argument("--seconds", type=float, help="how long one message takes")
     parser.add_argument(
-        "--slo", type=parse_duration_s, help="how long a message may wait: 60, 5m (default: the queue's SLA)"
+        "--slo",
+        type=parse_duration_s,
+        metavar="TIME",
+        help="how long a message may wait: 60, 5m (default: the queue's)",
     )
     parser.add_argument(
-        "--headroom", type=float, default=HEADROOM, help=f"share of workers to spare (default {HEADROOM})"
+        "--headroom",
+        type=float,
+        default=HEADROOM,
+        metavar="SHARE",
+        help=f"share of workers to spare (default {HEADROOM})",
     )
-    parser.add_argument("--backlog", type=int, help="a backlog to drain (default: what arrives in a minute)")
-    parser.add_argument("--concurrency", type=int, default=1, help="messages that one worker works on at a time")
-    parser.add_argument("--data", default=DEFAULT_DATA, help=f"data directory (default {DEFAULT_DATA})")
+    parser.add_argument(
+        "--backlog", type=int, metavar="N", help="a backlog to drain (default: what arrives in a minute)"
+    )
+    parser.add_argument(
+        "--concurrency",
+        type=int,
+        default=1,
+        metavar="N",
+        help="messages that one worker works on at a time (default 1)",
+    )
+    parser.add_argument(
+        "--data", default=DEFAULT_DATA, metavar="DIRECTORY", help=f"data directory (default {DEFAULT_DATA})"
+    )
     parser.add_argument("--account", help="whose queue, when several accounts have one of that name")
     parser.add_argument(
-        "--read", type=parse_bytes, default=DEFAULT_READ, help="how much of the log's end to read (default 256MiB)"
+        "--read",
+        type=parse_bytes,
+        default=DEFAULT_READ,
+        metavar="BYTES",
+        help="how much of the log's end to read (default 256MiB)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 

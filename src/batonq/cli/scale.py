@@ -40,8 +40,8 @@ _POLICY_FLAGS = {
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--queue", metavar="QUEUE", help="the queue's name, or with --sqs its URL")
-    parser.add_argument("--min", type=int, default=1, help="fewest workers (default 1)")
-    parser.add_argument("--max", type=int, help="most workers")
+    parser.add_argument("--min", type=int, default=1, metavar="N", help="fewest workers (default 1)")
+    parser.add_argument("--max", type=int, metavar="N", help="most workers")
     parser.add_argument(
         "--lane",
         action="append",
@@ -50,13 +50,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a queue with a policy of its own, such as paid=5:50,per-worker=10; may be given several times",
     )
     for name, text in _POLICY_FLAGS.items():
-        parser.add_argument(f"--{name}", help=text)
+        unit = "STEPS" if name == "steps" else "SECONDS" if text.startswith("seconds") else "N"
+        parser.add_argument(f"--{name}", metavar=unit, help=text)
     when = parser.add_mutually_exclusive_group()
     when.add_argument("--once", action="store_true", help="one decision, without a memory (the default)")
     when.add_argument("--watch", action="store_true", help="a line whenever the number changes, until interrupted")
-    parser.add_argument("--workers", type=int, help="how many there are at the start (default: the fewest)")
     parser.add_argument(
-        "--interval", type=parse_duration_s, default=INTERVAL_S, help="how often --watch looks (default 15s)"
+        "--workers", type=int, metavar="N", help="how many there are at the start (default: the fewest)"
+    )
+    parser.add_argument(
+        "--interval",
+        type=parse_duration_s,
+        default=INTERVAL_S,
+        metavar="TIME",
+        help="how often --watch looks (default 15s)",
     )
     parser.add_argument("--json", action="store_true", help="one JSON object a line")
     parser.add_argument("--url", help=f"the server's address (default: BATON_URL, or {DEFAULT_URL})")
