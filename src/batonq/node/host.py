@@ -257,10 +257,12 @@ class ShardHost:
             except Exception:
                 events.logger.exception("shard %d: gathered requests broke off", self.shard.number)
 
-    def has_visible(self, queue: int) -> bool:
-        """Is there something to lease, and nobody who waits for it?"""
+    def has_front(self, queue: int) -> bool:
+        """Is there something to lease without a choice to make, and nobody who waits for it?"""
         state = self.shard.queues.get(queue)
-        return state is not None and state.visible > 0 and not (self._waiters.total and self._waiters.count(queue))
+        if state is None or (self._waiters.total and self._waiters.count(queue)):
+            return False
+        return bool(state.ready.front(1))
 
     def send_together(self, queue: int, requests: Sequence[PlainSend], sender: str, content: int = 0) -> list[int]:
         now_ms = self.begin()

@@ -213,7 +213,7 @@ class ExpressSqs:
         if queue.fifo:
             return False
         host = self._broker.host(queue)
-        if not host.has_visible(queue.number):
+        if not host.has_front(queue.number):
             return False
         request.cancellable = True  # whoever leaves before the answer takes no message along
         name = holder(call, "")[:HOLDER_LENGTH_MAX]
