@@ -431,3 +431,21 @@ def test_messages_on_a_cold_disk_are_fetched_beside_the_loop_and_may_go_meanwhil
         await node.stop()
 
     run_virtual(main)
+
+
+def test_a_message_that_cannot_be_taken_apart_fails_the_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise ValueError("no such layout")
+
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        queue, morgue = await with_morgue(node)
+        await die(node, queue, "a")
+        monkeypatch.setattr(examining, "read_place", broken)
+        job = await ended(node, await node.broker.start_job(morgue, Redrive(filter={"bodyContains": "a"})))
+        assert (job.state, job.why) == ("FAILED", "Its messages could not be looked at: no such layout")
+        monkeypatch.undo()
+        assert await drain(node, morgue) == ["a"]
+        await node.stop()
+
+    run_virtual(main)

@@ -117,9 +117,20 @@ class JobRunner:
         if task.cancelled() or not self._host.serving:
             return
         problem = task.exception()
-        if problem is not None:  # the next step tries again
-            if not isinstance(problem, BatonError):
-                events.logger.error("job %s: messages could not be chosen", job_id, exc_info=problem)
-            if self.due_ms is None:
-                self.due_ms = self._host.now_ms() + RETRY_MS
-            self._host.jobs_changed()
+        if problem is None:
+            return
+        if not isinstance(problem, BatonError):
+            self._fail(job_id, problem)
+        elif self.due_ms is None:  # the next step tries again
+            self.due_ms = self._host.now_ms() + RETRY_MS
+        self._host.jobs_changed()
+
+    def _fail(self, job_id: str, problem: BaseException) -> None:
+        """Trying again would only go wrong again: somebody has to look."""
+        host = self._host
+        events.logger.error("job %s: messages could not be chosen", job_id, exc_info=problem)
+        try:
+            host.run(host.shard.fail_job, job_id, f"Its messages could not be looked at: {problem}", host.begin())
+            host.commit.kick()
+        except BatonError:
+            self.due_ms = host.now_ms() + RETRY_MS
