@@ -148,6 +148,14 @@ class HashIndex:
 def _filled(depth: int, entries: list[tuple[int, int]]) -> _Segment:
     """A segment of these (key, number) pairs, with room for two thirds more."""
     segment = _Segment(depth, max(_SIZE_MIN, len(entries) * 20 // 9 + 1))
-    for key, number in entries:
-        segment.put(key, number)
+    places = segment.places
+    size = len(places)
+    for key, number in entries:  # as `put` does it, without a call for each
+        at = key % size
+        while places[at] != EMPTY:
+            at += 1
+            if at == size:
+                at = 0
+        places[at] = number
+    segment.live = len(entries)
     return segment
