@@ -708,3 +708,31 @@ def test_a_handler_that_ignores_its_cancellation_does_not_hold_up_the_end(app: W
             await asyncio.sleep(0.01)  # and then it goes on as if nothing had happened
 
     assert work(app, lambda: begun == 1, drain_seconds=0.01) == 1
+
+
+def test_an_answer_that_was_on_its_way_at_the_stop_is_given_back(app: Worker, source: MemorySource) -> None:
+    source.send("q", "x")
+    receive = source.receive
+    leased = asyncio.Event()
+
+    async def slowly(queues: Any, max_messages: int, wait: float, visibility: float) -> Any:
+        messages = await receive(queues, max_messages, wait, visibility)
+        leased.set()
+        await asyncio.sleep(0.05)
+        return messages
+
+    source.receive = slowly  # type: ignore[method-assign]
+
+    @app.task(queue="q", visibility=600)
+    async def handle(message: Message) -> None:
+        """It does not come to that."""
+
+    async def main() -> int:
+        serving = asyncio.create_task(app.serve())
+        await leased.wait()
+        app.stop()
+        return await serving
+
+    assert asyncio.run(main()) == 0
+    assert source.acked == [] and app.counters["handle"].released == 1
+    assert len(source._take(["q"], 10, 1.0)) == 1  # at once, and not after ten minutes

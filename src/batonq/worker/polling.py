@@ -18,6 +18,7 @@ from batonq.worker.task import Task
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.1, 10.0
 PAUSE_MIN_S = 0.01
 LATE_S = 1.0
+ANSWER_S = 0.5
 _log = logging.getLogger("batonq.worker")
 
 
@@ -36,6 +37,10 @@ class Taker(Protocol):
         """
         ...
 
+    def give_back(self, messages: Sequence[Message]) -> None:
+        """Messages that came after the worker was told to stop."""
+        ...
+
 
 class Poller:
     def __init__(self, task: Task, source: Source, limits: Limits, taker: Taker) -> None:
@@ -48,6 +53,7 @@ class Poller:
         self._room: asyncio.Future[None] | None = None  # what it waits for when no slot is free
         self._stopped = asyncio.Event()
         self._age = 0.0
+        self._asking = False
         self._running: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
@@ -70,9 +76,17 @@ class Poller:
                 await self._sleep(pause * random.uniform(0.5, 1))
 
     def stop(self) -> None:
-        """No new messages from now on. A long poll under way is cut off: the broker takes back what it gave to it."""
+        """No new messages from now on.
+
+        A request under way gets a moment: its answer may be on its way, and messages in an answer that nobody reads
+        would be leased to nobody. After that it is a long poll that waits, and is cut off.
+        """
         self._stopped.set()
-        if self._running is not None:
+        if self._running is None:
+            return
+        if self._asking:
+            asyncio.get_running_loop().call_later(ANSWER_S, self._running.cancel)
+        else:
             self._running.cancel()
 
     def wake(self) -> None:
@@ -92,21 +106,26 @@ class Poller:
         room = self._limits.room(free, now)
         if room < 1:
             await self._sleep(self._limits.until_room(now))
-        elif len(self._names) == 1:
-            await self._took(await self._receive(self._names, room, self._task.wait))
         else:
-            await self._round(room)
+            self._asking = True
+            try:
+                await self._round(room)
+            finally:
+                self._asking = False
 
     async def _round(self, room: int) -> None:
         """Ask the lanes in turn without waiting; when all of them have nothing, wait for all at once."""
+        if len(self._names) == 1:
+            await self._took(await self._receive(self._names, room, self._task.wait))
+            return
         lanes, taken = self._lanes, 0
         lanes.begin()
-        while ask := lanes.next(room - taken, time.monotonic()):
+        while not self._stopped.is_set() and (ask := lanes.next(room - taken, time.monotonic())):
             messages = await self._receive([ask.lane.queue], ask.wanted, 0.0)
             lanes.took(ask.lane, ask.wanted, len(messages), time.monotonic())
             await self._took(messages)
             taken += len(messages)
-        if not taken:
+        if not taken and not self._stopped.is_set():
             messages = await self._receive(self._names, room, self._task.wait)
             for message in messages:
                 lanes.woken(message.queue, 1)
@@ -131,7 +150,15 @@ class Poller:
         # In a FIFO queue every message has a group. Of one queue, then, the first one tells.
         some = messages if self._task.many_queues else messages[:1]
         grouped = {message.queue for message in some if message.group is not None}
-        self._taker.take(messages, await self._ordered(grouped) if grouped else (), self._age)
+        try:
+            ordered = await self._ordered(grouped) if grouped else ()
+        except asyncio.CancelledError:
+            self._taker.give_back(messages)
+            raise
+        if self._stopped.is_set():
+            self._taker.give_back(messages)
+        else:
+            self._taker.take(messages, ordered, self._age)
 
     async def _ordered(self, queues: set[str]) -> set[str]:
         ordered = set()

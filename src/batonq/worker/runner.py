@@ -139,6 +139,13 @@ class Runner:
         if messages:
             self._start(messages, ordered, age)
 
+    def give_back(self, messages: Sequence[Message]) -> None:
+        """Messages that came after the worker was told to stop."""
+        self.counters.received += len(messages)
+        self.counters.released += len(messages)
+        for message in messages:
+            self._heartbeat.postpone(message, 0.0)
+
     def _start(self, messages: Sequence[Message], ordered: Collection[str] = (), age: float = 0.0) -> None:
         task = self.task
         pad = None if task.many_queues else self._settling.pad(messages[0].queue)
