@@ -69,7 +69,7 @@ format: $(VENV)/dev.stamp ## Format the code and mend what can be mended
 bench: $(VENV)/spark.stamp ## Run the benchmarks (ARGS are passed on)
 	@$(BIN)/python -m bench $(ARGS)
 
-bench-peers: $(VENV)/dev.stamp ## Baton beside Redis streams and a PostgreSQL table (ARGS are passed on)
+bench-peers: $(VENV)/dev.stamp ## Baton beside Redis, PostgreSQL, and RabbitMQ and NATS if installed (ARGS are passed on)
 	@$(BIN)/python -m bench.peers $(ARGS)
 
 sim: $(VENV)/dev.stamp ## Replay one simulation: make sim SEED=7

@@ -3,18 +3,21 @@
     python -m bench.peers [--rounds N] [--quick]
 
 Each contestant does the same work in turn on this machine, durable before each answer. Redis and PostgreSQL come with
-the development requirements.
+the development requirements; RabbitMQ and NATS are measured where their servers are installed.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from bench import bodies, machine
+from bench import bodies, machine, nats_stream, rabbitmq
+from bench.clients import BenchError
 from bench.context import Context
 from bench.flows import Work
 from bench.postgres import PostgresServer
@@ -26,6 +29,8 @@ SETTINGS = {
     "Baton SQS": "fdatasync before each answer, one for all requests that came meanwhile",
     "Baton REST": "the same; MessagePack",
     "Redis streams": "appendonly, appendfsync always",
+    "RabbitMQ": "quorum queue of one member, publisher confirms; acknowledgements are not confirmed",
+    "NATS JetStream": "work queue on files, sync_interval: always; acknowledgements are answered",
     "PostgreSQL": "defaults: fsync and synchronous_commit on; table, UPDATE … SKIP LOCKED; a socket in the file system",
 }
 _BATCHES = ((10, 1), (10, 16), (500, 1))  # messages a batch, connections
@@ -37,9 +42,10 @@ class Peer:
     cpu_us: Callable[[], float]
     work: Callable[[], Work]
     batch_max: int
+    connections_max: int = 1_000
 
 
-def _peers(servers: Servers, stack: contextlib.ExitStack) -> list[Peer]:
+def _peers(servers: Servers, stack: contextlib.ExitStack, report: Report) -> list[Peer]:
     baton, redis = servers.contestants("Baton", "Redis")
     directory = servers.directory / "postgres"
     directory.mkdir()
@@ -50,7 +56,32 @@ def _peers(servers: Servers, stack: contextlib.ExitStack) -> list[Peer]:
         Peer("Baton REST", baton.cpu_us, baton.rest, 1_000),
         Peer("Redis streams", redis.cpu_us, redis.work, 1_000),
         Peer("PostgreSQL", postgres.cpu_us, postgres.work, 1_000),
+        *_installed(servers, report),
     ]
+
+
+def _installed(servers: Servers, report: Report) -> list[Peer]:
+    """The servers that people install by themselves. Their answers are numbered by connection: they get one."""
+    found: list[Peer] = []
+    for name, module, queue in (
+        ("RabbitMQ", rabbitmq, rabbitmq.QuorumQueue),
+        ("NATS JetStream", nats_stream, nats_stream.NatsStream),
+    ):
+        if module.installed() is None:
+            report.note(f"{name} is left out: it is not installed")
+            continue
+        try:
+            server = servers.start(name.replace(" ", "-"), module.server_command, module.is_ready)
+        except BenchError as problem:
+            report.note(f"{name} is left out: {problem}")
+            continue
+        numbers = itertools.count(1)
+
+        def work(queue: Callable[[int, str], Work] = queue, port: int = server.port, each: Any = numbers) -> Work:
+            return queue(port, f"bench-{next(each)}")
+
+        found.append(Peer(name, server.cpu_us, work, 1_000, connections_max=1))
+    return found
 
 
 def markdown(tables: list[Table]) -> str:
@@ -65,12 +96,13 @@ def markdown(tables: list[Table]) -> str:
             ratio = table.ratio(name, "Redis streams", "messages/s")
             lines.append(f"| {table.title} | {name} | {rate:,.0f} | {cpu:.1f} | {ratio:.2f} |")
     lines += ["", "| contestant | how it is durable |", "|---|---|"]
-    lines += [f"| {name} | {setting} |" for name, setting in SETTINGS.items()]
+    shown = {name for table in tables for name in table.samples}
+    lines += [f"| {name} | {setting} |" for name, setting in SETTINGS.items() if name in shown]
     return "\n".join(lines) + "\n"
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Baton beside Redis streams and a PostgreSQL table, here and now.")
+    parser = argparse.ArgumentParser(description="Baton beside other durable queues, here and now.")
     parser.add_argument("--quick", action="store_true", help="smaller work; figures are rougher")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--data", type=Path, default=Path(".bench-data"), help="where the servers keep their files")
@@ -81,19 +113,19 @@ def main() -> None:
         servers = stack.enter_context(Servers(options.data))
         report = Report({"rounds": options.rounds, "file system": machine.filesystem_type(options.data)})
         context = Context(servers, report, options.quick, options.rounds)
-        peers = _peers(servers, stack)
+        peers = _peers(servers, stack, report)
         for batch, connections in _BATCHES:
             messages = context.size(20_000, 5_000) if batch > 10 or connections > 1 else context.size(5_000, 2_000)
 
             def measure(peer: Peer, batch: int = batch, connections: int = connections, n: int = messages) -> Sample:
                 return life_of(peer, peer.work(), texts, n, connections, batch)
 
-            able = [peer for peer in peers if peer.batch_max >= batch]
+            able = [peer for peer in peers if peer.batch_max >= batch and peer.connections_max >= connections]
             samples = context.interleave(able, measure)
             plural = "connection" if connections == 1 else "connections"
             report.table("peers", f"batches of {batch}, {connections} {plural}", samples, "messages/s")
-        for name, setting in SETTINGS.items():
-            report.note(f"{name}: {setting}")
+        for peer in peers:
+            report.note(f"{peer.name}: {SETTINGS[peer.name]}")
         report.finish(options.results)
         page = options.results / "peers.md"
         page.write_text(markdown(report.tables))

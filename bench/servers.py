@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import http.client
 import os
 import shutil
@@ -102,8 +103,12 @@ class Server:
             self._process = None
 
     def discard(self) -> None:
-        """Kill it and remove its data."""
+        """Kill it, and what it has started, and remove its data."""
+        members = machine.process_tree(self.pid) if self._process is not None else []
         self.stop(signal.SIGKILL)
+        for member in members:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(member, signal.SIGKILL)
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def cpu_us(self) -> float:
