@@ -295,15 +295,14 @@ class Broker(JobControl):
     ) -> tuple[list[str], list[int], list[bytes], list[bytes]] | None:
         """Receipts, contents, MD5s and bodies of the leased messages, if all of them are nothing else.
 
-        None: call `deliver_front` instead. A content may have `payload.NO_DIGEST` and `payload.AS_IS` in it.
+        None: call `deliver_front` instead. Ask `is_cold` before. A content may have `payload.NO_DIGEST` and
+        `payload.AS_IS` in it.
         """
         overlays = host.shard.overlays
         if host.is_late(leases) or (overlays and not overlays.keys().isdisjoint(leases.slots)):
             return None
         extents = leases.extents
         if len(extents) > FEW_LEASES and sum([extent >> 32 for extent in extents]) > ANSWER_BYTES_MAX:
-            return None
-        if _cold(host, leases.positions):
             return None
         try:
             found = read_run(host.log, leases.positions, leases.extents)
@@ -313,6 +312,13 @@ class Broker(JobControl):
             return None
         seal = self._receipts.seal_first
         return seal(queue.account, queue.number, queue.shard, leases.slots, leases.sequences), *found
+
+    def is_cold(self, host: ShardHost, leases: FirstLeases) -> bool:
+        """Whether reading these messages would have to wait for the disk: then `warm` first."""
+        return bool(_cold(host, leases.positions))
+
+    async def warm(self, host: ShardHost, leases: FirstLeases) -> None:
+        await self._warm(host, leases.positions)
 
     async def deliver_front(self, queue: Queue, host: ShardHost, front: FirstLeases) -> list[Delivery]:
         """The leased messages, whatever they are."""

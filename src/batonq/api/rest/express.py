@@ -9,7 +9,7 @@ by field, with what messages have in common written once, which takes a third of
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
 
 import msgspec
@@ -181,19 +181,32 @@ class ExpressRest:
         priority: int,
         reply: Reply,
         problem: BatonError | None,
+        warm: bool = False,
     ) -> None:
         if problem is not None:
             reply(self._error(problem))
             return
+        if not warm and self._broker.is_cold(host, leases):
+            self._begin(self._deliver_cold(queue, host, leases, priority, reply))
+            return
         found = None if max(leases.sents_ms) > leases.leased_ms else self._broker.deliver_run(queue, host, leases)
         if found is None:
-            task = asyncio.get_running_loop().create_task(self._deliver_any(queue, host, leases, reply))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
+            self._begin(self._deliver_any(queue, host, leases, reply))
             return
         receipts, contents, _, bodies = found
         if not reply(self._answer(200, _received(queue, leases, priority, receipts, contents, bodies))):
             self._broker.give_back(queue, host, leases)
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _deliver_cold(
+        self, queue: Queue, host: ShardHost, leases: FirstLeases, priority: int, reply: Reply
+    ) -> None:
+        await self._broker.warm(host, leases)
+        self._deliver(queue, host, leases, priority, reply, None, warm=True)
 
     async def _deliver_any(self, queue: Queue, host: ShardHost, leases: FirstLeases, reply: Reply) -> None:
         """Messages that are more than a body, or too many bytes for one answer, or leases to be extended first."""

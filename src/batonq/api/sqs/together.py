@@ -12,7 +12,7 @@ the general way after all.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from email.utils import formatdate
 from functools import cache
 from time import time
@@ -150,25 +150,36 @@ class Together:
         leases: FirstLeases,
         parts: list[tuple[int, int, Reply]],
         problem: BatonError | None,
+        warm: bool = False,
     ) -> None:
         if problem is not None:
             for *_, reply in parts:
                 reply(self._heads.error(problem))
             return
+        if not warm and self._broker.is_cold(host, leases):
+            self._begin(self._deliver_cold(queue, host, leases, parts))
+            return
         found = self._broker.deliver_run(queue, host, leases)
         if found is None or {*found[1]} - _TEXTS:
             for start, end, reply in parts:
-                task = asyncio.get_running_loop().create_task(
-                    self._deliver_any(queue, host, leases.part(start, end), reply)
-                )
-                self._tasks.add(task)
-                task.add_done_callback(self._tasks.discard)
+                self._begin(self._deliver_any(queue, host, leases.part(start, end), reply))
             return
         columns: list[Any] = [message_ids(queue.shard, leases.sequences), *found]
         for start, end, reply in parts:
             some = columns if len(parts) == 1 else [column[start:end] for column in columns]
             if not reply(self._heads.answer(_received(*some))):
                 self._broker.give_back(queue, host, leases.part(start, end))
+
+    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _deliver_cold(
+        self, queue: Queue, host: ShardHost, leases: FirstLeases, parts: list[tuple[int, int, Reply]]
+    ) -> None:
+        await self._broker.warm(host, leases)
+        self._deliver(queue, host, leases, parts, None, warm=True)
 
     async def _deliver_any(self, queue: Queue, host: ShardHost, leases: FirstLeases, reply: Reply) -> None:
         """Messages with attributes or a past, or leases that must be extended first."""
