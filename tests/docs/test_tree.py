@@ -14,7 +14,8 @@ from tests.docs.pages import ROOT
 _HOMES = "|".join(("work", "root", "farm", "home", "Users"))
 _HOSTS = "|".join(("pypi", "pythonhosted", "npmjs", "registry"))
 MACHINE_PATH = re.compile(rf"(^|[^A-Za-z0-9_.~])/({_HOMES})/[a-z]", re.MULTILINE)
-LOCAL_INDEX = re.compile(r"/opt" + r"/(pypi|wheels)|file:" + r"//")
+# A directory as an archive of history has an address of that scheme too: only where packages come from is looked for.
+LOCAL_INDEX = re.compile(r"/opt" + r"/(pypi|wheels)|(index-url|find-links|@)[ =]+file:" + r"//")
 REGISTRY_HOST = re.compile(rf"https?://[a-z.-]*\b({_HOSTS})\.(org|com|io)")
 SIZE_KIB_MAX = 1024
 
@@ -44,6 +45,8 @@ def test_no_file_names_a_machine_or_a_registry(pattern: re.Pattern[str]) -> None
 def test_the_patterns_find_what_they_are_for() -> None:
     assert MACHINE_PATH.search("see " + "/wo" + "rk/main/x")
     assert LOCAL_INDEX.search("--find-links /opt" + "/wheels")
+    assert LOCAL_INDEX.search("numpy @ file:" + "//tmp/numpy.whl") and LOCAL_INDEX.search("--index-url=file:" + "//x")
+    assert not LOCAL_INDEX.search("--archive file:///srv/history")
     assert REGISTRY_HOST.search("https://files." + "pythonhosted" + ".org/x")
     assert not MACHINE_PATH.search("POST /000000000000/jobs and src/home/page")
 

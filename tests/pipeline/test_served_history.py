@@ -201,8 +201,10 @@ def test_the_check_of_a_piece() -> None:
     log = MemoryLog(1)
     with pytest.raises(LogGap):
         log.piece(1, 100)
-    with pytest.raises(LogCorrupt, match="more than frames"):
+    with pytest.raises(LogCorrupt, match="offset 0"):
         check(b"xx", 1, 1, 1)
+    with pytest.raises(LogCorrupt, match="up to 0 came"):
+        check(b"", 1, 1, 2)
     assert TooFast(7).retry_after_s == 7
 
 

@@ -35,6 +35,7 @@ COMMON = {
     "log_format",
     "history_hours",
     "history_bytes",
+    "archive",
 }
 CHOICES = {"log_level": ("debug", "info", "warning", "error"), "log_format": ("text", "json")}
 # Young objects are looked at less often than Python would: a request makes few cycles, and none that live.

@@ -12,8 +12,9 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from batonq.errors import InvalidInput, LogCorrupt, LogError, LogGap, NotFound, OverLimit
-from batonq.log.frames import parse
 from batonq.log.interface import Piece
+from batonq.log.pieces import frames_of
+from batonq.log.reading import Chain
 from batonq.node.keeper import ShardKeeper
 
 BYTES_MAX = 16 << 20  # of one answer, unless a single frame is larger
@@ -162,14 +163,9 @@ def _read(piece: Piece, shard: int) -> tuple[bytes, LogError | None]:
 
 def check(data: bytes, shard: int, start: int, stop: int) -> None:
     """Are these the frames `start` to `stop` of a shard, each sound and following the one before? Raises LogCorrupt."""
-    at = 0
-    digest: bytes | None = None
-    for number in range(start, stop):
-        frame = parse(data, at)
-        follows = digest is None or frame.previous_digest == digest
-        if frame.number != number or frame.shard != shard or not follows:
-            raise LogCorrupt(f"Frame {frame.number} of shard {frame.shard} is in the place of frame {number}.")
-        digest = frame.digest
-        at += frame.size
-    if at != len(data):
-        raise LogCorrupt(f"There is more than frames {start} to {stop - 1} in a piece of the log.")
+    chain = Chain(shard, None, start)
+    chain.digest = None
+    for _ in frames_of(data, chain, f"the log of shard {shard}"):
+        pass
+    if chain.number != stop:
+        raise LogCorrupt(f"Frames {start} to {stop - 1} of shard {shard} were wanted, up to {chain.number - 1} came.")

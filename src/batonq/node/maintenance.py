@@ -12,6 +12,7 @@ from batonq.errors import BatonError
 from batonq.log.disk import Disk
 from batonq.log.interface import Room
 from batonq.node import events
+from batonq.node.archiving import Archiving
 from batonq.node.cataloghost import CatalogHost
 from batonq.node.clock import Clock
 from batonq.node.events import AlarmBoard
@@ -55,7 +56,9 @@ class Maintenance:
         random_bytes: Callable[[int], bytes],
         make_snapshot: MakeSnapshot | None,
         disk: Disk | None = None,
+        archiving: Archiving | None = None,
     ) -> None:
+        self._archiving = archiving
         self._settings = settings
         self._clock = clock
         self._shards = shards
@@ -79,6 +82,8 @@ class Maintenance:
             if self._snapshot is not None:
                 self._snapshot.cancel()
                 await asyncio.gather(self._snapshot, return_exceptions=True)
+            if self._archiving is not None:
+                await self._archiving.close()
 
     async def step(self) -> None:
         """Do what is due, once."""
@@ -99,11 +104,14 @@ class Maintenance:
         standing = self._standings.get(number)
         if standing is None or standing.host is not host:
             numbers = snapshot_store(self._settings.data, number, self._disk).numbers()
-            standing = _Standing(host, Truncation(host, self._clock, self._settings), numbers[-1] if numbers else 0)
+            truncation = Truncation(host, self._clock, self._settings, self._archiving)
+            standing = _Standing(host, truncation, numbers[-1] if numbers else 0)
             self._standings[number] = standing
         host.log.tick()
         self._watch_room(number, host)
         await self._purge_closed(host)
+        if self._archiving is not None:
+            self._archiving.step(number, host.log)
         if self._snapshot is not None and self._snapshot.done():
             self._snapshot = None
         if self._snapshot is not None and self._snapshot_of == number:

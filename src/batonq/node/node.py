@@ -22,6 +22,7 @@ from batonq.log.files import FileLogSettings
 from batonq.log.interface import Log, Ownership
 from batonq.log.ownership import LockFileOwnership
 from batonq.node import events
+from batonq.node.archiving import Archiving
 from batonq.node.broker import Broker
 from batonq.node.cataloghost import CatalogHost
 from batonq.node.channels import Channels, LocalTransport, Transport
@@ -75,6 +76,7 @@ class Node:
         self.alarms = AlarmBoard(self.clock.now_ms, settings.alarms_max)
         self.ownership = self.world.ownership(settings.data)
         self.receipts = Receipts()
+        self._archiving = Archiving(settings, self.alarms, self.clock.now_ms) if settings.archive else None
         self.shards: list[ShardKeeper] = []
         self.catalog: CatalogHost
         self.broker: Broker
@@ -191,6 +193,7 @@ class Node:
             random_bytes=self.world.random_bytes,
             make_snapshot=make_snapshot,
             disk=self.world.disk,
+            archiving=self._archiving,
         )
 
     def _keeper(self, number: int) -> ShardKeeper:

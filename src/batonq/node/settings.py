@@ -51,6 +51,10 @@ class Settings:
     # --- history, snapshots, disk
     history_hours: float = setting(72.0, "How long the log is kept although no living message needs it.")
     history_bytes: int = setting(1 * GIB, "How much log a shard keeps although no living message needs it.")
+    archive: str = setting("", "Where sealed segments are copied to: file:///directory or s3://bucket/prefix.")
+    archive_backlog_bytes: int = setting(
+        4 * GIB, "Log of a shard that waits for the archive; past it the front is dropped although it is not there."
+    )
     segment_bytes: int = setting(64 * MIB, "Size of one segment file of a log.")
     catalog_segment_bytes: int = setting(4 * MIB, "Size of one segment file of the catalog's log.")
     history_rate_bytes: int = setting(
@@ -118,6 +122,8 @@ class Settings:
             raise InvalidInput(f"The log format must be text or json, not {self.log_format!r}.")
         if not 1 <= self.move_rate_per_s <= self.move_rate_max_per_s:
             raise InvalidInput(f"The move rate must be 1 to {self.move_rate_max_per_s}, not {self.move_rate_per_s}.")
+        if self.archive and not self.archive.startswith(("file:///", "s3://")):
+            raise InvalidInput(f"The archive must be file:///directory or s3://bucket/prefix, not {self.archive!r}.")
         if self.public_url and not self.public_url.startswith(("http://", "https://")):
             raise InvalidInput(f"The public address must start with http:// or https://, not {self.public_url!r}.")
 

@@ -13,6 +13,7 @@ from batonq.core.records import ROW_BYTES, Type
 from batonq.errors import Unavailable
 from batonq.log.frames import HEADER_BYTES, Frame
 from batonq.log.interface import Room
+from batonq.node.archiving import Archiving
 from batonq.node.clock import Clock
 from batonq.node.host import ShardHost
 from batonq.node.reading import place_of, record_variable
@@ -62,7 +63,8 @@ def boundary(host: ShardHost, settings: Settings, now_ms: int, base_bytes: int =
 class Truncation:
     """One shard's. `run` drops what may go; it is called again and again, one call at a time."""
 
-    def __init__(self, host: ShardHost, clock: Clock, settings: Settings) -> None:
+    def __init__(self, host: ShardHost, clock: Clock, settings: Settings, archiving: Archiving | None = None) -> None:
+        self._archiving = archiving
         self._host = host
         self._clock = clock
         self._settings = settings
@@ -74,6 +76,8 @@ class Truncation:
         host = self._host
         log = host.log
         until = boundary(host, self._settings, self._clock.now_ms(), self._base_bytes)
+        if self._archiving is not None and until > log.first:
+            until = self._archiving.until(log, until)
         if until <= log.first or not self._worth_a_look():
             return 0
         for first, stop in [(segment.first, segment.stop) for segment in log.segments() if segment.stop <= until]:

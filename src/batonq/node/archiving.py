@@ -1,0 +1,125 @@
+"""The archive, as a node sees it: a child process copies sealed segments, and the log's front waits for it.
+
+Nothing of the archive (fsspec, Arrow) is imported here. The queue goes before its history: past a bound, or on a full
+disk, the front is dropped although it is not in the archive, and an alarm says which frames are missing there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import os
+import sys
+from collections.abc import Awaitable, Callable
+
+from batonq.errors import InvalidInput
+from batonq.log.interface import Log, Room
+from batonq.node import events
+from batonq.node.events import AlarmBoard
+from batonq.node.settings import Settings
+
+TIMEOUT_S = 3_600
+RETRY_AFTER_MS = 10_000
+ERROR_TEXT_MAX = 500
+
+Copy = Callable[[int], Awaitable[tuple[int, str]]]  # a shard → the first frame that is not archived, or what is wrong
+
+
+class Archiving:
+    """One a node. `step` starts a copy when there is something to copy; `until` says how far a log may be dropped."""
+
+    def __init__(
+        self, settings: Settings, alarms: AlarmBoard, now_ms: Callable[[], int], copy: Copy | None = None
+    ) -> None:
+        self.done: dict[int, int] = {}  # by shard: the first frame that is not in the archive, as far as is known
+        self._settings = settings
+        self._alarms = alarms
+        self._now_ms = now_ms
+        self._copy = copy or ArchiveProcess(settings.data, settings.archive).copy
+        self._task: asyncio.Task[None] | None = None  # one at a time
+        self._not_before_ms: dict[int, int] = {}
+
+    def step(self, shard: int, log: Log) -> None:
+        """Begin a copy if there is a sealed segment that is not in the archive."""
+        if self._task is not None and self._task.done():
+            self._task = None
+        if self._task is not None or self._now_ms() < self._not_before_ms.get(shard, 0):
+            return
+        if any(segment.sealed and segment.stop > self.done.get(shard, 0) for segment in log.segments()):
+            self._task = asyncio.get_running_loop().create_task(self._run(shard))
+
+    async def _run(self, shard: int) -> None:
+        done, problem = await self._copy(shard)
+        key = f"archive-{shard}"
+        if problem:
+            self._not_before_ms[shard] = self._now_ms() + RETRY_AFTER_MS
+            text = f"Shard {shard} cannot be archived to {self._settings.archive}: {problem}"
+            self._alarms.put(key, text)
+            events.warning("archive_failed", text, shard=shard)
+            return
+        self._alarms.clear(key)
+        if done > self.done.get(shard, 0):
+            self.done[shard] = done
+            events.info("archived", f"Shard {shard} is in the archive up to frame {done - 1}", shard=shard)
+
+    def until(self, log: Log, until: int) -> int:
+        """Up to which frame (exclusive) the log may be dropped, when `until` is wanted."""
+        done = self.done.get(log.shard, 0)
+        key = f"archive-behind-{log.shard}"
+        if until <= done:
+            return until
+        waiting = [segment for segment in log.segments() if segment.sealed and segment.stop > done]
+        waiting_bytes = sum(segment.bytes for segment in waiting)
+        if waiting_bytes <= self._settings.archive_backlog_bytes and log.room() is Room.PLENTY:
+            return log.droppable(max(done, log.first))
+        first = max(log.first, done)
+        text = (
+            f"Shard {log.shard} dropped frames {first} to {until - 1}, which are not in the archive: it is "
+            f"{waiting_bytes} bytes behind (--archive-backlog-bytes), or the disk is full."
+        )
+        self._alarms.put(key, text, severity="critical")
+        return until
+
+    async def close(self) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+
+
+class ArchiveProcess:
+    """Copies by a child process; see batonq.pipeline.archiver."""
+
+    def __init__(self, data_directory: str, url: str) -> None:
+        for name in ("fsspec", "pyarrow") if url.startswith("s3:") else ("fsspec",):
+            if importlib.util.find_spec(name) is None:
+                raise InvalidInput(f"An archive at {url} needs the package {name}: pip install 'batonq[spark]'.")
+        self._data_directory = os.path.abspath(data_directory)
+        self._url = url
+
+    async def copy(self, shard: int) -> tuple[int, str]:
+        process = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-m",
+            "batonq.pipeline.archiver",
+            self._data_directory,
+            str(shard),
+            self._url,
+            stdin=asyncio.subprocess.DEVNULL,
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        )
+        try:
+            said, wrong = await asyncio.wait_for(process.communicate(), TIMEOUT_S)
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+            return 0, f"it took longer than {TIMEOUT_S} s"
+        except asyncio.CancelledError:
+            process.kill()
+            await process.wait()
+            raise
+        if process.returncode == 0 and said.strip().isdigit():
+            return int(said), ""
+        text = wrong.decode(errors="replace").strip()[-ERROR_TEXT_MAX:]
+        return 0, text or f"the copying process ended with {process.returncode}"

@@ -1,0 +1,120 @@
+"""Copies a shard's sealed segments into an archive: `python -m batonq.pipeline.archiver DATA SHARD URL`.
+
+A node runs it as a child process, so that neither its loop nor its memory knows of it. Prints the first frame that is
+not in the archive. It may be killed anywhere: what has no manifest is copied again, what has one is left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from itertools import pairwise
+
+from batonq.errors import BatonError, LogCorrupt
+from batonq.log import layout
+from batonq.log.disk import Disk, RealDisk
+from batonq.log.frames import HEADER_BYTES, parse_header
+from batonq.log.ownership import cluster_of
+from batonq.log.reading import Chain, read_frames
+from batonq.pipeline.archive import Archive, Manifest, describe, folder
+
+NICENESS = 10
+
+
+def archive_shard(data_directory: str, shard: int, archive: Archive, disk: Disk | None = None) -> int:
+    """Copy what is sealed and not there yet, the oldest first; returns the first frame that is not in the archive."""
+    disk = disk or RealDisk()
+    directory = layout.log_directory(data_directory, shard)
+    cluster = cluster_of(disk, data_directory)
+    if cluster is None:
+        raise LogCorrupt(f"{data_directory} does not say which cluster it is of")
+    archive.store.sweep(folder(shard))
+    firsts = layout.segments(disk, directory)
+    known = archive.firsts(shard)
+    if known:
+        _check_cluster(archive.manifest(shard, known[-1]), cluster, archive)
+    done = archive.manifest(shard, known[-1]).last + 1 if known else 0
+    for first, stop in pairwise(firsts):
+        if first in known and _is_there(archive, shard, first, stop, _digest_before(disk, directory, stop)):
+            done = max(done, stop)
+            continue
+        data = _sealed(disk, os.path.join(directory, layout.segment_name(first)), shard, cluster, first, stop)
+        if data is None:
+            continue  # dropped meanwhile: the node did not wait for us
+        archive.write(describe(data, shard, cluster, first, layout.segment_name(first)), data)
+        done = stop
+    return done
+
+
+def _check_cluster(manifest: Manifest, cluster: int, archive: Archive) -> None:
+    if manifest.cluster != f"{cluster:016x}":
+        raise LogCorrupt(
+            f"{archive.store.url} is the archive of cluster {manifest.cluster}, this is {cluster:016x}: "
+            "give every cluster an archive of its own"
+        )
+
+
+def _is_there(archive: Archive, shard: int, first: int, stop: int, last_digest: bytes | None) -> bool:
+    manifest = archive.manifest(shard, first)
+    if manifest.last < stop - 1:
+        return False  # it was sealed, opened again after a crash, and has grown since
+    if manifest.last > stop - 1 or (last_digest is not None and manifest.last_digest != last_digest.hex()):
+        raise LogCorrupt(
+            f"{archive.store.address(manifest.name)} has other frames than the log, which was perhaps repaired: "
+            "move the archive away, or give another address"
+        )
+    return True
+
+
+def _digest_before(disk: Disk, directory: str, first: int) -> bytes | None:
+    """The digest that the first frame of a segment names: that of the last frame before it. None: not written yet."""
+    try:
+        handle = disk.open(os.path.join(directory, layout.segment_name(first)))
+    except FileNotFoundError:
+        return None
+    try:
+        header = parse_header(disk.pread(handle, HEADER_BYTES, 0))
+    except LogCorrupt:
+        return None
+    finally:
+        disk.close(handle)
+    return header.previous_digest if header.number == first else None
+
+
+def _sealed(disk: Disk, path: str, shard: int, cluster: int, first: int, stop: int) -> bytes | None:
+    """The frames of a sealed segment, without the blank rest of its file. None: it is not there any more."""
+    try:
+        size = disk.size(path)
+        handle = disk.open(path)
+    except FileNotFoundError:
+        return None
+    try:
+        chain = Chain(shard, cluster, first)
+        parts: list[bytes] = []
+        for _, frame in read_frames(disk, handle, path, size, chain, 0, stop):
+            parts += (frame.header, frame.rows, frame.variable)
+        if chain.number != stop:
+            raise LogCorrupt(f"{path}: frame {chain.number} is missing")
+    except LogCorrupt:
+        if not disk.exists(path):
+            return None
+        raise
+    finally:
+        disk.close(handle)
+    return b"".join(parts)
+
+
+def main(arguments: list[str]) -> int:
+    os.nice(NICENESS)
+    try:
+        data_directory, shard, url = arguments
+        done = archive_shard(data_directory, int(shard), Archive.at(url))
+    except (BatonError, OSError, ImportError) as problem:
+        sys.stderr.write(f"{problem}\n")
+        return 1
+    sys.stdout.write(f"{done}\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,148 @@
+"""History from wherever it lies, read in one way: a data directory, an archive, or a node over HTTP.
+
+`open_history` takes a path (a data directory), `file://…` or `s3://…` (an archive) or `http(s)://…` (a node). Frames
+come in order, each checked, each following the one before; a position that is not there any more is a LogGap.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import NamedTuple, Protocol
+
+from batonq.errors import InvalidInput, LogCorrupt, LogGap, NotFound
+from batonq.log import committed, layout
+from batonq.log.disk import RealDisk
+from batonq.log.frames import Frame
+from batonq.log.ownership import cluster_of
+from batonq.log.reading import Chain, Damage, read_frames
+from batonq.pipeline.archive import Archive
+
+
+class Range(NamedTuple):
+    """Frames `first` up to `next` (exclusive) of a shard can be read."""
+
+    shard: int
+    first: int
+    next: int
+
+
+class History(Protocol):
+    def shards(self) -> list[Range]:
+        """What there is, by shard. It grows at the end, and may lose its front."""
+
+    def frames(self, shard: int, start: int, stop: int | None = None) -> Iterator[Frame]:
+        """Frames from `start` up to `stop` (exclusive; default: all that there are now), checked and without a hole.
+
+        A start at the end gives nothing. Raises LogGap (not retained), LogCorrupt (damaged), NotFound (no such shard).
+        """
+
+
+def open_history(source: str, *, access_key: str = "", secret_key: str = "") -> History:
+    """The history at `source`. Keys are for a node in the secured profile: of its own account."""
+    if source.startswith(("http://", "https://")):
+        from batonq.pipeline.remote import RemoteHistory
+
+        return RemoteHistory(source, access_key=access_key, secret_key=secret_key)
+    if "://" in source:
+        return ArchivedHistory(source)
+    return DirectoryHistory(source)
+
+
+class DirectoryHistory:
+    """The logs of a data directory, which a node may be writing. Only frames that are known to be committed are read.
+
+    A running node notes that within a second, so its last frames come a little later.
+    """
+
+    def __init__(self, directory: str) -> None:
+        self._disk = RealDisk()
+        self._directory = directory
+        if not os.path.isdir(directory) or not layout.log_directories(self._disk, directory):
+            raise InvalidInput(f"There is no log in {directory}: give a data directory, or the address of an archive.")
+
+    def shards(self) -> list[Range]:
+        logs = layout.log_directories(self._disk, self._directory)
+        return [self._range(shard) for shard in logs if shard != layout.CATALOG_SHARD]
+
+    def _range(self, shard: int) -> Range:
+        directory = self._log(shard)
+        firsts = layout.segments(self._disk, directory)
+        note = committed.load(self._disk, os.path.join(directory, layout.COMMITTED), shard)
+        first = firsts[0] if firsts else 1
+        return Range(shard, first, max(note.number + 1 if note else first, first))
+
+    def _log(self, shard: int) -> str:
+        logs = layout.log_directories(self._disk, self._directory)
+        if shard not in logs or shard == layout.CATALOG_SHARD:
+            raise NotFound(f"There is no shard {shard} in {self._directory}.")
+        return logs[shard]
+
+    def frames(self, shard: int, start: int, stop: int | None = None) -> Iterator[Frame]:
+        span = self._range(shard)
+        if start < span.first:
+            raise self._gap(shard, start)
+        stop = span.next if stop is None else min(stop, span.next)
+        return self._frames(shard, start, stop)
+
+    def _frames(self, shard: int, start: int, stop: int) -> Iterator[Frame]:
+        directory = self._log(shard)
+        firsts = layout.segments(self._disk, directory)
+        begin = max(sum(first <= start for first in firsts) - 1, 0)
+        chain = Chain(shard, cluster_of(self._disk, self._directory), firsts[begin])
+        for first, following in zip(firsts[begin:], [*firsts[begin + 1 :], stop], strict=True):
+            if first >= stop:
+                return
+            for frame in self._segment(directory, first, chain, min(following, stop)):
+                if frame.number >= start:
+                    yield frame
+
+    def _segment(self, directory: str, first: int, chain: Chain, stop: int) -> Iterator[Frame]:
+        path = os.path.join(directory, layout.segment_name(first))
+        number = chain.number
+        try:
+            handle = self._disk.open(path)
+        except FileNotFoundError:
+            raise self._gap(chain.shard, number) from None
+        try:
+            for _, frame in read_frames(self._disk, handle, path, self._disk.size(path), chain, 0, stop):
+                yield frame
+            if chain.number < stop:
+                raise Damage(path, 0, chain.number, f"frame {chain.number} is missing", readable=True)
+        except (LogCorrupt, FileNotFoundError):
+            if not self._disk.exists(path):  # dropped, and its file used again, while it was read
+                raise self._gap(chain.shard, chain.number) from None
+            raise
+        finally:
+            self._disk.close(handle)
+
+    def _gap(self, shard: int, number: int) -> LogGap:
+        return LogGap(
+            f"Frame {number} of shard {shard} is not in {self._directory} any more: "
+            f"the first one is {self._range(shard).first}. Read what came before it from the archive."
+        )
+
+
+class ArchivedHistory:
+    """The segments of an archive."""
+
+    def __init__(self, url: str) -> None:
+        self.archive = Archive.at(url)
+
+    def shards(self) -> list[Range]:
+        found = []
+        for shard in self.archive.shards():
+            firsts = self.archive.firsts(shard)
+            if firsts:
+                found.append(Range(shard, firsts[0], self.archive.manifest(shard, firsts[-1]).last + 1))
+        return found
+
+    def frames(self, shard: int, start: int, stop: int | None = None) -> Iterator[Frame]:
+        firsts = self.archive.firsts(shard)
+        if not firsts:
+            raise NotFound(f"There is no shard {shard} in the archive {self.archive.store.url}.")
+        if start < firsts[0]:
+            raise LogGap(
+                f"Frame {start} of shard {shard} is not in {self.archive.store.url}: it begins at {firsts[0]}."
+            )
+        return self.archive.frames(shard, start, stop)

@@ -1,0 +1,129 @@
+"""Where an archive lies: a directory (file://) or an object store (s3://), through fsspec.
+
+A name that was written is there whole: an object store puts it at once, in a directory it is synced and then renamed.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+from batonq.errors import InvalidInput, LogError
+
+SCHEMES = ("file", "s3")
+UNFINISHED = ".unfinished"
+UNFINISHED_KEPT_S = 3_600
+
+
+class Store:
+    """Names with bytes under one address. Errors of what lies beneath are LogErrors that name the address."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/")
+        self._files, self._root, self._local = _open(self.url)
+
+    def address(self, name: str) -> str:
+        return f"{self.url}/{name}"
+
+    def names(self, folder: str = "") -> list[str]:
+        """What is in a folder, without the folder's own name; nothing when it does not exist."""
+        path = f"{self._root}/{folder}".rstrip("/")
+        try:
+            self._files.invalidate_cache()
+            found = self._files.ls(path, detail=False)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise self._error("cannot be listed", folder, error) from error
+        return sorted(str(each).rstrip("/").rpartition("/")[2] for each in found)
+
+    def read(self, name: str) -> bytes:
+        try:
+            data: bytes = self._files.cat_file(f"{self._root}/{name}")
+        except FileNotFoundError:
+            raise LogError(f"{self.address(name)} is not there.") from None
+        except OSError as error:
+            raise self._error("cannot be read", name, error) from error
+        return data
+
+    def write(self, name: str, data: bytes) -> None:
+        path = f"{self._root}/{name}"
+        try:
+            if self._local:
+                _write_durably(path, data)
+            else:
+                with self._files.open(path, "wb") as file:
+                    file.write(data)
+        except OSError as error:
+            raise self._error("cannot be written", name, error) from error
+
+    def sweep(self, folder: str) -> None:
+        """Remove what a copy that was cut short left behind. An object store keeps no such thing."""
+        path = f"{self._root}/{folder}"
+        if not self._local or not os.path.isdir(path):
+            return
+        for entry in os.scandir(path):
+            if entry.name.endswith(UNFINISHED) and time.time() - entry.stat().st_mtime > UNFINISHED_KEPT_S:
+                os.unlink(entry.path)
+
+    def _error(self, what: str, name: str, error: OSError) -> LogError:
+        reason = " ".join((error.strerror or str(error)).split())[:300]
+        return LogError(f"{self.address(name)} {what}: {reason}")
+
+
+def check_url(url: str) -> None:
+    """Raises InvalidInput, saying what an archive's address must be."""
+    parts = urlsplit(url)
+    if parts.scheme not in SCHEMES or (parts.scheme == "s3" and not parts.netloc):
+        raise InvalidInput(f"An archive is at file:///directory or s3://bucket/prefix, not at {url!r}.")
+    if parts.scheme == "file" and (parts.netloc or not parts.path.startswith("/")):
+        raise InvalidInput(f"A directory is named from the root, as in file:///srv/archive, not {url!r}.")
+
+
+def _open(url: str) -> tuple[Any, str, bool]:
+    """(file system of fsspec, root in it, whether it is a directory of this machine)."""
+    check_url(url)
+    try:
+        import fsspec
+    except ImportError:
+        raise InvalidInput("An archive needs fsspec: pip install 'batonq[spark]'.") from None
+    parts = urlsplit(url)
+    if parts.scheme == "file":
+        return fsspec.filesystem("file"), os.path.normpath(unquote(parts.path)), True
+    return _s3(), f"{parts.netloc}{unquote(parts.path)}".rstrip("/"), False
+
+
+def _s3() -> Any:
+    """Credentials and region come from the environment, as AWS's own tools read it; so does the endpoint."""
+    from fsspec.implementations.arrow import ArrowFSWrapper
+    from pyarrow.fs import S3FileSystem
+
+    options: dict[str, Any] = {}
+    endpoint = os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+    if endpoint:
+        scheme, _, host = endpoint.rpartition("://")
+        options = {"endpoint_override": host.rstrip("/"), "scheme": scheme or "https"}
+    region = os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+    if region:
+        options["region"] = region
+    return ArrowFSWrapper(S3FileSystem(**options))
+
+
+def _write_durably(path: str, data: bytes) -> None:
+    """The local log is dropped once this is done, so it must survive a power failure."""
+    folder = os.path.dirname(path)
+    os.makedirs(folder, exist_ok=True)
+    unfinished = f"{path}.{secrets.token_hex(4)}{UNFINISHED}"  # the copier of a killed node may still be at it
+    with open(unfinished, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(unfinished, path)
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

@@ -1,0 +1,226 @@
+"""One way to read history, wherever it lies: the same frames, the same errors."""
+
+from __future__ import annotations
+
+import http.server
+import json
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from batonq.errors import AccessDenied, BatonError, InvalidInput, LogCorrupt, LogGap, NotFound, OverLimit, Unavailable
+from batonq.log import layout
+from batonq.log.disk import RealDisk
+from batonq.pipeline import remote
+from batonq.pipeline.archive import Archive
+from batonq.pipeline.archiver import archive_shard
+from batonq.pipeline.history import DirectoryHistory, History, open_history
+from batonq.pipeline.remote import RemoteHistory
+from tests.pipeline.conftest import small
+from tests.pipeline.support import assert_same
+from tests.pipeline.test_served_history import work
+from tests.rest.support import Rest
+from tests.support.server import ACCOUNT, TestServer
+
+KINDS = ("directory", "archive", "node")
+
+
+class Place:
+    """A running server, its data directory, and an archive of it whose front is dropped locally."""
+
+    def __init__(self, server: TestServer, data: Path, archive: str) -> None:
+        self.server = server
+        self.data = data
+        self.archive = archive
+
+    def open(self, kind: str) -> History:
+        return open_history({"directory": str(self.data), "archive": self.archive, "node": self.server.url}[kind])
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
+    root = tmp_path_factory.mktemp("places")
+    archive = f"file://{root}/archive"
+    with small(root / "data", archive=archive, history_hours=1.0, history_bytes=200_000) as server:
+        rest = Rest(server, ACCOUNT)
+        queue = rest.create("jobs")
+        log = server.node.shards[0].host().log
+        while log.first == 1:
+            work(rest, queue, 300)
+            server.run(server.node.maintenance.step)
+        rest.close()
+        server.run(server.node.maintenance.step)  # notes what is committed
+        archive_shard(str(root / "data"), 0, Archive.at(archive))
+        yield Place(server, root / "data", archive)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_frames_in_order_from_any_position(place: Place, kind: str) -> None:
+    history = place.open(kind)
+    (span,) = history.shards()
+    assert span.shard == 0 and span.first < span.next
+    frames = list(history.frames(0, span.first))
+    assert [frame.number for frame in frames] == list(range(span.first, span.next))
+    middle = (span.first + span.next) // 2
+    assert [frame.number for frame in history.frames(0, middle, middle + 2)] == [middle, middle + 1]
+    assert list(history.frames(0, span.next)) == []
+    assert_same(frames)
+
+
+def test_all_places_have_the_same_frames(place: Place) -> None:
+    local, kept, served = (place.open(kind) for kind in KINDS)
+    first, stop = local.shards()[0].first, kept.shards()[0].next
+    assert kept.shards()[0].first == 1 and first < stop
+    expected = [frame.digest for frame in local.frames(0, first, stop)]
+    assert [frame.digest for frame in kept.frames(0, first)] == expected
+    assert [frame.digest for frame in served.frames(0, first, stop)] == expected
+    (noted,), (known,) = local.shards(), served.shards()
+    assert noted.first == known.first and noted.next <= known.next
+
+
+@pytest.mark.parametrize("kind", ["directory", "node"])
+def test_what_is_not_retained_is_a_gap(place: Place, kind: str) -> None:
+    first = place.open(kind).shards()[0].first
+    with pytest.raises(LogGap, match=f"the first one is {first}"):
+        place.open(kind).frames(0, first - 1)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_no_such_shard(place: Place, kind: str) -> None:
+    for shard in (9, layout.CATALOG_SHARD):
+        with pytest.raises(NotFound, match=f"no shard {shard}"):
+            place.open(kind).frames(shard, 1)
+
+
+def test_small_pieces_over_http(place: Place) -> None:
+    history = RemoteHistory(place.server.url, piece_bytes=1)
+    span = history.shards()[0]
+    stop = span.first + 5
+    assert [frame.number for frame in history.frames(0, span.first, stop)] == list(range(span.first, stop))
+
+
+def test_following_a_node(place: Place) -> None:
+    history = RemoteHistory(place.server.url)
+    end = history.shards()[0].next
+    rest = Rest(place.server, ACCOUNT)
+    rest.good("POST", "/v1/queues/jobs/messages", {"body": "one"})
+    rest.close()
+    assert next(history.follow(0, end)).number == end
+
+
+def test_a_directory_shows_only_what_is_known_to_be_committed(tmp_path: Path) -> None:
+    with TestServer(str(tmp_path / "data")) as server:
+        rest = Rest(server, ACCOUNT)
+        work(rest, rest.create("jobs"), 50)
+        rest.close()
+    history = DirectoryHistory(str(tmp_path / "data"))
+    end = history.shards()[0].next
+    assert len(list(history.frames(0, 1))) == end - 1
+    note = Path(layout.log_directory(str(tmp_path / "data"), 0)) / layout.COMMITTED
+    note.write_bytes(bytes(48))
+    assert history.shards()[0].next == 1 and list(history.frames(0, 1)) == []
+
+
+def test_damage_in_a_directory_is_named(tmp_path: Path) -> None:
+    with TestServer(str(tmp_path / "data")) as server:
+        rest = Rest(server, ACCOUNT)
+        work(rest, rest.create("jobs"), 50)
+        rest.close()
+    directory = layout.log_directory(str(tmp_path / "data"), 0)
+    path = Path(directory) / layout.segment_name(layout.segments(RealDisk(), directory)[0])
+    data = bytearray(path.read_bytes())
+    data[300] ^= 1
+    path.write_bytes(bytes(data))
+    with pytest.raises(LogCorrupt, match=path.name):
+        list(DirectoryHistory(str(tmp_path / "data")).frames(0, 1))
+
+
+def test_places_that_are_none(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="no log in"):
+        open_history(str(tmp_path))
+    with pytest.raises(InvalidInput, match="http://host:port"):
+        open_history("http://127.0.0.1:1/v1")
+    with pytest.raises(InvalidInput, match="An archive is at"):
+        open_history("gopher://x")
+
+
+def test_a_secured_node(tmp_path: Path) -> None:
+    with TestServer(str(tmp_path / "data"), secure=True) as server:
+
+        async def make() -> None:
+            await server.node.catalog.change(lambda state, now: state.put_key("OWN", "secret", ACCOUNT, now))
+
+        server.run(make)
+        history = open_history(server.url, access_key="OWN", secret_key="secret")
+        assert next(history.frames(0, 1)).number == 1
+        with pytest.raises(AccessDenied, match="/v1/history"):
+            open_history(server.url, access_key="OWN", secret_key="wrong").shards()
+
+
+# --- a node that is busy, away, or no node
+
+
+class Told(http.server.BaseHTTPRequestHandler):
+    answers: list[tuple[int, dict[str, str], bytes]] = []
+
+    def do_GET(self) -> None:
+        status, headers, body = self.answers.pop(0)
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(body))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def told() -> Iterator[str]:
+    server = http.server.HTTPServer(("127.0.0.1", 0), Told)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def problem(code: str, status: int, **headers: str) -> tuple[int, dict[str, str], bytes]:
+    return status, headers, json.dumps({"code": code, "detail": "told"}).encode()
+
+
+def test_a_refusal_for_the_rate_is_waited_out(told: str) -> None:
+    slept: list[float] = []
+    Told.answers = [problem("over_limit", 429, **{"Retry-After": "3"}), (200, {}, b'{"shards": []}')]
+    assert RemoteHistory(told, sleep=slept.append).shards() == []
+    assert slept == [3.0]
+    Told.answers = [problem("over_limit", 429)] * remote.TRIES
+    with pytest.raises(OverLimit, match="told"):
+        RemoteHistory(told, sleep=slept.append).shards()
+
+
+def test_a_node_that_is_away(told: str) -> None:
+    slept: list[float] = []
+    with pytest.raises(Unavailable, match="cannot be reached"):
+        RemoteHistory("http://127.0.0.1:1", sleep=slept.append).shards()
+    assert len(slept) == remote.TRIES - 1 and max(slept) <= 5
+    Told.answers = [(418, {}, b"tea")]
+    with pytest.raises(BatonError, match="is this a Baton node"):
+        RemoteHistory(told).shards()
+
+
+def test_frames_that_do_not_follow_are_refused(told: str, place: Place) -> None:
+    """A node whose log was made anew has other frames under the same numbers."""
+    first = place.open("directory").shards()[0].first
+    one, other = list(place.open("directory").frames(0, first, first + 2))
+    data = [b"".join((frame.header, frame.rows, frame.variable)) for frame in (one, other)]
+    headers = {"Baton-End-Frame": str(first + 9)}
+    Told.answers = [(200, headers, data[0]), (200, headers, data[0])]
+    with pytest.raises(LogCorrupt, match=f"frame {first + 1} is missing: frame {first} is in its place"):
+        list(RemoteHistory(told).frames(0, first))
+    Told.answers = [(200, headers, data[0][:-1])]
+    with pytest.raises(LogCorrupt, match="cut off"):
+        list(RemoteHistory(told).frames(0, first))
