@@ -6,6 +6,8 @@ import asyncio
 import logging
 import os
 import socket
+import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, TypeVar
@@ -43,6 +45,9 @@ if TYPE_CHECKING:
     from batonq.worker.metricspage import MetricsPage
 
 DRAIN_S = 30.0
+HANG_UP_S = 0.3  # for the loop to end its receives, when leases are given back at once
+HEARD_S = 0.05  # until the broker has seen that they have ended
+REMOTE_S = 1.0  # if it could not: leases end when this process, and its receives with it, has gone
 _HandlerType = TypeVar("_HandlerType", bound=Handler)
 _log = logging.getLogger("batonq.worker")
 
@@ -76,6 +81,7 @@ class Worker:
         self._heartbeat: Heartbeat | None = None
         self._stop: asyncio.Event | None = None
         self._code = 0
+        self._loop: asyncio.AbstractEventLoop | None = None
         self._undead = False  # a handler could not be ended
 
     # --- declaring
@@ -214,6 +220,7 @@ class Worker:
         """Work until `stop` is called: for programs with an event loop of their own, and tests."""
         tasks = self._chosen(queues, concurrency)
         self._stop = asyncio.Event()
+        self._loop = asyncio.get_running_loop()
         self._code = 0
         await self._source.open(self._consumer(), REQUESTS_MAX + len(tasks))
         heartbeat = self._heartbeat = Heartbeat(self._source, min(task.visibility for task in tasks))
@@ -252,10 +259,30 @@ class Worker:
 
     def abandon(self) -> int:
         """Give all leases back at once, and end handlers that can be ended; from any thread, at a process's end."""
-        released = self._heartbeat.release_all() if self._heartbeat is not None else 0
+        released = 0
+        if self._heartbeat is not None:
+            # A receive of our own that is still open would be the first to get what is given back.
+            released = self._heartbeat.release_all(0.0 if self._hung_up() else REMOTE_S)
         for runner in self._runners:
             runner.kill()
         return released
+
+    def _hung_up(self) -> bool:
+        """End receives that are under way, from another thread than the loop's; False: the loop is blocked."""
+        loop, done = self._loop, threading.Event()
+        if loop is None or not any(runner.asking for runner in self._runners):
+            return True
+
+        def cut_off() -> None:
+            for runner in self._runners:
+                runner.cut_off()
+            done.set()
+
+        loop.call_soon_threadsafe(cut_off)
+        if not done.wait(HANG_UP_S):
+            return False
+        time.sleep(HEARD_S)
+        return True
 
     # --- looking
 

@@ -109,12 +109,12 @@ class Heartbeat:
         self._postponed.append((message, seconds))
         self._bell.set()
 
-    def release_all(self) -> int:
-        """Give every lease back at once, from whatever thread; how many were given back."""
+    def release_all(self, seconds: float = 0.0) -> int:
+        """Give every lease back, at once or for so long, from whatever thread; how many were given back."""
         with self._work:
             self._stop.set()
             holders = [(holder, message) for holder in self._holders for message in _all_ours(holder)]
-            outcomes = self._change([(message, 0.0) for _, message in holders])
+            outcomes = self._change([(message, seconds) for _, message in holders])
             given_back = [holder for (holder, _), outcome in zip(holders, outcomes, strict=True) if outcome is None]
             for holder in self._holders:
                 holder.released(given_back.count(holder))

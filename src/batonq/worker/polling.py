@@ -89,6 +89,17 @@ class Poller:
         else:
             self._running.cancel()
 
+    @property
+    def asking(self) -> bool:
+        """Whether a request is under way."""
+        return self._asking
+
+    def cut_off(self) -> None:
+        """End it at once."""
+        self._stopped.set()
+        if self._running is not None:
+            self._running.cancel()
+
     def wake(self) -> None:
         """A slot has become free."""
         if self._room is not None and not self._room.done():

@@ -104,6 +104,15 @@ class Runner:
         if self._parking is not None:
             self._parking.close()
 
+    @property
+    def asking(self) -> bool:
+        """Whether a receive is under way."""
+        return self._poller.asking
+
+    def cut_off(self) -> None:
+        """End a receive that is under way, at once."""
+        self._poller.cut_off()
+
     async def drained(self) -> None:
         """Wait until no handler is at work."""
         await self._idle.wait()
