@@ -238,6 +238,7 @@ class LogConformance:
                 parts.append(data)
                 start = piece.stop
             assert b"".join(parts) == b"".join(stored)
+        assert log.piece(1, 1 << 20, 3).stop == 4
         for beyond in (0, 61):
             with pytest.raises(LogGap):
                 log.piece(beyond, 100)

@@ -12,7 +12,7 @@ from batonq.errors import BatonError, Unavailable
 from batonq.log.frames import Frame
 from batonq.log.interface import Done
 from batonq.log.memory import MemoryLog
-from batonq.node.commit import INLINE_TRIAL_EVERY, CommitStatistics, GroupCommit, SyncChoice
+from batonq.node.commit import INLINE_TRIAL_EVERY, NOTE_AFTER_S, CommitStatistics, GroupCommit, SyncChoice
 from tests.node.support import ORDERS, VirtualLoop, message, open_bench, policies, run_virtual, settle
 
 QUICK_S = 0.0001
@@ -188,5 +188,27 @@ def test_a_call_waits_like_a_future_does() -> None:
         assert told == [None]
         log.release()
         assert told == [None] * 3
+
+    run_virtual(main)
+
+
+def test_a_note_of_what_is_committed_follows_soon() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        bench = await open_bench(loop)
+        noted: list[int] = []
+        bench.log.note = lambda: noted.append(bench.log.next - 1)  # type: ignore[method-assign]
+        await asyncio.sleep(1)
+        noted.clear()
+        for _ in range(3):
+            bench.host.send(ORDERS, [message("a")])
+            point = bench.host.point()
+            assert point is not None
+            await point
+        last = bench.log.next - 1
+        assert not noted, "not at once: several commits share one"
+        await asyncio.sleep(NOTE_AFTER_S)
+        assert noted == [last]
+        await asyncio.sleep(1)
+        assert noted == [last], "once, and no more until there is something new"
 
     run_virtual(main)

@@ -1,6 +1,6 @@
 """The committed note: which frame was the last one known to be committed.
 
-It is written every few commits, when the log is idle, and when it is closed, and never waited for. If it survives, it
+It is written some milliseconds after a commit, and when the log is closed, and never waited for. If it survives, it
 proves that the frame it names was committed, so that an unreadable frame at or below it is damage and never a torn
 write.
 

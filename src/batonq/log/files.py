@@ -32,7 +32,6 @@ from batonq.log.worker import CallSoon, Worker
 
 MIB = 1 << 20
 CHECKED_MAX = 10_000
-NOTE_EVERY = 32  # frames between two notes of what is committed; an idle log's note is written by `tick`
 RESERVE_FRAME_BYTES = 4 * MIB  # a frame of nothing but deletes is at most this long
 
 
@@ -88,7 +87,7 @@ class FileLog:
         self._readers: OrderedDict[str, int] = OrderedDict()
         self._worker = Worker(call_soon) if call_soon is not None else None
         self._new_name = True  # the newest segment's name may not be on the disk yet
-        self._unnoted = 0  # frames since the last note
+        self._noted = True  # the last committed frame is the one in the note
         self._pending: tuple[Frame, Done] | None = None
         self._failed: BaseException | None = None
         self._closed = False
@@ -197,15 +196,17 @@ class FileLog:
         self.tail_epoch = frame.epoch
         self._fresh.put(frame.number, frame.variable)
         if not self._closed:
-            self._unnoted += 1
-            if self._unnoted >= NOTE_EVERY:
-                self._write_note()
+            self._noted = False
             if self._active.left < self._spare_wanted_bytes and not self._spare.ready:
                 self._prepare_spare()
         done(None)
 
+    def note(self) -> None:
+        if not self._noted and not self._closed:
+            self._write_note()
+
     def _write_note(self) -> None:
-        self._unnoted = 0
+        self._noted = True
         note = committed.encode(self.shard, self.next - 1, self.tail_digest, self.tail_epoch)
         try:
             self._disk.pwrite(self._note_handle, (note,), 0)
@@ -369,11 +370,12 @@ class FileLog:
         finally:
             self._disk.close(handle)
 
-    def piece(self, start: int, bytes_max: int) -> Piece:
+    def piece(self, start: int, bytes_max: int, frames_max: int = 1 << 32) -> Piece:
         segment, offset, _ = self._locate(start)
         stop = segment.stop
         if segment.bytes > offset + bytes_max:  # a frame that begins within the bytes ends the one before it there
             stop = max(segment.first + bisect_right(segment.offsets, offset + bytes_max) - 1, start + 1)
+        stop = min(stop, start + frames_max)
         last_offset, last_length = segment.locate(stop - 1)
         end = last_offset + last_length
         disk, path = self._disk, segment.path
@@ -461,8 +463,7 @@ class FileLog:
 
     def tick(self) -> None:
         self._prepare_spare()
-        if self._unnoted:
-            self._write_note()
+        self.note()
         while self._unindexed:
             segment = self._unindexed.pop()
             try:
@@ -480,7 +481,7 @@ class FileLog:
         self._spare.close()
         if self._worker is not None:
             self._worker.close()
-        if self._unnoted:
+        if not self._noted:
             self._write_note()
         try:
             self._disk.fdatasync(self._note_handle)

@@ -108,8 +108,8 @@ class Log(Protocol):
     def frame(self, number: int) -> Frame:
         """One committed frame. Raises LogGap or LogCorrupt."""
 
-    def piece(self, start: int, bytes_max: int) -> Piece:
-        """Committed frames from `start` on as they are stored, about `bytes_max` bytes of them, at least one frame.
+    def piece(self, start: int, bytes_max: int, frames_max: int = 1 << 32) -> Piece:
+        """Committed frames from `start` on as they are stored: at most so many bytes and frames, but one in any case.
 
         Nothing is read yet: `read` of the result may be called on any thread. If the front is dropped meanwhile it may
         give something else; whoever calls it checks the frames, and that `start` is still retained. Raises LogGap.
@@ -131,6 +131,11 @@ class Log(Protocol):
         """Forget frames below `before` (whole segments only; others stay). The caller has carried what lives in them.
 
         The last frame is always kept: the next one names its digest.
+        """
+
+    def note(self) -> None:
+        """Put down which frame was the last to be committed, where a log keeps such a note. Never waited for, and a
+        promise of nothing; called a few milliseconds after a commit.
         """
 
     def tick(self) -> None:

@@ -126,10 +126,10 @@ class MemoryLog:
         at = self._segment_at(number)
         return self._segments[at].frames[number - self._segments[at].first]
 
-    def piece(self, start: int, bytes_max: int) -> Piece:
+    def piece(self, start: int, bytes_max: int, frames_max: int = 1 << 32) -> Piece:
         parts = [self.frame(start)]
         size = parts[0].size
-        for number in range(start + 1, self.next):
+        for number in range(start + 1, min(self.next, start + frames_max)):
             frame = self.frame(number)
             size += frame.size
             if size > bytes_max:
@@ -156,6 +156,9 @@ class MemoryLog:
         at = self._segment_at(before)
         self._bytes -= sum(segment.bytes for segment in self._segments[:at])
         del self._segments[:at]
+
+    def note(self) -> None:
+        pass
 
     def tick(self) -> None:
         pass

@@ -33,6 +33,7 @@ class Machine(Protocol):
 
 
 Committed = Callable[[BatonError | None], None]  # called with None once it is committed, else with why it is not
+NOTE_AFTER_S = 0.005  # after a commit, and so at most 200 times a second
 INLINE_TRIAL_EVERY = 128  # appends on the thread between two that try whether the disk is quick (again)
 ESTIMATE_STEP = 1.05  # how far one measurement moves the estimate of the median
 ESTIMATE_MIN_S = 1e-6
@@ -123,6 +124,7 @@ class GroupCommit:
         self._next: list[asyncio.Future[None]] = []  # released by the open frame
         self._current_calls: list[Committed] = []
         self._next_calls: list[Committed] = []
+        self._noting: asyncio.TimerHandle | None = None
         self.committed = log.next - 1
 
     @property
@@ -261,14 +263,23 @@ class GroupCommit:
             if not future.done():
                 future.set_result(None)
         _call_all(calls, None)
+        if self._noting is None:
+            self._noting = self._loop.call_later(NOTE_AFTER_S, self._note)
         if self._scheduled or self._machine.frame.rows:
             self._scheduled = True
             self._loop.call_soon(self._flush)
         self._after_commit()
 
+    def _note(self) -> None:
+        self._noting = None
+        self._log.note()
+
     def stop(self, why: str) -> None:
         """Answer everything that waits, or comes yet, with a retryable error, and commit nothing more."""
         self._failed = True
+        if self._noting is not None:
+            self._noting.cancel()
+            self._noting = None
         self._scheduled = False
         self._why = why
         waiting = self._current + self._next

@@ -142,8 +142,8 @@ class SlowLog:
     def bytes_retained(self) -> int:
         return self._inner.bytes_retained()
 
-    def piece(self, start: int, bytes_max: int) -> Piece:
-        return self._inner.piece(start, bytes_max)
+    def piece(self, start: int, bytes_max: int, frames_max: int = 1 << 32) -> Piece:
+        return self._inner.piece(start, bytes_max, frames_max)
 
     def droppable(self, before: int) -> int:
         return self._inner.droppable(before)
@@ -153,6 +153,9 @@ class SlowLog:
 
     def drop_front(self, before: int) -> None:
         self._inner.drop_front(before)
+
+    def note(self) -> None:
+        self._inner.note()
 
     def tick(self) -> None:
         self._inner.tick()
