@@ -8,11 +8,15 @@ imported before there is a connection of its own: a connection tells by its clas
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, cast
 
 from batonq.errors import InvalidInput
+
+if TYPE_CHECKING:
+    import sqlite3
 
 Dialect = Literal["postgresql", "sqlite"]
 Library = Literal["sqlite3", "psycopg", "sqlalchemy"]
@@ -137,3 +141,29 @@ def _for_sqlalchemy(sql: str) -> Any:
     from sqlalchemy import text
 
     return text(sql)
+
+
+def load_psycopg() -> Any:
+    """The library, or an error that says what to install."""
+    try:
+        import psycopg
+    except ImportError:
+        raise InvalidInput("This needs psycopg: pip install 'batonq[postgres]'.") from None
+    return psycopg
+
+
+@contextmanager
+def immediate(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
+    """A transaction of a connection without its own (`isolation_level=None`): committed, or all of it taken back.
+
+    IMMEDIATE: one that reads first and then writes could otherwise fail half-way instead of waiting. A commit that
+    fails leaves the transaction open, so that is rolled back too.
+    """
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        yield connection
+        connection.execute("COMMIT")
+    except BaseException:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise

@@ -99,7 +99,7 @@ def _init(arguments: argparse.Namespace) -> int:
     if arguments.sqlite:
         connection = sqlite3.connect(arguments.sqlite)
     else:
-        from batonq.outbox.postgres import load_psycopg
+        from batonq.databases import load_psycopg
 
         psycopg = load_psycopg()
         try:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from batonq.errors import InvalidInput
+from batonq.databases import load_psycopg
 from batonq.idempotency import tables
 from batonq.idempotency.store import THREADS_MAX, Claim, ClaimState, Place, Store, Turn
 
@@ -17,14 +17,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 _CLAIM_TRIES = 10
 _SCHEMA_LOCK = 0x626174_6F6E  # an advisory lock: two that create the tables at once would fail on each other
-
-
-def load_psycopg() -> Any:
-    try:
-        import psycopg
-    except ImportError:
-        raise InvalidInput("This needs psycopg: pip install 'batonq[postgres]'.") from None
-    return psycopg
 
 
 class PostgresStore(Store):

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from batonq.databases import immediate
 from batonq.idempotency import tables
 from batonq.idempotency.store import Claim, ClaimState, Place, Store, Turn
 
@@ -127,12 +128,5 @@ class SqliteStore(Store):
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        # IMMEDIATE: a transaction that reads first and then writes could otherwise fail half-way instead of waiting.
-        with self._lock:
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._connection
-            except BaseException:
-                self._connection.execute("ROLLBACK")
-                raise
-            self._connection.execute("COMMIT")
+        with self._lock, immediate(self._connection) as connection:
+            yield connection

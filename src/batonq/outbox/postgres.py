@@ -10,6 +10,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
+from batonq.databases import load_psycopg
 from batonq.errors import InvalidInput, Unavailable
 from batonq.outbox.rows import Row
 from batonq.outbox.schema import LANES, OUTBOX, STREAM_LANE, Names
@@ -27,14 +28,6 @@ LANES_AT_ONCE = 4
 HUNG_S = 120  # a relay that is stopped for so long while it holds lanes loses them
 _PRUNE_ROWS = 5000
 _COLUMNS = "id, queue, key, CAST(body AS text), data, CAST(options AS text)"
-
-
-def load_psycopg() -> Any:
-    try:
-        import psycopg
-    except ImportError:
-        raise InvalidInput("This needs psycopg: pip install 'batonq[postgres]'.") from None
-    return psycopg
 
 
 class PostgresSource:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from itertools import groupby
 from typing import IO
 
+from batonq.databases import immediate
 from batonq.errors import InvalidInput, Unavailable
 from batonq.outbox.rows import Row
 from batonq.outbox.schema import OUTBOX, SQLITE_NOW, Names
@@ -194,11 +195,5 @@ class SqliteSource:
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
-        with self._mended():
-            self._connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield self._connection
-            except BaseException:
-                self._connection.execute("ROLLBACK")
-                raise
-            self._connection.execute("COMMIT")
+        with self._mended(), immediate(self._connection) as connection:
+            yield connection
