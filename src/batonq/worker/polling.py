@@ -54,6 +54,7 @@ class Poller:
         self._stopped = asyncio.Event()
         self._age = 0.0
         self._asking = False
+        self._many_queues = task.many_queues
         self._running: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
@@ -158,14 +159,14 @@ class Poller:
         if not messages:
             return
         self._limits.took(len(messages), time.monotonic())
+        ordered: Collection[str] = ()
         # In a FIFO queue every message has a group. Of one queue, then, the first one tells.
-        some = messages if self._task.many_queues else messages[:1]
-        grouped = {message.queue for message in some if message.group is not None}
-        try:
-            ordered = await self._ordered(grouped) if grouped else ()
-        except asyncio.CancelledError:
-            self._taker.give_back(messages)
-            raise
+        if self._many_queues or messages[0].group is not None:
+            try:
+                ordered = await self._ordered({message.queue for message in messages if message.group is not None})
+            except asyncio.CancelledError:
+                self._taker.give_back(messages)
+                raise
         if self._stopped.is_set():
             self._taker.give_back(messages)
         else:

@@ -63,6 +63,8 @@ class Runner:
         self._stuck = stuck
         self._settling = Settling(desk, self._acked, self._refused, patience=task.visibility)
         self._heartbeat = heartbeat
+        self._many_queues = task.many_queues
+        self._owed_max = max(OWED_MIN, 4 * task.capacity)
         self._crew = None if task.run == "async" else Crew(task.name, self._performer, self._late, self._loop)
         self._call: Call = wrapped(self._crew or task.handler, middleware)
         self._hooks = {name: overriding(middleware, name) for name in _HOOKS}
@@ -91,7 +93,7 @@ class Runner:
     @property
     def free(self) -> int:
         """Messages that there are slots for."""
-        if self._settling.owed >= max(OWED_MIN, 4 * self.task.capacity):
+        if self._settling.owed >= self._owed_max:
             return 0  # the broker takes no answers at the moment; what it would get more of comes back to it undone
         return (self.task.concurrency - self.busy) * (self.task.batch or 1)
 
@@ -157,7 +159,7 @@ class Runner:
 
     def _start(self, messages: Sequence[Message], ordered: Collection[str] = (), age: float = 0.0) -> None:
         task = self.task
-        pad = None if task.many_queues else self._settling.pad(messages[0].queue)
+        pad = None if self._many_queues else self._settling.pad(messages[0].queue)
         grip = Grip(time.monotonic(), task.visibility, task.deadline, pad)
         if age:
             grip.extend_at -= age  # the heartbeat asks soon whether they are still ours
@@ -200,13 +202,14 @@ class Runner:
     async def _serve(self, slot: Slot) -> None:
         """Every message passes here: what can be done once, before or elsewhere, is not in the inner loop."""
         ready, call, done_hooks = self._ready, self._call, self._hooks["done"]
+        popleft = ready.popleft
         settling, submit = self._settling, self._settling.desk.submit
         while True:
             self._woken -= 1
             started = time.perf_counter()
             while ready:
                 slot.item = item = ready[0]  # in the slot before it is out of the line: the heartbeat sees it always
-                ready.popleft()
+                popleft()
                 if ready and not self._chained:
                     self._chained = True
                     self._loop.call_soon(self._wake_one)
