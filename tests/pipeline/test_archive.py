@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from batonq.cli.main import main
 from batonq.errors import InvalidInput, LogCorrupt, LogError, LogGap
 from batonq.log import layout
 from batonq.log.disk import RealDisk
@@ -311,7 +312,7 @@ def test_what_the_archive_does_not_have_stays_up_to_a_bound() -> None:
 
 
 def test_a_copy_that_fails_is_an_alarm_until_one_succeeds() -> None:
-    async def main() -> None:
+    async def play() -> None:
         log, alarms, now = segmented(60), board(), [0]
         answers = [(0, "no such bucket"), (log.segments()[-1].first, "")]
 
@@ -335,7 +336,7 @@ def test_a_copy_that_fails_is_an_alarm_until_one_succeeds() -> None:
         await step()  # nothing new: there is no answer left to take
         await archiving.close()
 
-    asyncio.run(main())
+    asyncio.run(play())
 
 
 def test_a_server_needs_neither_numpy_nor_arrow() -> None:
@@ -345,3 +346,21 @@ def test_a_server_needs_neither_numpy_nor_arrow() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_the_command_that_looks_into_an_archive(
+    archived: tuple[Archive, Path], capsys: pytest.CaptureFixture[str]
+) -> None:
+    archive, folder = archived
+    url = archive.store.url
+    last = archive.manifests(0)[-1].last
+    assert main(["log", "archive", url, "--verify"]) == 0
+    assert f"shard 0: frames 1 to {last}, " in capsys.readouterr().out
+    path = sorted(folder.glob("segment-*"))[1]
+    path.write_bytes(path.read_bytes()[:-1])
+    sorted(folder.glob("manifest-*"))[2].unlink()
+    assert main(["log", "archive", url, "--verify", "--json"]) == 1
+    told = json.loads(capsys.readouterr().out)
+    assert path.name in told["problems"][0] and "are not there" in told["problems"][1]
+    assert main(["log", "archive", url, "--shard", "7"]) != 0
+    assert "There is no shard 7" in capsys.readouterr().err

@@ -193,7 +193,7 @@ def test_what_does_not_check_does_not_leave(server: TestServer, rest: Rest, monk
     piece = log.piece(1, 1 << 20)
     data = bytearray(piece.read())
     data[200] ^= 1
-    monkeypatch.setattr(type(log), "piece", lambda self, start, most: piece._replace(read=lambda: bytes(data)))
+    monkeypatch.setattr(type(log), "piece", lambda self, *asked: piece._replace(read=lambda: bytes(data)))
     assert rest("GET", "/v1/history/0").code == "log_corrupt"
 
 

@@ -1,4 +1,4 @@
-"""`baton log inspect | verify | repair`: look into logs, check them, cut a damaged one off.
+"""`baton log inspect | verify | repair | archive`: look into logs, check them, cut a damaged one off.
 
 They work on the files of a data directory, or of one log in it. Inspect and verify change nothing and may run beside a
 server; repair refuses while one has the directory.
@@ -14,7 +14,7 @@ import sys
 import time
 from typing import Any
 
-from batonq.cli import logrecords
+from batonq.cli import logarchive, logrecords
 from batonq.cli.actions import add_action
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import Type
@@ -47,6 +47,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     repair.add_argument(
         "--truncate-at", type=int, required=True, metavar="FRAME", help="this frame and all after it are cut off"
     )
+    archive = actions.add_parser("archive", help="what an archive of history holds; exit code 1 if it is damaged")
+    archive.add_argument("address", metavar="URL", help="its address: file:///directory or s3://bucket/prefix")
+    archive.add_argument("--shard", type=_shard, metavar="N", help="only this shard")
+    archive.add_argument("--verify", action="store_true", help="read and check every segment, not only the manifests")
+    archive.add_argument("--json", action="store_true", help="one JSON object a shard")
     repair.add_argument("--yes", action="store_true", help="do it; without this, only what would be lost is shown")
 
 
@@ -72,7 +77,7 @@ def _type(text: str) -> str:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    actions = {"inspect": run_inspect, "verify": run_verify, "repair": run_repair}
+    actions = {"inspect": run_inspect, "verify": run_verify, "repair": run_repair, "archive": logarchive.run}
     return actions[arguments.action](arguments)
 
 

@@ -18,6 +18,8 @@ from batonq.log.reading import Chain
 from batonq.node.keeper import ShardKeeper
 
 BYTES_MAX = 16 << 20  # of one answer, unless a single frame is larger
+FRAMES_MAX = 1_024  # of one answer: checking them takes a few milliseconds of the processor
+FRAME_BYTES_MIN = 4 << 10  # what a frame counts as at least: checking a small one costs more than its bytes
 WAITERS_MAX = 1_000
 READS_MAX = 2  # threads that read at the same time
 
@@ -78,11 +80,11 @@ class History:
             return Served(b"", start, start, log.first, log.next)
         if start < log.first:
             raise gap(shard, start, log.first)
-        piece = log.piece(start, min(bytes_max, BYTES_MAX))
+        piece = log.piece(start, min(bytes_max, BYTES_MAX), FRAMES_MAX)
         async with self._reads:
             self._check_rate()
             data, problem = await asyncio.to_thread(_read, piece, shard)
-        self._credit -= len(data)
+        self._credit -= max(len(data), (piece.stop - start) * FRAME_BYTES_MIN)
         self.bytes_served += len(data)
         if start < log.first:  # dropped, and its file used again, while it was read
             raise gap(shard, start, log.first)
