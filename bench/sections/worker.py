@@ -18,7 +18,7 @@ from bench.machine import CpuTimes
 from bench.report import Sample
 
 _CONCURRENCY = 64
-_LOOK_S = 0.01
+_LOOK_S = 0.05
 _OVERHEAD_MAX = 1.1
 
 
@@ -69,7 +69,7 @@ def worker(context: Context) -> None:
     (server,) = context.servers.contestants("Baton")
     url = f"http://127.0.0.1:{server.port}"
     texts = bodies.texts(1000)
-    count = context.size(20_000, 10_000)
+    count = context.size(50_000, 10_000)
     number = 0
 
     def measure(way: _Way) -> Sample:
