@@ -519,9 +519,14 @@ class Model:
         for nack, result in zip(nacks, results, strict=True):
             standing, message = self.standing(number, nack.claim, now)
             if standing == "held" and message is not None:
-                delay_ms = self._retry_delay(queue.policy, message) if nack.delay_ms is None else nack.delay_ms
-                if delay_ms > queue.policy.retention_ms:
+                by_policy = 0 if nack.untried else self._retry_delay(queue.policy, message)
+                delay_ms = by_policy if nack.delay_ms is None else nack.delay_ms
+                if delay_ms > queue.policy.retention_ms or (nack.untried and nack.dead_letter):
                     assert isinstance(result, InvalidInput)
+                    continue
+                if nack.untried:
+                    assert result is None
+                    self._untried(queue, message, now, now + delay_ms)
                     continue
                 assert result is None
                 visible_ms = now + delay_ms
@@ -547,14 +552,18 @@ class Model:
         for claim in claims:
             standing, message = self.standing(number, claim, now)
             if standing == "held" and message is not None:
-                self._end_attempt(message)
-                message.holder = ""
-                message.state, message.until_ms = State.VISIBLE, now
-                message.uncharged += 1
-                message.receives -= 1
-                if not message.receives:
-                    message.first_received_ms = 0
-                queue.totals.returned += 1
+                self._untried(queue, message, now, now)
+
+    def _untried(self, queue: Queue, message: Message, now: int, visible_ms: int) -> None:
+        self._end_attempt(message)
+        message.holder = ""
+        message.state = State.VISIBLE if visible_ms <= now else State.DELAYED
+        message.until_ms = visible_ms
+        message.uncharged += 1
+        message.receives -= 1
+        if not message.receives:
+            message.first_received_ms = 0
+        queue.totals.returned += 1
 
     # --- the end of a lease, and of a message ----------------------------------------------------
 

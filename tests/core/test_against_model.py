@@ -324,10 +324,11 @@ class Machine(RuleBasedStateMachine):
         )
 
     @precondition(lambda self: self.held)
-    @rule(later=times, pick=picks, delay=st.sampled_from((None, 0, 3_000, 60_001)), kind=st.integers(0, 7))
+    @rule(later=times, pick=picks, delay=st.sampled_from((None, 0, 3_000, 60_001)), kind=st.integers(0, 11))
     def nack(self, later: int, pick: int, delay: int | None, kind: int) -> None:
         queue, claims = self.claims(pick, 1)
-        nacks = [Nack(claim, delay, "why" * (kind & 1), "E" * (kind >> 1 & 1), kind > 5) for claim in claims]
+        words = "why" * (kind & 1), "E" * (kind >> 1 & 1)
+        nacks = [Nack(claim, delay, *words, dead_letter=kind in (6, 7, 11), untried=kind > 7) for claim in claims]
         self.do(
             self.home(queue),
             later,

@@ -514,10 +514,10 @@ def test_many_nacks_have_a_result_each(tmp_path: Path) -> None:
         results = await node.broker.nack_many(
             queue,
             [
-                (one.receipt, None, "no stock", "OutOfStock", False),
-                ("rubbish", None, "", "", False),
-                (two.receipt, 5_000, "x" * 501, "", False),
-                (three.receipt, 5_000, "", "", False),
+                (one.receipt, None, "no stock", "OutOfStock", False, False),
+                ("rubbish", None, "", "", False, False),
+                (two.receipt, 5_000, "x" * 501, "", False, False),
+                (three.receipt, 5_000, "", "", False, False),
             ],
         )
         codes = [getattr(problem, "code", None) for problem in results]

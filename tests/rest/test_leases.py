@@ -108,6 +108,24 @@ def test_a_nack_may_send_to_the_dead_letters_at_once(rest: Rest) -> None:
     assert (dead["deadLetter"]["reason"], dead["deadLetter"]["errorClass"]) == ("poison", "BadImage")
 
 
+def test_what_was_not_tried_does_not_count(rest: Rest) -> None:
+    """A message may be given back untried for ever: it has not failed, and is no dead letter."""
+    queue = rest.create(maxReceiveCount=1, deadLetterQueue="dead")
+    rest.send(queue, 1)
+    for _ in range(3):
+        (message,) = rest.receive(queue)
+        assert message["receiveCount"] == 1 and "lastFailure" not in message
+        both = {"untried": True, "deadLetter": True}
+        assert rest("POST", f"{queue}/messages/{message['receiptHandle']}:nack", both).status == 400
+        nack = {"receiptHandle": message["receiptHandle"], "untried": True}
+        assert rest("POST", f"{queue}/messages:nack", {"messages": [nack]}).value == {"results": [{}]}
+    (message,) = rest.receive(queue)
+    later = {"untried": True, "delaySeconds": 60}
+    assert rest("POST", f"{queue}/messages/{message['receiptHandle']}:nack", later).status == 204
+    stats = rest("GET", f"{queue}/stats").value
+    assert (stats["visible"], stats["delayed"], stats["deadLettered"]) == (0, 1, 0)
+
+
 def test_what_other_programs_printed_can_be_read_by_every_protocol(rest: Rest, sqs: Any) -> None:
     queue = rest.create()
     receipt = lease(rest, queue)

@@ -45,13 +45,17 @@ class Outgoing(Struct, omit_defaults=True, forbid_unknown_fields=True):
 
 
 class Nack(Struct, omit_defaults=True):
-    """A message to give back: when it may be tried again and what went wrong. No delay: the queue's retry policy."""
+    """A message to give back: when it may be tried again and what went wrong. No delay: the queue's retry policy.
+
+    `untried` says that nobody has begun with it: that is no failure, and its receive does not count.
+    """
 
     receipt: str = field(name="receiptHandle")
     delay: float | None = field(default=None, name="delaySeconds")
     reason: str = ""
     error_class: str = field(default="", name="errorClass")
     dead_letter: bool = field(default=False, name="deadLetter")
+    untried: bool = False
 
     def __post_init__(self) -> None:
         self.reason = self.reason[:REASON_LENGTH_MAX]  # a traceback is longer, and its beginning is better than nothing

@@ -50,6 +50,7 @@ class Nack(NamedTuple):
     reason: str = ""  # at most 500 characters
     error_class: str = ""  # at most 100 characters
     dead_letter: bool = False
+    untried: bool = False  # its holder has not begun with it: no failure, and this receive does not count
 
 
 class Lease(NamedTuple):

@@ -43,7 +43,8 @@ FEW_LEASES = 10  # so many fit, however large they are
 SELECTIONS_KEPT = 256
 
 Sent = Accepted  # sequence, message_id, duplicate
-NackRequest = tuple[str, int | None, str, str, bool]  # receipt, delay ms, reason, error class, to the dead letters
+# Receipt, delay in ms, reason, error class, whether to the dead letters, whether it was not tried.
+NackRequest = tuple[str, int | None, str, str, bool, bool]
 Plain = tuple[str, str, bytes, bytes]  # message id, receipt, MD5 and body of a message that is nothing else
 
 
@@ -418,7 +419,7 @@ class Broker(JobControl):
 
         Without a delay the queue's retry policy says when it is tried again; a queue without one: at once.
         """
-        (problem,) = await self.nack_many(queue, [(receipt, delay_ms, reason, error_class, dead_letter)])
+        (problem,) = await self.nack_many(queue, [(receipt, delay_ms, reason, error_class, dead_letter, False)])
         if problem is not None:
             raise problem
 

@@ -66,6 +66,7 @@ def _nack(receipt: str, given: Nack) -> NackRequest:
         legible(given.reason or ""),
         legible(given.error_class or ""),
         given.dead_letter,
+        given.untried,
     )
 
 

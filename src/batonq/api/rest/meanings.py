@@ -124,6 +124,7 @@ MEANINGS = {
     "deadlineMs": "When the lease ends; 0: it has ended.",
     "deadLetter": "Where a dead letter comes from, and how it died.",
     "Nack.deadLetter": "Send the message to the dead letters at once.",
+    "untried": "Nobody has begun with it: this is no failure, and the receive does not count.",
     "lastFailure": "How earlier attempts in this queue failed.",
     "reason": "Why, in the words of the consumer that gave it back.",
     "errorClass": "Class of the error, as that consumer named it.",

@@ -255,6 +255,7 @@ class Nack(Given):
     reason: Reason | None = None
     error_class: ErrorClass | None = None
     dead_letter: bool = False
+    untried: bool = False
 
 
 class ChangeVisibility(Given):

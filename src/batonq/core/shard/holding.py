@@ -190,6 +190,12 @@ class Holding(Receiving):
                         f"its error class {CLASS_CHARACTERS_MAX}."
                     )
                 )
+            elif nack.untried:
+                if nack.dead_letter:
+                    results.append(InvalidInput("A message that was not tried has not failed: it is no dead letter."))
+                    continue
+                self._return(nack.claim.slot, now, now + (nack.delay_ms or 0), Reason.RELEASED, charged=False)
+                results.append(None)
             else:
                 self._return(
                     nack.claim.slot,
