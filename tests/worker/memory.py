@@ -40,6 +40,7 @@ class MemorySource:
         self.deliveries: list[Any] = []
         self.requests: list[tuple[str, Any]] = []
         self.extended: list[list[tuple[str, float]]] = []
+        self.given_back: list[list[tuple[str, float]]] = []  # untried
         self.fail: list[BatonError] = []  # errors of the next requests
         self.fifo: set[str] = set()
         self.hold_extensions = False  # extensions fail for now
@@ -110,8 +111,15 @@ class MemorySource:
     def keeper(self, timeout: float) -> MemoryKeeper:
         return MemoryKeeper(self)
 
+    def release(self, queue: str, changes: Sequence[tuple[str, float]]) -> Sequence[Outcome]:
+        self.given_back.append(list(changes))
+        return self._change(queue, changes)
+
     def extend(self, queue: str, changes: Sequence[tuple[str, float]]) -> Sequence[Outcome]:
         self.extended.append(list(changes))
+        return self._change(queue, changes)
+
+    def _change(self, queue: str, changes: Sequence[tuple[str, float]]) -> Sequence[Outcome]:
         if self.hold_extensions:
             raise OSError("no route")
         with self._lock:
@@ -189,6 +197,7 @@ class MemorySource:
 class MemoryKeeper:
     def __init__(self, source: MemorySource) -> None:
         self.extend = source.extend
+        self.release = source.release
 
     def close(self) -> None:
         """Nothing was opened."""

@@ -26,6 +26,9 @@ class FakeSource:
         self.requests.append((queue, list(changes)))
         return [self.outcomes.get(receipt) for receipt, _ in changes]
 
+    def release(self, queue: str, changes: Sequence[tuple[str, float]]) -> Sequence[Outcome]:
+        return self.extend(f"{queue}, untried", changes)
+
     def close(self) -> None:
         self.closed = True
 
@@ -132,7 +135,7 @@ def test_releasing_gives_back_everything_and_extends_no_more() -> None:
     hands.take(Grip(0.0, 30, 3600), "a", "b")
     heartbeat.postpone(MessageFields(id="c", receipt="c", queue="q"), 5.0)
     assert heartbeat.release_all() == 3
-    assert source.requests == [("q", [("a", 0.0), ("b", 0.0)]), ("q", [("c", 5.0)])]
+    assert source.requests == [("q", [("a", 0.0), ("b", 0.0)]), ("q, untried", [("c", 5.0)])]
     heartbeat.look(15.0)
     assert len(source.requests) == 2
     heartbeat.stop()

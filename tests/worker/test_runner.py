@@ -496,7 +496,7 @@ def test_what_finds_no_place_to_wait_goes_back_until_its_turn(app: Worker, sourc
 
     work(app, lambda: source.left == 0)
     assert sorted(source.acked) == list(range(6)) and source.nacked == []
-    assert source.extended  # given back with the time until its turn, which is no failure
+    assert source.given_back  # with the time until its turn, untried: that is no failure, and no receive
     assert app.counters["handle"].released >= 1
 
 

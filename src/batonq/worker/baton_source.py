@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Coroutine, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from batonq.client.models import Nack
 from batonq.client.retrying import NO_RETRIES, Retries
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from batonq.client.aio.queue import Queue
     from batonq.client.blocking.baton import Baton as BlockingBaton
 
+T = TypeVar("T")
 BATCH_MAX = 1000
 QUEUES_MAX = 1000  # objects for queues that are kept; a pattern may match any number
 # The worker tries again itself, for as long as an answer can still be of use; the client only bridges a hiccup.
@@ -144,6 +145,9 @@ class BatonKeeper:
         results = self._baton.queue(queue).extend_many(changes)
         return [result if isinstance(result, BatonError) else None for result in results]
 
+    def release(self, queue: str, changes: Sequence[tuple[str, float]]) -> Sequence[Outcome]:
+        return self._baton.queue(queue).nack_many(_untried(changes))
+
     def close(self) -> None:
         self._baton.close()
 
@@ -157,21 +161,30 @@ class SharedKeeper:
         self._timeout = timeout
 
     def extend(self, queue: str, changes: Sequence[tuple[str, float]]) -> Sequence[Outcome]:
-        asked = self._baton.queue(queue).extend_many(changes)
+        results = self._on_the_loop(self._baton.queue(queue).extend_many(changes))
+        return [result if isinstance(result, BatonError) else None for result in results]
+
+    def release(self, queue: str, changes: Sequence[tuple[str, float]]) -> Sequence[Outcome]:
+        return self._on_the_loop(self._baton.queue(queue).nack_many(_untried(changes)))
+
+    def _on_the_loop(self, asked: Coroutine[Any, Any, T]) -> T:
         try:
             future = asyncio.run_coroutine_threadsafe(asked, self._loop)
         except RuntimeError:
             asked.close()
             raise Unavailable("the event loop has ended") from None
         try:
-            results = future.result(self._timeout)
+            return future.result(self._timeout)
         except TimeoutError:
             future.cancel()
             raise Unavailable("the event loop did not answer") from None
-        return [result if isinstance(result, BatonError) else None for result in results]
 
     def close(self) -> None:
         """The client is the program's."""
+
+
+def _untried(changes: Sequence[tuple[str, float]]) -> list[Nack]:
+    return [Nack(receipt, delay=seconds, untried=True) for receipt, seconds in changes]
 
 
 def is_pattern(queue: str) -> bool:

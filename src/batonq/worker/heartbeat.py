@@ -178,9 +178,9 @@ class Heartbeat:
         postponed: list[tuple[Message, float]] = []
         while self._postponed:  # one by one: the event loop's thread may be adding to it
             postponed.append(self._postponed.popleft())
-        return sum(outcome is None for outcome in self._change(postponed))
+        return sum(outcome is None for outcome in self._change(postponed, untried=True))
 
-    def _change(self, changes: Sequence[tuple[Message, float]]) -> list[Outcome]:
+    def _change(self, changes: Sequence[tuple[Message, float]], untried: bool = False) -> list[Outcome]:
         """One request a queue for all its messages; the outcomes in the order given."""
         by_queue: dict[str, list[int]] = {}
         for index, (message, _) in enumerate(changes):
@@ -190,15 +190,15 @@ class Heartbeat:
             for start in range(0, len(indexes), self._source.batch_max):
                 part = indexes[start : start + self._source.batch_max]
                 given = [(changes[index][0].receipt, changes[index][1]) for index in part]
-                for index, outcome in zip(part, self._request(queue, given), strict=True):
+                for index, outcome in zip(part, self._request(queue, given, untried), strict=True):
                     outcomes[index] = outcome
         return outcomes
 
-    def _request(self, queue: str, changes: list[tuple[str, float]]) -> Sequence[Outcome]:
+    def _request(self, queue: str, changes: list[tuple[str, float]], untried: bool) -> Sequence[Outcome]:
         try:
             if self._keeper is None:
                 self._keeper = self._source.keeper(self._timeout_s)
-            return self._keeper.extend(queue, changes)
+            return self._keeper.release(queue, changes) if untried else self._keeper.extend(queue, changes)
         except BatonError as error:
             return [error] * len(changes)
         except Exception as error:

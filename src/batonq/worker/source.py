@@ -55,4 +55,11 @@ class Keeper(Protocol):
         """Make each lease (by receipt) end so many seconds from now; 0 gives the message back."""
         ...
 
+    def release(self, queue: str, changes: Sequence[tuple[str, float]]) -> Sequence[Outcome]:
+        """Give messages back that nobody has begun with, each for so many seconds.
+
+        That is no failure, and where the broker can tell, no receive: however often it happens, no message dies of it.
+        """
+        ...
+
     def close(self) -> None: ...

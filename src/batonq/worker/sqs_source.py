@@ -244,6 +244,9 @@ class SqsKeeper:
         # A part of a second cannot be asked for; rounded up, a lease is never shorter than was meant.
         return self._source.change(queue, [(receipt, float(-(-seconds // 1))) for receipt, seconds in changes])
 
+    def release(self, queue: str, changes: Sequence[tuple[str, float]]) -> Sequence[Outcome]:
+        return self.extend(queue, changes)  # SQS counts it as a receive all the same
+
     def close(self) -> None:
         """The client is the program's."""
 
