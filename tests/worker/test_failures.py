@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import pickle
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from batonq.core.retry import parse_retry
-from batonq.idempotency import Busy
+from batonq.idempotency import Busy, OutOfOrder
 from batonq.worker import Poison, Retry, RetryLater, Rules
 from batonq.worker.errors import REASON_MAX, Failure
 from batonq.worker.processes import HandlerFailed, portable
@@ -64,6 +66,21 @@ def test_an_error_leaves_its_process_as_it_was_or_as_its_name_and_text() -> None
     assert isinstance(told, HandlerFailed)
     assert Rules().failure(told) == Failure(told.error_class, "a b")
     assert told.error_class.endswith("Unpicklable")
+
+
+@pytest.mark.parametrize("error", [RetryLater(5, "soon"), RetryLater(None, "soon"), Busy(3, "held"), OutOfOrder(2)])
+def test_what_asks_for_another_try_leaves_its_process_with_its_delay(error: RetryLater | Busy) -> None:
+    told = portable(error)
+    assert type(told) is type(error) and str(told) == str(error)
+    arrived = pickle.loads(pickle.dumps(error))
+    assert (str(arrived), arrived.delay) == (str(error), error.delay)
+    assert Rules().failure(arrived) == Rules().failure(error)
+
+
+def test_a_claim_that_is_busy_was_no_try_but_one_out_of_order_was() -> None:
+    busy, early = Rules().failure(Busy(3)), Rules().failure(OutOfOrder(3))
+    assert busy is not None and early is not None
+    assert (busy.untried, busy.delay, early.untried) == (True, 3, False)
 
 
 def test_a_negative_delay_is_refused() -> None:

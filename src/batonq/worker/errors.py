@@ -26,6 +26,10 @@ class RetryLater(Exception):
         super().__init__(reason or "the handler asked for another try")
         self.delay = delay
 
+    def __reduce__(self) -> tuple[type[RetryLater], tuple[float | None, str]]:
+        """A handler may raise it in a process of its own."""
+        return type(self), (self.delay, str(self))
+
 
 class DeadlineExceeded(Exception):
     """The handler took longer than the message's deadline, and was stopped."""
@@ -37,12 +41,16 @@ class HandlerCrashed(Exception):
 
 @dataclass(slots=True, frozen=True)
 class Failure:
-    """What is told to the broker about a message whose handler failed. `delay` None: the queue's retry policy."""
+    """What is told to the broker about a message whose handler failed. `delay` None: the queue's retry policy.
+
+    `untried`: the handler did not begin, because another holder works on the same; that is no receive.
+    """
 
     error_class: str
     reason: str
     delay: float | None = None
     dead_letter: bool = False
+    untried: bool = False
 
 
 Classifier = Callable[[BaseException], "str | None"]
@@ -81,7 +89,8 @@ class Rules:
         kind = self.kind(error)
         if kind == "done":
             return None
-        return Failure(class_name(error), reason(error), told_delay(error), dead_letter=kind == "poison")
+        untried = kind == "retry" and isinstance(error, BatonError) and bool(getattr(error, "untried", False))
+        return Failure(class_name(error), reason(error), told_delay(error), kind == "poison", untried)
 
 
 def told_delay(error: BaseException) -> float | None:

@@ -336,7 +336,7 @@ class Runner:
     def _failure(self, message: Message, error: BaseException) -> Failure | None:
         failure = self.task.rules.failure(error)
         retry = self.task.retry
-        if failure is None or retry is None or failure.dead_letter:
+        if failure is None or retry is None or failure.dead_letter or failure.untried:
             return failure
         if retry.is_last(message.receive_count):
             return Failure(failure.error_class, failure.reason, None, dead_letter=True)

@@ -64,7 +64,9 @@ class Settling:
             self.desk.submit(pad)
 
     def nack(self, message: Message, failure: Failure) -> None:
-        answer = Nack(message.receipt, failure.delay, failure.reason, failure.error_class, failure.dead_letter)
+        answer = Nack(
+            message.receipt, failure.delay, failure.reason, failure.error_class, failure.dead_letter, failure.untried
+        )
         pad = self.pad(message.queue)
         pad.nacks.append((message, answer))
         if not pad.busy:
