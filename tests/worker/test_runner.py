@@ -615,7 +615,8 @@ def test_a_time_limit_is_a_failure_like_any_other(app: Worker, source: MemorySou
         await asyncio.sleep(1000)
 
     work(app, lambda: source.left == 0)
-    assert source.dead[0][1].error_class == "TimeoutError"
+    failure = source.dead[0][1]
+    assert (failure.error_class, failure.reason) == ("TimeoutError", "the handler took longer than 0.01 s")
 
 
 def test_times_and_lines_of_messages(app: Worker, source: MemorySource, caplog: pytest.LogCaptureFixture) -> None:

@@ -126,5 +126,10 @@ class TimeLimit(Middleware):
         self.seconds = seconds
 
     async def around(self, message: Any, call: Call) -> Any:
-        async with asyncio.timeout(self.seconds):
-            return await call(message)
+        try:
+            async with asyncio.timeout(self.seconds) as limit:
+                return await call(message)
+        except TimeoutError:
+            if not limit.expired():  # the handler's own
+                raise
+            raise TimeoutError(f"the handler took longer than {self.seconds:g} s") from None
