@@ -16,6 +16,7 @@ from pathlib import Path
 
 from bench.clients import BenchError, Complete, Request, connect, exchange
 from bench.flows import Prepared
+from bench.servers import free_port
 
 _PLACES = ("/usr/lib/rabbitmq/bin/rabbitmq-server",)  # Debian's command on the PATH changes to another user
 _QOS_OK, _ACK, _NACK, _DELIVER = (60, 11), (60, 80), (60, 120), (60, 60)
@@ -34,6 +35,7 @@ def environment(port: int, directory: Path) -> dict[str, str]:
         "RABBITMQ_NODENAME": f"bench{port}@localhost",
         "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
         "RABBITMQ_NODE_PORT": str(port),
+        "RABBITMQ_DIST_PORT": str(free_port()),  # else 20,000 above the other, which may be too high
         "RABBITMQ_MNESIA_BASE": str(directory / "data"),
         "RABBITMQ_LOG_BASE": str(directory / "log"),
         "RABBITMQ_CONFIG_FILE": str(directory / "none"),
