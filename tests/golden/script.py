@@ -229,6 +229,7 @@ class Scenario:
             arguments.text("reason").replace("-", " "),
             arguments.text("class"),
             arguments.has("dead-letter"),
+            arguments.has("untried"),
         )
         (result,) = self.rig_of(name).shard.nack(self.queues[name], [nack], self.now)
         return [f"{receipt}: {self.trace.error(result)}"]
