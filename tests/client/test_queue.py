@@ -168,6 +168,19 @@ def test_numbers_that_a_program_gives_are_taken_once(place: Place) -> None:
     run(body())
 
 
+def test_a_message_that_was_not_tried_is_as_it_was(place: Place) -> None:
+    async def body() -> None:
+        async with place.open() as baton:
+            queue = await baton.create_queue("untried", max_receives=1, dead_letter_queue="untried-dead")
+            await queue.send("x")
+            for _ in range(3):
+                (message,) = await queue.receive(wait=0)
+                assert (message.receive_count, message.last_failure) == (1, None)
+                await message.nack(untried=True)
+
+    run(body())
+
+
 def test_receipts_of_many(place: Place) -> None:
     async def body() -> None:
         async with place.open() as baton:

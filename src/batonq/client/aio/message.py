@@ -29,15 +29,22 @@ class Message(MessageFields):
         await queue._acks.put(self.receipt, len(self.receipt))
 
     async def nack(
-        self, *, delay: float | None = None, reason: str = "", error_class: str = "", dead_letter: bool = False
+        self,
+        *,
+        delay: float | None = None,
+        reason: str = "",
+        error_class: str = "",
+        dead_letter: bool = False,
+        untried: bool = False,
     ) -> None:
         """The work failed: give the message back, saying why.
 
         It is tried again after `delay` seconds, or as the queue's retry policy says; with `dead_letter` it is not tried
-        again but goes to the dead letters at once.
+        again but goes to the dead letters at once. With `untried` the work has not begun: that is no failure, and this
+        receive does not count.
         """
         queue = self._home or self._homeless()
-        nack = Nack(self.receipt, delay, reason, error_class, dead_letter)
+        nack = Nack(self.receipt, delay, reason, error_class, dead_letter, untried)
         await queue._nacks.put(nack, len(nack.reason) + 200)
 
     async def extend(self, seconds: float) -> float:
