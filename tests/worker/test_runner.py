@@ -11,6 +11,7 @@ import pytest
 
 from batonq.client import tracing
 from batonq.errors import BatonError, QueueDoesNotExist, Unavailable
+from batonq.idempotency import Busy
 from batonq.worker import (
     Failure,
     Lane,
@@ -127,6 +128,21 @@ def test_failures_are_told_with_class_and_reason(app: Worker, source: MemorySour
     assert ("failed", ("poison", "Poison")) in watching.told and ("done", "fine") in watching.told
     counters = app.counters["handle"]
     assert (counters.poisoned, counters.retried, counters.acked) == (1, 2, 3)
+
+
+def test_a_busy_claim_goes_back_untried_and_is_no_failure(app: Worker, source: MemorySource) -> None:
+    source.send("q", "x")
+    busy = iter([True, True])
+
+    @app.task(queue="q", retry=Retry(attempts=1), wait=0)
+    async def handle(message: Message) -> None:
+        if next(busy, False):
+            raise Busy(0.001, "another holder works on it")
+
+    work(app, lambda: source.left == 0)
+    counters = app.counters["handle"]
+    assert source.acked == ["x"] and [nack.untried for _, nack in source.nacked] == [True, True]
+    assert (counters.acked, counters.released, counters.retried, counters.poisoned) == (1, 2, 0, 0)
 
 
 def test_a_tasks_own_retry_policy_goes_before_the_queues(app: Worker, source: MemorySource) -> None:

@@ -14,7 +14,7 @@ DOCS: Mapping[str, str] = {
     "deadlines": "Handlers that were still at work at their message's deadline.",
     "crashes": "Handler processes that died under a message.",
     "extended": "Leases extended by the heartbeat.",
-    "released": "Messages given back unhandled, because the worker stopped or a rate left no room.",
+    "released": "Messages given back untried: the worker stopped, a rate left no room, or another holder had the key.",
     "misrouted": "Messages that came by another lane than their tier's.",
     "polls": "Receives that were answered.",
     "handler_seconds": "Seconds that slots were at work.",

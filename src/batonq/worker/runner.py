@@ -317,6 +317,11 @@ class Runner:
         if failure is None:
             self._settling.ack(message)
             return
+        if failure.untried:
+            self.counters.released += 1
+            self._settling.nack(message, failure)
+            _log.info("%s %s goes back untried: %s", message.queue, message.id, failure.reason)
+            return
         if failure.dead_letter:
             self.counters.poisoned += 1
         else:
