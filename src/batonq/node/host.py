@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from batonq.core.commands import Accepted, Arrival, Claim, Counters, FirstLeases, Lease, Nack, Send
 from batonq.core.policy import QueuePolicy
@@ -144,7 +144,7 @@ class ShardHost:
 
     # --- commands -----------------------------------------------------------------------------
 
-    def _run(self, command: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
+    def run(self, command: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
         """Every change of the shard comes through here: one that breaks off may have left half of itself behind.
 
         Then nothing of the open frame may be committed, and the shard starts over from its log. A refusal changes
@@ -159,12 +159,8 @@ class ShardHost:
             self.commit.abandon(problem)
             raise
 
-    def run(self, command: Callable[..., T], *arguments: Any) -> T:
-        """The same for those who work beside the host."""
-        return self._run(command, *arguments)
-
-    def begin(self) -> int:
-        """Check that a command can be taken, and return what time it is."""
+    def begin(self, *, adds: bool = False) -> int:
+        """Check that a command can be taken, one that `adds` messages with more room left; return what time it is."""
         if not self.serving:
             raise Unavailable(self.why)
         frame = self.shard.frame
@@ -174,25 +170,22 @@ class ShardHost:
             or self.commit.pending >= self._pending_max
         ):
             raise OverLimit("The shard has more to write than its disk keeps up with; try again.")
-        if self.log.room() is Room.NONE:
+        room = self.log.room()
+        if room is not Room.PLENTY and (adds or room is Room.NONE):
             raise DiskFull
         return self._clock.now_ms()
 
     def send(self, queue: int, sends: Sequence[Send], invocation: int = 0) -> list[Accepted | BatonError]:
-        now_ms = self.begin()
-        if self.log.room() is not Room.PLENTY:
-            raise DiskFull
-        results = self._run(self.shard.send, queue, sends, now_ms, invocation)
+        now_ms = self.begin(adds=True)
+        results = self.run(self.shard.send, queue, sends, now_ms, invocation)
         if self.shard.woken:
             self._woken()
         return results
 
     def send_once(self, queue: int, sends: Sequence[Send], once: Once) -> tuple[list[Accepted | BatonError], bool]:
         """See Shard.send_once: the same request again is answered as the first time."""
-        now_ms = self.begin()
-        if self.log.room() is not Room.PLENTY:
-            raise DiskFull
-        outcome = self._run(self.shard.send_once, queue, sends, now_ms, once)
+        now_ms = self.begin(adds=True)
+        outcome = self.run(self.shard.send_once, queue, sends, now_ms, once)
         if self.shard.woken:
             self._woken()
         return outcome
@@ -209,10 +202,8 @@ class ShardHost:
         producer_sequence: int = 0,
     ) -> int:
         """See Shard.send_plain: the first sequence, or 0 when `send` must be called."""
-        now_ms = self.begin()
-        if self.log.room() is not Room.PLENTY:
-            raise DiskFull
-        first = self._run(
+        now_ms = self.begin(adds=True)
+        first = self.run(
             self.shard.send_plain,
             queue,
             bodies,
@@ -234,7 +225,7 @@ class ShardHost:
         """See Shard.receive_front: leases without a choice or a wait, or None when `receive` must be called."""
         if self._waiters.total and self._waiters.count(queue):
             return None
-        return self._run(self.shard.receive_front, queue, max_messages, visibility_ms, self.begin(), holder)
+        return self.run(self.shard.receive_front, queue, max_messages, visibility_ms, self.begin(), holder)
 
     # --- of several requests at once, see Shard ------------------------------------------------
 
@@ -265,20 +256,18 @@ class ShardHost:
         return bool(state.ready.front(1))
 
     def send_together(self, queue: int, requests: Sequence[PlainSend], sender: str, content: int = 0) -> list[int]:
-        now_ms = self.begin()
-        if self.log.room() is not Room.PLENTY:
-            raise DiskFull
-        return self._run(self.shard.send_together, queue, requests, sender, now_ms, content)
+        now_ms = self.begin(adds=True)
+        return self.run(self.shard.send_together, queue, requests, sender, now_ms, content)
 
     def receive_together(
         self, queue: int, wants: Sequence[tuple[str, int]], visibility_ms: int | None
     ) -> tuple[FirstLeases, list[int]] | None:
         if self._waiters.total and self._waiters.count(queue):
             return None
-        return self._run(self.shard.receive_together, queue, wants, visibility_ms, self.begin())
+        return self.run(self.shard.receive_together, queue, wants, visibility_ms, self.begin())
 
     def delete_together(self, queue: int, claims: list[tuple[int, int, int]]) -> bool:
-        return self._run(self.shard.delete_together, queue, claims, self.begin())
+        return self.run(self.shard.delete_together, queue, claims, self.begin())
 
     # ---
 
@@ -289,7 +278,7 @@ class ShardHost:
 
     def delete(self, queue: int, claims: Sequence[Claim], strict: bool = False) -> list[BatonError | None]:
         now_ms = self.begin()
-        results = self._run(self.shard.delete, queue, claims, now_ms, strict)
+        results = self.run(self.shard.delete, queue, claims, now_ms, strict)
         if self.shard.woken:  # a FIFO group is free again
             self._woken()
         return results
@@ -298,7 +287,7 @@ class ShardHost:
         self, queue: int, changes: Sequence[tuple[Claim, int]], strict: bool = False, by_attempt: bool = False
     ) -> list[BatonError | None]:
         now_ms = self.begin()
-        results = self._run(self.shard.change_visibility, queue, changes, now_ms, strict, by_attempt)
+        results = self.run(self.shard.change_visibility, queue, changes, now_ms, strict, by_attempt)
         if self.shard.woken:
             self._woken()
         return results
@@ -313,23 +302,23 @@ class ShardHost:
 
     def nack(self, queue: int, nacks: Sequence[Nack]) -> list[BatonError | None]:
         now_ms = self.begin()
-        results = self._run(self.shard.nack, queue, nacks, now_ms)
+        results = self.run(self.shard.nack, queue, nacks, now_ms)
         if self.shard.woken:
             self._woken()
         return results
 
     def set_policy(self, policy: QueuePolicy) -> None:
-        self._run(self.shard.set_policy, policy, self.begin())
+        self.run(self.shard.set_policy, policy, self.begin())
 
     def close_queue(self, queue: int, version: int) -> None:
         """The queue was deleted: whoever waits on it is told so. `purge` removes its messages."""
-        self._run(self.shard.close_queue, queue, version, self.begin())
+        self.run(self.shard.close_queue, queue, version, self.begin())
         if self._waiters.count(queue):
             self._serve(queue)
 
     def purge(self, queue: int, through: int) -> tuple[int, bool]:
         """One step of a purge up to sequence `through`: how many messages went, and whether that was all."""
-        return self._run(self.shard.purge, queue, self.begin(), through)
+        return self.run(self.shard.purge, queue, self.begin(), through)
 
     def jobs_changed(self) -> None:
         """Something of the jobs may be due earlier than it was."""
@@ -337,13 +326,13 @@ class ShardHost:
             self._arm()
 
     def counters(self, queue: int) -> Counters:
-        self._run(self.shard.advance, self.begin())
+        self.run(self.shard.advance, self.begin())
         return self.shard.counters(queue)
 
     def seek(self, queue: int, after_sequence: int, slot: int = NIL, sequence: int = 0) -> tuple[int, bool]:
         """See Shard.seek: one step towards a place in a queue, as the queue is when what is due has happened."""
-        self._run(self.shard.advance, self.begin())
-        return self._run(self.shard.seek, queue, after_sequence, slot, sequence)
+        self.run(self.shard.advance, self.begin())
+        return self.run(self.shard.seek, queue, after_sequence, slot, sequence)
 
     def waiting(self, queue: int) -> int:
         """How many long polls wait on a queue."""
@@ -357,22 +346,20 @@ class ShardHost:
 
     def arrive(self, arrivals: Sequence[Arrival]) -> list[tuple[int, int]]:
         """Take entries of a channel from another shard: (number, verdict) of each."""
-        now_ms = self.begin()
-        if self.log.room() is not Room.PLENTY:
-            raise DiskFull
+        now_ms = self.begin(adds=True)
         if arrivals and arrivals[0].number > self.shard.cursor(arrivals[0].source_shard) + 1:
             # A fault of the source's: this shard is sound.
             raise LogCorrupt(
                 f"entry {arrivals[0].number} from shard {arrivals[0].source_shard} follows "
                 f"{self.shard.cursor(arrivals[0].source_shard)}: a gap in the channel"
             )
-        results = self._run(self.shard.arrive, arrivals, now_ms)
+        results = self.run(self.shard.arrive, arrivals, now_ms)
         if self.shard.woken:
             self._woken()
         return results
 
     def settle(self, destination_shard: int, results: Sequence[tuple[int, int]]) -> None:
-        self._run(self.shard.settle, destination_shard, results, self.begin())
+        self.run(self.shard.settle, destination_shard, results, self.begin())
         if self.shard.woken:
             self._woken()
 
@@ -391,7 +378,7 @@ class ShardHost:
         decided_ms = self.begin()
         if self._waiters.count(queue):
             self._serve(queue)  # those who wait come first
-        leases = self._run(self.shard.receive, queue, max_messages, visibility_ms, decided_ms, holder, attempt)
+        leases = self.run(self.shard.receive, queue, max_messages, visibility_ms, decided_ms, holder, attempt)
         if not leases and wait_ms > 0 and not self.answers_at_once:
             if self.shard.frame.rows:
                 self.commit.kick()
@@ -415,8 +402,8 @@ class ShardHost:
 
     def filled_queues(self) -> list[int]:
         """The queues that have something to give."""
-        self._run(self.shard.advance, self.begin())
-        return self._run(self.shard.filled_queues)
+        self.run(self.shard.advance, self.begin())
+        return self.run(self.shard.filled_queues)
 
     def take(self, queue: int, max_messages: int, visibility_ms: int | None, holder: str) -> list[Lease]:
         """Lease messages, as many as there are; one queue's limits are no reason to give nothing of the others."""
@@ -424,7 +411,7 @@ class ShardHost:
         if self._waiters.count(queue):
             self._serve(queue)  # those who wait come first
         try:
-            return self._run(self.shard.receive, queue, max_messages, visibility_ms, now_ms, holder)
+            return self.run(self.shard.receive, queue, max_messages, visibility_ms, now_ms, holder)
         except (OverLimit, QueueDoesNotExist):
             return []
 
@@ -475,7 +462,7 @@ class ShardHost:
             return
         claims = [Claim(lease.slot, lease.sequence, lease.epoch) for lease in leases]
         try:
-            self._run(self.shard.give_back, queue, claims, self.begin())
+            self.run(self.shard.give_back, queue, claims, self.begin())
         except BatonError:
             return  # they come back when their leases run out
         self.commit.kick()
@@ -535,7 +522,7 @@ class ShardHost:
         while (waiter := waiters.first(queue)) is not None:
             now_ms = self._clock.now_ms()
             try:
-                leases = self._run(
+                leases = self.run(
                     shard.receive,
                     queue,
                     waiter.max_messages,
@@ -613,7 +600,7 @@ class ShardHost:
             return
         now_ms = self._clock.now_ms()
         shard = self.shard
-        self._run(shard.advance, now_ms)
+        self.run(shard.advance, now_ms)
         if self.jobs.due_ms is not None and self.jobs.due_ms <= now_ms:
             self.jobs.step(now_ms)
         if shard.woken:

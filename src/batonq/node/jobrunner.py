@@ -8,7 +8,7 @@ from functools import partial
 from typing import Any, Protocol
 
 from batonq.core.commands import Job
-from batonq.errors import BatonError, DiskFull
+from batonq.errors import BatonError
 from batonq.log.interface import Room
 from batonq.node import events
 from batonq.node.commit import GroupCommit
@@ -23,7 +23,7 @@ class Host(Served, Protocol):
 
     commit: GroupCommit
 
-    def begin(self) -> int: ...
+    def begin(self, *, adds: bool = False) -> int: ...
     def run(self, command: Callable[..., Any], *arguments: Any) -> Any: ...
     def jobs_changed(self) -> None:
         """Something may be due earlier than it was."""
@@ -68,9 +68,7 @@ class JobRunner:
 
     def start(self, job: Job) -> Job:
         host = self._host
-        now_ms = host.begin()
-        if host.log.room() is not Room.PLENTY:
-            raise DiskFull
+        now_ms = host.begin(adds=True)
         return self._then(now_ms, host.run(host.shard.start_job, job, now_ms))
 
     def cancel(self, job_id: str) -> Job:

@@ -299,20 +299,7 @@ class Runs(Moves):
 
     def plain(self, slots: Sequence[int]) -> bool:
         """Is there nothing beside the columns to know about these messages?"""
-        for notes in (
-            self.tenants,
-            self.failures,
-            self.maxima,
-            self.kept_maxima,
-            self.redriven,
-            self.edited,
-            self.uncharged,
-            self.overlays,
-            self.origins,
-            self.refusals,
-            self.living_keys,
-            self.attempt_of,
-        ):
+        for notes in (*self._notes(), self.living_keys, self.attempt_of):
             if notes and not notes.keys().isdisjoint(slots):
                 return False
         return True

@@ -8,7 +8,7 @@ replayed.
 from __future__ import annotations
 
 import struct
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from batonq.core.commands import Alarm
 from batonq.core.openframe import OpenFrame
@@ -254,8 +254,9 @@ class ShardState:
         else:
             self.columns.queue_previous[after] = before
 
-    def _drop_notes(self, slot: int) -> None:
-        for notes in (
+    def _notes(self) -> tuple[dict[int, Any], ...]:
+        """All that may be known of a message beside its columns and needs no more than to be forgotten with it."""
+        return (
             self.tenants,
             self.failures,
             self.maxima,
@@ -267,7 +268,10 @@ class ShardState:
             self.origins,
             self.refusals,
             self.owed_to,
-        ):
+        )
+
+    def _drop_notes(self, slot: int) -> None:
+        for notes in self._notes():
             if notes:
                 notes.pop(slot, None)
         if self.living_keys:
