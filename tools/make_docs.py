@@ -18,7 +18,7 @@ from batonq.cli.main import build_parser
 from batonq.core.records import State
 from batonq.core.shard.lifecycle import RECEIPTS, TRANSITIONS, Rule, Standing, Verdict
 from batonq.node import metrics, settings
-from batonq.pipeline import schema
+from batonq.pipeline.events import schema
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 _PART = re.compile(r"(<!-- generated: (?P<name>[a-z-]+) -->\n).*?(<!-- end generated -->)", re.DOTALL)

@@ -8,8 +8,8 @@ from batonq.core.commands import Claim, Nack, Send
 from batonq.core.policy import QueuePolicy
 from batonq.core.shard.machine import Shard
 from batonq.log.frames import NO_DIGEST, Frame, build
-from batonq.pipeline.decode import Decoder
-from batonq.pipeline.plain import events
+from batonq.pipeline.events.decode import Decoder
+from batonq.pipeline.events.plain import events
 from bench.context import Context
 from bench.report import Sample
 

@@ -9,11 +9,11 @@ import pyarrow as pa
 
 from batonq.core.records import Type
 from batonq.log.frames import NO_DIGEST, Frame, build
-from batonq.pipeline.decode import Decoder
-from batonq.pipeline.filters import Filter
-from batonq.pipeline.names import Names
-from batonq.pipeline.plain import events
-from batonq.pipeline.schema import arrow_schema
+from batonq.pipeline.events.decode import Decoder
+from batonq.pipeline.events.filters import Filter
+from batonq.pipeline.events.names import Names
+from batonq.pipeline.events.plain import events
+from batonq.pipeline.events.schema import arrow_schema
 from tests.core.rig import Rig, SealedFrame
 
 CLUSTER = 7

@@ -22,10 +22,10 @@ from batonq.log.memory import MemoryLog
 from batonq.node.archiving import Archiving
 from batonq.node.events import AlarmBoard
 from batonq.node.settings import Settings
-from batonq.pipeline import archiver
-from batonq.pipeline.archive import Archive, describe
-from batonq.pipeline.archiver import archive_shard
-from batonq.pipeline.history import DirectoryHistory
+from batonq.pipeline.reading import archiver
+from batonq.pipeline.reading.archive import Archive, describe
+from batonq.pipeline.reading.archiver import archive_shard
+from batonq.pipeline.reading.history import DirectoryHistory
 from tests.pipeline.conftest import small
 from tests.pipeline.test_served_history import work
 from tests.rest.support import Rest
@@ -92,9 +92,9 @@ def test_a_bucket_that_is_not_there(data: str) -> None:
 
 KILLED = """
 import os, sys
-from batonq.pipeline import stores
-from batonq.pipeline.archive import Archive
-from batonq.pipeline.archiver import archive_shard
+from batonq.pipeline.reading import stores
+from batonq.pipeline.reading.archive import Archive
+from batonq.pipeline.reading.archiver import archive_shard
 
 real, left = stores._write_durably, int(sys.argv[3])
 

@@ -15,11 +15,11 @@ from batonq.core.payload import Attribute, encode_attributes
 from batonq.core.records import Type
 from batonq.errors import InvalidInput, LogCorrupt
 from batonq.log.frames import build
-from batonq.pipeline import decode
-from batonq.pipeline.decode import Decoder
-from batonq.pipeline.filters import Filter
-from batonq.pipeline.ranges import pieces
-from batonq.pipeline.schema import EVENTS
+from batonq.pipeline.events import decode
+from batonq.pipeline.events.decode import Decoder
+from batonq.pipeline.events.filters import Filter
+from batonq.pipeline.events.ranges import pieces
+from batonq.pipeline.events.schema import EVENTS
 from tests.core.rig import T0, Bench, claim, make_send
 from tests.core.test_against_model import Machine
 from tests.golden.runner import parse, scenarios

@@ -13,11 +13,11 @@ import pytest
 from batonq.errors import AccessDenied, BatonError, InvalidInput, LogCorrupt, LogGap, NotFound, OverLimit, Unavailable
 from batonq.log import layout
 from batonq.log.disk import RealDisk
-from batonq.pipeline import remote
-from batonq.pipeline.archive import Archive
-from batonq.pipeline.archiver import archive_shard
-from batonq.pipeline.history import DirectoryHistory, History, open_history
-from batonq.pipeline.remote import RemoteHistory
+from batonq.pipeline.reading import remote
+from batonq.pipeline.reading.archive import Archive
+from batonq.pipeline.reading.archiver import archive_shard
+from batonq.pipeline.reading.history import DirectoryHistory, History, open_history
+from batonq.pipeline.reading.remote import RemoteHistory
 from tests.pipeline.conftest import small
 from tests.pipeline.support import assert_same
 from tests.pipeline.test_served_history import work

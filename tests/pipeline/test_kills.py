@@ -11,8 +11,8 @@ import pyarrow as pa
 import pytest
 
 from batonq.log.frames import Frame
-from batonq.pipeline.decode import Decoder
-from batonq.pipeline.history import open_history
+from batonq.pipeline.events.decode import Decoder
+from batonq.pipeline.reading.history import open_history
 from tests.pipeline.support import assert_same
 from tests.system.process import Client, NotAnswered, ServerProcess
 

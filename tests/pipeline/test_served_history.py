@@ -15,7 +15,7 @@ from batonq.errors import LogCorrupt, LogGap
 from batonq.log.frames import Frame, parse
 from batonq.log.memory import MemoryLog
 from batonq.node.history import TooFast, check
-from batonq.pipeline.decode import Decoder
+from batonq.pipeline.events.decode import Decoder
 from tests.pipeline.conftest import small
 from tests.pipeline.support import assert_same
 from tests.rest.support import Answer, Rest

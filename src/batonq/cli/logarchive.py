@@ -11,7 +11,7 @@ from batonq.errors import BatonError, InvalidInput
 
 def run(arguments: argparse.Namespace) -> int:
     try:
-        from batonq.pipeline.archive import Archive
+        from batonq.pipeline.reading.archive import Archive
     except ImportError as missing:
         raise InvalidInput(f"This needs the package {missing.name}: pip install 'batonq[spark]'.") from None
     archive = Archive.at(arguments.address)

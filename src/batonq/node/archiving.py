@@ -87,7 +87,7 @@ class Archiving:
 
 
 class ArchiveProcess:
-    """Copies by a child process; see batonq.pipeline.archiver."""
+    """Copies by a child process; see batonq.pipeline.reading.archiver."""
 
     def __init__(self, data_directory: str, url: str) -> None:
         for name in ("fsspec", "pyarrow") if url.startswith("s3:") else ("fsspec",):
@@ -100,7 +100,7 @@ class ArchiveProcess:
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
-            "batonq.pipeline.archiver",
+            "batonq.pipeline.reading.archiver",
             self._data_directory,
             str(shard),
             self._url,

@@ -16,7 +16,7 @@ from batonq.log.disk import RealDisk
 from batonq.log.frames import Frame
 from batonq.log.ownership import cluster_of
 from batonq.log.reading import Chain, Damage, read_frames
-from batonq.pipeline.archive import Archive
+from batonq.pipeline.reading.archive import Archive
 
 
 class Range(NamedTuple):
@@ -41,7 +41,7 @@ class History(Protocol):
 def open_history(source: str, *, access_key: str = "", secret_key: str = "") -> History:
     """The history at `source`. Keys are for a node in the secured profile: of its own account."""
     if source.startswith(("http://", "https://")):
-        from batonq.pipeline.remote import RemoteHistory
+        from batonq.pipeline.reading.remote import RemoteHistory
 
         return RemoteHistory(source, access_key=access_key, secret_key=secret_key)
     if "://" in source:

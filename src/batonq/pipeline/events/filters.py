@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from batonq.errors import InvalidInput
-from batonq.pipeline.schema import EVENTS
+from batonq.pipeline.events.schema import EVENTS
 
 
 @dataclass(slots=True, frozen=True)

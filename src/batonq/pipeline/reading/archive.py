@@ -19,7 +19,7 @@ from batonq.errors import LogCorrupt, LogGap
 from batonq.log.frames import Frame
 from batonq.log.pieces import frames_of
 from batonq.log.reading import Chain
-from batonq.pipeline.stores import Store
+from batonq.pipeline.reading.stores import Store
 
 VERSION = 1
 _SHARD = re.compile(r"shard-([0-9]{4,5})")

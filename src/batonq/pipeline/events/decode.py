@@ -16,11 +16,11 @@ import pyarrow as pa
 from batonq.core.records import ROW_WORDS, Type
 from batonq.errors import LogCorrupt
 from batonq.log.frames import Frame
-from batonq.pipeline.arrays import Ints, Words
-from batonq.pipeline.columns import Builder
-from batonq.pipeline.filters import Filter
-from batonq.pipeline.names import Names, told
-from batonq.pipeline.schema import EVENTS, arrow_schema
+from batonq.pipeline.events.arrays import Ints, Words
+from batonq.pipeline.events.columns import Builder
+from batonq.pipeline.events.filters import Filter
+from batonq.pipeline.events.names import Names, told
+from batonq.pipeline.events.schema import EVENTS, arrow_schema
 
 ROWS_A_BATCH = 32_768  # their columns stay in the CPU's cache while they are made
 BYTES_A_BATCH = 64 << 20  # of variable parts; a frame that is longer is a batch of its own

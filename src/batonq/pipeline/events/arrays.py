@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from batonq.core.ids import message_id
 from batonq.errors import LogCorrupt
-from batonq.pipeline.schema import NEVER_MS, arrow_type
+from batonq.pipeline.events.schema import NEVER_MS, arrow_type
 
 Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]

@@ -16,7 +16,7 @@ from batonq.log.pieces import frames_of
 from batonq.log.reading import Chain
 
 if TYPE_CHECKING:
-    from batonq.pipeline.history import Range
+    from batonq.pipeline.reading.history import Range
 
 PIECE_BYTES = 8 << 20
 TRIES = 8  # of one request that meets a busy or absent node
@@ -55,7 +55,7 @@ class RemoteHistory:
         self._sleep = sleep
 
     def shards(self) -> list[Range]:
-        from batonq.pipeline.history import Range
+        from batonq.pipeline.reading.history import Range
 
         listed = json.loads(self._get("/v1/history").body)["shards"]
         return [Range(one["shard"], one["firstFrame"], one["nextFrame"]) for one in listed]

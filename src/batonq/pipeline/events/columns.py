@@ -12,11 +12,11 @@ from batonq.core.payload import AS_IS, NO_DIGEST, PAYLOAD_VERSION
 from batonq.core.records import NO_SLOT, Flag, Reason, State, Type
 from batonq.core.shard.state import ARRIVED_NOTED, ARRIVED_PREFIX, CARRIED_PREFIX, EDITED_PREFIX
 from batonq.errors import LogCorrupt
-from batonq.pipeline.arrays import Bools, Fixed, Ints, Words, fixed, message_ids, time, within
-from batonq.pipeline.names import Names
-from batonq.pipeline.plain import attribute_pairs
-from batonq.pipeline.ranges import pieces, runs, windows
-from batonq.pipeline.schema import CONTENTS, EVENTS, REASONS, STATES, arrow_type
+from batonq.pipeline.events.arrays import Bools, Fixed, Ints, Words, fixed, message_ids, time, within
+from batonq.pipeline.events.names import Names
+from batonq.pipeline.events.plain import attribute_pairs
+from batonq.pipeline.events.ranges import pieces, runs, windows
+from batonq.pipeline.events.schema import CONTENTS, EVENTS, REASONS, STATES, arrow_type
 
 # payload._HEADER, state.CARRIED_PREFIX and the start of state.ARRIVED_PREFIX, as numpy reads them.
 _PAYLOAD = np.dtype(

@@ -1,4 +1,4 @@
-"""Copies a shard's sealed segments into an archive: `python -m batonq.pipeline.archiver DATA SHARD URL`.
+"""Copies a shard's sealed segments into an archive: `python -m batonq.pipeline.reading.archiver DATA SHARD URL`.
 
 A node runs it as a child process, so that neither its loop nor its memory knows of it. Prints the first frame that is
 not in the archive. It may be killed anywhere: what has no manifest is copied again, what has one is left alone.
@@ -16,7 +16,7 @@ from batonq.log.disk import Disk, RealDisk
 from batonq.log.frames import HEADER_BYTES, parse_header
 from batonq.log.ownership import cluster_of
 from batonq.log.reading import Chain, read_frames
-from batonq.pipeline.archive import Archive, Manifest, describe, folder
+from batonq.pipeline.reading.archive import Archive, Manifest, describe, folder
 
 NICENESS = 10
 

@@ -13,9 +13,9 @@ from batonq.core.records import NO_SLOT, ROW_WORDS, Flag, Reason, State, Type
 from batonq.core.shard.state import CARRIED_PREFIX, EDITED_PREFIX, arrived_prefix, decode_notes
 from batonq.errors import LogCorrupt
 from batonq.log.frames import Frame
-from batonq.pipeline.filters import Filter
-from batonq.pipeline.names import Names, told
-from batonq.pipeline.schema import CONTENTS, EVENTS, NEVER_MS, REASONS, STATES, columns
+from batonq.pipeline.events.filters import Filter
+from batonq.pipeline.events.names import Names, told
+from batonq.pipeline.events.schema import CONTENTS, EVENTS, NEVER_MS, REASONS, STATES, columns
 
 _LOW32 = 0xFFFFFFFF
 _MESSAGES = frozenset(range(Type.SENT, Type.SETTLED + 1)) - {Type.PUBLISHED}
