@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from tests.pipeline import busy
 from tests.rest.support import Rest
 from tests.support.server import ACCOUNT, TestServer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 SMALL = {"segment_bytes": 64 * 1024, "history_hours": 0.0, "history_bytes": 0}
 
@@ -61,3 +65,21 @@ def in_s3(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_REGION", "us-east-1")
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "testing")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """The one session of the test run: a start costs more than most tests."""
+    from batonq.pipeline.spark.session import start
+
+    session = start("tests", master="local[2]", settings={"spark.sql.shuffle.partitions": "1"})
+    yield session
+    session.stop()
+
+
+@pytest.fixture(scope="session")
+def busy_logs(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The data directory of a broker's eventful day, for reading only."""
+    directory = str(tmp_path_factory.mktemp("busy"))
+    busy.make(directory)
+    return directory

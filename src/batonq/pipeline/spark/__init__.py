@@ -1,0 +1,1 @@
+"""A Spark session without set-up, and format("baton")."""

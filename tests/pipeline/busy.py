@@ -1,0 +1,124 @@
+"""A broker's eventful day, made by real requests: what the tables and the audit are tried on.
+
+Acks, nacks with error classes, leases and messages that run out, dead letters, redrive, delays, priorities, FIFO
+groups, deduplication, extensions, purge, a queue that is deleted, late deletes, stale ones, a restart with leases held.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from batonq.client.models import Nack, Outgoing
+from batonq.errors import LeaseLost, MessageGone
+from batonq.sync import Baton, Message, Queue
+from tests.support.server import TestServer
+
+ERRORS = (("Timeout", "upstream took too long"), ("ValueError", "no such order"), ("", "gave up"))
+
+
+def make(directory: str, *, rounds: int = 6, seed: int = 1, shards: int = 2) -> None:
+    """Fill `directory` with the logs of such a day; the server is stopped when this returns."""
+    chance = random.Random(seed)
+    for part in range(2):  # the second is after a restart, with leases still held
+        with TestServer(directory, shards=shards) as server, Baton(server.url) as baton:
+            day = _Day(server, baton, chance, first=part * rounds)
+            for number in range(rounds):
+                day.round(part * rounds + number)
+            if part:
+                day.end()
+
+
+class _Day:
+    def __init__(self, server: TestServer, baton: Baton, chance: random.Random, *, first: int) -> None:
+        self.server, self.baton, self.chance = server, baton, chance
+        self.dead = baton.create_queue("orders-dead")
+        self.orders = baton.create_queue(
+            "orders", max_receives=3, dead_letter_queue="orders-dead", visibility=30.0, dead_letter_on="failure"
+        )
+        self.mail = baton.create_queue("mail", max_receives=4, visibility=20.0, strict_receipts=False)
+        self.ledger = baton.create_queue("ledger", fifo=True, visibility=30.0)
+        self.brief = baton.create_queue("brief", retention=120.0)
+        self.spare = baton.create_queue(f"spare-{first}")
+
+    def round(self, number: int) -> None:
+        """One minute and more of it."""
+        self._send(number)
+        self._consume(self.orders, 30)
+        self._consume(self.mail, 20)
+        self._consume_in_order()
+        self.server.advance(self.chance.choice((5, 31, 61)))
+        self._consume(self.orders, 20)
+        if number % 3 == 2:
+            self.orders_again()
+        self.server.advance(7)
+
+    def _send(self, number: int) -> None:
+        chance = self.chance
+        self.orders.send_many(
+            [
+                Outgoing(
+                    {"order": number * 100 + index, "lines": list(range(index % 4))},
+                    priority=chance.choice((0, 0, 5)),
+                    attributes={"kind": chance.choice(("web", "shop"))},
+                    delay=chance.choice((None, None, 3.0, 40.0)),
+                    dedup_key=f"order-{number}-{index % 30}",
+                )
+                for index in range(40)
+            ]
+        )
+        self.mail.send_many([Outgoing(f"letter {number}.{index}" + "x" * chance.randrange(200)) for index in range(30)])
+        self.ledger.send_many([Outgoing({"entry": index}, group=f"account-{index % 5}") for index in range(30)])
+        self.brief.send_many([Outgoing({"flash": index}) for index in range(5)])
+        self.spare.send_many([Outgoing({"spare": index}) for index in range(3)])
+
+    def _consume(self, queue: Queue, count: int) -> None:
+        held = queue.receive(count, wait=0, consumer=self.chance.choice(("ann", "ben")))
+        done, back, late = [], [], []
+        for message in held:
+            fate = self.chance.random()
+            if fate < 0.45:
+                done.append(message.receipt)
+            elif fate < 0.7:
+                name, text = self.chance.choice(ERRORS)
+                back.append(Nack(message.receipt, delay=self.chance.choice((0.0, 10.0)), error_class=name, reason=text))
+            elif fate < 0.75:
+                back.append(Nack(message.receipt, reason="poison", error_class="Poison", dead_letter=True))
+            elif fate < 0.85:
+                message.extend(90.0)
+            elif fate < 0.9:
+                late.append(message)
+        queue.ack_many(done)
+        queue.nack_many(back)
+        for message in late[:1]:
+            self._late(message)
+
+    def _late(self, message: Message) -> None:
+        """A delete after the lease ran out: by the last holder, or by one that somebody else came after."""
+        self.server.advance(35)
+        try:
+            message.ack()
+        except (LeaseLost, MessageGone):
+            pass
+
+    def _consume_in_order(self) -> None:
+        for _ in range(3):
+            held = self.ledger.receive(10, wait=0)
+            for message in held:
+                if self.chance.random() < 0.8:
+                    message.ack()
+                else:
+                    message.nack(delay=2.0, error_class="Locked")
+
+    def orders_again(self) -> None:
+        self.dead.redrive(rate=1000).wait()
+
+    def end(self) -> None:
+        self.server.advance(200)  # the brief ones run out
+        self.mail.purge()
+        self.spare.delete()
+        self._consume(self.orders, 10)
+
+
+def kinds(events: Sequence[dict[str, object]]) -> set[str]:
+    return {f"{event['event']}/{event['reason']}" if event["reason"] else str(event["event"]) for event in events}
