@@ -1,0 +1,110 @@
+"""What a table of the lake is: its columns, what each holds, and how its files are laid out.
+
+A table is declared once, as `TABLE` in the module that makes it, and named in `MODULES`. The Spark schema, the
+reference page and the tests are made from the declaration. Columns are only ever added, at the end; older files, which
+lack a column, give null for it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+from batonq.pipeline.events.schema import COLUMNS, Column
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import DataType, StructType
+
+SOURCE = Column("source", "name", "Which cluster's history it is from, as `ingest --cluster` said; else empty.")
+DATE = Column("date", "date", "The day, in UTC.")
+
+
+@dataclass(slots=True, frozen=True)
+class Table:
+    """`by` names the columns whose values are directories of the table's files. A column's kind is one of those of
+    the events table, or float64, bool, date, texts (a list of texts), int64s (a list of numbers)."""
+
+    name: str
+    doc: str
+    columns: tuple[Column, ...]
+    by: tuple[str, ...] = ()
+
+    def names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+
+TABLE = Table(
+    "events",
+    "One row for each record of a shard's log, as [the events table](events-table.md) describes it; `baton pipeline "
+    "ingest` writes it.",
+    (*COLUMNS, SOURCE, Column("date", "date", "Day of `time`, in UTC.")),
+    by=("date",),
+)
+
+# The module of each table, imported when it is asked for.
+MODULES = {
+    "events": "batonq.pipeline.tables.schema",
+    "queues": "batonq.pipeline.tables.queues",
+    "message_lifecycle": "batonq.pipeline.tables.lifecycle",
+    "queue_minute": "batonq.pipeline.tables.minutes",
+    "dead_letters": "batonq.pipeline.tables.dead_letters",
+    "tenant_usage": "batonq.pipeline.tables.usage",
+    "violations": "batonq.pipeline.audit.table",
+}
+
+
+def table(name: str) -> Table:
+    """The declaration of a table."""
+    found: Table = import_module(MODULES[name]).TABLE
+    assert found.name == name, f"{MODULES[name]} declares {found.name}"
+    return found
+
+
+def tables() -> dict[str, Table]:
+    return {name: table(name) for name in MODULES}
+
+
+def spark_type(kind: str) -> DataType:
+    from pyspark.sql import types
+
+    texts = types.StringType()
+    made: dict[str, DataType] = {
+        "int16": types.ShortType(),
+        "int32": types.IntegerType(),
+        "int64": types.LongType(),
+        "float64": types.DoubleType(),
+        "bool": types.BooleanType(),
+        "time": types.TimestampType(),
+        "date": types.DateType(),
+        "text": texts,
+        "name": texts,
+        "map": types.MapType(texts, texts),
+        "texts": types.ArrayType(texts),
+        "int64s": types.ArrayType(types.LongType()),
+        "bytes": types.BinaryType(),
+    }
+    return made[kind]
+
+
+def spark_schema(table: Table) -> StructType:
+    """The table's schema in Spark: every column may be null, so that columns can be added."""
+    from pyspark.sql.types import StructField, StructType
+
+    return StructType([StructField(column.name, spark_type(column.kind)) for column in table.columns])
+
+
+def shaped(frame: DataFrame, table: Table) -> DataFrame:
+    """The frame with the table's columns, in their order and of their types; one that it lacks is null."""
+    from pyspark.sql import functions as F
+
+    there = set(frame.columns)
+    return frame.select(
+        *(
+            (F.col(f"`{column.name}`") if column.name in there else F.lit(None))
+            .cast(spark_type(column.kind))
+            .alias(column.name)
+            for column in table.columns
+        )
+    )
