@@ -51,4 +51,8 @@ def start(
     chosen = {**SETTINGS, **(LOCAL_SETTINGS if master.startswith("local") else {}), **(settings or {})}
     for key, value in chosen.items():
         builder = builder.config(key, value)
-    return builder.getOrCreate()
+    session = builder.getOrCreate()
+    from batonq.pipeline.spark.source import register
+
+    register(session)
+    return session
