@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("batonq.cli.plan", "size workers and a queue's settings, from numbers or from its past"),
     "outbox": ("batonq.cli.outbox", "publish the outbox of an application's database"),
     "log": ("batonq.cli.log", "inspect, verify and repair logs"),
+    "pipeline": ("batonq.cli.pipeline", "history as tables, answers and actions, on Spark"),
 }
 
 

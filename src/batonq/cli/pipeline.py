@@ -1,0 +1,74 @@
+"""`baton pipeline JOB`: history as tables, answers and actions, on Spark. Each job is a module of pipeline/jobs."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+import traceback
+
+from batonq.cli.actions import add_action
+from batonq.cli.clock import DEFAULT_URL
+from batonq.errors import BatonError
+
+DEFAULT_LAKE = "baton-lake"
+DEFAULT_MASTER = "local[*]"
+# name: module. A job's module is quick to import: it brings in Spark only when it runs.
+JOBS: dict[str, str] = {}
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    jobs = parser.add_subparsers(dest="job", metavar="job", required=True)
+    for name, module_name in JOBS.items():
+        module = importlib.import_module(module_name)
+        job = add_action(jobs, name, module.HELP)
+        module.add_arguments(job)
+        _add_common(job)
+
+
+def _add_common(job: argparse.ArgumentParser) -> None:
+    common = job.add_argument_group("of every job")
+    common.add_argument("--lake", default=DEFAULT_LAKE, metavar="DIR", help=f"the lake (default {DEFAULT_LAKE})")
+    common.add_argument(
+        "--history",
+        default=DEFAULT_URL,
+        metavar="URL",
+        help=f"a node (http://…), a data directory, or an archive (file://…, s3://…); default {DEFAULT_URL}",
+    )
+    common.add_argument("--access-key", metavar="ID", help="key of a secured node (default BATON_ACCESS_KEY_ID)")
+    common.add_argument("--secret-key", metavar="SECRET", help="its secret (default BATON_SECRET_ACCESS_KEY)")
+    common.add_argument("--master", default=DEFAULT_MASTER, help=f"where Spark runs (default {DEFAULT_MASTER})")
+    common.add_argument(
+        "--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark's; may be repeated"
+    )
+    common.add_argument("--json", action="store_true", help="print the outcome as JSON")
+    common.add_argument("--quiet", action="store_true", help="no progress on the terminal")
+    common.add_argument("--debug", action="store_true", help="show what Spark logs, and whole tracebacks")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Exit code 0; 1 when the job found something; 2 when it could not be done."""
+    from batonq.pipeline.jobs.context import Context
+    from batonq.pipeline.jobs.problems import is_spark, sentence
+
+    job = importlib.import_module(JOBS[arguments.job])
+    context = Context(arguments)
+    try:
+        outcome = job.run(context)
+    except Exception as problem:
+        if isinstance(problem, ImportError):
+            message = f"This needs the package {problem.name}: pip install 'batonq[spark]'."
+        elif isinstance(problem, BatonError) or is_spark(problem):
+            message = sentence(problem)
+        else:
+            raise
+        if arguments.debug:
+            traceback.print_exc()
+        context.progress("")
+        print(f"baton: {message}", file=sys.stderr)
+        return 2
+    finally:
+        context.close()
+    print(json.dumps(outcome.summary, default=str) if arguments.json else outcome.text)
+    return int(outcome.code)

@@ -1,0 +1,39 @@
+"""What went wrong in Spark, as the sentence that our own error says: no Java on the user's screen."""
+
+from __future__ import annotations
+
+import re
+
+from batonq.errors import BatonError
+
+# How Python names one of our errors at the end of a traceback, which is how it comes back out of Spark.
+_OURS = re.compile(r"^(?:\w+Error: )?batonq\.[\w.]+\.[A-Z]\w+: (?P<message>\S.*)$", re.MULTILINE)
+_PYTHON = re.compile(r"^(?P<message>(?:\w+\.)*\w*(?:Error|Exception): \S.*)$", re.MULTILINE)
+_SPARK_CLASS = re.compile(r"^\[(?P<name>[A-Z][A-Z0-9_.]+)\] ")
+
+
+def is_spark(problem: BaseException) -> bool:
+    return type(problem).__module__.partition(".")[0] in ("pyspark", "py4j")
+
+
+def sentence(problem: BaseException) -> str:
+    """One line for the user. Ours if it is somewhere inside, else the innermost Python one, else Spark's first line."""
+    if isinstance(problem, BatonError):
+        return problem.message
+    text = _all_text(problem)
+    if found := _OURS.findall(text):
+        return str(found[-1])
+    if "Traceback (most recent call last)" in text and (found := _PYTHON.findall(text)):
+        return f"Spark failed: {found[-1]}"
+    first = next((line for line in text.splitlines() if line.strip()), type(problem).__name__)
+    return "Spark failed: " + _SPARK_CLASS.sub("", first)
+
+
+def _all_text(problem: BaseException) -> str:
+    """The texts of an error and of what it says caused it."""
+    parts: list[str] = []
+    link: BaseException | None = problem
+    while link is not None and len(parts) < 10:
+        parts.append(str(link))
+        link = link.__cause__
+    return "\n".join(parts)
