@@ -42,7 +42,12 @@ $(VENV)/dev.stamp: requirements/dev.txt requirements/legacy-botocore.txt $(VENV)
 	@$(INSTALL) --no-deps --target $(VENV)/legacy-botocore -r requirements/legacy-botocore.txt
 	@touch $@
 
-$(VENV)/spark.stamp: requirements/spark.txt $(VENV)/dev.stamp
+$(VENV)/cluster.stamp: requirements/cluster.txt $(VENV)/dev.stamp
+	@echo "Installing what replicated logs need"
+	@$(INSTALL) -r requirements/cluster.txt
+	@touch $@
+
+$(VENV)/spark.stamp: requirements/spark.txt $(VENV)/cluster.stamp
 	@echo "Installing what the data pipeline needs"
 	@$(INSTALL) -r requirements/spark.txt
 	@touch $@
@@ -92,7 +97,7 @@ lock: ## Write requirements/*.txt anew from requirements/*.in (ARGS=--upgrade ta
 	@test -n "$(PYTHON)"
 	@test -x .venv-lock/bin/pip-compile || { $(PYTHON) -m venv .venv-lock && \
 		.venv-lock/bin/python -m pip install --quiet --require-hashes -r requirements/lock.txt; }
-	@for name in server dev legacy-botocore spark lock; do $(COMPILE) $(ARGS) -o requirements/$$name.txt requirements/$$name.in; done
+	@for name in server dev legacy-botocore cluster spark lock; do $(COMPILE) $(ARGS) -o requirements/$$name.txt requirements/$$name.in; done
 	@! grep -nE '://|^-|[ =]/' requirements/*.txt
 
 clean: ## Remove the environment and everything that was built
