@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from batonq.core.catalog.machine import Catalog
 from tests.api.conftest import client
 from tests.api.support import bodies, http_request, json_request, query_request, receive, refused
 from tests.support.server import TestServer
@@ -76,9 +77,9 @@ def test_a_disabled_key(keys: Keys) -> None:
 
     async def make_and_disable(disable: bool) -> None:
         if disable:
-            await catalog.change(lambda state, now_ms: state.disable_key("BATONSOON", now_ms))
+            await catalog.change(Catalog.disable_key, "BATONSOON")
         else:
-            await catalog.change(lambda state, now_ms: state.put_key("BATONSOON", "secret-soon", "3" * 12, now_ms))
+            await catalog.change(Catalog.put_key, "BATONSOON", "secret-soon", "3" * 12)
 
     keys.server.run(lambda: make_and_disable(False))
     sqs = keys.client(("BATONSOON", "secret-soon", ""))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from batonq.core.catalog.machine import Catalog
 from batonq.core.catalog.names import queue_arn
 from batonq.errors import (
     BatonError,
@@ -111,7 +112,7 @@ def test_a_queue_deleted_right_before_a_crash_stays_deleted(tmp_path: Path) -> N
         queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
         await send(node, queue, *map(str, range(20)))
         # The catalog knows, the shard was never told.
-        await node.catalog.change(lambda catalog, now_ms: catalog.delete_queue(queue.number, now_ms))
+        await node.catalog.change(Catalog.delete_queue, queue.number)
         await kill(node)
         node = await open_node(loop, tmp_path)
         await node.maintenance.step()
@@ -125,10 +126,8 @@ def test_a_policy_that_the_shard_missed_is_told_when_it_opens(tmp_path: Path) ->
     async def main(loop: VirtualLoop) -> None:
         node = await open_node(loop, tmp_path)
         queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
-        await node.catalog.change(
-            lambda catalog, now_ms: catalog.set_attributes(queue.number, {"VisibilityTimeout": "9"}, now_ms)
-        )
-        await node.catalog.change(lambda catalog, now_ms: catalog.create_queue(ACCOUNT, "late", {}, {}, now_ms))
+        await node.catalog.change(Catalog.set_attributes, queue.number, {"VisibilityTimeout": "9"})
+        await node.catalog.change(Catalog.create_queue, ACCOUNT, "late", {}, {})
         await kill(node)
         node = await open_node(loop, tmp_path)
         state = node.shards[0].host().shard.queues

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import http.server
 import json
+import shutil
 import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from batonq.core.catalog.machine import Catalog
 from batonq.errors import AccessDenied, BatonError, InvalidInput, LogCorrupt, LogGap, NotFound, OverLimit, Unavailable
 from batonq.log import layout
 from batonq.log.disk import RealDisk
+from batonq.pipeline.events.names import Names, told_by
 from batonq.pipeline.reading import remote
 from batonq.pipeline.reading.archive import Archive
 from batonq.pipeline.reading.archiver import archive_shard
@@ -94,6 +97,46 @@ def test_no_such_shard(place: Place, kind: str) -> None:
             place.open(kind).frames(shard, 1)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_names_that_were_told_before_a_frame(place: Place, kind: str) -> None:
+    history = place.open(kind)
+    span = history.shards()[0]
+    names: Names = {}
+    for frame in history.frames(0, span.first):
+        names |= told_by(frame)
+    assert "jobs" in {name.name for name in names.values()}
+    assert history.names(0, span.next) == names
+    if kind != "node":  # which says what it knows now
+        assert history.names(0, span.first) == {}
+        assert history.names(0, span.next) == names
+
+
+def test_names_of_an_archive_whose_manifests_do_not_say_them(place: Place, tmp_path: Path) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(place.archive.removeprefix("file://"), copy)
+    for path in copy.glob("shard-*/manifest-*.json"):
+        values = json.loads(path.read_text())
+        assert "names" in values
+        del values["names"]
+        path.write_text(json.dumps(values))
+    newer, older = open_history(place.archive), open_history(f"file://{copy}")
+    end = newer.shards()[0].next
+    for before in (1, 2, end // 2, end):
+        assert older.names(0, before) == newer.names(0, before)
+    assert newer.names(0, end)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_marks_are_where_parts_may_begin(place: Place, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(remote, "PART_BYTES", 20_000)
+    history = place.open(kind)
+    span = history.shards()[0]
+    marks = history.marks(0, span.first, span.next)
+    assert marks and marks == sorted(set(marks)) and span.first < marks[0] and marks[-1] < span.next
+    assert next(history.frames(0, marks[0])).number == marks[0]
+    assert history.marks(0, marks[0], marks[0] + 1) == []
+
+
 def test_small_pieces_over_http(place: Place) -> None:
     history = RemoteHistory(place.server.url, piece_bytes=1)
     span = history.shards()[0]
@@ -150,7 +193,7 @@ def test_a_secured_node(tmp_path: Path) -> None:
     with TestServer(str(tmp_path / "data"), secure=True) as server:
 
         async def make() -> None:
-            await server.node.catalog.change(lambda state, now: state.put_key("OWN", "secret", ACCOUNT, now))
+            await server.node.catalog.change(Catalog.put_key, "OWN", "secret", ACCOUNT)
 
         server.run(make)
         history = open_history(server.url, access_key="OWN", secret_key="secret")
@@ -197,8 +240,22 @@ def test_a_refusal_for_the_rate_is_waited_out(told: str) -> None:
     Told.answers = [problem("over_limit", 429, **{"Retry-After": "3"}), (200, {}, b'{"shards": []}')]
     assert RemoteHistory(told, sleep=slept.append).shards() == []
     assert slept == [3.0]
-    Told.answers = [problem("over_limit", 429)] * remote.TRIES
+    Told.answers = [problem("over_limit", 429, **{"Retry-After": "30"})] * 100
     with pytest.raises(OverLimit, match="told"):
+        RemoteHistory(told, sleep=slept.append).shards()
+    assert sum(slept) == 3 + remote.PATIENCE_S
+    Told.answers = [problem("over_limit", 429, **{"Retry-After": "60"})]  # it serves no history at all
+    with pytest.raises(OverLimit, match="told"):
+        RemoteHistory(told).shards()
+
+
+def test_a_shard_that_is_not_served_is_no_hole(told: str) -> None:
+    slept: list[float] = []
+    missing = (200, {}, b'{"shards": [], "unavailable": [1]}')
+    Told.answers = [missing, (200, {}, b'{"shards": [], "unavailable": []}')]
+    assert RemoteHistory(told, sleep=slept.append).shards() == []
+    Told.answers = [missing] * remote.TRIES
+    with pytest.raises(Unavailable, match="does not serve shard 1 just now"):
         RemoteHistory(told, sleep=slept.append).shards()
 
 

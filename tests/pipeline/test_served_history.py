@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from batonq.api.rest.history import CONTENT_TYPE
+from batonq.core.catalog.machine import Catalog
 from batonq.errors import LogCorrupt, LogGap
 from batonq.log.frames import Frame, parse
 from batonq.log.memory import MemoryLog
@@ -175,8 +176,8 @@ def test_secured_history_is_for_the_servers_own_account(tmp_path: Path) -> None:
     with TestServer(str(tmp_path / "data"), secure=True) as server:
 
         async def make() -> None:
-            await server.node.catalog.change(lambda state, now: state.put_key("OWN", "secret", ACCOUNT, now))
-            await server.node.catalog.change(lambda state, now: state.put_key("OTHER", "secret", "123456789012", now))
+            await server.node.catalog.change(Catalog.put_key, "OWN", "secret", ACCOUNT)
+            await server.node.catalog.change(Catalog.put_key, "OTHER", "secret", "123456789012")
 
         server.run(make)
         for path in ("/v1/history", "/v1/history/0"):

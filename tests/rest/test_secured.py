@@ -13,6 +13,7 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
+from batonq.core.catalog.machine import Catalog
 from tests.support.server import ACCOUNT, TestServer
 
 KEY, SECRET = "BTNREST", "a-secret-of-rest"
@@ -25,8 +26,8 @@ def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestServer]:
         catalog = running.node.catalog
 
         async def make() -> None:
-            await catalog.change(lambda state, now: state.put_key(KEY, SECRET, ACCOUNT, now))
-            await catalog.change(lambda state, now: state.put_key("BTNOTHER", SECRET, OTHER, now))
+            await catalog.change(Catalog.put_key, KEY, SECRET, ACCOUNT)
+            await catalog.change(Catalog.put_key, "BTNOTHER", SECRET, OTHER)
 
         running.run(make)
         yield running

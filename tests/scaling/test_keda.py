@@ -16,6 +16,7 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
+from batonq.core.catalog.machine import Catalog
 from tests.api.conftest import client
 from tests.api.support import Answer, http_request
 from tests.support.server import ACCOUNT, TestServer
@@ -34,7 +35,7 @@ def server(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
     with TestServer(str(tmp_path_factory.mktemp("keda")), secure=secure) as running:
 
         async def make_key() -> None:
-            await running.node.catalog.change(lambda catalog, now: catalog.put_key(KEY, SECRET, ACCOUNT, now))
+            await running.node.catalog.change(Catalog.put_key, KEY, SECRET, ACCOUNT)
 
         if secure:
             running.run(make_key)

@@ -14,6 +14,7 @@ from typing import Any
 from batonq.cli.actions import add_action
 from batonq.cli.admin import call
 from batonq.cli.server import find_if_running
+from batonq.core.catalog.machine import Catalog
 from batonq.errors import InvalidInput
 from batonq.node.node import Node
 from batonq.node.pages import make_key, show_key
@@ -56,11 +57,10 @@ async def _offline(data_directory: str, action: str, given: dict[str, Any]) -> d
     async with node.only_catalog() as catalog:
         if action == "create":
             key_id, secret = make_key(node.world.random_bytes)
-            account = given["account"]
-            made = await catalog.change(lambda current, now_ms: current.put_key(key_id, secret, account, now_ms))
+            made = await catalog.change(Catalog.put_key, key_id, secret, given["account"])
             return {**show_key(made), "secret": secret}
         if action == "disable":
-            return show_key(await catalog.change(lambda current, now_ms: current.disable_key(given["id"], now_ms)))
+            return show_key(await catalog.change(Catalog.disable_key, given["id"]))
         keys = sorted(catalog.current().access_keys.values(), key=lambda key: (key.created_ms, key.id))
         return {"keys": [show_key(key) for key in keys]}
 

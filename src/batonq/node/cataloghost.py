@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from batonq.core.catalog.machine import Catalog
 from batonq.errors import LogCorrupt, Unavailable
@@ -63,12 +63,16 @@ class CatalogHost:
         """What to wait for until all that is decided so far is committed; None: it is."""
         return self._commit.point() if self._commit is not None else None
 
-    async def change(self, command: Callable[[Catalog, int], T]) -> T:
-        """Run a command, and return its result once it is committed."""
+    async def change(self, command: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        """Run one of the catalog's commands (`change(Catalog.set_tags, number, …)`, the time is put in behind the
+        arguments), and return its result once it is committed.
+
+        A command and its arguments are plain values with a name, so that another node can be asked to run it.
+        """
         catalog = self.current()
         commit = self._commit
         assert commit is not None
-        result = command(catalog, self._clock.now_ms())
+        result = command(catalog, *arguments, self._clock.now_ms(), **named)
         point = commit.point()
         if point is not None:
             await point
@@ -117,7 +121,7 @@ class CatalogHost:
         if not catalog.wants_base:
             return
         first = catalog.frame.number
-        await self.change(lambda current, now_ms: current.write_base(first, now_ms))
+        await self.change(Catalog.write_base, first)
         log.drop_front(first)
 
     async def drain(self) -> None:

@@ -78,9 +78,7 @@ class Control:
 
         async def create() -> Queue:
             entry = await self._change(
-                lambda catalog, now: catalog.create_queue(
-                    account, name, attributes, tags, now, any_name=rest, chains=not rest
-                )
+                Catalog.create_queue, account, name, attributes, tags, any_name=rest, chains=not rest
             )
             await self._ensure(entry)
             return entry
@@ -91,24 +89,22 @@ class Control:
         """Change attributes. `rest`: dead-letter queues form no chain."""
 
         async def change() -> None:
-            entry = await self._change(
-                lambda catalog, now: catalog.set_attributes(queue.number, changes, now, chains=not rest)
-            )
+            entry = await self._change(Catalog.set_attributes, queue.number, changes, chains=not rest)
             await self._ensure(entry)
 
         await self._uncancelled(change())
 
     async def set_tags(self, queue: Queue, add: Mapping[str, str], remove: Sequence[str]) -> None:
-        await self._catalog.change(lambda catalog, now: catalog.set_tags(queue.number, add, remove, now))
+        await self._catalog.change(Catalog.set_tags, queue.number, add, remove)
 
     async def set_permission(self, queue: Queue, label: str, statement: dict[str, Any] | None) -> None:
-        await self._catalog.change(lambda catalog, now: catalog.set_permission(queue.number, label, statement, now))
+        await self._catalog.change(Catalog.set_permission, queue.number, label, statement)
 
     async def delete_queue(self, queue: Queue) -> None:
         """Forget the queue; its messages are removed little by little afterwards."""
 
         async def delete() -> None:
-            await self._change(lambda catalog, now: catalog.delete_queue(queue.number, now))
+            await self._change(Catalog.delete_queue, queue.number)
 
         await self._uncancelled(delete())
 
@@ -116,7 +112,7 @@ class Control:
         """Remove all messages that the queue has now."""
 
         async def purge() -> None:
-            await self._catalog.change(lambda catalog, now: catalog.purge_queue(queue.number, now))
+            await self._catalog.change(Catalog.purge_queue, queue.number)
             host = self._shards[queue.shard].host()
             through = host.shard.next_sequence - 1
             done = False
@@ -126,9 +122,9 @@ class Control:
 
         await self._uncancelled(purge())
 
-    async def _change(self, command: Callable[[Catalog, int], T]) -> T:
+    async def _change(self, command: Callable[..., T], *arguments: Any, **named: Any) -> T:
         """A change of queues: committed in the catalog, then told to the shards that it concerns."""
-        result = await self._catalog.change(command)
+        result = await self._catalog.change(command, *arguments, **named)
         catalog = self._catalog.current()
         changed, catalog.changed = catalog.changed, {}
         hosts: dict[int, ShardHost] = {}

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
+from batonq.core.catalog.machine import Catalog
 from batonq.errors import BatonError
 from batonq.log.disk import Disk
 from batonq.log.interface import Room
@@ -168,7 +169,7 @@ class Maintenance:
         rotation_ms = int(self._settings.key_rotation_hours * 3_600_000)
         if self._clock.now_ms() >= catalog.receipt_key_due_ms(rotation_ms):
             key = self._random_bytes(RECEIPT_KEY_BYTES)
-            await self._catalog.change(lambda current, now_ms: current.rotate_receipt_key(key, now_ms))
+            await self._catalog.change(Catalog.rotate_receipt_key, key)
             self._receipts.set_keys(self._catalog.current().receipt_keys.values())
 
 

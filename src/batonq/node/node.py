@@ -124,7 +124,7 @@ class Node:
         if known > settings.shards:
             events.info("shards", f"The data directory has {known} shards: all of them are served", shards=known)
         count = max(known, settings.shards)
-        await self.catalog.change(lambda catalog, now_ms: catalog.open_shards(count, now_ms))
+        await self.catalog.change(Catalog.open_shards, count)
         self._compose()
         await self.maintenance.rotate_receipt_key()
         for number in range(count):

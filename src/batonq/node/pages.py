@@ -15,6 +15,7 @@ from hmac import compare_digest
 from typing import Any, NamedTuple
 
 from batonq.core.catalog.entries import AccessKey
+from batonq.core.catalog.machine import Catalog
 from batonq.errors import AccessDenied, BatonError, InvalidInput
 from batonq.node import metrics, peeking, statuspage
 from batonq.node.clock import iso_time
@@ -136,7 +137,7 @@ class Pages:
         if not isinstance(account, str):
             raise InvalidInput("The account must be a text of twelve digits.")
         key_id, secret = make_key(self._node.world.random_bytes)
-        key = await self._node.catalog.change(lambda catalog, now_ms: catalog.put_key(key_id, secret, account, now_ms))
+        key = await self._node.catalog.change(Catalog.put_key, key_id, secret, account)
         return {**show_key(key), "secret": key.secret}
 
     async def _list_keys(self, given: dict[str, Any]) -> dict[str, Any]:
@@ -147,7 +148,7 @@ class Pages:
         key_id = given.get("id")
         if not isinstance(key_id, str):
             raise InvalidInput("Say which key: the field id.")
-        key = await self._node.catalog.change(lambda catalog, now_ms: catalog.disable_key(key_id, now_ms))
+        key = await self._node.catalog.change(Catalog.disable_key, key_id)
         return show_key(key)
 
     # --- who may --------------------------------------------------------------------------------
