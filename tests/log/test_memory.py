@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import pytest
 
 from batonq.errors import DiskFull, LogError, OwnershipHeld
@@ -63,9 +65,9 @@ def test_a_full_log_says_so() -> None:
 
 def test_epochs_rise_and_a_second_owner_is_refused() -> None:
     ownership = MemoryOwnership()
-    first = ownership.acquire(1)
+    first = asyncio.run(ownership.acquire(1))
     with pytest.raises(OwnershipHeld, match="shard 1"):
-        ownership.acquire(1)
-    assert ownership.acquire(2) > first
-    ownership.release(1)
-    assert ownership.acquire(1) > first + 1
+        asyncio.run(ownership.acquire(1))
+    assert asyncio.run(ownership.acquire(2)) > first
+    asyncio.run(ownership.release(1))
+    assert asyncio.run(ownership.acquire(1, 100)) == 101

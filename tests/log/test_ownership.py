@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import json
 import os
@@ -18,11 +19,12 @@ from batonq.log.ownership import EpochFile, LockFileOwnership, held, holder_of
 from batonq.sim.disk import Crashed, SimulatedDisk, Step, Survival
 
 HOLD = """
+import asyncio
 import sys
 from batonq.log.ownership import LockFileOwnership
 ownership = LockFileOwnership(sys.argv[1], now_ms=lambda: 1_700_000_000_000)
 ownership.take("127.0.0.1:9324")
-print(ownership.acquire(0), flush=True)
+print(asyncio.run(ownership.acquire(0)), flush=True)
 sys.stdin.read()
 """
 
@@ -36,7 +38,7 @@ def test_a_second_process_is_told_who_holds_it_and_what_to_do(tmp_path: Path) ->
     try:
         epoch = int(first.stdout.readline())
         second = LockFileOwnership(data)
-        for attempt in (second.take, lambda: second.acquire(0)):
+        for attempt in (second.take, lambda: asyncio.run(second.acquire(0))):
             with pytest.raises(OwnershipHeld) as caught:
                 attempt()
             message = caught.value.message
@@ -50,7 +52,7 @@ def test_a_second_process_is_told_who_holds_it_and_what_to_do(tmp_path: Path) ->
         os.kill(first.pid, signal.SIGKILL)
         first.wait()
         assert holder_of(data) is None, "a lock dies with its process"
-        assert second.acquire(0) > epoch
+        assert asyncio.run(second.acquire(0)) > epoch
         second.close()
     finally:
         first.kill()
@@ -63,7 +65,7 @@ def test_epochs_rise_over_shards_and_restarts(tmp_path: Path) -> None:
     given = []
     for _ in range(4):
         ownership = LockFileOwnership(str(tmp_path))
-        given += [ownership.acquire(shard) for shard in (0, 1, 65535)]
+        given += [asyncio.run(ownership.acquire(shard)) for shard in (0, 1, 65535)]
         ownership.close()
     assert given == sorted(set(given)) and given[0] >= 1
 
@@ -109,7 +111,7 @@ def test_nobody_holds_a_directory_that_nobody_used(tmp_path: Path) -> None:
 
 def test_damaged_files_are_told_with_what_to_do(tmp_path: Path) -> None:
     ownership = LockFileOwnership(str(tmp_path))
-    ownership.acquire(0)
+    asyncio.run(ownership.acquire(0))
     ownership.close()
     epoch = (tmp_path / "epoch").read_bytes()
     (tmp_path / "epoch").write_bytes(bytes(1024))

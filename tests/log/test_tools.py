@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import os
@@ -41,7 +42,7 @@ class Server:
                 settings=SETTINGS,
             )
             shard.begin_frame(self.logs[number].next)
-            shard.take_ownership(self.ownership.acquire(number), NOW, 0)
+            shard.take_ownership(asyncio.run(self.ownership.acquire(number)), NOW, 0)
             shard.set_policy(QueuePolicy(7 + number, "000000000000", f"jobs-{number}"), NOW)
             self.commit(number)
 

@@ -7,7 +7,7 @@ All methods are called from one thread, the loop's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple, Protocol
 
@@ -142,14 +142,45 @@ class Log(Protocol):
         """Housekeeping kept off the append path, such as pre-writing a segment. Called when idle or once a second."""
 
     def close(self) -> None:
-        """Stop; waits for an append that is under way, and flushes nothing that was not committed already."""
+        """Stop; flushes nothing that was not committed already. An append that is under way is waited for, or, over a
+        network, answered with an error: then nobody knows whether it will be committed.
+        """
 
 
 class Ownership(Protocol):
     """Who may append to a shard's log. Liveness only: safety is the log's, by epoch and frame number."""
 
-    def acquire(self, shard: int) -> int:
-        """Become the owner; returns an epoch above every one given before. Raises OwnershipHeld, naming the holder."""
+    async def acquire(self, shard: int, above: int = 0) -> int:
+        """Become the owner; returns an epoch above `above` (the log's own) and above every one given before.
 
-    def release(self, shard: int) -> None:
-        """Give it up."""
+        Raises OwnershipHeld, naming the holder.
+        """
+
+    async def release(self, shard: int) -> None:
+        """Give it up; no error when it is not held."""
+
+
+class Lease(NamedTuple):
+    """Who owns a shard, as the lease store tells it. `node` is empty when nobody does."""
+
+    shard: int
+    node: str
+    address: str
+    epoch: int
+
+
+class Leases(Ownership, Protocol):
+    """Ownership among nodes: it ends by itself unless it is renewed."""
+
+    async def renew(self, shard: int) -> None:
+        """Hold it for another term. Raises Fenced when somebody else may have it by now, Unavailable when nobody
+        answered.
+        """
+
+    async def holders(self) -> dict[int, Lease]:
+        """The owners right now, by shard; shards without one are left out."""
+
+    def watch(self) -> AsyncGenerator[Lease, None]:
+        """Every change of an owner from now on, after one Lease for each owner there is. A lease that ran out is told
+        like one that was given up, within a second or so. It is closed by whoever reads it.
+        """

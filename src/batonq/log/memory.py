@@ -184,12 +184,12 @@ class MemoryOwnership:
         self._epoch = 0
         self._held: set[int] = set()
 
-    def acquire(self, shard: int) -> int:
+    async def acquire(self, shard: int, above: int = 0) -> int:
         if shard in self._held:
             raise OwnershipHeld(f"shard {shard} has an owner in this process")
         self._held.add(shard)
-        self._epoch += 1
+        self._epoch = max(self._epoch, above) + 1
         return self._epoch
 
-    def release(self, shard: int) -> None:
+    async def release(self, shard: int) -> None:
         self._held.discard(shard)

@@ -97,14 +97,14 @@ class LockFileOwnership:
         assert self._lock is not None
         return self._cluster
 
-    def acquire(self, shard: int) -> int:
+    async def acquire(self, shard: int, above: int = 0) -> int:
         self.take()
         try:
-            return self._epochs.raise_()
+            return self._epochs.raise_(above)
         except OSError as error:
             raise LogError(f"cannot write the epoch in {self._directory}: {error.strerror}") from error
 
-    def release(self, shard: int) -> None:
+    async def release(self, shard: int) -> None:
         """A lock file is given up as a whole: see `close`."""
 
     def close(self) -> None:
@@ -156,9 +156,10 @@ class EpochFile:
             )
         return self.epoch
 
-    def raise_(self) -> int:
-        """A new epoch, one above the last. Raises OSError."""
-        epoch = self.epoch + 1
+    def raise_(self, above: int = 0) -> int:
+        """A new epoch, above the last one and `above`. Raises OSError."""
+        epoch = max(self.epoch, above) + 1
+        epoch += (epoch - self.epoch) % 2 == 0  # the last one's place is left alone
         record = self._RECORD.pack(self._MAGIC, epoch, self._crc(epoch))
         if self._disk.exists(self._path):
             handle = self._disk.open(self._path, write=True)

@@ -99,7 +99,7 @@ class Recovery:
     async def open_shard(self, number: int) -> Opened:
         opened = await self._apart(lambda: self._read_shard(number))
         try:
-            self._own(opened.shard, opened.log, opened)
+            await self._own(opened.shard, opened.log, opened)
         except BaseException:
             opened.log.close()
             raise
@@ -108,15 +108,15 @@ class Recovery:
     async def open_catalog(self, rules: Rules) -> tuple[Catalog, Log]:
         catalog, log = await self._apart(lambda: self._read_catalog(rules))
         try:
-            self._own(catalog, log, None)
+            await self._own(catalog, log, None)
         except BaseException:
             log.close()
             raise
         return catalog, log
 
-    def _own(self, machine: Shard | Catalog, log: Log, opened: Opened | None) -> None:
-        self._ownership.release(log.shard)
-        epoch = self._ownership.acquire(log.shard)
+    async def _own(self, machine: Shard | Catalog, log: Log, opened: Opened | None) -> None:
+        await self._ownership.release(log.shard)
+        epoch = await self._ownership.acquire(log.shard, log.tail_epoch)
         grace_max_ms = int(self._settings.grace_max_s * 1000)
         outage_ms = take_ownership(machine, log, epoch, self._clock, grace_max_ms, self._settings.dev)
         if opened is not None:

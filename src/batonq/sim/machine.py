@@ -55,13 +55,13 @@ class SimOwnership:
         create_directory(self._disk, DATA)
         self._epochs.load()
 
-    def acquire(self, shard: int) -> int:
+    async def acquire(self, shard: int, above: int = 0) -> int:
         try:
-            return self._epochs.raise_()
+            return self._epochs.raise_(above)
         except OSError as error:
             raise LogError(f"cannot write the epoch: {error.strerror}") from error
 
-    def release(self, shard: int) -> None:
+    async def release(self, shard: int) -> None:
         pass
 
     def set_address(self, address: str) -> None:
