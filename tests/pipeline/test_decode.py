@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pyarrow as pa
@@ -91,6 +92,8 @@ def test_a_rich_history() -> None:
         batch = assert_same(frames, at_once=at_once)
     kinds = set(batch.column("event").to_pylist())
     assert {"carried", "base", "queue_purged", "queue_closed"} <= kinds
+    (base,) = (row for row in batch.to_pylist() if row["event"] == "base")
+    assert [policy["queue"] for policy in json.loads(base["detail"])] == [1, 2, 3]
 
 
 @pytest.mark.parametrize("path", scenarios(), ids=lambda path: path.stem)

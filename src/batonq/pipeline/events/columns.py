@@ -13,7 +13,7 @@ from batonq.core.records import NO_SLOT, Flag, Reason, State, Type
 from batonq.core.shard.state import ARRIVED_NOTED, ARRIVED_PREFIX, CARRIED_PREFIX, EDITED_PREFIX
 from batonq.errors import LogCorrupt
 from batonq.pipeline.events.arrays import Bools, Fixed, Ints, Words, fixed, message_ids, time, within
-from batonq.pipeline.events.names import Names
+from batonq.pipeline.events.names import Names, base_detail
 from batonq.pipeline.events.plain import attribute_pairs
 from batonq.pipeline.events.ranges import pieces, runs, windows
 from batonq.pipeline.events.schema import CONTENTS, EVENTS, REASONS, STATES, arrow_type
@@ -64,7 +64,7 @@ _LEASES = _table(
 )
 _PAYLOADS = _table((Type.SENT, Type.EDITED, Type.CARRIED, Type.ARRIVED))
 _COUNTED = _table((Type.REQUESTED, Type.PRODUCED, Type.QUEUE_PURGED))
-_DETAILED = _table((Type.POLICY_SET, Type.JOB_SET))
+_DETAILED = _table((Type.POLICY_SET, Type.JOB_SET, Type.BASE))
 _PREFIX = np.zeros(256, dtype=np.int64)
 _PREFIX[Type.CARRIED] = CARRIED_PREFIX.size
 _PREFIX[Type.EDITED] = EDITED_PREFIX.size + CARRIED_PREFIX.size
@@ -206,8 +206,13 @@ class Builder:
         found["first_frame"] = Fixed(words[3], kinds == Type.BASE)
         chosen = np.flatnonzero(_DETAILED[kinds] & (self.lengths > 0))
         if len(chosen):
-            texts = pieces(self.variable, self.starts[chosen], self.lengths[chosen], pa.string())
-            found["detail"] = self._spread(texts, chosen)
+            found["detail"] = self._spread(pa.array([self._detail(at) for at in chosen.tolist()], pa.string()), chosen)
+
+    def _detail(self, at: int) -> str:
+        """Of one of the few rows that are not about a message."""
+        start = int(self.starts[at])
+        part = self.variable[start : start + int(self.lengths[at])]
+        return base_detail(part) if self.kinds[at] == Type.BASE else part.decode()
 
     # --- messages with their payload ------------------------------------------------------------------
 

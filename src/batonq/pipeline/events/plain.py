@@ -14,7 +14,7 @@ from batonq.core.shard.state import CARRIED_PREFIX, EDITED_PREFIX, arrived_prefi
 from batonq.errors import LogCorrupt
 from batonq.log.frames import Frame
 from batonq.pipeline.events.filters import Filter
-from batonq.pipeline.events.names import Names, told
+from batonq.pipeline.events.names import Names, base_detail, told
 from batonq.pipeline.events.schema import CONTENTS, EVENTS, NEVER_MS, REASONS, STATES, columns
 
 _LOW32 = 0xFFFFFFFF
@@ -91,7 +91,7 @@ def _fill(event: dict[str, Any], frame: Frame, index: int, row: array[int], bodi
     elif kind == Type.EPOCH:
         event["grace_ms"] = w4
     elif kind == Type.BASE:
-        event["first_frame"] = w3
+        event["first_frame"], event["detail"] = w3, base_detail(part)
     elif kind in (Type.POLICY_SET, Type.JOB_SET):
         event["detail"] = part.decode() or None
     if kind in _PAYLOADS:

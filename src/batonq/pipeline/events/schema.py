@@ -94,7 +94,7 @@ COLUMNS = (
     Column("messages", "int64", "How many messages it was about.", "requested, produced, queue_purged"),
     Column("grace_ms", "int64", "Time that running leases were given for an outage.", "epoch"),
     Column("first_frame", "int64", "First frame that is kept.", "base"),
-    Column("detail", "text", "The policy or the job, as JSON.", "policy_set, job_set"),
+    Column("detail", "text", "The policy, the job, or a list of all policies, as JSON.", "policy_set, job_set, base"),
 )
 BODY = Column("body", "bytes", "The body, when bodies are asked for.", _PAYLOADS)
 
