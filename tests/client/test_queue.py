@@ -280,6 +280,24 @@ async def _dead(baton: Any, count: int) -> Any:
     return queue
 
 
+def test_redrive_of_chosen_messages(place: Place) -> None:
+    async def body() -> None:
+        async with place.open() as baton:
+            queue = await _dead(baton, 10)
+            dead = baton.queue("work-dead")
+            ids = [peeked.current_id for peeked in await dead.peek(limit=10)]
+            job = await dead.redrive(rate=10_000, filter=RedriveFilter(message_ids=ids[3:6]))
+            for _ in range(3):
+                await place.advance(baton, 1)
+            await job.wait()
+            assert (job.state, job.moved, job.examined, job.not_found) == ("COMPLETED", 3, 3, 0)
+            assert (await queue.stats()).visible == 3
+            again = await dead.redrive(dry_run=True, filter=RedriveFilter(message_ids=ids[:4]))
+            assert (again.matched, again.not_found) == (3, 1)
+
+    run(body())
+
+
 def test_redrive(place: Place) -> None:
     async def body() -> None:
         async with place.open() as baton:

@@ -117,3 +117,17 @@ def test_a_view_says_where_a_message_goes_and_how_often_it_was_refused() -> None
     assert (view.state, view.moves_to, view.moves_for, view.refusals) == (State.DELAYED, 0, Reason.DEAD_LETTER, 1)
     home.check()
     away.check()
+
+
+def test_a_long_way_from_a_known_place_is_shortened(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(seeking, "SEEK_STEP", 40)
+    monkeypatch.setattr(seeking, "FAR", 10)
+    monkeypatch.setattr(seeking, "PROBES", 64)
+    sequences = fill(bench, 1_000)
+    head = bench.shard.queue_state(ONE).head
+    slot, found = bench.shard.seek(ONE, sequences[900] - 1, head, sequences[0])
+    while not found:
+        came_to = bench.shard.columns.sequence[slot]
+        assert came_to > sequences[700], "it walked from where it was"
+        slot, found = bench.shard.seek(ONE, sequences[900] - 1, slot, came_to)
+    assert bench.shard.columns.sequence[slot] == sequences[900]

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from batonq.core.ids import message_id
 from tests.api.support import wait_until
 from tests.rest.support import Rest
 
@@ -106,6 +107,22 @@ def test_a_filter_chooses(rest: Rest, chosen: dict[str, Any], numbers: list[int]
     assert rest.stats(DEAD)["visible"] == 6 - len(numbers)
 
 
+def test_messages_may_be_named(rest: Rest, packed: Rest) -> None:
+    kill(rest, [{"body": {"n": number}} for number in range(6)])
+    messages = rest.good("GET", f"{DEAD}/messages")["messages"]
+    ids = {message["body"]["n"]: message["currentId"] for message in messages}
+    assert not set(ids.values()) & {message["messageId"] for message in messages}
+    gone = message_id(0, 1)
+    chosen = {"messageIds": [ids[4], ids[1], gone]}
+    look = packed.good("POST", f"{DEAD}:redrive", {"filter": chosen, "dryRun": True})
+    assert [(one["body"]["n"], one["currentId"]) for one in look["sample"]] == [(1, ids[1]), (4, ids[4])]
+    done = ended(rest, redrive(rest, filter=chosen))
+    assert (done["examined"], done["matched"], done["moved"], done["notFound"]) == (3, 2, 2, 1)
+    again = ended(rest, redrive(rest, filter=chosen))
+    assert (again["examined"], again["moved"], again["notFound"]) == (3, 0, 3)
+    assert [body["n"] for body in bodies(rest, QUEUE)] == [1, 4]
+
+
 def test_an_edit_changes_what_moves(rest: Rest) -> None:
     kill(rest, [{"body": {"n": 1, "host": "old.example"}, "attributes": {"a": "1", "b": "2"}}])
     edit = {
@@ -184,8 +201,12 @@ def test_it_moves_no_more_than_it_is_told(rest: Rest) -> None:
         {"edit": {"replaceText": [{"find": "a", "with": "b"}], "replaceBody": 1}},
         {"edit": {"setAttributes": {"Baton.Priority": 1}}},
         {"targetQueue": "dead"},
+        {"filter": {"messageIds": []}},
+        {"filter": {"messageIds": ["x" * 36]}},
+        {"filter": {"messageIds": ["x"]}},
+        {"filter": {"messageIds": ["x" * 36] * 10_001}},
     ],
-    ids=repr,
+    ids=lambda spec: repr(spec)[:60],
 )
 def test_redrives_that_are_refused(rest: Rest, spec: dict[str, Any]) -> None:
     kill(rest, [{"body": {"n": 1}}])

@@ -148,6 +148,7 @@ class Peeked(Struct, rename="camel"):
     dead_letter: DeadLetter | None = None
     last_failure: Failure | None = None
     problem: str = ""  # why it cannot be shown whole
+    current_id: str = ""  # where it lies now: what `RedriveFilter.message_ids` takes
 
     @property
     def id(self) -> str:
@@ -253,6 +254,7 @@ class RedriveFilter(Struct, frozen=True, kw_only=True, omit_defaults=True):
     min_age: float | None = field(default=None, name="minAgeSeconds")
     max_age: float | None = field(default=None, name="maxAgeSeconds")
     body_contains: str | None = field(default=None, name="bodyContains")
+    message_ids: Sequence[str] | None = field(default=None, name="messageIds")
 
 
 class RedriveEdit(Struct, frozen=True, kw_only=True):
@@ -282,6 +284,7 @@ class JobFields(Struct, kw_only=True, rename="camel"):
     moved: int = 0
     remaining: int = 0
     died_again: int = 0
+    not_found: int = 0
     dry_run: bool = False
     sample: list[Any] = []
 

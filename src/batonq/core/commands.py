@@ -168,6 +168,8 @@ class Job:
     examined: int = 0
     matched: int = 0
     died_again: int = 0  # messages that it moved and that became dead letters again
+    listed: int = 0  # how many messages it was given by their ids; 0: it goes through the queue
+    not_found: int = 0  # of those, how many were not in the queue any more
     cursor: int = 0  # messages up to this sequence are done with
     seen: int = 0  # the highest that was ever looked at: the cursor goes back to messages that were refused
     blocked: int = 0  # the message whose destination was full
@@ -191,6 +193,7 @@ class Chosen(NamedTuple):
     sequence: int
     payload: bytes | None  # what it is changed into
     examined: int  # how many messages new to the job were looked at up to this one
+    not_found: int = 0  # and how many that it was given by id were not there
 
 
 class Alarm(NamedTuple):

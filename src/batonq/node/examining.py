@@ -7,6 +7,8 @@ change meanwhile, and the shard checks again what is handed to it. Only committe
 from __future__ import annotations
 
 import asyncio
+from array import array
+from bisect import bisect_right
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
@@ -16,6 +18,7 @@ from batonq.core.payload import Lineage, Payload, encode_payload
 from batonq.core.shard.columns import NIL
 from batonq.core.shard.jobs import movable_states
 from batonq.core.shard.machine import Shard
+from batonq.core.shard.queuestate import QueueState
 from batonq.errors import LogError, QueueDoesNotExist, Unavailable
 from batonq.log.interface import Log
 from batonq.node.picking import EditImpossible, decode_pick
@@ -52,6 +55,7 @@ class Sample(NamedTuple):
     error_class: str
     reason: str
     sent_ms: int
+    current_id: str
 
 
 class Examined(NamedTuple):
@@ -59,6 +63,7 @@ class Examined(NamedTuple):
     through: int  # up to this sequence
     chosen: list[Chosen]
     sample: list[Sample]
+    not_found: int = 0  # of those that are new and were given by id
 
 
 async def examine(host: Served, job: Job, most: int, sample: int = 0) -> Examined:
@@ -66,49 +71,108 @@ async def examine(host: Served, job: Job, most: int, sample: int = 0) -> Examine
 
     Raises EditImpossible when one of them cannot be changed as the job wants it, and Unavailable.
     """
+    look = _Look(host, job, most, sample)
+    await _committed(host)
+    if look.pick.sequences is not None:
+        return await _examine_listed(look, look.pick.sequences)
     shard = host.shard
     columns = shard.columns
-    pick = decode_pick(job.selection)
-    movable = movable_states(job)
-    chosen: list[Chosen] = []
-    samples: list[Sample] = []
-    count = looked_at = chosen_bytes = turn_bytes = turn = 0
-    through = job.cursor
-    await _committed(host)
-    slot = await _behind(host, job.source, through)
-    while looked_at < LOOKED_AT_MAX and len(chosen) < most and chosen_bytes < CHOSEN_BYTES_MAX:
-        queue = shard.queues.get(job.source)
-        if queue is None or queue.closed:
-            raise QueueDoesNotExist
+    slot = await _behind(host, job.source, look.through)
+    while look.goes_on:
+        queue = _queue(host, job.source)
         nothing_dead = job.only_dead and not queue.dead
         if slot == NIL or columns.sequence[slot] > job.through_sequence or nothing_dead:
-            through = job.through_sequence
+            look.through = job.through_sequence
             break
         sequence = columns.sequence[slot]
-        count += sequence > job.seen
-        if columns.state[slot] in movable:
-            if job.key and shard.edited.get(slot) == job.key:
-                chosen.append(Chosen(slot, sequence, None, count))
-            else:
-                turn_bytes += columns.extent[slot] >> 32
-                payload = await _read(host, slot, sequence)
-                failure = shard.failures.get(slot)
-                age_ms = max(0, host.now_ms() - columns.sent[slot])
-                if payload is not None and pick.matches(payload, failure, age_ms):
-                    changed = _changed(shard, pick.changed, payload, sequence) if pick.edits else payload
-                    encoded = encode_payload(changed) if pick.edits else None
-                    chosen_bytes += len(encoded) if encoded else 0
-                    chosen.append(Chosen(slot, sequence, encoded, count))
-                    if len(samples) < sample:
-                        samples.append(_sample(shard, slot, sequence, changed))
-        through = sequence
-        looked_at += 1
-        turn += 1
-        if turn >= TURN_MESSAGES or turn_bytes >= TURN_BYTES:
-            turn = turn_bytes = 0
-            await asyncio.sleep(0)
+        await look.at(slot, sequence)
         slot = await _next(host, job.source, slot, sequence)
-    return Examined(count, through, chosen, samples)
+    return look.result()
+
+
+async def _examine_listed(look: _Look, sequences: array[int]) -> Examined:
+    """The same of messages that the job was given: from one to the next of them, whatever lies between."""
+    host, job = look.host, look.job
+    columns = host.shard.columns
+    slot, before = NIL, 0
+    for index in range(bisect_right(sequences, look.through), len(sequences)):
+        if not look.goes_on:
+            return look.result()
+        sequence = sequences[index]
+        slot = await _behind(host, job.source, sequence - 1, slot, before)
+        before = columns.sequence[slot] if slot != NIL else 0
+        if before == sequence:
+            await look.at(slot, sequence)
+        else:
+            await look.nothing_at(sequence)
+    look.through = job.through_sequence
+    return look.result()
+
+
+class _Look:
+    """What one go has looked at so far."""
+
+    def __init__(self, host: Served, job: Job, most: int, sample: int) -> None:
+        self.host, self.job, self.most, self.sample = host, job, most, sample
+        self.pick = decode_pick(job.selection)
+        self.through = job.cursor
+        self.count = self.not_found = 0
+        self._movable = movable_states(job)
+        self._chosen: list[Chosen] = []
+        self._samples: list[Sample] = []
+        self._looked_at = self._chosen_bytes = self._turn_bytes = self._turn = 0
+
+    @property
+    def goes_on(self) -> bool:
+        return (
+            self._looked_at < LOOKED_AT_MAX and len(self._chosen) < self.most and self._chosen_bytes < CHOSEN_BYTES_MAX
+        )
+
+    def result(self) -> Examined:
+        return Examined(self.count, self.through, self._chosen, self._samples, self.not_found)
+
+    async def at(self, slot: int, sequence: int) -> None:
+        self.count += sequence > self.job.seen
+        shard = self.host.shard
+        if shard.columns.state[slot] in self._movable:
+            if self.job.key and shard.edited.get(slot) == self.job.key:
+                self._choose(slot, sequence, None)
+            elif self.pick.reads or self.pick.edits or len(self._samples) < self.sample:
+                await self._read(slot, sequence)
+            else:
+                self._choose(slot, sequence, None)
+        await self._looked(sequence)
+
+    async def nothing_at(self, sequence: int) -> None:
+        self.count += sequence > self.job.seen
+        self.not_found += sequence > self.job.seen
+        await self._looked(sequence)
+
+    async def _read(self, slot: int, sequence: int) -> None:
+        shard, pick = self.host.shard, self.pick
+        self._turn_bytes += shard.columns.extent[slot] >> 32
+        payload = await _read(self.host, slot, sequence)
+        failure = shard.failures.get(slot)
+        age_ms = max(0, self.host.now_ms() - shard.columns.sent[slot])
+        if payload is None or not pick.matches(payload, failure, age_ms):
+            return
+        changed = _changed(shard, pick.changed, payload, sequence) if pick.edits else payload
+        self._choose(slot, sequence, encode_payload(changed) if pick.edits else None)
+        if len(self._samples) < self.sample:
+            self._samples.append(_sample(shard, slot, sequence, changed))
+
+    def _choose(self, slot: int, sequence: int, encoded: bytes | None) -> None:
+        self._chosen_bytes += len(encoded) if encoded else 0
+        self._chosen.append(Chosen(slot, sequence, encoded, self.count, self.not_found))
+
+    async def _looked(self, sequence: int) -> None:
+        """Others have their turn from time to time."""
+        self.through = sequence
+        self._looked_at += 1
+        self._turn += 1
+        if self._turn >= TURN_MESSAGES or self._turn_bytes >= TURN_BYTES:
+            self._turn = self._turn_bytes = 0
+            await asyncio.sleep(0)
 
 
 def _changed(shard: Shard, change: Callable[[Payload], Payload], payload: Payload, sequence: int) -> Payload:
@@ -123,8 +187,9 @@ def _changed(shard: Shard, change: Callable[[Payload], Payload], payload: Payloa
 def _sample(shard: Shard, slot: int, sequence: int, payload: Payload) -> Sample:
     past = Lineage.decode(payload.lineage)
     failure = shard.failures.get(slot)
+    current_id = message_id(shard.number, sequence)
     return Sample(
-        past.message_id or message_id(shard.number, sequence),
+        past.message_id or current_id,
         sequence,
         payload.body,
         payload.content,
@@ -132,6 +197,7 @@ def _sample(shard: Shard, slot: int, sequence: int, payload: Payload) -> Sample:
         failure.error_class if failure is not None and failure.error_class else past.error_class,
         failure.reason if failure is not None and failure.reason else past.reason,
         shard.columns.sent[slot],
+        current_id,
     )
 
 
@@ -170,18 +236,23 @@ async def _next(host: Served, number: int, slot: int, sequence: int) -> int:
     shard = host.shard
     if not host.serving:
         raise Unavailable(host.why)
-    queue = shard.queues.get(number)
-    if queue is None or queue.closed:
-        raise QueueDoesNotExist
+    queue = _queue(host, number)
     if shard.stands(queue, slot, sequence):
         return shard.columns.queue_next[slot]
     return await _behind(host, number, sequence)
 
 
-async def _behind(host: Served, number: int, sequence: int) -> int:
-    """The first message after a sequence; NIL when there is none."""
+def _queue(host: Served, number: int) -> QueueState:
+    queue = host.shard.queues.get(number)
+    if queue is None or queue.closed:
+        raise QueueDoesNotExist
+    return queue
+
+
+async def _behind(host: Served, number: int, sequence: int, slot: int = NIL, at: int = 0) -> int:
+    """The first message after a sequence; NIL when there is none. One before it that is known shortens the way."""
     shard = host.shard
-    slot, found = shard.seek(number, sequence)
+    slot, found = shard.seek(number, sequence, slot, at)
     while not found:
         at = shard.columns.sequence[slot]
         await asyncio.sleep(0)

@@ -98,7 +98,9 @@ class JobRunner:
         try:
             found: Examined = await examine(host, job, min(most, CHOSEN_MAX))
             now_ms = host.begin()
-            due_ms: int = host.run(host.shard.choose, job_id, cursor, found.new, found.through, found.chosen, now_ms)
+            due_ms: int = host.run(
+                host.shard.choose, job_id, cursor, found.new, found.through, found.chosen, now_ms, found.not_found
+            )
             # Half of the time is for others, however much there is to look at.
             self._rests[job_id] = now_ms + round((self._loop.time() - began_s) * 1000)
             due_ms = max(due_ms, self._rests[job_id])

@@ -17,6 +17,7 @@ from batonq.errors import InvalidInput, JobNotFound, Unavailable
 from batonq.node.control import Control, Queue, committed
 from batonq.node.examining import SAMPLE_MAX, Sample, examine
 from batonq.node.host import ShardHost
+from batonq.node.listing import listed_ids
 from batonq.node.picking import EditImpossible, encode_pick
 from batonq.node.settings import Settings
 
@@ -58,6 +59,7 @@ class JobStatus(NamedTuple):
     moved: int
     remaining: int  # messages that it has not looked at yet
     died_again: int
+    not_found: int = 0  # of the messages that it was given by id, those that were gone
     max_messages: int = 0
     dry_run: bool = False
     sample: Sequence[Sample] = ()
@@ -109,6 +111,9 @@ class JobControl(Control):
         if ramp_s is None:
             ramp_s = RAMP_DEFAULT_S if redrive.rate_per_s > RAMP_FROM_PER_S else 0.0
         bytes_max = (target or source).message_bytes_max
+        host = self._shards[source.shard].host()
+        listed = listed_ids(redrive.filter, host.shard.number, host.shard.next_sequence)
+        elsewhere = listed.elsewhere if listed is not None else 0
         return Job(
             id=self._random_bytes(16).hex(),
             source=source.number,
@@ -121,7 +126,10 @@ class JobControl(Control):
             started_ms=0,
             to_move=0,
             only_dead=only_dead,
-            selection=encode_pick(redrive.filter, redrive.edit, bytes_max),
+            selection=encode_pick(redrive.filter, redrive.edit, bytes_max, listed.sequences if listed else None),
+            listed=len(listed.sequences) + elsewhere if listed else 0,
+            examined=elsewhere,
+            not_found=elsewhere,
             max_messages=redrive.max_messages,
             ramp_ms=round(ramp_s * 1000),
             pause_share=redrive.pause_when_dying_share,
@@ -135,7 +143,7 @@ class JobControl(Control):
             job,
             started_ms=host.now_ms(),
             through_sequence=host.shard.next_sequence - 1,
-            to_move=counters.dead if job.only_dead else messages,
+            to_move=job.listed or (counters.dead if job.only_dead else messages),
         )
         most = job.max_messages or 1 << 60
         sample: list[Sample] = []
@@ -153,6 +161,7 @@ class JobControl(Control):
                 seen=max(job.seen, found.through),
                 examined=job.examined + found.new,
                 matched=job.matched + len(found.chosen),
+                not_found=job.not_found + found.not_found,
             )
         job = replace(job, state="COMPLETED", ended_ms=host.now_ms())
         status = self._status(host, job)
@@ -175,6 +184,7 @@ class JobControl(Control):
             moved=job.moved,
             remaining=max(0, job.to_move - job.examined) if job.state in ACTIVE else 0,
             died_again=job.died_again,
+            not_found=job.not_found,
             max_messages=job.max_messages,
         )
 

@@ -45,6 +45,7 @@ class Peeked(NamedTuple):
     lineage: Lineage | None
     problem: str  # why body and attributes could not be read; else empty
     content: int = 0  # what the body is, see core/payload.py
+    current_id: str = ""  # where it lies now; `message_id` is the one that it was sent with
 
 
 async def look(host: ShardHost, queue: int, after_sequence: int, limit: int) -> list[Peeked]:
@@ -84,7 +85,8 @@ def _read(host: ShardHost, view: MessageView) -> Peeked:
     except LogError as error:
         problem = error.message
     lineage = Lineage.decode(payload.lineage) if payload.lineage else None
-    shown_id = (lineage.message_id if lineage is not None else "") or message_id(host.shard.number, view.sequence)
+    current_id = message_id(host.shard.number, view.sequence)
+    shown_id = (lineage.message_id if lineage is not None else "") or current_id
     return Peeked(
         shown_id,
         view,
@@ -97,6 +99,7 @@ def _read(host: ShardHost, view: MessageView) -> Peeked:
         lineage,
         problem,
         payload.content,
+        current_id,
     )
 
 

@@ -1,13 +1,15 @@
 """Which messages a job takes, and what it changes them into: the filter and the edit of a redrive.
 
 Both come as the REST API has them, are checked here once, and are kept with the job as JSON, so that another owner of
-the shard goes on with the same. Bodies are not in the core, so this is where messages are looked at.
+the shard goes on with the same. Bodies are not in the core, so this is where messages are looked at. A list of message
+ids is kept as their sequences (listing.py).
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
+from array import array
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import Mapping, Sequence
@@ -18,11 +20,13 @@ from typing import Any
 from batonq.core.payload import Attribute, Content, Lineage, Payload, decode_attributes, encode_attributes
 from batonq.core.shard.state import Failure
 from batonq.errors import InvalidInput
+from batonq.node.listing import pack, unpack
 
 NAME_LENGTH_MAX = 256
 TEXT_BYTES_MAX = 65_536
 ENTRIES_MAX = 50
-_FILTER_FIELDS = ("attributes", "errorClass", "reasonContains", "minAgeSeconds", "maxAgeSeconds", "bodyContains")
+_KEPT_FIELDS = ("attributes", "errorClass", "reasonContains", "minAgeSeconds", "maxAgeSeconds", "bodyContains")
+_FILTER_FIELDS = ("messageIds", *_KEPT_FIELDS)
 _EDIT_FIELDS = ("setAttributes", "removeAttributes", "replaceBody", "replaceBodyBase64", "replaceText")
 _BODY_FIELDS = ("replaceBody", "replaceBodyBase64", "replaceText")
 
@@ -41,11 +45,19 @@ class Pick:
     age_min_ms: int = 0
     age_max_ms: int = 0  # 0: any
     body: bytes = b""  # that the message's body contains
+    sequences: array[int] | None = None  # only these messages, in order; None: any
     set_attributes: tuple[Attribute, ...] = ()
     remove_attributes: frozenset[str] = frozenset()
     new_body: tuple[bytes, int] | None = None  # and what it is
     replacements: tuple[tuple[bytes, bytes], ...] = ()
     bytes_max: int = field(default=1 << 20)
+
+    @property
+    def reads(self) -> bool:
+        """Does it take more than a message's place to say whether it is meant?"""
+        return bool(
+            self.attributes or self.error_class or self.reason or self.age_min_ms or self.age_max_ms or self.body
+        )
 
     @property
     def edits(self) -> bool:
@@ -94,11 +106,20 @@ class Pick:
         return payload._replace(body=body, content=content, attributes=attributes, body_md5=digest)
 
 
-def encode_pick(filter_: Mapping[str, Any] | None, edit: Mapping[str, Any] | None, bytes_max: int) -> str:
-    """Filter and edit, as a request brings them, checked and as a job keeps them. Empty: there is neither."""
-    filter_, edit = filter_ or {}, edit or {}
+def encode_pick(
+    filter_: Mapping[str, Any] | None, edit: Mapping[str, Any] | None, bytes_max: int, listed: array[int] | None = None
+) -> str:
+    """Filter and edit, as a request brings them, checked and as a job keeps them. Empty: there is neither.
+
+    `listed` are the sequences of the messages that the filter's `messageIds` name.
+    """
+    filter_, edit = dict(filter_ or {}), edit or {}
     if not filter_ and not edit:
         return ""
+    _only(filter_, _FILTER_FIELDS, "filter")
+    filter_.pop("messageIds", None)
+    if listed is not None:
+        filter_["listed"] = pack(listed)  # in the filter: a release that does not know it must not take everything
     values = {"filter": _jsonable(filter_), "edit": _jsonable(edit), "bytesMax": bytes_max}
     try:
         text = json.dumps(values, separators=(",", ":"), sort_keys=True)
@@ -113,7 +134,7 @@ def decode_pick(text: str) -> Pick:
     """Raises InvalidInput."""
     values: dict[str, Any] = json.loads(text) if text else {"filter": {}, "edit": {}, "bytesMax": 1 << 20}
     filter_, edit = values["filter"], values["edit"]
-    _only(filter_, _FILTER_FIELDS, "filter")
+    _only(filter_, (*_KEPT_FIELDS, "listed"), "filter")
     _only(edit, _EDIT_FIELDS, "edit")
     if sum(name in edit for name in _BODY_FIELDS) > 1:
         raise InvalidInput("An edit has one of replaceBody, replaceBodyBase64 and replaceText.")
@@ -129,6 +150,7 @@ def decode_pick(text: str) -> Pick:
         age_min_ms=_milliseconds(filter_, "minAgeSeconds"),
         age_max_ms=_milliseconds(filter_, "maxAgeSeconds"),
         body=_text(filter_, "bodyContains").encode(),
+        sequences=unpack(filter_["listed"]) if "listed" in filter_ else None,
         set_attributes=tuple(_attribute(name, value) for name, value in _entries(edit, "setAttributes")),
         remove_attributes=frozenset(_texts(edit, "removeAttributes")),
         new_body=new_body,

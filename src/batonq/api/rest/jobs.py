@@ -107,6 +107,7 @@ def _shown(call: Call, status: JobStatus) -> Job:
         moved=status.moved,
         remaining=status.remaining,
         died_again=status.died_again,
+        not_found=status.not_found,
         dry_run=status.dry_run,
         sample=[_sampled(sample, binary=binary) for sample in status.sample] if status.dry_run else UNSET,
     )
@@ -115,6 +116,7 @@ def _shown(call: Call, status: JobStatus) -> Job:
 def _sampled(sample: Sample, *, binary: bool) -> SampledMessage:
     message = SampledMessage(
         message_id=sample.message_id,
+        current_id=sample.current_id,
         sequence=sample.sequence,
         error_class=sample.error_class,
         reason=sample.reason,

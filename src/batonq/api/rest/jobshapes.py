@@ -11,6 +11,7 @@ from batonq.api.rest.shapes import ATTRIBUTES_MAX, Answered, Attributes, ErrorCl
 
 RATE_MAX_PER_S = 10_000
 REPLACEMENTS_MAX = 50
+LISTED_MAX = 10_000
 
 Rate = Annotated[int, Meta(ge=1, le=RATE_MAX_PER_S)]
 Ramp = Annotated[float, Meta(ge=0, le=86_400)]
@@ -18,6 +19,7 @@ Age = Annotated[float, Meta(ge=0, le=100_000_000)]
 Share = Annotated[float, Meta(ge=0, le=1)]
 Text = Annotated[str, Meta(min_length=1, max_length=16_384)]
 Most = Annotated[int, Meta(ge=1, le=10**12)]
+MessageId = Annotated[str, Meta(min_length=36, max_length=36)]
 AttributeName = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
@@ -30,6 +32,7 @@ class RedriveFilter(Given):
     min_age_seconds: Age | None = None
     max_age_seconds: Age | None = None
     body_contains: Text | None = None
+    message_ids: Annotated[list[MessageId], Meta(min_length=1, max_length=LISTED_MAX)] | None = None
 
 
 class TextReplacement(Given):
@@ -63,6 +66,7 @@ class SampledMessage(Answered, kw_only=True):
     """A message that a dry run found, as it would be moved."""
 
     message_id: str
+    current_id: str
     sequence: int
     body: Any = UNSET
     body_base64: str | UnsetType = UNSET
@@ -90,6 +94,7 @@ class Job(Answered, kw_only=True):
     moved: int
     remaining: int
     died_again: int
+    not_found: int
     dry_run: bool
     sample: list[SampledMessage] | UnsetType = UNSET
 

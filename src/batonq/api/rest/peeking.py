@@ -54,6 +54,7 @@ def _shown(peeked: node.Peeked, *, binary: bool) -> Peeked:
     timed = view.state in (State.DELAYED, State.IN_FLIGHT)
     message = Peeked(
         message_id=peeked.message_id,
+        current_id=peeked.current_id,
         sequence=view.sequence,
         state=State(view.state).name,  # type: ignore[arg-type]
         until_ms=view.until_ms if timed else 0,

@@ -312,6 +312,7 @@ class Peeked(Answered, kw_only=True):
     """A message as it stands, without a lease. `untilMs`: the end of its delay, or of its lease."""
 
     message_id: str
+    current_id: str
     sequence: int
     state: MessageState
     until_ms: int = 0

@@ -63,6 +63,7 @@ class JobBook(dict[str, Job]):
             assert all(job_id not in self.active for job_id in known[:-1]), "two jobs work on one queue"
         for job in self.values():
             assert self.of_key(job.key) is job, "a job is not found by its key"
-            assert job.matched <= job.examined, "a job chose more messages than it looked at"
+            assert job.matched + job.not_found <= job.examined, "a job chose more messages than it looked at"
+            assert not job.listed or job.examined <= job.listed, "a job looked at more messages than it was given"
             assert job.cursor <= max(job.seen, job.through_sequence), "a job is further than it looked"
             assert not job.max_messages or job.moved <= job.max_messages, "a job moved more than it was to"

@@ -1,9 +1,9 @@
 """Jobs: long pieces of work that move messages, at a rate, with progress, and from the log alone after a restart.
 
 A job goes through its queue in order of arrival, up to the newest message that was there when it began. One without a
-selection takes every message, and chooses here; one with a filter or an edit is fed by node/, which can read bodies,
-through `choose`: which messages were looked at, which of them are to move, and what they are changed into. Either way
-the job's place is in its `JobSet` records, and what was chosen and changed in `Edited` and `Owed`.
+selection takes every message, and chooses here; one with a filter, a list of ids or an edit is fed by node/, which can
+read bodies, through `choose`: which messages were looked at, which of them are to move, and what they are changed into.
+Either way the job's place is in its `JobSet` records, and what was chosen and changed in `Edited` and `Owed`.
 
 A destination that is full makes the job wait, and say so; it goes on where it was when there is room. A job whose
 messages die again above a share pauses itself.
@@ -73,7 +73,7 @@ class Jobs(Arrivals):
             state="RUNNING",
             started_ms=now,
             resumed_ms=now,
-            to_move=queue.dead if job.only_dead else queue.messages,
+            to_move=job.listed or (queue.dead if job.only_dead else queue.messages),
             through_sequence=self.next_sequence - 1,
             moved=0,
         )
@@ -242,8 +242,19 @@ class Jobs(Arrivals):
         self._used(job, used)
         self._progress(job, cursor, seen, examined, matched, now)
 
-    def choose(self, job_id: str, cursor: int, examined: int, through: int, chosen: Sequence[Chosen], now: int) -> int:
+    def choose(
+        self,
+        job_id: str,
+        cursor: int,
+        examined: int,
+        through: int,
+        chosen: Sequence[Chosen],
+        now: int,
+        not_found: int = 0,
+    ) -> int:
         """What node/ found: from `cursor` on it looked at `examined` messages that are new to the job, up to `through`.
+
+        Of those that the job was given by id, `not_found` were gone.
 
         Those of the chosen that are still there and can be moved are moved. A job that went back meanwhile, because
         something was refused, is looked at from there. Returns when to call `step_jobs` again.
@@ -260,19 +271,25 @@ class Jobs(Arrivals):
                 continue
             outcome = self._redrive(job, found.slot, found.payload, now)
             if outcome is Outcome.FULL or outcome is Outcome.FAILED:
-                examined, through = found.examined - 1, found.sequence - 1
+                # It is new to the job only once: a job that comes back to it has counted it.
+                examined = found.examined - (found.sequence > seen)
+                not_found, through = found.not_found, found.sequence - 1
                 break
             used += outcome is Outcome.MOVED
             matched += outcome is Outcome.MOVED and found.sequence > seen
         self._used(job, used)
-        self._progress(job, through, max(seen, through), job.examined + examined, matched, now)
+        examined, not_found = job.examined + examined, job.not_found + not_found
+        self._progress(job, through, max(seen, through), examined, matched, now, not_found)
         return now + SOON_MS
 
-    def _progress(self, job: Job, cursor: int, seen: int, examined: int, matched: int, now: int) -> None:
+    def _progress(
+        self, job: Job, cursor: int, seen: int, examined: int, matched: int, now: int, not_found: int = 0
+    ) -> None:
         """Say how far the job is. It may have been replaced meanwhile, by one that waits or has failed."""
         job = self.jobs[job.id]
         if job.state == "RUNNING" and (cursor, examined, matched) != (job.cursor, job.examined, job.matched):
-            self._set_job(replace(job, cursor=cursor, seen=seen, examined=examined, matched=matched), now)
+            job = replace(job, cursor=cursor, seen=seen, examined=examined, matched=matched, not_found=not_found)
+            self._set_job(job, now)
 
     def _redrive(self, job: Job, slot: int, payload: bytes | None, now: int) -> Outcome:
         """Owe one message to the job's destination, or to where it came from, changed into `payload` if there is one.

@@ -8,6 +8,7 @@ from batonq.core.shard.timers import Timers
 
 SEEK_STEP = 10_000  # messages that one step of a walk passes, a millisecond or so
 PROBES = 512
+FAR = 2 * PROBES  # a way that is worth looking for a shorter one
 _GOLDEN = 0x9E3779B1  # 2**32 divided by the golden ratio: multiples of it fall evenly, whatever pattern slots have
 
 
@@ -51,6 +52,9 @@ class Seeking(Timers):
             return NIL, True
         if not self.stands(queue, slot, sequence):
             slot = self.near(queue, after_sequence)
+        elif after_sequence - sequence > FAR:
+            nearer = self.near(queue, after_sequence)
+            slot = nearer if sequence < sequences[nearer] <= after_sequence else slot
         for _ in range(SEEK_STEP):
             if slot == NIL or sequences[slot] > after_sequence:
                 break

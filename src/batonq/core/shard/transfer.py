@@ -317,6 +317,8 @@ class Transfer(Replay):
         return entries
 
     def _set_job(self, job: Job, now: int) -> None:
+        if job.ended_ms and job.listed:
+            job = replace(job, selection="")  # a long list that nobody needs any more
         data = json.dumps(asdict(job), separators=(",", ":"), sort_keys=True).encode()
         w6 = self.frame.put(data)
         self.frame.add(Type.JOB_SET | job.source << 32, 0, now, 0, 0, 0, w6, 0)

@@ -1,0 +1,69 @@
+"""Messages that a job was given by their ids: checked, as sequences of a shard, and packed small for the job's record.
+
+A job's record is written anew with its progress, so ten thousand ids must not take ten thousand times 36 bytes: they
+are kept as the distances between neighbouring sequences, most of them one byte, compressed.
+"""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from base64 import b64decode, b64encode
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+from batonq.core.ids import parse_message_id
+from batonq.errors import InvalidInput
+
+LISTED_MAX = 10_000
+
+
+class Listed(NamedTuple):
+    sequences: array[int]  # of the shard that was asked about, rising, each once
+    elsewhere: int  # ids of messages that it cannot have: of other shards, or not given to a message yet
+
+
+def listed_ids(filter_: Mapping[str, Any] | None, shard: int, next_sequence: int) -> Listed | None:
+    """The messages that a filter names, those of `shard` apart; None when it names none. Raises InvalidInput."""
+    ids = (filter_ or {}).get("messageIds")
+    if ids is None:
+        return None
+    if not isinstance(ids, list | tuple) or not 0 < len(ids) <= LISTED_MAX:
+        raise InvalidInput(f"messageIds is a list of 1 to {LISTED_MAX:,} message ids; start one job after the other.")
+    here: set[int] = set()
+    elsewhere: set[str] = set()
+    for text in ids:
+        place = parse_message_id(text) if isinstance(text, str) else None
+        if place is None:
+            raise InvalidInput(f"messageIds: {str(text)[:80]!r} is not the id of a message of this server.")
+        if place[0] == shard and place[1] < next_sequence:
+            here.add(place[1])
+        else:
+            elsewhere.add(text)
+    return Listed(array("Q", sorted(here)), len(elsewhere))
+
+
+def pack(sequences: Iterable[int]) -> str:
+    """Rising sequences as a text."""
+    packed = bytearray()
+    before = 0
+    for sequence in sequences:
+        distance, before = sequence - before, sequence
+        while distance > 0x7F:
+            packed.append(distance & 0x7F | 0x80)
+            distance >>= 7
+        packed.append(distance)
+    return b64encode(zlib.compress(bytes(packed))).decode()
+
+
+def unpack(text: str) -> array[int]:
+    sequences = array("Q")
+    distance = shift = before = 0
+    for byte in zlib.decompress(b64decode(text)):
+        distance |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            before += distance
+            sequences.append(before)
+            distance = shift = 0
+    return sequences
