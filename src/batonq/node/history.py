@@ -39,6 +39,12 @@ class ShardHistory(NamedTuple):
     bytes: int
 
 
+class NamedQueue(NamedTuple):
+    number: int
+    tenant: str
+    name: str
+
+
 class Served(NamedTuple):
     """Frames `start` up to `next`, as they are stored; none when `data` is empty."""
 
@@ -66,6 +72,15 @@ class History:
         """Those that are served now."""
         logs = [keeper.host().log for keeper in self._shards if keeper.serving]
         return [ShardHistory(log.shard, log.first, log.next, log.bytes_retained()) for log in logs]
+
+    def unavailable(self) -> list[int]:
+        """Those that are not served now: a reader who took the others for all would have a hole."""
+        return [keeper.number for keeper in self._shards if not keeper.serving]
+
+    def queues(self, shard: int) -> list[NamedQueue]:
+        """The names that a shard knows now: for one who begins to read behind the records that told them."""
+        known = self._keeper(shard).host().shard.queues.values()
+        return [NamedQueue(queue.number, queue.policy.tenant, queue.policy.name) for queue in known]
 
     async def read(self, shard: int, start: int, bytes_max: int, wait_s: float) -> Served:
         """Frames from `start` on; waits for one up to `wait_s`. Raises LogGap, TooFast, NotFound, Unavailable."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from batonq.api.http import Response
 from batonq.api.rest.queues import query, whole
@@ -25,6 +25,14 @@ PieceBytes = Annotated[int, Meta(ge=1, le=BYTES_MAX)]
 WaitSeconds = Annotated[float, Meta(ge=0, le=WAIT_MAX_S)]
 
 
+class NamedQueue(Struct, rename="camel"):
+    """The number that a queue has in its shard's log, and whose queue it is."""
+
+    number: int
+    tenant: str
+    name: str
+
+
 class RetainedHistory(Struct, rename="camel"):
     """What a shard's log has."""
 
@@ -32,10 +40,12 @@ class RetainedHistory(Struct, rename="camel"):
     first_frame: int
     next_frame: int
     bytes: int
+    queues: list[NamedQueue] | UnsetType = UNSET
 
 
 class Histories(Struct, rename="camel"):
     shards: list[RetainedHistory]
+    unavailable: list[int]
 
 
 HEADERS = (
@@ -47,8 +57,15 @@ HEADERS = (
 
 async def list_history(call: Call) -> Answer:
     _only_for_the_server(call)
-    query(call, ())
-    return Answer(200, Histories([RetainedHistory(*one) for one in call.broker.history.shards()]))
+    names = query(call, ("names",)).get("names", "false")
+    if names not in ("true", "false"):
+        raise InvalidInput("names must be true or false.")
+    history = call.broker.history
+    listed = [RetainedHistory(*one) for one in history.shards()]
+    if names == "true":
+        for one in listed:
+            one.queues = [NamedQueue(*queue) for queue in history.queues(one.shard)]
+    return Answer(200, Histories(listed, history.unavailable()))
 
 
 async def read_history(call: Call) -> Answer:

@@ -304,6 +304,7 @@ OPERATIONS = (
         summary="Which frames of its log every shard has. For keys of the server's own account.",
         run=history.list_history,
         answers={200: history.Histories},
+        parameters=(("names", bool, "Also the queues that every shard knows now; false when absent."),),
     ),
     Operation(
         name="readHistory",

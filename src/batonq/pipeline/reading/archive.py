@@ -14,11 +14,13 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from typing import Any
 
 from batonq.errors import LogCorrupt, LogGap
 from batonq.log.frames import Frame
 from batonq.log.pieces import frames_of
 from batonq.log.reading import Chain
+from batonq.pipeline.events.names import Names, QueueNames, told_by
 from batonq.pipeline.reading.stores import Store
 
 VERSION = 1
@@ -41,6 +43,7 @@ class Manifest:
     last_time_ms: int
     size_bytes: int
     sha256: str
+    names: Names | None = None  # of queues, as these frames tell them; None: written before manifests said it
 
     @property
     def name(self) -> str:
@@ -62,8 +65,10 @@ def describe(data: bytes, shard: int, cluster: int, first: int, where: str) -> M
     """The manifest of a segment's frames, all of which are checked on the way. Raises LogCorrupt."""
     chain = Chain(shard, cluster, first)
     head = last = None
+    names: Names = {}
     for frame in frames_of(data, chain, where):
         head, last = head or frame, frame
+        names |= told_by(frame)
     if head is None or last is None:
         raise LogCorrupt(f"{where}: there is no frame")
     return Manifest(
@@ -78,6 +83,7 @@ def describe(data: bytes, shard: int, cluster: int, first: int, where: str) -> M
         last_time_ms=last.time_ms,
         size_bytes=len(data),
         sha256=hashlib.sha256(data).hexdigest(),
+        names=names,
     )
 
 
@@ -110,9 +116,12 @@ class Archive:
         if version != VERSION:
             raise LogCorrupt(f"{where} has version {version}, this Baton reads {VERSION}: use a newer release")
         try:
-            found = Manifest(**{field: values[field] for field in Manifest.__dataclass_fields__})
+            fields = {field: values[field] for field in Manifest.__dataclass_fields__ if field != "names"}
+            found = Manifest(**fields, names=_names(values.get("names")))
         except KeyError as missing:
             raise LogCorrupt(f"{where} is damaged: it does not say {missing}. {_ADVICE}") from None
+        except (TypeError, ValueError, AttributeError):
+            raise LogCorrupt(f"{where} is damaged: its names cannot be read. {_ADVICE}") from None
         if (found.shard, found.first) != (shard, first):
             raise LogCorrupt(f"{where} is of shard {found.shard}, frame {found.first}. {_ADVICE}")
         return found
@@ -169,3 +178,7 @@ class Archive:
 
 
 _ADVICE = "Put it back from a copy; Baton does not skip it."
+
+
+def _names(given: Any) -> Names | None:
+    return None if given is None else {int(queue): QueueNames(*names) for queue, names in given.items()}

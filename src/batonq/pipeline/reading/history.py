@@ -16,7 +16,8 @@ from batonq.log.disk import RealDisk
 from batonq.log.frames import Frame
 from batonq.log.ownership import cluster_of
 from batonq.log.reading import Chain, Damage, read_frames
-from batonq.pipeline.reading.archive import Archive
+from batonq.pipeline.events.names import Names, told_by
+from batonq.pipeline.reading.archive import Archive, Manifest
 
 
 class Range(NamedTuple):
@@ -36,6 +37,12 @@ class History(Protocol):
 
         A start at the end gives nothing. Raises LogGap (not retained), LogCorrupt (damaged), NotFound (no such shard).
         """
+
+    def names(self, shard: int, before: int) -> Names:
+        """The queues that the shard's history tells of before a frame: for one who begins to read there."""
+
+    def marks(self, shard: int, start: int, stop: int) -> list[int]:
+        """Frames between `start` and `stop` where a part may begin: nothing that lies before it is read for it."""
 
 
 def open_history(source: str, *, access_key: str = "", secret_key: str = "") -> History:
@@ -58,6 +65,7 @@ class DirectoryHistory:
     def __init__(self, directory: str) -> None:
         self._disk = RealDisk()
         self._directory = directory
+        self._told: dict[int, tuple[int, Names]] = {}  # by shard: the names before a frame
         if not os.path.isdir(directory) or not layout.log_directories(self._disk, directory):
             raise InvalidInput(f"There is no log in {directory}: give a data directory, or the address of an archive.")
 
@@ -116,6 +124,21 @@ class DirectoryHistory:
         finally:
             self._disk.close(handle)
 
+    def names(self, shard: int, before: int) -> Names:
+        """Read from the log once, as far as it is asked for; the ones that are asked for next go on from there."""
+        start, names = self._told.get(shard, (0, {}))
+        first = self._range(shard).first
+        if before < start:
+            start, names = 0, {}
+        names = dict(names)
+        for frame in self.frames(shard, max(start, first), max(before, first)):
+            names |= told_by(frame)
+        self._told[shard] = (max(before, first), names)
+        return dict(names)
+
+    def marks(self, shard: int, start: int, stop: int) -> list[int]:
+        return [first for first in layout.segments(self._disk, self._log(shard)) if start < first < stop]
+
     def _gap(self, shard: int, number: int) -> LogGap:
         return LogGap(
             f"Frame {number} of shard {shard} is not in {self._directory} any more: "
@@ -128,6 +151,7 @@ class ArchivedHistory:
 
     def __init__(self, url: str) -> None:
         self.archive = Archive.at(url)
+        self._told: dict[tuple[int, int, int], Names] = {}  # by shard, first and last frame of a segment
 
     def shards(self) -> list[Range]:
         found = []
@@ -146,3 +170,31 @@ class ArchivedHistory:
                 f"Frame {start} of shard {shard} is not in {self.archive.store.url}: it begins at {firsts[0]}."
             )
         return self.archive.frames(shard, start, stop)
+
+    def names(self, shard: int, before: int) -> Names:
+        """As the manifests say; a segment whose manifest is older than that is read. A part of a segment is read too."""
+        names: Names = {}
+        for first in self.archive.firsts(shard):
+            if first >= before:
+                break
+            manifest = self.archive.manifest(shard, first)
+            if manifest.last < before:
+                names |= self._told_in(manifest)
+            elif manifest.names is None or not manifest.names.keys() <= names.keys():
+                for frame in self.archive.frames(shard, first, before):
+                    names |= told_by(frame)
+        return names
+
+    def _told_in(self, manifest: Manifest) -> Names:
+        if manifest.names is not None:
+            return manifest.names
+        key = (manifest.shard, manifest.first, manifest.last)
+        if key not in self._told:
+            found: Names = {}
+            for frame in self.archive.frames(manifest.shard, manifest.first, manifest.last + 1):
+                found |= told_by(frame)
+            self._told[key] = found
+        return self._told[key]
+
+    def marks(self, shard: int, start: int, stop: int) -> list[int]:
+        return [first for first in self.archive.firsts(shard) if start < first < stop]

@@ -6,7 +6,7 @@ import http.client
 import json
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
 from batonq.client.signing import Signer
@@ -14,12 +14,16 @@ from batonq.errors import AccessDenied, BatonError, InvalidInput, LogCorrupt, Lo
 from batonq.log.frames import Frame
 from batonq.log.pieces import frames_of
 from batonq.log.reading import Chain
+from batonq.pipeline.events.names import Names, QueueNames
 
 if TYPE_CHECKING:
     from batonq.pipeline.reading.history import Range
 
 PIECE_BYTES = 8 << 20
-TRIES = 8  # of one request that meets a busy or absent node
+PART_BYTES = 64 << 20  # about what lies between two marks
+TRIES = 8  # of one request that meets an absent node
+PATIENCE_S = 600.0  # with a node that serves others: it has so much to give in a second, and many may ask
+WAIT_MAX_S = 30.0
 TIMEOUT_S = 60.0
 _ERRORS: dict[str, type[BatonError]] = {
     kind.code: kind for kind in (AccessDenied, InvalidInput, LogCorrupt, LogGap, NotFound, OverLimit, Unavailable)
@@ -53,12 +57,45 @@ class RemoteHistory:
         self._signer = Signer(access_key, secret_key) if access_key else None
         self._piece_bytes = piece_bytes
         self._sleep = sleep
+        self._frame_bytes: dict[int, int] = {}  # by shard: what a frame has on average
+        self._known: dict[int, tuple[int, Names]] = {}  # by shard: the names that it knew when it was at a frame
 
     def shards(self) -> list[Range]:
+        """Raises Unavailable while a shard of the node is not served: without it there would be a hole."""
         from batonq.pipeline.reading.history import Range
 
-        listed = json.loads(self._get("/v1/history").body)["shards"]
-        return [Range(one["shard"], one["firstFrame"], one["nextFrame"]) for one in listed]
+        return [Range(one["shard"], one["firstFrame"], one["nextFrame"]) for one in self._listing("/v1/history")]
+
+    def _listing(self, path: str) -> list[dict[str, Any]]:
+        for attempt in range(1, TRIES + 1):
+            answer = json.loads(self._get(path).body)
+            if not answer.get("unavailable"):
+                break
+            if attempt == TRIES:
+                raise Unavailable(f"{self._url} does not serve shard {answer['unavailable'][0]} just now: try again.")
+            self._sleep(min(2**attempt / 10, 5.0))
+        listed: list[dict[str, Any]] = answer["shards"]
+        for one in listed:
+            self._frame_bytes[one["shard"]] = one["bytes"] // max(one["nextFrame"] - one["firstFrame"], 1) + 1
+        return listed
+
+    def names(self, shard: int, before: int) -> Names:
+        """What the shard knows now: names of queues that were deleted meanwhile are not among them."""
+        at, names = self._known.get(shard, (0, {}))
+        if before > at:
+            for one in self._listing("/v1/history?names=true"):
+                told = {queue["number"]: QueueNames(queue["tenant"], queue["name"]) for queue in one["queues"]}
+                known = self._known.get(one["shard"], (0, {}))[1]
+                self._known[one["shard"]] = (one["nextFrame"], known | told)
+            names = self._known.get(shard, (0, {}))[1]
+        return dict(names)
+
+    def marks(self, shard: int, start: int, stop: int) -> list[int]:
+        """A node reads from any frame on, so these are only about evenly far apart."""
+        if shard not in self._frame_bytes:
+            self._listing("/v1/history")
+        step = max(PART_BYTES // self._frame_bytes.get(shard, PART_BYTES), 1)
+        return list(range(start + step, stop, step))
 
     def frames(self, shard: int, start: int, stop: int | None = None) -> Iterator[Frame]:
         first = self._piece(shard, start, 0)  # a gap is told at once, not when the first frame is asked for
@@ -88,20 +125,25 @@ class RemoteHistory:
         return self._get(f"/v1/history/{shard}?from={start}&max_bytes={self._piece_bytes}{wait}")
 
     def _get(self, path: str) -> Answer:
-        for attempt in range(1, TRIES + 1):
+        failures, waited_s = 0, 0.0
+        while True:
             try:
                 answer = self._ask(path)
             except OSError as error:
-                if attempt == TRIES:
+                failures += 1
+                if failures == TRIES:
                     raise Unavailable(f"{self._url} cannot be reached: {error}") from error
-                self._sleep(min(2**attempt / 10, 5.0))
+                self._sleep(min(2**failures / 10, 5.0))
                 continue
             if answer.status == 200:
                 return answer
-            if answer.status not in (429, 503) or attempt == TRIES:
+            wait_s = float(answer.headers.get("retry-after", "1"))
+            busy = answer.status == 429 and waited_s < PATIENCE_S and wait_s <= WAIT_MAX_S
+            failures += answer.status == 503
+            if not busy and (answer.status != 503 or failures == TRIES):
                 raise _problem(self._url + path, answer)
-            self._sleep(float(answer.headers.get("retry-after", "1")))
-        raise AssertionError("the last try returns or raises")
+            self._sleep(wait_s)
+            waited_s += wait_s
 
     def _ask(self, path: str) -> Answer:
         kind = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
