@@ -172,7 +172,7 @@ class ArchivedHistory:
         return self.archive.frames(shard, start, stop)
 
     def names(self, shard: int, before: int) -> Names:
-        """As the manifests say; a segment whose manifest is older than that is read. A part of a segment is read too."""
+        """As the manifests say. Read are segments whose manifest is older than that, and the last one in part."""
         names: Names = {}
         for first in self.archive.firsts(shard):
             if first >= before:

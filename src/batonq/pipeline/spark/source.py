@@ -52,7 +52,7 @@ class BatonSource(DataSource):
             return ReplayReader(self.options, schema)
         raise InvalidInput("Messages are taken by a stream: use spark.readStream, or read=replay to look at them only.")
 
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 (Spark's name)
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         read = self._read()
         if read == "history":
             from batonq.pipeline.spark.history_source import HistoryStreamReader
@@ -71,7 +71,7 @@ class BatonSource(DataSource):
 
         return BatchWriter(self.options, schema, overwrite)
 
-    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 (Spark's name)
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         from batonq.pipeline.spark.sink import StreamWriter
 
         return StreamWriter(self.options, schema, overwrite)

@@ -1,0 +1,123 @@
+"""Positions in history, and the parts that it is read in. Plain functions: no Spark, nothing read.
+
+A position is a number for every shard: the frame to be read next. As an offset of Spark it is {"<shard>": frame}. The
+same pair of offsets always means the same frames; a shard that comes later therefore first gets its beginning, in a
+step that reads nothing of it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping
+from itertools import pairwise
+from typing import Any, NamedTuple
+
+from batonq.errors import InvalidInput, LogGap, NotFound
+from batonq.pipeline.reading.history import Range
+
+Position = dict[int, int]
+Marks = Callable[[int, int, int], list[int]]  # shard, start, stop: see History.marks
+
+SMALL_PART_FRAMES = 1_000  # parts of fewer frames than that, in all, are read as one
+
+
+class Part(NamedTuple):
+    """Frames `start` up to `stop` (exclusive) of a shard: what one task reads."""
+
+    shard: int
+    start: int
+    stop: int
+
+
+def encode(position: Position) -> dict[str, int]:
+    return {str(shard): position[shard] for shard in sorted(position)}
+
+
+def decode(offset: Mapping[str, Any]) -> Position:
+    """Raises InvalidInput."""
+    try:
+        position = {int(shard): int(frame) for shard, frame in offset.items()}
+    except (ValueError, TypeError, AttributeError):
+        position = {-1: 0}
+    if any(shard < 0 or frame < 1 for shard, frame in position.items()):
+        raise InvalidInput(f'An offset of history is {{"<shard>": <next frame>}}, not {json.dumps(offset)}.')
+    return position
+
+
+def chosen(ranges: Iterable[Range], shards: frozenset[int] | None, source: str) -> list[Range]:
+    """Those of the wanted shards. Raises NotFound for one that is not there."""
+    found = {span.shard: span for span in ranges}
+    missing = sorted((shards or frozenset()) - found.keys())
+    if missing:
+        raise NotFound(f"There is no shard {missing[0]} in {source}; there are {_listed(found)}.")
+    return [span for shard, span in sorted(found.items()) if shards is None or shard in shards]
+
+
+def initial(ranges: Iterable[Range], start: str) -> Position:
+    """Where a new stream begins: `earliest`, `latest`, or an offset in JSON; shards that it leaves out at the first."""
+    if start == "latest":
+        return {span.shard: span.next for span in ranges}
+    position = {span.shard: span.first for span in ranges}
+    if start == "earliest":
+        return position
+    try:
+        given = json.loads(start)
+    except ValueError:
+        given = None
+    if not isinstance(given, dict):
+        raise InvalidInput(f"start is earliest, latest or an offset in JSON, not {start!r}.")
+    return position | {shard: frame for shard, frame in decode(given).items() if shard in position}
+
+
+def latest(start: Position, ranges: Iterable[Range], limit: int | None, source: str) -> Position:
+    """How far the next batch goes: at most `limit` frames, of which every shard gets its share.
+
+    Raises LogGap when the first frame that is wanted is not retained, NotFound when a shard is not there any more.
+    """
+    found = {span.shard: span for span in ranges}
+    for shard, frame in start.items():
+        if shard not in found:
+            raise NotFound(f"Shard {shard}, of which frame {frame} comes next, is not in {source} any more.")
+        check_retained(found[shard], frame, source)
+    end = dict(start)
+    waiting = {shard: max(found[shard].next - frame, 0) for shard, frame in start.items()}
+    left = sum(waiting.values()) if limit is None else limit
+    for shards_left, shard in zip(
+        range(len(waiting), 0, -1), sorted(waiting, key=lambda one: waiting[one]), strict=True
+    ):
+        share = min(waiting[shard], -(-left // shards_left))
+        end[shard] += share
+        left -= share
+    return end | {shard: span.first for shard, span in found.items() if shard not in start}
+
+
+def check_retained(span: Range, frame: int, source: str) -> None:
+    if frame < span.first:
+        raise LogGap(
+            f"Frames {frame} to {span.first - 1} of shard {span.shard} are not in {source} any more: they were dropped "
+            "before they were read. Read them from the archive, if there is one; else begin anew from what there is, "
+            "with another checkpoint, knowing that a part is missing."
+        )
+
+
+def between(start: Position, end: Position) -> list[Part]:
+    """What lies between two positions, a part a shard. A shard that `start` does not have begins where `end` is."""
+    return [Part(shard, start[shard], end[shard]) for shard in sorted(end) if start.get(shard, end[shard]) < end[shard]]
+
+
+def split(parts: Iterable[Part], marks: Marks, frames_max: int | None) -> list[Part]:
+    """Parts of tasks' size: cut at the marks, small ones put together, none longer than `frames_max`."""
+    result: list[Part] = []
+    for shard, start, stop in parts:
+        cuts = [start]
+        for mark in [*marks(shard, start, stop), stop]:
+            if mark == stop or mark - cuts[-1] >= SMALL_PART_FRAMES:
+                cuts.append(mark)
+        for begin, end in pairwise(cuts):
+            step = frames_max or end - begin
+            result += [Part(shard, at, min(at + step, end)) for at in range(begin, end, step)]
+    return result
+
+
+def _listed(shards: Iterable[int]) -> str:
+    return ", ".join(map(str, sorted(shards))) or "none"
