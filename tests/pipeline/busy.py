@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from typing import Any
 
 from batonq.client.models import Nack, Outgoing
 from batonq.errors import LeaseLost, MessageGone
@@ -17,11 +18,11 @@ from tests.support.server import TestServer
 ERRORS = (("Timeout", "upstream took too long"), ("ValueError", "no such order"), ("", "gave up"))
 
 
-def make(directory: str, *, rounds: int = 6, seed: int = 1, shards: int = 2) -> None:
+def make(directory: str, *, rounds: int = 6, seed: int = 1, shards: int = 2, **settings: Any) -> None:
     """Fill `directory` with the logs of such a day; the server is stopped when this returns."""
     chance = random.Random(seed)
     for part in range(2):  # the second is after a restart, with leases still held
-        with TestServer(directory, shards=shards) as server, Baton(server.url) as baton:
+        with TestServer(directory, shards=shards, **settings) as server, Baton(server.url) as baton:
             day = _Day(server, baton, chance, first=part * rounds)
             for number in range(rounds):
                 day.round(part * rounds + number)
