@@ -72,6 +72,10 @@ def seconds(options: Mapping[str, str], name: str, default: float, *, least: flo
     return _number(options, name, default, float, "a number of seconds", least, most)
 
 
+def number(options: Mapping[str, str], name: str, default: float, *, least: float = 0.0) -> float:
+    return _number(options, name, default, float, "a number", least, None)
+
+
 def _number(
     options: Mapping[str, str], name: str, default: T, kind: Callable[[str], T], what: str, least: T, most: T | None
 ) -> T:
