@@ -75,7 +75,7 @@ class Backend(Protocol):
     async def drop_front(self, before: int) -> None:
         """Forget what is below `before`, which is not above the last number."""
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Let go of what this backend alone uses."""
 
 

@@ -43,6 +43,7 @@ class FileLogSettings:
     read_cache_bytes: int = 4 * MIB
     open_files_max: int = 16  # handles kept for reading old segments
     background: bool = True  # make spare segments on a thread
+    prewrite: bool = True  # fill spare segments with zeros; else they are files with nothing in them
 
 
 def _wall_clock_ms() -> int:
@@ -102,11 +103,12 @@ class FileLog:
         settings: FileLogSettings | None = None,
         disk: Disk | None = None,
         start: Start | None = None,
+        begin: Start | None = None,
         on_frame: OnFrame | None = None,
         call_soon: CallSoon | None = None,
         now_ms: Callable[[], int] = _wall_clock_ms,
     ) -> FileLog:
-        """Open a log for appending, or begin one; the caller owns the directory.
+        """Open a log for appending, or begin one, with frame 1 or where `begin` says; the caller owns the directory.
 
         Every frame is checked, and those from `start` on (without it: all) go to `on_frame` on the way, so that the
         files are read once. With `start`, segments wholly before it are not read. `call_soon` brings callbacks of
@@ -126,10 +128,11 @@ class FileLog:
                 segment_bytes=settings.segment_bytes,
                 free_floor_bytes=settings.free_floor_bytes,
                 background=settings.background,
+                prewrite=settings.prewrite,
                 now_ms=now_ms,
             )
             if not loaded.segments:
-                _begin(disk, directory, settings, loaded, spare)
+                _begin(disk, directory, settings, loaded, spare, begin)
             if not disk.exists(os.path.join(directory, layout.COMMITTED)):
                 write_atomically(disk, os.path.join(directory, layout.COMMITTED), (bytes(committed.NOTE_BYTES),))
             log = cls(disk, directory, cluster, settings, loaded, spare, call_soon)
@@ -492,9 +495,18 @@ class FileLog:
         self._readers.clear()
 
 
-def _begin(disk: Disk, directory: str, settings: FileLogSettings, loaded: opening.Loaded, spare: Spare) -> None:
+def _begin(
+    disk: Disk,
+    directory: str,
+    settings: FileLogSettings,
+    loaded: opening.Loaded,
+    spare: Spare,
+    begin: Start | None,
+) -> None:
     """The first segment of a new log."""
-    segment = Segment(directory, 1, settings.segment_bytes)
+    if begin is not None:
+        loaded.chain.number, loaded.chain.digest = begin.number, begin.digest
+    segment = Segment(directory, loaded.chain.number, settings.segment_bytes)
     spare.take(segment.path)
     disk.fsync_directory(directory)
     loaded.segments.append(segment)

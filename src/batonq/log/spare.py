@@ -32,6 +32,7 @@ class Spare:
         free_floor_bytes: int,
         background: bool,
         now_ms: Callable[[], int],
+        prewrite: bool = True,
     ) -> None:
         self._disk = disk
         self._directory = directory
@@ -40,6 +41,7 @@ class Spare:
         self._segment_bytes = segment_bytes
         self._free_floor_bytes = free_floor_bytes
         self._background = background
+        self._prewrite = prewrite
         self._now_ms = now_ms
         self._retry_at_ms = 0
         self._stopping = False
@@ -126,6 +128,9 @@ class Spare:
         zeros = bytes(STEP_BYTES)
         handle = self._disk.open(self._unfinished, create=True)
         try:
+            if not self._prewrite:
+                self._disk.pwrite(handle, (b"\0",), self._segment_bytes - 1)
+                return True
             for offset in range(0, self._segment_bytes, STEP_BYTES):
                 if self._stopping:
                     return False

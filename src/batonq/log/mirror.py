@@ -1,0 +1,121 @@
+"""The mirror: a replicated log's frames in local segment files, which all reading is done from.
+
+It is an embedded log that is never synced and proves nothing. What is missing or damaged in it is fetched again.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from batonq.errors import LogCorrupt, LogGap
+from batonq.log import layout
+from batonq.log.disk import RealDisk, create_directory
+from batonq.log.files import FileLog, FileLogSettings
+from batonq.log.frames import Frame
+from batonq.log.opening import OnFrame, Start
+
+REBUILD = "rebuild"  # a file of this name: throw the mirror away
+
+
+class UnsyncedDisk(RealDisk):
+    """The operating system's, when nothing has to survive a power failure."""
+
+    def fdatasync(self, handle: int) -> None:
+        pass
+
+    def fsync_directory(self, path: str) -> None:
+        pass
+
+
+class Feed:
+    """Hands every frame on once, in order, also when frames come again because the mirror had to be built anew."""
+
+    def __init__(self, start: Start | None, on_frame: OnFrame | None) -> None:
+        self._number = start.number if start is not None else 0
+        self._digest = start.digest if start is not None else b""
+        self._on_frame = on_frame
+
+    def __call__(self, frame: Frame) -> None:
+        if self._number:
+            if frame.number < self._number:
+                if frame.number == self._number - 1 and frame.digest != self._digest:
+                    raise LogCorrupt(
+                        f"frame {frame.number} of shard {frame.shard} is not the one that the state was made from"
+                    )
+                return
+            if frame.number > self._number:
+                raise LogGap(f"frame {self._number} of shard {frame.shard} is no longer retained")
+            if frame.previous_digest != self._digest:
+                raise LogCorrupt(f"the state after frame {frame.number - 1} of shard {frame.shard} is not of this log")
+        self._number = frame.number + 1
+        self._digest = frame.digest
+        if self._on_frame is not None:
+            self._on_frame(frame)
+
+
+class Mirror:
+    """Where one mirror lies, and how it is opened."""
+
+    def __init__(
+        self, directory: str, *, shard: int, cluster: int, settings: FileLogSettings, disk: UnsyncedDisk
+    ) -> None:
+        self.directory = directory
+        self._shard = shard
+        self._cluster = cluster
+        self._settings = settings
+        self._disk = disk
+
+    def load(self, start: Start | None, feed: Feed, on_damage: Callable[[str], None]) -> FileLog | None:
+        """What there is of it, all of it handed to `feed`; None when there is nothing that can be used.
+
+        Raises LogGap when it begins after `start`.
+        """
+        if self._disk.exists(os.path.join(self.directory, REBUILD)):
+            self.wipe()
+        if not self._disk.exists(self.directory) or not layout.segments(self._disk, self.directory):
+            self.wipe()
+            return None
+        try:
+            log = self._open(start=start, on_frame=feed)
+        except LogCorrupt as problem:
+            on_damage(problem.message)
+            self.wipe()
+            return None
+        if log.first == log.next:
+            log.close()
+            self.wipe()
+            return None
+        return log
+
+    def begin(self, begin: Start) -> FileLog:
+        """An empty one, whose first frame will be `begin`."""
+        self.wipe()
+        return self._open(begin=begin)
+
+    def mark_damaged(self) -> None:
+        """See to it that the next `load` begins anew."""
+        path = os.path.join(self.directory, REBUILD)
+        if not self._disk.exists(path):
+            self._disk.close(self._disk.open(path, create=True))
+
+    def wipe(self) -> None:
+        """Remove all of it; snapshots stay, which have digests of their own."""
+        create_directory(self._disk, self.directory)
+        for name in sorted(self._disk.listdir(self.directory), reverse=True):  # the mark goes after the segments
+            if name.startswith(("segment-", "index-", "spare.", "torn-")) or name in (layout.COMMITTED, REBUILD):
+                self._disk.unlink(os.path.join(self.directory, name))
+
+    def _open(
+        self, *, start: Start | None = None, begin: Start | None = None, on_frame: OnFrame | None = None
+    ) -> FileLog:
+        return FileLog.open(
+            self.directory,
+            shard=self._shard,
+            cluster=self._cluster,
+            settings=self._settings,
+            disk=self._disk,
+            start=start,
+            begin=begin,
+            on_frame=on_frame,
+        )

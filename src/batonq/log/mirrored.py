@@ -1,0 +1,450 @@
+"""A replicated log: its truth is far away (backend.py), its frames are read from a local mirror (mirror.py).
+
+The owner appends by the fencing rule (fencing.py) and mirrors what was committed. A follower's mirror grows with
+the log as others append to it. Everything runs on the event loop's thread; only reading a long mirror at the start is
+done beside it. A log that was opened stands at the end that the far side told; whether that is still the end is found
+out by appending.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from batonq.errors import BatonError, Fenced, LogCorrupt, LogError, LogGap
+from batonq.log import fencing, frames
+from batonq.log.backend import Backend, Bounds, Entry, Unreachable
+from batonq.log.fencing import Pauses
+from batonq.log.files import FileLog, FileLogSettings
+from batonq.log.frames import NO_DIGEST, Frame
+from batonq.log.interface import Done, Piece, Room, SegmentInfo
+from batonq.log.mirror import Feed, Mirror, UnsyncedDisk
+from batonq.log.opening import OnFrame, Start
+from batonq.log.reading import Chain, Damage
+
+T = TypeVar("T")
+YIELD_BYTES = 1 << 20  # frames that a follower takes in before others get their turn
+_ROOMS = (Room.PLENTY, Room.RESERVE, Room.NONE)
+
+
+@dataclass(slots=True, frozen=True)
+class MirrorSettings:
+    files: FileLogSettings = field(default_factory=lambda: FileLogSettings(prewrite=False))
+    pauses: Pauses = field(default_factory=Pauses)
+    open_s: float = 30.0  # how long opening goes on asking a far side that does not answer
+    look_s: float = 5.0  # how often room and front are asked for
+
+
+class MirrorDamaged(LogError):
+    """The local mirror of the log is damaged. It is built anew when the log is opened again."""
+
+    retryable = True
+
+
+class MirroredLog:
+    """See interface.Log. Made by `await MirroredLog.open(…)`.
+
+    `follow` takes in what others append, until `catch_up`; between the two nothing may be appended.
+    """
+
+    def __init__(self, backend: Backend, mirror: Mirror, cluster: int, settings: MirrorSettings) -> None:
+        self.shard = backend.shard
+        self.trouble = ""  # why the append that is under way, or following, does not get on
+        self.remarks: list[str] = []  # what opening found worth telling
+        self._backend = backend
+        self._mirror = mirror
+        self._cluster = cluster
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+        self._files: FileLog
+        self._opened = False
+        self._pending: tuple[Frame, Done] | None = None
+        self._appending: asyncio.Task[None] | None = None
+        self._following: asyncio.Task[None] | None = None
+        self._upkeep: asyncio.Task[None] | None = None
+        self._closing: asyncio.Task[None] | None = None
+        self._failed: BaseException | None = None
+        self._closed = False
+        self._room = Room.PLENTY  # of the far side
+        self._looked_s = self._loop.time()
+        self._dropped = 0  # the first frame that the far side has, as far as this log has seen to it
+
+    @classmethod
+    async def open(
+        cls,
+        backend: Backend,
+        directory: str,
+        *,
+        cluster: int,
+        settings: MirrorSettings | None = None,
+        disk: UnsyncedDisk | None = None,
+        start: Start | None = None,
+        on_frame: OnFrame | None = None,
+    ) -> MirroredLog:
+        """Open a log and read on to its end. Frames from `start` on (all, without one) go to `on_frame`, each once.
+
+        `on_frame` is called on another thread. The backend is the log's from now on, to be closed with it. Raises
+        LogCorrupt; LogGap when `start` is not retained, or the mirror was so old that folding has to begin anew without
+        a `start`; Unavailable when the far side does not answer.
+        """
+        settings = settings or MirrorSettings()
+        mirror = Mirror(
+            directory, shard=backend.shard, cluster=cluster, settings=settings.files, disk=disk or UnsyncedDisk()
+        )
+        log = cls(backend, mirror, cluster, settings)
+        try:
+            await log._open(start, Feed(start, on_frame))
+        except BaseException:
+            log.close()
+            raise
+        return log
+
+    # --- opening and reading on -----------------------------------------------------------------
+
+    async def _open(self, start: Start | None, feed: Feed) -> None:
+        files = await self._apart(lambda: self._mirror.load(start, feed, self.remarks.append))
+        if files is not None:
+            self._take(files)
+        bounds = await self._ask(self._backend.bounds)
+        if files is not None and files.next < bounds.first:
+            files.close()
+            self._opened = False
+            self._mirror.wipe()
+            raise LogGap(f"the mirror of shard {self.shard} ends before what is retained; it is built anew")
+        if files is not None:
+            bounds = await self._compare(files, bounds)
+        elif bounds.first == bounds.next:
+            if bounds.next > 1:
+                raise LogCorrupt(f"{self._backend.where}: the last frame, {bounds.next - 1}, is missing")
+            self._take(self._mirror.begin(Start(1, NO_DIGEST)))
+        await self._read_to(bounds.next, feed)
+        self._files.drop_front(bounds.first)
+        self._dropped = bounds.first
+        self._room = bounds.room
+
+    def _take(self, files: FileLog) -> None:
+        self._files = files
+        self._opened = True
+
+    async def _compare(self, files: FileLog, bounds: Bounds) -> Bounds:
+        """The mirror has only what was committed, so the far side must have it, or have dropped it."""
+        for tries in range(fencing.LOOKS_MAX):
+            if files.next <= bounds.next:
+                break
+            await asyncio.sleep(self._settings.pauses.after(tries))  # the answer may be a stale one
+            bounds = await self._ask(self._backend.bounds)
+        else:
+            raise LogCorrupt(
+                f"{self._backend.where} ends with frame {bounds.next - 1}, but frame {files.next - 1} was committed: "
+                "it has lost what it acknowledged. Restore it if you can. The frames are still in "
+                f"{files.directory}; move that away to go on without them."
+            )
+        last = files.next - 1
+        if last >= bounds.first:
+            stored = await self._ask(lambda: self._backend.find(last))
+            if stored is None or frames.parse(stored).digest != files.tail_digest:
+                raise LogCorrupt(
+                    f"{self._backend.where}: frame {last} is not the one that was committed, of which there is a copy "
+                    f"in {files.directory}. Move that away to go on with what is stored there."
+                )
+        return bounds
+
+    async def _read_to(self, stop: int, feed: Callable[[Frame], None]) -> None:
+        """Take in frames up to `stop` (exclusive)."""
+        deadline_s = self._loop.time() + self._settings.open_s
+        while (start := self._files.next if self._opened else 0) < stop:
+            start = start or (await self._ask(self._backend.bounds)).first
+            reading = self._backend.tail(start)
+            try:
+                async for entries in reading:
+                    await self._apart(lambda entries=entries: self._take_in(entries, feed))  # type: ignore[misc]
+                    if self._files.next >= stop:
+                        break
+                    deadline_s = self._loop.time() + self._settings.open_s
+            except Unreachable:
+                if self._loop.time() > deadline_s:
+                    raise
+                await asyncio.sleep(self._settings.pauses.longest_s)
+            finally:
+                await reading.aclose()
+
+    def _take_in(self, entries: Sequence[Entry], on_frame: Callable[[Frame], None]) -> None:
+        """Check what the far side gave against everything before it, mirror it, hand it on."""
+        for entry in entries:
+            try:
+                frame = frames.parse(entry.data)
+            except LogCorrupt as problem:
+                raise self._misfit(entry, problem.message) from None
+            if not self._opened:
+                self._take(self._mirror.begin(Start(frame.number, frame.previous_digest)))
+            files = self._files
+            chain = Chain(self.shard, self._cluster, files.next)
+            chain.digest, chain.epoch = files.tail_digest, files.tail_epoch
+            wrong = chain.mismatch(frame)
+            if wrong is None and entry.number != frame.number:
+                wrong = f"frame {frame.number} is stored in its place"
+            if wrong is not None:
+                raise self._misfit(entry, wrong)
+            self._mirror_frame(frame)
+            on_frame(frame)
+
+    def _misfit(self, entry: Entry, what: str) -> LogCorrupt:
+        return LogCorrupt(
+            f"{self._backend.where}, number {entry.number}: {what}. Nothing was skipped or changed; the shard is "
+            "stopped until somebody has looked."
+        )
+
+    def _mirror_frame(self, frame: Frame) -> None:
+        """Raises what the local disk raises."""
+        outcomes: list[BaseException | None] = []
+        self._files.append(frame, outcomes.append)
+        if outcomes[0] is not None:
+            raise outcomes[0]
+
+    async def _ask(self, question: Callable[[], Awaitable[T]]) -> T:
+        """Ask again and again, for so long as opening may take."""
+        deadline_s = self._loop.time() + self._settings.open_s
+        tries = 0
+        while True:
+            try:
+                return await question()
+            except Unreachable:
+                if self._loop.time() > deadline_s:
+                    raise
+            await asyncio.sleep(self._settings.pauses.after(tries))
+            tries += 1
+
+    async def _apart(self, work: Callable[[], T]) -> T:
+        return await self._loop.run_in_executor(None, work)
+
+    # --- following ------------------------------------------------------------------------------
+
+    def follow(self, on_frame: OnFrame, on_problem: Callable[[BaseException], None]) -> None:
+        """Take in what others append. `on_frame` is called on the loop's thread once a frame is mirrored.
+
+        While the far side does not answer it goes on trying, and `trouble` says so. `on_problem` hears of what ends it:
+        LogCorrupt, LogGap (the front was dropped faster than we read: open again), an error of the local disk.
+        """
+        assert self._following is None and self._pending is None and not self._closed
+        self._following = self._spawn(self._follow(on_frame, on_problem))
+
+    async def catch_up(self, on_frame: OnFrame) -> None:
+        """Stop following and read on to the end, as the first step to becoming the owner. Raises as `open` does."""
+        if self._following is not None:
+            following, self._following = self._following, None
+            following.cancel()
+            await asyncio.gather(following, return_exceptions=True)
+        bounds = await self._ask(self._backend.bounds)
+        bounds = await self._compare(self._files, bounds) if self._files.next > 1 else bounds
+        await self._read_to(bounds.next, on_frame)
+
+    async def _follow(self, on_frame: OnFrame, on_problem: Callable[[BaseException], None]) -> None:
+        tries = 0
+        while True:
+            reading = self._backend.tail(self._files.next)
+            try:
+                taken_bytes = 0
+                async for entries in reading:
+                    self._take_in(entries, on_frame)
+                    tries, self.trouble = 0, ""
+                    taken_bytes += sum(len(entry.data) for entry in entries)
+                    if taken_bytes > YIELD_BYTES:
+                        taken_bytes = 0
+                        await asyncio.sleep(0)
+            except Unreachable as problem:
+                self.trouble = problem.message
+            except Exception as problem:
+                self._failed = problem
+                on_problem(problem)
+                return
+            finally:
+                await reading.aclose()
+            await asyncio.sleep(self._settings.pauses.after(tries))
+            tries += 1
+
+    # --- appending ------------------------------------------------------------------------------
+
+    def append(self, frame: Frame, done: Done, *, in_thread: bool = False) -> None:
+        assert self._following is None, "a follower does not append"
+        if self._pending is not None:
+            raise AssertionError("one append at a time")
+        files = self._files
+        if frame.number != files.next or frame.previous_digest != files.tail_digest:
+            raise AssertionError(f"frame {frame.number} does not follow frame {files.next - 1}")
+        if self._failed is not None or self._closed:
+            done(LogError(f"the log of shard {self.shard} takes nothing more until it is opened again: {self._failed}"))
+            return
+        if frame.epoch < files.tail_epoch:
+            done(Fenced(f"epoch {frame.epoch} has ended: the log of shard {self.shard} is at epoch {files.tail_epoch}"))
+            return
+        self._pending = (frame, done)
+        self._appending = self._spawn(self._append(frame))
+
+    async def _append(self, frame: Frame) -> None:
+        error: BaseException | None = None
+        try:
+            await fencing.commit(self._backend, frame, self._files.tail_epoch, self._settings.pauses, self._set_trouble)
+            self._mirror_frame(frame)
+        except Exception as problem:
+            error = problem
+        self._finish(error)
+
+    def _set_trouble(self, what: str) -> None:
+        self.trouble = what
+
+    def _finish(self, error: BaseException | None) -> None:
+        if self._pending is None:
+            return  # closed meanwhile
+        _, done = self._pending
+        self._pending = None
+        self.trouble = ""
+        if error is not None:
+            self._failed = error
+        done(error)
+
+    def note(self) -> None:
+        self._files.note()
+
+    # --- reading: the mirror's ------------------------------------------------------------------
+
+    @property
+    def first(self) -> int:
+        return self._files.first
+
+    @property
+    def next(self) -> int:
+        return self._files.next
+
+    @property
+    def tail_digest(self) -> bytes:
+        return self._files.tail_digest
+
+    @property
+    def tail_epoch(self) -> int:
+        return self._files.tail_epoch
+
+    @property
+    def frame_bytes_max(self) -> int:
+        return self._backend.frame_bytes_max
+
+    def frames(self, start: int, stop: int | None = None) -> Iterator[Frame]:
+        return self._frames(self._files.frames(start, stop))
+
+    def _frames(self, reading: Iterator[Frame]) -> Iterator[Frame]:
+        try:
+            yield from reading
+        except Damage as damage:
+            raise self._damaged(damage) from None
+
+    def read_variable(self, position: int, offset: int, length: int) -> bytes:
+        try:
+            return self._files.read_variable(position, offset, length)
+        except Damage as damage:
+            raise self._damaged(damage) from None
+
+    def section(self, number: int) -> bytes | None:
+        try:
+            return self._files.section(number)
+        except Damage as damage:
+            raise self._damaged(damage) from None
+
+    def frame(self, number: int) -> Frame:
+        try:
+            return self._files.frame(number)
+        except Damage as damage:
+            raise self._damaged(damage) from None
+
+    def is_cold(self, number: int) -> bool:
+        return self._files.is_cold(number)
+
+    def warm(self, numbers: Sequence[int]) -> None:
+        self._files.warm(numbers)
+
+    def piece(self, start: int, bytes_max: int, frames_max: int = 1 << 32) -> Piece:
+        return self._files.piece(start, bytes_max, frames_max)
+
+    def _damaged(self, damage: Damage) -> MirrorDamaged:
+        """The far side has it; the log has to be opened again to fetch it."""
+        self._mirror.mark_damaged()
+        problem = MirrorDamaged(
+            f"{damage.path}, offset {damage.offset}: {damage.what}. This is a mirror: it is built anew when the log is "
+            "opened again."
+        )
+        self._failed = problem
+        return problem
+
+    # --- room, retention, housekeeping ----------------------------------------------------------
+
+    def room(self) -> Room:
+        return max(self._files.room(), self._room, key=_ROOMS.index)
+
+    def bytes_retained(self) -> int:
+        return self._files.bytes_retained()
+
+    def segments(self) -> list[SegmentInfo]:
+        return self._files.segments()
+
+    def droppable(self, before: int) -> int:
+        return self._files.droppable(before)
+
+    def drop_front(self, before: int) -> None:
+        self._files.drop_front(before)
+        self._start_upkeep()
+
+    def tick(self) -> None:
+        self._files.tick()
+        if self._loop.time() - self._looked_s >= self._settings.look_s or self._files.first > self._dropped:
+            self._start_upkeep()
+
+    def _start_upkeep(self) -> None:
+        if self._upkeep is None and not self._closed:
+            self._upkeep = self._spawn(self._keep_up())
+
+    async def _keep_up(self) -> None:
+        """Drop the far side's front after the mirror's, or a follower's after the far side's, and look at the room.
+
+        Whoever drops, and whenever, it is sound: what lives in the front was carried before.
+        """
+        self._looked_s = self._loop.time()
+        try:
+            while self._following is None and self._files.first > self._dropped:
+                first = self._files.first
+                await self._backend.drop_front(first)
+                self._dropped = first
+            bounds = await self._backend.bounds()
+            self._room = bounds.room
+            if self._following is not None and bounds.first > self._files.first:
+                self._files.drop_front(bounds.first)
+        except BatonError as problem:  # the next tick tries again; an append tells if it is serious
+            self.trouble = self.trouble or problem.message
+        finally:
+            self._upkeep = None
+
+    def _spawn(self, work: Coroutine[object, object, None]) -> asyncio.Task[None]:
+        return self._loop.create_task(work)
+
+    def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        tasks = [task for task in (self._appending, self._following, self._upkeep) if task is not None]
+        for task in tasks:
+            task.cancel()
+        if self._opened:
+            self._files.close()
+        self._closing = self._spawn(self._close(tasks))
+        if self._pending is not None:
+            _, done = self._pending
+            self._pending = None
+            done(LogError("the log was closed while an append was under way: it may or may not be kept"))
+
+    async def _close(self, tasks: Sequence[asyncio.Task[None]]) -> None:
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._backend.close()
+
+    async def wait_closed(self) -> None:
+        """Wait for the network's part of `close`."""
+        if self._closing is not None:
+            await self._closing

@@ -1,0 +1,79 @@
+"""What the tests of replicated logs share: a far side that is opened by several, and their mirrors."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Protocol
+
+from batonq.log.backend import Backend
+from batonq.log.fencing import Pauses
+from batonq.log.files import FileLogSettings
+from batonq.log.interface import Log
+from batonq.log.mirror import UnsyncedDisk
+from batonq.log.mirrored import MirroredLog, MirrorSettings
+from tests.log.conformance import SEGMENT_BYTES
+from tests.support.driven import DrivenLog, Loop
+from tests.support.logs import CLUSTER
+
+SMALL = MirrorSettings(
+    files=FileLogSettings(
+        segment_bytes=SEGMENT_BYTES, free_floor_bytes=0, open_files_max=2, background=False, prewrite=False
+    ),
+    pauses=Pauses(0.001, 0.05),
+    open_s=20.0,
+)
+
+
+class FailingDisk(UnsyncedDisk):
+    """A disk that takes nothing while `fail` is set."""
+
+    fail = False
+
+    def pwrite(self, handle: int, buffers: object, offset: int) -> None:
+        if self.fail:
+            raise OSError(errno.EIO, "input/output error")
+        super().pwrite(handle, buffers, offset)  # type: ignore[arg-type]
+
+
+class Far(Protocol):
+    """One shard's log at its far side."""
+
+    async def backend(self) -> Backend:
+        """A way to it, of its own."""
+
+
+class MirroredMaker:
+    """See conformance.Maker."""
+
+    durable = True
+
+    def __init__(self, loop: Loop, far: Far, directory: Path) -> None:
+        self.disk = FailingDisk()
+        self._loop = loop
+        self._far = far
+        self._directory = directory
+        self.opened: list[DrivenLog] = []
+
+    def open(self) -> Log:
+        log = DrivenLog(self._loop, self._loop.run(self._open()))
+        self.opened.append(log)
+        return log
+
+    async def _open(self) -> MirroredLog:
+        backend = await self._far.backend()
+        return await MirroredLog.open(
+            backend, str(self._directory / "mirror"), cluster=CLUSTER, settings=SMALL, disk=self.disk
+        )
+
+    def reopen(self, log: Log) -> Log:
+        log.close()
+        return self.open()
+
+    def fail_next(self, log: Log) -> None:
+        self.disk.fail = True
+
+    def close(self) -> None:
+        self.disk.fail = False
+        for log in self.opened:
+            log.close()
