@@ -15,7 +15,10 @@ from batonq.errors import BatonError
 DEFAULT_LAKE = "baton-lake"
 DEFAULT_MASTER = "local[*]"
 # name: module. A job's module is quick to import: it brings in Spark only when it runs.
-JOBS: dict[str, str] = {}
+JOBS: dict[str, str] = {
+    "compact": "batonq.pipeline.jobs.compact",
+    "files": "batonq.pipeline.jobs.files",
+}
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -3,7 +3,7 @@
 reading/   frames of history, from a node, a data directory or an archive; the archive itself
 events/    frames as the events table: its schema, and frames to Arrow
 spark/     a session, and format("baton"): history, messages, and the sink
-lake.py    the lake: tables of Parquet files, written once a batch
+lake/      the lake: tables of Parquet files, written once a batch
 tables/    the tables on top of events, each a pure function of data frames
 audit/     the invariants, judged from history
 jobs/      the runners behind `baton pipeline`

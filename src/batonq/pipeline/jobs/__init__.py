@@ -1,1 +1,1 @@
-"""The runners behind `baton pipeline`: each reads, calls pure functions of data frames, writes, and says what it did."""
+"""The runners behind `baton pipeline`: each reads, calls pure functions of data frames, writes, and tells an outcome."""

@@ -1,0 +1,191 @@
+"""The notes and files of one table on disk: TABLE/batch=…/, TABLE/_batches/*.json, TABLE/_schemas/*.json, two locks.
+
+`_writer` is locked by who writes, for as long as it takes: a second one is refused, or waits. `_readers` is locked,
+shared, by who reads; held batches are deleted only when nobody does, so no reader's files vanish under it, and a
+reader's look at the notes is never of half of a change.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import secrets
+import shutil
+import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from batonq.errors import LogCorrupt, OwnershipHeld
+from batonq.log.disk import RealDisk, write_atomically
+from batonq.pipeline.lake.notes import File, Note, Waste, check_id, waste
+
+_NOTES, _SCHEMAS = "_batches", "_schemas"
+_WRITER, _READERS = "_writer", "_readers"
+_SUFFIX = ".parquet"
+_LOOK_AGAIN_S = 0.1
+
+
+class TableFiles:
+    """One table's directory. Nothing is made until something is written."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self._known: dict[str, Note] = {}  # a note never changes
+        self._reading: int | None = None
+
+    # --- locks ----------------------------------------------------------------------------------
+
+    @contextmanager
+    def writing(self, *, wait_s: float = 0.0) -> Iterator[None]:
+        """The one writer. Raises OwnershipHeld when there is another, still after `wait_s`."""
+        for folder in (_NOTES, _SCHEMAS):
+            (self.directory / folder).mkdir(parents=True, exist_ok=True)
+        (self.directory / _READERS).touch()
+        lock = os.open(self.directory / _WRITER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            self._lock_or_raise(lock, time.monotonic() + wait_s)
+            yield
+        finally:
+            os.close(lock)
+
+    def _lock_or_raise(self, lock: int, until: float) -> None:
+        while True:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() >= until:
+                    holder = os.pread(lock, 256, 0).decode(errors="replace").strip() or "another process"
+                    raise OwnershipHeld(
+                        f"The table {self.directory} is being written by {holder}, and there can be one writer at a "
+                        "time. Try again when it has ended."
+                    ) from None
+                time.sleep(_LOOK_AGAIN_S)
+        os.ftruncate(lock, 0)
+        os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+
+    def hold(self) -> None:
+        """From now until `release` nothing that the notes name is deleted."""
+        if self._reading is None:
+            try:
+                lock = os.open(self.directory / _READERS, os.O_RDONLY | os.O_CLOEXEC)
+            except FileNotFoundError:
+                return
+            fcntl.flock(lock, fcntl.LOCK_SH)
+            self._reading = lock
+
+    def release(self) -> None:
+        if self._reading is not None:
+            os.close(self._reading)
+            self._reading = None
+
+    @contextmanager
+    def looking(self) -> Iterator[None]:
+        """Hold for a moment, unless that is done already."""
+        if self._reading is not None:
+            yield
+            return
+        self.hold()
+        try:
+            yield
+        finally:
+            self.release()
+
+    # --- what is there --------------------------------------------------------------------------
+
+    def notes(self) -> list[Note]:
+        """All that are on disk. The caller writes, or holds."""
+        folder = self.directory / _NOTES
+        names = sorted(name for name in os.listdir(folder) if name.endswith(".json")) if folder.is_dir() else []
+        for name in names:
+            if name not in self._known:
+                self._known[name] = Note.from_json((folder / name).read_text(), str(folder / name))
+        self._known = {name: self._known[name] for name in names}
+        return list(self._known.values())
+
+    def schema(self, number: int) -> dict[str, Any]:
+        path = self._schema_path(number)
+        try:
+            told: dict[str, Any] = json.loads(path.read_text())
+        except (OSError, ValueError) as problem:
+            raise LogCorrupt(f"The schema {path} cannot be read: {problem}. Restore it from a copy.") from None
+        return told
+
+    def _schema_path(self, number: int) -> Path:
+        return self.directory / _SCHEMAS / f"{number:06}.json"
+
+    def measured(self, folder: Path) -> tuple[File, ...]:
+        """The files that Spark wrote below `folder`, counted from their footers and brought to the disk."""
+        from pyarrow import parquet
+
+        found = []
+        for path in sorted(folder.rglob("*" + _SUFFIX)):
+            if "_temporary" in path.parts:
+                continue
+            with open(path, "rb") as file:
+                os.fsync(file.fileno())
+            relative = path.relative_to(self.directory).as_posix()
+            found.append(File(relative, parquet.read_metadata(path).num_rows, path.stat().st_size))
+        return tuple(found)
+
+    # --- changes, by the writer -------------------------------------------------------------------
+
+    def new_folder(self, batch: str) -> Path:
+        """Where a batch's files go: another one each time, so that a late task of a driver that died meets nobody."""
+        return self.directory / f"batch={check_id(batch)}-{secrets.token_hex(4)}"
+
+    def put_schema(self, number: int, schema: dict[str, Any]) -> None:
+        _write(self._schema_path(number), json.dumps(schema, indent=1) + "\n")
+
+    def commit(self, note: Note) -> None:
+        """From here on the batch is in, and what it holds is not."""
+        _write(self.directory / _NOTES / f"{note.batch}.json", note.to_json())
+
+    def clean(self) -> bool:
+        """Delete what does not count, leftovers of a crash among it; False when readers keep it for now."""
+        lock = os.open(self.directory / _READERS, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            paths = self._paths()
+            self._delete(waste(self.notes(), paths), paths)
+        except BlockingIOError:
+            return False
+        finally:
+            os.close(lock)
+        return True
+
+    def _paths(self) -> list[str]:
+        """Every data file; a folder without one counts as a path itself."""
+        found = []
+        for folder in sorted(self.directory.glob("batch=*")):
+            files = [path for path in folder.rglob("*" + _SUFFIX) if "_temporary" not in path.parts]
+            found += [path.relative_to(self.directory).as_posix() for path in files or [folder]]
+        return found
+
+    def _delete(self, unused: Waste, paths: list[str]) -> None:
+        folder = self.directory / _NOTES
+        for batch in unused.notes:
+            (folder / f"{batch}.json").unlink()
+        for name in os.listdir(folder):
+            if not name.endswith(".json"):  # of a note that was being written
+                (folder / name).unlink()
+        gone = set(unused.files)
+        in_use = {_top(path) for path in paths if path not in gone}
+        for name in sorted({_top(path) for path in gone} - in_use):
+            shutil.rmtree(self.directory / name)
+        for path in sorted(path for path in gone if _top(path) in in_use):
+            file = self.directory / path
+            file.unlink()
+            file.with_name(f".{file.name}.crc").unlink(missing_ok=True)  # Hadoop's checksum
+
+
+def _top(path: str) -> str:
+    return path.partition("/")[0]
+
+
+def _write(path: Path, text: str) -> None:
+    write_atomically(RealDisk(), str(path), (text.encode(),))

@@ -1,0 +1,233 @@
+"""`Lake`: data frames into tables and out of them, so that a reader sees each batch whole and once, or not at all."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+from batonq.errors import InvalidInput, LogCorrupt, NotFound, OwnershipHeld
+from batonq.pipeline.lake import notes as noting
+from batonq.pipeline.lake.compaction import FILE_BYTES, Group, groups
+from batonq.pipeline.lake.files import TableFiles
+from batonq.pipeline.lake.notes import File, Note
+from batonq.pipeline.lake.schemas import grown
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# Who makes a table, for the message that there is none.
+MAKERS = {
+    "events": "ingest",
+    "queues": "ingest",
+    "message_lifecycle": "lifecycle",
+    "queue_minute": "metrics",
+    "dead_letters": "dead-letters",
+    "tenant_usage": "usage",
+    "violations": "audit",
+}
+_GLOB_SIGNS = frozenset("*?[]{}\\")
+
+
+class Lake:
+    """Tables in a directory that driver and workers see.
+
+    What is read stays on disk until the lake is closed, or forgotten: use it with `with`, or keep it for as long as
+    its data frames are in use.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        self.path = Path(os.path.abspath(path))
+        if _GLOB_SIGNS & set(str(self.path)):
+            raise InvalidInput(f"The path of a lake has none of {' '.join(sorted(_GLOB_SIGNS))}: {self.path}")
+        self._tables: dict[str, TableFiles] = {}
+        self._cleaned: set[str] = set()
+        self._to_clean: set[str] = set()  # readers were in the way, and we may be one
+
+    # --- reading --------------------------------------------------------------------------------
+
+    def tables(self) -> list[str]:
+        if not self.path.is_dir():
+            return []
+        return sorted(entry.name for entry in self.path.iterdir() if entry.name[0] not in "_." and self.has(entry.name))
+
+    def has(self, table: str) -> bool:
+        return bool(self.notes(table))
+
+    def notes(self, table: str) -> list[Note]:
+        """The batches that count."""
+        files = self._files(table)
+        with files.looking():
+            return noting.live(files.notes())
+
+    def files(self, table: str) -> list[str]:
+        """The exact files of a table, for other readers. Raises NotFound."""
+        directory = self._files(table).directory
+        return [str(directory / file.path) for note in self._counting(table) for file in note.files]
+
+    def rows(self, table: str) -> int:
+        return sum(note.rows for note in self.notes(table))
+
+    def read(self, spark: SparkSession, table: str) -> DataFrame:
+        """The table as it is now. Raises NotFound."""
+        self._files(table).hold()
+        counting = self._counting(table)
+        return self._read(spark, table, counting, [file for note in counting for file in note.files])
+
+    def read_batch(self, spark: SparkSession, table: str, note: Note) -> DataFrame:
+        """The files of one note only."""
+        self._files(table).hold()
+        return self._read(spark, table, [note], note.files)
+
+    def _counting(self, table: str) -> list[Note]:
+        found = self.notes(table)
+        if not found:
+            maker = f" `baton pipeline {MAKERS[table]}` makes it." if table in MAKERS else ""
+            raise NotFound(f"The lake {self.path} has no table {table}.{maker}")
+        return found
+
+    def _read(self, spark: SparkSession, table: str, notes: Sequence[Note], chosen: Sequence[File]) -> DataFrame:
+        from pyspark.sql.types import StructType
+
+        files = self._files(table)
+        schema = StructType.fromJson(files.schema(max(note.schema for note in notes)))
+        if not chosen:
+            return spark.createDataFrame([], schema)
+        paths = [str(files.directory / file.path) for file in chosen]
+        frame = spark.read.schema(schema).option("basePath", str(files.directory)).parquet(*paths)
+        return frame.select(*(f"`{name}`" for name in schema.names))
+
+    # --- writing --------------------------------------------------------------------------------
+
+    def write(
+        self,
+        frame: DataFrame,
+        table: str,
+        *,
+        batch: str,
+        by: Sequence[str] = (),
+        wait_s: float = 0.0,
+    ) -> Note:
+        """Add a batch. One that is in already, by itself or in what came in its place, is left as it is.
+
+        Raises OwnershipHeld when another process writes this table, still after `wait_s`.
+        """
+        files = self._files(table)
+        with files.writing(wait_s=wait_s):
+            self._clean_first(files)
+            there = noting.keeper(files.notes(), noting.check_id(batch))
+            return there or self._add(files, frame, batch, by)
+
+    def replace(self, frame: DataFrame, table: str, *, by: Sequence[str] = (), wait_s: float = 0.0) -> Note:
+        """Make a table anew: readers see what was there before, or all of the frame. The frame may read the table."""
+        files = self._files(table)
+        with files.writing(wait_s=wait_s):
+            self._clean_first(files)
+            before = files.notes()
+            return self._add(files, frame, noting.next_id(before, "whole"), by, instead_of=before)
+
+    def compact(
+        self, spark: SparkSession, table: str, *, file_bytes: int = FILE_BYTES, wait_s: float = 0.0
+    ) -> Iterator[Group]:
+        """Rewrite small files of the same partition into files near `file_bytes`, and tell each group that is done."""
+        files = self._files(table)
+        self._counting(table)
+        done: set[str] = set()
+        while True:
+            with files.writing(wait_s=wait_s):
+                self._clean_first(files)
+                before = noting.live(files.notes())
+                group = next((one for one in groups(before, file_bytes) if one.partition not in done), None)
+                if group is None:
+                    self._clean(files)
+                    return
+                self._compact_group(spark, files, group)
+            done.add(group.partition)
+            yield group
+
+    def _compact_group(self, spark: SparkSession, files: TableFiles, group: Group) -> None:
+        frame = self._read(spark, files.directory.name, group.notes, group.files).coalesce(group.count)
+        batch = noting.next_id(files.notes(), "compact")
+        by = [part.partition("=")[0] for part in group.partition.split("/") if part]
+        self._add(files, frame, batch, by, instead_of=group.notes, kept=group.kept, rows=group.rows)
+
+    def _add(
+        self,
+        files: TableFiles,
+        frame: DataFrame,
+        batch: str,
+        by: Sequence[str],
+        *,
+        instead_of: Sequence[Note] = (),
+        kept: Sequence[File] = (),
+        rows: int | None = None,
+    ) -> Note:
+        """Data, then the schema if it grew, then the note: the last makes all of it true."""
+        number, schema = self._grown(files, frame)
+        folder = files.new_folder(batch)
+        writing = frame.write.option("compression", "zstd")
+        writing.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false").partitionBy(*by).parquet(
+            str(folder)
+        )
+        made = files.measured(folder)
+        if rows is not None and sum(file.rows for file in made) != rows:
+            raise LogCorrupt(
+                f"{files.directory}: {rows:,} rows were to be rewritten, and {sum(file.rows for file in made):,} came "
+                "out. Nothing was changed."
+            )
+        if schema is not None:
+            files.put_schema(number, schema)
+        note = Note(batch, (*kept, *made), number, noting.standing_for(instead_of))
+        files.commit(note)
+        if instead_of:
+            self._clean(files)
+        return note
+
+    def _grown(self, files: TableFiles, frame: DataFrame) -> tuple[int, dict[str, Any] | None]:
+        """The number of the schema to write under, and the schema if it is new."""
+        number = max((note.schema for note in files.notes()), default=0)
+        old = files.schema(number) if number else None
+        new = grown(files.directory.name, old, json.loads(frame.schema.json()))
+        return (number, None) if new == old else (number + 1, new)
+
+    def _clean_first(self, files: TableFiles) -> None:
+        """Once for each table: what a writer before us left."""
+        if files.directory.name not in self._cleaned - self._to_clean:
+            self._clean(files)
+
+    def _clean(self, files: TableFiles) -> None:
+        if files.clean():
+            self._cleaned.add(files.directory.name)
+            self._to_clean.discard(files.directory.name)
+        else:
+            self._to_clean.add(files.directory.name)
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Let go of what was read, and delete what only we kept. Readers elsewhere leave that to the next writer."""
+        for files in self._tables.values():
+            files.release()
+        for table in sorted(self._to_clean):
+            try:
+                with self._files(table).writing():
+                    self._clean(self._files(table))
+            except OwnershipHeld:
+                pass
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _files(self, table: str) -> TableFiles:
+        if table not in self._tables:
+            noting.check_id(table)
+            self._tables[table] = TableFiles(self.path / table)
+        return self._tables[table]
