@@ -1,5 +1,26 @@
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import count
+
 import pytest
 
-pytest.register_assert_rewrite("tests.log.conformance", "tests.support.logs")
+from batonq.log.postgres.address import PostgresAddress
+from tests.support.postgres import PostgresServer, running_postgres
+
+pytest.register_assert_rewrite("tests.log.conformance", "tests.log.fencing", "tests.support.logs")
+
+_numbers = count(1)
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """As an operator would have it: synced."""
+    with running_postgres("max_connections = 100\n") as server:
+        yield server
+
+
+@pytest.fixture
+def postgres_address(postgres: PostgresServer) -> PostgresAddress:
+    """A schema of its own for one test; the server is thrown away with all of them."""
+    return PostgresAddress(postgres.address, schema=f"test_{next(_numbers)}")

@@ -7,18 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from batonq.sim.far import FarLog, MemoryBackend
-from tests.log.conformance import SHARD, LogConformance
+from tests.log.conformance import LogConformance
+from tests.log.fars import MemoryFar
 from tests.log.replicated import MirroredMaker
 from tests.support.driven import Loop
-
-
-class MemoryFar:
-    def __init__(self) -> None:
-        self.far = FarLog(SHARD)
-
-    async def backend(self) -> MemoryBackend:
-        return MemoryBackend(self.far)
 
 
 class TestMirroredLog(LogConformance):

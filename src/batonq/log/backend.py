@@ -21,6 +21,10 @@ class Unreachable(Unavailable):
     """
 
 
+class Unsafe(LogError):
+    """The server that should keep the log is set up so that it could lose what it acknowledged."""
+
+
 class WrongEnd(LogError):
     """The log does not end where this frame would follow."""
 

@@ -1,0 +1,79 @@
+"""Ownership by rows: taken and kept by conditional updates, with times by the database's clock."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+
+from batonq.errors import Fenced, OwnershipHeld
+from batonq.log.interface import Lease
+from batonq.log.postgres import schema
+from batonq.log.postgres.line import Line
+
+
+class PostgresLeases:
+    """See interface.Leases. `changed` gives an event that is set at the next change of an owner that is told."""
+
+    def __init__(
+        self,
+        line: Line,
+        *,
+        node: str,
+        address: str,
+        ttl_s: float,
+        changed: Callable[[], asyncio.Event],
+        poll_s: float,
+    ) -> None:
+        assert node
+        self._line = line
+        self._node = node
+        self._address = address
+        self._ttl_s = ttl_s
+        self._changed = changed
+        self._poll_s = poll_s
+        self._epochs: dict[int, int] = {}
+
+    async def acquire(self, shard: int, above: int = 0) -> int:
+        values = {"shard": shard, "above": above, "node": self._node, "address": self._address, "ttl": self._ttl_s}
+        rows = await self._line.run(schema.ACQUIRE, values)
+        if not rows:
+            holder = (await self._line.run(schema.OWNER, (shard,)))[0]
+            raise OwnershipHeld(f"shard {shard} is owned by node {holder[0]} at {holder[1]}")
+        self._epochs[shard] = rows[0][0]
+        return self._epochs[shard]
+
+    async def renew(self, shard: int) -> None:
+        epoch = self._epochs.get(shard, 0)
+        values = {"shard": shard, "node": self._node, "epoch": epoch, "ttl": self._ttl_s}
+        if not await self._line.run(schema.RENEW, values):
+            self._epochs.pop(shard, None)
+            raise Fenced(f"the lease of node {self._node} on shard {shard} has ended")
+
+    async def release(self, shard: int) -> None:
+        epoch = self._epochs.pop(shard, None)
+        if epoch is not None:
+            await self._line.run(schema.RELEASE, {"shard": shard, "node": self._node, "epoch": epoch})
+
+    async def holders(self) -> dict[int, Lease]:
+        return (await self._read())[0]
+
+    async def _read(self) -> tuple[dict[int, Lease], float]:
+        """The owners, and when the first of their leases runs out."""
+        rows = await self._line.run(schema.OWNERS)
+        leases = {shard: Lease(shard, node, address, epoch) for shard, node, address, epoch, _ in rows}
+        return leases, min((left_s for *_, left_s in rows), default=self._poll_s)
+
+    async def watch(self) -> AsyncGenerator[Lease, None]:
+        known: dict[int, Lease] = {}
+        while True:
+            changed = self._changed()
+            leases, left_s = await self._read()
+            for shard in known.keys() | leases.keys():
+                now = leases.get(shard, Lease(shard, "", "", known[shard].epoch if shard in known else 0))
+                if now != known.get(shard):
+                    yield now
+            known = leases
+            try:
+                await asyncio.wait_for(changed.wait(), min(max(left_s, 0) + 0.02, self._poll_s))
+            except TimeoutError:
+                pass

@@ -1,0 +1,90 @@
+"""The tables, how they are made and brought up to date, and every statement on them.
+
+`tails` has one row a log: where it begins and ends, and under which epoch and digest. To append is to move that row on
+from exactly the state that the frame follows, and to store the frame, in one statement and so in one transaction; a
+second owner waits for the row's lock and then finds the row moved. `owners` has one row a shard, with lease times by
+the database's clock.
+
+Names of tables are looked up in the schema that the connection has set.
+"""
+
+from __future__ import annotations
+
+VERSION = 1
+LOCK = 0x6261746F6E71  # of the database, held while the tables are made
+CREATE = (
+    """CREATE TABLE IF NOT EXISTS about (
+        one boolean PRIMARY KEY DEFAULT true CHECK (one),
+        version integer NOT NULL,
+        cluster text NOT NULL)""",
+    """CREATE TABLE IF NOT EXISTS tails (
+        shard integer PRIMARY KEY,
+        first bigint NOT NULL,
+        next bigint NOT NULL,
+        epoch bigint NOT NULL,
+        digest bytea NOT NULL,
+        CHECK (first <= next)) WITH (fillfactor = 50)""",
+    """CREATE TABLE IF NOT EXISTS frames (
+        shard integer NOT NULL,
+        number bigint NOT NULL,
+        bytes integer NOT NULL,
+        data bytea NOT NULL,
+        PRIMARY KEY (shard, number))""",
+    # Bodies that a sender compressed do not shrink again, and trying costs more than storing.
+    "ALTER TABLE frames ALTER COLUMN data SET STORAGE EXTERNAL",
+    """CREATE TABLE IF NOT EXISTS owners (
+        shard integer PRIMARY KEY,
+        epoch bigint NOT NULL,
+        node text NOT NULL,
+        address text NOT NULL,
+        until timestamptz NOT NULL)""",
+)
+ABOUT = "SELECT version, cluster FROM about"
+SET_ABOUT = "INSERT INTO about (version, cluster) VALUES (%s, %s) ON CONFLICT DO NOTHING"
+
+BEGIN_LOG = "INSERT INTO tails VALUES (%s, 1, 1, 0, %b) ON CONFLICT DO NOTHING"
+APPEND = """
+    WITH tail AS (
+        UPDATE tails SET next = next + 1, epoch = %(epoch)s, digest = %(digest)b
+        WHERE shard = %(shard)s AND next = %(number)s AND epoch <= %(epoch)s AND digest = %(previous)b
+        RETURNING shard
+    ), frame AS (
+        INSERT INTO frames SELECT shard, %(number)s, %(bytes)s, %(data)b FROM tail RETURNING shard
+    )
+    SELECT pg_notify('baton_' || current_schema(), 'f' || shard) FROM frame"""
+TAIL = "SELECT first, next, epoch, digest FROM tails WHERE shard = %s"
+FIND = "SELECT data FROM frames WHERE shard = %s AND number = %s"
+READ = """
+    SELECT number, data FROM (
+        SELECT number, data, sum(bytes) OVER (ORDER BY number) - bytes AS before FROM frames
+        WHERE shard = %(shard)s AND number >= %(start)s AND number < %(start)s + %(frames)s
+    ) AS frame WHERE before < %(bytes)s ORDER BY number"""
+DROP = """
+    WITH tail AS (
+        UPDATE tails SET first = %(before)s
+        WHERE shard = %(shard)s AND first < %(before)s AND next > %(before)s
+        RETURNING shard
+    )
+    DELETE FROM frames USING tail WHERE frames.shard = tail.shard AND frames.number < %(before)s"""
+
+# A row that is held by a node that still runs is left alone; one's own is taken again under a new epoch.
+ACQUIRE = """
+    INSERT INTO owners AS owner
+    SELECT %(shard)s, %(above)s + 1, %(node)s, %(address)s, clock_timestamp() + make_interval(secs => %(ttl)s)
+    ON CONFLICT (shard) DO UPDATE SET
+        epoch = greatest(owner.epoch, %(above)s) + 1, node = excluded.node, address = excluded.address,
+        until = clock_timestamp() + make_interval(secs => %(ttl)s)
+    WHERE owner.node IN ('', excluded.node) OR owner.until < clock_timestamp()
+    RETURNING epoch, pg_notify('baton_' || current_schema(), 'o' || shard)"""
+RENEW = """
+    UPDATE owners SET until = clock_timestamp() + make_interval(secs => %(ttl)s)
+    WHERE shard = %(shard)s AND node = %(node)s AND epoch = %(epoch)s AND until >= clock_timestamp()
+    RETURNING epoch"""
+RELEASE = """
+    UPDATE owners SET node = '', address = '', until = clock_timestamp()
+    WHERE shard = %(shard)s AND node = %(node)s AND epoch = %(epoch)s
+    RETURNING pg_notify('baton_' || current_schema(), 'o' || shard)"""
+OWNERS = """
+    SELECT shard, node, address, epoch, extract(epoch FROM until - clock_timestamp())::float8 FROM owners
+    WHERE node <> '' AND until >= clock_timestamp()"""
+OWNER = "SELECT node, address FROM owners WHERE shard = %s"

@@ -1,0 +1,158 @@
+"""A database that keeps the logs of a whole cluster: checked and made ready when it is opened."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from weakref import WeakSet
+
+from batonq.errors import LogCorrupt
+from batonq.log.backend import Unreachable, Unsafe
+from batonq.log.postgres import schema
+from batonq.log.postgres.address import PostgresAddress
+from batonq.log.postgres.backend import PostgresBackend
+from batonq.log.postgres.leases import PostgresLeases
+from batonq.log.postgres.line import Line, Refused
+
+VERSION_MIN = 140000
+TIMEOUT_S = 10.0
+POLL_S = 1.0  # how often a follower looks although nothing was notified
+LISTEN_AGAIN_S = 0.5
+_SETTINGS = """
+    SELECT current_setting('server_version_num')::int, current_setting('server_version'), pg_is_in_recovery(),
+        current_setting('transaction_read_only'), current_setting('fsync'), current_setting('full_page_writes'),
+        current_setting('synchronous_commit')"""
+
+
+class PostgresStore:
+    """See backend.LogStore. Made by `await PostgresStore.open(…)`."""
+
+    def __init__(self, address: PostgresAddress, timeout_s: float) -> None:
+        self.cluster = 0
+        self._address = address
+        self._timeout_s = timeout_s
+        self._line = Line(address, timeout_s)
+        self._listening = Line(address, timeout_s)
+        self._listener: asyncio.Task[None] | None = None
+        self._grown: dict[int, asyncio.Event] = {}
+        self._owners_changed = asyncio.Event()
+        self._backends: WeakSet[PostgresBackend] = WeakSet()
+
+    @classmethod
+    async def open(cls, address: PostgresAddress, *, timeout_s: float = TIMEOUT_S) -> PostgresStore:
+        """Raises Unsafe when the server would break the promise, saying what to change; Unavailable."""
+        store = cls(address, timeout_s)
+        try:
+            await store._check()
+            await store._prepare()
+        except BaseException:
+            await store.close()
+            raise
+        store._listener = asyncio.get_running_loop().create_task(store._listen())
+        return store
+
+    async def _check(self) -> None:
+        ((number, version, standby, read_only, fsync, full_pages, commit),) = await self._line.run(_SETTINGS)
+        shown = self._address.shown
+        if number < VERSION_MIN:
+            raise Unsafe(f"{shown} is PostgreSQL {version}; the log needs {VERSION_MIN // 10000} or newer.")
+        if standby or read_only == "on":
+            raise Unsafe(
+                f"{shown} is read-only: it is a standby, or default_transaction_read_only is set. Name the primary "
+                "(target_session_attrs=read-write finds it among several hosts)."
+            )
+        if self._address.unsafe:
+            return
+        wrong = {"fsync": fsync, "full_page_writes": full_pages, "synchronous_commit": commit}
+        for setting, value in wrong.items():
+            if value in ("off", "local"):
+                raise Unsafe(
+                    f"{shown} has {setting} = {value}, so a power failure or failover could lose messages that were "
+                    f"acknowledged. Set {setting} = on in postgresql.conf, or put unsafe=yes into the address to "
+                    "accept that."
+                )
+
+    async def _prepare(self) -> None:
+        """Make the tables, or see that they are of a version that this Baton knows."""
+        name = self._address.schema
+        cluster = secrets.randbits(64) or 1
+        try:
+            await self._line.run_all(
+                [
+                    ("SELECT pg_advisory_xact_lock(%s)", (schema.LOCK,)),
+                    (f"CREATE SCHEMA IF NOT EXISTS {name}", ()),
+                    *((statement, ()) for statement in schema.CREATE),
+                    (schema.SET_ABOUT, (schema.VERSION, f"{cluster:016x}")),
+                ]
+            )
+        except Refused as refused:
+            raise Unsafe(
+                f"The tables of the log cannot be made in schema {name}: {refused.message}. The user needs CREATE on "
+                "the database, or a schema of that name that it owns."
+            ) from None
+        ((version, text),) = await self._line.run(schema.ABOUT)
+        if version != schema.VERSION:
+            raise LogCorrupt(
+                f"The tables in schema {name} of {self._address.shown} have version {version}, this Baton knows "
+                f"{schema.VERSION}: use a newer release."
+            )
+        self.cluster = int(text, 16)
+
+    async def backend(self, shard: int) -> PostgresBackend:
+        where = f"the log of shard {shard} in {self._address.shown}"
+        backend = PostgresBackend(
+            shard,
+            where,
+            Line(self._address, self._timeout_s),
+            self._line,
+            lambda: self._grown.setdefault(shard, asyncio.Event()),
+            POLL_S,
+        )
+        await backend.begin()
+        self._backends.add(backend)
+        return backend
+
+    def leases(self, node: str, address: str, ttl_s: float) -> PostgresLeases:
+        return PostgresLeases(
+            self._line,
+            node=node,
+            address=address,
+            ttl_s=ttl_s,
+            changed=lambda: self._owners_changed,
+            poll_s=POLL_S,
+        )
+
+    async def close(self) -> None:
+        if self._listener is not None:
+            self._listener.cancel()
+            await asyncio.gather(self._listener, return_exceptions=True)
+        for backend in list(self._backends):
+            await backend.close()
+        await self._listening.close()
+        await self._line.close()
+
+    async def _listen(self) -> None:
+        """Wake whoever waits. It may be late or miss something: they look by themselves now and then."""
+        while True:
+            try:
+                await self._listening.run(f"LISTEN baton_{self._address.schema}")
+                self._wake_all()
+                while True:
+                    for payload in await self._listening.notifications():
+                        self._wake(payload)
+            except Unreachable:
+                await asyncio.sleep(LISTEN_AGAIN_S)
+
+    def _wake(self, payload: str) -> None:
+        if payload.startswith("o"):
+            self._owners_changed.set()
+            self._owners_changed = asyncio.Event()
+            return
+        grown = self._grown.pop(int(payload[1:]), None)
+        if grown is not None:
+            grown.set()
+
+    def _wake_all(self) -> None:
+        for shard in list(self._grown):
+            self._wake(f"f{shard}")
+        self._wake("o")

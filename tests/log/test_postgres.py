@@ -1,0 +1,26 @@
+"""The log in PostgreSQL: conformance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from batonq.log.postgres.address import PostgresAddress
+from tests.log.conformance import LogConformance
+from tests.log.fars import PostgresFar
+from tests.log.replicated import MirroredMaker
+from tests.support.driven import Loop
+
+
+class TestPostgresLog(LogConformance):
+    @pytest.fixture
+    def maker(self, tmp_path: Path, postgres_address: PostgresAddress) -> Iterator[MirroredMaker]:
+        loop = Loop()
+        far = PostgresFar(postgres_address)
+        maker = MirroredMaker(loop, far, tmp_path)
+        yield maker
+        maker.close()
+        loop.run(far.close())
+        loop.close()
