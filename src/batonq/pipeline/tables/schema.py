@@ -97,12 +97,12 @@ def spark_schema(table: Table) -> StructType:
 
 def shaped(frame: DataFrame, table: Table) -> DataFrame:
     """The frame with the table's columns, in their order and of their types; one that it lacks is null."""
-    from pyspark.sql import functions as F
+    from pyspark.sql import functions as f
 
     there = set(frame.columns)
     return frame.select(
         *(
-            (F.col(f"`{column.name}`") if column.name in there else F.lit(None))
+            (f.col(f"`{column.name}`") if column.name in there else f.lit(None))
             .cast(spark_type(column.kind))
             .alias(column.name)
             for column in table.columns

@@ -1,0 +1,319 @@
+"""message_lifecycle: one row a message, from its events alone.
+
+A message here is one incarnation, `(source, shard, sequence)`. A move (dead letter, redrive) ends one and begins
+another; `lines.py` ties them together. The row is made by one grouping of the events, over numbers and times only, so
+that Spark keeps its buffers in place; texts are looked up afterwards, by the position of the event that has them.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as f
+
+from batonq.core.ids import message_id
+from batonq.core.records import Flag
+from batonq.pipeline.events.schema import Column
+from batonq.pipeline.tables import lines
+from batonq.pipeline.tables.purges import purged
+from batonq.pipeline.tables.schema import SOURCE, Table, shaped
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
+    from pyspark.sql import DataFrame, SparkSession
+
+KEY = ("source", "shard", "sequence")
+OUTCOMES = (
+    "acked, late_acked, expired, dead_lettered, redriven, moved, purged, queue_deleted, cancelled; or, while it is "
+    "there: waiting, in_flight, delayed, dead, owed; unknown"
+)
+TABLE = Table(
+    "message_lifecycle",
+    "One row for each message: when it was sent, received and ended, how often it was tried, and what became of it. A "
+    "message that was moved (to the dead letters, or back) has one row for each queue that it was in.",
+    (
+        SOURCE,
+        Column("shard", "int32", "The shard that had it."),
+        Column("sequence", "int64", "Its sequence there. (source, shard, sequence) names the row."),
+        Column("message_id", "text", "Its id."),
+        Column("first_id", "text", "Id under which its line began: its own unless it was moved."),
+        Column("previous_id", "text", "Id of the message that it was before its last move."),
+        Column("next_id", "text", "Id of the message that it became when it was moved on."),
+        Column("queue", "int64", "Number of the queue."),
+        Column("queue_name", "name", "Name of the queue."),
+        Column("tenant", "name", "Account of the queue."),
+        Column("group", "name", "Message group."),
+        Column("priority", "int16", "Priority."),
+        Column("body_bytes", "int64", "Size of the body, as it was last."),
+        Column("sent_at", "time", "When it was sent; a dead letter keeps that time, a redriven message begins anew."),
+        Column("visible_at", "time", "When it could first be received."),
+        Column("arrived_at", "time", "When it arrived by a move."),
+        Column("first_receive_at", "time", "When it was first received, if that is in history."),
+        Column("last_receive_at", "time", "When it was last received."),
+        Column("ended_at", "time", "When it was acknowledged, moved on, removed."),
+        Column("receives", "int64", "Receive count, as the broker shows it: a dead letter keeps its own."),
+        Column("leases", "int64", "How often it was leased in this queue."),
+        Column("nacks", "int64", "How often its holder gave it back as failed, on record."),
+        Column("expiries", "int64", "How often its lease ran out, on record."),
+        Column("extensions", "int64", "How often its lease was extended, on record."),
+        Column("dwell_ms", "int64", "From `visible_at` to `first_receive_at`."),
+        Column("handling_ms", "int64", "From `last_receive_at` to the acknowledgement."),
+        Column("end_to_end_ms", "int64", "From `sent_at` to the acknowledgement."),
+        Column("outcome", "name", f"What became of it: {OUTCOMES}."),
+        Column("last_error_class", "name", "Class of the last error that a holder gave."),
+        Column("last_error_text", "text", "Text of it."),
+        Column("line_deaths", "int64", "How often a message of its line was dead-lettered, on record."),
+        Column("line_redrives", "int64", "How often one of its line was moved back by a redrive, on record."),
+        Column("opened", "bool", "It was there before history began (an opening balance)."),
+        Column("releases", "int64", "How often its holder gave it back by a visibility of zero, on record."),
+        Column("untried", "int64", "How often it came back without having been tried, on record."),
+        Column("attributes_bytes", "int64", "Size of its attributes."),
+        Column("expires_at", "time", "End of its retention."),
+        Column("deadline", "time", "When the lease that is running ends, with the grace of restarts."),
+        Column("as_of", "time", "The last event of its shard: what `outcome` says of a living message is of then."),
+        Column("date", "date", "Day of `sent_at`, in UTC; of what is first known of it, if that is before history."),
+    ),
+    by=("date",),
+)
+
+# What the last event of a message leaves it as; a code has five bits beside its logical time.
+_BITS = 5
+_UNKNOWN, _THERE, _HELD, _OWED, _DEAD, _MOVED = range(6)
+_ENDS = {"ack": 6, "late_ack": 7, "retention": 8, "cancelled": 9, "purged": 10, "queue_gone": 11}
+_ENDED = ("acked", "late_acked", "expired", "cancelled", "purged", "queue_deleted")
+_TO_DEAD_LETTERS, _REDRIVE, _ELSEWHERE = 1, 2, 3
+_SHARDS_MAX = 1 << 16
+
+
+def lifecycle(events: DataFrame, queues: DataFrame) -> DataFrame:
+    """message_lifecycle from the events and queues tables. The moves, if there are any, are looked up at once."""
+    events = with_source(events)
+    found = _messages(events)
+    found = found.join(f.broadcast(_shards(events)), ["source", "shard"], "left")
+    found = found.join(f.broadcast(names(queues)), ["source", "queue"], "left")
+    found = purged(found, events, f.col("code").isin(_THERE, _HELD, _DEAD))
+    found = _with_texts(found, events)
+    found = lines.joined(found, events)
+    return shaped(_finished(found), TABLE)
+
+
+def with_source(frame: DataFrame) -> DataFrame:
+    return frame if "source" in frame.columns else frame.withColumn("source", f.lit(""))
+
+
+def names(queues: DataFrame) -> DataFrame:
+    """Name and account of each queue: they never change."""
+    known = with_source(queues).where("name is not null")
+    return known.groupBy("source", "queue").agg(f.max("name").alias("queue_name"), f.max("tenant").alias("tenant"))
+
+
+# --- one grouping -----------------------------------------------------------------------------------
+
+
+def _messages(events: DataFrame) -> DataFrame:
+    event, reason, state = f.col("event"), f.col("reason"), f.col("state")
+    never = f.col("visible_at").isNull()
+    there = f.when(never, _DEAD).otherwise(_THERE)
+    ends = f.lit(_UNKNOWN)
+    for name, number in _ENDS.items():
+        ends = f.when(reason == name, number).otherwise(ends)
+    code = (
+        f.when(event == "sent", _THERE)
+        .when(event == "leased", _HELD)
+        .when(event == "deleted", ends)
+        .when(event == "returned", there)
+        .when(event == "extended", _HELD)
+        .when(event == "owed", _OWED)
+        .when(event == "settled", f.when(reason == "accepted", _MOVED).otherwise(there))
+        .when(event == "arrived", _THERE)
+        .when(state.isin("visible", "delayed"), _THERE)
+        .when(state == "in_flight", _HELD)
+        .when(state == "owed", _OWED)
+        .when(state == "dead", _DEAD)
+        .otherwise(_UNKNOWN)
+    )
+    bound = f.when(reason.isin("dead_letter", "expiry_dead_letter"), _TO_DEAD_LETTERS)
+    bound = bound.when(reason == "redrive", _REDRIVE).otherwise(_ELSEWHERE)
+    at, time = f.col("logical_time"), f.col("time")
+    uncharged = f.col("flags").bitwiseAND(int(Flag.UNCHARGED)) != 0
+    returned, leased, arrived = event == "returned", event == "leased", event == "arrived"
+    failed = returned & reason.isin("nack", "expired")
+    noted = f.col("error_class").isNotNull() | f.col("error_text").isNotNull()
+    has_payload = f.col("body_bytes").isNotNull()
+    columns = events.where("sequence is not null").select(
+        *KEY,
+        "queue",
+        "priority",
+        "sent_at",
+        "expires_at",
+        "lease_epoch",
+        "receive_count",
+        "body_bytes",
+        "attributes_bytes",
+        time,
+        at,
+        (f.shiftleft(at, _BITS) + code).alias("last"),
+        f.coalesce("deadline", "visible_at").alias("until"),
+        f.when(arrived, time).otherwise(f.col("visible_at")).alias("seen"),
+        f.when(event.isin("sent", "arrived", "carried", "edited"), at).alias("told"),
+        f.when(event.isin("sent", "arrived"), at).alias("born"),
+        f.when(has_payload, at).alias("payload"),
+        f.when(f.col("receive_count").isNotNull(), at).alias("counted"),
+        f.when(failed & noted, at).alias("error"),
+        f.when(event == "owed", f.shiftleft(at, _BITS) + bound).alias("owed"),
+        leased.alias("leased"),
+        arrived.alias("arrived"),
+        (event == "extended").alias("extended"),
+        (returned & (reason == "nack")).alias("nacked"),
+        (returned & (reason == "expired")).alias("lapsed"),
+        (returned & (reason == "released")).alias("released"),
+        (returned & uncharged).alias("untried"),
+    )
+    last = f.col("last")
+    charged = f.col("receive_count") - f.when(f.col("untried") & (f.col("receive_count") > 0), 1).otherwise(0)
+    return (
+        columns.groupBy(*KEY)
+        .agg(
+            f.max("queue").alias("queue"),
+            f.max("priority").alias("priority"),
+            f.max("sent_at").alias("sent_at"),
+            f.max("expires_at").alias("expires_at"),
+            f.max("lease_epoch").alias("lease_epoch"),
+            f.max_by(charged, "counted").alias("receives"),
+            f.max_by("body_bytes", "payload").alias("body_bytes"),
+            f.max_by("attributes_bytes", "payload").alias("attributes_bytes"),
+            f.max("last").alias("last"),
+            f.max_by("until", "last").alias("until"),
+            f.min_by("seen", "told").alias("visible_at"),
+            f.max("born").alias("born"),
+            f.max("payload").alias("payload"),
+            f.max("error").alias("error"),
+            f.max("owed").alias("owed"),
+            f.max(f.when(f.col("arrived"), time)).alias("arrived_at"),
+            f.min(f.when(f.col("leased") & (f.col("lease_epoch") == 1), time)).alias("first_receive_at"),
+            f.max(f.when(f.col("leased"), time)).alias("last_receive_at"),
+            f.max(f.when(_code(last) >= _MOVED, time)).alias("ended_at"),
+            f.min("time").alias("first_at"),
+            f.count_if("nacked").alias("nacks"),
+            f.count_if("lapsed").alias("expiries"),
+            f.count_if("released").alias("releases"),
+            f.count_if("untried").alias("untried"),
+            f.count_if("extended").alias("extensions"),
+        )
+        .withColumns({"code": _code(last), "last_at": f.shiftright(last, _BITS)})
+    )
+
+
+def _code(last: Expression) -> Expression:
+    return last.bitwiseAND((1 << _BITS) - 1)
+
+
+# --- what is known of a shard -----------------------------------------------------------------------
+
+
+def _shards(events: DataFrame) -> DataFrame:
+    """Of each shard: its last time, the graces of its restarts, and how its message ids begin."""
+    clocks = events.groupBy("source", "shard").agg(f.max("time").alias("as_of"))
+    graces = (
+        events.where("event = 'epoch' and grace_ms > 0")
+        .groupBy("source", "shard")
+        .agg(f.collect_list(f.struct("logical_time", "grace_ms")).alias("graces"))
+    )
+    known = clocks.join(f.broadcast(graces), ["source", "shard"], "left")
+    return known.join(f.broadcast(_prefixes(events.sparkSession)), "shard", "left")
+
+
+def _prefixes(spark: SparkSession) -> DataFrame:
+    import pyarrow as pa
+
+    return spark.createDataFrame(
+        pa.table({"shard": pa.array(range(_SHARDS_MAX), pa.int32()), "prefix": list(_prefix_texts())})
+    )
+
+
+@cache
+def _prefix_texts() -> tuple[str, ...]:
+    return tuple(message_id(shard, 0)[:-12] for shard in range(_SHARDS_MAX))
+
+
+def id_of(prefix: Expression, sequence: Expression) -> Expression:
+    """`core.ids.message_id` as an expression: the product modulo 2**48, in halves that do not overflow."""
+    from batonq.core.ids import _MIX
+
+    half, mask = 24, (1 << 24) - 1
+    high, low = _MIX >> half, _MIX & mask
+    above = f.shiftright(sequence, half).bitwiseAND(mask)
+    below = sequence.bitwiseAND(mask)
+    carried = (below * high + above * low).bitwiseAND(mask)
+    mixed = (below * low + f.shiftleft(carried, half)).bitwiseAND((1 << 48) - 1)
+    return f.concat(prefix, f.lower(f.lpad(f.hex(mixed), 12, "0")))
+
+
+# --- texts, by position -----------------------------------------------------------------------------
+
+
+def _with_texts(found: DataFrame, events: DataFrame) -> DataFrame:
+    payloads = events.where("body_bytes is not null and (`group` is not null or lineage is not null)").select(
+        *KEY, f.col("logical_time").alias("payload"), "group", lines.told_first_id().alias("told_first_id")
+    )
+    errors = events.where("event = 'returned' and (error_class is not null or error_text is not null)").select(
+        *KEY,
+        f.col("logical_time").alias("error"),
+        f.col("error_class").alias("last_error_class"),
+        f.col("error_text").alias("last_error_text"),
+    )
+    return found.join(payloads, [*KEY, "payload"], "left").join(errors, [*KEY, "error"], "left")
+
+
+# --- the row ----------------------------------------------------------------------------------------
+
+
+def _finished(found: DataFrame) -> DataFrame:
+    code, until, as_of = f.col("code"), f.col("until"), f.col("as_of")
+    delayed = (code == _THERE) & (until > as_of)
+    bound = _code(f.col("owed"))
+    moved = f.when(bound == _TO_DEAD_LETTERS, "dead_lettered").when(bound == _REDRIVE, "redriven").otherwise("moved")
+    outcome = (
+        f.when(f.col("purged_at").isNotNull(), f.when(f.col("queue_closed"), "queue_deleted").otherwise("purged"))
+        .when(code == _MOVED, moved)
+        .when(code == _HELD, "in_flight")
+        .when(delayed, "delayed")
+        .when(code == _THERE, "waiting")
+        .when(code == _OWED, "owed")
+        .when(code == _DEAD, "dead")
+    )
+    for name, number in zip(_ENDED, _ENDS.values(), strict=True):
+        outcome = outcome.when(code == number, name)
+    acked = code.isin(_ENDS["ack"], _ENDS["late_ack"])
+    ended_at = f.coalesce("ended_at", "purged_at")
+    grace = f.aggregate(
+        f.filter("graces", lambda one: one["logical_time"] > f.col("last_at")),
+        f.lit(0).cast("bigint"),
+        lambda total, one: total + one["grace_ms"],
+    )
+    running = (code == _HELD) & f.col("purged_at").isNull()
+    deadline = f.timestamp_millis(f.unix_millis(until) + f.coalesce(grace, f.lit(0)))
+    own_id = id_of(f.col("prefix"), f.col("sequence"))
+    return found.withColumns(
+        {
+            "message_id": own_id,
+            "first_id": f.coalesce("first_id", "told_first_id", own_id),
+            "leases": f.coalesce("lease_epoch", f.lit(0)),
+            "receives": f.coalesce("receives", f.lit(0)),
+            "ended_at": ended_at,
+            "outcome": outcome.otherwise("unknown"),
+            "dwell_ms": _between("visible_at", "first_receive_at"),
+            "handling_ms": f.when(acked, _between("last_receive_at", "ended_at")),
+            "end_to_end_ms": f.when(acked, _between("sent_at", "ended_at")),
+            "deadline": f.when(running, deadline),
+            "opened": f.col("born").isNull(),
+            "line_deaths": f.coalesce("line_deaths", f.lit(0)),
+            "line_redrives": f.coalesce("line_redrives", f.lit(0)),
+            "date": f.to_date(f.coalesce("sent_at", "first_at")),
+        }
+    )
+
+
+def _between(start: str, stop: str) -> Expression:
+    return f.unix_millis(stop) - f.unix_millis(start)

@@ -1,0 +1,167 @@
+"""The line of a message: what it was before each of its moves, and what it became.
+
+A move is an `owed` event in one shard and an `arrived` one in another, or right after it in the same. Moves make paths
+of messages without a branch; where each begins is found by doubling: every round looks twice as far back.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Window
+from pyspark.sql import functions as f
+
+from batonq.core.records import Flag
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
+    from pyspark.sql import DataFrame
+
+KEY = ["source", "shard", "sequence"]
+_INHERITED = ("body_bytes", "attributes_bytes", "group")
+_ADDED = ("first_id", "previous_id", "next_id", "line_deaths", "line_redrives")
+_ROUNDS_MAX = 40  # a line of 2**40 moves is none
+_SMALL = 200_000  # moves that every worker can be told of
+
+
+def joined(found: DataFrame, events: DataFrame) -> DataFrame:
+    """`found`, one row a message, with what its line says; and a moved message with the payload that it kept."""
+    steps = moves(events)
+    count = steps.count()
+    if not count:
+        return found.withColumns(dict.fromkeys(_ADDED, f.lit(None)))
+    told = members(steps, events, small=count <= _SMALL)
+    told = told.withColumnsRenamed({name: f"line_{name}" for name in _INHERITED})
+    return found.join(told, KEY, "left").withColumns(
+        {name: f.coalesce(f.col(f"`{name}`"), f.col(f"line_{name}")) for name in _INHERITED}
+    )
+
+
+def moves(events: DataFrame) -> DataFrame:
+    """One row a move that arrived: the message before (`from_…`) and after it (`to_…`), why, and the later's place.
+
+    Kept in the workers, because what follows goes over it many times.
+    """
+    shard, other, at = f.col("shard"), f.col("other_shard"), f.col("logical_time")
+    within = shard == other
+    overlay = f.col("flags").bitwiseAND(int(Flag.OVERLAY)) != 0
+    number = f.col("channel_number")
+    left = events.where("event = 'owed'").select(
+        "source",
+        shard.alias("from_shard"),
+        other.alias("to_shard"),
+        f.when(within, at + 1).otherwise(number).alias("entry"),
+        f.col("sequence").alias("from_sequence"),
+        f.col("message_id").alias("from_id"),
+        "reason",
+    )
+    came = events.where("event = 'arrived' and sequence is not null").select(
+        "source",
+        other.alias("from_shard"),
+        shard.alias("to_shard"),
+        f.when(overlay, at).otherwise(number).alias("entry"),
+        f.col("sequence").alias("to_sequence"),
+        f.col("message_id").alias("to_id"),
+    )
+    return left.join(came, ["source", "from_shard", "to_shard", "entry"]).localCheckpoint()
+
+
+def members(steps: DataFrame, events: DataFrame, *, small: bool) -> DataFrame:
+    """One row for each message that was moved or that a move made: its line, and the payload that it has from it."""
+    back = _beginnings(steps)
+    root = ["root_shard", "root_sequence"]
+    later = steps.join(back, ["source", "to_shard", "to_sequence"]).select(
+        "source",
+        f.col("to_shard").alias("shard"),
+        f.col("to_sequence").alias("sequence"),
+        f.col("to_id").alias("own_id"),
+        f.col("from_id").alias("previous_id"),
+        "reason",
+        "depth",
+        *root,
+    )
+    first = (
+        steps.select(
+            "source",
+            f.col("from_shard").alias("shard"),
+            f.col("from_sequence").alias("sequence"),
+            f.col("from_id").alias("own_id"),
+        )
+        .join(later, KEY, "left_anti")
+        .select(
+            *KEY,
+            "own_id",
+            f.lit(None).cast("string").alias("previous_id"),
+            f.lit(None).cast("string").alias("reason"),
+            f.lit(0).alias("depth"),
+            f.col("shard").alias("root_shard"),
+            f.col("sequence").alias("root_sequence"),
+        )
+        .distinct()
+    )
+    every = first.unionByName(later)
+    wanted = every.select(*KEY)
+    own = _payloads(events, f.broadcast(wanted) if small else wanted)
+    told = every.join(own, KEY, "left")
+    line = Window.partitionBy("source", *root)
+    path = line.orderBy("depth")
+    so_far = path.rowsBetween(Window.unboundedPreceding, 0)
+    begun = f.first("line_first_id").over(path)
+    return told.select(
+        *KEY,
+        f.coalesce(begun, f.first("own_id").over(path)).alias("first_id"),
+        "previous_id",
+        f.lead("own_id").over(path).alias("next_id"),
+        f.count_if(_dead(f.col("reason"))).over(line).alias("line_deaths"),
+        f.count_if(f.col("reason") == "redrive").over(line).alias("line_redrives"),
+        *(f.last(name, ignorenulls=True).over(so_far).alias(name) for name in _INHERITED),
+    )
+
+
+def _dead(reason: Expression) -> Expression:
+    return reason.isin("dead_letter", "expiry_dead_letter")
+
+
+def _beginnings(steps: DataFrame) -> DataFrame:
+    """Of each message that a move made: where its line begins, and how many moves ago."""
+    later = ["source", "to_shard", "to_sequence"]
+    back = steps.select(
+        *later,
+        f.col("from_shard").alias("root_shard"),
+        f.col("from_sequence").alias("root_sequence"),
+        f.lit(1).alias("depth"),
+    )
+    for _ in range(_ROUNDS_MAX):
+        beyond = back.select(
+            "source",
+            f.col("to_shard").alias("root_shard"),
+            f.col("to_sequence").alias("root_sequence"),
+            f.col("root_shard").alias("further_shard"),
+            f.col("root_sequence").alias("further_sequence"),
+            f.col("depth").alias("further_depth"),
+        )
+        met = back.join(beyond, ["source", "root_shard", "root_sequence"], "left").localCheckpoint()
+        if met.where("further_depth is not null").isEmpty():
+            break
+        back = met.select(
+            *later,
+            f.coalesce("further_shard", "root_shard").alias("root_shard"),
+            f.coalesce("further_sequence", "root_sequence").alias("root_sequence"),
+            (f.col("depth") + f.coalesce("further_depth", f.lit(0))).alias("depth"),
+        )
+    return back
+
+
+def _payloads(events: DataFrame, wanted: DataFrame) -> DataFrame:
+    """The payload that a message's own events tell last, and the beginning of its line that they tell."""
+    rows = events.where("body_bytes is not null and sequence is not null").select(
+        *KEY, "logical_time", *(f.col(f"`{name}`") for name in _INHERITED), told_first_id().alias("line_first_id")
+    )
+    names = (*_INHERITED, "line_first_id")
+    met = rows.join(wanted, KEY, "left_semi").groupBy(*KEY)
+    return met.agg(*(f.max_by(f"`{name}`", "logical_time").alias(name) for name in names))
+
+
+def told_first_id() -> Expression:
+    """Where the line of a payload began, if it was moved before: a lineage that is the whole one says it."""
+    return f.get_json_object("lineage", "$.first_id")

@@ -1,0 +1,76 @@
+"""Which messages a purge, or the end of a queue, removed: it is one event for many messages, in steps.
+
+A step removes what its queue has below a sequence, except what is on its way elsewhere. So a message that has no end of
+its own was removed by the first step above its sequence; unless it has an event after that step: then it was on its
+way at the time, came back, and a later step counts.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pyspark.sql import Window
+from pyspark.sql import functions as f
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column as Expression
+    from pyspark.sql import DataFrame
+
+QUEUE = ["source", "shard", "queue"]
+_BIN_BITS = 14  # messages meet steps by bins of so many sequences, so that a long purge is no cross join
+
+
+def purged(found: DataFrame, events: DataFrame, living: Expression) -> DataFrame:
+    """`found` with `purged_at` and `queue_closed` (was the queue deleted?); null for what no purge removed.
+
+    `living` says of a row that it has no end of its own and is not on its way; `last_at` is where its last event is.
+    """
+    steps = _steps(events)
+    bins = f.sequence(_bin(f.col("start")), _bin(f.col("number") - 1))
+    first = steps.where("start < number").select(
+        *QUEUE, f.explode(bins).alias("bin"), "start", f.col("number").alias("stop"), f.struct(*_STEP).alias("first")
+    )
+    every = steps.groupBy(*QUEUE).agg(f.collect_list(f.struct(*_STEP)).alias("steps"))
+    sequence, last_at = f.col("sequence"), f.col("last_at")
+    within = (sequence >= f.col("start")) & (sequence < f.col("stop"))
+    keys = found.withColumn("bin", _bin(sequence)).alias("message")
+    same = [f.col(f"message.{name}") == f.col(f"first.{name}") for name in (*QUEUE, "bin")]
+    met = keys.join(f.broadcast(first.alias("first")), [*same, within], "left").select(
+        *(f.col(f"message.`{name}`") for name in found.columns), f.col("first.first").alias("first")
+    )
+    met = met.join(f.broadcast(every), QUEUE, "left")
+    later = f.array_min(f.filter("steps", lambda step: (step["at"] > last_at) & (step["number"] > sequence)))
+    step = f.when(f.col("first")["at"] > last_at, f.col("first")).when(f.col("first").isNotNull(), later)
+    removed = met.withColumn("step", f.when(living, step)).drop("first", "steps")
+    return removed.withColumns({"purged_at": f.col("step")["time"], "queue_closed": f.col("step")["closed"]}).drop(
+        "step"
+    )
+
+
+_STEP = ("at", "number", "time", "closed")
+
+
+def _steps(events: DataFrame) -> DataFrame:
+    """Every step, with the first sequence that no earlier one was above, and whether its queue was closed by then."""
+    order = Window.partitionBy(*QUEUE).orderBy("at")
+    before = order.rowsBetween(Window.unboundedPreceding, -1)
+    rows = events.where("event = 'queue_closed' or event = 'queue_purged' and number > 0")
+    rows = rows.select(
+        *QUEUE,
+        f.col("logical_time").alias("at"),
+        "time",
+        f.when(f.col("event") == "queue_purged", f.col("number")).alias("number"),
+    )
+    marked = rows.select(
+        *QUEUE,
+        "at",
+        "time",
+        "number",
+        f.coalesce(f.max("number").over(before), f.lit(0)).alias("start"),
+        f.coalesce(f.max(f.col("number").isNull()).over(before), f.lit(False)).alias("closed"),
+    )
+    return marked.where("number is not null")
+
+
+def _bin(sequence: Expression) -> Expression:
+    return f.shiftright(sequence, _BIN_BITS)
