@@ -29,7 +29,7 @@ from batonq.errors import BatonError
 from batonq.log import layout
 from batonq.log.disk import RealDisk, create_directory, write_atomically
 from batonq.log.files import FileLog, FileLogSettings
-from batonq.log.frames import Frame, build
+from batonq.log.frames import build
 
 SHARDS = 2
 TENANT = "000000000000"
@@ -113,7 +113,7 @@ class _ShardHistory:
             self._receive(queue, count + count // 8)
         self._pass(200)
         self._finish_due()
-        if self._step % 300 == 0:
+        if self._step % 100 == 0:
             self._redrive()
         self._shard.step_jobs(self._now)
         self._pass(_STEP_MS - 500)
@@ -280,14 +280,6 @@ def _make_shard(directory: str, number: int, seed: int, events: int) -> int:
         history.step()
     history.close()
     return history.rows
-
-
-def frames(directory: str) -> list[Frame]:
-    """All frames of a history, shard by shard, for what measures without a disk."""
-    from batonq.pipeline.reading.history import open_history
-
-    history = open_history(directory)
-    return [frame for span in history.shards() for frame in history.frames(span.shard, span.first)]
 
 
 def main() -> None:
