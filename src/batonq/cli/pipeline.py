@@ -16,6 +16,7 @@ DEFAULT_LAKE = "baton-lake"
 DEFAULT_MASTER = "local[*]"
 # name: module. A job's module is quick to import: it brings in Spark only when it runs.
 JOBS: dict[str, str] = {
+    "ingest": "batonq.pipeline.jobs.ingest",
     "compact": "batonq.pipeline.jobs.compact",
     "files": "batonq.pipeline.jobs.files",
 }

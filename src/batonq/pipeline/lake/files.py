@@ -7,26 +7,23 @@ reader's look at the notes is never of half of a change.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import secrets
 import shutil
-import socket
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from batonq.errors import LogCorrupt, OwnershipHeld
+from batonq.errors import LogCorrupt
 from batonq.log.disk import RealDisk, write_atomically
+from batonq.pipeline.lake.locks import alone, shared, taken
 from batonq.pipeline.lake.notes import File, Note, Waste, check_id, waste
 
 _NOTES, _SCHEMAS = "_batches", "_schemas"
 _WRITER, _READERS = "_writer", "_readers"
 _SUFFIX = ".parquet"
-_LOOK_AGAIN_S = 0.1
 
 
 class TableFiles:
@@ -45,28 +42,8 @@ class TableFiles:
         for folder in (_NOTES, _SCHEMAS):
             (self.directory / folder).mkdir(parents=True, exist_ok=True)
         (self.directory / _READERS).touch()
-        lock = os.open(self.directory / _WRITER, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-        try:
-            self._lock_or_raise(lock, time.monotonic() + wait_s)
+        with alone(self.directory / _WRITER, f"The table {self.directory} is being written", wait_s=wait_s):
             yield
-        finally:
-            os.close(lock)
-
-    def _lock_or_raise(self, lock: int, until: float) -> None:
-        while True:
-            try:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() >= until:
-                    holder = os.pread(lock, 256, 0).decode(errors="replace").strip() or "another process"
-                    raise OwnershipHeld(
-                        f"The table {self.directory} is being written by {holder}, and there can be one writer at a "
-                        "time. Try again when it has ended."
-                    ) from None
-                time.sleep(_LOOK_AGAIN_S)
-        os.ftruncate(lock, 0)
-        os.pwrite(lock, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
 
     def hold(self) -> None:
         """From now until `release` nothing that the notes name is deleted."""
@@ -75,7 +52,7 @@ class TableFiles:
                 lock = os.open(self.directory / _READERS, os.O_RDONLY | os.O_CLOEXEC)
             except FileNotFoundError:
                 return
-            fcntl.flock(lock, fcntl.LOCK_SH)
+            shared(lock)
             self._reading = lock
 
     def release(self) -> None:
@@ -149,14 +126,13 @@ class TableFiles:
         """Delete what does not count, leftovers of a crash among it; False when readers keep it for now."""
         lock = os.open(self.directory / _READERS, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if not taken(lock):
+                return False
             paths = self._paths()
             self._delete(waste(self.notes(), paths), paths)
-        except BlockingIOError:
-            return False
+            return True
         finally:
             os.close(lock)
-        return True
 
     def _paths(self) -> list[str]:
         """Every data file; a folder without one counts as a path itself."""
