@@ -5,7 +5,9 @@ from itertools import count
 
 import pytest
 
+from batonq.log.jetstream.address import NatsAddress
 from batonq.log.postgres.address import PostgresAddress
+from tests.support.nats import NatsServers, nats_servers
 from tests.support.postgres import PostgresServer, running_postgres
 
 pytest.register_assert_rewrite("tests.log.conformance", "tests.log.fencing", "tests.support.logs")
@@ -24,3 +26,16 @@ def postgres() -> Iterator[PostgresServer]:
 def postgres_address(postgres: PostgresServer) -> PostgresAddress:
     """A schema of its own for one test; the server is thrown away with all of them."""
     return PostgresAddress(postgres.address, schema=f"test_{next(_numbers)}")
+
+
+@pytest.fixture(scope="session")
+def nats() -> Iterator[NatsServers]:
+    """One server, which keeps everything once."""
+    with nats_servers(1) as servers:
+        yield servers
+
+
+@pytest.fixture
+def nats_address(nats: NatsServers) -> NatsAddress:
+    """Streams of their own for one test."""
+    return NatsAddress(nats.servers, name=f"test-{next(_numbers)}", replicas=1, monitors=nats.monitor_addresses)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from batonq.log.jetstream.address import NatsAddress
+from batonq.log.jetstream.backend import JetStreamBackend
+from batonq.log.jetstream.store import JetStreamStore
 from batonq.log.postgres.address import PostgresAddress
 from batonq.log.postgres.backend import PostgresBackend
 from batonq.log.postgres.store import PostgresStore
@@ -28,6 +31,22 @@ class PostgresFar:
     async def backend(self) -> PostgresBackend:
         """Over a store of its own, as another node would have."""
         store = await PostgresStore.open(self.address, timeout_s=5)
+        self.stores.append(store)
+        return await store.backend(SHARD)
+
+    async def close(self) -> None:
+        for store in self.stores:
+            await store.close()
+
+
+class JetStreamFar:
+    def __init__(self, address: NatsAddress) -> None:
+        self.address = address
+        self.stores: list[JetStreamStore] = []
+
+    async def backend(self) -> JetStreamBackend:
+        """Over a connection of its own, as another node would have."""
+        store = await JetStreamStore.open(self.address, timeout_s=2)
         self.stores.append(store)
         return await store.backend(SHARD)
 

@@ -1,0 +1,117 @@
+"""Asking NATS: its many ways of not answering become Unreachable, and reading a stream is by pulling."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable
+from typing import TypeVar
+
+import nats.errors
+import nats.js.errors
+from nats.aio.client import Client
+from nats.aio.msg import Msg
+from nats.aio.subscription import Subscription
+from nats.js import JetStreamContext
+from nats.js.api import AckPolicy, ConsumerConfig
+
+from batonq.log.backend import Unreachable
+
+T = TypeVar("T")
+WRONG_LAST_SEQUENCE = (10071, 10164)
+NO_MESSAGE = 10037
+NO_STREAM = 10059
+NO_ROOM = (10002, 10023, 10047, 10077)
+PULL_FRAMES = 256
+PULL_BYTES = 16 << 20
+PULL_S = 1.0  # after which a pull that brought nothing is answered, so that silence means trouble
+INACTIVE_S = 30.0
+PENDING_BYTES_MAX = 4 * PULL_BYTES
+
+
+async def ask(client: Client, where: str, question: Awaitable[T], timeout_s: float) -> T:
+    """The answer, or an APIError that is one. Raises Unreachable for everything else."""
+    if not client.is_connected:
+        # Nothing is left to the client's buffer, which would send it, and all tries after it, at some later time.
+        if asyncio.iscoroutine(question):
+            question.close()
+        raise Unreachable(f"{where}: not connected")
+    try:
+        return await asyncio.wait_for(question, timeout_s)
+    except nats.js.errors.APIError:
+        raise
+    except (nats.errors.Error, OSError, TimeoutError, json.JSONDecodeError) as problem:
+        raise Unreachable(f"{where}: {str(problem) or type(problem).__name__}") from None
+
+
+class Puller:
+    """Reads a stream in order by a consumer of its own, which the server forgets when nobody pulls any more."""
+
+    def __init__(self, client: Client, context: JetStreamContext, stream: str, where: str, timeout_s: float) -> None:
+        self._client = client
+        self._context = context
+        self._stream = stream
+        self._where = where
+        self._timeout_s = timeout_s
+        self._consumer = ""
+        self._inbox: Subscription | None = None
+        self._wanted = 0  # messages of the running pull that have not come
+
+    async def open(self, config: ConsumerConfig) -> None:
+        config.ack_policy = AckPolicy.NONE
+        config.mem_storage = True
+        config.num_replicas = 1
+        config.inactive_threshold = INACTIVE_S
+        self._inbox = await self._client.subscribe(self._client.new_inbox(), pending_bytes_limit=PENDING_BYTES_MAX)
+        try:
+            info = await self._ask(self._context.add_consumer(self._stream, config))
+        except nats.js.errors.APIError as refused:
+            raise Unreachable(f"{self._where}: {refused.description}") from None
+        self._consumer = info.name
+
+    async def batch(self) -> list[Msg]:
+        """The next messages, at least one, or none after a while without any."""
+        assert self._inbox is not None
+        if not self._wanted:
+            await self._pull()
+        messages: list[Msg] = []
+        while not messages or self._inbox.pending_msgs:
+            try:
+                message = await self._inbox.next_msg(PULL_S + self._timeout_s)
+            except (nats.errors.Error, TimeoutError) as problem:
+                raise Unreachable(f"{self._where}: {str(problem) or 'no answer'}") from None
+            if message.headers and "Status" in message.headers and not message.reply:
+                self._wanted = 0
+                status = message.headers["Status"]
+                if status == "409" and "Exceeds" not in message.headers.get("Description", ""):
+                    raise Unreachable(f"{self._where}: {message.headers.get('Description')}")
+                if messages or status in ("404", "408"):
+                    break
+                await self._pull()
+                continue
+            self._wanted = max(self._wanted - 1, 0)
+            messages.append(message)
+            if not self._wanted:
+                break
+        return messages
+
+    async def close(self) -> None:
+        """Never waits for an answer."""
+        if self._inbox is not None and not self._client.is_closed:
+            try:
+                await self._inbox.unsubscribe()
+                if self._consumer and self._client.is_connected:
+                    await self._client.publish(f"$JS.API.CONSUMER.DELETE.{self._stream}.{self._consumer}")
+            except (nats.errors.Error, OSError):
+                pass
+
+    async def _pull(self) -> None:
+        assert self._inbox is not None
+        request = {"batch": PULL_FRAMES, "max_bytes": PULL_BYTES, "expires": int(PULL_S * 1e9)}
+        subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}"
+        publish = self._client.publish(subject, json.dumps(request).encode(), reply=self._inbox.subject)
+        await self._ask(publish)
+        self._wanted = PULL_FRAMES
+
+    async def _ask(self, question: Awaitable[T]) -> T:
+        return await ask(self._client, self._where, question, self._timeout_s)

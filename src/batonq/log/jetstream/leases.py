@@ -1,0 +1,192 @@
+"""Ownership in a JetStream KV bucket: a lease is a key with a time to live, an epoch a key that stays.
+
+    epoch.<shard>   the last epoch given, raised under the key's revision, so that no two owners get the same
+    owner.<shard>   who owns it; the server removes it unless it is written again in time, and leaves a marker
+
+A KV bucket is a stream, and is used as one here: a marker has a revision, on which the next owner's write depends.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Awaitable
+from math import ceil
+from typing import NamedTuple, TypeVar
+
+from nats.aio.client import Client
+from nats.js import JetStreamContext
+from nats.js.api import ConsumerConfig, DeliverPolicy, Header
+from nats.js.errors import APIError
+
+from batonq.errors import Fenced, LogCorrupt, OwnershipHeld
+from batonq.log.backend import Unreachable
+from batonq.log.interface import Lease
+from batonq.log.jetstream.asking import NO_MESSAGE, WRONG_LAST_SEQUENCE, Puller, ask
+
+T = TypeVar("T")
+MARKER_S = 60  # how long the mark of a lease that was given up stays
+EPOCH_TRIES = 5
+OPERATION = "KV-Operation"
+
+
+class Value(NamedTuple):
+    """What a key has: `text` is empty for a marker, `revision` is 0 when there is nothing."""
+
+    text: str
+    revision: int
+
+
+NOTHING = Value("", 0)
+
+
+class Bucket:
+    """A KV bucket: its keys with their revisions, read from the leader."""
+
+    def __init__(self, name: str, client: Client, context: JetStreamContext, timeout_s: float) -> None:
+        self.stream = f"KV_{name}"
+        self.prefix = f"$KV.{name}."
+        self.where = f"bucket {name}"
+        self.client = client
+        self.context = context
+        self.timeout_s = timeout_s
+
+    async def get(self, key: str) -> Value:
+        try:
+            message = await self._ask(self.context.get_msg(self.stream, subject=self.prefix + key))
+        except APIError as refused:
+            if refused.err_code == NO_MESSAGE:
+                return NOTHING
+            raise self._unsettled(refused) from None
+        return Value((message.data or b"").decode(), message.seq or 0)
+
+    async def put(self, key: str, text: str, revision: int, ttl_s: int = 0) -> int | None:
+        """Write a key that has this revision still; its new one, or None when it has another. No text deletes it."""
+        headers = {Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value: str(revision)}
+        if ttl_s:
+            headers[Header.MSG_TTL.value] = str(ttl_s)
+        if not text:
+            headers[OPERATION] = "DEL"
+        try:
+            stored = await self._ask(
+                self.context.publish(self.prefix + key, text.encode(), timeout=self.timeout_s, headers=headers)
+            )
+        except APIError as refused:
+            if refused.err_code in WRONG_LAST_SEQUENCE:
+                return None
+            raise self._unsettled(refused) from None
+        return stored.seq
+
+    def _unsettled(self, refused: APIError) -> Unreachable:
+        return Unreachable(f"{self.where}: {refused.description} ({refused.err_code})")
+
+    async def _ask(self, question: Awaitable[T]) -> T:
+        return await ask(self.client, self.where, question, self.timeout_s)
+
+
+class JetStreamLeases:
+    """See interface.Leases. A term is whole seconds, at least one."""
+
+    def __init__(self, bucket: Bucket, *, node: str, address: str, ttl_s: float) -> None:
+        assert node
+        self._bucket = bucket
+        self._node = node
+        self._address = address
+        self._ttl_s = max(1, ceil(ttl_s))
+        self._held: dict[int, tuple[int, int]] = {}  # epoch and revision
+
+    async def acquire(self, shard: int, above: int = 0) -> int:
+        key = f"owner.{shard}"
+        value = await self._bucket.get(key)
+        if value.text:
+            lease = _parse(shard, value.text)
+            if lease.node != self._node:
+                raise OwnershipHeld(f"shard {shard} is owned by node {lease.node} at {lease.address}")
+        epoch = await self._raise_epoch(shard, above)
+        revision = await self._bucket.put(key, self._text(epoch), value.revision, self._ttl_s)
+        if revision is None:
+            raise OwnershipHeld(f"shard {shard} was taken by another node just now")
+        self._held[shard] = (epoch, revision)
+        return epoch
+
+    async def _raise_epoch(self, shard: int, above: int) -> int:
+        key = f"epoch.{shard}"
+        for _ in range(EPOCH_TRIES):
+            value = await self._bucket.get(key)
+            epoch = max(int(value.text or 0), above) + 1
+            if await self._bucket.put(key, str(epoch), value.revision) is not None:
+                return epoch
+        raise OwnershipHeld(f"shard {shard} is being taken by other nodes")
+
+    async def renew(self, shard: int) -> None:
+        if shard not in self._held:
+            raise Fenced(f"node {self._node} has no lease on shard {shard}")
+        epoch, revision = self._held[shard]
+        renewed = await self._bucket.put(f"owner.{shard}", self._text(epoch), revision, self._ttl_s)
+        if renewed is None:
+            # A renewal before this one may have come through without its answer.
+            value = await self._bucket.get(f"owner.{shard}")
+            if value.text == self._text(epoch):
+                renewed = await self._bucket.put(f"owner.{shard}", value.text, value.revision, self._ttl_s)
+        if renewed is None:
+            del self._held[shard]
+            raise Fenced(f"the lease of node {self._node} on shard {shard} has ended")
+        self._held[shard] = (epoch, renewed)
+
+    async def release(self, shard: int) -> None:
+        held = self._held.pop(shard, None)
+        if held is not None:
+            await self._bucket.put(f"owner.{shard}", "", held[1], MARKER_S)
+
+    async def holders(self) -> dict[int, Lease]:
+        leases = {}
+        async for lease in self._read():
+            if lease is None:
+                break
+            if lease.node:
+                leases[lease.shard] = lease
+        return leases
+
+    async def watch(self) -> AsyncGenerator[Lease, None]:
+        known: dict[int, Lease] = {}
+        async for lease in self._read():
+            if lease is None:
+                continue
+            before = known.get(lease.shard)
+            if before is None and not lease.node:
+                continue  # nobody has it, as nobody had
+            if not lease.node and before is not None:
+                lease = lease._replace(epoch=before.epoch)
+            if lease != before:
+                known[lease.shard] = lease
+                yield lease
+
+    async def _read(self) -> AsyncGenerator[Lease | None, None]:
+        """The last state of each owner's key and every one after it; None at the end of what there is now."""
+        bucket = self._bucket
+        puller = Puller(bucket.client, bucket.context, bucket.stream, bucket.where, bucket.timeout_s)
+        try:
+            await puller.open(
+                ConsumerConfig(deliver_policy=DeliverPolicy.LAST_PER_SUBJECT, filter_subject=f"{bucket.prefix}owner.*")
+            )
+            while True:
+                messages = await puller.batch()
+                for message in messages:
+                    shard = int(message.subject.rpartition(".")[2])
+                    yield _parse(shard, message.data.decode())
+                if not messages or not messages[-1].metadata.num_pending:
+                    yield None
+        finally:
+            await puller.close()
+
+    def _text(self, epoch: int) -> str:
+        return json.dumps({"node": self._node, "address": self._address, "epoch": epoch})
+
+
+def _parse(shard: int, text: str) -> Lease:
+    if not text:
+        return Lease(shard, "", "", 0)
+    try:
+        told = json.loads(text)
+        return Lease(shard, str(told["node"]), str(told["address"]), int(told["epoch"]))
+    except (ValueError, KeyError, TypeError):
+        raise LogCorrupt(f"the lease of shard {shard} cannot be read: {text!r}") from None

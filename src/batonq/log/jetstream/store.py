@@ -1,0 +1,207 @@
+"""NATS servers that keep the logs of a whole cluster: checked when they are connected to."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+from collections.abc import Awaitable
+from typing import Any, TypeVar
+
+import nats
+from nats.aio.client import Client
+from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfig, StreamInfo
+from nats.js.errors import APIError
+
+from batonq.errors import LogCorrupt
+from batonq.log.backend import Unreachable, Unsafe
+from batonq.log.jetstream import checks
+from batonq.log.jetstream.address import NatsAddress
+from batonq.log.jetstream.asking import NO_STREAM, ask
+from batonq.log.jetstream.backend import JetStreamBackend
+from batonq.log.jetstream.leases import MARKER_S, Bucket, JetStreamLeases
+from batonq.log.layout import CATALOG_SHARD
+
+T = TypeVar("T")
+TIMEOUT_S = 5.0
+CONNECT_S = 5
+RECONNECT_WAIT_S = 0.1
+PING_S = 5  # a server that is silent for two of them is left for another
+TRIES = 20  # while the servers elect a leader, questions go unanswered
+TRY_WAIT_S = 0.5
+IN_USE = 10058
+
+
+class JetStreamStore:
+    """See backend.LogStore. Made by `await JetStreamStore.open(…)`."""
+
+    def __init__(self, address: NatsAddress, client: Client, timeout_s: float) -> None:
+        self.cluster = 0
+        self._address = address
+        self._client = client
+        self._timeout_s = timeout_s
+        self._context = client.jetstream(timeout=timeout_s)
+        self._bucket = Bucket(f"baton_{address.name}", client, self._context, timeout_s)
+        self._known: list[str] = []  # names of the servers whose settings were looked at
+
+    @classmethod
+    async def open(cls, address: NatsAddress, *, timeout_s: float = TIMEOUT_S) -> JetStreamStore:
+        """Raises Unsafe when the servers would break the promise, saying what to change; Unavailable."""
+        client = await _connect(address)
+        store = cls(address, client, timeout_s)
+        try:
+            await store._check()
+            await store._prepare()
+        except BaseException:
+            await store.close()
+            raise
+        return store
+
+    async def _check(self) -> None:
+        shown = self._address.shown
+        version = self._client.connected_server_version
+        checks.check_version(f"{version.major}.{version.minor}.{version.patch}", shown)
+        checks.check_payload(self._client.max_payload, shown)
+        if self._address.unsafe:
+            return
+        if not self._address.monitors:
+            raise Unsafe(
+                "Only a NATS server's monitoring address tells whether it syncs before it acknowledges. Set http: "
+                "host:8222 in the configuration of every server and name each in the address of the log "
+                "(monitor=http://host:8222), or put unsafe=yes there if you know that sync_interval is always."
+            )
+        loop = asyncio.get_running_loop()
+        found = [loop.run_in_executor(None, checks.fetch_server, monitor) for monitor in self._address.monitors]
+        servers = await asyncio.gather(*found)
+        checks.check_servers(servers)
+        self._known = [server.name for server in servers]
+
+    async def _prepare(self) -> None:
+        """The bucket of leases, with the cluster id in it."""
+        wanted = StreamConfig(
+            name=self._bucket.stream,
+            subjects=[f"{self._bucket.prefix}>"],
+            max_msgs_per_subject=1,
+            deny_delete=True,
+            allow_rollup_hdrs=True,
+            allow_msg_ttl=True,
+            subject_delete_marker_ttl=MARKER_S,
+            **self._kept(),
+        )
+        await self._stream(wanted)
+        value = await self._patiently(lambda: self._bucket.get("cluster"))
+        if not value.text:
+            cluster = secrets.randbits(64) or 1
+            await self._patiently(lambda: self._bucket.put("cluster", f"{cluster:016x}", value.revision))
+            value = await self._patiently(lambda: self._bucket.get("cluster"))
+        try:
+            self.cluster = int(value.text, 16)
+        except ValueError:
+            raise LogCorrupt(f"the cluster id in {self._bucket.where} cannot be read: {value.text!r}") from None
+
+    def _kept(self) -> dict[str, Any]:
+        return {
+            "retention": RetentionPolicy.LIMITS,
+            "discard": DiscardPolicy.NEW,
+            "storage": StorageType.FILE,
+            "num_replicas": self._address.replicas,
+            "max_msgs": -1,
+            "max_age": 0,
+            "allow_direct": False,
+        }
+
+    async def backend(self, shard: int) -> JetStreamBackend:
+        """Raises Unsafe when there is a stream of that name that would not keep everything."""
+        part = "catalog" if shard == CATALOG_SHARD else f"shard-{shard:04}"
+        stream = f"baton-{self._address.name}-{part}"
+        subject = f"baton.{self._address.name}.{part}"
+        wanted = StreamConfig(
+            name=stream,
+            subjects=[subject],
+            max_bytes=self._address.max_bytes,
+            deny_delete=True,
+            **self._kept(),
+        )
+        await self._stream(wanted)
+        return JetStreamBackend(
+            shard,
+            stream=stream,
+            subject=subject,
+            client=self._client,
+            context=self._context,
+            timeout_s=self._timeout_s,
+        )
+
+    async def _stream(self, wanted: StreamConfig) -> None:
+        info = await self._patiently(lambda: self._find_or_make(wanted))
+        checks.check_stream(info.config, wanted)
+        if self._known and info.cluster is not None:
+            keepers = [info.cluster.leader, *(peer.name for peer in info.cluster.replicas or ())]
+            checks.check_known([name for name in keepers if name], self._known, str(wanted.name))
+
+    async def _find_or_make(self, wanted: StreamConfig) -> StreamInfo:
+        try:
+            try:
+                return await self._ask(self._context.stream_info(str(wanted.name)))
+            except APIError as missing:
+                if missing.err_code != NO_STREAM:
+                    raise
+            try:
+                return await self._ask(self._context.add_stream(wanted))
+            except APIError as taken:
+                if taken.err_code != IN_USE:
+                    raise
+            return await self._ask(self._context.stream_info(str(wanted.name)))
+        except APIError as refused:
+            if refused.code == 503:  # no leader yet
+                raise Unreachable(f"{self._address.shown}: {refused.description}") from None
+            raise Unsafe(
+                f"Stream {wanted.name} cannot be made with {wanted.num_replicas} replicas: {refused.description} "
+                f"({refused.err_code})."
+            ) from None
+
+    async def _patiently(self, question: Any) -> Any:
+        for attempt in range(TRIES):
+            try:
+                return await question()
+            except Unreachable:
+                if attempt + 1 == TRIES:
+                    raise
+            await asyncio.sleep(TRY_WAIT_S)
+        raise AssertionError
+
+    def leases(self, node: str, address: str, ttl_s: float) -> JetStreamLeases:
+        return JetStreamLeases(self._bucket, node=node, address=address, ttl_s=ttl_s)
+
+    async def close(self) -> None:
+        await self._client.close()
+
+    async def _ask(self, question: Awaitable[T]) -> T:
+        return await ask(self._client, self._address.shown, question, self._timeout_s)
+
+
+async def _connect(address: NatsAddress) -> Client:
+    scheme = "tls" if address.tls else "nats"
+    options: dict[str, Any] = {}
+    if address.user:
+        options.update(user=address.user, password=address.password)
+    if address.credentials:
+        options.update(user_credentials=address.credentials)
+    connecting = nats.connect(
+        [f"{scheme}://{server}" for server in address.servers],
+        name="baton",
+        tls=address.ssl_context(),
+        connect_timeout=CONNECT_S,
+        reconnect_time_wait=RECONNECT_WAIT_S,
+        max_reconnect_attempts=-1,
+        ping_interval=PING_S,
+        error_cb=_unheard,
+        **options,
+    )
+    try:
+        return await asyncio.wait_for(connecting, 2 * CONNECT_S)
+    except (nats.errors.Error, OSError, TimeoutError) as problem:
+        raise Unreachable(f"{address.shown}: {str(problem) or type(problem).__name__}") from None
+
+
+async def _unheard(problem: Exception) -> None:
+    """Whoever asked something is told; the client's own remarks are not needed."""

@@ -1,0 +1,26 @@
+"""The log in NATS JetStream: conformance."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from batonq.log.jetstream.address import NatsAddress
+from tests.log.conformance import LogConformance
+from tests.log.fars import JetStreamFar
+from tests.log.replicated import MirroredMaker
+from tests.support.driven import Loop
+
+
+class TestJetStreamLog(LogConformance):
+    @pytest.fixture
+    def maker(self, tmp_path: Path, nats_address: NatsAddress) -> Iterator[MirroredMaker]:
+        loop = Loop()
+        far = JetStreamFar(nats_address)
+        maker = MirroredMaker(loop, far, tmp_path)
+        yield maker
+        maker.close()
+        loop.run(far.close())
+        loop.close()
