@@ -57,6 +57,7 @@ class _Source:
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         self.options = history_options.parse(given)
         self.columns = _checked(schema, self.options)
+        self._asked = {queue for queue in self.options.wanted.queues or () if isinstance(queue, str)}
         self._history: History | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -72,12 +73,11 @@ class _Source:
         return offsets.chosen(self.history.shards(), self.options.shards, self.options.url)
 
     def check_queues(self, ranges: Iterable[Range]) -> None:
-        """Raises NotFound for a queue that is asked for by name and that no history tells of."""
-        wanted = {queue for queue in self.options.wanted.queues or () if isinstance(queue, str)}
-        if not wanted:
+        """Raises NotFound for a queue that the options name and that no history tells of."""
+        if not self._asked:
             return
         told = {name.name for span in ranges for name in self.history.names(span.shard, span.next).values()}
-        if missing := sorted(wanted - told):
+        if missing := sorted(self._asked - told):
             shown = ", ".join(sorted(told)[:NAMES_SHOWN]) + (", …" if len(told) > NAMES_SHOWN else "")
             raise NotFound(
                 f"There is no queue {missing[0]!r} in the history at {self.options.url}; there are {shown or 'none'}."

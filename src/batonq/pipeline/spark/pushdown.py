@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from pyspark.sql import datasource as spark
 
 from batonq.pipeline.events.filters import Filter
 from batonq.pipeline.events.schema import EVENTS
-from batonq.pipeline.spark.history_options import microseconds
 
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _ALWAYS = frozenset(("event", "time"))  # columns that are never null
 
 
@@ -63,7 +63,7 @@ def _time(one: spark.Filter, wanted: Filter) -> Filter | None:
     value = getattr(one, "value", None)
     if not isinstance(value, datetime):
         return None
-    time = microseconds(value)
+    time = ((value if value.tzinfo else value.replace(tzinfo=UTC)) - _EPOCH) // timedelta(microseconds=1)
     at_or_after, after = -(-time // 1000), time // 1000 + 1
     if isinstance(one, spark.GreaterThanOrEqual):
         return _since(wanted, at_or_after)
