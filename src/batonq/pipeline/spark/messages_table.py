@@ -1,0 +1,112 @@
+"""The table of messages that Spark reads, from a queue (read=messages) or from its history (read=replay)."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from batonq.pipeline.events.schema import REASONS, Column, arrow_type
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql.types import StructType
+
+    from batonq.client.models import MessageFields
+
+COLUMNS = (
+    Column("message_id", "text", "Id of the message."),
+    Column("body", "bytes", "The body."),
+    Column("text", "text", "The body, when it is text or JSON."),
+    Column("content", "text", "What the body is: `text`, `json` or `bytes`."),
+    Column("group", "text", "Message group."),
+    Column("priority", "int16", "Priority, 0 to 255."),
+    Column("sequence", "int64", "Sequence of the message in its shard."),
+    Column("sent_at", "time", "When it was sent."),
+    Column("receive_count", "int64", "How often it was received, this time counted in. Null in a replay."),
+    Column("attributes", "map", "Message attributes, name to value; binary ones in base64."),
+    Column("trace", "text", "W3C trace context: traceparent, and tracestate after a space."),
+    Column("dedup_key", "text", "Deduplication key."),
+    Column("queue", "text", "Name of the queue."),
+)
+# Arrivals that begin a message. The others moved one, which is shown in the queue that it was sent to.
+_NEW = ("fanout", "replay")
+assert set(_NEW) <= set(REASONS.values())
+
+
+def arrow_schema() -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema([(column.name, arrow_type(column.kind, dictionaries=False)) for column in COLUMNS])
+
+
+def spark_schema() -> StructType:
+    from pyspark.sql.types import StructField, StructType
+
+    from batonq.pipeline.tables.schema import spark_type
+
+    return StructType([StructField(column.name, spark_type(column.kind)) for column in COLUMNS])
+
+
+def of_messages(messages: Sequence[MessageFields]) -> pa.RecordBatch:
+    """Received messages as rows."""
+    import pyarrow as pa
+
+    return pa.RecordBatch.from_pylist([_row(message) for message in messages], arrow_schema())
+
+
+def _row(message: MessageFields) -> dict[str, Any]:
+    body, content = stored(message.body)
+    return {
+        "message_id": message.id,
+        "body": body,
+        "text": None if content == "bytes" else body.decode(),
+        "content": content,
+        "group": message.group or None,
+        "priority": message.priority,
+        "sequence": message.sequence,
+        "sent_at": message.sent_at_ms * 1000,
+        "receive_count": message.receive_count,
+        "attributes": [(name, _text(value)) for name, value in message.attributes.items()] or None,
+        "trace": " ".join(filter(None, (message.traceparent, message.tracestate))) or None,
+        "dedup_key": message.dedup_key or None,
+        "queue": message.queue,
+    }
+
+
+def stored(body: Any) -> tuple[bytes, str]:
+    """A body as the log has it, and what it is."""
+    if isinstance(body, bytes):
+        return body, "bytes"
+    if isinstance(body, str):
+        return body.encode(), "text"
+    return msgspec.json.encode(body), "json"
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode("ascii")
+    return value if isinstance(value, str) else repr(value)
+
+
+def of_events(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The messages that sent and arrived events (with bodies) tell of."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    new = pc.is_in(batch["reason"], value_set=pa.array(_NEW))
+    batch = batch.filter(pc.and_(pc.or_(pc.equal(batch["event"], "sent"), new), pc.is_valid(batch["body_bytes"])))
+    body, content = batch["body"], batch["content"]
+    legible = pc.if_else(pc.equal(content, "bytes"), pa.scalar(None, pa.binary()), body)
+    made = {
+        "text": legible.cast(pa.string()),
+        "receive_count": pa.nulls(batch.num_rows, pa.int64()),
+        "queue": batch["queue_name"],
+    }
+    schema = arrow_schema()
+    columns = [made[name] if name in made else batch[name] for name in schema.names]
+    return pa.RecordBatch.from_arrays(
+        [column.cast(kind) for column, kind in zip(columns, schema.types, strict=True)], schema=schema
+    )
