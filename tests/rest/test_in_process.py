@@ -107,7 +107,7 @@ def test_a_client_that_leaves_while_it_waits_takes_no_message(tmp_path: Path) ->
         waiting = asyncio.create_task(app.handle(request))
         queue = node.broker.queue(ACCOUNT, "q")
         await asyncio.sleep(0)  # it runs up to where it waits
-        assert node.broker.waiting(queue) == 1
+        assert await node.broker.waiting(queue) == 1
         assert request.cancellable
         waiting.cancel()
         await asyncio.wait([waiting])

@@ -17,8 +17,9 @@ from batonq.core.policy import QueuePolicy
 from batonq.errors import BatonError, QueueDoesNotExist
 from batonq.node import events
 from batonq.node.cataloghost import CatalogHost
-from batonq.node.host import ShardHost
+from batonq.node.host import ShardHost, committed
 from batonq.node.keeper import ShardKeeper
+from batonq.node.ports import ShardPort
 
 T = TypeVar("T")
 
@@ -28,10 +29,17 @@ Queue = QueueEntry
 class Control:
     """The broker's part that is about queues."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, catalog: CatalogHost, shards: Sequence[ShardKeeper]) -> None:
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        catalog: CatalogHost,
+        shards: Sequence[ShardKeeper],
+        port: Callable[[int], ShardPort],
+    ) -> None:
         self._loop = loop
         self._catalog = catalog
-        self._shards = shards
+        self._shards = shards  # those that are served here, for what must not wait
+        self._port = port
         self._control: set[asyncio.Task[Any]] = set()
 
     # --- which queue ----------------------------------------------------------------------------
@@ -51,10 +59,6 @@ class Control:
 
     def dead_letter_sources(self, queue: Queue) -> list[Queue]:
         return self._catalog.current().dead_letter_sources(queue.number)
-
-    def waiting(self, queue: Queue) -> int:
-        """How many long polls wait on a queue."""
-        return self._shards[queue.shard].host().waiting(queue.number)
 
     def find_key(self, access_key: str) -> tuple[str, str] | None:
         """(secret, account) of an access key that may be used."""
@@ -113,12 +117,7 @@ class Control:
 
         async def purge() -> None:
             await self._catalog.change(Catalog.purge_queue, queue.number)
-            host = self._shards[queue.shard].host()
-            through = host.shard.next_sequence - 1
-            done = False
-            while not done:
-                _, done = host.purge(queue.number, through)
-                await committed(host)
+            await self._port(queue.shard).purge(queue.number)
 
         await self._uncancelled(purge())
 
@@ -216,13 +215,6 @@ class Control:
         """Wait for changes that are under way."""
         if self._control:
             await asyncio.gather(*self._control, return_exceptions=True)
-
-
-async def committed(host: ShardHost) -> None:
-    """Wait until what was decided last is committed."""
-    point = host.point()
-    if point is not None:
-        await point
 
 
 async def _run(work: Awaitable[T]) -> T:

@@ -167,3 +167,10 @@ class ShardHost(Polling):
         self.run(self.shard.settle, destination_shard, results, self.begin())
         if self.shard.woken:
             self._woken()
+
+
+async def committed(host: ShardHost) -> None:
+    """Wait until what was decided last is committed."""
+    point = host.point()
+    if point is not None:
+        await point

@@ -14,9 +14,9 @@ from batonq.core.catalog.names import parse_queue_arn, queue_arn
 from batonq.core.commands import Job
 from batonq.core.shard.jobbook import ACTIVE
 from batonq.errors import InvalidInput, JobNotFound, Unavailable
-from batonq.node.control import Control, Queue, committed
+from batonq.node.control import Control, Queue
 from batonq.node.examining import SAMPLE_MAX, Sample, examine
-from batonq.node.host import ShardHost
+from batonq.node.host import ShardHost, committed
 from batonq.node.listing import listed_ids
 from batonq.node.picking import EditImpossible, encode_pick
 from batonq.node.settings import Settings

@@ -23,7 +23,7 @@ from batonq.api.rest.shapes import (
 )
 from batonq.errors import BatonError
 from batonq.node.broker import NackRequest
-from batonq.node.control import committed
+from batonq.node.host import committed
 
 _DONE = LeaseResult()
 

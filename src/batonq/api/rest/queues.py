@@ -175,7 +175,7 @@ async def queue_stats(call: Call) -> Answer:
         duplicates=counters.duplicates,
         stale_acks=counters.stale_deletes,
         late_acks=counters.late_deletes,
-        waiting_receives=call.broker.waiting(queue),
+        waiting_receives=await call.broker.waiting(queue),
         at_ms=now_ms,
     )
     rates = call.rates.look(queue.number, counters, now_ms)

@@ -18,8 +18,7 @@ from batonq.core.payload import AS_IS, NO_DIGEST, Content, Lineage
 from batonq.core.shard.state import Failure
 from batonq.errors import InvalidInput
 from batonq.node.broker import Broker, Delivery, Queue
-from batonq.node.control import committed
-from batonq.node.host import ShardHost
+from batonq.node.host import ShardHost, committed
 
 ATTEMPT_MESSAGES_MAX = 10  # these fit into one answer whatever their size: a repetition must give the same ones
 CONTENT_BITS = 0xFF & ~(NO_DIGEST | AS_IS)

@@ -40,7 +40,7 @@ from batonq.core.ids import message_id
 from batonq.core.payload import encode_attributes
 from batonq.errors import BatonError, InvalidInput, TooLarge
 from batonq.node.broker import Queue
-from batonq.node.control import committed
+from batonq.node.host import committed
 
 PRIORITIES = {"lowest": 0, "low": 64, "normal": 128, "high": 192, "highest": 255}
 

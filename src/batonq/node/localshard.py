@@ -1,0 +1,98 @@
+"""A shard that this node serves itself, as a port (ports.py)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+from batonq.core.commands import Claim, Counters, Nack, Send
+from batonq.core.shard.once import Once
+from batonq.errors import BatonError
+from batonq.node.deliveries import Deliveries, Delivery, QueueRef
+from batonq.node.host import committed
+from batonq.node.keeper import ShardKeeper
+from batonq.node.peeking import Peeked, look
+from batonq.node.ports import Sent
+
+
+class LocalShard:
+    def __init__(self, keeper: ShardKeeper, deliveries: Deliveries) -> None:
+        self._host = keeper.host
+        self._deliveries = deliveries
+
+    async def send(self, queue: int, sends: Sequence[Send], invocation: int) -> list[Sent | BatonError]:
+        host = self._host()
+        results = host.send(queue, sends, invocation)
+        await committed(host)
+        return results
+
+    async def send_once(self, queue: int, sends: Sequence[Send], once: Once) -> tuple[list[Sent | BatonError], bool]:
+        host = self._host()
+        outcome = host.send_once(queue, sends, once)
+        await committed(host)
+        return outcome
+
+    async def receive(
+        self,
+        queue: QueueRef,
+        max_messages: int,
+        visibility_ms: int | None,
+        wait_ms: int,
+        holder: str,
+        attempt: str,
+    ) -> list[Delivery]:
+        host = self._host()
+        leases = await host.receive(queue.number, max_messages, visibility_ms, wait_ms, holder, attempt)
+        if not leases:
+            return []
+        try:
+            await self._deliveries.warm(host, [lease.position for lease in leases])
+        except asyncio.CancelledError:  # the client has gone
+            if not attempt:
+                host.give_back(queue.number, leases)
+            raise
+        return self._deliveries.of(queue, host, leases)
+
+    async def delete(self, queue: int, claims: Sequence[Claim], strict: bool) -> list[BatonError | None]:
+        host = self._host()
+        results = host.delete(queue, claims, strict)
+        await committed(host)
+        return results
+
+    async def change_visibility(
+        self, queue: int, changes: Sequence[tuple[Claim, int]], strict: bool
+    ) -> list[int | BatonError]:
+        host = self._host()
+        problems = host.change_visibility(queue, changes, strict)
+        results = [
+            host.deadline(claim) if problem is None else problem
+            for (claim, _), problem in zip(changes, problems, strict=True)
+        ]
+        await committed(host)
+        return results
+
+    async def nack(self, queue: int, nacks: Sequence[Nack]) -> list[BatonError | None]:
+        host = self._host()
+        results = host.nack(queue, nacks)
+        await committed(host)
+        return results
+
+    async def counters(self, queue: int) -> Counters:
+        host = self._host()
+        counters = host.counters(queue)
+        await committed(host)
+        return counters
+
+    async def waiting(self, queue: int) -> int:
+        return self._host().waiting(queue)
+
+    async def peek(self, queue: int, after_sequence: int, limit: int) -> list[Peeked]:
+        return await look(self._host(), queue, after_sequence, limit)
+
+    async def purge(self, queue: int) -> None:
+        host = self._host()
+        through = host.shard.next_sequence - 1
+        done = False
+        while not done:
+            _, done = host.purge(queue, through)
+            await committed(host)

@@ -1,0 +1,57 @@
+"""One shard as the rest of a node sees it, wherever it is served.
+
+Arguments and answers are plain values, and every answer is of something that is committed. What comes with a receipt
+comes here as a claim: the receipt was opened, and named this shard. Raises Unavailable while nobody serves the shard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from batonq.core.commands import Accepted, Claim, Counters, Nack, Send
+from batonq.core.shard.once import Once
+from batonq.errors import BatonError
+from batonq.node.deliveries import Delivery, QueueRef
+from batonq.node.peeking import Peeked
+
+Sent = Accepted  # sequence, message_id, duplicate
+
+
+class ShardPort(Protocol):
+    async def send(self, queue: int, sends: Sequence[Send], invocation: int) -> list[Sent | BatonError]:
+        """Send messages; one result each. `invocation` is the hash of the request's name, or 0."""
+
+    async def send_once(self, queue: int, sends: Sequence[Send], once: Once) -> tuple[list[Sent | BatonError], bool]:
+        """Send messages by a named request, and whether it was known: then nothing was sent."""
+
+    async def receive(
+        self,
+        queue: QueueRef,
+        max_messages: int,
+        visibility_ms: int | None,
+        wait_ms: int,
+        holder: str,
+        attempt: str,
+    ) -> list[Delivery]:
+        """Lease messages, waiting up to `wait_ms` for the first."""
+
+    async def delete(self, queue: int, claims: Sequence[Claim], strict: bool) -> list[BatonError | None]: ...
+
+    async def change_visibility(
+        self, queue: int, changes: Sequence[tuple[Claim, int]], strict: bool
+    ) -> list[int | BatonError]:
+        """When each lease ends now, in milliseconds since 1970; 0: it is over."""
+
+    async def nack(self, queue: int, nacks: Sequence[Nack]) -> list[BatonError | None]: ...
+
+    async def counters(self, queue: int) -> Counters: ...
+
+    async def waiting(self, queue: int) -> int:
+        """How many long polls wait on a queue."""
+
+    async def peek(self, queue: int, after_sequence: int, limit: int) -> list[Peeked]:
+        """Messages in order of arrival, whatever their state, without leasing them."""
+
+    async def purge(self, queue: int) -> None:
+        """Remove all messages that the queue has there now."""
