@@ -47,7 +47,7 @@ class BatonSource(DataSource):
 
             return HistoryReader(self.options, schema)
         if read == "replay":
-            from batonq.pipeline.spark.messages_source import ReplayReader
+            from batonq.pipeline.spark.messages_replay import ReplayReader
 
             return ReplayReader(self.options, schema)
         raise InvalidInput("Messages are taken by a stream: use spark.readStream, or read=replay to look at them only.")
@@ -59,7 +59,7 @@ class BatonSource(DataSource):
 
             return HistoryStreamReader(self.options, schema)
         if read == "replay":
-            from batonq.pipeline.spark.messages_source import ReplayStreamReader
+            from batonq.pipeline.spark.messages_replay import ReplayStreamReader
 
             return ReplayStreamReader(self.options, schema)
         from batonq.pipeline.spark.messages_source import MessagesStreamReader
