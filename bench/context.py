@@ -11,6 +11,7 @@ from typing import Any, Protocol, TypeVar
 from bench import bodies
 from bench.clients import BenchError, Flow, drive, drive_one
 from bench.flows import Prepared, Tally, Work, consume_flow, greeted, send_flow
+from bench.lab import Lab
 from bench.machine import CpuTimes
 from bench.report import Report, Sample
 from bench.servers import Servers
@@ -34,6 +35,18 @@ class Context:
     rounds: int
     deep: Any = None  # a server with a deep backlog, which several sections use (see sections/backlog.py)
     deep_users: int = 0  # how many sections still want it
+    _lab: Lab | None = None
+
+    @property
+    def lab(self) -> Lab:
+        """Histories and lakes, made when the first section asks for them."""
+        if self._lab is None:
+            self._lab = Lab(self.servers.directory / "lab")
+        return self._lab
+
+    def close(self) -> None:
+        if self._lab is not None:
+            self._lab.close()
 
     def release_deep(self) -> None:
         """One section less needs the deep backlog; the last one discards it."""

@@ -50,6 +50,23 @@ def rss_bytes(pid: int) -> int:
     return 0
 
 
+def peak_rss_bytes(pid: int) -> int:
+    """The most that a process ever had in memory; 0 when it is gone."""
+    try:
+        lines = (_PROC / str(pid) / "status").read_text().splitlines()
+    except (FileNotFoundError, ProcessLookupError):
+        return 0
+    return next((int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM:")), 0)
+
+
+def command_line(pid: int) -> str:
+    """The words of a process's command, with blanks between them; empty when it is gone."""
+    try:
+        return (_PROC / str(pid) / "cmdline").read_text().replace("\0", " ")
+    except (FileNotFoundError, ProcessLookupError):
+        return ""
+
+
 @dataclass(slots=True)
 class CpuTimes:
     """The machine's processor time so far, in ticks."""

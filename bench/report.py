@@ -58,6 +58,7 @@ class Report:
     tables: list[Table] = field(default_factory=list)
     bars: list[Bar] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
+    plots: dict[str, str] = field(default_factory=dict)  # SVGs of sections that draw their own, by file name
 
     def table(self, section: str, title: str, samples: dict[str, list[Sample]], shown: str) -> Table:
         """Keep a comparison, and print the medians."""
@@ -102,8 +103,10 @@ class Report:
             for table in self.tables
         ]
         bars = [(bar.text, bar.value, bar.limit, bar.at_least, bar.passed) for bar in self.bars]
-        (directory / "bench.svg").write_text(draw(groups, bars))
-        print(f"\nwritten: {directory / 'bench.json'}, {directory / 'bench.svg'}")
+        drawn = {"bench.svg": draw(groups, bars), **self.plots}
+        for name, svg in drawn.items():
+            (directory / name).write_text(svg)
+        print(f"\nwritten: {', '.join(str(directory / name) for name in ('bench.json', *drawn))}")
 
 
 def _medians(table: Table) -> dict[str, Sample]:

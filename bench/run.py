@@ -1,6 +1,9 @@
 """Run the benchmarks: contestants interleaved, medians, ratios, bars; JSON and a plot.
 
 python -m bench.run [send life rest single mix backlog memory idle recovery worker loading] [--quick] [--rounds N]
+python -m bench.run decode ingest lifecycle audit growth [--quick] [--rounds N]
+
+The second line is the data pipeline's, which needs Spark; the first is what runs when nothing is named.
 """
 
 from __future__ import annotations
@@ -12,10 +15,22 @@ from pathlib import Path
 from bench import machine
 from bench.context import Context
 from bench.report import Report
-from bench.sections import backlog, decode, idle, latency, loading, recovery, throughput, worker
+from bench.sections import (
+    backlog,
+    decode,
+    growth,
+    idle,
+    ingest,
+    latency,
+    loading,
+    recovery,
+    tables,
+    throughput,
+    worker,
+)
 from bench.servers import Servers
 
-SECTIONS: dict[str, Callable[[Context], None]] = {
+BROKER: dict[str, Callable[[Context], None]] = {
     "send": throughput.send,
     "life": throughput.life,
     "rest": throughput.rest,
@@ -26,16 +41,25 @@ SECTIONS: dict[str, Callable[[Context], None]] = {
     "idle": idle.idle,
     "recovery": recovery.recovery,
     "worker": worker.worker,
-    "decode": decode.decode,
     "loading": loading.loading,
 }
+PIPELINE: dict[str, Callable[[Context], None]] = {
+    "decode": decode.decode,
+    "ingest": ingest.ingest,
+    "lifecycle": tables.lifecycle,
+    "audit": tables.audit,
+    "growth": growth.growth,
+}
+SECTIONS = BROKER | PIPELINE
 _ROUNDS = 7
 _QUICK_ROUNDS = 3
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Baton beside the floor and Redis streams, on this machine, now.")
-    parser.add_argument("sections", nargs="*", metavar="section", help=f"of {', '.join(SECTIONS)}; default: all")
+    parser.add_argument(
+        "sections", nargs="*", metavar="section", help=f"of {', '.join(SECTIONS)}; default: the first {len(BROKER)}"
+    )
     parser.add_argument("--quick", action="store_true", help="smaller work and fewer rounds; figures are rougher")
     parser.add_argument("--rounds", type=int, default=0, help=f"rounds of each comparison (default {_ROUNDS})")
     parser.add_argument("--data", type=Path, default=Path(".bench-data"), help="where the servers keep their files")
@@ -49,7 +73,7 @@ def _options() -> argparse.Namespace:
 
 def main() -> None:
     options = _options()
-    names = options.sections or list(SECTIONS)
+    names = options.sections or list(BROKER)
     rounds = options.rounds or (_QUICK_ROUNDS if options.quick else _ROUNDS)
     with Servers(options.data) as servers:
         disk = machine.filesystem_type(options.data)
@@ -61,8 +85,11 @@ def main() -> None:
             report.note(f"a sync on {disk} is not like one on a disk: name a directory with --data")
         context = Context(servers, report, options.quick, rounds)
         context.deep_users = len({"backlog", "memory"} & set(names))
-        for name in names:
-            SECTIONS[name](context)
+        try:
+            for name in names:
+                SECTIONS[name](context)
+        finally:
+            context.close()
         report.finish(options.results)
 
 
