@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import ClassVar
 
 
@@ -228,3 +229,12 @@ class OwnershipHeld(LogError):
     """The data directory is in use by another process."""
 
     code = "ownership_held"
+
+
+def _all(root: type[BatonError]) -> Iterator[type[BatonError]]:
+    yield root
+    for child in root.__subclasses__():
+        yield from _all(child)
+
+
+BY_CODE = {error.code: error for error in _all(BatonError)}  # what travels by its code is found again by it

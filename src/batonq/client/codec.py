@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 import msgspec
 from msgspec import Raw, Struct
 
-from batonq import errors
 from batonq.client.models import Outgoing, Peeked, QueueInfo
 from batonq.client.transport import Answer
-from batonq.errors import BatonError, InvalidInput, Unavailable
+from batonq.errors import BY_CODE, BatonError, InvalidInput, Unavailable
 
 CONTENT_TYPE = "application/msgpack"
 TEXT_SHOWN = 200
@@ -96,19 +95,9 @@ def decode(shape: type[T], answer: Answer) -> T:
 # --- errors -------------------------------------------------------------------------------------
 
 
-def _classes(root: type[BatonError]) -> Iterator[type[BatonError]]:
-    yield root
-    for child in root.__subclasses__():
-        if child.__module__ == errors.__name__:
-            yield from _classes(child)
-
-
-_BY_CODE = {error.code: error for error in _classes(BatonError)}
-
-
 def as_error(problem: Problem) -> BatonError:
     """The error of this code; one that this version does not know is Unavailable when a retry helps."""
-    known = _BY_CODE.get(problem.code)
+    known = BY_CODE.get(problem.code)
     text = problem.detail or problem.title
     if known is not None:
         return known(text or None)

@@ -1,0 +1,89 @@
+"""A shard that another node serves, as a port (ports.py): each call is one request to that node.
+
+Whether a call that got no answer was run is not known here, so nothing is tried again here: `call` knows the way there,
+and what may be repeated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any
+
+from batonq.core.commands import Claim, Counters, Nack, Send
+from batonq.core.shard.once import Once
+from batonq.errors import BatonError
+from batonq.node import wire
+from batonq.node.deliveries import Delivery, QueueRef
+from batonq.node.peeking import Peeked
+from batonq.node.ports import Sent
+
+Call = Callable[[str, bytes, int], Awaitable[bytes]]  # operation, arguments, how long it may wait by itself in ms
+
+
+class RemoteShard:
+    def __init__(self, call: Call) -> None:
+        self._call = call
+
+    async def _ask(self, operation: str, *arguments: Any, wait_ms: int = 0) -> Any:
+        return wire.decode_answer(operation, await self._call(operation, wire.encode(arguments), wait_ms))
+
+    async def send(self, queue: int, sends: Sequence[Send], invocation: int) -> list[Sent | BatonError]:
+        results: list[Sent | BatonError] = await self._ask("send", queue, wire.send_rows(sends), invocation)
+        return results
+
+    async def send_once(self, queue: int, sends: Sequence[Send], once: Once) -> tuple[list[Sent | BatonError], bool]:
+        outcome: tuple[list[Sent | BatonError], bool] = await self._ask("send_once", queue, wire.send_rows(sends), once)
+        return outcome
+
+    async def receive(
+        self,
+        queue: QueueRef,
+        max_messages: int,
+        visibility_ms: int | None,
+        wait_ms: int,
+        holder: str,
+        attempt: str,
+    ) -> list[Delivery]:
+        reference = wire.Queue(queue.account, queue.number, queue.name)
+        deliveries: list[Delivery] = await self._ask(
+            "receive", reference, max_messages, visibility_ms, wait_ms, holder, attempt, wait_ms=wait_ms
+        )
+        return deliveries
+
+    async def delete(self, queue: int, claims: Sequence[Claim], strict: bool) -> list[BatonError | None]:
+        results: list[BatonError | None] = await self._ask("delete", queue, claims, strict)
+        return results
+
+    async def change_visibility(
+        self, queue: int, changes: Sequence[tuple[Claim, int]], strict: bool
+    ) -> list[int | BatonError]:
+        results: list[int | BatonError] = await self._ask("change_visibility", queue, changes, strict)
+        return results
+
+    async def nack(self, queue: int, nacks: Sequence[Nack]) -> list[BatonError | None]:
+        results: list[BatonError | None] = await self._ask("nack", queue, nacks)
+        return results
+
+    async def counters(self, queue: int) -> Counters:
+        counters: Counters = await self._ask("counters", queue)
+        return counters
+
+    async def waiting(self, queue: int) -> int:
+        waiting: int = await self._ask("waiting", queue)
+        return waiting
+
+    async def peek(self, queue: int, after_sequence: int, limit: int) -> list[Peeked]:
+        peeked: list[Peeked] = await self._ask("peek", queue, after_sequence, limit)
+        return peeked
+
+    async def purge(self, queue: int) -> None:
+        await self._ask("purge", queue)
+
+
+async def answer(port: Any, operation: str, data: bytes) -> bytes:
+    """The other side of a call: run it at the shard's own port. Raises BatonError."""
+    arguments = wire.decode_arguments(operation, data)
+    if operation in ("send", "send_once"):
+        queue, rows, last = arguments
+        arguments = (queue, wire.sends_of(rows), last)
+    return wire.encode(await getattr(port, operation)(*arguments))

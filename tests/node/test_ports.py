@@ -1,0 +1,127 @@
+"""A shard's port answers the same over the wire as in place: every operation, its results and its errors."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from batonq.core.commands import Send
+from batonq.errors import BatonError, InvalidInput, Unavailable
+from batonq.node import wire
+from batonq.node.broker import Broker
+from batonq.node.node import Node
+from batonq.node.ports import ShardPort
+from batonq.node.remoteshard import RemoteShard, answer
+from tests.node.nodes import ACCOUNT, make_send, open_node
+from tests.node.support import VirtualLoop, run_virtual
+
+
+def over_the_wire(broker: Broker) -> None:
+    """From now on the broker asks its shards by bytes, as it would ask another node."""
+    local = broker._port
+
+    def remote(shard: int) -> ShardPort:
+        async def call(operation: str, data: bytes, wait_ms: int) -> bytes:
+            return await answer(local(shard), operation, data)
+
+        return RemoteShard(call)
+
+    broker._port = remote
+
+
+async def whole_life(node: Node) -> list[Any]:
+    """Every operation once, with good and bad input; what each answered."""
+    broker = node.broker
+    told: list[Any] = []
+    dead = await broker.create_queue(ACCOUNT, "dead", {}, {})
+    orders = await broker.create_queue(
+        ACCOUNT,
+        "orders",
+        {"RedrivePolicy": f'{{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:{ACCOUNT}:dead","maxReceiveCount":"2"}}'},
+        {},
+    )
+    sends = [
+        make_send("plain"),
+        Send(b"{}", b"", attributes=b"", group="g", trace="root", priority=3, ttl_ms=60_000, content=1),
+        make_send("later", delay_ms=5_000),
+    ]
+    told.append(await broker.send(orders, sends))
+    told.append(await broker.send(orders, [Send(b"x" * 2_000_000, b"")]))
+    told.append(await broker.send_once(orders, [make_send("once")], "request-1", "content"))
+    told.append(await broker.send_once(orders, [make_send("once")], "request-1", "content"))
+    told.append(await broker.send_once(orders, [make_send("other")], "request-1", "another content"))
+    told.append(await broker.counters(orders))
+    held = await broker.receive(orders, 10, 30_000, 0, "ann")
+    told.append([delivery._replace(receipt="") for delivery in held])
+    told.append(await broker.peek(orders, 0, 10))
+    receipts = [delivery.receipt for delivery in held]
+    told.append(await broker.change_visibility_until(orders, [(receipts[0], 90_000), ("nonsense", 1)]))
+    told.append(await broker.nack_many(orders, [(receipts[1], 0, "no", "Timeout", False, False)]))
+    told.append(await broker.nack_many(orders, [(receipts[2], None, "poison", "Bad", True, False)]))
+    told.append(await broker.delete(orders, [receipts[0], receipts[0], receipts[1]], strict=True))
+    told.append([delivery._replace(receipt="") for delivery in await broker.receive(orders, 10, None, 1_000, "ben")])
+    told.append([delivery._replace(receipt="") for delivery in await broker.receive(dead, 10, None, 0, "ben")])
+    told.append(await broker.waiting(orders))
+    await broker.purge_queue(orders)
+    told.append(await broker.counters(orders))
+    return told
+
+
+def test_every_operation_answers_the_same_over_the_wire(tmp_path: Path) -> None:
+    told: dict[bool, list[str]] = {}
+
+    async def main(loop: VirtualLoop) -> None:
+        for remote in (False, True):
+            node = await open_node(loop, tmp_path / str(remote))
+            if remote:
+                over_the_wire(node.broker)
+            started_ms = node.clock.now_ms()
+            answers = await whole_life(node)
+            told[remote] = [_shown(one, started_ms) for one in answers]
+            await node.stop()
+
+    run_virtual(main)
+    assert told[True] == told[False]
+    assert {"ReceiptInvalid", "LeaseLost", "IdempotencyConflict"} <= {
+        word for one in told[False] for word in re.findall(r"\w+", one)
+    }
+
+
+def _shown(value: Any, started_ms: int) -> str:
+    """As text; the times of two runs differ by when they began."""
+    if isinstance(value, BatonError):
+        return f"{type(value).__name__}: {value.message}"
+    if isinstance(value, list | tuple):
+        return "[" + ", ".join(_shown(one, started_ms) for one in value) + "]"
+    if isinstance(value, int) and abs(value - started_ms) < 10**9:
+        return f"+{value - started_ms}"
+    return repr(value)
+
+
+def test_a_shard_that_is_not_served_says_so_over_the_wire(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        over_the_wire(node.broker)
+        await node.shards[0].close()
+        with pytest.raises(Unavailable):
+            await node.broker.send(queue, [make_send("lost")])
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_an_error_is_itself_again() -> None:
+    problem = wire.decode_problem(wire.encode_problem(Unavailable("Shard 3 is not served.")))
+    assert type(problem) is Unavailable and problem.message == "Shard 3 is not served."
+
+
+@pytest.mark.parametrize(
+    ("operation", "data"), [("explode", b"\x90"), ("counters", b"\xc1"), ("counters", b"\x91\xa1x"), ("delete", b"")]
+)
+def test_what_is_no_call_is_refused(operation: str, data: bytes) -> None:
+    with pytest.raises(InvalidInput):
+        wire.decode_arguments(operation, data)
