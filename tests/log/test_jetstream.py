@@ -10,6 +10,7 @@ import pytest
 from batonq.log.jetstream.address import NatsAddress
 from tests.log.conformance import LogConformance
 from tests.log.fars import JetStreamFar
+from tests.log.fencing import FencingSuite, World
 from tests.log.replicated import MirroredMaker
 from tests.support.driven import Loop
 
@@ -24,3 +25,11 @@ class TestJetStreamLog(LogConformance):
         maker.close()
         loop.run(far.close())
         loop.close()
+
+
+class TestJetStreamFencing(FencingSuite):
+    @pytest.fixture
+    def world(self, tmp_path: Path, nats_address: NatsAddress) -> Iterator[World]:
+        world = World(JetStreamFar(nats_address), tmp_path)
+        yield world
+        world.close()

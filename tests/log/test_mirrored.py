@@ -9,6 +9,7 @@ import pytest
 
 from tests.log.conformance import LogConformance
 from tests.log.fars import MemoryFar
+from tests.log.fencing import FencingSuite, World
 from tests.log.replicated import MirroredMaker
 from tests.support.driven import Loop
 
@@ -21,3 +22,11 @@ class TestMirroredLog(LogConformance):
         yield maker
         maker.close()
         loop.close()
+
+
+class TestMirroredFencing(FencingSuite):
+    @pytest.fixture
+    def world(self, tmp_path: Path) -> Iterator[World]:
+        world = World(MemoryFar(), tmp_path)
+        yield world
+        world.close()

@@ -10,6 +10,7 @@ import pytest
 from batonq.log.postgres.address import PostgresAddress
 from tests.log.conformance import LogConformance
 from tests.log.fars import PostgresFar
+from tests.log.fencing import FencingSuite, World
 from tests.log.replicated import MirroredMaker
 from tests.support.driven import Loop
 
@@ -24,3 +25,11 @@ class TestPostgresLog(LogConformance):
         maker.close()
         loop.run(far.close())
         loop.close()
+
+
+class TestPostgresFencing(FencingSuite):
+    @pytest.fixture
+    def world(self, tmp_path: Path, postgres_address: PostgresAddress) -> Iterator[World]:
+        world = World(PostgresFar(postgres_address), tmp_path)
+        yield world
+        world.close()

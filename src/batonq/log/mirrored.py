@@ -26,6 +26,7 @@ from batonq.log.reading import Chain, Damage
 
 T = TypeVar("T")
 YIELD_BYTES = 1 << 20  # frames that a follower takes in before others get their turn
+CANCEL_AGAIN_S = 0.2
 _ROOMS = (Room.PLENTY, Room.RESERVE, Room.NONE)
 
 
@@ -217,7 +218,13 @@ class MirroredLog:
             tries += 1
 
     async def _apart(self, work: Callable[[], T]) -> T:
-        return await self._loop.run_in_executor(None, work)
+        """On another thread; whoever is cancelled meanwhile waits for its end, because it uses the mirror's files."""
+        working = self._loop.run_in_executor(None, work)
+        try:
+            return await asyncio.shield(working)
+        except asyncio.CancelledError:
+            await asyncio.wait((working,))
+            raise
 
     # --- following ------------------------------------------------------------------------------
 
@@ -233,9 +240,8 @@ class MirroredLog:
     async def catch_up(self, on_frame: OnFrame) -> None:
         """Stop following and read on to the end, as the first step to becoming the owner. Raises as `open` does."""
         if self._following is not None:
-            following, self._following = self._following, None
-            following.cancel()
-            await asyncio.gather(following, return_exceptions=True)
+            await _end(self._following)
+            self._following = None
         bounds = await self._ask(self._backend.bounds)
         bounds = await self._compare(self._files, bounds) if self._files.next > 1 else bounds
         await self._read_to(bounds.next, on_frame)
@@ -256,8 +262,9 @@ class MirroredLog:
             except Unreachable as problem:
                 self.trouble = problem.message
             except Exception as problem:
-                self._failed = problem
-                on_problem(problem)
+                if not self._closed:
+                    self._failed = problem
+                    on_problem(problem)
                 return
             finally:
                 await reading.aclose()
@@ -441,10 +448,17 @@ class MirroredLog:
             done(LogError("the log was closed while an append was under way: it may or may not be kept"))
 
     async def _close(self, tasks: Sequence[asyncio.Task[None]]) -> None:
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await asyncio.gather(*map(_end, tasks))
         await self._backend.close()
 
     async def wait_closed(self) -> None:
         """Wait for the network's part of `close`."""
         if self._closing is not None:
             await self._closing
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    """Cancel for sure: a library beneath may swallow a cancellation that comes together with an answer."""
+    while not task.done():
+        task.cancel()
+        await asyncio.wait((task,), timeout=CANCEL_AGAIN_S)

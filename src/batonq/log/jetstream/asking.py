@@ -37,7 +37,8 @@ async def ask(client: Client, where: str, question: Awaitable[T], timeout_s: flo
             question.close()
         raise Unreachable(f"{where}: not connected")
     try:
-        return await asyncio.wait_for(question, timeout_s)
+        async with asyncio.timeout(timeout_s):
+            return await question
     except nats.js.errors.APIError:
         raise
     except (nats.errors.Error, OSError, TimeoutError, json.JSONDecodeError) as problem:

@@ -11,7 +11,7 @@ from batonq.log.backend import Bounds, Entry, WrongEnd
 from batonq.log.frames import NO_DIGEST, Frame
 from batonq.log.interface import Room
 from batonq.log.postgres import schema
-from batonq.log.postgres.line import Line, Refused
+from batonq.log.postgres.line import Line, Refused, wait_for_event
 
 FRAME_BYTES_MAX = 256 << 20  # a value is at most 1 GiB, and its text form on the way may be twice as long
 READ_BYTES = 8 << 20
@@ -101,10 +101,7 @@ class PostgresBackend:
                 if start > stop:
                     raise LogCorrupt(f"{self.where} ends with frame {stop - 1}, although frame {start - 1} was read")
             if not rows:
-                try:
-                    await asyncio.wait_for(grown.wait(), self._poll_s)
-                except TimeoutError:
-                    pass
+                await wait_for_event(grown, self._poll_s)
                 continue
             yield [Entry(number, bytes(data)) for number, data in rows]
             start = rows[-1][0] + 1

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator, Callable
 from batonq.errors import Fenced, OwnershipHeld
 from batonq.log.interface import Lease
 from batonq.log.postgres import schema
-from batonq.log.postgres.line import Line
+from batonq.log.postgres.line import Line, wait_for_event
 
 
 class PostgresLeases:
@@ -73,7 +73,4 @@ class PostgresLeases:
                 if now != known.get(shard):
                     yield now
             known = leases
-            try:
-                await asyncio.wait_for(changed.wait(), min(max(left_s, 0) + 0.02, self._poll_s))
-            except TimeoutError:
-                pass
+            await wait_for_event(changed, min(max(left_s, 0) + 0.02, self._poll_s))

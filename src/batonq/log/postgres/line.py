@@ -129,6 +129,15 @@ def _cut(connection: AsyncConnection[Row]) -> None:
         pass
 
 
+async def wait_for_event(event: asyncio.Event, timeout_s: float) -> None:
+    """Until the event is set, or the time is over. (`asyncio.wait_for` may swallow a cancellation.)"""
+    try:
+        async with asyncio.timeout(timeout_s):
+            await event.wait()
+    except TimeoutError:
+        pass
+
+
 def _first_line(problem: BaseException) -> str:
     text = str(problem).strip().partition("\n")[0]
     return text or type(problem).__name__
