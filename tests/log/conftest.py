@@ -10,7 +10,7 @@ from batonq.log.postgres.address import PostgresAddress
 from tests.support.nats import NatsServers, nats_servers
 from tests.support.postgres import PostgresServer, running_postgres
 
-pytest.register_assert_rewrite("tests.log.conformance", "tests.log.fencing", "tests.support.logs")
+pytest.register_assert_rewrite("tests.log.conformance", "tests.log.fencing", "tests.log.leasing", "tests.support.logs")
 
 _numbers = count(1)
 

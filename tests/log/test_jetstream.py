@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from batonq.log.jetstream.address import NatsAddress
+from batonq.log.jetstream.store import JetStreamStore
 from tests.log.conformance import LogConformance
 from tests.log.fars import JetStreamFar
 from tests.log.fencing import FencingSuite, World
+from tests.log.leasing import LeaseSuite, Nodes
 from tests.log.replicated import MirroredMaker
 from tests.support.driven import Loop
 
@@ -33,3 +35,9 @@ class TestJetStreamFencing(FencingSuite):
         world = World(JetStreamFar(nats_address), tmp_path)
         yield world
         world.close()
+
+
+class TestJetStreamLeases(LeaseSuite):
+    @pytest.fixture
+    def nodes(self, nats_address: NatsAddress) -> Nodes:
+        return Nodes(lambda: JetStreamStore.open(nats_address, timeout_s=5))

@@ -8,9 +8,11 @@ from pathlib import Path
 import pytest
 
 from batonq.log.postgres.address import PostgresAddress
+from batonq.log.postgres.store import PostgresStore
 from tests.log.conformance import LogConformance
 from tests.log.fars import PostgresFar
 from tests.log.fencing import FencingSuite, World
+from tests.log.leasing import LeaseSuite, Nodes
 from tests.log.replicated import MirroredMaker
 from tests.support.driven import Loop
 
@@ -33,3 +35,9 @@ class TestPostgresFencing(FencingSuite):
         world = World(PostgresFar(postgres_address), tmp_path)
         yield world
         world.close()
+
+
+class TestPostgresLeases(LeaseSuite):
+    @pytest.fixture
+    def nodes(self, postgres_address: PostgresAddress) -> Nodes:
+        return Nodes(lambda: PostgresStore.open(postgres_address, timeout_s=5))

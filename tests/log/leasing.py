@@ -1,0 +1,153 @@
+"""What every store of leases must do. It joins by a class that inherits LeaseSuite and gives it a `nodes`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from batonq.errors import Fenced, OwnershipHeld
+from batonq.log.backend import LogStore
+from batonq.log.interface import Lease, Leases
+
+SHARD = 3
+WAIT_S = 30.0
+LONG_S = 60.0
+SHORT_S = 1.0
+
+
+class Nodes:
+    """Nodes of one cluster, each over a store of its own."""
+
+    def __init__(self, open_store: Callable[[], Awaitable[LogStore]]) -> None:
+        self._open_store = open_store
+        self._stores: list[LogStore] = []
+
+    async def node(self, name: str, ttl_s: float = LONG_S) -> Leases:
+        store = await self._open_store()
+        self._stores.append(store)
+        return store.leases(name, f"{name}:9324", ttl_s)
+
+    def run(self, work: Coroutine[Any, Any, None]) -> None:
+        asyncio.run(self._run(work))
+
+    async def _run(self, work: Coroutine[Any, Any, None]) -> None:
+        try:
+            async with asyncio.timeout(2 * WAIT_S):
+                await work
+        finally:
+            for store in self._stores:
+                await store.close()
+
+
+async def acquired_by(leases: Leases, shard: int = SHARD) -> int:
+    """Try until it is ours."""
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            try:
+                return await leases.acquire(shard)
+            except OwnershipHeld:
+                await asyncio.sleep(0.05)
+
+
+class Watching:
+    """What a watcher is told, as it comes."""
+
+    def __init__(self, leases: Leases) -> None:
+        self._changes: AsyncGenerator[Lease, None] = leases.watch()
+
+    async def next(self) -> Lease:
+        async with asyncio.timeout(WAIT_S):
+            return await anext(self._changes)
+
+    async def close(self) -> None:
+        await self._changes.aclose()
+
+
+class LeaseSuite:
+    def test_one_node_has_a_shard_and_others_are_told_who(self, nodes: Nodes) -> None:
+        async def run() -> None:
+            left, right = await nodes.node("left"), await nodes.node("right")
+            epoch = await left.acquire(SHARD)
+            with pytest.raises(OwnershipHeld, match="owned by node left at left:9324"):
+                await right.acquire(SHARD)
+            other = await right.acquire(SHARD + 1)
+            assert await right.holders() == {
+                SHARD: Lease(SHARD, "left", "left:9324", epoch),
+                SHARD + 1: Lease(SHARD + 1, "right", "right:9324", other),
+            }
+
+        nodes.run(run())
+
+    def test_epochs_rise_above_the_logs_and_above_each_other(self, nodes: Nodes) -> None:
+        async def run() -> None:
+            left, right = await nodes.node("left"), await nodes.node("right")
+            assert await left.acquire(SHARD) == 1
+            await left.release(SHARD)
+            assert await right.acquire(SHARD, above=7) == 8
+            await right.release(SHARD)
+            assert await left.acquire(SHARD, above=3) == 9
+            assert await left.acquire(SHARD) == 10, "its own, taken again after a crash"
+
+        nodes.run(run())
+
+    def test_of_many_that_try_at_once_one_gets_it(self, nodes: Nodes) -> None:
+        async def run() -> None:
+            leases = [await nodes.node(f"node-{at}") for at in range(5)]
+            outcomes = await asyncio.gather(*(each.acquire(SHARD) for each in leases), return_exceptions=True)
+            assert sum(isinstance(outcome, int) for outcome in outcomes) == 1
+            assert all(isinstance(outcome, int | OwnershipHeld) for outcome in outcomes)
+
+        nodes.run(run())
+
+    def test_a_lease_that_is_not_renewed_ends_and_its_holder_is_told(self, nodes: Nodes) -> None:
+        async def run() -> None:
+            left, right = await nodes.node("left", SHORT_S), await nodes.node("right")
+            first = await left.acquire(SHARD)
+            assert await acquired_by(right) > first
+            with pytest.raises(Fenced, match="has ended"):
+                await left.renew(SHARD)
+            await left.release(SHARD)
+            assert (await left.holders())[SHARD].node == "right", "what is not ours is not given up"
+
+        nodes.run(run())
+
+    def test_a_lease_that_is_renewed_stays(self, nodes: Nodes) -> None:
+        async def run() -> None:
+            left, right = await nodes.node("left", SHORT_S), await nodes.node("right")
+            epoch = await left.acquire(SHARD)
+            for _ in range(12):
+                await asyncio.sleep(SHORT_S / 4)
+                await left.renew(SHARD)
+            with pytest.raises(OwnershipHeld):
+                await right.acquire(SHARD)
+            assert (await right.holders())[SHARD].epoch == epoch
+
+        nodes.run(run())
+
+    def test_what_was_never_acquired_cannot_be_renewed(self, nodes: Nodes) -> None:
+        async def run() -> None:
+            left = await nodes.node("left")
+            with pytest.raises(Fenced):
+                await left.renew(SHARD)
+            await left.release(SHARD)
+
+        nodes.run(run())
+
+    def test_a_watcher_hears_of_every_change_of_owner(self, nodes: Nodes) -> None:
+        async def run() -> None:
+            left, right = await nodes.node("left"), await nodes.node("right", SHORT_S)
+            first = await left.acquire(SHARD)
+            watching = Watching(await nodes.node("watcher"))
+            assert await watching.next() == Lease(SHARD, "left", "left:9324", first)
+            await left.renew(SHARD)
+            await left.release(SHARD)
+            assert await watching.next() == Lease(SHARD, "", "", first)
+            second = await right.acquire(SHARD)
+            assert await watching.next() == Lease(SHARD, "right", "right:9324", second)
+            assert await watching.next() == Lease(SHARD, "", "", second), "it ran out"
+            await watching.close()
+
+        nodes.run(run())
