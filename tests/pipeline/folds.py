@@ -9,7 +9,7 @@ import json
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta
+from datetime import UTC, date, datetime
 from typing import Any
 
 from batonq.core.ids import message_id
@@ -63,13 +63,18 @@ ENDS = {
     "purged": "purged",
     "queue_gone": "queue_deleted",
 }
-NEW = {
-    name: None
-    for name in (
-        "group body_bytes attributes_bytes sent_at visible_at arrived_at first_receive_at last_receive_at ended_at "
-        "expires_at last_error_class last_error_text previous_id next_id"
-    ).split()
-}
+TEXTS = ("group", "last_error_class", "last_error_text", "previous_id", "next_id")
+TIMES = (
+    "sent_at",
+    "visible_at",
+    "arrived_at",
+    "first_receive_at",
+    "last_receive_at",
+    "ended_at",
+    "expires_at",
+    "deadline",
+)
+NEW = dict.fromkeys((*TEXTS, *TIMES, "body_bytes", "attributes_bytes"))
 
 
 class Fold:
@@ -111,6 +116,7 @@ class Fold:
             mine = message.row["queue"] == queue and message.sequence < event["number"]
             if mine and message.state in ("there", "in_flight", "dead"):
                 self._end_lease(message, event["time"])
+                message.row["deadline"] = message.until if message.state == "in_flight" else None
                 message.state = "queue_deleted" if (shard, queue) in self.closed else "purged"
                 message.ended = True
                 message.row["ended_at"] = event["time"]
@@ -202,8 +208,12 @@ class Fold:
             message.owed_as = None
             self._put(message, event["visible_at"])
             return
-        outcomes = {"dead_letter": "dead_lettered", "expiry_dead_letter": "dead_lettered", "redrive": "redriven"}
-        message.state, message.ended = outcomes.get(message.owed_for or "", "moved"), True
+        outcomes: dict[str | None, str] = {
+            "dead_letter": "dead_lettered",
+            "expiry_dead_letter": "dead_lettered",
+            "redrive": "redriven",
+        }
+        message.state, message.ended = outcomes.get(message.owed_for, "moved"), True
         message.row["ended_at"] = event["time"]
 
     def _carried(self, message: Message, event: Event) -> None:
@@ -258,7 +268,6 @@ class Fold:
             for older in reversed(before):
                 row[name] = older.row[name] if row[name] is None else row[name]
         reasons = Counter(each.came_for for each in line[1:])
-        tenant, name = self.names.get(row["queue"], (None, None))
         as_of = self.clock[message.shard]
         there = message.state == "there"
         outcome = ("delayed" if (message.until or 0) > as_of else "waiting") if there else message.state
@@ -273,8 +282,7 @@ class Fold:
             "first_id": line[0].told_first or message_id(*line[0].key),
             "previous_id": message_id(*links[0].key) if links[0] else None,
             "next_id": message_id(*links[1].key) if links[1] else None,
-            "queue_name": name,
-            "tenant": tenant,
+            **self._names(row["queue"]),
             "dwell_ms": _ms(row["visible_at"], row["first_receive_at"]),
             "handling_ms": _ms(row["last_receive_at"], row["ended_at"]) if acked else None,
             "end_to_end_ms": _ms(row["sent_at"], row["ended_at"]) if acked else None,
@@ -282,10 +290,141 @@ class Fold:
             "line_deaths": reasons["dead_letter"] + reasons["expiry_dead_letter"],
             "line_redrives": reasons["redrive"],
             "opened": not message.known,
-            "deadline": message.until if outcome == "in_flight" else None,
+            "deadline": message.until if outcome == "in_flight" else row["deadline"],
             "as_of": as_of,
             "date": day_of(row["sent_at"] or self.first_seen[message.key]),
         }
+
+    def _names(self, queue: int) -> dict[str, str | None]:
+        tenant, name = self.names.get(queue, (None, None))
+        return {"queue_name": name, "tenant": tenant}
+
+    # --- minutes ---
+
+    def minutes(self) -> Iterator[dict[str, Any]]:
+        rows = list(self.lifecycle())
+        happened: dict[tuple[int, int | None], dict[int, list[Event]]] = defaultdict(lambda: defaultdict(list))
+        for event in self.events:
+            if event["queue"] is not None:
+                for shard in (event["shard"], None):
+                    happened[event["queue"], shard][event["time"] // MINUTE * MINUTE].append(event)
+        for (queue, shard), by_minute in happened.items():
+            mine = [row for row in rows if row["queue"] == queue and shard in (None, row["shard"])]
+            for minute, events in by_minute.items():
+                yield self._minute(queue, shard, minute, events, mine)
+
+    def _minute(
+        self, queue: int, shard: int | None, minute: int, events: list[Event], rows: list[dict[str, Any]]
+    ) -> dict[str, Any]:
+        end = minute + MINUTE
+        kinds = Counter((event["event"], event["reason"]) for event in events if event["event"] != "arrived")
+        arrived = sum(event["event"] == "arrived" and event["sequence"] is not None for event in events)
+        ended = [row for row in rows if row["ended_at"] is not None and minute <= row["ended_at"] < end]
+        outcomes = Counter(row["outcome"] for row in ended)
+        there = [
+            row
+            for row in rows
+            if (row["opened"] or came(row) < end) and (row["ended_at"] is None or row["ended_at"] >= end)
+        ]
+        held = [
+            lease
+            for row in rows
+            for lease in self.messages[row["shard"], row["sequence"]].leases
+            if (lease[0] is None or lease[0] < end) and (lease[1] is None or lease[1] >= end)
+        ]
+        since = [at for row in there if (at := came(row)) is not None]
+        acked = [row for row in ended if row["outcome"] in ("acked", "late_acked")]
+        first = [row for row in rows if row["first_receive_at"] and minute <= row["first_receive_at"] < end]
+        return {
+            "source": "",
+            "queue": queue,
+            **self._names(queue),
+            "shard": shard,
+            "minute": minute,
+            "sends": kinds["sent", None],
+            "arrivals": arrived,
+            "receives": kinds["leased", None],
+            "acks": len(acked),
+            "late_acks": outcomes["late_acked"],
+            "nacks": kinds["returned", "nack"],
+            "releases": kinds["returned", "released"],
+            "extensions": kinds["extended", None],
+            "lease_expiries": kinds["returned", "expired"],
+            "expired": outcomes["expired"],
+            "dead_letters": outcomes["dead_lettered"],
+            "redrives": outcomes["redriven"],
+            "removed": outcomes["purged"] + outcomes["queue_deleted"] + outcomes["cancelled"],
+            "sent_bytes": sum(event["body_bytes"] for event in events if event["event"] == "sent"),
+            "depth": len(there),
+            "in_flight": len(held),
+            "oldest_age_ms": (end - min(since)) // 1000 if since else None,
+            **percentiles("wait", [_ms(came(row), row["first_receive_at"]) for row in first]),
+            **percentiles("handling", [row["handling_ms"] for row in acked]),
+            **percentiles("end_to_end", [row["end_to_end_ms"] for row in acked]),
+            "date": day_of(minute),
+        }
+
+    # --- usage ---
+
+    def usage(self) -> Iterator[dict[str, Any]]:
+        rows = {(row["shard"], row["sequence"]): row for row in self.lifecycle()}
+        sizes = {key: (row["body_bytes"] or 0) + (row["attributes_bytes"] or 0) for key, row in rows.items()}
+        found: dict[tuple[int, date], Counter[str]] = defaultdict(Counter)
+        for event in self.events:
+            kind, reason = event["event"], event["reason"]
+            asked = kind in ("sent", "leased", "extended") or (kind, reason) in (
+                ("returned", "nack"),
+                ("returned", "released"),
+                ("deleted", "ack"),
+                ("deleted", "late_ack"),
+                ("deleted", "cancelled"),
+            )
+            if asked:
+                used = found[event["queue"], day_of(event["time"])]
+                used["operations"] += 1
+                used["sends"] += kind == "sent"
+                used["receives"] += kind == "leased"
+                used["acks"] += reason in ("ack", "late_ack")
+                if kind == "sent":
+                    used["sent_bytes"] += event["body_bytes"] + event["attributes_bytes"]
+                if kind == "leased":
+                    used["received_bytes"] += sizes[event["shard"], event["sequence"]]
+        for key, row in rows.items():
+            start, stop = came(row), row["ended_at"] or row["as_of"]
+            while start is not None and start < stop:
+                midnight = (start // DAY + 1) * DAY
+                kept = (min(midnight, stop) - start) // 1000 * sizes[key]
+                if kept:
+                    found[row["queue"], day_of(start)]["stored"] += kept
+                start = midnight
+        names = ("operations", "sends", "receives", "acks", "sent_bytes", "received_bytes")
+        for (queue, day), used in found.items():
+            yield {
+                "source": "",
+                "queue": queue,
+                **self._names(queue),
+                "date": day,
+                **{name: used[name] for name in names},
+                "stored_byte_hours": used["stored"] / 3_600_000,
+            }
+
+
+def came(row: dict[str, Any]) -> Any:
+    """When a message came into its queue; None: not known."""
+    return row["sent_at"] if row["arrived_at"] is None else row["arrived_at"]
+
+
+def percentiles(name: str, values: list[int | None]) -> dict[str, float | None]:
+    known = sorted(value for value in values if value is not None)
+    result: dict[str, float | None] = {}
+    for share, part in (("p50", 0.5), ("p95", 0.95), ("p99", 0.99), ("p999", 0.999)):
+        result[f"{name}_{share}_ms"] = None
+        if known:
+            place = (len(known) - 1) * part
+            low = int(place)
+            high = min(low + 1, len(known) - 1)
+            result[f"{name}_{share}_ms"] = known[low] + (known[high] - known[low]) * (place - low)
+    return result
 
 
 def _ms(start: int | None, stop: int | None) -> int | None:
@@ -294,10 +433,3 @@ def _ms(start: int | None, stop: int | None) -> int | None:
 
 def day_of(time: int) -> date:
     return datetime.fromtimestamp(time / 1_000_000, UTC).date()
-
-
-def lifecycle(events: Iterable[Event]) -> list[dict[str, Any]]:
-    return list(Fold(events).lifecycle())
-
-
-__all__ = ["Fold", "defaultdict", "lifecycle", "timedelta"]

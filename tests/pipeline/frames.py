@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -36,7 +37,7 @@ def rows_of(frame: DataFrame, table: Table) -> list[Row]:
         (one.name, one.dataType) for one in spark_schema(table)
     ]
     times = [column.name for column in table.columns if column.kind == "time"]
-    rows = frame.toArrow().to_pylist()
+    rows: list[Row] = frame.toArrow().to_pylist()
     for row in rows:
         row |= {name: (row[name] - _EPOCH) // timedelta(microseconds=1) for name in times if row[name] is not None}
     return rows
@@ -58,3 +59,9 @@ def assert_rows(found: Sequence[Row], wanted: Sequence[Row], key: Sequence[str])
             column: (ours[name][column], value) for column, value in row.items() if ours[name][column] != value
         }
         assert not different, (name, different, row)
+
+
+def _same(one: Any, other: Any) -> bool:
+    if isinstance(one, float) and isinstance(other, int | float):
+        return math.isclose(one, other, rel_tol=1e-12)
+    return bool(one == other)

@@ -70,7 +70,12 @@ TABLE = Table(
         Column("untried", "int64", "How often it came back without having been tried, on record."),
         Column("attributes_bytes", "int64", "Size of its attributes."),
         Column("expires_at", "time", "End of its retention."),
-        Column("deadline", "time", "When the lease that is running ends, with the grace of restarts."),
+        Column(
+            "deadline",
+            "time",
+            "Of one that is in flight, or that a purge removed from its holder: when its lease ends, with the grace of "
+            "restarts.",
+        ),
         Column("as_of", "time", "The last event of its shard: what `outcome` says of a living message is of then."),
         Column("date", "date", "Day of `sent_at`, in UTC; of what is first known of it, if that is before history."),
     ),
@@ -288,11 +293,16 @@ def _finished(found: DataFrame) -> DataFrame:
     acked = code.isin(_ENDS["ack"], _ENDS["late_ack"])
     ended_at = f.coalesce("ended_at", "purged_at")
     grace = f.aggregate(
-        f.filter("graces", lambda one: one["logical_time"] > f.col("last_at")),
+        f.filter(
+            "graces",
+            lambda one: (
+                (one["logical_time"] > f.col("last_at"))
+                & (one["logical_time"] < f.coalesce("purged_by", one["logical_time"] + 1))
+            ),
+        ),
         f.lit(0).cast("bigint"),
         lambda total, one: total + one["grace_ms"],
     )
-    running = (code == _HELD) & f.col("purged_at").isNull()
     deadline = f.timestamp_millis(f.unix_millis(until) + f.coalesce(grace, f.lit(0)))
     own_id = id_of(f.col("prefix"), f.col("sequence"))
     return found.withColumns(
@@ -306,7 +316,7 @@ def _finished(found: DataFrame) -> DataFrame:
             "dwell_ms": _between("visible_at", "first_receive_at"),
             "handling_ms": f.when(acked, _between("last_receive_at", "ended_at")),
             "end_to_end_ms": f.when(acked, _between("sent_at", "ended_at")),
-            "deadline": f.when(running, deadline),
+            "deadline": f.when(code == _HELD, deadline),
             "opened": f.col("born").isNull(),
             "line_deaths": f.coalesce("line_deaths", f.lit(0)),
             "line_redrives": f.coalesce("line_redrives", f.lit(0)),

@@ -21,9 +21,10 @@ _BIN_BITS = 14  # messages meet steps by bins of so many sequences, so that a lo
 
 
 def purged(found: DataFrame, events: DataFrame, living: Expression) -> DataFrame:
-    """`found` with `purged_at` and `queue_closed` (was the queue deleted?); null for what no purge removed.
+    """`found` with `purged_at`, `purged_by` (where that step is) and `queue_closed` (was its queue deleted by then?).
 
-    `living` says of a row that it has no end of its own and is not on its way; `last_at` is where its last event is.
+    All three are null for what no purge removed. `living` says of a row that it has no end of its own and is not on
+    its way; `last_at` is where its last event is.
     """
     steps = _steps(events)
     bins = f.sequence(_bin(f.col("start")), _bin(f.col("number") - 1))
@@ -42,9 +43,10 @@ def purged(found: DataFrame, events: DataFrame, living: Expression) -> DataFrame
     later = f.array_min(f.filter("steps", lambda step: (step["at"] > last_at) & (step["number"] > sequence)))
     step = f.when(f.col("first")["at"] > last_at, f.col("first")).when(f.col("first").isNotNull(), later)
     removed = met.withColumn("step", f.when(living, step)).drop("first", "steps")
-    return removed.withColumns({"purged_at": f.col("step")["time"], "queue_closed": f.col("step")["closed"]}).drop(
-        "step"
-    )
+    step = f.col("step")
+    return removed.withColumns(
+        {"purged_at": step["time"], "purged_by": step["at"], "queue_closed": step["closed"]}
+    ).drop("step")
 
 
 _STEP = ("at", "number", "time", "closed")
