@@ -17,6 +17,9 @@ DEFAULT_MASTER = "local[*]"
 # name: module. A job's module is quick to import: it brings in Spark only when it runs.
 JOBS: dict[str, str] = {
     "ingest": "batonq.pipeline.jobs.ingest",
+    "lifecycle": "batonq.pipeline.jobs.lifecycle",
+    "metrics": "batonq.pipeline.jobs.metrics",
+    "usage": "batonq.pipeline.jobs.usage",
     "compact": "batonq.pipeline.jobs.compact",
     "files": "batonq.pipeline.jobs.files",
 }
