@@ -1,0 +1,38 @@
+"""All rules together: `audit(events, queues)` gives a row for each break, and none for a sound history."""
+
+from __future__ import annotations
+
+from functools import reduce
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from batonq.pipeline.audit import channels, groups, keys, known, messages, shards
+from batonq.pipeline.audit.kinds import KINDS
+from batonq.pipeline.audit.table import TABLE
+from batonq.pipeline.audit.words import id_of, query, text
+from batonq.pipeline.tables.schema import shaped
+
+_FOUND = " ".join(f"WHEN '{name}' THEN {text(kind.found)}" for name, kind in KINDS.items())
+_TOLD = f"""
+SELECT kind, found.shard, found.queue, queue_name, {id_of("found.shard", "sequence")} AS message_id, sequence,
+  logical_times, events, concat(CASE kind {_FOUND} END, coalesce(concat(': ', detail), '')) AS detail
+FROM {{found}} AS found
+LEFT JOIN {{policies}} AS policies ON policies.shard = found.shard AND policies.queue = found.queue
+"""
+
+
+def audit(events: DataFrame, queues: DataFrame) -> DataFrame:
+    """The violations of one cluster's history: `events` whole, `queues` as told by it. Columns of the table."""
+    of_shards = known.gathered(known.shards(events))
+    policies = known.gathered(known.policies(queues))
+    purges = known.gathered(known.purges(events))
+    found = [
+        messages.violations(events, of_shards, policies, purges),
+        shards.violations(events, of_shards),
+        channels.violations(events, of_shards),
+        groups.violations(events, policies, purges),
+        keys.violations(events, policies, purges),
+    ]
+    everything = reduce(DataFrame.unionByName, found)
+    return shaped(query(_TOLD, found=everything, policies=F.broadcast(policies)), TABLE)

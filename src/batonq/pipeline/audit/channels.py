@@ -1,0 +1,95 @@
+"""The rules between shards: owed, arrived and settled are one entry of a channel, under one number.
+
+An entry within one shard is three rows one after the other, `owed`, `arrived`, `settled`; an arrival that was accepted
+there has no number, so those are joined by their place in the log. Histories of shards are not cut at one moment, so
+that what one shard says of another is only held against it when the other's history goes on for a while after that.
+
+- Numbers that a shard owes another, and those that arrive from it, follow each other without a gap, in the log's order.
+- What arrives was owed to that queue. What is settled has arrived, and both say the same: accepted, or refused.
+- A history whose front was dropped begins with some number; what is settled or arrives below it was owed before.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from batonq.core.records import Flag
+from batonq.pipeline.audit.words import place, query
+
+BEHIND_S = 60  # a history that ends so long before an event elsewhere says nothing about it
+_ENTRIES = f"""
+SELECT source, destination, entry, any_value(inside) AS inside,
+  count(CASE WHEN event = 'owed' THEN 1 END) AS owed, count(CASE WHEN event = 'arrived' THEN 1 END) AS arrived,
+  count(CASE WHEN event = 'settled' THEN 1 END) AS settled,
+  max(CASE WHEN event = 'owed' THEN channel_number END) AS owed_number,
+  max(CASE WHEN event = 'settled' THEN channel_number END) AS settled_number,
+  max(CASE WHEN event = 'owed' THEN logical_time END) AS owed_lt,
+  max(CASE WHEN event = 'arrived' THEN logical_time END) AS arrived_lt,
+  max(CASE WHEN event = 'settled' THEN logical_time END) AS settled_lt,
+  max(CASE WHEN event = 'owed' THEN other_queue END) AS owed_to,
+  max(CASE WHEN event = 'arrived' THEN queue END) AS arrived_in,
+  max(CASE WHEN event = 'owed' THEN slot END) AS owed_slot, max(source_slot) AS arrived_slot,
+  max(CASE WHEN event = 'arrived' THEN flags & {Flag.REFUSED:d} = 0 END) AS taken,
+  max(CASE WHEN event = 'settled' THEN reason = 'accepted' END) AS said,
+  max(CASE WHEN event = 'arrived' THEN time END) AS arrived_at,
+  max(CASE WHEN event = 'settled' THEN time END) AS settled_at,
+  max(CASE WHEN event <> 'arrived' THEN queue END) AS queue, max(CASE WHEN event <> 'arrived' THEN sequence END) AS sequence
+FROM (
+  SELECT *, shard = other_shard AS inside,
+    CASE WHEN event = 'arrived' THEN other_shard ELSE shard END AS source,
+    CASE WHEN event = 'arrived' THEN shard ELSE other_shard END AS destination,
+    CASE WHEN shard <> other_shard THEN channel_number
+      ELSE logical_time - CASE event WHEN 'owed' THEN 0 WHEN 'arrived' THEN 1 ELSE 2 END END AS entry
+  FROM {{events}} WHERE event IN ('owed', 'arrived', 'settled')
+) GROUP BY source, destination, entry
+"""
+_IN_ORDER = """
+SELECT *,
+  last(owed_number, true) OVER past AS p_owed, last(owed_lt, true) OVER past AS p_owed_lt,
+  last(CASE WHEN arrived > 0 THEN entry END, true) OVER past AS p_arrived,
+  last(arrived_lt, true) OVER past AS p_arrived_lt,
+  min(owed_number) OVER channel AS first_owed,
+  min(CASE WHEN arrived > 0 THEN entry END) OVER channel AS first_arrived
+FROM {entries}
+WINDOW channel AS (PARTITION BY source, destination),
+  past AS (PARTITION BY source, destination ORDER BY entry ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+"""
+_RULES = {
+    "channel_gap": "owed > 1 OR arrived > 1 OR settled > 1 OR settled_number <> owed_number "
+    "OR owed_number <> coalesce(p_owed, CASE WHEN source_known = 0 THEN 0 ELSE owed_number - 1 END) + 1 "
+    "OR owed_lt < p_owed_lt OR NOT inside AND arrived > 0 AND (arrived_lt < p_arrived_lt OR "
+    "entry <> coalesce(p_arrived, CASE WHEN destination_known = 0 THEN 0 ELSE entry - 1 END) + 1)",
+    "never_owed": "arrived > 0 AND (owed_to <> arrived_in OR owed_slot <> arrived_slot OR owed = 0 AND ("
+    "inside OR (source_known = 0 OR entry >= first_owed) AND source_last > arrived_behind))",
+    "never_arrived": "settled > 0 AND arrived = 0 AND (inside OR "
+    "(destination_known = 0 OR entry >= first_arrived) AND destination_last > settled_behind)",
+    "settled_otherwise": "taken <> said",
+}
+_KINDS = ", ".join(f"CASE WHEN {rule} THEN '{kind}' END" for kind, rule in _RULES.items())
+_VIOLATIONS = f"""
+SELECT kind, CASE WHEN owed + settled > 0 THEN source ELSE destination END AS shard,
+  coalesce(queue, arrived_in) AS queue, sequence,
+  array_compact(array(owed_lt, arrived_lt, settled_lt)) AS logical_times,
+  array_compact(array(concat('owed at ', {place("owed_lt")}), concat('arrived at ', {place("arrived_lt")}),
+    concat('settled at ', {place("settled_lt")}))) AS events,
+  concat('entry ', CASE WHEN inside THEN coalesce(owed_number, settled_number) ELSE entry END, ' from shard ', source,
+    ' to shard ', destination, ': owed ', owed, ', arrived ', arrived, ', settled ', settled) AS detail
+FROM (
+  SELECT *, explode(filter(array({_KINDS}), one -> one IS NOT NULL)) AS kind
+  FROM (
+    SELECT entries.*, one.known_from AS source_known, one.last_time AS source_last,
+      other.known_from AS destination_known, other.last_time AS destination_last,
+      timestampadd(SECOND, {BEHIND_S}, arrived_at) AS arrived_behind,
+      timestampadd(SECOND, {BEHIND_S}, settled_at) AS settled_behind
+    FROM {{entries}} AS entries
+    LEFT JOIN {{shards}} AS one ON one.shard = entries.source
+    LEFT JOIN {{shards}} AS other ON other.shard = entries.destination
+  )
+)
+"""
+
+
+def violations(events: DataFrame, shards: DataFrame) -> DataFrame:
+    entries = query(_IN_ORDER, entries=query(_ENTRIES, events=events))
+    return query(_VIOLATIONS, entries=entries, shards=F.broadcast(shards))

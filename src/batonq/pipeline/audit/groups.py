@@ -1,0 +1,112 @@
+"""The rules of FIFO groups: messages are leased in their order, and a group is locked while its first is not visible.
+
+A group's messages stand in line in order of sequence, from the time they come until they are deleted, moved, purged or
+dead; none ever comes back into the line. One receive takes from the front of the line as many as it may, so that
+messages behind a leased one are leased with it or not at all:
+
+- When a message is leased, every earlier one of its group has left the line or was leased in the same receive.
+- A message that comes back while later ones of its receive are still in flight is leased again before them: they were
+  leased behind it. Nothing behind it is given to anybody else meanwhile.
+
+The leases of one receive are rows one after the other, of one time and one deadline. A message that was moved within its
+shard has no group of its own in history: it has that of the message that it was, if that one's is told. What is moved on
+once more, before it was carried, is left out.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from batonq.core.records import Flag, State, Type
+from batonq.pipeline.audit.known import purged_at
+from batonq.pipeline.audit.words import EVENT, MESSAGE, SEQUENCES, STATE, event_name, query, told
+
+_NEVER = 9223372036854775807
+_SEQUENCE = f"(message & {SEQUENCES - 1})"
+_FACTS = f"""
+SELECT {MESSAGE} AS message, shard, queue, logical_time AS lt, {EVENT} AS event, {STATE} AS state, time,
+  deadline, event = 'arrived' AND flags & {Flag.OVERLAY:d} <> 0 AS moved,
+  CASE WHEN event IN ('sent', 'edited', 'carried') OR event = 'arrived' AND flags & {Flag.OVERLAY:d} = 0
+    THEN coalesce(`group`, '') END AS line
+FROM {{events}} AS facts
+LEFT SEMI JOIN {{policies}} AS policies
+ON policies.shard = facts.shard AND policies.queue = facts.queue AND policies.fifo
+WHERE sequence IS NOT NULL
+"""
+# Beside each event: the group of its message, and when that leaves its line.
+_LIVES = f"""
+SELECT message, lives.shard, lives.queue, lt, event, state, time, deadline, moved, line, began,
+  coalesce(gone, CASE WHEN last_state <> {State.OWED:d} THEN {purged_at(_SEQUENCE, "last_lt")} END, {_NEVER}) AS leaves
+FROM (
+  SELECT message, shard, queue, lt, event, state, time, deadline, moved, max(line) OVER life AS line, began,
+    max(lt) OVER life AS last_lt, max_by(state, lt) OVER life AS last_state,
+    min(CASE WHEN state IN ({State.DELETED:d}, {State.DEAD:d}) OR lt = began AND event = {Type.CARRIED:d}
+      AND state = {State.OWED:d} THEN lt END) OVER life AS gone
+  FROM (SELECT *, min(lt) OVER (PARTITION BY message) AS began FROM {{facts}})
+  WINDOW life AS (PARTITION BY message)
+) AS lives
+LEFT JOIN {{purges}} AS purges ON purges.shard = lives.shard AND purges.queue = lives.queue
+"""
+_MOVED = f"""
+SELECT new.message, old.line
+FROM {{lives}} AS new JOIN {{lives}} AS old ON old.shard = new.shard AND old.lt = new.lt - 1
+WHERE new.moved AND new.line IS NULL AND old.event = {Type.OWED:d}
+"""
+_WITH_MOVED = """
+SELECT lives.*, coalesce(lives.line, moved.line) AS stands
+FROM {lives} AS lives LEFT JOIN {moved} AS moved ON moved.message = lives.message
+"""
+# A message's first event stands for it in its line; its leases are held against those before it.
+_IN_LINE = f"""
+SELECT *, dense_rank() OVER (PARTITION BY shard, queue, stands ORDER BY message) AS place,
+  max(struct(leaves, message)) OVER (PARTITION BY shard, queue, stands ORDER BY message
+    RANGE BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS ahead
+FROM {{lives}} WHERE stands IS NOT NULL AND (event = {Type.LEASED:d} OR lt = began)
+"""
+_SUSPECTS = f"""
+SELECT *, CASE WHEN p_lt = lt - 1 AND p_time = time AND p_deadline = deadline AND place > p_place THEN p_place END AS after
+FROM (
+  SELECT *, lag(lt) OVER taken AS p_lt, lag(time) OVER taken AS p_time, lag(deadline) OVER taken AS p_deadline,
+    lag(place) OVER taken AS p_place
+  FROM {{in_line}} WHERE event = {Type.LEASED:d}
+  WINDOW taken AS (PARTITION BY shard, queue, stands ORDER BY lt)
+) WHERE ahead.leaves > lt
+"""
+# Behind another message of the same receive, only what stands between the two can be in the way.
+_BLOCKED = """
+SELECT message, shard, queue, lt, time, deadline, blocker FROM (
+  SELECT one.message, one.shard, one.queue, one.lt, any_value(one.time) AS time, any_value(one.deadline) AS deadline,
+    CASE WHEN any_value(one.after) IS NULL THEN any_value(one.ahead).message
+      ELSE max(struct(other.leaves, other.message)).message END AS blocker
+  FROM {suspects} AS one LEFT JOIN {in_line} AS other
+  ON other.shard = one.shard AND other.queue = one.queue AND other.stands = one.stands AND other.lt = other.began
+    AND other.place > one.after AND other.place < one.place AND other.leaves > one.lt
+  GROUP BY one.message, one.shard, one.queue, one.lt
+) WHERE blocker IS NOT NULL
+"""
+_EARLIER = told(event_name("earlier.event"), "earlier.lt", "earlier.time")
+_THIS = told("'leased'", "lt", "time", ("until", "deadline"))
+_VIOLATIONS = f"""
+SELECT CASE WHEN earlier.state = {State.IN_FLIGHT:d} THEN 'group_exclusion' ELSE 'group_order' END AS kind,
+  shard, queue, {_SEQUENCE} AS sequence, array(earlier.lt, lt) AS logical_times,
+  array(concat('of the earlier message: ', {_EARLIER}), {_THIS}) AS events,
+  concat('message ', blocker & {SEQUENCES - 1}, ' of the group is before it') AS detail
+FROM (
+  SELECT blocked.message, blocked.shard, blocked.queue, blocked.lt, any_value(blocked.time) AS time,
+    any_value(blocked.deadline) AS deadline, any_value(blocker) AS blocker,
+    max(struct(facts.lt, facts.state, facts.event, facts.time)) AS earlier
+  FROM {{facts}} AS facts JOIN {{blocked}} AS blocked ON facts.message = blocker AND facts.lt < blocked.lt
+  GROUP BY blocked.message, blocked.shard, blocked.queue, blocked.lt
+)
+"""
+
+
+def violations(events: DataFrame, policies: DataFrame, purges: DataFrame) -> DataFrame:
+    facts = query(_FACTS, events=events, policies=F.broadcast(policies))
+    lives = query(_LIVES, facts=facts, purges=F.broadcast(purges))
+    lives = query(_WITH_MOVED, lives=lives, moved=query(_MOVED, lives=lives))
+    in_line = query(_IN_LINE, lives=lives)
+    suspects = query(_SUSPECTS, in_line=in_line)
+    blocked = query(_BLOCKED, suspects=suspects, in_line=in_line)
+    return query(_VIOLATIONS, facts=facts, blocked=F.broadcast(blocked))

@@ -1,0 +1,64 @@
+"""The rule of deduplication keys: no second message with a key that is known.
+
+Two messages that were taken with one key, one after the other on the same queue (and in the same group, if the queue's
+policy says so), are compared:
+
+- The key of the first is known for its policy's window, by whole seconds: from the second of its time up to the next
+  whole second after the window.
+- With DEDUP_LIVES it is known besides for as long as the first message is there and not dead.
+- A purge of the queue forgets its keys. Arrivals have none: what is redriven makes no entry, and is held up by none.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from batonq.core.records import Flag, State
+from batonq.pipeline.audit.known import versions
+from batonq.pipeline.audit.words import MESSAGE, SEQUENCES, STATE, query, told
+
+_TAKEN = f"""
+SELECT taken.*, versions.window_ms, CASE WHEN versions.per_group THEN `group` ELSE '' END AS scope
+FROM (
+  SELECT shard, queue, dedup_key, `group`, sequence, logical_time AS lt, time, flags
+  FROM {{events}} WHERE event = 'sent' AND dedup_key IS NOT NULL
+) AS taken
+LEFT JOIN {{versions}} AS versions ON versions.shard = taken.shard AND versions.queue = taken.queue
+  AND versions.since < taken.lt AND taken.lt < versions.till
+"""
+_PAIRS = """
+SELECT shard, queue, dedup_key, sequence, lt, time, lag(sequence) OVER same AS p_sequence, lag(lt) OVER same AS p_lt,
+  lag(time) OVER same AS p_time, lag(window_ms) OVER same AS p_window_ms, lag(flags) OVER same AS p_flags
+FROM {taken} WINDOW same AS (PARTITION BY shard, queue, dedup_key, scope ORDER BY lt)
+"""
+_IN_WINDOW = "unix_millis(time) div 1000 < (unix_millis(p_time) + p_window_ms + 999) div 1000"
+_LIVES = f"p_flags & {Flag.DEDUP_LIVES:d} <> 0"
+_SUSPECTS = f"""
+SELECT pairs.*, coalesce({_IN_WINDOW}, false) AS in_window, purges FROM {{pairs}} AS pairs
+LEFT JOIN {{purges}} AS purges ON purges.shard = pairs.shard AND purges.queue = pairs.queue
+WHERE p_lt IS NOT NULL AND ({_IN_WINDOW} OR {_LIVES})
+  AND NOT coalesce(exists(purges, one -> one.purged > p_lt AND one.purged < lt), false)
+"""
+# Of those that lived: what the first message's last event before the second left it in.
+_LIVING = f"""
+SELECT any_value(struct(suspects.*)) AS one
+FROM (SELECT {MESSAGE} AS message, logical_time AS lt, {STATE} AS state FROM {{events}} WHERE sequence IS NOT NULL) AS facts
+JOIN {{suspects}} AS suspects ON suspects.shard * {SEQUENCES} + suspects.p_sequence = message AND facts.lt < suspects.lt
+WHERE NOT in_window GROUP BY suspects.shard, suspects.lt
+HAVING max_by(state, facts.lt) NOT IN ({State.DELETED:d}, {State.DEAD:d})
+"""
+_VIOLATIONS = f"""
+SELECT 'duplicate' AS kind, shard, queue, sequence, array(p_lt, lt) AS logical_times,
+  array({told("'sent'", "p_lt", "p_time")}, {told("'sent'", "lt", "time")}) AS events,
+  concat('key ', dedup_key, ' of message ', p_sequence, CASE WHEN in_window THEN ' within its window'
+    ELSE ', which is still there' END) AS detail
+FROM (SELECT * FROM {{suspects}} WHERE in_window UNION ALL SELECT one.* FROM {{living}})
+"""
+
+
+def violations(events: DataFrame, policies: DataFrame, purges: DataFrame) -> DataFrame:
+    taken = query(_TAKEN, events=events, versions=F.broadcast(versions(policies)))
+    suspects = query(_SUSPECTS, pairs=query(_PAIRS, taken=taken), purges=F.broadcast(purges))
+    living = query(_LIVING, events=events, suspects=F.broadcast(suspects))
+    return query(_VIOLATIONS, suspects=suspects, living=living)

@@ -1,0 +1,104 @@
+"""What the rules must know beside the events that they look at: of each shard, and of each queue on a shard.
+
+Of a shard: where its history begins and from where on every message in it is known. A log whose front was dropped has
+its living messages `carried` and then a `base`; until that base, records of messages that ended in the meantime stand
+there without their beginning. And the grace that each new owner gave to running leases, which lengthens deadlines.
+
+Of a queue: its policies with the logical time from which each holds, and its purges.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+
+from batonq.pipeline.audit.words import query
+
+_SHARDS = """
+WITH spans AS (
+  SELECT shard, min(frame) AS first_frame, max(time) AS last_time FROM {events} GROUP BY shard
+), few AS (
+  SELECT shard, event, logical_time, number, grace_ms, first_frame AS kept
+  FROM {events} WHERE event IN ('base', 'epoch')
+), facts AS (
+  SELECT few.shard,
+    min(CASE WHEN event = 'base' AND kept >= spans.first_frame THEN logical_time END) AS opened,
+    max(CASE WHEN event = 'base' THEN kept * 65536 END) AS kept_from,
+    collect_list(CASE WHEN event = 'epoch' AND grace_ms > 0 THEN struct(number AS epoch, grace_ms AS grace) END)
+      AS graces
+  FROM few JOIN spans ON few.shard = spans.shard GROUP BY few.shard
+)
+SELECT spans.shard, last_time, kept_from, graces,
+  CASE WHEN spans.first_frame <= 1 THEN CAST(0 AS BIGINT) ELSE coalesce(opened, 9223372036854775807) END AS known_from
+FROM spans LEFT JOIN facts ON spans.shard = facts.shard
+"""
+
+_POLICIES = """
+SELECT shard, queue, max(name) AS queue_name, max(fifo) AS fifo,
+  sort_array(collect_list(struct(
+    logical_time AS since,
+    coalesce(get_json_object(policy, '$.strict_receipts') = 'true', false) AS strict,
+    coalesce(get_json_object(policy, '$.dedup_per_group') = 'true', false) AS per_group,
+    CAST(get_json_object(policy, '$.dedup_window_ms') AS BIGINT) AS window_ms
+  ))) AS policies
+FROM {queues} WHERE policy IS NOT NULL GROUP BY shard, queue
+"""
+
+_VERSIONS = """
+SELECT shard, queue, since, lead(since, 1, 9223372036854775807) OVER (PARTITION BY shard, queue ORDER BY since) AS till,
+  per_group, window_ms
+FROM (SELECT shard, queue, inline(policies) FROM {policies})
+"""
+
+_PURGES = """
+SELECT shard, queue, min(logical_time) AS purged_first, max(number) AS purged_below,
+  collect_list(struct(logical_time AS purged, number AS below)) AS purges
+FROM {events} WHERE event = 'queue_purged' GROUP BY shard, queue
+"""
+
+
+def gathered(frame: DataFrame) -> DataFrame:
+    """The same rows, counted now: few, and asked for by every rule, so that they are not made again for each."""
+    return frame.sparkSession.createDataFrame(frame.toArrow())
+
+
+def shards(events: DataFrame) -> DataFrame:
+    """shard, last_time, kept_from, graces, known_from (0: from the beginning)."""
+    return query(_SHARDS, events=events)
+
+
+def policies(queues: DataFrame) -> DataFrame:
+    """shard, queue, queue_name, fifo, policies (in order)."""
+    return query(_POLICIES, queues=queues)
+
+
+def versions(policies: DataFrame) -> DataFrame:
+    """shard, queue, since, till, per_group, window_ms: a row for each policy that a queue had."""
+    return query(_VERSIONS, policies=policies)
+
+
+def purges(events: DataFrame) -> DataFrame:
+    """shard, queue, purged_first, purged_below, purges."""
+    return query(_PURGES, events=events)
+
+
+def grace(before: str, after: str) -> str:
+    """SQL: milliseconds that leases got between two owners' epochs."""
+    between = f"filter(graces, one -> one.epoch > {before} AND one.epoch <= {after})"
+    return f"aggregate({between}, CAST(0 AS BIGINT), (sum, one) -> sum + one.grace)"
+
+
+def policy(field: str, at: str) -> str:
+    """SQL: a field of the policy that held at a logical time."""
+    return f"try_element_at(filter(policies, one -> one.since < {at}), -1).{field}"
+
+
+def purged(sequence: str, after: str, before: str) -> str:
+    """SQL: was the message removed by a purge between two logical times?"""
+    inside = f"one.purged > {after} AND one.purged < {before} AND one.below > {sequence}"
+    return f"coalesce(exists(purges, one -> {inside}), false)"
+
+
+def purged_at(sequence: str, after: str) -> str:
+    """SQL: the logical time of the first purge after another that removed the message; null when there was none."""
+    inside = f"filter(purges, one -> one.purged > {after} AND one.below > {sequence})"
+    return f"array_min(transform({inside}, one -> one.purged))"

@@ -1,0 +1,70 @@
+"""The rules of a shard's log: nothing missing, nothing twice, time and owners only forward.
+
+Rows of one frame, time and owner are first put together, which makes few rows of many; these are looked at in order,
+each beside the one before it.
+
+- Frames are numbered without a gap, rows of a frame from 0 without a gap.
+- Time never goes back, row by row. The owner's epoch never goes back, and a higher one begins with its `epoch` event.
+- Messages that are sent or arrive take the next sequence: they are numbered without a gap too.
+"""
+
+from __future__ import annotations
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F
+
+from batonq.pipeline.audit.words import place, query
+
+_OPENED = "event IN ('sent', 'arrived') AND sequence IS NOT NULL"
+_PIECES = f"""
+SELECT shard, frame, time, owner_epoch AS owner, min(row) AS first_row, max(row) AS last_row, count(*) AS rows,
+  min(CASE WHEN {_OPENED} THEN sequence END) AS first_sequence,
+  max(CASE WHEN {_OPENED} THEN sequence END) AS last_sequence,
+  count(CASE WHEN {_OPENED} THEN 1 END) AS opened,
+  max(CASE WHEN event = 'epoch' THEN number END) AS named
+FROM {{events}} GROUP BY shard, frame, time, owner_epoch
+"""
+_PAIRS = """
+SELECT *, frame * 65536 + first_row AS lt,
+  lag(frame) OVER log AS p_frame, lag(last_row) OVER log AS p_row, lag(time) OVER log AS p_time,
+  lag(owner) OVER log AS p_owner, lag(frame * 65536 + last_row) OVER log AS p_lt,
+  max(last_sequence) OVER past AS p_sequence
+FROM {pieces}
+WINDOW log AS (PARTITION BY shard ORDER BY frame, first_row),
+  past AS (PARTITION BY shard ORDER BY frame, first_row ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+"""
+_RULES = {
+    "frame_gap": "rows <> last_row - first_row + 1 OR CASE WHEN frame = p_frame THEN first_row <> p_row + 1 "
+    "ELSE first_row <> 0 OR frame <> p_frame + 1 END",
+    "time_back": "time < p_time",
+    "owner_epoch": "owner < p_owner OR owner > p_owner AND NOT named <=> owner OR named IS NOT NULL AND named <> owner "
+    "OR named <= p_owner",
+    "sequence_gap": "opened > 0 AND (last_sequence - first_sequence + 1 <> opened "
+    "OR first_sequence <> CASE WHEN known_from = 0 THEN coalesce(p_sequence, 0) ELSE p_sequence END + 1)",
+}
+_DETAILS = {
+    "frame_gap": f"concat({place('coalesce(p_lt, 0)')}, ' is followed by ', {place('lt')}, ', ', rows, ' rows up to ', "
+    f"{place('frame * 65536 + last_row')})",
+    "time_back": "concat(p_time, ' is followed by ', time)",
+    "owner_epoch": "concat('owner epoch ', coalesce(p_owner, 0), ' is followed by ', owner)",
+    "sequence_gap": "concat('sequence ', coalesce(p_sequence, 0), ' is followed by ', opened, ' from ', first_sequence, "
+    "' to ', last_sequence)",
+}
+_VIOLATIONS = f"""
+SELECT kind, shard, CAST(NULL AS BIGINT) AS queue, CAST(NULL AS BIGINT) AS sequence,
+  array_compact(array(p_lt, lt)) AS logical_times,
+  transform(array_compact(array(p_lt, lt)), one -> {place("one")}) AS events,
+  CASE kind {" ".join(f"WHEN '{kind}' THEN {text}" for kind, text in _DETAILS.items())} END AS detail
+FROM (
+  SELECT *, explode(filter(array({", ".join(f"CASE WHEN {rule} THEN '{kind}' END" for kind, rule in _RULES.items())}),
+    one -> one IS NOT NULL)) AS kind
+  FROM (
+    SELECT pairs.*, known_from FROM {{pairs}} AS pairs LEFT JOIN {{shards}} AS shards ON shards.shard = pairs.shard
+  ) WHERE {" OR ".join(f"({rule})" for rule in _RULES.values())}
+)
+"""
+
+
+def violations(events: DataFrame, shards: DataFrame) -> DataFrame:
+    pairs = query(_PAIRS, pieces=query(_PIECES, events=events))
+    return query(_VIOLATIONS, pairs=pairs, shards=F.broadcast(shards))

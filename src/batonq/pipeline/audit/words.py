@@ -1,0 +1,123 @@
+"""Pieces of SQL that the rules share: events and states as numbers, a message as one number, events to be read.
+
+Before a shuffle everything is a number: rows are short, and one number a message sorts by its first eight bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cache
+
+from pyspark.sql import DataFrame
+
+from batonq.core.ids import message_id
+from batonq.core.records import Reason, State, Type
+from batonq.pipeline.events.schema import EVENTS, REASONS, STATES
+
+SHARDS_MAX = 256  # node/settings.py has the same limit
+SEQUENCES = 1 << 48  # a sequence has 48 bits
+DOOMED = 7  # delayed until it is owed again: it was refused, and never becomes visible
+MESSAGE = f"(CAST(shard AS BIGINT) * {SEQUENCES} + sequence)"
+_HALF = 1 << 24
+_FACTOR = int(message_id(0, 1)[24:], 16)  # what core/ids.py mixes sequences with, in two halves
+_FACTOR_LOW, _FACTOR_HIGH = _FACTOR & (_HALF - 1), _FACTOR >> 24
+
+
+def case(column: str, values: Mapping[str, int]) -> str:
+    """A text as its number; null when it is none of these."""
+    return f"CASE {column} " + " ".join(f"WHEN '{text}' THEN {number}" for text, number in values.items()) + " END"
+
+
+def named(column: str, names: Mapping[int, str]) -> str:
+    """The other way round."""
+    return f"CASE {column} " + " ".join(f"WHEN {number} THEN '{text}'" for number, text in names.items()) + " END"
+
+
+def text(value: str) -> str:
+    """A text as SQL has it."""
+    return "'" + value.replace("'", "\\'") + "'"
+
+
+def _numbers(names: Mapping[int, str]) -> dict[str, int]:
+    return {text: number for number, text in names.items()}
+
+
+# What happens to one message.
+OF_MESSAGES = {
+    number: EVENTS[number]
+    for number in (
+        Type.SENT,
+        Type.LEASED,
+        Type.DELETED,
+        Type.RETURNED,
+        Type.EXTENDED,
+        Type.OWED,
+        Type.SETTLED,
+        Type.ARRIVED,
+        Type.CARRIED,
+        Type.EDITED,
+    )
+}
+# Reasons that a rule asks for.
+ASKED = (
+    Reason.ACK,
+    Reason.LATE_ACK,
+    Reason.NACK,
+    Reason.EXPIRED,
+    Reason.RELEASED,
+    Reason.RETENTION,
+    Reason.EXPIRY_DEAD_LETTER,
+    Reason.ACCEPTED,
+)
+EVENT = case("event", _numbers(OF_MESSAGES))
+REASON = case("reason", {REASONS[reason]: int(reason) for reason in ASKED})
+# The state that an event leaves its message in: it can be told from the event alone.
+_RETURNED = f"CASE WHEN visible_at IS NULL THEN {State.DEAD:d} WHEN visible_at <= time THEN {State.VISIBLE:d} ELSE "
+STATE = (
+    f"CASE event WHEN 'sent' THEN CASE WHEN visible_at > time THEN {State.DELAYED:d} ELSE {State.VISIBLE:d} END "
+    f"WHEN 'arrived' THEN {State.VISIBLE:d} WHEN 'leased' THEN {State.IN_FLIGHT:d} "
+    f"WHEN 'deleted' THEN {State.DELETED:d} WHEN 'extended' THEN {State.IN_FLIGHT:d} "
+    f"WHEN 'returned' THEN {_RETURNED} {State.DELAYED:d} END WHEN 'owed' THEN {State.OWED:d} "
+    f"WHEN 'settled' THEN CASE WHEN reason = 'accepted' THEN {State.DELETED:d} ELSE {_RETURNED} {DOOMED} END END "
+    f"ELSE {case('state', _numbers(STATES))} END"
+)
+_STATE_NAMES = {**STATES, DOOMED: "delayed"}
+
+
+def state_name(column: str) -> str:
+    return named(column, _STATE_NAMES)
+
+
+def event_name(column: str) -> str:
+    return named(column, OF_MESSAGES)
+
+
+def place(logical_time: str) -> str:
+    """A logical time as people write it: frame:row."""
+    return f"concat(shiftright({logical_time}, 16), ':', {logical_time} & 65535)"
+
+
+def told(event: str, logical_time: str, time: str, *more: tuple[str, str]) -> str:
+    """One event to be read. `more`: a word and the column behind it, left out where that is null."""
+    rest = "".join(f", coalesce(concat(', {word} ', {column}), '')" for word, column in more)
+    return f"concat({event}, ' at ', {place(logical_time)}, ', ', {time}{rest})"
+
+
+def id_of(shard: str, sequence: str) -> str:
+    """A message's id, made from shard and sequence as core/ids.py makes it, 48 bits at a time."""
+    low, high = f"({sequence} & {_HALF - 1})", f"shiftright({sequence}, 24)"
+    crossed = f"(({high} * {_FACTOR_LOW} + {low} * {_FACTOR_HIGH}) & {_HALF - 1})"
+    mixed = f"(({crossed} * {_HALF} + {low} * {_FACTOR_LOW}) & {SEQUENCES - 1})"
+    digits = f"lpad(lower(hex({mixed})), 12, '0')"
+    return f"concat(try_element_at(array({_prefixes()}), {shard} + 1), {digits})"
+
+
+@cache
+def _prefixes() -> str:
+    return ", ".join(f"'{message_id(shard, 1)[:24]}'" for shard in range(SHARDS_MAX))
+
+
+def query(text: str, **frames: DataFrame) -> DataFrame:
+    """The frame that SQL makes of others, which it names in braces."""
+    session = next(iter(frames.values())).sparkSession
+    return session.sql(text, **frames)
