@@ -21,12 +21,16 @@ SLOW_FILES = {
     "test_executors.py",
     "test_fuzz.py",
     "test_generated.py",
+    "test_jetstream.py",
     "test_kills.py",
     "test_patterns.py",
+    "test_postgres.py",
     "test_processes.py",
     "test_schema.py",
     "test_served.py",
+    "test_server_kills.py",
     "test_sqs_source.py",
+    "test_store_checks.py",
 }
 
 # No deadline: a shared machine is slow at times, and no test here measures time.

@@ -144,13 +144,22 @@ class MirroredLog:
             )
         last = files.next - 1
         if last >= bounds.first:
-            stored = await self._ask(lambda: self._backend.find(last))
+            stored = await self._find(last)
             if stored is None or frames.parse(stored).digest != files.tail_digest:
                 raise LogCorrupt(
                     f"{self._backend.where}: frame {last} is not the one that was committed, of which there is a copy "
                     f"in {files.directory}. Move that away to go on with what is stored there."
                 )
         return bounds
+
+    async def _find(self, number: int) -> bytes | None:
+        """What must be stored, asked for again while the answer may be a stale one."""
+        for tries in range(fencing.LOOKS_MAX):
+            stored = await self._ask(lambda: self._backend.find(number))
+            if stored is not None:
+                return stored
+            await asyncio.sleep(self._settings.pauses.after(tries))
+        return None
 
     async def _read_to(self, stop: int, feed: Callable[[Frame], None]) -> None:
         """Take in frames up to `stop` (exclusive)."""

@@ -23,7 +23,8 @@ from batonq.log.layout import CATALOG_SHARD
 
 T = TypeVar("T")
 TIMEOUT_S = 5.0
-CONNECT_S = 5
+CONNECT_S = 10.0  # for the first connection, over all servers
+CONNECT_ONE_S = 3
 RECONNECT_WAIT_S = 0.1
 PING_S = 5  # a server that is silent for two of them is left for another
 TRIES = 20  # while the servers elect a leader, questions go unanswered
@@ -44,9 +45,11 @@ class JetStreamStore:
         self._known: list[str] = []  # names of the servers whose settings were looked at
 
     @classmethod
-    async def open(cls, address: NatsAddress, *, timeout_s: float = TIMEOUT_S) -> JetStreamStore:
+    async def open(
+        cls, address: NatsAddress, *, timeout_s: float = TIMEOUT_S, connect_s: float = CONNECT_S
+    ) -> JetStreamStore:
         """Raises Unsafe when the servers would break the promise, saying what to change; Unavailable."""
-        client = await _connect(address)
+        client = await _connect(address, connect_s)
         store = cls(address, client, timeout_s)
         try:
             await store._check()
@@ -179,7 +182,7 @@ class JetStreamStore:
         return await ask(self._client, self._address.shown, question, self._timeout_s)
 
 
-async def _connect(address: NatsAddress) -> Client:
+async def _connect(address: NatsAddress, connect_s: float) -> Client:
     scheme = "tls" if address.tls else "nats"
     options: dict[str, Any] = {}
     if address.user:
@@ -190,7 +193,7 @@ async def _connect(address: NatsAddress) -> Client:
         [f"{scheme}://{server}" for server in address.servers],
         name="baton",
         tls=address.ssl_context(),
-        connect_timeout=CONNECT_S,
+        connect_timeout=CONNECT_ONE_S,
         reconnect_time_wait=RECONNECT_WAIT_S,
         max_reconnect_attempts=-1,
         ping_interval=PING_S,
@@ -198,7 +201,7 @@ async def _connect(address: NatsAddress) -> Client:
         **options,
     )
     try:
-        return await asyncio.wait_for(connecting, 2 * CONNECT_S)
+        return await asyncio.wait_for(connecting, connect_s)
     except (nats.errors.Error, OSError, TimeoutError) as problem:
         raise Unreachable(f"{address.shown}: {str(problem) or type(problem).__name__}") from None
 

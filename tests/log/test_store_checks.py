@@ -1,0 +1,192 @@
+"""What a replicated log refuses at the start, and what it says to change."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from dataclasses import replace
+
+import psycopg
+import pytest
+from nats.js.api import DiscardPolicy, StorageType, StreamConfig
+
+from batonq.errors import LogCorrupt, LogError, Unavailable
+from batonq.log.backend import Unsafe
+from batonq.log.jetstream import checks
+from batonq.log.jetstream.address import NatsAddress
+from batonq.log.jetstream.checks import Server
+from batonq.log.jetstream.store import JetStreamStore
+from batonq.log.postgres.address import PostgresAddress
+from batonq.log.postgres.store import PostgresStore
+from tests.support.nats import NatsServers, nats_servers
+from tests.support.postgres import PostgresServer
+
+GOOD = Server("n0", "2.15.1", 8 << 20, True, True)
+
+
+def open_nats(address: NatsAddress, shard: int | None = None) -> int:
+    async def run() -> int:
+        store = await JetStreamStore.open(address, timeout_s=2)
+        try:
+            if shard is not None:
+                await store.backend(shard)
+            return store.cluster
+        finally:
+            await store.close()
+
+    return asyncio.run(run())
+
+
+def open_postgres(address: PostgresAddress) -> int:
+    async def run() -> int:
+        store = await PostgresStore.open(address, timeout_s=5)
+        await store.close()
+        return store.cluster
+
+    return asyncio.run(run())
+
+
+# --- NATS
+
+
+@pytest.mark.parametrize(
+    ("server", "what"),
+    [
+        (GOOD._replace(version="2.10.29"), "needs 2.11 or newer"),
+        (GOOD._replace(max_payload=1 << 20), "max_payload: 8388608"),
+        (GOOD._replace(jetstream=False), "jetstream block"),
+        (GOOD._replace(sync_always=False), "sync_interval: always"),
+    ],
+)
+def test_a_server_that_would_break_the_promise_is_refused(server: Server, what: str) -> None:
+    checks.check_servers([GOOD])
+    with pytest.raises(Unsafe, match=what):
+        checks.check_servers([GOOD, server])
+
+
+def test_every_server_that_keeps_a_replica_must_be_known() -> None:
+    checks.check_known(["n0", "n1"], ["n1", "n0", "n2"], "s")
+    with pytest.raises(Unsafe, match="Server n1 keeps a replica"):
+        checks.check_known(["n0", "n1"], ["n0"], "s")
+
+
+@pytest.fixture(scope="module")
+def careless() -> Iterator[NatsServers]:
+    with nats_servers(1, sync="2m", max_payload=1 << 20) as servers:
+        yield servers
+
+
+def test_a_careless_nats_server_is_refused(careless: NatsServers, nats: NatsServers) -> None:
+    with pytest.raises(Unsafe, match="max_payload: 8388608"):
+        open_nats(NatsAddress(careless.servers, replicas=1, monitors=careless.monitor_addresses))
+    with pytest.raises(Unsafe, match="sync_interval: always"):
+        checks.check_servers(
+            [checks.fetch_server(careless.monitor_addresses[0])._replace(max_payload=checks.PAYLOAD_BYTES_MIN)]
+        )
+    with pytest.raises(Unsafe, match="monitor=http"):
+        open_nats(NatsAddress(nats.servers, replicas=1))
+    with pytest.raises(Unavailable, match="gave no answer"):
+        open_nats(NatsAddress(nats.servers, replicas=1, monitors=("http://127.0.0.1:1",)))
+    assert open_nats(NatsAddress(nats.servers, name="careless", replicas=1, unsafe=True), 0)
+
+
+def test_nats_that_is_not_there_is_unavailable() -> None:
+    with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1/"):
+        asyncio.run(JetStreamStore.open(NatsAddress(("127.0.0.1:1",), replicas=1), connect_s=0.5))
+
+
+def test_a_cluster_id_is_made_once(nats_address: NatsAddress, postgres_address: PostgresAddress) -> None:
+    assert 0 < open_nats(nats_address) == open_nats(nats_address)
+    assert 0 < open_postgres(postgres_address) == open_postgres(postgres_address)
+
+
+def test_more_replicas_than_servers_are_refused(nats_address: NatsAddress) -> None:
+    with pytest.raises(Unsafe, match="cannot be made with 3 replicas"):
+        open_nats(replace(nats_address, replicas=3))
+
+
+@pytest.mark.parametrize(
+    ("other", "what"),
+    [
+        ({"max_age": 60}, "max_age"),
+        ({"discard": DiscardPolicy.OLD}, "discard"),
+        ({"storage": StorageType.MEMORY}, "storage"),
+        ({"subjects": ["foreign.>"]}, "takes messages from elsewhere"),
+    ],
+)
+def test_a_stream_that_would_not_keep_everything_is_refused(
+    nats_address: NatsAddress, other: dict[str, object], what: str
+) -> None:
+    async def make() -> None:
+        store = await JetStreamStore.open(nats_address)
+        name = f"baton-{nats_address.name}-shard-0000"
+        good = {"subjects": [f"baton.{nats_address.name}.shard-0000"], "discard": DiscardPolicy.NEW}
+        await store._context.add_stream(StreamConfig(**{"name": name, **good, **other}))  # type: ignore[arg-type]
+        await store.close()
+
+    asyncio.run(make())
+    with pytest.raises(Unsafe, match=what):
+        open_nats(nats_address, 0)
+
+
+# --- PostgreSQL
+
+
+def test_a_database_that_may_forget_is_refused(postgres: PostgresServer, postgres_address: PostgresAddress) -> None:
+    with psycopg.connect(postgres.address, autocommit=True) as connection:
+        for setting in ("fsync", "full_page_writes"):
+            _set(connection, setting, "off")
+            try:
+                with pytest.raises(Unsafe, match=f"Set {setting} = on"):
+                    open_postgres(postgres_address)
+                assert open_postgres(replace(postgres_address, unsafe=True))
+            finally:
+                _set(connection, setting, "on")
+
+
+def _set(connection: psycopg.Connection, setting: str, value: str) -> None:
+    connection.execute(f"ALTER SYSTEM SET {setting} = {value}")
+    connection.execute("SELECT pg_reload_conf()")
+    while True:  # a session that begins now may still have the old value
+        with psycopg.connect(connection.info.dsn) as fresh:
+            if fresh.execute(f"SHOW {setting}").fetchone() == (value,):
+                return
+
+
+def test_a_commit_waits_for_the_disk_whatever_the_user_has_set(
+    postgres: PostgresServer, postgres_address: PostgresAddress
+) -> None:
+    with psycopg.connect(postgres.address, autocommit=True) as connection:
+        connection.execute("ALTER ROLE CURRENT_USER SET synchronous_commit = off")
+        try:
+            assert open_postgres(postgres_address), "the session sets it for itself"
+        finally:
+            connection.execute("ALTER ROLE CURRENT_USER RESET synchronous_commit")
+
+
+def test_a_database_that_is_read_only_is_refused(postgres_address: PostgresAddress) -> None:
+    conninfo = f"{postgres_address.conninfo}&options=-c%20default_transaction_read_only%3Don"
+    if "?" not in postgres_address.conninfo:
+        conninfo = conninfo.replace("&", "?", 1)
+    with pytest.raises(Unsafe, match="is read-only"):
+        open_postgres(replace(postgres_address, conninfo=conninfo))
+
+
+def test_tables_of_a_newer_release_are_left_alone(postgres: PostgresServer, postgres_address: PostgresAddress) -> None:
+    open_postgres(postgres_address)
+    with psycopg.connect(postgres.address, autocommit=True) as connection:
+        connection.execute(f"UPDATE {postgres_address.schema}.about SET version = 99")
+    with pytest.raises(LogCorrupt, match="use a newer release"):
+        open_postgres(postgres_address)
+
+
+def test_a_user_who_may_not_make_tables_is_told(postgres: PostgresServer, postgres_address: PostgresAddress) -> None:
+    with psycopg.connect(postgres.address, autocommit=True) as connection:
+        connection.execute("CREATE ROLE visitor LOGIN")
+    with pytest.raises(LogError, match="needs CREATE on the database"):
+        open_postgres(replace(postgres_address, conninfo=postgres_address.conninfo.replace("postgres:@", "visitor:@")))
+
+
+def test_a_database_that_is_not_there_is_unavailable() -> None:
+    with pytest.raises(Unavailable):
+        open_postgres(PostgresAddress("postgres://nobody@127.0.0.1:1/x"))
