@@ -569,3 +569,33 @@ def test_a_shard_is_told_only_what_the_catalog_has_committed(tmp_path: Path) -> 
         await node.stop()
 
     run_virtual(main)
+
+
+def test_a_shard_is_not_told_what_was_decided_behind_the_frame_that_is_committed(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        held: list[Done] = []
+        log = node.catalog._log
+        assert log is not None
+
+        def hold(frame: Frame, done: Done, *, in_thread: bool = False) -> None:
+            held.append(done if held else lambda problem: append(frame, done))
+
+        append, log.append = log.append, hold  # type: ignore[method-assign]
+        first = loop.create_task(node.broker.set_attributes(queue, {"VisibilityTimeout": "7"}))
+        await settle()
+        second = loop.create_task(node.broker.set_attributes(queue, {"VisibilityTimeout": "9"}))
+        await settle()
+        held[0](None)
+        await first
+        assert node.keeper(0).host().shard.queues[queue.number].policy.visibility_ms == 7_000
+        held[1](LogError("refused by the test"))
+        with pytest.raises(Unavailable):
+            await second
+        await until(lambda: node.catalog.serving)
+        await settle()
+        assert node.keeper(0).host().shard.queues[queue.number].policy.visibility_ms == 7_000
+        await node.stop()
+
+    run_virtual(main)

@@ -67,7 +67,7 @@ class Broker(JobControl):
     def _local_port(self, shard: int) -> ShardPort:
         port = self._ports.get(shard)
         if port is None:
-            port = self._ports[shard] = LocalShard(self._shards[shard], self._deliveries)
+            port = self._ports[shard] = LocalShard(self._shards[shard], self._deliveries, self.reach)
         return port
 
     def now_ms(self) -> int:

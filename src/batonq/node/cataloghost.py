@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
+from batonq.core.catalog.entries import QueueEntry
 from batonq.core.catalog.machine import Catalog
 from batonq.errors import LogCorrupt, Unavailable
 from batonq.log.interface import Log
@@ -16,6 +17,23 @@ from batonq.node.events import AlarmBoard
 from batonq.node.settings import Settings
 
 T = TypeVar("T")
+
+
+class Changes(NamedTuple):
+    """What one frame of the catalog changed: queues as they are then (None: gone), and the shards that it concerns."""
+
+    version: int
+    queues: dict[int, tuple[QueueEntry | None, frozenset[int]]]
+
+
+class Changed(NamedTuple, Generic[T]):
+    """What a command gave, and what to wait for until shards have heard of it."""
+
+    result: T
+    version: int
+    shards: frozenset[int]
+
+
 OpenCatalog = Callable[[], Awaitable[tuple[Catalog, Log]]]
 STOPPED = "The catalog's log failed and is being opened again; try again."
 
@@ -33,6 +51,7 @@ class CatalogHost:
         alarms: AlarmBoard,
         opener: OpenCatalog,
         on_open: Callable[[Catalog], None] | None = None,
+        on_change: Callable[[Changes], None] | None = None,
     ) -> None:
         self.statistics = CommitStatistics()
         self.why = "The catalog is being opened; try again."
@@ -43,6 +62,8 @@ class CatalogHost:
         self._alarms = alarms
         self._opener = opener
         self._on_open = on_open
+        self._on_change = on_change
+        self._sealed: Changes | None = None  # what the frame under way changes
         self._catalog: Catalog | None = None
         self._log: Log | None = None
         self._commit: GroupCommit | None = None
@@ -69,25 +90,32 @@ class CatalogHost:
 
         A command and its arguments are plain values with a name, so that another node can be asked to run it.
         """
+        return (await self.run(command, *arguments, **named)).result
+
+    async def run(self, command: Callable[..., T], *arguments: Any, **named: Any) -> Changed[T]:
+        """The same, for a change that shards have to hear of."""
         catalog = self.current()
         commit = self._commit
         assert commit is not None
         result = command(catalog, *arguments, self._clock.now_ms(), **named)
+        shards = frozenset[int]().union(*catalog.changed.values())
+        changed = Changed(result, catalog.version, shards)
         point = commit.point()
         if point is not None:
             await point
-        return result
+        return changed
 
     async def open(self) -> None:
         catalog, log = await self._opener()
+        catalog.changed.clear()  # of all that was read; shards are told of that when they are opened, and by `on_open`
         commit = GroupCommit(
             loop=self._loop,
             machine=catalog,
             log=log,
             cluster=self._cluster,
             region=0,
-            before_seal=_nothing,
-            after_commit=_nothing,
+            before_seal=lambda: self._seal(catalog),
+            after_commit=self._committed,
             on_failure=self._failed,
             statistics=self.statistics,
             inline_max_s=self._settings.inline_sync_us / 1e6,
@@ -143,6 +171,17 @@ class CatalogHost:
             self._log.close()
         self._catalog = self._log = self._commit = None
 
+    def _seal(self, catalog: Catalog) -> None:
+        """Only what is committed is told, and it is told as it was then: what is decided meanwhile may yet be lost."""
+        changed, catalog.changed = catalog.changed, {}
+        queues = {number: (catalog.queues.get(number), shards) for number, shards in changed.items()}
+        self._sealed = Changes(catalog.version, queues)
+
+    def _committed(self) -> None:
+        if self._sealed is not None and self._on_change is not None:
+            self._on_change(self._sealed)
+        self._sealed = None
+
     def _failed(self, problem: BaseException) -> None:
         log = self._log
         if self._catalog is None or log is None:
@@ -168,7 +207,3 @@ class CatalogHost:
             except Exception as problem:  # whatever it is, trying again is all that is left to do
                 self.why = f"The catalog could not be opened: {problem}"
                 self._alarms.put("catalog", self.why, severity="error")
-
-
-def _nothing() -> None:
-    pass

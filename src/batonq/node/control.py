@@ -16,7 +16,7 @@ from batonq.core.catalog.names import QueueName
 from batonq.core.policy import QueuePolicy
 from batonq.errors import BatonError, QueueDoesNotExist
 from batonq.node import events
-from batonq.node.cataloghost import CatalogHost
+from batonq.node.cataloghost import CatalogHost, Changed, Changes
 from batonq.node.host import ShardHost, committed
 from batonq.node.keeper import ShardKeeper
 from batonq.node.ports import ShardPort
@@ -81,10 +81,11 @@ class Control:
         """
 
         async def create() -> Queue:
-            entry = await self._change(
+            changed = await self._change(
                 Catalog.create_queue, account, name, attributes, tags, any_name=rest, chains=not rest
             )
-            await self._ensure(entry)
+            entry = changed.result
+            await self._port(entry.shard).reach(entry.number, changed.version)
             return entry
 
         return await self._uncancelled(create())
@@ -93,8 +94,8 @@ class Control:
         """Change attributes. `rest`: dead-letter queues form no chain."""
 
         async def change() -> None:
-            entry = await self._change(Catalog.set_attributes, queue.number, changes, chains=not rest)
-            await self._ensure(entry)
+            changed = await self._change(Catalog.set_attributes, queue.number, changes, chains=not rest)
+            await self._port(queue.shard).reach(queue.number, changed.version)
 
         await self._uncancelled(change())
 
@@ -121,39 +122,45 @@ class Control:
 
         await self._uncancelled(purge())
 
-    async def _change(self, command: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """A change of queues: committed in the catalog, then told to the shards that it concerns."""
-        result = await self._catalog.change(command, *arguments, **named)
-        catalog = self._catalog.current()
-        changed, catalog.changed = catalog.changed, {}
-        hosts: dict[int, ShardHost] = {}
-        for number, shards in changed.items():
+    async def _change(self, command: Callable[..., T], *arguments: Any, **named: Any) -> Changed[T]:
+        """A change of queues: committed in the catalog, then by the shards that it concerns and that are served."""
+        changed = await self._catalog.run(command, *arguments, **named)
+        for shard in changed.shards:
+            try:
+                await self._port(shard).reach(0, changed.version)
+            except (BatonError, IndexError):
+                continue  # it is told when it is opened
+        return changed
+
+    def tell(self, changes: Changes) -> None:
+        """The catalog has committed these changes: the shards that are served here hear of them, each in its order."""
+        for number, (entry, shards) in changes.queues.items():
             for shard in shards:
                 try:
-                    host = self._shards[shard].host()
-                    self._tell(catalog, host, number)
+                    self._tell(self._shards[shard].host(), number, entry, changes.version)
                 except (BatonError, IndexError):
                     continue  # it is told when it is opened
-                hosts[shard] = host
-        for host in hosts.values():
-            await committed(host)
-        return result
 
     @staticmethod
-    def _tell(catalog: Catalog, host: ShardHost, number: int) -> None:
-        """Bring one queue on one shard to what the catalog says."""
-        entry = catalog.queues.get(number)
+    def _tell(host: ShardHost, number: int, entry: Queue | None, version: int) -> None:
+        """Bring one queue on one shard to what the catalog said at that version."""
         held = host.shard.queues.get(number)
         if entry is not None and host.shard.number in entry.shards:
             if held is None or held.policy.version < entry.policy_version:
                 host.set_policy(entry.policy)
         elif held is not None and not held.closed:
-            host.close_queue(number, catalog.version)
+            host.close_queue(number, version)
 
-    async def _ensure(self, queue: Queue) -> None:
-        """The queue's own shard must know it before the answer leaves. Raises Unavailable."""
-        host = self._shards[queue.shard].host()
-        self._tell(self._catalog.current(), host, queue.number)
+    async def reach(self, host: ShardHost, queue: int) -> None:
+        """What the catalog has committed so far has been told here; see to it that this shard knows this queue too,
+        although it was just opened, and that all of it is committed there.
+        """
+        if queue and queue not in host.shard.queues:
+            point = self._catalog.point()
+            if point is not None:
+                await point
+            catalog = self._catalog.current()
+            self._tell(host, queue, catalog.queues.get(queue), catalog.version)
         await committed(host)
 
     def reconcile(self, keeper: ShardKeeper) -> None:

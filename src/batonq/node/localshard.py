@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 
 from batonq.core.commands import Claim, Counters, Nack, Send
 from batonq.core.shard.once import Once
 from batonq.errors import BatonError
 from batonq.node.deliveries import Deliveries, Delivery, QueueRef
-from batonq.node.host import committed
+from batonq.node.host import ShardHost, committed
 from batonq.node.keeper import ShardKeeper
 from batonq.node.peeking import Peeked, look
 from batonq.node.ports import Sent
 
 
 class LocalShard:
-    def __init__(self, keeper: ShardKeeper, deliveries: Deliveries) -> None:
+    def __init__(
+        self, keeper: ShardKeeper, deliveries: Deliveries, reach: Callable[[ShardHost, int], Awaitable[None]]
+    ) -> None:
         self._host = keeper.host
         self._deliveries = deliveries
+        self._reach = reach
 
     async def send(self, queue: int, sends: Sequence[Send], invocation: int) -> list[Sent | BatonError]:
         host = self._host()
@@ -88,6 +91,9 @@ class LocalShard:
 
     async def peek(self, queue: int, after_sequence: int, limit: int) -> list[Peeked]:
         return await look(self._host(), queue, after_sequence, limit)
+
+    async def reach(self, queue: int, version: int) -> None:
+        await self._reach(self._host(), queue)
 
     async def purge(self, queue: int) -> None:
         host = self._host()

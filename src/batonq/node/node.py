@@ -24,7 +24,7 @@ from batonq.log.ownership import LockFileOwnership
 from batonq.node import events
 from batonq.node.archiving import Archiving
 from batonq.node.broker import Broker
-from batonq.node.cataloghost import CatalogHost
+from batonq.node.cataloghost import CatalogHost, Changes
 from batonq.node.channels import Channels, LocalTransport, Transport
 from batonq.node.clock import Clock
 from batonq.node.events import AlarmBoard
@@ -156,6 +156,7 @@ class Node:
             alarms=self.alarms,
             opener=lambda: self._recovery.open_catalog(rules),
             on_open=self._catalog_opened,
+            on_change=self._catalog_changed,
         )
         await self.catalog.open()
 
@@ -215,11 +216,14 @@ class Node:
         return self.shards[number]
 
     def _catalog_opened(self, catalog: Catalog) -> None:
-        catalog.changed.clear()  # shards are told by `reconcile`
         self.receipts.set_keys(catalog.receipt_keys.values())
         for keeper in self.shards:
             if keeper.serving:
                 self.broker.reconcile(keeper)
+
+    def _catalog_changed(self, changes: Changes) -> None:
+        if hasattr(self, "broker"):
+            self.broker.tell(changes)
 
     def _committed(self, keeper: ShardKeeper) -> None:
         self._channels.look(keeper)

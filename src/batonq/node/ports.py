@@ -53,5 +53,10 @@ class ShardPort(Protocol):
     async def peek(self, queue: int, after_sequence: int, limit: int) -> list[Peeked]:
         """Messages in order of arrival, whatever their state, without leasing them."""
 
+    async def reach(self, queue: int, version: int) -> None:
+        """Until the shard has heard, and committed, what the catalog said up to this version; of this queue (0: of
+        none in particular) even if it was away meanwhile.
+        """
+
     async def purge(self, queue: int) -> None:
         """Remove all messages that the queue has there now."""

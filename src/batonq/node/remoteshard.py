@@ -76,6 +76,9 @@ class RemoteShard:
         peeked: list[Peeked] = await self._ask("peek", queue, after_sequence, limit)
         return peeked
 
+    async def reach(self, queue: int, version: int) -> None:
+        await self._ask("reach", queue, version)
+
     async def purge(self, queue: int) -> None:
         await self._ask("purge", queue)
 

@@ -59,6 +59,7 @@ OPERATIONS: dict[str, Operation] = {
     "counters": Operation(tuple[int], Counters),
     "waiting": Operation(tuple[int], int),
     "peek": Operation(tuple[int, int, int], list[Peeked]),
+    "reach": Operation(tuple[int, int], None),
     "purge": Operation(tuple[int], None),
 }
 
