@@ -20,6 +20,10 @@ JOBS: dict[str, str] = {
     "lifecycle": "batonq.pipeline.jobs.lifecycle",
     "metrics": "batonq.pipeline.jobs.metrics",
     "usage": "batonq.pipeline.jobs.usage",
+    "dead-letters": "batonq.pipeline.jobs.dead_letters",
+    "redrive": "batonq.pipeline.jobs.redrive",
+    "archive": "batonq.pipeline.jobs.archive",
+    "reconcile": "batonq.pipeline.jobs.reconcile",
     "compact": "batonq.pipeline.jobs.compact",
     "files": "batonq.pipeline.jobs.files",
 }
@@ -31,18 +35,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         module = importlib.import_module(module_name)
         job = add_action(jobs, name, module.HELP)
         module.add_arguments(job)
-        _add_common(job)
+        _add_common(job, history=not hasattr(module, "OWN_HISTORY"))
 
 
-def _add_common(job: argparse.ArgumentParser) -> None:
+def _add_common(job: argparse.ArgumentParser, *, history: bool) -> None:
     common = job.add_argument_group("of every job")
     common.add_argument("--lake", default=DEFAULT_LAKE, metavar="DIR", help=f"the lake (default {DEFAULT_LAKE})")
-    common.add_argument(
-        "--history",
-        default=DEFAULT_URL,
-        metavar="URL",
-        help=f"a node (http://…), a data directory, or an archive (file://…, s3://…); default {DEFAULT_URL}",
-    )
+    if history:
+        common.add_argument(
+            "--history",
+            default=DEFAULT_URL,
+            metavar="URL",
+            help=f"a node (http://…), a data directory, or an archive (file://…, s3://…); default {DEFAULT_URL}",
+        )
     common.add_argument("--access-key", metavar="ID", help="key of a secured node (default BATON_ACCESS_KEY_ID)")
     common.add_argument("--secret-key", metavar="SECRET", help="its secret (default BATON_SECRET_ACCESS_KEY)")
     common.add_argument("--master", default=DEFAULT_MASTER, help=f"where Spark runs (default {DEFAULT_MASTER})")

@@ -25,6 +25,7 @@ MAKERS = {
     "queues": "ingest",
     "message_lifecycle": "lifecycle",
     "queue_minute": "metrics",
+    "dead_letter_messages": "dead-letters",
     "dead_letters": "dead-letters",
     "tenant_usage": "usage",
     "violations": "audit",

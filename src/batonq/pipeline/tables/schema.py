@@ -49,7 +49,10 @@ MODULES = {
     "queues": "batonq.pipeline.tables.queues",
     "message_lifecycle": "batonq.pipeline.tables.lifecycle",
     "queue_minute": "batonq.pipeline.tables.minutes",
+    "dead_letter_messages": "batonq.pipeline.tables.dead_letter_messages",
     "dead_letters": "batonq.pipeline.tables.dead_letters",
+    "archived_messages": "batonq.pipeline.tables.archived",
+    "reconciliation": "batonq.pipeline.tables.reconcile",
     "tenant_usage": "batonq.pipeline.tables.usage",
     "violations": "batonq.pipeline.audit.table",
 }

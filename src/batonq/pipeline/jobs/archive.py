@@ -1,0 +1,89 @@
+"""`baton pipeline archive`: dead letters and messages about to expire, with their bodies, into files of their own."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import time
+from datetime import UTC, datetime, timedelta
+
+from batonq.errors import InvalidInput
+from batonq.pipeline.jobs.context import Context, Outcome
+
+HELP = "keep dead letters and messages about to expire, with their bodies"
+_UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
+_SPAN = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[smhd])")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--to", required=True, metavar="DIR", help="where to keep them: a directory, used again each time"
+    )
+    parser.add_argument(
+        "--older-than", default="0s", metavar="SPAN", help="only dead letters that died so long ago, such as 30m or 7d"
+    )
+    parser.add_argument(
+        "--expiring-within", default="1h", metavar="SPAN", help="messages that expire so soon (default 1h; 0s: none)"
+    )
+    parser.add_argument("--cluster", default="", metavar="NAME", help="whose history it is, as `ingest --cluster` said")
+
+
+def span(text: str, option: str) -> timedelta:
+    found = _SPAN.fullmatch(text.strip())
+    if found is None:
+        raise InvalidInput(f"{option} is a number and s, m, h or d, such as 90s, 30m, 12h or 7d, not {text!r}.")
+    return timedelta(seconds=float(found["number"]) * _UNITS_S[found["unit"]])
+
+
+def run(context: Context) -> Outcome:
+    options = context.options
+    older_than = span(options.older_than, "--older-than")
+    expiring_within = span(options.expiring_within, "--expiring-within")
+
+    from pyspark.sql import functions as f
+
+    from batonq.pipeline.lake import Lake
+    from batonq.pipeline.tables import archived
+    from batonq.pipeline.tables.bodies import with_bodies
+    from batonq.pipeline.tables.dead_letter_messages import dead_letter_messages
+    from batonq.pipeline.tables.lifecycle import KEY, lifecycle, with_source
+
+    spark = context.spark
+    context.progress("reading events")
+    events = with_source(context.lake.read(spark, "events")).where(f.col("source") == options.cluster)
+    lives = lifecycle(events, context.lake.read(spark, "queues")).cache()
+    found = archived.endangered(
+        lives,
+        dead_letter_messages(events, lives),
+        older_than=older_than,
+        expiring_within=expiring_within,
+        now=datetime.now(UTC).isoformat(),
+    )
+    with Lake(options.to) as kept:
+        if kept.has(archived.TABLE.name):
+            before = kept.read(spark, archived.TABLE.name).select(*KEY)
+            found = found.join(before, list(KEY), "left_anti")
+        found = found.cache()
+        context.progress("reading bodies")
+        whole = with_bodies(spark, context.source_options, found, events, lives, source=options.cluster)
+        chosen = {row["why"]: row["count"] for row in found.groupBy("why").count().collect()}
+        new = 0
+        if chosen:
+            note = kept.write(
+                archived.archived(whole), archived.TABLE.name, batch=f"{time.time_ns() // 1_000_000:014}", by=("date",)
+            )
+            new = note.rows
+        rows = kept.rows(archived.TABLE.name)
+    missing = sum(chosen.values()) - new
+    summary = {
+        "deadLetters": chosen.get("dead_letter", 0),
+        "expiring": chosen.get("expiring", 0),
+        "added": new,
+        "withoutBody": missing,
+        "messages": rows,
+        "to": str(kept.path),
+    }
+    text = f"{new:,} messages were added to {kept.path}, which has {rows:,} now."
+    if missing:
+        text += f" Of {missing:,} the body is not in history any more."
+    return Outcome(0, summary, text)

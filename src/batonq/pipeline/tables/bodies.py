@@ -1,0 +1,85 @@
+"""The bodies of chosen messages, from history: the lake has events without them.
+
+A message that was moved within its shard has no copy of its body: it lies with the message that it was before. So the
+lake first says which event has the body of each message, and history is then read for those alone: their queues, their
+events, their span of time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as f
+
+from batonq.pipeline.tables.lifecycle import KEY, with_source
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+PAYLOADS = ("sent", "edited", "carried", "arrived")
+QUEUES_MAX = 200  # more are not worth naming: all are read
+_ISO = "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"  # the session's time zone is UTC
+
+
+def with_bodies(
+    spark: SparkSession,
+    history: Mapping[str, str],
+    messages: DataFrame,
+    events: DataFrame,
+    lifecycle: DataFrame,
+    *,
+    source: str = "",
+) -> DataFrame:
+    """`messages` (with source, shard, sequence, first_id) and their body, content, attributes and dedup_key.
+
+    `history` has the options of format("baton"), and is that of `source`. A body is null when history has it no more.
+    """
+    places = payload_places(messages.where(f.col("source") == source), events, lifecycle)
+    read = _read(spark, history, places, source)
+    columns = ("content", "attributes", "dedup_key", "body")
+    found = places.join(read, ["source", "shard", "payload"]).select(*KEY, *columns)
+    return messages.drop(*columns).join(found, list(KEY), "left")
+
+
+def payload_places(messages: DataFrame, events: DataFrame, lifecycle: DataFrame) -> DataFrame:
+    """Which event has the body of each message: KEY; its logical time, as `payload`; event, queue, time.
+
+    Of the line in the shard up to the message, the newest: a sequence of a shard is never used again, and a message
+    that came from elsewhere brought its body.
+    """
+    line = ["source", "shard", "first_id"]
+    wanted = messages.select(*KEY, "first_id")
+    members = lifecycle.select(*line, f.col("sequence").alias("member"))
+    places = wanted.join(members, line).where("member <= sequence")
+    payloads = with_source(events).where(f.col("event").isin(*PAYLOADS) & f.col("body_bytes").isNotNull())
+    payloads = payloads.select(
+        "source",
+        "shard",
+        f.col("sequence").alias("member"),
+        f.struct(f.col("logical_time").alias("payload"), "event", "queue", "time").alias("place"),
+    )
+    newest = f.max_by("place", f.struct("member", "place.payload"))
+    found = places.join(payloads, ["source", "shard", "member"])
+    return found.groupBy(*KEY).agg(newest.alias("place")).select(*KEY, "place.*")
+
+
+def _read(spark: SparkSession, history: Mapping[str, str], places: DataFrame, source: str) -> DataFrame:
+    """Payloads of the span that holds all of `places`, by their logical time."""
+    span = places.agg(
+        f.date_format(f.min("time"), _ISO).alias("since"),
+        f.date_format(f.max("time") + f.expr("interval 1 millisecond"), _ISO).alias("until"),
+        f.collect_set("event").alias("events"),
+        f.collect_set("queue").alias("queues"),
+    ).head()
+    assert span is not None
+    columns = ("content", "attributes", "dedup_key", "body")
+    if span["since"] is None:
+        nothing = "source string, shard int, payload bigint, content string, attributes map<string, string>"
+        return spark.createDataFrame([], nothing + ", dedup_key string, body binary")
+    reader = spark.read.format("baton").options(**history).options(bodies="true", names="false")
+    reader = reader.options(since=span["since"], until=span["until"], events=",".join(sorted(span["events"])))
+    if len(span["queues"]) <= QUEUES_MAX:
+        reader = reader.option("queues", ",".join(map(str, sorted(span["queues"]))))
+    named = (f.lit(source).alias("source"), "shard", f.col("logical_time").alias("payload"))
+    return reader.load().select(*named, *columns)
