@@ -1,0 +1,216 @@
+"""A queue as a stream of Spark, and its history as a replay, against a server."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from batonq.client.models import Outgoing
+from batonq.pipeline.jobs.problems import sentence
+from batonq.pipeline.spark.messages_replay import as_history
+from batonq.sync import Baton
+from tests.support.server import TestServer
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+PROGRAM = Path(__file__).parent / "programs" / "messages_driver.py"
+
+
+@pytest.fixture
+def baton(server: TestServer) -> Iterator[Baton]:
+    with Baton(server.url) as client:
+        yield client
+
+
+def consume(
+    spark: SparkSession,
+    server: TestServer,
+    queue: str,
+    checkpoint: Path,
+    work: Callable[[DataFrame, int], None],
+    **more: Any,
+) -> StreamingQuery:
+    options = {"read": "messages", "queue": queue, "waitSeconds": "0.2", "maxMessagesPerBatch": "200", **more}
+    stream = spark.readStream.format("baton").options(**options).load(server.url)
+    return (
+        stream.writeStream.foreachBatch(work)
+        .option("checkpointLocation", str(checkpoint))
+        .trigger(availableNow=True)
+        .start()
+    )
+
+
+def test_a_consumer_drains_a_queue_and_everything_is_acknowledged(
+    spark: SparkSession, server: TestServer, baton: Baton, tmp_path: Path
+) -> None:
+    queue = baton.create_queue("drained")
+    queue.send_many([{"number": number} for number in range(500)])
+    seen: list[tuple[int, list[int]]] = []
+
+    def work(batch: DataFrame, number: int) -> None:
+        rows = batch.selectExpr("get_json_object(text, '$.number') AS number", "content", "queue").collect()
+        assert {(row.content, row.queue) for row in rows} <= {("json", "drained")}
+        seen.append((number, [int(row.number) for row in rows]))
+
+    consume(spark, server, "drained", tmp_path, work).awaitTermination()
+    assert [len(numbers) for _, numbers in seen] == [200, 200, 100]
+    assert sorted(number for _, numbers in seen for number in numbers) == list(range(500))
+    stats = queue.stats()
+    assert (stats.deleted, stats.visible, stats.in_flight) == (500, 0, 0)
+
+    queue.send_many(["again"] * 3)
+    consume(spark, server, "drained", tmp_path, lambda batch, number: seen.append((number, []))).awaitTermination()
+    assert seen[-1][0] == 3 and queue.stats().deleted == 503
+
+
+def test_a_batch_that_raises_leaves_its_messages_to_come_again(
+    spark: SparkSession, server: TestServer, baton: Baton, tmp_path: Path
+) -> None:
+    queue = baton.create_queue("failing")
+    queue.send_many(list(range(300)))
+    seen: list[int] = []
+
+    def fails(batch: DataFrame, number: int) -> None:
+        if number:
+            raise ValueError("cannot work on this")
+        seen.extend(int(row.text) for row in batch.select("text").collect())
+
+    query = consume(spark, server, "failing", tmp_path, fails)
+    with pytest.raises(Exception, match="cannot work on this"):
+        query.awaitTermination()
+    stats = queue.stats()
+    assert (stats.deleted, stats.in_flight) == (200, 100)
+    server.advance(61)
+    assert queue.stats().visible == 100
+
+    counts: list[int] = []
+
+    def works(batch: DataFrame, number: int) -> None:
+        rows = batch.select("text", "receive_count").collect()
+        seen.extend(int(row.text) for row in rows)
+        counts.extend(row.receive_count for row in rows)
+
+    consume(spark, server, "failing", tmp_path, works).awaitTermination()
+    assert sorted(seen) == list(range(300))
+    assert set(counts) == {2} and queue.stats().deleted == 300
+
+
+def test_a_batch_longer_than_its_leases_keeps_them(
+    spark: SparkSession, server: TestServer, baton: Baton, tmp_path: Path
+) -> None:
+    queue = baton.create_queue("long")
+    queue.send_many(["a", "b"])
+
+    def work(batch: DataFrame, number: int) -> None:
+        """Two heartbeats long, which is longer than the lease is by the server's clock."""
+        for _ in range(2):
+            before = extensions()
+            for _ in range(1200):
+                if extensions() > before:
+                    break
+                time.sleep(0.05)
+            server.advance(3)
+
+    def extensions() -> int:
+        return server.rest.calls["changeVisibilityBatch"]
+
+    before = extensions()
+    consume(spark, server, "long", tmp_path, work, visibilitySeconds="9").awaitTermination()
+    assert extensions() >= before + 2
+    stats = queue.stats()
+    assert (stats.deleted, stats.expired_leases, stats.received) == (2, 0, 2)
+
+
+def test_a_killed_driver_loses_nothing(spark: SparkSession, server: TestServer, baton: Baton, tmp_path: Path) -> None:
+    queue = baton.create_queue("killed")
+    queue.send_many(list(range(300)))
+    ended = subprocess.run([sys.executable, str(PROGRAM), server.url, str(tmp_path)], capture_output=True, check=False)
+    assert ended.returncode == -9, ended.stderr.decode()
+    stats = queue.stats()
+    assert (stats.deleted, stats.in_flight) == (200, 100)
+    server.advance(61)
+    seen: list[int] = []
+
+    def work(batch: DataFrame, number: int) -> None:
+        seen.extend(int(row.text) for row in batch.select("text").collect())
+
+    consume(spark, server, "killed", tmp_path / "checkpoint", work).awaitTermination()
+    before = [int(line) for line in (tmp_path / "seen").read_text().split()]
+    assert len(before) == 200 and sorted(before + seen) == list(range(300))
+    assert queue.stats().deleted == 300
+
+
+def test_a_missing_queue_and_a_batch_are_told(spark: SparkSession, server: TestServer, tmp_path: Path) -> None:
+    query = consume(spark, server, "absent", tmp_path, lambda batch, number: None)
+    with pytest.raises(Exception, match="There is no queue absent") as told:
+        query.awaitTermination()
+    assert sentence(told.value).startswith("There is no queue absent at http://127.0.0.1")
+    with pytest.raises(Exception, match="Messages are taken by a stream"):
+        spark.read.format("baton").options(read="messages", queue="absent").load(server.url).count()
+
+
+# --- replay ---------------------------------------------------------------------------------------
+
+
+def test_a_replay_shows_what_was_sent_and_takes_nothing(
+    spark: SparkSession, server: TestServer, baton: Baton, tmp_path: Path
+) -> None:
+    baton.create_queue("replayed-dead")
+    queue = baton.create_queue("replayed", max_receives=1, dead_letter_queue="replayed-dead")
+    sent = [
+        Outgoing({"number": 1}, group="g", priority=3, attributes={"kind": "web"}, dedup_key="k"),
+        Outgoing("text"),
+        Outgoing(b"\xff"),
+    ]
+    results = queue.send_many(sent)
+    for message in queue.receive(3, wait=0):
+        message.nack(dead_letter=True)
+    baton.create_queue("replayed-other").send("not this one")
+    source = spark.read.format("baton").options(read="replay", queue="replayed")
+    rows = {row.message_id: row for row in source.load(server.url).collect()}
+    assert list(rows) == [result.id for result in results]  # type: ignore[union-attr]
+    first, second, third = rows.values()
+    assert (first.text, first.content, first.body) == ('{"number":1}', "json", b'{"number":1}')
+    assert (first.group, first.priority, first.attributes, first.dedup_key) == ("g", 3, {"kind": "web"}, "k")
+    assert (second.text, second.content, second.queue) == ("text", "text", "replayed")
+    assert (third.text, third.content, third.body) == (None, "bytes", b"\xff")
+    assert source.load(server.url).where("priority > 2 AND queue = 'replayed'").count() == 1
+
+    counts: list[int] = []
+    for more in (0, 2):
+        queue.send_many(["more"] * more)
+        stream = spark.readStream.format("baton").options(read="replay", queue="replayed").load(server.url)
+        writer = stream.writeStream.foreachBatch(lambda batch, number: counts.append(batch.count()))
+        writer = writer.option("checkpointLocation", str(tmp_path)).trigger(availableNow=True)
+        writer.start().awaitTermination()
+    assert sum(counts) == 5 and counts[-1] == 2
+    stats = queue.stats()
+    assert (stats.visible, stats.received) == (2, 3)
+
+
+def test_a_replay_of_what_is_not_there(spark: SparkSession, server: TestServer) -> None:
+    for queue in ("absent", "9999"):
+        with pytest.raises(Exception, match=r"There is no queue '?(absent|9999)'? in the history"):
+            spark.read.format("baton").options(read="replay", queue=queue).load(server.url).count()
+
+
+def test_a_replay_has_options_of_its_own() -> None:
+    given = {"url": "u", "queue": "q", "since": "2026-01-01", "read": "replay"}
+    assert as_history(given) == {
+        "url": "u",
+        "since": "2026-01-01",
+        "queues": "q",
+        "events": "sent,arrived",
+        "bodies": "true",
+    }
+    for wrong, reason in (({"bodies": "true"}, "There is no option 'bodies'"), ({"queue": "a,b"}, "one queue")):
+        with pytest.raises(Exception, match=reason):
+            as_history({**given, **wrong})
