@@ -13,6 +13,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TextIO
 
 from batonq.errors import InvalidInput
+from batonq.pipeline.jobs.problems import is_spark, not_started
+from batonq.pipeline.jobs.quiet import stderr_aside
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -79,8 +81,16 @@ class Context:
         from batonq.pipeline.spark.session import start
 
         self.progress("starting Spark")
-        quiet = {} if self.options.debug else {"spark.log.level": "OFF"}
-        session = start("baton", master=self.options.master, settings={**quiet, **settings_of(self.options.conf)})
+        settings = settings_of(self.options.conf)
+        if self.options.debug:
+            return start("baton", master=self.options.master, settings=settings)
+        with stderr_aside() as said:
+            try:
+                session = start("baton", master=self.options.master, settings={"spark.log.level": "OFF", **settings})
+            except Exception as problem:
+                if not is_spark(problem):
+                    raise
+                raise InvalidInput(f"Spark did not start. {not_started(problem, said.text())}") from problem
         self.progress("")
         return session
 

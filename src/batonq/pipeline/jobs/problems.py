@@ -29,6 +29,14 @@ def sentence(problem: BaseException) -> str:
     return "Spark failed: " + _SPARK_CLASS.sub("", first)
 
 
+def not_started(problem: BaseException, said: str) -> str:
+    """Why there is no session: what Java said last, when it went without a word to us."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    if "JAVA_GATEWAY_EXITED" in str(problem) and lines:
+        return f"Java said: {lines[-1]}"
+    return sentence(problem)
+
+
 def _all_text(problem: BaseException) -> str:
     """The texts of an error and of what it says caused it."""
     parts: list[str] = []

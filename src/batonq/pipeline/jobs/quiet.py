@@ -1,0 +1,37 @@
+"""Java's chatter on standard error, kept from the terminal."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO
+
+TEXT_BYTES_MAX = 64 << 10
+
+
+class Aside:
+    """What was written meanwhile."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def text(self) -> str:
+        size = os.fstat(self._file.fileno()).st_size
+        return os.pread(self._file.fileno(), TEXT_BYTES_MAX, max(0, size - TEXT_BYTES_MAX)).decode(errors="replace")
+
+
+@contextmanager
+def stderr_aside() -> Iterator[Aside]:
+    """Processes that are started in here write their errors to a file that goes with them; we do so until the end."""
+    sys.stderr.flush()
+    kept = os.dup(2)
+    with tempfile.TemporaryFile() as file:
+        os.dup2(file.fileno(), 2)
+        try:
+            yield Aside(file)
+        finally:
+            os.dup2(kept, 2)
+            os.close(kept)

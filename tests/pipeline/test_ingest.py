@@ -1,0 +1,163 @@
+"""Ingest: history becomes the tables events and queues, each event once, whatever comes again."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from batonq.errors import InvalidInput, OwnershipHeld
+from batonq.pipeline.jobs import compact, ingest
+from batonq.pipeline.jobs.problems import sentence
+from batonq.pipeline.lake import Lake
+from batonq.pipeline.lake.locks import alone
+from batonq.pipeline.tables.queues import TABLE as QUEUES
+from batonq.pipeline.tables.schema import TABLE as EVENTS
+from tests.pipeline.job_support import assert_same_rows, run_job
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+FRAMES = "300"  # a batch: several of them
+
+
+@pytest.fixture(scope="module")
+def filled(spark: SparkSession, busy_logs: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A lake with all of the busy day, in several batches; for reading only."""
+    lake = tmp_path_factory.mktemp("filled") / "lake"
+    outcome = run_job(spark, ingest, "--frames", FRAMES, lake=lake, history=busy_logs)
+    assert outcome.code == 0 and outcome.summary["batches"] > 2
+    return lake
+
+
+@pytest.fixture
+def lake(filled: Path, tmp_path: Path) -> Path:
+    """A copy to spoil."""
+    return Path(shutil.copytree(filled, tmp_path / "lake"))
+
+
+@pytest.fixture
+def logs(busy_logs: str, tmp_path: Path) -> Path:
+    return Path(shutil.copytree(busy_logs, tmp_path / "logs"))
+
+
+@pytest.fixture
+def read(spark: SparkSession) -> Iterator[Any]:
+    opened: list[Lake] = []
+
+    def one(path: Path, table: str = "events") -> DataFrame:
+        opened.append(Lake(path))
+        return opened[-1].read(spark, table)
+
+    yield one
+    for each in opened:
+        each.close()
+
+
+def test_the_lake_has_what_history_has(spark: SparkSession, busy_logs: str, filled: Path, read: Any) -> None:
+    events = read(filled)
+    assert events.columns == list(EVENTS.names())
+    history = spark.read.format("baton").load(busy_logs)
+    assert_same_rows(events.drop("source", "date"), history)
+    assert events.where("queue IS NOT NULL AND queue_name IS NULL").count() == 0
+    assert events.where("date != to_date(time) OR source != ''").count() == 0
+
+
+def test_the_queues_are_those_that_events_tell_of(filled: Path, read: Any) -> None:
+    queues = read(filled, "queues")
+    assert queues.columns == list(QUEUES.names())
+    rows = queues.collect()
+    assert {row.name for row in rows} == {"orders", "orders-dead", "mail", "ledger", "brief", "spare-0", "spare-6"}
+    assert {row.name for row in rows if row.fifo} == {"ledger"}
+    assert {row.name for row in rows if row.closed} == {"spare-6"}
+    assert {row.event for row in rows} == {"policy_set", "queue_closed"}
+    assert len({(row.shard, row.logical_time, row.queue) for row in rows}) == len(rows)
+
+
+def test_a_batch_that_comes_again_changes_nothing(
+    spark: SparkSession, busy_logs: str, lake: Path, filled: Path, read: Any
+) -> None:
+    """The last commit of the checkpoint is lost; then again, after the lake was compacted."""
+    before = sorted(path.name for path in (lake / "events" / "_batches").iterdir())
+    for _ in range(2):
+        commits = lake / "_checkpoints" / "ingest" / "commits"
+        last = max((path for path in commits.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
+        last.unlink()
+        (commits / f".{last.name}.crc").unlink(missing_ok=True)
+        outcome = run_job(spark, ingest, "--frames", FRAMES, lake=lake, history=busy_logs)
+        assert outcome.summary["batches"] == 1, "it was done again"
+        for table in ("events", "queues"):
+            assert_same_rows(read(lake, table), read(filled, table))
+        if len(before) > 1:
+            assert sorted(path.name for path in (lake / "events" / "_batches").iterdir()) == before
+            run_job(spark, compact, lake=lake)
+            before = []
+
+
+def test_queues_that_a_crash_left_out_are_told_from_the_compacted_batch(
+    spark: SparkSession, busy_logs: str, tmp_path: Path, filled: Path, read: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lake = tmp_path / "lake"
+
+    def die(*_: object) -> None:
+        raise InvalidInput("no queues today")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(ingest.Ingest, "write_queues", die)
+        with pytest.raises(Exception, match="no queues today"):
+            run_job(spark, ingest, lake=lake, history=busy_logs)
+    run_job(spark, compact, lake=lake)
+    run_job(spark, ingest, lake=lake, history=busy_logs)
+    for table in ("events", "queues"):
+        assert_same_rows(read(lake, table), read(filled, table))
+
+
+def test_damage_stops_it_and_it_goes_on_when_that_is_mended(
+    spark: SparkSession, logs: Path, tmp_path: Path, filled: Path, read: Any
+) -> None:
+    lake = tmp_path / "lake"
+    segment = logs / "shard-0001" / "segment-00000000000000000001.log"
+    whole = segment.read_bytes()
+    middle = len(whole.rstrip(b"\0")) // 2
+    segment.write_bytes(whole[:middle] + bytes([whole[middle] ^ 0x55]) + whole[middle + 1 :])
+    with pytest.raises(Exception, match="Traceback") as caught:
+        run_job(spark, ingest, "--frames", FRAMES, lake=lake, history=str(logs))
+    message = sentence(caught.value)
+    assert segment.name in message and "\n" not in message and "Spark" not in message, message
+    segment.write_bytes(whole)
+    run_job(spark, ingest, "--frames", FRAMES, lake=lake, history=str(logs))
+    assert_same_rows(read(lake), read(filled))
+
+
+def test_another_checkpoint_would_bring_everything_twice(
+    spark: SparkSession, busy_logs: str, lake: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(InvalidInput, match="were ingested with another checkpoint than"):
+        run_job(spark, ingest, "--checkpoint", str(tmp_path / "other"), lake=lake, history=busy_logs)
+    shutil.rmtree(lake / "_checkpoints")
+    with pytest.raises(InvalidInput, match="would get them twice"):
+        run_job(spark, ingest, lake=lake, history=busy_logs)
+
+
+def test_one_lake_takes_several_clusters(spark: SparkSession, busy_logs: str, lake: Path, read: Any) -> None:
+    run_job(spark, ingest, "--cluster", "west", "--bodies", lake=lake, history=busy_logs)
+    events = read(lake)
+    counts = {row.source: row["count"] for row in events.groupBy("source").count().collect()}
+    assert counts.keys() == {"", "west"} and counts[""] == counts["west"]
+    assert events.where("event = 'sent' AND (source = 'west') != (body IS NOT NULL)").count() == 0
+    assert events.where("queue IS NOT NULL AND queue_name IS NULL").count() == 0
+
+
+def test_two_at_once_are_refused(spark: SparkSession, busy_logs: str, lake: Path) -> None:
+    lock = lake / "_checkpoints" / "ingest.lock"
+    with alone(lock, "x"), pytest.raises(OwnershipHeld, match=r"The checkpoint .* is in use by process \d+ on "):
+        run_job(spark, ingest, lake=lake, history=busy_logs)
+
+
+@pytest.mark.parametrize("words", [("--cluster", "a/b"), ("--frames", "-1")])
+def test_options_that_cannot_be(words: tuple[str, ...], tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput):
+        run_job(None, ingest, *words, lake=tmp_path)  # type: ignore[arg-type]
