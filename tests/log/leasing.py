@@ -74,6 +74,7 @@ class LeaseSuite:
             with pytest.raises(OwnershipHeld, match="owned by node left at left:9324"):
                 await right.acquire(SHARD)
             other = await right.acquire(SHARD + 1)
+            assert (left.held(), right.held()) == ([SHARD], [SHARD + 1])
             assert await right.holders() == {
                 SHARD: Lease(SHARD, "left", "left:9324", epoch),
                 SHARD + 1: Lease(SHARD + 1, "right", "right:9324", other),
@@ -109,6 +110,7 @@ class LeaseSuite:
             assert await acquired_by(right) > first
             with pytest.raises(Fenced, match="has ended"):
                 await left.renew(SHARD)
+            assert left.held() == []
             await left.release(SHARD)
             assert (await left.holders())[SHARD].node == "right", "what is not ours is not given up"
 

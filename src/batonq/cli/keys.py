@@ -32,6 +32,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     disable.add_argument("id", help="the key's id")
     for action in (create, listing, disable):
         action.add_argument("--data", default=DEFAULTS.data, help=f"data directory (default {DEFAULTS.data})")
+        action.add_argument("--log", default="", help="where the logs are, if not in the data directory: postgres://…")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -45,15 +46,15 @@ def run(arguments: argparse.Namespace) -> int:
         raise InvalidInput(f"There is no data directory {arguments.data}.")
     server = find_if_running(arguments.data)
     if server is None:
-        answer = asyncio.run(_offline(arguments.data, action, given))
+        answer = asyncio.run(_offline(Settings(data=arguments.data, log=arguments.log), action, given))
     else:
         answer = call(server.address, f"/_baton/keys/{action}", given, server.token)
     _show(action, answer)
     return 0
 
 
-async def _offline(data_directory: str, action: str, given: dict[str, Any]) -> dict[str, Any]:
-    node = Node(Settings(data=data_directory))
+async def _offline(settings: Settings, action: str, given: dict[str, Any]) -> dict[str, Any]:
+    node = Node(settings)
     async with node.only_catalog() as catalog:
         if action == "create":
             key_id, secret = make_key(node.world.random_bytes)

@@ -90,6 +90,10 @@ class LogStore(Protocol):
     def cluster(self) -> int:
         """The cluster id, made by the first node and the same for all."""
 
+    @property
+    def where(self) -> str:
+        """What to call it in messages; without secrets."""
+
     async def backend(self, shard: int) -> Backend:
         """The far side of a shard's log, made if there is none yet."""
 

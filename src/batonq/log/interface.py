@@ -177,6 +177,9 @@ class Leases(Ownership, Protocol):
         answered.
         """
 
+    def held(self) -> list[int]:
+        """The shards that this node has acquired and has neither given up nor been told to have lost."""
+
     async def holders(self) -> dict[int, Lease]:
         """The owners right now, by shard; shards without one are left out."""
 

@@ -17,6 +17,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
+from typing import Any
 
 import google_crc32c
 
@@ -76,15 +77,25 @@ class LockFileOwnership:
         try:
             _lock_or_raise(lock, self._directory)
             self._epochs.load()
-            self._cluster = cluster_of(self._disk, self._directory) or _make_cluster(
-                self._disk, self._directory, self._now_ms()
-            )
+            self._cluster = self._identify()
         except BaseException:
             os.close(lock)
             raise
         self._lock = lock
         self._holder = Holder(os.getpid(), socket.gethostname(), self._now_ms(), address)
         self._write_holder()
+
+    def _identify(self) -> int:
+        """The cluster id, made if there is none yet."""
+        where = mirrored_in(self._disk, self._directory)
+        if where:
+            raise LogError(
+                f"the data directory {self._directory} is a mirror of the logs in {where}. Name them with --log, or "
+                "give another directory with --data."
+            )
+        return cluster_of(self._disk, self._directory) or _make_identity(
+            self._disk, self._directory, {"cluster": f"{secrets.randbits(64) or 1:016x}", "created_ms": self._now_ms()}
+        )
 
     def set_address(self, address: str) -> None:
         """Tell a second process where this one serves, once that is known."""
@@ -120,6 +131,37 @@ class LockFileOwnership:
             os.pwrite(self._lock, text.ljust(HOLDER_BYTES - 1) + b"\n", 0)
         except OSError:
             pass  # a full disk; the lock itself holds all the same
+
+
+class MirrorDirectory(LockFileOwnership):
+    """A data directory with mirrors of logs that are elsewhere, and for good: it never gets logs of its own."""
+
+    def __init__(self, data_directory: str, *, cluster: int, where: str) -> None:
+        super().__init__(data_directory)
+        self._mirrored_cluster = cluster
+        self._where = where
+
+    def _identify(self) -> int:
+        found = cluster_of(self._disk, self._directory)
+        if found is None:
+            identity = {
+                "cluster": f"{self._mirrored_cluster:016x}",
+                "created_ms": self._now_ms(),
+                "mirrors": self._where,
+            }
+            return _make_identity(self._disk, self._directory, identity)
+        if not mirrored_in(self._disk, self._directory):
+            raise LogError(
+                f"the data directory {self._directory} has logs of its own, which --log would leave out. Give another "
+                "directory with --data."
+            )
+        if found != self._mirrored_cluster:
+            raise LogError(
+                f"the data directory {self._directory} mirrors cluster {found:016x}, and {self._where} has cluster "
+                f"{self._mirrored_cluster:016x}. Give another directory with --data, or remove this one if those logs "
+                "are the right ones."
+            )
+        return found
 
 
 class EpochFile:
@@ -239,12 +281,25 @@ def _read_holder(lock: int) -> Holder:
 
 def cluster_of(disk: Disk, data_directory: str) -> int | None:
     """The cluster id of a data directory; None when it has none yet. Raises LogCorrupt."""
+    identity = _read_identity(disk, data_directory)
+    return int(identity["cluster"], 16) if identity is not None else None
+
+
+def mirrored_in(disk: Disk, data_directory: str) -> str:
+    """Where the logs are that a data directory mirrors; empty when it has its own. Raises LogCorrupt."""
+    identity = _read_identity(disk, data_directory)
+    return str(identity.get("mirrors", "")) if identity is not None else ""
+
+
+def _read_identity(disk: Disk, data_directory: str) -> dict[str, Any] | None:
     path = os.path.join(data_directory, IDENTITY)
     if not disk.exists(path):
         return None
     handle = disk.open(path)
     try:
-        return int(json.loads(disk.pread(handle, TEXT_BYTES_MAX, 0))["cluster"], 16)
+        identity: dict[str, Any] = json.loads(disk.pread(handle, TEXT_BYTES_MAX, 0))
+        int(identity["cluster"], 16)
+        return identity
     except (ValueError, KeyError, TypeError):
         raise LogCorrupt(
             f'{path} cannot be read. Write {{"cluster": "…"}} into it, with the cluster id that `baton log inspect '
@@ -254,8 +309,6 @@ def cluster_of(disk: Disk, data_directory: str) -> int | None:
         disk.close(handle)
 
 
-def _make_cluster(disk: Disk, data_directory: str, now_ms: int) -> int:
-    cluster = secrets.randbits(64) or 1
-    text = json.dumps({"cluster": f"{cluster:016x}", "created_ms": now_ms}).encode() + b"\n"
-    write_atomically(disk, os.path.join(data_directory, IDENTITY), (text,))
-    return cluster
+def _make_identity(disk: Disk, data_directory: str, identity: dict[str, Any]) -> int:
+    write_atomically(disk, os.path.join(data_directory, IDENTITY), (json.dumps(identity).encode() + b"\n",))
+    return int(identity["cluster"], 16)

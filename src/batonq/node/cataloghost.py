@@ -152,6 +152,11 @@ class CatalogHost:
         await self.change(Catalog.write_base, first)
         log.drop_front(first)
 
+    def abandon(self, problem: BaseException) -> None:
+        """The log is not ours any more: drop all state and open it again."""
+        if self._commit is not None:
+            self._commit.abandon(problem)
+
     async def drain(self) -> None:
         commit = self._commit
         while commit is not None and not commit.idle and not commit.failed:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import secrets
+import socket
 import time
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
@@ -20,7 +21,9 @@ from batonq.errors import BatonError, Unavailable
 from batonq.log.disk import Disk
 from batonq.log.files import FileLogSettings
 from batonq.log.interface import Log, Ownership
-from batonq.log.ownership import LockFileOwnership
+from batonq.log.layout import CATALOG_SHARD
+from batonq.log.ownership import LockFileOwnership, MirrorDirectory
+from batonq.log.stores import open_store
 from batonq.node import events
 from batonq.node.archiving import Archiving
 from batonq.node.broker import Broker
@@ -29,6 +32,8 @@ from batonq.node.channels import Channels, LocalTransport, Transport
 from batonq.node.clock import Clock
 from batonq.node.events import AlarmBoard
 from batonq.node.keeper import ShardKeeper
+from batonq.node.leasing import LeaseKeeper
+from batonq.node.logs import DirectoryLogs, Logs, StoreLogs
 from batonq.node.maintenance import Maintenance, MakeSnapshot, SnapshotProcess
 from batonq.node.overview import Overview, QueueReading, ShardReading
 from batonq.node.receipts import Receipts
@@ -74,7 +79,7 @@ class Node:
         self.world = world or World()
         self.clock = Clock(self.world.monotonic, self.world.wall)
         self.alarms = AlarmBoard(self.clock.now_ms, settings.alarms_max)
-        self.ownership = self.world.ownership(settings.data)
+        self.ownership: DirectoryOwnership = self.world.ownership(settings.data)
         self.receipts = Receipts()
         self._archiving = Archiving(settings, self.alarms, self.clock.now_ms) if settings.archive else None
         self.shards: list[ShardKeeper] = []
@@ -84,6 +89,8 @@ class Node:
         self.started = False
         self.stopping = False
         self._loop: asyncio.AbstractEventLoop
+        self._logs: Logs
+        self._keeping_leases: asyncio.Task[None] | None = None
         self._recovery: Recovery
         self._channels: Channels
         self._upkeep: asyncio.Task[None] | None = None
@@ -97,7 +104,7 @@ class Node:
     async def start(self) -> None:
         """Take the data directory and open all that is in it. Raises OwnershipHeld, LogCorrupt, …"""
         self._loop = asyncio.get_running_loop()
-        self.ownership.take()
+        await self._take()
         try:
             await self._open()
         except BaseException:
@@ -109,13 +116,47 @@ class Node:
     async def only_catalog(self) -> AsyncIterator[CatalogHost]:
         """The catalog alone of a data directory that nobody serves, for tools."""
         self._loop = asyncio.get_running_loop()
-        self.ownership.take()
+        await self._take()
         try:
             await self._open_catalog()
             yield self.catalog
             await self.catalog.drain()
         finally:
             await self._close()
+
+    async def _take(self) -> None:
+        """Make the data directory ours, and find out where the logs are."""
+        settings = self.settings
+        if not settings.log:
+            self.ownership.take()
+            self._logs = DirectoryLogs(
+                settings.data,
+                cluster=self.ownership.cluster,
+                ownership=self.ownership,
+                disk=self.world.disk,
+                loop=self._loop if self.world.threads else None,
+                wall_ms=self.wall_ms,
+            )
+            return
+        store = await open_store(settings.log)
+        try:
+            self.ownership = MirrorDirectory(settings.data, cluster=store.cluster, where=store.where)
+            self.ownership.take()
+        except BaseException:
+            await store.close()
+            raise
+        leases = store.leases(
+            settings.node or socket.gethostname(), f"{settings.host}:{settings.port}", settings.lease_s
+        )
+        self._logs = logs = StoreLogs(settings.data, store=store, leases=leases)
+        keeping = LeaseKeeper(logs, leases, term_s=settings.lease_s, alarms=self.alarms, on_lost=self._lease_lost)
+        self._keeping_leases = self._loop.create_task(keeping.run())
+
+    def _lease_lost(self, shard: int, problem: BatonError) -> None:
+        if shard == CATALOG_SHARD:
+            self.catalog.abandon(problem)
+        elif shard < len(self.shards) and self.shards[shard].serving:
+            self.shards[shard].host().commit.abandon(problem)
 
     async def _open(self) -> None:
         await self._open_catalog()
@@ -138,10 +179,8 @@ class Node:
         settings = self.settings
         self._recovery = Recovery(
             settings=settings,
-            ownership=self.ownership,
-            cluster=self.ownership.cluster,
+            logs=self._logs,
             clock=self.clock,
-            wall_ms=self.wall_ms,
             disk=self.world.disk,
             loop=self._loop if self.world.threads else None,
             log_settings=self.world.log_settings,
@@ -152,7 +191,7 @@ class Node:
             loop=self._loop,
             clock=self.clock,
             settings=settings,
-            cluster=self.ownership.cluster,
+            cluster=self._logs.cluster,
             alarms=self.alarms,
             opener=lambda: self._recovery.open_catalog(rules),
             on_open=self._catalog_opened,
@@ -203,7 +242,7 @@ class Node:
             loop=self._loop,
             clock=self.clock,
             settings=self.settings,
-            cluster=self.ownership.cluster,
+            cluster=self._logs.cluster,
             alarms=self.alarms,
             opener=self._recovery.open_shard,
             on_open=self._shard_opened,
@@ -285,6 +324,10 @@ class Node:
             await keeper.close()
         if hasattr(self, "catalog"):
             await self.catalog.close()
+        if self._keeping_leases is not None:
+            self._keeping_leases.cancel()
+            await asyncio.gather(self._keeping_leases, return_exceptions=True)
+        await self._logs.close()
         self.ownership.close()
 
     # --- reading --------------------------------------------------------------------------------

@@ -17,13 +17,15 @@ from batonq.core.shard.machine import Shard
 from batonq.errors import LogCorrupt, LogGap
 from batonq.log import layout
 from batonq.log.disk import Disk
-from batonq.log.files import FileLog, FileLogSettings
+from batonq.log.files import FileLogSettings
 from batonq.log.frames import Frame
-from batonq.log.interface import Log, Ownership
+from batonq.log.interface import Log
+from batonq.log.opening import Start
 from batonq.log.snapshots import Snapshot, SnapshotStore
 from batonq.node import events
 from batonq.node.clock import Clock
 from batonq.node.keeper import Opened
+from batonq.node.logs import Logs
 from batonq.node.settings import Settings
 
 T = TypeVar("T")
@@ -71,33 +73,29 @@ def snapshot_store(data_directory: str, shard: int, disk: Disk | None = None) ->
 
 
 class Recovery:
-    """Opens the logs of one data directory. Reading is done apart from the loop when `run_apart` says how."""
+    """Opens a node's logs, and folds them into state."""
 
     def __init__(
         self,
         *,
         settings: Settings,
-        ownership: Ownership,
-        cluster: int,
+        logs: Logs,
         clock: Clock,
-        wall_ms: Callable[[], int],
         disk: Disk | None = None,
         loop: asyncio.AbstractEventLoop | None = None,
         log_settings: FileLogSettings | None = None,
         adapt_log: Callable[[Log], Log] | None = None,
     ) -> None:
         self._settings = settings
-        self._ownership = ownership
-        self._cluster = cluster
+        self._logs = logs
         self._clock = clock
-        self._wall_ms = wall_ms
         self._disk = disk
         self._loop = loop  # None: everything on the calling thread, as the simulator wants it
         self._log_settings = log_settings or FileLogSettings(segment_bytes=settings.segment_bytes)
         self._adapt_log = adapt_log or _as_it_is
 
     async def open_shard(self, number: int) -> Opened:
-        opened = await self._apart(lambda: self._read_shard(number))
+        opened = await self._read_shard(number)
         try:
             await self._own(opened.shard, opened.log, opened)
         except BaseException:
@@ -106,7 +104,14 @@ class Recovery:
         return opened
 
     async def open_catalog(self, rules: Rules) -> tuple[Catalog, Log]:
-        catalog, log = await self._apart(lambda: self._read_catalog(rules))
+        catalog = Catalog(rules)
+        folder = Folder(catalog)
+        settings = FileLogSettings(
+            segment_bytes=min(self._log_settings.segment_bytes, self._settings.catalog_segment_bytes),
+            free_floor_bytes=self._log_settings.free_floor_bytes,
+            background=self._log_settings.background,
+        )
+        log = await self._open(layout.CATALOG_SHARD, settings, None, folder)
         try:
             await self._own(catalog, log, None)
         except BaseException:
@@ -115,8 +120,8 @@ class Recovery:
         return catalog, log
 
     async def _own(self, machine: Shard | Catalog, log: Log, opened: Opened | None) -> None:
-        await self._ownership.release(log.shard)
-        epoch = await self._ownership.acquire(log.shard, log.tail_epoch)
+        await self._logs.ownership.release(log.shard)
+        epoch = await self._logs.ownership.acquire(log.shard, log.tail_epoch)
         grace_max_ms = int(self._settings.grace_max_s * 1000)
         outage_ms = take_ownership(machine, log, epoch, self._clock, grace_max_ms, self._settings.dev)
         if opened is not None:
@@ -127,77 +132,39 @@ class Recovery:
             return work()
         return await self._loop.run_in_executor(None, work)
 
-    def _read_shard(self, number: int) -> Opened:
+    async def _read_shard(self, number: int) -> Opened:
         store = snapshot_store(self._settings.data, number, self._disk)
-        snapshot = store.latest()
+        snapshot = await self._apart(store.latest)
         for problem in store.passed_over:
             events.warning("snapshot_passed_over", f"A snapshot cannot be used: {problem}", shard=number)
         try:
-            return self._fold_shard(number, snapshot)
-        except LogGap:
-            if snapshot is None:
-                raise
-            # The log was shortened past the snapshot; the log alone rebuilds the state.
-            return self._fold_shard(number, None)
+            return await self._fold_shard(number, snapshot)
+        except LogGap as gap:
+            # The log was shortened past the snapshot, or past a mirror; the log alone rebuilds the state.
+            events.info("folding_anew", gap.message, shard=number)
+            return await self._fold_shard(number, None)
 
-    def _fold_shard(self, number: int, snapshot: Snapshot | None) -> Opened:
+    async def _fold_shard(self, number: int, snapshot: Snapshot | None) -> Opened:
         shard = Shard(number)
         frame_number = 0
         start = None
         if snapshot is not None:
-            shard.load(snapshot.sections)
             frame_number, start = snapshot.frame_number, snapshot.start
-            snapshot.sections.clear()
+            sections = snapshot.sections
+            await self._apart(lambda: shard.load(sections))
+            sections.clear()
         folder = Folder(shard, snapshot is not None)
-        log = FileLog.open(
-            layout.log_directory(self._settings.data, number),
-            shard=number,
-            cluster=self._cluster,
-            settings=self._log_settings,
-            disk=self._disk,
-            start=start,
-            on_frame=folder,
-            call_soon=self._loop.call_soon_threadsafe if self._loop is not None else None,
-            now_ms=self._wall_ms,
-        )
-        self._finish(folder, log)
-        return Opened(shard, self._adapt_log(log), frames_folded=folder.frames, snapshot_frame=frame_number)
+        log = await self._open(number, self._log_settings, start, folder)
+        return Opened(shard, log, frames_folded=folder.frames, snapshot_frame=frame_number)
 
-    def _read_catalog(self, rules: Rules) -> tuple[Catalog, Log]:
-        catalog = Catalog(rules)
-        folder = Folder(catalog)
-        log = FileLog.open(
-            layout.log_directory(self._settings.data, layout.CATALOG_SHARD),
-            shard=layout.CATALOG_SHARD,
-            cluster=self._cluster,
-            settings=FileLogSettings(
-                segment_bytes=min(self._log_settings.segment_bytes, self._settings.catalog_segment_bytes),
-                free_floor_bytes=self._log_settings.free_floor_bytes,
-                background=self._log_settings.background,
-            ),
-            disk=self._disk,
-            on_frame=folder,
-            call_soon=self._loop.call_soon_threadsafe if self._loop is not None else None,
-            now_ms=self._wall_ms,
-        )
-        self._finish(folder, log)
-        return catalog, self._adapt_log(log)
-
-    def _finish(self, folder: Folder, log: FileLog) -> None:
+    async def _open(self, shard: int, settings: FileLogSettings, start: Start | None, folder: Folder) -> Log:
+        log = await self._logs.open(shard, settings, start, folder)
         try:
             folder.finish(log)
         except BaseException:
             log.close()
             raise
-        if log.torn is not None:
-            kept = f"; its bytes are kept in {log.torn.kept_in}" if log.torn.kept_in else ""
-            events.warning(
-                "torn_write",
-                f"A write that a crash cut short was never answered for and has been cut off ({log.torn.what}){kept}",
-                shard=log.shard,
-                frame=log.torn.number,
-                path=log.torn.path,
-            )
+        return self._adapt_log(log)
 
 
 def fold_log(shard: Shard, log: Log) -> int:

@@ -24,6 +24,8 @@ class Settings:
     host: str = setting("127.0.0.1", "Address to listen on.")
     port: int = setting(9324, "Port to listen on; 0 takes a free one.")
     data: str = setting("baton-data", "Data directory; one process at a time owns it.")
+    log: str = setting("", "Where the logs are: postgres://user@host/database; empty: in the data directory.")
+    node: str = setting("", "Name of this node among those that share a log; default the host's name.")
     account: str = setting("000000000000", "Account id in queue URLs and ARNs: twelve digits.")
     public_url: str = setting("", "Address in queue URLs; empty: the host that each client used.")
     shards: int = setting(1, "How many shards the queues are spread over; can grow, never shrinks.")
@@ -45,6 +47,7 @@ class Settings:
     idempotency_hours: float = setting(24.0, "How long an Idempotency-Key is remembered.")
     grace_max_s: float = setting(60.0, "Most that running leases are extended by after an outage.")
     drain_s: float = setting(10.0, "Longest that a stopping node waits for requests under way.")
+    lease_s: float = setting(5.0, "How long a node owns the shards of a shared log without renewing that.")
     reopen_first_s: float = setting(0.2, "Pause before a stopped shard is opened again; doubles with each failure.")
     reopen_max_s: float = setting(10.0, "Longest pause before a stopped shard is opened again.")
 
@@ -122,6 +125,10 @@ class Settings:
             raise InvalidInput(f"The log format must be text or json, not {self.log_format!r}.")
         if not 1 <= self.move_rate_per_s <= self.move_rate_max_per_s:
             raise InvalidInput(f"The move rate must be 1 to {self.move_rate_max_per_s}, not {self.move_rate_per_s}.")
+        if self.log and not self.log.startswith(("postgres://", "postgresql://")):
+            raise InvalidInput("The log's address must begin with postgres://.")
+        if self.lease_s < 1:
+            raise InvalidInput(f"A lease must be at least 1 s long, not {self.lease_s:g}.")
         if self.archive and not self.archive.startswith(("file:///", "s3://")):
             raise InvalidInput(f"The archive must be file:///directory or s3://bucket/prefix, not {self.archive!r}.")
         if self.public_url and not self.public_url.startswith(("http://", "https://")):

@@ -137,6 +137,9 @@ class JetStreamLeases:
         if held is not None:
             await self._bucket.put(f"owner.{shard}", "", held[1], MARKER_S)
 
+    def held(self) -> list[int]:
+        return list(self._held)
+
     async def holders(self) -> dict[int, Lease]:
         leases = {}
         async for lease in self._read():

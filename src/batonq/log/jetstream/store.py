@@ -37,6 +37,7 @@ class JetStreamStore:
 
     def __init__(self, address: NatsAddress, client: Client, timeout_s: float) -> None:
         self.cluster = 0
+        self.where = address.shown
         self._address = address
         self._client = client
         self._timeout_s = timeout_s

@@ -54,6 +54,9 @@ class PostgresLeases:
         if epoch is not None:
             await self._line.run(schema.RELEASE, {"shard": shard, "node": self._node, "epoch": epoch})
 
+    def held(self) -> list[int]:
+        return list(self._epochs)
+
     async def holders(self) -> dict[int, Lease]:
         return (await self._read())[0]
 

@@ -29,6 +29,7 @@ class PostgresStore:
 
     def __init__(self, address: PostgresAddress, timeout_s: float) -> None:
         self.cluster = 0
+        self.where = address.shown
         self._address = address
         self._timeout_s = timeout_s
         self._line = Line(address, timeout_s)

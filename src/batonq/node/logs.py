@@ -1,0 +1,125 @@
+"""Where a node's logs are: in its data directory, or in a store that keeps them for several nodes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Protocol
+
+from batonq.errors import BatonError
+from batonq.log import layout
+from batonq.log.backend import LogStore
+from batonq.log.disk import Disk
+from batonq.log.files import FileLog, FileLogSettings
+from batonq.log.interface import Leases, Log, Ownership
+from batonq.log.mirrored import MirroredLog, MirrorSettings
+from batonq.log.opening import OnFrame, Start
+from batonq.node import events
+
+
+class Logs(Protocol):
+    @property
+    def cluster(self) -> int: ...
+    @property
+    def ownership(self) -> Ownership: ...
+
+    async def open(self, shard: int, settings: FileLogSettings, start: Start | None, on_frame: OnFrame) -> Log:
+        """Open a log and fold what it has from `start` on. `on_frame` may be called on another thread."""
+
+    async def close(self) -> None:
+        """Give up what is owned; every log is closed by now."""
+
+
+class DirectoryLogs:
+    """In the data directory: the embedded log."""
+
+    def __init__(
+        self,
+        data: str,
+        *,
+        cluster: int,
+        ownership: Ownership,
+        disk: Disk | None,
+        loop: asyncio.AbstractEventLoop | None,
+        wall_ms: Callable[[], int],
+    ) -> None:
+        self.cluster = cluster
+        self.ownership = ownership
+        self._data = data
+        self._disk = disk
+        self._loop = loop  # None: everything on the calling thread, as the simulator wants it
+        self._wall_ms = wall_ms
+
+    async def open(self, shard: int, settings: FileLogSettings, start: Start | None, on_frame: OnFrame) -> Log:
+        if self._loop is None:
+            return self._open(shard, settings, start, on_frame)
+        return await self._loop.run_in_executor(None, self._open, shard, settings, start, on_frame)
+
+    def _open(self, shard: int, settings: FileLogSettings, start: Start | None, on_frame: OnFrame) -> FileLog:
+        log = FileLog.open(
+            layout.log_directory(self._data, shard),
+            shard=shard,
+            cluster=self.cluster,
+            settings=settings,
+            disk=self._disk,
+            start=start,
+            on_frame=on_frame,
+            call_soon=self._loop.call_soon_threadsafe if self._loop is not None else None,
+            now_ms=self._wall_ms,
+        )
+        if log.torn is not None:
+            kept = f"; its bytes are kept in {log.torn.kept_in}" if log.torn.kept_in else ""
+            events.warning(
+                "torn_write",
+                f"A write that a crash cut short was never answered for and has been cut off ({log.torn.what}){kept}",
+                shard=log.shard,
+                frame=log.torn.number,
+                path=log.torn.path,
+            )
+        return log
+
+    async def close(self) -> None:
+        pass
+
+
+class StoreLogs:
+    """In a store, with mirrors in the data directory."""
+
+    def __init__(self, data: str, *, store: LogStore, leases: Leases) -> None:
+        self.cluster = store.cluster
+        self.ownership = leases
+        self.opened: dict[int, MirroredLog] = {}  # the last one of each shard
+        self._data = data
+        self._store = store
+
+    async def open(self, shard: int, settings: FileLogSettings, start: Start | None, on_frame: OnFrame) -> Log:
+        files = FileLogSettings(
+            segment_bytes=settings.segment_bytes, free_floor_bytes=settings.free_floor_bytes, prewrite=False
+        )
+        before = self.opened.pop(shard, None)
+        if before is not None:
+            before.close()
+            await before.wait_closed()
+        log = await MirroredLog.open(
+            await self._store.backend(shard),
+            layout.log_directory(self._data, shard),
+            cluster=self.cluster,
+            settings=MirrorSettings(files=files),
+            start=start,
+            on_frame=on_frame,
+        )
+        self.opened[shard] = log
+        for remark in log.remarks:
+            events.warning("mirror_rebuilt", f"The mirror was built anew: {remark}", shard=shard)
+        return log
+
+    async def close(self) -> None:
+        for log in self.opened.values():
+            log.close()
+            await log.wait_closed()
+        try:
+            for shard in self.ownership.held():
+                await self.ownership.release(shard)
+        except BatonError as problem:  # they end by themselves
+            events.warning("release_failed", problem.message)
+        await self._store.close()
