@@ -2,6 +2,11 @@
 
 Acks, nacks with error classes, leases and messages that run out, dead letters, redrive, delays, priorities, FIFO
 groups, deduplication, extensions, purge, a queue that is deleted, late deletes, stale ones, a restart with leases held.
+
+And through the SQS door what the other one refuses: deletes after the lease ran out, receives that are given again by
+their attempt id. Leases of no length, messages given back untried, messages that are dead where they are, dead letters
+within a shard and across shards, of FIFO queues too, dead letters that were changed on their way back, messages that
+run out into the dead letters, keys that count as long as their message lives.
 """
 
 from __future__ import annotations
@@ -10,10 +15,11 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from batonq.client.models import Nack, Outgoing
+from batonq.client.models import Deduplication, Nack, Outgoing, RedriveEdit
 from batonq.errors import LeaseLost, MessageGone
 from batonq.sync import Baton, Message, Queue
-from tests.support.server import TestServer
+from tests.support.server import ACCOUNT, TestServer
+from tests.system.process import Client
 
 ERRORS = (("Timeout", "upstream took too long"), ("ValueError", "no such order"), ("", "gave up"))
 
@@ -28,6 +34,7 @@ def make(directory: str, *, rounds: int = 6, seed: int = 1, shards: int = 2, **s
                 day.round(part * rounds + number)
             if part:
                 day.end()
+            day.close()
 
 
 class _Day:
@@ -41,6 +48,19 @@ class _Day:
         self.ledger = baton.create_queue("ledger", fifo=True, visibility=30.0)
         self.brief = baton.create_queue("brief", retention=120.0)
         self.spare = baton.create_queue(f"spare-{first}")
+        self.frail = baton.create_queue("frail", max_receives=1, visibility=10.0)
+        self.tickets_dead = baton.create_queue("tickets-dead", fifo=True)
+        self.tickets = baton.create_queue(
+            "tickets", fifo=True, max_receives=2, dead_letter_queue="tickets-dead", visibility=15.0
+        )
+        self.offers = baton.create_queue(
+            "offers", retention=90.0, dead_letter_queue="orders-dead", max_receives=9, expiry_to_dead_letter=True
+        )
+        self.once = baton.create_queue("once", deduplication=Deduplication(window_seconds=5, scope="lives"))
+        self.sqs = Client(server.url)
+
+    def close(self) -> None:
+        self.sqs.close()
 
     def round(self, number: int) -> None:
         """One minute and more of it."""
@@ -50,6 +70,7 @@ class _Day:
         self._consume_in_order()
         self.server.advance(self.chance.choice((5, 31, 61)))
         self._consume(self.orders, 20)
+        self._odd_ends(number)
         if number % 3 == 2:
             self.orders_again()
         self.server.advance(7)
@@ -102,6 +123,48 @@ class _Day:
         except (LeaseLost, MessageGone):
             pass
 
+    def _odd_ends(self, number: int) -> None:
+        """What happens seldom, a little of each."""
+        self.frail.send_many([Outgoing(f"glass {number}.{index}") for index in range(3)])
+        for message in self.frail.receive(2, wait=0):
+            message.nack(error_class="Broken")
+        self.frail.receive(2, wait=0)  # finds that they have no receive left: dead where they are
+        self.offers.send_many([Outgoing({"offer": index}) for index in range(2)])
+        self.once.send_many([Outgoing("a", dedup_key=f"key-{number % 2}"), Outgoing("b", dedup_key=f"key-{number}")])
+        for message in self.once.receive(1, wait=0):
+            message.ack() if number % 2 else message.nack(untried=True)
+        self.mail.receive(2, wait=0, visibility=0.0)
+        for message in self.mail.receive(2, wait=0):
+            message.nack(untried=True, delay=self.chance.choice((0.0, 4.0)))
+        self._tickets(number)
+        self._late_by_sqs()
+
+    def _tickets(self, number: int) -> None:
+        """FIFO groups whose batches come back in parts, and die."""
+        self.tickets.send_many([Outgoing(f"ticket {number}.{index}", group=f"row-{index % 2}") for index in range(6)])
+        attempt = f"attempt-{number}"
+        held = self.tickets.receive(5, wait=0, attempt_id=attempt)
+        again = self.tickets.receive(5, wait=0, attempt_id=attempt)
+        assert [message.id for message in again] == [message.id for message in held]
+        for message in again:
+            if self.chance.random() < 0.4:
+                message.ack()
+            elif self.chance.random() < 0.5:
+                message.nack(error_class="Torn")
+        for message in self.tickets_dead.receive(2, wait=0):
+            message.ack()
+
+    def _late_by_sqs(self) -> None:
+        """On a queue without strict receipts the last holder may delete after its lease ran out."""
+        url = f"{self.server.url}/{ACCOUNT}/mail"
+        got = self.sqs.call("ReceiveMessage", QueueUrl=url, MaxNumberOfMessages=3, VisibilityTimeout=5)
+        held = [message["ReceiptHandle"] for message in got.get("Messages", [])]
+        for receipt in held[1:2]:
+            self.sqs.call("ChangeMessageVisibility", QueueUrl=url, ReceiptHandle=receipt, VisibilityTimeout=0)
+        self.server.advance(6)
+        for receipt in held[:1]:
+            self.sqs.call("DeleteMessage", QueueUrl=url, ReceiptHandle=receipt)
+
     def _consume_in_order(self) -> None:
         for _ in range(3):
             held = self.ledger.receive(10, wait=0)
@@ -112,7 +175,9 @@ class _Day:
                     message.nack(delay=2.0, error_class="Locked")
 
     def orders_again(self) -> None:
+        self.dead.redrive(rate=1000, edit=RedriveEdit(set_attributes={"again": "yes"}), max_messages=5).wait()
         self.dead.redrive(rate=1000).wait()
+        self.tickets_dead.redrive(rate=1000).wait()
 
     def end(self) -> None:
         self.server.advance(200)  # the brief ones run out

@@ -1,1 +1,1 @@
-"""The audit: what must hold in every history, checked over all of it. One module a family of rules; kinds.py lists them."""
+"""The audit: what must hold in every history, checked over all of it. A module for each family of rules."""

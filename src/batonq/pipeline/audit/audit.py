@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import reduce
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql.functions import broadcast
 
 from batonq.pipeline.audit import channels, groups, keys, known, messages, shards
 from batonq.pipeline.audit.kinds import KINDS
@@ -13,6 +13,25 @@ from batonq.pipeline.audit.table import TABLE
 from batonq.pipeline.audit.words import id_of, query, text
 from batonq.pipeline.tables.schema import shaped
 
+# What the rules ask for: a history that is read once for all of them need not keep the rest.
+COLUMNS = (
+    *(
+        "shard",
+        "frame",
+        "row",
+        "logical_time",
+        "owner_epoch",
+        "time",
+        "event",
+        "flags",
+        "queue",
+        "queue_name",
+        "tenant",
+    ),
+    *("sequence", "slot", "group", "lease_epoch", "receive_count", "deadline", "visible_at", "expires_at", "state"),
+    *("reason", "other_shard", "other_queue", "channel_number", "source_slot", "dedup_key", "number", "grace_ms"),
+    *("first_frame", "detail"),
+)
 _FOUND = " ".join(f"WHEN '{name}' THEN {text(kind.found)}" for name, kind in KINDS.items())
 _TOLD = f"""
 SELECT kind, found.shard, found.queue, queue_name, {id_of("found.shard", "sequence")} AS message_id, sequence,
@@ -35,4 +54,4 @@ def audit(events: DataFrame, queues: DataFrame) -> DataFrame:
         keys.violations(events, policies, purges),
     ]
     everything = reduce(DataFrame.unionByName, found)
-    return shaped(query(_TOLD, found=everything, policies=F.broadcast(policies)), TABLE)
+    return shaped(query(_TOLD, found=everything, policies=broadcast(policies)), TABLE)

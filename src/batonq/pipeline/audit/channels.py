@@ -12,7 +12,7 @@ that what one shard says of another is only held against it when the other's his
 from __future__ import annotations
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql.functions import broadcast
 
 from batonq.core.records import Flag
 from batonq.pipeline.audit.words import place, query
@@ -34,7 +34,8 @@ SELECT source, destination, entry, any_value(inside) AS inside,
   max(CASE WHEN event = 'settled' THEN reason = 'accepted' END) AS said,
   max(CASE WHEN event = 'arrived' THEN time END) AS arrived_at,
   max(CASE WHEN event = 'settled' THEN time END) AS settled_at,
-  max(CASE WHEN event <> 'arrived' THEN queue END) AS queue, max(CASE WHEN event <> 'arrived' THEN sequence END) AS sequence
+  max(CASE WHEN event <> 'arrived' THEN queue END) AS queue,
+  max(CASE WHEN event <> 'arrived' THEN sequence END) AS sequence
 FROM (
   SELECT *, shard = other_shard AS inside,
     CASE WHEN event = 'arrived' THEN other_shard ELSE shard END AS source,
@@ -92,4 +93,4 @@ FROM (
 
 def violations(events: DataFrame, shards: DataFrame) -> DataFrame:
     entries = query(_IN_ORDER, entries=query(_ENTRIES, events=events))
-    return query(_VIOLATIONS, entries=entries, shards=F.broadcast(shards))
+    return query(_VIOLATIONS, entries=entries, shards=broadcast(shards))

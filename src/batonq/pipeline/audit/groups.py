@@ -8,15 +8,15 @@ messages behind a leased one are leased with it or not at all:
 - A message that comes back while later ones of its receive are still in flight is leased again before them: they were
   leased behind it. Nothing behind it is given to anybody else meanwhile.
 
-The leases of one receive are rows one after the other, of one time and one deadline. A message that was moved within its
-shard has no group of its own in history: it has that of the message that it was, if that one's is told. What is moved on
-once more, before it was carried, is left out.
+The leases of one receive are rows one after the other, of one time and one deadline. A message that was moved within
+its shard has no group of its own in history: it has that of the message that it was, if that one's is told. What is
+moved on once more, before it was carried, is left out.
 """
 
 from __future__ import annotations
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql.functions import broadcast
 
 from batonq.core.records import Flag, State, Type
 from batonq.pipeline.audit.known import purged_at
@@ -65,7 +65,8 @@ SELECT *, dense_rank() OVER (PARTITION BY shard, queue, stands ORDER BY message)
 FROM {{lives}} WHERE stands IS NOT NULL AND (event = {Type.LEASED:d} OR lt = began)
 """
 _SUSPECTS = f"""
-SELECT *, CASE WHEN p_lt = lt - 1 AND p_time = time AND p_deadline = deadline AND place > p_place THEN p_place END AS after
+SELECT *,
+  CASE WHEN p_lt = lt - 1 AND p_time = time AND p_deadline = deadline AND place > p_place THEN p_place END AS after
 FROM (
   SELECT *, lag(lt) OVER taken AS p_lt, lag(time) OVER taken AS p_time, lag(deadline) OVER taken AS p_deadline,
     lag(place) OVER taken AS p_place
@@ -103,10 +104,10 @@ FROM (
 
 
 def violations(events: DataFrame, policies: DataFrame, purges: DataFrame) -> DataFrame:
-    facts = query(_FACTS, events=events, policies=F.broadcast(policies))
-    lives = query(_LIVES, facts=facts, purges=F.broadcast(purges))
+    facts = query(_FACTS, events=events, policies=broadcast(policies))
+    lives = query(_LIVES, facts=facts, purges=broadcast(purges))
     lives = query(_WITH_MOVED, lives=lives, moved=query(_MOVED, lives=lives))
     in_line = query(_IN_LINE, lives=lives)
     suspects = query(_SUSPECTS, in_line=in_line)
     blocked = query(_BLOCKED, suspects=suspects, in_line=in_line)
-    return query(_VIOLATIONS, facts=facts, blocked=F.broadcast(blocked))
+    return query(_VIOLATIONS, facts=facts, blocked=broadcast(blocked))

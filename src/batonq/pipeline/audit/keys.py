@@ -12,19 +12,19 @@ policy says so), are compared:
 from __future__ import annotations
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql.functions import broadcast
 
 from batonq.core.records import Flag, State
 from batonq.pipeline.audit.known import versions
 from batonq.pipeline.audit.words import MESSAGE, SEQUENCES, STATE, query, told
 
-_TAKEN = f"""
+_TAKEN = """
 SELECT taken.*, versions.window_ms, CASE WHEN versions.per_group THEN `group` ELSE '' END AS scope
 FROM (
   SELECT shard, queue, dedup_key, `group`, sequence, logical_time AS lt, time, flags
-  FROM {{events}} WHERE event = 'sent' AND dedup_key IS NOT NULL
+  FROM {events} WHERE event = 'sent' AND dedup_key IS NOT NULL
 ) AS taken
-LEFT JOIN {{versions}} AS versions ON versions.shard = taken.shard AND versions.queue = taken.queue
+LEFT JOIN {versions} AS versions ON versions.shard = taken.shard AND versions.queue = taken.queue
   AND versions.since < taken.lt AND taken.lt < versions.till
 """
 _PAIRS = """
@@ -43,7 +43,9 @@ WHERE p_lt IS NOT NULL AND ({_IN_WINDOW} OR {_LIVES})
 # Of those that lived: what the first message's last event before the second left it in.
 _LIVING = f"""
 SELECT any_value(struct(suspects.*)) AS one
-FROM (SELECT {MESSAGE} AS message, logical_time AS lt, {STATE} AS state FROM {{events}} WHERE sequence IS NOT NULL) AS facts
+FROM (
+  SELECT {MESSAGE} AS message, logical_time AS lt, {STATE} AS state FROM {{events}} WHERE sequence IS NOT NULL
+) AS facts
 JOIN {{suspects}} AS suspects ON suspects.shard * {SEQUENCES} + suspects.p_sequence = message AND facts.lt < suspects.lt
 WHERE NOT in_window GROUP BY suspects.shard, suspects.lt
 HAVING max_by(state, facts.lt) NOT IN ({State.DELETED:d}, {State.DEAD:d})
@@ -58,7 +60,7 @@ FROM (SELECT * FROM {{suspects}} WHERE in_window UNION ALL SELECT one.* FROM {{l
 
 
 def violations(events: DataFrame, policies: DataFrame, purges: DataFrame) -> DataFrame:
-    taken = query(_TAKEN, events=events, versions=F.broadcast(versions(policies)))
-    suspects = query(_SUSPECTS, pairs=query(_PAIRS, taken=taken), purges=F.broadcast(purges))
-    living = query(_LIVING, events=events, suspects=F.broadcast(suspects))
+    taken = query(_TAKEN, events=events, versions=broadcast(versions(policies)))
+    suspects = query(_SUSPECTS, pairs=query(_PAIRS, taken=taken), purges=broadcast(purges))
+    living = query(_LIVING, events=events, suspects=broadcast(suspects))
     return query(_VIOLATIONS, suspects=suspects, living=living)

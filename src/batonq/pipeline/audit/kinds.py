@@ -18,12 +18,12 @@ _MESSAGE = {
     ),
     "sent_twice": Kind("A sequence is used once.", "the sequence of a message that exists was given to another"),
     "after_end": Kind(
-        "Nothing happens to a message after its end: `deleted`, `settled` as accepted, or a purge of its queue. (A purge "
-        "leaves out what is on its way elsewhere.)",
+        "Nothing happens to a message after its end: `deleted`, `settled` as accepted, or a purge of its queue. (A "
+        "purge leaves out what is on its way elsewhere.)",
         "something happened to a message after its end",
     ),
     "two_holders": Kind(
-        "One holder at a time: before a message is leased again, its last lease was ended by a `returned`, whoever asked.",
+        "One holder at a time: before a message is leased again, its last lease was ended by a `returned`.",
         "it was leased while another lease was running",
     ),
     "early": Kind("A message is never leased before `visible_at`.", "it was leased before its delay was over"),
@@ -37,7 +37,7 @@ _MESSAGE = {
         "a lease's epoch does not follow the one before",
     ),
     "receive_count": Kind(
-        "Each lease raises the receive count by one. A return that is not charged takes one back; nothing else changes it.",
+        "Each lease raises the receive count by one. A return that is not charged takes one back; nothing else does.",
         "the receive count does not follow the one before",
     ),
     "stale_epoch": Kind(
@@ -45,13 +45,13 @@ _MESSAGE = {
         "something was done under the epoch of an earlier lease",
     ),
     "not_held": Kind(
-        "An acknowledgement, an extension and a nack need a lease that runs: in flight, before its deadline. Leases that "
-        "ran during an outage have the grace that `epoch` gave on top.",
+        "An acknowledgement, an extension and a nack need a lease that runs: in flight, before its deadline. Leases "
+        "that ran during an outage have the grace that `epoch` gave on top.",
         "the lease that did this was over",
     ),
     "late_delete": Kind(
-        "A delete after the lease ran out, by the last holder, is told apart: reason `late_ack`, flag LATE. FIFO queues "
-        "and those with strict receipts have none.",
+        "A delete after the lease ran out, by the last holder, is told apart: reason `late_ack`, flag LATE. FIFO "
+        "queues and those with strict receipts have none.",
         "a late delete that the queue's rule does not allow, or that is not marked as what it is",
     ),
     "lease_cut_short": Kind(
@@ -111,20 +111,20 @@ _CHANNEL = {
 }
 _GROUP = {
     "group_order": Kind(
-        "The messages of a FIFO group are leased in their order: none while one before it is there and was not leased in "
-        "the same receive. Dead ones step out of the way.",
+        "The messages of a FIFO group are leased in their order: none while one before it is there and was not leased "
+        "in the same receive. Dead ones step out of the way.",
         "it was leased before an earlier message of its group",
     ),
     "group_exclusion": Kind(
-        "A FIFO group is locked while its first message is in flight: what is behind it was leased in the same receive, "
-        "or waits.",
+        "A FIFO group is locked while its first message is in flight: what is behind it was leased in the same "
+        "receive, or waits.",
         "it was leased while an earlier message of its group was in flight elsewhere",
     ),
 }
 _KEY = {
     "duplicate": Kind(
-        "No second message is taken with a deduplication key that is known: within the queue's window, and as long as the "
-        "first lives, if its queue says so. A purge forgets keys.",
+        "No second message is taken with a deduplication key that is known: within the queue's window, and as long as "
+        "the first lives, if its queue says so. A purge forgets keys.",
         "a second message was taken with the same deduplication key",
     ),
 }

@@ -1,7 +1,7 @@
 """The rules of one message: its events in order, each beside the one before it, in one pass.
 
-What an event leaves behind can be told from the event alone (words.STATE), so that a rule needs the event before it, the
-last epoch and receive count (a `settled` has none), and when the message expires. Rules:
+What an event leaves behind can be told from the event alone (words.STATE), so that a rule needs the event before it,
+the last epoch and receive count (a `settled` has none), and when the message expires. Rules:
 
 - The first event is a beginning. Nothing follows an end, and a purge is an end for all but what is owed.
 - A lease needs a visible message: sent or returned with its delay over, not in flight, not owed, not dead, not expired.
@@ -16,7 +16,7 @@ last epoch and receive count (a `settled` has none), and when the message expire
 from __future__ import annotations
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql.functions import broadcast
 
 from batonq.core.records import Flag, Reason, State, Type
 from batonq.core.shard.columns import COUNT_MAX
@@ -30,58 +30,97 @@ from batonq.pipeline.audit.words import (
     SEQUENCES,
     STATE,
     event_name,
+    place,
     query,
     state_name,
     told,
 )
 
-# What goes into the shuffle.
+# What goes into the shuffle: the event, its state after it, reason, flags and mark are one number, `what`.
+_HELD, _RAN_OUT, _RETIRED, _LEASE, _LOOK = range(1, 6)  # marks: what an event is to be asked for
+_MARK = f"""CASE event
+  WHEN 'leased' THEN {_LEASE} WHEN 'extended' THEN {_HELD} WHEN 'carried' THEN {_LOOK}
+  WHEN 'deleted' THEN CASE WHEN flags & {Flag.LATE:d} <> 0 OR reason = 'late_ack' THEN {_LOOK}
+    WHEN reason = 'ack' THEN {_HELD} WHEN reason = 'retention' THEN {_RETIRED} ELSE 0 END
+  WHEN 'returned' THEN CASE reason WHEN 'expired' THEN {_RAN_OUT} WHEN 'nack' THEN {_HELD} WHEN 'released' THEN {_HELD}
+    ELSE 0 END
+  WHEN 'owed' THEN CASE WHEN reason = 'expiry_dead_letter' THEN {_RETIRED} ELSE 0 END
+  ELSE 0 END"""
 _FACTS = f"""
-SELECT {MESSAGE} AS message, logical_time AS lt, {EVENT} AS event, flags, {REASON} AS reason, {STATE} AS state,
+SELECT {MESSAGE} AS message, logical_time AS lt,
+  CAST({EVENT} AS BIGINT) + 256 * {STATE} + 65536 * coalesce({REASON}, 0) + 16777216 * CAST(flags AS BIGINT)
+    + 4294967296 * {_MARK} AS what,
   queue, time, coalesce(deadline, visible_at) AS until, expires_at AS expires, owner_epoch AS owner,
   CASE WHEN event IN ('sent', 'arrived') THEN 0 ELSE lease_epoch END AS epoch,
   CASE WHEN event = 'sent' THEN 0 ELSE receive_count END AS count
 FROM {{events}} WHERE sequence IS NOT NULL
 """
-_BEHIND = (Type.SENT, Type.ARRIVED, Type.CARRIED, Type.EDITED)
-_PAYLOAD = f"event IN ({', '.join(str(int(kind)) for kind in _BEHIND)})"
-_COUNT_AFTER = (
-    f"CASE WHEN event = {Type.RETURNED:d} AND flags & {Flag.UNCHARGED:d} <> 0 THEN greatest(count - 1, 0) "
-    f"ELSE least(count, {COUNT_MAX}) END"
-)
+_EVENT = "(what & 255)"
+_BEHIND = ", ".join(str(int(kind)) for kind in (Type.SENT, Type.ARRIVED, Type.CARRIED, Type.EDITED))
+_UNCHARGED = f"what & {255 + (Flag.UNCHARGED << 24)} = {Type.RETURNED + (Flag.UNCHARGED << 24)}"
 _PAIRS = f"""
 SELECT *,
-  lag(lt) OVER life AS p_lt, lag(event) OVER life AS p_event, lag(state) OVER life AS p_state,
-  lag(queue) OVER life AS p_queue, lag(time) OVER life AS p_time, lag(until) OVER life AS p_until,
-  lag(owner) OVER life AS p_owner, lead(lt) OVER life AS n_lt,
+  lag(lt) OVER life AS p_lt, lag(what) OVER life AS p_what, lag(queue) OVER life AS p_queue,
+  lag(until) OVER life AS p_until, lag(owner) OVER life AS p_owner, lead(lt) OVER life AS n_lt,
   last(epoch, true) OVER past AS p_epoch,
-  last({_COUNT_AFTER}, true) OVER past AS p_count,
+  last(CASE WHEN {_UNCHARGED} THEN greatest(count - 1, 0) ELSE least(count, {COUNT_MAX}) END, true) OVER past
+    AS p_count,
   last(expires, true) OVER past AS p_expires,
-  max(CASE WHEN {_PAYLOAD} THEN lt END) OVER past AS p_payload
+  max(CASE WHEN {_EVENT} IN ({_BEHIND}) THEN lt END) OVER past AS p_payload
 FROM {{facts}}
 WINDOW life AS (PARTITION BY message ORDER BY lt),
   past AS (PARTITION BY message ORDER BY lt ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
 """
 
+# First every event is asked what nearly all answer well, in few and short words. Suspects are then looked at closely.
+_P_STATE = "(shiftright(p_what, 8) & 255)"
+_DELAY_OVER = f"{_P_STATE} = {State.DELAYED:d} AND p_until <= time"
+_STEPS = ", ".join(
+    str((state << 16) + (after << 8) + record) for (state, record), afters in TRANSITIONS.items() for after in afters
+)
+_DOOMED_STEPS = ", ".join(
+    str((before << 16) + (after << 8) + record)
+    for (state, record), afters in TRANSITIONS.items()
+    for before in ((DOOMED,) if state == State.DELAYED else (state,))
+    for after in (DOOMED if each == State.DELAYED and record == Type.SETTLED else each for each in afters)
+    if before == DOOMED or after == DOOMED
+)
+_STEP = f"((CASE WHEN {_DELAY_OVER} THEN {State.VISIBLE:d} ELSE {_P_STATE} END) * 65536 + (what & 65535))"
+_OPENS = f"{_EVENT} IN ({Type.SENT:d}, {Type.ARRIVED:d})"
+_MARKED = "shiftright(what, 32)"
+_SUSPECTS = f"""
+SELECT pairs.*, known_from, kept_from, graces, purges, purged_first, purged_below
+FROM (
+  SELECT *, CAST(shiftright(message, 48) AS INT) AS shard, message & {SEQUENCES - 1} AS sequence FROM {{pairs}}
+) AS pairs
+LEFT JOIN {{shards}} AS shards ON shards.shard = pairs.shard
+LEFT JOIN {{purges}} AS purges ON purges.shard = pairs.shard AND purges.queue = pairs.queue
+WHERE CASE WHEN p_lt IS NULL THEN NOT {_OPENS} ELSE {_STEP} NOT IN ({_STEPS}, {_DOOMED_STEPS}) END
+  OR epoch - CASE WHEN {_EVENT} = {Type.LEASED:d} THEN 1 ELSE 0 END <> p_epoch
+  OR count - CASE WHEN {_EVENT} = {Type.LEASED:d} THEN 1 ELSE 0 END <> p_count
+  OR CASE {_MARKED} WHEN 0 THEN false WHEN {_LEASE} THEN time >= p_expires WHEN {_HELD} THEN time >= p_until
+    WHEN {_RAN_OUT} THEN time < p_until OR owner <> p_owner WHEN {_RETIRED} THEN time < p_expires ELSE true END
+  OR pairs.queue <> p_queue
+  OR n_lt IS NULL AND what & 65280 <> {State.DELETED << 8} AND greatest(lt * CASE WHEN {_EVENT} IN ({_BEHIND}) THEN 1
+    ELSE 0 END, coalesce(p_payload, 0)) < kept_from
+  OR lt > purged_first AND sequence < purged_below
+"""
+_UNPACKED = """
+SELECT *, CAST(what & 255 AS INT) AS event, CAST(shiftright(what, 8) & 255 AS INT) AS state,
+  CAST(shiftright(what, 16) & 255 AS INT) AS reason, CAST(shiftright(what, 24) & 255 AS INT) AS flags,
+  CAST(p_what & 255 AS INT) AS p_event, CAST(shiftright(p_what, 8) & 255 AS INT) AS p_state
+FROM {suspects}
+"""
+
 # The state before an event: a delay that is over has made the message visible.
 _WAS = f"(CASE WHEN p_state = {State.DELAYED:d} AND p_until <= time THEN {State.VISIBLE:d} ELSE p_state END)"
-_STATES_MAX, _TYPES_MAX = 10, 100
-
-
-def _step(before: str, event: str, after: str) -> str:
-    return f"({before} * {_STATES_MAX * _TYPES_MAX} + {event} * {_STATES_MAX} + {after})"
+_ALLOWED = f"({_WAS} * 65536 + state * 256 + event) IN ({_STEPS}, {_DOOMED_STEPS})"
 
 
 def _as_delayed(state: str) -> str:
     return f"(CASE WHEN {state} = {DOOMED} THEN {State.DELAYED:d} ELSE {state} END)"
 
 
-_STEPS = ", ".join(
-    str(state * _STATES_MAX * _TYPES_MAX + record * _STATES_MAX + after)
-    for (state, record), afters in TRANSITIONS.items()
-    for after in afters
-)
-_ALLOWED = f"{_step(_as_delayed(_WAS), 'event', _as_delayed('state'))} IN ({_STEPS})"
 _BY_HOLDER = (
     f"(event = {Type.EXTENDED:d} OR event = {Type.DELETED:d} AND reason = {Reason.ACK:d} "
     f"OR event = {Type.RETURNED:d} AND reason IN ({Reason.NACK:d}, {Reason.RELEASED:d}))"
@@ -120,7 +159,7 @@ _OTHERS = {
     "purged": f"lt > purged_first AND sequence < purged_below AND p_state NOT IN ({State.OWED:d}, {State.DELETED:d}) "
     f"AND event NOT IN ({Type.SENT:d}, {Type.ARRIVED:d})",
     "lost": f"n_lt IS NULL AND state <> {State.DELETED:d} "
-    f"AND coalesce(CASE WHEN {_PAYLOAD} THEN lt END, p_payload, 0) < kept_from",
+    f"AND coalesce(CASE WHEN event IN ({_BEHIND}) THEN lt END, p_payload, 0) < kept_from",
 }
 _DEADLINE = f"timestampadd(MILLISECOND, {known.grace('p_owner', 'owner')}, p_until)"
 _SURE = {
@@ -134,16 +173,6 @@ _SURE = {
     "purged": known.purged("sequence", "p_lt", "lt"),
     "lost": f"state = {State.OWED:d} OR NOT {known.purged('sequence', 'lt', '9223372036854775807')}",
 }
-_SUSPECTS = f"""
-SELECT *, {_STATE_KIND} AS state_kind FROM (
-  SELECT pairs.*, in_shard AS shard, known_from, kept_from, graces, purged_first, purged_below, purges
-  FROM (SELECT *, CAST(shiftright(message, 48) AS INT) AS in_shard, message & {SEQUENCES - 1} AS sequence
-        FROM {{pairs}}) AS pairs
-  LEFT JOIN {{shards}} AS shards ON shards.shard = in_shard
-  LEFT JOIN {{purges}} AS purges ON purges.shard = in_shard AND purges.queue = pairs.queue
-)
-WHERE {_STATE_KIND} IS NOT NULL OR {" OR ".join(f"({condition})" for condition in _OTHERS.values())}
-"""
 
 
 def _kind(name: str, condition: str) -> str:
@@ -158,7 +187,7 @@ _REFINED = (
     + " ELSE state_kind END"
 )
 _KINDS = ", ".join([_REFINED, *(_kind(name, condition) for name, condition in _OTHERS.items())])
-_BEFORE = told(event_name("p_event"), "p_lt", "p_time", ("epoch", "p_epoch"), ("until", "p_until"))
+_BEFORE = f"concat({event_name('p_event')}, ' at ', {place('p_lt')}, coalesce(concat(', until ', p_until), ''))"
 _THIS = told(event_name("event"), "lt", "time", ("epoch", "epoch"), ("until", "until"))
 _VIOLATIONS = f"""
 SELECT kind, shard, queue, sequence, array_compact(array(p_lt, lt)) AS logical_times,
@@ -173,7 +202,7 @@ SELECT kind, shard, queue, sequence, array_compact(array(p_lt, lt)) AS logical_t
 FROM (
   SELECT *, explode(filter(array({_KINDS}), one -> one IS NOT NULL)) AS kind
   FROM (
-    SELECT suspects.*, policies.fifo, policies.policies FROM {{suspects}} AS suspects
+    SELECT suspects.*, {_STATE_KIND} AS state_kind, policies.fifo, policies.policies FROM {{suspects}} AS suspects
     LEFT JOIN {{policies}} AS policies ON policies.shard = suspects.shard AND policies.queue = suspects.queue
   )
 )
@@ -182,5 +211,5 @@ FROM (
 
 def violations(events: DataFrame, shards: DataFrame, policies: DataFrame, purges: DataFrame) -> DataFrame:
     pairs = query(_PAIRS, facts=query(_FACTS, events=events))
-    suspects = query(_SUSPECTS, pairs=pairs, shards=F.broadcast(shards), purges=F.broadcast(purges))
-    return query(_VIOLATIONS, suspects=suspects, policies=F.broadcast(policies))
+    suspects = query(_SUSPECTS, pairs=pairs, shards=broadcast(shards), purges=broadcast(purges))
+    return query(_VIOLATIONS, suspects=query(_UNPACKED, suspects=suspects), policies=broadcast(policies))

@@ -11,44 +11,48 @@ each beside the one before it.
 from __future__ import annotations
 
 from pyspark.sql import DataFrame
-from pyspark.sql import functions as F
+from pyspark.sql.functions import broadcast
 
 from batonq.pipeline.audit.words import place, query
 
 _OPENED = "event IN ('sent', 'arrived') AND sequence IS NOT NULL"
 _PIECES = f"""
 SELECT shard, frame, time, owner_epoch AS owner, min(row) AS first_row, max(row) AS last_row, count(*) AS rows,
-  min(CASE WHEN {_OPENED} THEN sequence END) AS first_sequence,
-  max(CASE WHEN {_OPENED} THEN sequence END) AS last_sequence,
   count(CASE WHEN {_OPENED} THEN 1 END) AS opened,
+  min(CASE WHEN {_OPENED} THEN sequence END) AS lowest, max(CASE WHEN {_OPENED} THEN sequence END) AS highest,
+  min_by(CASE WHEN {_OPENED} THEN sequence END, CASE WHEN {_OPENED} THEN row END) AS first_sequence,
+  max_by(CASE WHEN {_OPENED} THEN sequence END, CASE WHEN {_OPENED} THEN row END) AS last_sequence,
   max(CASE WHEN event = 'epoch' THEN number END) AS named
 FROM {{events}} GROUP BY shard, frame, time, owner_epoch
 """
 _PAIRS = """
-SELECT *, frame * 65536 + first_row AS lt,
-  lag(frame) OVER log AS p_frame, lag(last_row) OVER log AS p_row, lag(time) OVER log AS p_time,
-  lag(owner) OVER log AS p_owner, lag(frame * 65536 + last_row) OVER log AS p_lt,
-  max(last_sequence) OVER past AS p_sequence
-FROM {pieces}
-WINDOW log AS (PARTITION BY shard ORDER BY frame, first_row),
-  past AS (PARTITION BY shard ORDER BY frame, first_row ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+SELECT *, frame * 65536 + first_row AS lt, before.frame AS p_frame, before.last_row AS p_row, before.time AS p_time,
+  before.owner AS p_owner, before.frame * 65536 + before.last_row AS p_lt
+FROM (
+  SELECT *, max(struct(frame, last_row, time, owner)) OVER past AS before,
+    last(last_sequence, true) OVER past AS p_sequence,
+    sum(rows) OVER of_frame AS rows_in, max(last_row) OVER of_frame AS last_in
+  FROM {pieces}
+  WINDOW past AS (PARTITION BY shard ORDER BY frame, first_row ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),
+    of_frame AS (PARTITION BY shard ORDER BY frame RANGE BETWEEN CURRENT ROW AND CURRENT ROW)
+)
 """
 _RULES = {
-    "frame_gap": "rows <> last_row - first_row + 1 OR CASE WHEN frame = p_frame THEN first_row <> p_row + 1 "
-    "ELSE first_row <> 0 OR frame <> p_frame + 1 END",
-    "time_back": "time < p_time",
+    "frame_gap": "(p_frame IS NULL OR frame <> p_frame) AND (first_row <> 0 OR rows_in <> last_in + 1 "
+    "OR frame <> p_frame + 1)",
+    "time_back": "time < p_time OR frame = p_frame AND first_row <= p_row AND time <> p_time",
     "owner_epoch": "owner < p_owner OR owner > p_owner AND NOT named <=> owner OR named IS NOT NULL AND named <> owner "
     "OR named <= p_owner",
-    "sequence_gap": "opened > 0 AND (last_sequence - first_sequence + 1 <> opened "
+    "sequence_gap": "opened > 0 AND (highest - lowest + 1 <> opened "
     "OR first_sequence <> CASE WHEN known_from = 0 THEN coalesce(p_sequence, 0) ELSE p_sequence END + 1)",
 }
 _DETAILS = {
-    "frame_gap": f"concat({place('coalesce(p_lt, 0)')}, ' is followed by ', {place('lt')}, ', ', rows, ' rows up to ', "
-    f"{place('frame * 65536 + last_row')})",
+    "frame_gap": f"concat({place('coalesce(p_lt, 0)')}, ' is followed by ', {place('lt')}, ', ', rows_in, "
+    f"' rows up to ', {place('frame * 65536 + last_in')})",
     "time_back": "concat(p_time, ' is followed by ', time)",
     "owner_epoch": "concat('owner epoch ', coalesce(p_owner, 0), ' is followed by ', owner)",
-    "sequence_gap": "concat('sequence ', coalesce(p_sequence, 0), ' is followed by ', opened, ' from ', first_sequence, "
-    "' to ', last_sequence)",
+    "sequence_gap": "concat('sequence ', coalesce(p_sequence, 0), ' is followed by ', opened, ' from ', lowest, "
+    "' to ', highest)",
 }
 _VIOLATIONS = f"""
 SELECT kind, shard, CAST(NULL AS BIGINT) AS queue, CAST(NULL AS BIGINT) AS sequence,
@@ -67,4 +71,4 @@ FROM (
 
 def violations(events: DataFrame, shards: DataFrame) -> DataFrame:
     pairs = query(_PAIRS, pieces=query(_PIECES, events=events))
-    return query(_VIOLATIONS, pairs=pairs, shards=F.broadcast(shards))
+    return query(_VIOLATIONS, pairs=pairs, shards=broadcast(shards))

@@ -44,7 +44,7 @@ def _numbers(names: Mapping[int, str]) -> dict[str, int]:
 
 # What happens to one message.
 OF_MESSAGES = {
-    number: EVENTS[number]
+    int(number): EVENTS[number]
     for number in (
         Type.SENT,
         Type.LEASED,
@@ -120,4 +120,4 @@ def _prefixes() -> str:
 def query(text: str, **frames: DataFrame) -> DataFrame:
     """The frame that SQL makes of others, which it names in braces."""
     session = next(iter(frames.values())).sparkSession
-    return session.sql(text, **frames)
+    return session.sql(text, None, **frames)

@@ -1,0 +1,111 @@
+"""`baton pipeline audit`: does everything hold that must? Over the lake, or straight from history."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from batonq.pipeline.jobs.context import Context, Outcome
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+HELP = "check every rule over the whole history; exit code 1 when one is broken (violations)"
+SHOWN = 20
+WAIT_S = 600.0  # for a compaction that holds the table
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--direct",
+        action="store_true",
+        help="read --history itself, without a lake; so it is too when the lake has no events",
+    )
+    parser.add_argument(
+        "--show", type=int, default=SHOWN, metavar="N", help=f"print at most so many breaks (default {SHOWN})"
+    )
+
+
+def run(context: Context) -> Outcome:
+    direct = context.options.direct or not context.lake.has("events")
+    events, queues = _straight(context) if direct else _of_lake(context)
+    context.progress("checking every rule")
+    found = violations(events, queues).persist()
+    try:
+        kinds = {row["kind"]: row["count"] for row in found.groupBy("kind").count().collect()}
+        order = ("source", "kind", "shard", "logical_times")
+        rows = [row.asDict() for row in found.orderBy(*order).limit(max(context.options.show, 0)).collect()]
+        if not direct:
+            context.lake.replace(found, "violations", wait_s=WAIT_S)
+        count = events.count() if direct else context.lake.rows("events")
+    finally:
+        found.unpersist()
+        events.unpersist()
+    context.progress("")
+    return outcome(count, kinds, rows, context.history if direct else str(context.lake.path))
+
+
+def violations(events: DataFrame, queues: DataFrame) -> DataFrame:
+    """The audit of each cluster whose history is there, by itself: shards of two clusters have the same numbers."""
+    from functools import reduce
+
+    from pyspark.sql import DataFrame
+    from pyspark.sql.functions import coalesce, lit
+
+    from batonq.pipeline.audit.audit import audit
+    from batonq.pipeline.audit.table import TABLE
+    from batonq.pipeline.tables.schema import shaped
+
+    if "source" not in events.columns:
+        return audit(events, queues)
+    of = coalesce("source", lit(""))
+    sources = sorted(row[0] for row in events.select(of).distinct().collect())
+    if len(sources) <= 1:
+        audited = audit(events, queues)
+        return shaped(audited.drop("source").withColumn("source", lit(sources[0] if sources else "")), TABLE)
+    each = [
+        audit(events.where(of == one), queues.where(of == one)).drop("source").withColumn("source", lit(one))
+        for one in sources
+    ]
+    return shaped(reduce(DataFrame.unionByName, each), TABLE)
+
+
+def _of_lake(context: Context) -> tuple[DataFrame, DataFrame]:
+    return context.lake.read(context.spark, "events"), context.lake.read(context.spark, "queues")
+
+
+def _straight(context: Context) -> tuple[DataFrame, DataFrame]:
+    """History itself, read once: the rules go over it several times."""
+    from pyspark.storagelevel import StorageLevel
+
+    from batonq.pipeline.audit.audit import COLUMNS
+    from batonq.pipeline.tables.queues import queues
+
+    context.progress("reading history")
+    reader = context.spark.read.format("baton").options(**context.source_options)
+    events = reader.load().select(*COLUMNS).persist(StorageLevel.DISK_ONLY)
+    return events, queues(events)
+
+
+def outcome(events: int, kinds: dict[str, int], rows: list[dict[str, Any]], where: str) -> Outcome:
+    total = sum(kinds.values())
+    summary = {"history": where, "events": events, "violations": total, "kinds": kinds, "shown": rows}
+    if not total:
+        return Outcome(0, summary, f"{events:,} events, every rule holds.")
+    told = [f"{events:,} events, {total:,} violations:"]
+    told += [f"  {kind}: {count:,}" for kind, count in sorted(kinds.items())]
+    told += [text(row) for row in rows]
+    if total > len(rows):
+        told.append(f"… and {total - len(rows):,} more: the table violations has them all; --show prints more.")
+    return Outcome(1, summary, "\n".join(told))
+
+
+def text(row: dict[str, Any]) -> str:
+    """One break, with its events."""
+    about = [f"shard {row['shard']}"]
+    if row["queue"] is not None:
+        about.append(f"queue {row['queue_name'] or row['queue']}")
+    if row["message_id"] is not None:
+        about.append(f"message {row['message_id']} (sequence {row['sequence']})")
+    lines = [f"\n{row['kind']}: {', '.join(about)}", f"  {row['detail']}"]
+    return "\n".join([*lines, *(f"    {event}" for event in row["events"])])

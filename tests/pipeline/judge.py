@@ -1,0 +1,406 @@
+"""The audit's rules once more, by a plain fold over the events of a small history: what Spark's answer must equal.
+
+It walks each shard's log as a shard would, with messages in a dictionary, leases that an owner's grace lengthens, and
+groups in lines. A finding is (kind, shard, sequence, logical time); of the log itself, (kind, shard, None, frame).
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from batonq.core.records import Flag, State, Type
+from batonq.core.shard.lifecycle import TRANSITIONS
+
+Event = dict[str, Any]
+Finding = tuple[str, int, int | None, int]
+NEVER = 1 << 63
+COUNT_MAX = 0xFFFF
+BEHIND_US = 60_000_000
+OPENING = ("sent", "arrived")
+PAYLOADS = ("sent", "arrived", "carried", "edited")
+RETIRED = (("deleted", "retention"), ("owed", "expiry_dead_letter"))
+OF_MESSAGES = (*PAYLOADS, "leased", "extended", "returned", "deleted", "owed", "settled")
+
+
+@dataclass
+class Message:
+    queue: int
+    lt: int
+    state: State
+    until: int | None
+    doomed: bool = False
+    epoch: int | None = None
+    count: int | None = None
+    expires: int | None = None
+    payload: int = 0
+    purged: bool = False
+    group: str | None = None
+    leaves: int = NEVER
+
+
+class Shard:
+    """What is known of one shard before its log is walked."""
+
+    def __init__(self, events: list[Event]) -> None:
+        self.events = sorted(events, key=lambda event: event["logical_time"])
+        first = min(event["frame"] for event in events)
+        bases = [event for event in self.events if event["event"] == "base"]
+        opened = [base["logical_time"] for base in bases if base["first_frame"] >= first]
+        self.known_from = 0 if first <= 1 else min(opened, default=NEVER)
+        self.kept_from = max((base["first_frame"] << 16 for base in bases), default=None)
+        self.last_time = max(event["time"] for event in events)
+
+
+class Policies:
+    def __init__(self, events: Iterable[Event]) -> None:
+        self._told: dict[tuple[int, int], list[tuple[int, dict[str, Any]]]] = defaultdict(list)
+        for event in events:
+            if event["event"] in ("policy_set", "base") and event["detail"]:
+                found = json.loads(event["detail"])
+                for policy in found if event["event"] == "base" else [found]:
+                    policy = json.loads(policy) if isinstance(policy, str) else policy
+                    self._told[event["shard"], policy["queue"]].append((event["logical_time"], policy))
+
+    def at(self, event: Event) -> dict[str, Any]:
+        told = self._told.get((event["shard"], event["queue"]), [])
+        held = [policy for since, policy in sorted(told, key=lambda one: one[0]) if since < event["logical_time"]]
+        return held[-1] if held else {}
+
+    def fifo(self, shard: int, queue: int) -> bool:
+        return any(policy["fifo"] for _, policy in self._told.get((shard, queue), []))
+
+
+def judge(events: list[Event]) -> set[Finding]:
+    by_shard: dict[int, list[Event]] = defaultdict(list)
+    for event in events:
+        by_shard[event["shard"]].append(event)
+    shards = {number: Shard(its) for number, its in by_shard.items()}
+    policies = Policies(events)
+    found: set[Finding] = set()
+    for number, shard in shards.items():
+        walk = Walk(number, shard, policies)
+        found |= walk.run() | log_rules(number, shard) | group_rules(number, shard, walk, policies)
+        found |= key_rules(number, shard, policies, walk)
+    return found | channel_rules(events, shards)
+
+
+def after(event: Event) -> tuple[State, bool]:
+    """The state that an event leaves its message in, and whether it only waits to be owed again."""
+    kind, visible, time = event["event"], event["visible_at"], event["time"]
+    if kind == "sent":
+        return (State.DELAYED if visible is not None and visible > time else State.VISIBLE), False
+    if kind in ("returned", "settled"):
+        if kind == "settled" and event["reason"] == "accepted":
+            return State.DELETED, False
+        if visible is None:
+            return State.DEAD, False
+        return (State.VISIBLE, False) if visible <= time else (State.DELAYED, kind == "settled")
+    if kind in ("carried", "edited"):
+        return State[event["state"].upper()], False
+    fixed = {"arrived": "VISIBLE", "leased": "IN_FLIGHT", "extended": "IN_FLIGHT", "deleted": "DELETED", "owed": "OWED"}
+    return State[fixed[kind]], False
+
+
+class Walk:
+    """Messages of one shard through their lives."""
+
+    def __init__(self, number: int, shard: Shard, policies: Policies) -> None:
+        self.number, self.shard, self.policies = number, shard, policies
+        self.messages: dict[int, Message] = {}
+        self.found: set[Finding] = set()
+
+    def run(self) -> set[Finding]:
+        for event in self.shard.events:
+            kind = event["event"]
+            if kind == "epoch" and event["grace_ms"]:
+                for message in self.messages.values():
+                    if message.state == State.IN_FLIGHT and message.until is not None:
+                        message.until += event["grace_ms"] * 1000
+            elif kind == "queue_purged":
+                for sequence, message in self.messages.items():
+                    mine = message.queue == event["queue"] and sequence < event["number"]
+                    if mine and message.state not in (State.OWED, State.DELETED):
+                        message.purged = True
+                        message.leaves = min(message.leaves, event["logical_time"])
+            elif kind in OF_MESSAGES and event["sequence"] is not None:
+                self._message(event)
+        if self.shard.kept_from is not None:
+            for sequence, message in self.messages.items():
+                if message.state != State.DELETED and not message.purged and message.payload < self.shard.kept_from:
+                    self.found.add(("lost", self.number, sequence, message.lt))
+        return self.found
+
+    def _message(self, event: Event) -> None:
+        sequence, lt, kind = event["sequence"], event["logical_time"], event["event"]
+        old = self.messages.get(sequence)
+        kinds = self._first(event) if old is None else self._next(event, old)
+        late = kind == "deleted" and (event["reason"] == "late_ack" or event["flags"] & Flag.LATE)
+        if late and self._wrongly_late(event, old):
+            kinds.append("late_delete")
+        self.found |= {(found, self.number, sequence, lt) for found in kinds}
+        state, doomed = after(event)
+        until = event["deadline"] if event["deadline"] is not None else event["visible_at"]
+        new = Message(event["queue"], lt, state, until, doomed)
+        epoch = 0 if kind in OPENING else event["lease_epoch"]
+        count = 0 if kind == "sent" else event["receive_count"]
+        if count is not None:
+            uncharged = kind == "returned" and event["flags"] & Flag.UNCHARGED
+            count = max(count - 1, 0) if uncharged else min(count, COUNT_MAX)
+        new.epoch = epoch if epoch is not None or old is None else old.epoch
+        new.count = count if count is not None or old is None else old.count
+        new.expires = event["expires_at"] if event["expires_at"] is not None or old is None else old.expires
+        new.payload = lt if kind in PAYLOADS else old.payload if old else 0
+        moved = kind == "arrived" and event["flags"] & Flag.OVERLAY
+        told = (event["group"] or "") if kind in PAYLOADS and not moved else None
+        new.group = told if told is not None else old.group if old else None
+        left = state in (State.DELETED, State.DEAD) or (old is None and kind == "carried" and state == State.OWED)
+        new.leaves = min(old.leaves if old and not old.purged else NEVER, lt if left else NEVER)
+        self.messages[sequence] = new
+
+    def _first(self, event: Event) -> list[str]:
+        known = event["logical_time"] >= self.shard.known_from
+        return ["never_sent"] if event["event"] not in OPENING and known else []
+
+    def _next(self, event: Event, old: Message) -> list[str]:
+        kind, time, reason = event["event"], event["time"], event["reason"]
+        kinds: list[str] = []
+        if old.purged and kind not in OPENING:
+            kinds.append("after_end")
+        was = old.state
+        if was == State.DELAYED and not old.doomed and old.until is not None and old.until <= time:
+            was = State.VISIBLE
+        if state_kind := self._state_kind(event, old, was):
+            kinds.append(state_kind)
+        if event["queue"] != old.queue:
+            kinds.append("wrong_queue")
+        if old.expires is not None:
+            if kind == "leased" and time >= old.expires:
+                kinds.append("lease_after_expiry")
+            if (kind, reason) in RETIRED and time < old.expires:
+                kinds.append("expired_early")
+        if kind == "returned" and reason == "expired" and old.state == State.IN_FLIGHT and time < (old.until or 0):
+            kinds.append("lease_cut_short")
+        if old.state == State.DELETED or kind == "carried":
+            return kinds
+        epoch = 0 if kind in OPENING else event["lease_epoch"]
+        count = 0 if kind == "sent" else event["receive_count"]
+        more = 1 if kind == "leased" else 0
+        if None not in (epoch, old.epoch) and epoch != (old.epoch or 0) + more:
+            kinds.append("lease_epoch" if more else "stale_epoch")
+        if None not in (count, old.count) and count != (old.count or 0) + more:
+            kinds.append("receive_count")
+        return kinds
+
+    def _state_kind(self, event: Event, old: Message, was: State) -> str | None:
+        kind, time, reason = event["event"], event["time"], event["reason"]
+        if kind in OPENING:
+            return "sent_twice"
+        if old.state == State.DELETED:
+            return "after_end"
+        if kind == "leased":
+            if was == State.VISIBLE:
+                return None
+            if was == State.IN_FLIGHT:
+                return "two_holders"
+            return "early" if was == State.DELAYED and not old.doomed else "not_ready"
+        state, _ = after(event)
+        if kind == "carried":
+            until = event["deadline"] if event["deadline"] is not None else event["visible_at"]
+            moved = state in (State.IN_FLIGHT, State.DELAYED) and state == old.state and not old.doomed
+            other = state not in (old.state, was) or (event["lease_epoch"], event["receive_count"]) != (
+                old.epoch if old.epoch is not None else event["lease_epoch"],
+                old.count if old.count is not None else event["receive_count"],
+            )
+            return "carried" if other or (moved and until != old.until) else None
+        by_holder = kind == "extended" or (kind, reason) in (
+            ("deleted", "ack"),
+            ("returned", "nack"),
+            ("returned", "released"),
+        )
+        if by_holder and (was != State.IN_FLIGHT or time >= (old.until or 0)):
+            return "not_held"
+        return None if state in TRANSITIONS.get((was, Type[kind.upper()]), ()) else "transition"
+
+    def _wrongly_late(self, event: Event, old: Message | None) -> bool:
+        if event["reason"] != "late_ack" or not event["flags"] & Flag.LATE:
+            return True
+        if self.policies.fifo(self.number, event["queue"]) or self.policies.at(event).get("strict_receipts"):
+            return True
+        return old is not None and old.state == State.IN_FLIGHT and event["time"] < (old.until or 0)
+
+
+def log_rules(number: int, shard: Shard) -> set[Finding]:
+    """Frames, rows, owners, time and sequences, row by row."""
+    found: set[Finding] = set()
+    rows: dict[int, list[int]] = defaultdict(list)
+    before: Event | None = None
+    opened: int | None = 0 if shard.known_from == 0 else None
+    for event in shard.events:
+        frame = event["frame"]
+        rows[frame].append(event["row"])
+        if before is not None:
+            if event["time"] < before["time"]:
+                found.add(("time_back", number, None, frame))
+            owner, last = event["owner_epoch"], before["owner_epoch"]
+            named = event["number"] if event["event"] == "epoch" else None
+            if owner < last or (owner > last and named != owner) or (named is not None and named <= last):
+                found.add(("owner_epoch", number, None, frame))
+        if event["event"] == "epoch" and event["number"] != event["owner_epoch"]:
+            found.add(("owner_epoch", number, None, frame))
+        if event["event"] in OPENING and event["sequence"] is not None:
+            if opened is not None and event["sequence"] != opened + 1:
+                found.add(("sequence_gap", number, None, frame))
+            opened = event["sequence"]
+        before = event
+    last_frame: int | None = None
+    for frame, its in rows.items():
+        if sorted(its) != list(range(len(its))) or (last_frame is not None and frame != last_frame + 1):
+            found.add(("frame_gap", number, None, frame))
+        last_frame = frame
+    return found
+
+
+def group_rules(number: int, shard: Shard, walk: Walk, policies: Policies) -> set[Finding]:
+    """Lines of messages, from what the walk learned of each; then every lease against what was before it."""
+    messages = walk.messages
+    owed: dict[int, int] = {}
+    for event in shard.events:
+        sequence, lt = event["sequence"], event["logical_time"]
+        if event["event"] == "owed":
+            owed[lt] = sequence
+        elif event["event"] == "arrived" and sequence is not None and messages[sequence].group is None:
+            source = messages.get(owed.get(lt - 1, 0))
+            if source is not None and policies.fifo(number, source.queue):
+                messages[sequence].group = f"\0{source.group}" if source.group is not None else None
+    lines: dict[tuple[int, str], list[int]] = defaultdict(list)
+    for sequence, message in sorted(messages.items()):
+        if message.group is not None and policies.fifo(number, message.queue):
+            lines[message.queue, message.group.lstrip("\0")].append(sequence)
+    states: dict[int, State] = {}
+    last: dict[tuple[int, str], tuple[int, int, int, int]] = {}
+    found: set[Finding] = set()
+    for event in shard.events:
+        sequence, lt = event["sequence"], event["logical_time"]
+        if event["event"] not in OF_MESSAGES or sequence is None:
+            continue
+        message = messages[sequence]
+        line = (message.queue, (message.group or "").lstrip("\0"))
+        if event["event"] == "leased" and sequence in lines.get(line, ()):
+            ahead = [one for one in lines[line] if one < sequence]
+            p_lt, p_time, p_deadline, p_sequence = last.get(line, (0, 0, 0, 0))
+            together = (p_lt + 1, p_time, p_deadline) == (
+                lt,
+                event["time"],
+                event["deadline"],
+            ) and p_sequence < sequence
+            if together:
+                ahead = [one for one in ahead if one > p_sequence]
+            blocking = [(messages[one].leaves, one) for one in ahead if messages[one].leaves > lt]
+            if blocking:
+                held = states.get(max(blocking)[1]) == State.IN_FLIGHT
+                found.add(("group_exclusion" if held else "group_order", number, sequence, lt))
+            last[line] = (lt, event["time"], event["deadline"], sequence)
+        states[sequence] = after(event)[0]
+    return found
+
+
+def key_rules(number: int, shard: Shard, policies: Policies, walk: Walk) -> set[Finding]:
+    found: set[Finding] = set()
+    known: dict[tuple[int, str, str], tuple[Event, int | None]] = {}
+    states: dict[int, State] = {}
+    for event in shard.events:
+        kind, sequence = event["event"], event["sequence"]
+        if kind == "queue_purged":
+            known = {key: value for key, value in known.items() if key[0] != event["queue"]}
+        if kind == "sent" and event["dedup_key"] is not None:
+            policy = policies.at(event)
+            key = (event["queue"], event["group"] if policy.get("dedup_per_group") else "", event["dedup_key"])
+            if key in known:
+                first, window_ms = known[key]
+                end = first["time"] // 1000 + (window_ms or 0)
+                inside = window_ms is not None and event["time"] // 1_000_000 < -(-end // 1000)
+                lives = first["flags"] & Flag.DEDUP_LIVES
+                alive = states[first["sequence"]] not in (State.DELETED, State.DEAD)
+                if inside or (lives and alive):
+                    found.add(("duplicate", number, sequence, event["logical_time"]))
+            known[key] = (event, policy.get("dedup_window_ms"))
+        if kind in OF_MESSAGES and sequence is not None:
+            states[sequence] = after(event)[0]
+    return found
+
+
+def channel_rules(events: list[Event], shards: dict[int, Shard]) -> set[Finding]:
+    """Entries by source, destination and number; within one shard, by the place of the owed row."""
+    entries: dict[tuple[int, int, int], dict[str, list[Event]]] = defaultdict(lambda: defaultdict(list))
+    for event in sorted(events, key=lambda one: (one["shard"], one["logical_time"])):
+        kind, shard, other = event["event"], event["shard"], event["other_shard"]
+        if kind in ("owed", "arrived", "settled"):
+            source, destination = (other, shard) if kind == "arrived" else (shard, other)
+            place = event["logical_time"] - ("owed", "arrived", "settled").index(kind)
+            entries[source, destination, event["channel_number"] if shard != other else place][kind].append(event)
+    found: set[Finding] = set()
+    channels: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for source, destination, entry in sorted(entries):
+        channels[source, destination].append(entry)
+    for (source, destination), numbers in channels.items():
+        last_owed: Event | None = None
+        last_arrived: Event | None = None
+        owed_numbers = [one["channel_number"] for at in numbers for one in entries[source, destination, at]["owed"]]
+        first_owed = min(owed_numbers, default=NEVER)
+        first_arrived = min((one for one in numbers if entries[source, destination, one]["arrived"]), default=NEVER)
+        for entry in numbers:
+            one = entries[source, destination, entry]
+            owed, arrived, settled = one["owed"], one["arrived"], one["settled"]
+            ends = (shards.get(source), shards.get(destination))
+            inside = source == destination
+            kinds = set()
+            if max(len(owed), len(arrived), len(settled)) > 1:
+                kinds.add("channel_gap")
+            if owed:
+                number, place = owed[-1]["channel_number"], owed[-1]["logical_time"]
+                if settled and settled[-1]["channel_number"] != number:
+                    kinds.add("channel_gap")
+                if last_owed is None:
+                    if ends[0] and ends[0].known_from == 0 and number != 1:
+                        kinds.add("channel_gap")
+                elif number != last_owed["channel_number"] + 1 or place < last_owed["logical_time"]:
+                    kinds.add("channel_gap")
+                last_owed = owed[-1]
+            if arrived and not inside:
+                if last_arrived is None:
+                    if ends[1] and ends[1].known_from == 0 and entry != 1:
+                        kinds.add("channel_gap")
+                elif entry != last_arrived["channel_number"] + 1 or (
+                    arrived[-1]["logical_time"] < last_arrived["logical_time"]
+                ):
+                    kinds.add("channel_gap")
+                last_arrived = arrived[-1]
+            if arrived and owed:
+                slot = arrived[-1]["source_slot"]
+                if owed[-1]["other_queue"] != arrived[-1]["queue"] or slot not in (None, owed[-1]["slot"]):
+                    kinds.add("never_owed")
+            elif arrived and (inside or _reaches(ends[0], arrived[-1], entry >= first_owed)):
+                kinds.add("never_owed")
+            if settled and not arrived and (inside or _reaches(ends[1], settled[-1], entry >= first_arrived)):
+                kinds.add("never_arrived")
+            if settled and arrived:
+                taken = not arrived[-1]["flags"] & Flag.REFUSED
+                if taken != (settled[-1]["reason"] == "accepted"):
+                    kinds.add("settled_otherwise")
+            if kinds:
+                shard = source if owed or settled else destination
+                sequence = max((event["sequence"] for event in owed + settled), default=None)
+                place = max(each[-1]["logical_time"] for each in (owed, arrived, settled) if each)
+                found |= {(kind, shard, sequence, place) for kind in kinds}
+    return found
+
+
+def _reaches(shard: Shard | None, event: Event, later: bool) -> bool:
+    """Does the other shard's history go far enough that it would tell?"""
+    if shard is None:
+        return False
+    return (shard.known_from == 0 or later) and shard.last_time > event["time"] + BEHIND_US
