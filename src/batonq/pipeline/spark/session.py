@@ -8,12 +8,14 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from batonq.pipeline.spark import classes
 from batonq.pipeline.spark.java import java_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 DEFAULT_MASTER = "local[*]"
+JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.execution.arrow.pyspark.enabled": "true",
@@ -42,17 +44,36 @@ def start(
     name: str = "baton", *, master: str = DEFAULT_MASTER, settings: Mapping[str, str] | None = None
 ) -> SparkSession:
     """The session of this process. `settings` (Spark's own names) win over ours."""
-    os.environ["JAVA_HOME"] = java_home(cache_directory())
+    home = java_home(cache_directory())
+    os.environ["JAVA_HOME"] = home
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     os.environ.setdefault("PYSPARK_DRIVER_PYTHON", sys.executable)
+    import pyspark
     from pyspark.sql import SparkSession
 
-    builder = SparkSession.builder.appName(name).master(master)
+    from batonq.pipeline.spark.source import register
+
     chosen = {**SETTINGS, **(LOCAL_SETTINGS if master.startswith("local") else {}), **(settings or {})}
+    quick = [] if _java_runs() else classes.options(home, Path(pyspark.__file__).parent, cache_directory())
+    if quick:
+        chosen[JAVA_OPTIONS] = " ".join([*quick, chosen.get(JAVA_OPTIONS, "")]).strip()
+    builder = SparkSession.builder.appName(name).master(master)
     for key, value in chosen.items():
         builder = builder.config(key, value)
     session = builder.getOrCreate()
-    from batonq.pipeline.spark.source import register
-
+    if quick:
+        classes.note(quick, str(session.sparkContext._jvm.java.lang.System.getProperty("java.class.path")))  # type: ignore[union-attr]
+    session.sparkContext.environment.update(_for_workers(os.environ))
     register(session)
     return session
+
+
+def _java_runs() -> bool:
+    from pyspark import SparkContext
+
+    return SparkContext._gateway is not None
+
+
+def _for_workers(environment: Mapping[str, str]) -> dict[str, str]:
+    """What Python on a worker gets from here: it reads history and writes to queues with the driver's keys."""
+    return {name: value for name, value in environment.items() if name.startswith(("AWS_", "BATON_"))}

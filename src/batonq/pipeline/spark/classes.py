@@ -1,0 +1,92 @@
+"""Java's class-data archive: the classes that a session loads, parsed once, so that the next start is quicker.
+
+The first session writes it while it ends, under a name of its own; a later start looks at what was left, has Java check
+it, and gives it the name that all use. So nobody reads a half-written one, however many start at once. Where Java
+cannot do it, a session starts without.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import subprocess
+import time
+from pathlib import Path
+
+SETTLED_S = 60  # one that nobody has written to for so long is finished, or never will be
+TIMEOUT_S = 60
+# Nothing is said about archives that cannot be used: what Java prints goes to the user's own output.
+_WRITE = "-XX:ArchiveClassesAtExit="
+_QUIET = ["-Xshare:auto", "-Xlog:disable", "-Xlog:all=error:stderr"]
+
+
+def options(home: str, spark_home: Path, cache: Path) -> list[str]:
+    """What to tell Java: to use the archive if there is one, else to write it at the end."""
+    try:
+        key = _key(home, spark_home)
+        cache.mkdir(parents=True, exist_ok=True)
+        base = _base(home, cache, key)
+        archive = cache / f"classes-{key}.jsa"
+        if not archive.exists():
+            _adopt(home, cache, key, base, archive)
+        if archive.exists():
+            return [_shared(base, archive), *_QUIET]
+        part = cache / f"classes-{key}.{os.getpid()}.part"
+        return [*([_shared(base)] if base else []), f"{_WRITE}{part}", *_QUIET]
+    except (OSError, subprocess.SubprocessError):
+        return []
+
+
+def note(given: list[str], class_path: str) -> None:
+    """Write down the class path of a session that was started with these options: an archive is good for one only."""
+    for option in given:
+        if option.startswith(_WRITE):
+            try:
+                Path(option.removeprefix(_WRITE)).with_suffix(".path").write_text(class_path)
+            except OSError:
+                pass
+
+
+def _key(home: str, spark_home: Path) -> str:
+    """Changes with the Java, and with the jars that are on Spark's class path."""
+    java = Path(home, "bin", "java").resolve()
+    jars = spark_home / "jars"
+    parts = (java, java.stat().st_mtime_ns, jars, jars.stat().st_mtime_ns)
+    return hashlib.sha256("\n".join(map(str, parts)).encode()).hexdigest()[:16]
+
+
+def _base(home: str, cache: Path, key: str) -> Path | None:
+    """The archive of Java's own classes, which ours stands on. None: it comes with Java. A wheel's Java has none."""
+    base = cache / f"java-{key}.jsa"
+    if base.exists():
+        return base
+    if _runs(home, "-Xshare:on", "-version"):
+        return None
+    unfinished = cache / f"java-{key}.{os.getpid()}.part"
+    if not _runs(home, "-Xshare:dump", _shared(None, unfinished)):
+        raise OSError(f"{home} makes no class-data archive")
+    os.replace(unfinished, base)
+    return base
+
+
+def _adopt(home: str, cache: Path, key: str, base: Path | None, archive: Path) -> None:
+    """Take one that an earlier session left, if Java finds it whole; throw the rest away."""
+    for part in cache.glob(f"classes-{key}.*.part"):
+        if time.time() - part.stat().st_mtime < SETTLED_S:
+            continue
+        path = part.with_suffix(".path")
+        arguments = ["-Xshare:on", "-XX:+VerifySharedSpaces", _shared(base, part)]
+        if path.exists() and not archive.exists() and _runs(home, *arguments, "-cp", path.read_text(), "-version"):
+            os.replace(part, archive)
+        part.unlink(missing_ok=True)
+        path.unlink(missing_ok=True)
+
+
+def _shared(base: Path | None, *archives: Path) -> str:
+    return "-XX:SharedArchiveFile=" + ":".join(str(path) for path in (base, *archives) if path is not None)
+
+
+def _runs(home: str, *arguments: str) -> bool:
+    command = [os.path.join(home, "bin", "java"), *arguments]
+    result = subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, timeout=TIMEOUT_S, check=False)
+    return result.returncode == 0
