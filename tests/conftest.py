@@ -22,6 +22,7 @@ SLOW_FILES = {
     "test_fuzz.py",
     "test_generated.py",
     "test_jetstream.py",
+    "test_ingest_kills.py",
     "test_kills.py",
     "test_patterns.py",
     "test_postgres.py",

@@ -9,7 +9,7 @@ from batonq.errors import BatonError
 # How Python names one of our errors at the end of a traceback, which is how it comes back out of Spark.
 _OURS = re.compile(r"^(?:\w+Error: )?batonq\.[\w.]+\.[A-Z]\w+: (?P<message>\S.*)$", re.MULTILINE)
 _PYTHON = re.compile(r"^(?P<message>(?:\w+\.)*\w*(?:Error|Exception): \S.*)$", re.MULTILINE)
-_SPARK_CLASS = re.compile(r"^\[(?P<name>[A-Z][A-Z0-9_.]+)\] ")
+_SPARK_CODES = re.compile(r"^\[[A-Z][A-Z0-9_.]+\] | SQLSTATE: \w+$")
 
 
 def is_spark(problem: BaseException) -> bool:
@@ -26,7 +26,7 @@ def sentence(problem: BaseException) -> str:
     if "Traceback (most recent call last)" in text and (found := _PYTHON.findall(text)):
         return f"Spark failed: {found[-1]}"
     first = next((line for line in text.splitlines() if line.strip()), type(problem).__name__)
-    return "Spark failed: " + _SPARK_CLASS.sub("", first)
+    return "Spark failed: " + _SPARK_CODES.sub("", first)
 
 
 def not_started(problem: BaseException, said: str) -> str:

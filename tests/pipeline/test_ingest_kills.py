@@ -1,0 +1,82 @@
+"""A driver that is killed, at any point: the tables come out as if it had not been."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from batonq.pipeline.jobs import ingest
+from batonq.pipeline.lake import Lake
+from tests.pipeline.job_support import assert_same_rows, run_job
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+PROGRAM = Path(__file__).parent / "programs" / "ingest_killed.py"
+FRAMES = "300"
+STEPS = 18  # that three batches take: five each, and the schemas
+LIMIT_S = 600
+
+
+def start(step: str, lake: Path, history: str) -> subprocess.Popen[str]:
+    words = ["--lake", str(lake), "--history", history, "--frames", FRAMES, "--master", "local[1]", "--json"]
+    return subprocess.Popen(
+        [sys.executable, str(PROGRAM), step, *words],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> str:
+    out, err = process.communicate(timeout=LIMIT_S)
+    assert process.returncode in (0, -signal.SIGKILL), err
+    return out
+
+
+def test_killed_between_the_lake_and_the_checkpoint_and_anywhere(
+    spark: SparkSession, busy_logs: str, tmp_path: Path
+) -> None:
+    lake, plain = tmp_path / "lake", tmp_path / "plain"
+    seed = int(os.environ.get("BATON_TEST_SEED", random.randrange(1 << 30)))
+    chance = random.Random(seed)
+    steps = ["batch", str(chance.randrange(STEPS))]
+    print(f"BATON_TEST_SEED={seed}: killed at {steps}, then at some moment")
+    for step in steps:
+        out = ended(start(step, lake, busy_logs))
+        assert step != "batch" or out == "killed at batch\n"
+    notes = set((lake / "events" / "_batches").glob("*.json"))
+    process = start("never", lake, busy_logs)
+    if len(notes) < 3:
+        _kill_after(process, lake, notes, chance.uniform(0, 1))
+    ended(process)
+    last = json.loads(ended(start("never", lake, busy_logs)))
+    run_job(spark, ingest, "--frames", FRAMES, lake=plain, history=busy_logs)
+    with Lake(lake) as one, Lake(plain) as other:
+        for table in ("events", "queues"):
+            assert_same_rows(one.read(spark, table), other.read(spark, table))
+        assert len(one.notes("events")) == len(other.notes("events")) >= last["batches"]
+        assert len(list((lake / "events").glob("batch=*"))) == len(one.notes("events")), "what the dead left is gone"
+
+
+def _kill_after(process: subprocess.Popen[str], lake: Path, notes: set[Path], pause_s: float) -> None:
+    """SIGKILL to the driver and its Java, some time after the files of one more batch begin to come."""
+    known = set((lake / "events").glob("batch=*"))
+    until = time.monotonic() + LIMIT_S
+    while process.poll() is None and time.monotonic() < until:
+        if set((lake / "events").glob("batch=*")) - known:
+            time.sleep(pause_s)
+            break
+        time.sleep(0.02)
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
