@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Protocol
 
-from batonq.errors import BatonError
+from batonq.errors import BatonError, OwnershipHeld
 from batonq.log import layout
 from batonq.log.backend import LogStore
 from batonq.log.disk import Disk
@@ -15,6 +15,8 @@ from batonq.log.interface import Leases, Log, Ownership
 from batonq.log.mirrored import MirroredLog, MirrorSettings
 from batonq.log.opening import OnFrame, Start
 from batonq.node import events
+
+LEASE_RETRY_S = 0.2
 
 
 class Logs(Protocol):
@@ -82,24 +84,40 @@ class DirectoryLogs:
         pass
 
 
-class StoreLogs:
-    """In a store, with mirrors in the data directory."""
+class HeldLeases:
+    """Ownership of shards whose lease is held already: a new epoch of it. It is given up when the node stops."""
 
-    def __init__(self, data: str, *, store: LogStore, leases: Leases) -> None:
+    def __init__(self, leases: Leases) -> None:
+        self._leases = leases
+
+    async def acquire(self, shard: int, above: int = 0) -> int:
+        return await self._leases.acquire(shard, above)
+
+    async def release(self, shard: int) -> None:
+        pass
+
+
+class StoreLogs:
+    """In a store, with mirrors in the data directory. A shard's lease is taken before its log is read."""
+
+    def __init__(self, data: str, *, store: LogStore, leases: Leases, patience_s: float) -> None:
         self.cluster = store.cluster
-        self.ownership = leases
+        self.ownership = HeldLeases(leases)
         self.opened: dict[int, MirroredLog] = {}  # the last one of each shard
         self._data = data
         self._store = store
+        self._leases = leases
+        self._patience_s = patience_s  # how long a lease is waited for that another node has
 
     async def open(self, shard: int, settings: FileLogSettings, start: Start | None, on_frame: OnFrame) -> Log:
-        files = FileLogSettings(
-            segment_bytes=settings.segment_bytes, free_floor_bytes=settings.free_floor_bytes, prewrite=False
-        )
+        await self._lease(shard)
         before = self.opened.pop(shard, None)
         if before is not None:
             before.close()
             await before.wait_closed()
+        files = FileLogSettings(
+            segment_bytes=settings.segment_bytes, free_floor_bytes=settings.free_floor_bytes, prewrite=False
+        )
         log = await MirroredLog.open(
             await self._store.backend(shard),
             layout.log_directory(self._data, shard),
@@ -113,13 +131,25 @@ class StoreLogs:
             events.warning("mirror_rebuilt", f"The mirror was built anew: {remark}", shard=shard)
         return log
 
+    async def _lease(self, shard: int) -> None:
+        """Wait for one that may be about to run out, because the node that had it is gone."""
+        loop = asyncio.get_running_loop()
+        deadline_s = loop.time() + self._patience_s
+        while shard not in self._leases.held():
+            try:
+                await self._leases.acquire(shard)
+            except OwnershipHeld:
+                if loop.time() > deadline_s:
+                    raise
+                await asyncio.sleep(LEASE_RETRY_S)
+
     async def close(self) -> None:
         for log in self.opened.values():
             log.close()
             await log.wait_closed()
         try:
-            for shard in self.ownership.held():
-                await self.ownership.release(shard)
+            for shard in self._leases.held():
+                await self._leases.release(shard)
         except BatonError as problem:  # they end by themselves
             events.warning("release_failed", problem.message)
         await self._store.close()

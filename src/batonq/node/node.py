@@ -148,7 +148,7 @@ class Node:
         leases = store.leases(
             settings.node or socket.gethostname(), f"{settings.host}:{settings.port}", settings.lease_s
         )
-        self._logs = logs = StoreLogs(settings.data, store=store, leases=leases)
+        self._logs = logs = StoreLogs(settings.data, store=store, leases=leases, patience_s=2 * settings.lease_s)
         keeping = LeaseKeeper(logs, leases, term_s=settings.lease_s, alarms=self.alarms, on_lost=self._lease_lost)
         self._keeping_leases = self._loop.create_task(keeping.run())
 

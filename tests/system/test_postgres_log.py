@@ -1,0 +1,145 @@
+"""`baton serve --log postgres://…`: a node whose truth is a database."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.postgres import PostgresServer, running_postgres
+from tests.system.process import ServerProcess, baton
+from tests.system.test_process import sqs
+
+_numbers = count(1)
+
+
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[PostgresServer]:
+    with running_postgres("max_connections = 100\n") as server:
+        yield server
+
+
+@pytest.fixture
+def log(postgres: PostgresServer) -> str:
+    """The address of logs of one test's own."""
+    joint = "&" if "?" in postgres.address else "?"
+    return f"{postgres.address}{joint}schema=test_{next(_numbers)}"
+
+
+def serve(directory: Path, log: str, *flags: str) -> ServerProcess:
+    return ServerProcess(directory, "--log", log, "--lease-s", "1", "--node", directory.name, *flags)
+
+
+def send(client: Any, queue: str, bodies: range) -> None:
+    for start in range(bodies.start, bodies.stop, 10):
+        entries = [{"Id": str(at), "MessageBody": str(at)} for at in range(start, min(start + 10, bodies.stop))]
+        assert len(client.send_message_batch(QueueUrl=queue, Entries=entries)["Successful"]) == len(entries)
+
+
+def drain(client: Any, queue: str) -> list[int]:
+    bodies: list[int] = []
+    while messages := client.receive_message(QueueUrl=queue, MaxNumberOfMessages=10).get("Messages", []):
+        bodies += [int(message["Body"]) for message in messages]
+        entries = [{"Id": str(at), "ReceiptHandle": each["ReceiptHandle"]} for at, each in enumerate(messages)]
+        assert not client.delete_message_batch(QueueUrl=queue, Entries=entries).get("Failed")
+    return bodies
+
+
+def test_all_that_a_node_knows_is_in_the_database(tmp_path: Path, log: str) -> None:
+    with serve(tmp_path / "first", log, "--shards", "2") as first:
+        client = sqs(first.url)
+        queue = client.create_queue(QueueName="work", Attributes={"VisibilityTimeout": "77"})["QueueUrl"]
+        send(client, queue, range(100))
+        taken = client.receive_message(QueueUrl=queue, MaxNumberOfMessages=1)["Messages"][0]
+        client.delete_message(QueueUrl=queue, ReceiptHandle=taken["ReceiptHandle"])
+        assert first.terminate() == 0
+    with serve(tmp_path / "second", log) as second:
+        client = sqs(second.url)
+        queue = client.get_queue_url(QueueName="work")["QueueUrl"]
+        attributes = client.get_queue_attributes(QueueUrl=queue, AttributeNames=["All"])["Attributes"]
+        assert attributes["VisibilityTimeout"] == "77"
+        assert sorted([*drain(client, queue), int(taken["Body"])]) == list(range(100))
+        assert second.terminate() == 0
+
+
+def test_another_node_takes_over_from_one_that_was_killed_and_only_then(tmp_path: Path, log: str) -> None:
+    with serve(tmp_path / "first", log) as first:
+        client = sqs(first.url)
+        queue = client.create_queue(QueueName="work")["QueueUrl"]
+        send(client, queue, range(50))
+        refused = baton(
+            "serve", "--port", "0", "--data", str(tmp_path / "other"), "--log", log, "--lease-s", "1", "--node", "other"
+        )
+        assert refused.returncode == 1 and "is owned by node first" in refused.stderr
+        send(client, queue, range(50, 100))
+        first.kill()
+    with serve(tmp_path / "other", log) as other:
+        client = sqs(other.url)
+        assert sorted(drain(client, client.get_queue_url(QueueName="work")["QueueUrl"])) == list(range(100))
+        assert other.terminate() == 0
+    with serve(tmp_path / "first", log) as again:
+        client = sqs(again.url)
+        assert drain(client, client.get_queue_url(QueueName="work")["QueueUrl"]) == [], "its mirror is not the truth"
+
+
+def test_the_database_is_killed_while_messages_are_sent(tmp_path: Path, log: str, postgres: PostgresServer) -> None:
+    with serve(tmp_path / "node", log, "--lease-s", "30") as server:
+        client = sqs(server.url)
+        queue = client.create_queue(QueueName="work")["QueueUrl"]
+        acknowledged: list[int] = []
+        stopping = threading.Event()
+
+        def produce() -> None:
+            producer = sqs(server.url)
+            for at in count():
+                if stopping.is_set():
+                    return
+                producer.send_message(QueueUrl=queue, MessageBody=str(at))
+                acknowledged.append(at)
+
+        producing = threading.Thread(target=produce)
+        producing.start()
+        try:
+            for _ in range(2):
+                _wait_for_more(acknowledged, producing)
+                postgres.kill()
+                postgres.start()
+            _wait_for_more(acknowledged, producing)
+        finally:
+            stopping.set()
+            producing.join(60)
+        assert drain(client, queue) == acknowledged, "each once, and the shard kept its state"
+        assert server.terminate() == 0
+
+
+def _wait_for_more(acknowledged: list[int], producing: threading.Thread) -> None:
+    wanted = len(acknowledged) + 20
+    while len(acknowledged) < wanted:
+        assert producing.is_alive()
+        producing.join(0.02)
+
+
+def test_a_directory_is_a_mirror_or_has_logs_of_its_own(tmp_path: Path, log: str) -> None:
+    with serve(tmp_path / "mirror", log) as server:
+        assert server.terminate() == 0
+    plain = baton("serve", "--port", "0", "--data", str(tmp_path / "mirror"))
+    assert plain.returncode == 1 and "is a mirror of the logs in postgres" in plain.stderr
+    keys = baton("keys", "create", "--data", str(tmp_path / "mirror"))
+    assert keys.returncode == 1 and "--log" in keys.stderr
+    made = baton("keys", "create", "--data", str(tmp_path / "mirror"), "--log", log)
+    assert made.returncode == 0, made.stderr
+    with ServerProcess(tmp_path / "own") as server:
+        assert server.terminate() == 0
+    mixed = baton("serve", "--port", "0", "--data", str(tmp_path / "own"), "--log", log)
+    assert mixed.returncode == 1 and "has logs of its own" in mixed.stderr
+
+
+def test_a_log_that_cannot_be_is_told(tmp_path: Path) -> None:
+    for address, why in (("mysql://x", "begin with postgres://"), ("postgres://nobody@127.0.0.1:1/x", "127.0.0.1")):
+        done = baton("serve", "--port", "0", "--data", str(tmp_path / "data"), "--log", address)
+        assert done.returncode == 1 and why in done.stderr, done.stderr
+        assert "Traceback" not in done.stderr
