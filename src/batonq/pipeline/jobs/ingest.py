@@ -72,7 +72,8 @@ def run(context: Context) -> Outcome:
     if interrupted and not options.follow:
         raise KeyboardInterrupt
     summary = {"batches": ingest.batches, "events": ingest.rows, "lake": str(context.lake.path)}
-    return Outcome(0, summary, f"{ingest.rows:,} events in {ingest.batches:,} batches are in {context.lake.path}.")
+    batches = "1 batch" if ingest.batches == 1 else f"{ingest.batches:,} batches"
+    return Outcome(0, summary, f"{ingest.rows:,} events came in, in {batches}. They are in {context.lake.path}.")
 
 
 def _run_stream(context: Context, ingest: Ingest) -> bool:
