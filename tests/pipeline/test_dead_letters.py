@@ -238,12 +238,11 @@ def plain_groups(deaths: list[Row]) -> list[Row]:
 
 def made(spark: SparkSession, directory: str, events: list[Row]) -> DataFrame:
     frame = events_frame(spark, [{name: value for name, value in row.items() if name != "body"} for row in events])
-    frame = with_source(frame)
-    queues = queues_frame(spark, events)
-    lives = lifecycle(dead_letter_messages.of_moved(frame), queues)
-    found = dead_letter_messages.dead_letter_messages(frame, lives)
-    whole = bodies.with_bodies(spark, {"url": directory}, found, frame, lives)
-    return dead_letter_messages.with_shapes(whole).cache()
+    near = dead_letter_messages.of_moved(with_source(frame)).localCheckpoint()
+    lives = lifecycle(near, queues_frame(spark, events)).localCheckpoint()
+    found = dead_letter_messages.dead_letter_messages(near, lives).localCheckpoint()
+    whole = bodies.with_bodies(spark, {"url": directory}, found, near, lives)
+    return dead_letter_messages.with_shapes(whole).localCheckpoint()
 
 
 def test_a_busy_day(spark: SparkSession, busy_logs: str) -> None:
@@ -258,4 +257,3 @@ def test_a_busy_day(spark: SparkSession, busy_logs: str) -> None:
     assert_rows(rows_of(groups, dead_letters.TABLE), plain_groups(deaths), dead_letters.GROUP)
     both = dead_letters.with_groups(messages, groups)
     assert both.count() == len(deaths), "each death is in one group, also one without a class"
-    messages.unpersist()
