@@ -1,9 +1,10 @@
 """Run the benchmarks: contestants interleaved, medians, ratios, bars; JSON and a plot.
 
 python -m bench.run [send life rest single mix backlog memory idle recovery worker loading] [--quick] [--rounds N]
+python -m bench.run replicated [--quick] [--rounds N]
 python -m bench.run decode ingest lifecycle audit growth [--quick] [--rounds N]
 
-The second line is the data pipeline's, which needs Spark; the first is what runs when nothing is named.
+The last line is the data pipeline's, which needs Spark; the first is what runs when nothing is named.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from bench.sections import (
     latency,
     loading,
     recovery,
+    replicated,
     tables,
     throughput,
     worker,
@@ -43,6 +45,7 @@ BROKER: dict[str, Callable[[Context], None]] = {
     "worker": worker.worker,
     "loading": loading.loading,
 }
+CLUSTER: dict[str, Callable[[Context], None]] = {"replicated": replicated.replicated}
 PIPELINE: dict[str, Callable[[Context], None]] = {
     "decode": decode.decode,
     "ingest": ingest.ingest,
@@ -50,7 +53,7 @@ PIPELINE: dict[str, Callable[[Context], None]] = {
     "audit": tables.audit,
     "growth": growth.growth,
 }
-SECTIONS = BROKER | PIPELINE
+SECTIONS = BROKER | CLUSTER | PIPELINE
 _ROUNDS = 7
 _QUICK_ROUNDS = 3
 
