@@ -154,11 +154,11 @@ def test_filters_give_the_same_rows_with_and_without_push_down(spark: SparkSessi
     setting = "spark.sql.python.filterPushdown.enabled"
     try:
         spark.conf.set("spark.sql.session.timeZone", "America/New_York")
-        frame = batch(spark, busy_logs, framesPerPartition="300")
-        for given in CONDITIONS:
-            condition = given.format(middle=middle)
-            for on in ("true", "false"):
-                spark.conf.set(setting, on)
+        for on in ("true", "false"):
+            spark.conf.set(setting, on)
+            frame = batch(spark, busy_logs, framesPerPartition="300")
+            for given in CONDITIONS:
+                condition = given.format(middle=middle)
                 row = frame.where(condition).selectExpr("count(1)", "coalesce(sum(hash(frame, row)), 0)").first()
                 assert row is not None
                 counts.setdefault(given, set()).add(tuple(row))

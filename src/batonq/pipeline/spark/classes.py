@@ -22,6 +22,8 @@ _QUIET = ["-Xshare:auto", "-Xlog:disable", "-Xlog:all=error:stderr"]
 
 def options(home: str, spark_home: Path, cache: Path) -> list[str]:
     """What to tell Java: to use the archive if there is one, else to write it at the end."""
+    if " " in str(cache):  # Spark takes the options as words
+        return []
     try:
         key = _key(home, spark_home)
         cache.mkdir(parents=True, exist_ok=True)
@@ -31,6 +33,8 @@ def options(home: str, spark_home: Path, cache: Path) -> list[str]:
             _adopt(home, cache, key, base, archive)
         if archive.exists():
             return [_shared(base, archive), *_QUIET]
+        if _somebody_writes(cache, key):
+            return []
         part = cache / f"classes-{key}.{os.getpid()}.part"
         return [*([_shared(base)] if base else []), f"{_WRITE}{part}", *_QUIET]
     except (OSError, subprocess.SubprocessError):
@@ -80,6 +84,17 @@ def _adopt(home: str, cache: Path, key: str, base: Path | None, archive: Path) -
             os.replace(part, archive)
         part.unlink(missing_ok=True)
         path.unlink(missing_ok=True)
+
+
+def _somebody_writes(cache: Path, key: str) -> bool:
+    """Is a session under way that will leave one? One is enough: it costs seconds at its end."""
+    for path in cache.glob(f"classes-{key}.*.path"):
+        pid = path.suffixes[-2].removeprefix(".")
+        if os.path.exists(f"/proc/{pid}") or time.time() - path.stat().st_mtime < SETTLED_S:
+            return True
+        if not path.with_suffix(".part").exists():
+            path.unlink(missing_ok=True)
+    return False
 
 
 def _shared(base: Path | None, *archives: Path) -> str:

@@ -119,7 +119,7 @@ class _Pushed:
     """HistoryReader.pushFilters. Spark refuses a reader that overrides it while the setting for it is off, instead of
     doing without; it asks what function stands behind the method, and is shown its own."""
 
-    __func__ = DataSourceReader.pushFilters
+    __func__ = staticmethod(DataSourceReader.pushFilters)
 
     def __init__(self, reader: HistoryReader) -> None:
         self._reader = reader
