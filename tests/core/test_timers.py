@@ -8,7 +8,7 @@ import pytest
 
 from batonq.core.records import Reason, State, Type
 from batonq.core.shard import timers
-from tests.core.rig import T0, Bench, claim
+from tests.core.rig import T0, Bench, claim, make_send
 
 DAY_MS = 86_400_000
 
@@ -163,3 +163,32 @@ def test_grace_is_given_to_running_leases_only(bench: Bench) -> None:
     assert bench.shard.counters(1).in_flight == 1
     bench.later(1)
     assert bench.shard.counters(1).in_flight == 0
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_an_expired_message_is_not_given_out_even_when_very_many_expire_at_once(bench: Bench, fifo: bool) -> None:
+    queue = bench.queue(2, retention_ms=60_000, fifo=fifo)
+    count = 2 * timers.DUE_LIMIT
+    sends = [make_send("old", group=f"g{number % 50}" if fifo else "") for number in range(count)]
+    bench.shard.send(queue, sends, bench.now)
+    bench.commit()
+    bench.now += 61_000
+    assert bench.shard.receive_front(queue, 10, None, bench.now, "h") is None
+    while bench.shard.queues[queue].messages:
+        assert bench.receive(queue) == []
+        bench.commit()
+    assert bench.shard.queues[queue].expired_messages == count
+    bench.check()
+
+
+def test_a_receive_is_not_given_again_once_its_leases_ran_out(bench: Bench) -> None:
+    queue = bench.queue(2, fifo=True, visibility_ms=30_000)
+    count = 2 * timers.DUE_LIMIT
+    bench.shard.send(queue, [make_send("one", group=f"g{number}") for number in range(count)], bench.now)
+    bench.receive(queue, count - 5)
+    first = bench.receive(queue, 5, attempt="again")
+    bench.now += 30_000
+    assert len(first) == 5 and not {lease.sequence for lease in first} & {
+        lease.sequence for lease in bench.receive(queue, 5, attempt="again") if lease.epoch == 1
+    }
+    bench.check()

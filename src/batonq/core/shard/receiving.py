@@ -1,4 +1,7 @@
-"""Handing messages out: leases for the next messages of a queue, in the order that lines.py decides."""
+"""Handing messages out: leases for the next messages of a queue, in the order that lines.py decides.
+
+A message whose time is over is never given out, even when more expire at once than timers have recorded by now.
+"""
 
 from __future__ import annotations
 
@@ -65,7 +68,7 @@ class Receiving(SendingOnce):
     def _lease_standard(self, queue: QueueState, wanted: int, now: int, deadline: int, holder: str) -> list[Lease]:
         ready = queue.ready
         front = ready.front(wanted)
-        if front:
+        if front and not self._any_expired(front, now):
             return self.expand(self._lease_front(queue, front, now, deadline, [(holder, len(front))]))
         ageing_ms = queue.policy.ageing_ms
         leases: list[Lease] = []
@@ -74,12 +77,13 @@ class Receiving(SendingOnce):
             slot = ready.next_standard(ageing_ms)
             if slot == NIL:
                 break
-            if self._exhausted(queue, slot):
+            expired = self.columns.expires[slot] <= now // 1000
+            if expired or self._exhausted(queue, slot):
                 given_up += 1
                 if given_up > GIVE_UP_MAX:
                     self.woken.add(queue.number)
                     break
-                self._give_up(queue, slot, now)
+                self._expire_message(slot, now) if expired else self._give_up(queue, slot, now)
                 continue
             if not w6:
                 w6 = self.frame.put(encode_notes(holder, ""))
@@ -100,7 +104,7 @@ class Receiving(SendingOnce):
         if queue.fifo or wanted <= 0:
             return None
         front = queue.ready.front(wanted)
-        if not front or (self.overlays and not self.overlays.keys().isdisjoint(front)):
+        if not front or (self.overlays and not self.overlays.keys().isdisjoint(front)) or self._any_expired(front, now):
             return None
         visibility = policy.visibility_ms if visibility_ms is None else visibility_ms
         return self._lease_front(queue, front, now, now + visibility, [(holder, len(front))])
@@ -117,7 +121,7 @@ class Receiving(SendingOnce):
             return None
         front = queue.ready.front(wanted)
         left = len(front)
-        if not left or (self.overlays and not self.overlays.keys().isdisjoint(front)):
+        if not left or (self.overlays and not self.overlays.keys().isdisjoint(front)) or self._any_expired(front, now):
             return None
         holders: list[tuple[str, int]] = []
         for holder, count in wants:
@@ -190,21 +194,23 @@ class Receiving(SendingOnce):
         chosen: list[int] = []
         passed: list[int] = []
         given_up = 0
+        now_s = now // 1000
         while len(chosen) < wanted:
             lane = queue.ready.best_lane(queue.policy.ageing_ms)
             if lane is None:
                 break
             line = lane.quiet
             slot = lines.head[line]
-            if self._exhausted(queue, slot):
+            expired = columns.expires[slot] <= now_s
+            if expired or self._exhausted(queue, slot):
                 given_up += 1
                 if given_up > GIVE_UP_MAX:
                     self.woken.add(queue.number)
                     break
-                self._give_up(queue, slot, now)
+                self._expire_message(slot, now) if expired else self._give_up(queue, slot, now)
                 continue
             while slot != NIL and len(chosen) < wanted and columns.state[slot] == _VISIBLE:
-                if self._exhausted(queue, slot):
+                if columns.expires[slot] <= now_s or self._exhausted(queue, slot):
                     break  # it moves when it has become the head
                 chosen.append(slot)
                 slot = columns.line_next[slot]
@@ -216,6 +222,13 @@ class Receiving(SendingOnce):
         for line in passed:
             queue.ready.refresh(line)
         return chosen
+
+    def _any_expired(self, slots: Sequence[int], now: int) -> bool:
+        """Are messages among these whose time is over? Timers take a bounded number at once, so it can happen."""
+        expires = self.columns.expires
+        if isinstance(slots, range):
+            return min(expires[slots.start : slots.stop]) <= now // 1000
+        return min([expires[slot] for slot in slots]) <= now // 1000
 
     def _lease(self, queue: QueueState, slot: int, now: int, deadline: int, holder: str, w6: int, flags: int) -> Lease:
         columns = self.columns
@@ -270,6 +283,8 @@ class Receiving(SendingOnce):
         for slot, sequence, epoch in known.leases:
             if columns.sequence[slot] != sequence or columns.epoch[slot] != epoch or columns.state[slot] != _IN_FLIGHT:
                 return []
+            if columns.until[slot] <= now:
+                return []  # it has run out, and its record is yet to come
         leases = []
         for slot, _, _ in known.leases:
             flags = int(Flag.ATTEMPT)
