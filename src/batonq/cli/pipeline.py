@@ -24,6 +24,8 @@ JOBS: dict[str, str] = {
     "redrive": "batonq.pipeline.jobs.redrive",
     "archive": "batonq.pipeline.jobs.archive",
     "reconcile": "batonq.pipeline.jobs.reconcile",
+    "replay": "batonq.pipeline.jobs.replay",
+    "backfill": "batonq.pipeline.jobs.backfill",
     "compact": "batonq.pipeline.jobs.compact",
     "files": "batonq.pipeline.jobs.files",
 }
