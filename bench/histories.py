@@ -213,7 +213,7 @@ class _ShardHistory:
                 failed.append(Nack(claim, 0, "cannot be read", "Poison", dead_letter=queue != self._queues.ledger))
             elif fate < 0.85:
                 shard.change_visibility(queue, [(claim, 45_000)], self._now)
-            elif fate < 0.9:
+            elif fate < 0.95:
                 self._held.append((self._now + chance.choice((21_000, 31_000)), queue, [claim]))
         if failed:
             shard.nack(queue, failed, self._now)
