@@ -9,9 +9,10 @@ from typing import Protocol
 from batonq.log.backend import Backend
 from batonq.log.fencing import Pauses
 from batonq.log.files import FileLogSettings
+from batonq.log.intake import MirrorSettings
 from batonq.log.interface import Log
 from batonq.log.mirror import UnsyncedDisk
-from batonq.log.mirrored import MirroredLog, MirrorSettings
+from batonq.log.mirrored import MirroredLog
 from tests.log.conformance import SEGMENT_BYTES
 from tests.support.driven import DrivenLog, Loop
 from tests.support.logs import CLUSTER

@@ -1,41 +1,32 @@
 """A replicated log: its truth is far away (backend.py), its frames are read from a local mirror (mirror.py).
 
-The owner appends by the fencing rule (fencing.py) and mirrors what was committed. A follower's mirror grows with
-the log as others append to it. Everything runs on the event loop's thread; only reading a long mirror at the start is
-done beside it. A log that was opened stands at the end that the far side told; whether that is still the end is found
-out by appending.
+The owner appends by the fencing rule (fencing.py) and mirrors what was committed. A follower's mirror grows with the
+log as others append to it (intake.py). Everything runs on the event loop's thread; only what is read at the start is
+taken in beside it. A log that was opened stands at the end that the far side told; whether that is still the end is
+found out by appending.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import TypeVar
 
-from batonq.errors import BatonError, Fenced, LogCorrupt, LogError, LogGap
-from batonq.log import fencing, frames
-from batonq.log.backend import Backend, Bounds, Entry, Unreachable
-from batonq.log.fencing import Pauses
-from batonq.log.files import FileLog, FileLogSettings
-from batonq.log.frames import NO_DIGEST, Frame
+from batonq.errors import BatonError, Fenced, LogError
+from batonq.log import fencing
+from batonq.log.backend import Backend, Unreachable
+from batonq.log.files import FileLog
+from batonq.log.frames import Frame
+from batonq.log.intake import Intake, MirrorSettings
 from batonq.log.interface import Done, Piece, Room, SegmentInfo
 from batonq.log.mirror import Feed, Mirror, UnsyncedDisk
 from batonq.log.opening import OnFrame, Start
-from batonq.log.reading import Chain, Damage
+from batonq.log.reading import Damage
 
 T = TypeVar("T")
 YIELD_BYTES = 1 << 20  # frames that a follower takes in before others get their turn
 CANCEL_AGAIN_S = 0.2
 _ROOMS = (Room.PLENTY, Room.RESERVE, Room.NONE)
-
-
-@dataclass(slots=True, frozen=True)
-class MirrorSettings:
-    files: FileLogSettings = field(default_factory=lambda: FileLogSettings(prewrite=False))
-    pauses: Pauses = field(default_factory=Pauses)
-    open_s: float = 30.0  # how long opening goes on asking a far side that does not answer
-    look_s: float = 5.0  # how often room and front are asked for
 
 
 class MirrorDamaged(LogError):
@@ -53,14 +44,12 @@ class MirroredLog:
     def __init__(self, backend: Backend, mirror: Mirror, cluster: int, settings: MirrorSettings) -> None:
         self.shard = backend.shard
         self.trouble = ""  # why the append that is under way, or following, does not get on
-        self.remarks: list[str] = []  # what opening found worth telling
         self._backend = backend
         self._mirror = mirror
-        self._cluster = cluster
+        self._intake = Intake(backend, mirror, cluster, settings)
         self._settings = settings
         self._loop = asyncio.get_running_loop()
         self._files: FileLog
-        self._opened = False
         self._pending: tuple[Frame, Done] | None = None
         self._appending: asyncio.Task[None] | None = None
         self._following: asyncio.Task[None] | None = None
@@ -96,144 +85,19 @@ class MirroredLog:
         )
         log = cls(backend, mirror, cluster, settings)
         try:
-            await log._open(start, Feed(start, on_frame))
+            bounds = await log._intake.open(start, Feed(start, on_frame))
         except BaseException:
             log.close()
             raise
+        log._files = log._intake.files
+        log._dropped = bounds.first
+        log._room = bounds.room
         return log
 
-    # --- opening and reading on -----------------------------------------------------------------
-
-    async def _open(self, start: Start | None, feed: Feed) -> None:
-        files = await self._apart(lambda: self._mirror.load(start, feed, self.remarks.append))
-        if files is not None:
-            self._take(files)
-        bounds = await self._ask(self._backend.bounds)
-        if files is not None and files.next < bounds.first:
-            files.close()
-            self._opened = False
-            self._mirror.wipe()
-            raise LogGap(f"the mirror of shard {self.shard} ends before what is retained; it is built anew")
-        if files is not None:
-            bounds = await self._compare(files, bounds)
-        elif bounds.first == bounds.next:
-            if bounds.next > 1:
-                raise LogCorrupt(f"{self._backend.where}: the last frame, {bounds.next - 1}, is missing")
-            self._take(self._mirror.begin(Start(1, NO_DIGEST)))
-        await self._read_to(bounds.next, feed)
-        self._files.drop_front(bounds.first)
-        self._dropped = bounds.first
-        self._room = bounds.room
-
-    def _take(self, files: FileLog) -> None:
-        self._files = files
-        self._opened = True
-
-    async def _compare(self, files: FileLog, bounds: Bounds) -> Bounds:
-        """The mirror has only what was committed, so the far side must have it, or have dropped it."""
-        for tries in range(fencing.LOOKS_MAX):
-            if files.next <= bounds.next:
-                break
-            await asyncio.sleep(self._settings.pauses.after(tries))  # the answer may be a stale one
-            bounds = await self._ask(self._backend.bounds)
-        else:
-            raise LogCorrupt(
-                f"{self._backend.where} ends with frame {bounds.next - 1}, but frame {files.next - 1} was committed: "
-                "it has lost what it acknowledged. Restore it if you can. The frames are still in "
-                f"{files.directory}; move that away to go on without them."
-            )
-        last = files.next - 1
-        if last >= bounds.first:
-            stored = await self._find(last)
-            if stored is None or frames.parse(stored).digest != files.tail_digest:
-                raise LogCorrupt(
-                    f"{self._backend.where}: frame {last} is not the one that was committed, of which there is a copy "
-                    f"in {files.directory}. Move that away to go on with what is stored there."
-                )
-        return bounds
-
-    async def _find(self, number: int) -> bytes | None:
-        """What must be stored, asked for again while the answer may be a stale one."""
-        for tries in range(fencing.LOOKS_MAX):
-            stored = await self._ask(lambda: self._backend.find(number))
-            if stored is not None:
-                return stored
-            await asyncio.sleep(self._settings.pauses.after(tries))
-        return None
-
-    async def _read_to(self, stop: int, feed: Callable[[Frame], None]) -> None:
-        """Take in frames up to `stop` (exclusive)."""
-        deadline_s = self._loop.time() + self._settings.open_s
-        while (start := self._files.next if self._opened else 0) < stop:
-            start = start or (await self._ask(self._backend.bounds)).first
-            reading = self._backend.tail(start)
-            try:
-                async for entries in reading:
-                    await self._apart(lambda entries=entries: self._take_in(entries, feed))  # type: ignore[misc]
-                    if self._files.next >= stop:
-                        break
-                    deadline_s = self._loop.time() + self._settings.open_s
-            except Unreachable:
-                if self._loop.time() > deadline_s:
-                    raise
-                await asyncio.sleep(self._settings.pauses.longest_s)
-            finally:
-                await reading.aclose()
-
-    def _take_in(self, entries: Sequence[Entry], on_frame: Callable[[Frame], None]) -> None:
-        """Check what the far side gave against everything before it, mirror it, hand it on."""
-        for entry in entries:
-            try:
-                frame = frames.parse(entry.data)
-            except LogCorrupt as problem:
-                raise self._misfit(entry, problem.message) from None
-            if not self._opened:
-                self._take(self._mirror.begin(Start(frame.number, frame.previous_digest)))
-            files = self._files
-            chain = Chain(self.shard, self._cluster, files.next)
-            chain.digest, chain.epoch = files.tail_digest, files.tail_epoch
-            wrong = chain.mismatch(frame)
-            if wrong is None and entry.number != frame.number:
-                wrong = f"frame {frame.number} is stored in its place"
-            if wrong is not None:
-                raise self._misfit(entry, wrong)
-            self._mirror_frame(frame)
-            on_frame(frame)
-
-    def _misfit(self, entry: Entry, what: str) -> LogCorrupt:
-        return LogCorrupt(
-            f"{self._backend.where}, number {entry.number}: {what}. Nothing was skipped or changed; the shard is "
-            "stopped until somebody has looked."
-        )
-
-    def _mirror_frame(self, frame: Frame) -> None:
-        """Raises what the local disk raises."""
-        outcomes: list[BaseException | None] = []
-        self._files.append(frame, outcomes.append)
-        if outcomes[0] is not None:
-            raise outcomes[0]
-
-    async def _ask(self, question: Callable[[], Awaitable[T]]) -> T:
-        """Ask again and again, for so long as opening may take."""
-        deadline_s = self._loop.time() + self._settings.open_s
-        tries = 0
-        while True:
-            try:
-                return await question()
-            except Unreachable:
-                if self._loop.time() > deadline_s:
-                    raise
-            await asyncio.sleep(self._settings.pauses.after(tries))
-            tries += 1
-
-    async def _apart(self, work: Callable[[], T]) -> T:
-        """On another thread; whoever is cancelled meanwhile waits for its end, because it uses the mirror's files."""
-        working = self._loop.run_in_executor(None, work)
-        try:
-            return await asyncio.shield(working)
-        except asyncio.CancelledError:
-            await asyncio.wait((working,))
-            raise
+    @property
+    def remarks(self) -> list[str]:
+        """What opening found worth telling."""
+        return self._intake.remarks
 
     # --- following ------------------------------------------------------------------------------
 
@@ -247,13 +111,18 @@ class MirroredLog:
         self._following = self._spawn(self._follow(on_frame, on_problem))
 
     async def catch_up(self, on_frame: OnFrame) -> None:
-        """Stop following and read on to the end, as the first step to becoming the owner. Raises as `open` does."""
+        """Stop following and read on to the end, as the first step to becoming the owner.
+
+        `on_frame` is called on another thread, and what is raised is as with `open`.
+        """
         if self._following is not None:
             await _end(self._following)
             self._following = None
-        bounds = await self._ask(self._backend.bounds)
-        bounds = await self._compare(self._files, bounds) if self._files.next > 1 else bounds
-        await self._read_to(bounds.next, on_frame)
+        intake = self._intake
+        bounds = await intake.ask(self._backend.bounds)
+        if self._files.next > 1:
+            bounds = await intake.compare(self._files, bounds)
+        await intake.read_to(bounds.next, on_frame)
 
     async def _follow(self, on_frame: OnFrame, on_problem: Callable[[BaseException], None]) -> None:
         tries = 0
@@ -262,7 +131,7 @@ class MirroredLog:
             try:
                 taken_bytes = 0
                 async for entries in reading:
-                    self._take_in(entries, on_frame)
+                    self._intake.take_in(entries, on_frame)
                     tries, self.trouble = 0, ""
                     taken_bytes += sum(len(entry.data) for entry in entries)
                     if taken_bytes > YIELD_BYTES:
@@ -302,7 +171,7 @@ class MirroredLog:
         error: BaseException | None = None
         try:
             await fencing.commit(self._backend, frame, self._files.tail_epoch, self._settings.pauses, self._set_trouble)
-            self._mirror_frame(frame)
+            self._intake.mirror_frame(frame)
         except Exception as problem:
             error = problem
         self._finish(error)
@@ -448,8 +317,8 @@ class MirroredLog:
         tasks = [task for task in (self._appending, self._following, self._upkeep) if task is not None]
         for task in tasks:
             task.cancel()
-        if self._opened:
-            self._files.close()
+        if self._intake.opened:
+            self._intake.files.close()
         self._closing = self._spawn(self._close(tasks))
         if self._pending is not None:
             _, done = self._pending

@@ -11,8 +11,9 @@ from batonq.log import layout
 from batonq.log.backend import LogStore
 from batonq.log.disk import Disk
 from batonq.log.files import FileLog, FileLogSettings
+from batonq.log.intake import MirrorSettings
 from batonq.log.interface import Leases, Log, Ownership
-from batonq.log.mirrored import MirroredLog, MirrorSettings
+from batonq.log.mirrored import MirroredLog
 from batonq.log.opening import OnFrame, Start
 from batonq.node import events
 

@@ -1,0 +1,173 @@
+"""What comes from the far side of a replicated log into its mirror: checked against all before it, and handed on."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from batonq.errors import LogCorrupt, LogGap
+from batonq.log import fencing, frames
+from batonq.log.backend import Backend, Bounds, Entry, Unreachable
+from batonq.log.fencing import Pauses
+from batonq.log.files import FileLog, FileLogSettings
+from batonq.log.frames import NO_DIGEST, Frame
+from batonq.log.mirror import Feed, Mirror
+from batonq.log.opening import Start
+from batonq.log.reading import Chain
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True, frozen=True)
+class MirrorSettings:
+    files: FileLogSettings = field(default_factory=lambda: FileLogSettings(prewrite=False))
+    pauses: Pauses = field(default_factory=Pauses)
+    open_s: float = 30.0  # how long opening goes on asking a far side that does not answer
+    look_s: float = 5.0  # how often room and front are asked for
+
+
+class Intake:
+    """`files` is the mirror once it is `opened`. One thing is under way at a time."""
+
+    def __init__(self, backend: Backend, mirror: Mirror, cluster: int, settings: MirrorSettings) -> None:
+        self.files: FileLog
+        self.opened = False
+        self.remarks: list[str] = []  # what opening found worth telling
+        self._backend = backend
+        self._mirror = mirror
+        self._cluster = cluster
+        self._settings = settings
+        self._loop = asyncio.get_running_loop()
+
+    async def open(self, start: Start | None, feed: Feed) -> Bounds:
+        """Load the mirror, see that it fits the far side, and read on to the end."""
+        files = await self._apart(lambda: self._mirror.load(start, feed, self.remarks.append))
+        if files is not None:
+            self._take(files)
+        bounds = await self.ask(self._backend.bounds)
+        if files is not None and files.next < bounds.first:
+            files.close()
+            self.opened = False
+            self._mirror.wipe()
+            raise LogGap(f"the mirror of shard {self._backend.shard} ends before what is retained; it is built anew")
+        if files is not None:
+            bounds = await self.compare(files, bounds)
+        elif bounds.first == bounds.next:
+            if bounds.next > 1:
+                raise LogCorrupt(f"{self._backend.where}: the last frame, {bounds.next - 1}, is missing")
+            self._take(self._mirror.begin(Start(1, NO_DIGEST)))
+        await self.read_to(bounds.next, feed)
+        self.files.drop_front(bounds.first)
+        return bounds
+
+    def _take(self, files: FileLog) -> None:
+        self.files = files
+        self.opened = True
+
+    async def compare(self, files: FileLog, bounds: Bounds) -> Bounds:
+        """The mirror has only what was committed, so the far side must have it, or have dropped it."""
+        for tries in range(fencing.LOOKS_MAX):
+            if files.next <= bounds.next:
+                break
+            await asyncio.sleep(self._settings.pauses.after(tries))  # the answer may be a stale one
+            bounds = await self.ask(self._backend.bounds)
+        else:
+            raise LogCorrupt(
+                f"{self._backend.where} ends with frame {bounds.next - 1}, but frame {files.next - 1} was committed: "
+                "it has lost what it acknowledged. Restore it if you can. The frames are still in "
+                f"{files.directory}; move that away to go on without them."
+            )
+        last = files.next - 1
+        if last >= bounds.first:
+            stored = await self._find(last)
+            if stored is None or frames.parse(stored).digest != files.tail_digest:
+                raise LogCorrupt(
+                    f"{self._backend.where}: frame {last} is not the one that was committed, of which there is a copy "
+                    f"in {files.directory}. Move that away to go on with what is stored there."
+                )
+        return bounds
+
+    async def _find(self, number: int) -> bytes | None:
+        """What must be stored, asked for again while the answer may be a stale one."""
+        for tries in range(fencing.LOOKS_MAX):
+            stored = await self.ask(lambda: self._backend.find(number))
+            if stored is not None:
+                return stored
+            await asyncio.sleep(self._settings.pauses.after(tries))
+        return None
+
+    async def read_to(self, stop: int, feed: Callable[[Frame], None]) -> None:
+        """Take in frames up to `stop` (exclusive)."""
+        deadline_s = self._loop.time() + self._settings.open_s
+        while (start := self.files.next if self.opened else 0) < stop:
+            start = start or (await self.ask(self._backend.bounds)).first
+            reading = self._backend.tail(start)
+            try:
+                async for entries in reading:
+                    await self._apart(lambda entries=entries: self.take_in(entries, feed))  # type: ignore[misc]
+                    if self.files.next >= stop:
+                        break
+                    deadline_s = self._loop.time() + self._settings.open_s
+            except Unreachable:
+                if self._loop.time() > deadline_s:
+                    raise
+                await asyncio.sleep(self._settings.pauses.longest_s)
+            finally:
+                await reading.aclose()
+
+    def take_in(self, entries: Sequence[Entry], on_frame: Callable[[Frame], None]) -> None:
+        """Check what the far side gave against everything before it, mirror it, hand it on."""
+        for entry in entries:
+            try:
+                frame = frames.parse(entry.data)
+            except LogCorrupt as problem:
+                raise self._misfit(entry, problem.message) from None
+            if not self.opened:
+                self._take(self._mirror.begin(Start(frame.number, frame.previous_digest)))
+            files = self.files
+            chain = Chain(self._backend.shard, self._cluster, files.next)
+            chain.digest, chain.epoch = files.tail_digest, files.tail_epoch
+            wrong = chain.mismatch(frame)
+            if wrong is None and entry.number != frame.number:
+                wrong = f"frame {frame.number} is stored in its place"
+            if wrong is not None:
+                raise self._misfit(entry, wrong)
+            self.mirror_frame(frame)
+            on_frame(frame)
+
+    def _misfit(self, entry: Entry, what: str) -> LogCorrupt:
+        return LogCorrupt(
+            f"{self._backend.where}, number {entry.number}: {what}. Nothing was skipped or changed; the shard is "
+            "stopped until somebody has looked."
+        )
+
+    def mirror_frame(self, frame: Frame) -> None:
+        """Raises what the local disk raises."""
+        outcomes: list[BaseException | None] = []
+        self.files.append(frame, outcomes.append)
+        if outcomes[0] is not None:
+            raise outcomes[0]
+
+    async def ask(self, question: Callable[[], Awaitable[T]]) -> T:
+        """Ask again and again, for so long as opening may take."""
+        deadline_s = self._loop.time() + self._settings.open_s
+        tries = 0
+        while True:
+            try:
+                return await question()
+            except Unreachable:
+                if self._loop.time() > deadline_s:
+                    raise
+            await asyncio.sleep(self._settings.pauses.after(tries))
+            tries += 1
+
+    async def _apart(self, work: Callable[[], T]) -> T:
+        """On another thread; whoever is cancelled meanwhile waits for its end, because it uses the mirror's files."""
+        working = self._loop.run_in_executor(None, work)
+        try:
+            return await asyncio.shield(working)
+        except asyncio.CancelledError:
+            await asyncio.wait((working,))
+            raise
