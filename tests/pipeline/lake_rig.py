@@ -57,6 +57,10 @@ class FakeFrame:
         return mock.Mock(json=lambda: json.dumps(SCHEMA), names=["id", "day"])
 
     @property
+    def sparkSession(self) -> Any:
+        return mock.Mock(conf=mock.Mock(get=lambda name: "0"))
+
+    @property
     def write(self) -> FakeFrame:
         return self
 

@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import pyarrow as pa
 import pytest
 
 from batonq.errors import InvalidInput, OwnershipHeld
+from batonq.pipeline.events.decode import Decoder
+from batonq.pipeline.events.plain import events
 from batonq.pipeline.jobs import compact, ingest
 from batonq.pipeline.jobs.problems import sentence
 from batonq.pipeline.lake import Lake
 from batonq.pipeline.lake.locks import alone
+from batonq.pipeline.reading.history import open_history
 from batonq.pipeline.tables.queues import TABLE as QUEUES
+from batonq.pipeline.tables.queues import TELLING, queues
 from batonq.pipeline.tables.schema import TABLE as EVENTS
 from tests.pipeline.job_support import assert_same_rows, run_job
+from tests.pipeline.support import frames_of
+from tests.pipeline.test_decode import rich
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-FRAMES = "300"  # a batch: several of them
+FRAMES = "400"  # a batch: several of them
 
 
 @pytest.fixture(scope="module")
@@ -58,23 +67,62 @@ def read(spark: SparkSession) -> Iterator[Any]:
 
 
 def test_the_lake_has_what_history_has(spark: SparkSession, busy_logs: str, filled: Path, read: Any) -> None:
-    events = read(filled)
-    assert events.columns == list(EVENTS.names())
+    rows = read(filled)
+    assert rows.columns == list(EVENTS.names())
     history = spark.read.format("baton").load(busy_logs)
-    assert_same_rows(events.drop("source", "date"), history)
-    assert events.where("queue IS NOT NULL AND queue_name IS NULL").count() == 0
-    assert events.where("date != to_date(time) OR source != ''").count() == 0
+    assert_same_rows(rows.drop("source", "date"), history)
+    assert rows.where("queue IS NOT NULL AND queue_name IS NULL").count() == 0
+    assert rows.where("date != to_date(time) OR source != ''").count() == 0
 
 
-def test_the_queues_are_those_that_events_tell_of(filled: Path, read: Any) -> None:
-    queues = read(filled, "queues")
-    assert queues.columns == list(QUEUES.names())
-    rows = queues.collect()
-    assert {row.name for row in rows} == {"orders", "orders-dead", "mail", "ledger", "brief", "spare-0", "spare-6"}
-    assert {row.name for row in rows if row.fifo} == {"ledger"}
+def test_the_queues_are_those_that_events_tell_of(busy_logs: str, filled: Path, read: Any) -> None:
+    """As a plain loop over the same log finds them."""
+    history = open_history(busy_logs)
+    told = Counter[tuple[object, ...]]()
+    for span in history.shards():
+        for event in events(history.frames(span.shard, span.first)):
+            if event["event"] in TELLING:
+                policies = json.loads(event["detail"] or "{}")
+                for policy in policies if isinstance(policies, list) else [policies]:
+                    told[
+                        event["shard"],
+                        event["logical_time"],
+                        policy.get("queue", event["queue"]),
+                        policy.get("name", event["queue_name"]),
+                        policy.get("fifo"),
+                        json.dumps(policy, sort_keys=True) if policy else None,
+                        event["event"] == "queue_closed",
+                    ] += 1
+    found = read(filled, "queues")
+    assert found.columns == list(QUEUES.names())
+    rows = found.collect()
+    assert told and told == Counter(
+        (
+            row.shard,
+            row.logical_time,
+            row.queue,
+            row.name,
+            row.fifo,
+            json.dumps(json.loads(row.policy), sort_keys=True) if row.policy else None,
+            row.closed,
+        )
+        for row in rows
+    )
     assert {row.name for row in rows if row.closed} == {"spare-6"}
-    assert {row.event for row in rows} == {"policy_set", "queue_closed"}
-    assert len({(row.shard, row.logical_time, row.queue) for row in rows}) == len(rows)
+
+
+def test_a_base_tells_all_queues(spark: SparkSession) -> None:
+    """What stands for the front of a log that was dropped."""
+    frames = frames_of(rich())
+    batch = Decoder(dictionaries=False).decode(frames)
+    told = queues(spark.createDataFrame(pa.Table.from_batches([batch])).selectExpr("*", "'' AS source"))
+    rows = told.where("event = 'base'").orderBy("queue").collect()
+    assert [(row.queue, row.fifo, row.closed) for row in rows] == [
+        (1, False, False),
+        (2, False, False),
+        (3, True, False),
+    ]
+    assert json.loads(rows[0].policy)["max_receives"] == 2
 
 
 def test_a_batch_that_comes_again_changes_nothing(
@@ -144,11 +192,11 @@ def test_another_checkpoint_would_bring_everything_twice(
 
 def test_one_lake_takes_several_clusters(spark: SparkSession, busy_logs: str, lake: Path, read: Any) -> None:
     run_job(spark, ingest, "--cluster", "west", "--bodies", lake=lake, history=busy_logs)
-    events = read(lake)
-    counts = {row.source: row["count"] for row in events.groupBy("source").count().collect()}
+    rows = read(lake)
+    counts = {row.source: row["count"] for row in rows.groupBy("source").count().collect()}
     assert counts.keys() == {"", "west"} and counts[""] == counts["west"]
-    assert events.where("event = 'sent' AND (source = 'west') != (body IS NOT NULL)").count() == 0
-    assert events.where("queue IS NOT NULL AND queue_name IS NULL").count() == 0
+    assert rows.where("event = 'sent' AND (source = 'west') != (body IS NOT NULL)").count() == 0
+    assert rows.where("queue IS NOT NULL AND queue_name IS NULL").count() == 0
 
 
 def test_two_at_once_are_refused(spark: SparkSession, busy_logs: str, lake: Path) -> None:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 HELP = "history into the lake's tables events and queues"
 WAIT_S = 3600.0  # for a compaction that holds the table
+STARTS = 3  # tries; Spark gives its Python process ten seconds, which a busy machine may need for something else
+SLOW_START = "Python worker failed to connect back"
 ONE_TASK_A_SHARD = str(1 << 40)
 _CLUSTER = re.compile(r"[A-Za-z0-9_-]{0,64}")
 _PREFIX = re.compile(r"(?:(?P<cluster>[A-Za-z0-9_-]+)\.)?[0-9a-f]{8}-")
@@ -68,7 +70,7 @@ def run(context: Context) -> Outcome:
     with alone(checkpoint.with_name(checkpoint.name + ".lock"), f"The checkpoint {checkpoint} is in use"):
         check_writer(context.lake, checkpoint, options.cluster)
         ingest = Ingest(context, checkpoint)
-        interrupted = _run_stream(context, ingest)
+        interrupted = _run_stream(ingest)
     if interrupted and not options.follow:
         raise KeyboardInterrupt
     summary = {"batches": ingest.batches, "events": ingest.rows, "lake": str(context.lake.path)}
@@ -76,15 +78,23 @@ def run(context: Context) -> Outcome:
     return Outcome(0, summary, f"{ingest.rows:,} events came in, in {batches}. They are in {context.lake.path}.")
 
 
-def _run_stream(context: Context, ingest: Ingest) -> bool:
+def _run_stream(ingest: Ingest) -> bool:
     """Until its end; True when it was interrupted."""
-    query = ingest.start()
-    try:
-        query.awaitTermination()
-    except KeyboardInterrupt:
-        query.stop()
-        return True
-    return False
+    from pyspark.errors import StreamingQueryException
+
+    for left in reversed(range(STARTS)):
+        query = ingest.start()
+        try:
+            query.awaitTermination()
+        except KeyboardInterrupt:
+            query.stop()
+            return True
+        except StreamingQueryException as problem:
+            if not left or SLOW_START not in str(problem):
+                raise
+            continue
+        return False
+    raise AssertionError("the last try returns or raises")
 
 
 class Ingest:

@@ -30,6 +30,9 @@ MAKERS = {
     "tenant_usage": "usage",
     "violations": "audit",
 }
+OPEN_FILES_MAX = 8  # more days than that in one task are sorted
+_OPEN_FILES = "spark.sql.maxConcurrentOutputFileWriters"
+_NO_MARKER = "mapreduce.fileoutputcommitter.marksuccessfuljobs"
 _GLOB_SIGNS = frozenset("*?[]{}\\")
 
 
@@ -169,10 +172,7 @@ class Lake:
         """Data, then the schema if it grew, then the note: the last makes all of it true."""
         number, schema = self._grown(files, frame)
         folder = files.new_folder(batch)
-        writing = frame.write.option("compression", "zstd")
-        writing.option("mapreduce.fileoutputcommitter.marksuccessfuljobs", "false").partitionBy(*by).parquet(
-            str(folder)
-        )
+        _write(frame, folder, by)
         made = files.measured(folder)
         if rows is not None and sum(file.rows for file in made) != rows:
             raise LogCorrupt(
@@ -232,3 +232,15 @@ class Lake:
             noting.check_id(table)
             self._tables[table] = TableFiles(self.path / table)
         return self._tables[table]
+
+
+def _write(frame: DataFrame, folder: Path, by: Sequence[str]) -> None:
+    """A task has a file open for each of a few days, where Spark would sort its rows by day first."""
+    conf = frame.sparkSession.conf
+    before = conf.get(_OPEN_FILES)
+    conf.set(_OPEN_FILES, OPEN_FILES_MAX)
+    try:
+        writing = frame.write.option("compression", "zstd").option(_NO_MARKER, "false")
+        writing.partitionBy(*by).parquet(str(folder))
+    finally:
+        conf.set(_OPEN_FILES, str(before))
