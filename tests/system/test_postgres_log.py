@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
+from botocore.exceptions import ClientError
 
 from tests.support.postgres import PostgresServer, running_postgres
 from tests.system.process import ServerProcess, baton
@@ -84,6 +86,32 @@ def test_another_node_takes_over_from_one_that_was_killed_and_only_then(tmp_path
     with serve(tmp_path / "first", log) as again:
         client = sqs(again.url)
         assert drain(client, client.get_queue_url(QueueName="work")["QueueUrl"]) == [], "its mirror is not the truth"
+
+
+def test_a_node_that_slept_past_its_lease_is_fenced(tmp_path: Path, log: str) -> None:
+    with serve(tmp_path / "sleeper", log) as sleeper:
+        client = sqs(sleeper.url)
+        queue = client.create_queue(QueueName="work", Attributes={"VisibilityTimeout": "600"})["QueueUrl"]
+        send(client, queue, range(10))
+        lease = client.receive_message(QueueUrl=queue, MaxNumberOfMessages=1)["Messages"][0]
+        sleeper.process.send_signal(signal.SIGSTOP)
+        with serve(tmp_path / "awake", log) as awake:
+            other = sqs(awake.url)
+            other_queue = other.get_queue_url(QueueName="work")["QueueUrl"]
+            send(other, other_queue, range(10, 20))
+            sleeper.process.send_signal(signal.SIGCONT)
+            attempts: list[Callable[[], Any]] = [
+                lambda: client.send_message(QueueUrl=queue, MessageBody="stale"),
+                lambda: client.receive_message(QueueUrl=queue),
+                lambda: client.delete_message(QueueUrl=queue, ReceiptHandle=lease["ReceiptHandle"]),
+            ]
+            for attempt in attempts:
+                with pytest.raises(ClientError) as refused:
+                    attempt()
+                assert refused.value.response["ResponseMetadata"]["HTTPStatusCode"] == 503
+            other.delete_message(QueueUrl=other_queue, ReceiptHandle=lease["ReceiptHandle"])
+            found = sorted([*drain(other, other_queue), int(lease["Body"])])
+            assert found == list(range(20)), "what was leased by one node is deleted by the next; nothing stale is in"
 
 
 def test_the_database_is_killed_while_messages_are_sent(tmp_path: Path, log: str, postgres: PostgresServer) -> None:
