@@ -237,11 +237,16 @@ def plain_groups(deaths: list[Row]) -> list[Row]:
 
 
 def made(spark: SparkSession, directory: str, events: list[Row]) -> DataFrame:
+    """dead_letter_messages; that bodies come from the lake as from history is seen on the way."""
     frame = events_frame(spark, [{name: value for name, value in row.items() if name != "body"} for row in events])
     near = dead_letter_messages.of_moved(with_source(frame)).localCheckpoint()
     lives = lifecycle(near, queues_frame(spark, events)).localCheckpoint()
     found = dead_letter_messages.dead_letter_messages(near, lives).localCheckpoint()
-    whole = bodies.with_bodies(spark, {"url": directory}, found, near, lives)
+    whole = bodies.with_bodies(spark, {"url": directory}, found, near, lives).localCheckpoint()
+    kept = with_source(spark.read.format("baton").options(url=directory, bodies="true").load())
+    again = bodies.with_bodies(spark, {"url": "nowhere"}, found, kept, lives)
+    compared = [frame.select(*KEY, "content", "body") for frame in (whole, again)]
+    assert compared[0].exceptAll(compared[1]).isEmpty()
     return dead_letter_messages.with_shapes(whole).localCheckpoint()
 
 

@@ -74,6 +74,8 @@ def run(context: Context) -> Outcome:
             )
             new = note.rows
         rows = kept.rows(archived.TABLE.name)
+    found.unpersist()
+    lives.unpersist()
     missing = sum(chosen.values()) - new
     summary = {
         "deadLetters": chosen.get("dead_letter", 0),

@@ -26,15 +26,23 @@ def run(context: Context) -> Outcome:
 
     lake, spark = context.lake, context.spark
     context.progress("reading events")
-    lake.replace(_messages(context), messages.TABLE.name, by=messages.TABLE.by)
+    cached: list[DataFrame] = []
+    try:
+        lake.replace(_messages(context, cached), messages.TABLE.name, by=messages.TABLE.by)
+    finally:
+        for frame in cached:
+            frame.unpersist()
     context.progress("grouping")
     made = lake.read(spark, messages.TABLE.name)
     lake.replace(groups.dead_letters(made), groups.TABLE.name, by=groups.TABLE.by)
     return _told(lake.read(spark, groups.TABLE.name))
 
 
-def _messages(context: Context) -> DataFrame:
-    """dead_letter_messages anew. What an earlier run knows of a body is kept: history may have it no more."""
+def _messages(context: Context, cached: list[DataFrame]) -> DataFrame:
+    """dead_letter_messages anew, of frames that are cached until it is written.
+
+    What an earlier run knows of a body is kept: history may have it no more.
+    """
     from pyspark.sql import functions as f
 
     from batonq.pipeline.tables import dead_letter_messages as messages
@@ -50,6 +58,7 @@ def _messages(context: Context) -> DataFrame:
         before = before.select(*KEY, *messages.BODY_COLUMNS)
         found = found.drop(*messages.BODY_COLUMNS).join(before, list(KEY), "left").select(*found.columns)
     found = found.cache()
+    cached += [events, lives, found]
     if options.no_bodies:
         return found
     new = found.where(f.col("shape").isNull())

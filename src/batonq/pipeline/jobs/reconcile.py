@@ -63,8 +63,11 @@ def run(context: Context) -> Outcome:
     keyed = _keyed(both, options.key, options.version).cache()
     found = reconcile.reconciliation(keyed, list(places), versions=bool(options.version), kinds=kinds)
     context.progress("comparing")
-    context.lake.replace(found, reconcile.TABLE.name)
-    return _told(keyed, context.lake.read(context.spark, reconcile.TABLE.name), list(places))
+    try:
+        context.lake.replace(found, reconcile.TABLE.name)
+        return _told(keyed, context.lake.read(context.spark, reconcile.TABLE.name), list(places))
+    finally:
+        keyed.unpersist()
 
 
 def named_places(given: list[str]) -> dict[str, str]:

@@ -56,6 +56,13 @@ class Progress:
 
 def run(context: Context) -> Outcome:
     found = chosen(context).cache()
+    try:
+        return _redrive(context, found)
+    finally:
+        found.unpersist()
+
+
+def _redrive(context: Context, found: DataFrame) -> Outcome:
     total, groups = _preview(found)
     summary: dict[str, Any] = {"chosen": total, "groups": groups}
     lines = [f"{total:,} dead letters are chosen.", *group_lines(groups, count="chosen")]

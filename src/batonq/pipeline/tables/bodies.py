@@ -1,4 +1,4 @@
-"""The bodies of chosen messages, from history: the lake has events without them.
+"""The bodies of chosen messages: from the lake if it has them (`ingest --bodies`), else from history.
 
 A message that was moved within its shard has no copy of its body: it lies with the message that it was before. So the
 lake first says which event has the body of each message, and history is then read for those alone: their queues, their
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 PAYLOADS = ("sent", "edited", "carried", "arrived")
 QUEUES_MAX = 200  # more are not worth naming: all are read
+_COLUMNS = ("content", "attributes", "dedup_key", "body")
 _ISO = "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"  # the session's time zone is UTC
 
 
@@ -36,10 +37,15 @@ def with_bodies(
     `history` has the options of format("baton"), and is that of `source`. A body is null when history has it no more.
     """
     places = payload_places(messages.where(f.col("source") == source), events, lifecycle)
-    read = _read(spark, history, places, source)
-    columns = ("content", "attributes", "dedup_key", "body")
-    found = places.join(read, ["source", "shard", "payload"]).select(*KEY, *columns)
-    return messages.drop(*columns).join(found, list(KEY), "left")
+    at, columns = ["source", "shard", "payload"], (*KEY, *_COLUMNS)
+    if "body" in events.columns:
+        known = _placed(events.where("body is not null"))
+        here = places.join(known, at).select(*columns)
+        elsewhere = places.join(here, list(KEY), "left_anti")
+        found = here.unionByName(elsewhere.join(_read(spark, history, elsewhere, source), at).select(*columns))
+    else:
+        found = places.join(_read(spark, history, places, source), at).select(*columns)
+    return messages.drop(*_COLUMNS).join(found, list(KEY), "left")
 
 
 def payload_places(messages: DataFrame, events: DataFrame, lifecycle: DataFrame) -> DataFrame:
@@ -73,7 +79,6 @@ def _read(spark: SparkSession, history: Mapping[str, str], places: DataFrame, so
         f.collect_set("queue").alias("queues"),
     ).head()
     assert span is not None
-    columns = ("content", "attributes", "dedup_key", "body")
     if span["since"] is None:
         nothing = "source string, shard int, payload bigint, content string, attributes map<string, string>"
         return spark.createDataFrame([], nothing + ", dedup_key string, body binary")
@@ -81,5 +86,8 @@ def _read(spark: SparkSession, history: Mapping[str, str], places: DataFrame, so
     reader = reader.options(since=span["since"], until=span["until"], events=",".join(sorted(span["events"])))
     if len(span["queues"]) <= QUEUES_MAX:
         reader = reader.option("queues", ",".join(map(str, sorted(span["queues"]))))
-    named = (f.lit(source).alias("source"), "shard", f.col("logical_time").alias("payload"))
-    return reader.load().select(*named, *columns)
+    return _placed(reader.load().withColumn("source", f.lit(source)))
+
+
+def _placed(events: DataFrame) -> DataFrame:
+    return with_source(events).select("source", "shard", f.col("logical_time").alias("payload"), *_COLUMNS)
