@@ -113,6 +113,10 @@ class PostgresServer:
     def pid(self) -> int:
         return int(self._server.get_pid())
 
+    @property
+    def address(self) -> str:
+        return str(self._server.get_uri())
+
     def cpu_us(self) -> float:
         return machine.cpu_us(self.pid)
 
