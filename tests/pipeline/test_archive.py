@@ -295,11 +295,13 @@ def test_a_copy_that_fails_is_an_alarm_until_one_succeeds() -> None:
 
         await step()
         assert "cannot be archived to s3://x: no such bucket" in alarms.active()[0].text
+        assert archiving.failures == {0: 1} and archiving.behind_bytes(log) > 0
         await step()
         assert len(answers) == 1, "it is not tried again at once"
         now[0] = 10_000
         await step()
         assert not alarms.active() and archiving.done == {0: log.segments()[-1].first}
+        assert archiving.segments == {0: len(log.segments()) - 1} and archiving.behind_bytes(log) == 0
         await step()  # nothing new: there is no answer left to take
         await archiving.close()
 

@@ -15,6 +15,7 @@ from batonq.core.catalog.machine import Catalog
 from batonq.errors import LogCorrupt, LogGap
 from batonq.log.frames import Frame, parse
 from batonq.log.memory import MemoryLog
+from batonq.node import metrics
 from batonq.node.history import TooFast, check
 from batonq.pipeline.events.decode import Decoder
 from tests.pipeline.conftest import small
@@ -101,6 +102,7 @@ def test_at_the_end_it_waits_for_the_next_frame(server: TestServer, rest: Rest) 
     )
     thread.start()
     server.run(lambda: _until(lambda: shard in server.broker.history.waiting))
+    assert server.broker.history.readers == 1
     rest.good("POST", f"{queue}/messages", {"body": "now"})
     thread.join(30)
     reader.close()
@@ -132,7 +134,28 @@ def test_no_such_shard(rest: Rest, path: str) -> None:
     assert rest("GET", path).code == "not_found"
 
 
-@pytest.mark.parametrize("query", ["from=0", "from=x", "max_bytes=0", "wait=21", "wait=nan", "wait=", "till=3"])
+def test_no_more_than_is_wanted(rest: Rest) -> None:
+    work(rest, rest.create("wanted"), 5)
+    shard = next(each for each in rest.good("GET", "/v1/history")["shards"] if each["nextFrame"] > 4)["shard"]
+    answer = rest("GET", f"/v1/history/{shard}?from=2&to=4")
+    assert [frame.number for frame in frames_in(answer.body)] == [2, 3]
+    assert answer.headers["baton-next-frame"] == "4"
+
+
+def test_the_queues_that_a_shard_knows(rest: Rest) -> None:
+    rest.create("named")
+    assert "queues" not in rest.good("GET", "/v1/history")["shards"][0]
+    listed = rest.good("GET", "/v1/history?names=true")
+    assert listed["unavailable"] == []
+    queues = [queue for each in listed["shards"] for queue in each["queues"]]
+    (found,) = [queue for queue in queues if queue["name"] == "named"]
+    assert found["tenant"] == ACCOUNT and found["number"] > 0
+    assert rest("GET", "/v1/history?names=yes").code == "invalid_input"
+
+
+@pytest.mark.parametrize(
+    "query", ["from=5&to=5", "to=0", "from=0", "from=x", "max_bytes=0", "wait=21", "wait=nan", "wait=", "till=3"]
+)
 def test_what_cannot_be_asked_for(rest: Rest, query: str) -> None:
     assert rest("GET", f"/v1/history/0?{query}").code == "invalid_input"
 
@@ -161,6 +184,9 @@ def test_the_rate_is_bounded(tmp_path: Path) -> None:
         refused = rest("GET", "/v1/history/0")
         assert (refused.status, refused.code) == (429, "over_limit")
         assert 2 <= int(refused.headers["retry-after"]) <= 6
+        text = metrics.render(server.run(server.node.overview)).decode()
+        assert f"baton_history_bytes_total {len(answer.body)}\n" in text
+        assert "baton_history_limited_total 1\n" in text and "baton_history_readers 0\n" in text
         assert rest.good("GET", f"{queue}/stats")["visible"] == 50
         rest.close()
 

@@ -32,6 +32,8 @@ class Archiving:
         self, settings: Settings, alarms: AlarmBoard, now_ms: Callable[[], int], copy: Copy | None = None
     ) -> None:
         self.done: dict[int, int] = {}  # by shard: the first frame that is not in the archive, as far as is known
+        self.segments: dict[int, int] = {}  # by shard: how many were copied, or found there, since the node started
+        self.failures: dict[int, int] = {}
         self._settings = settings
         self._alarms = alarms
         self._now_ms = now_ms
@@ -46,21 +48,30 @@ class Archiving:
         if self._task is not None or self._now_ms() < self._not_before_ms.get(shard, 0):
             return
         if any(segment.sealed and segment.stop > self.done.get(shard, 0) for segment in log.segments()):
-            self._task = asyncio.get_running_loop().create_task(self._run(shard))
+            self._task = asyncio.get_running_loop().create_task(self._run(shard, log))
 
-    async def _run(self, shard: int) -> None:
+    async def _run(self, shard: int, log: Log) -> None:
         done, problem = await self._copy(shard)
         key = f"archive-{shard}"
         if problem:
+            self.failures[shard] = self.failures.get(shard, 0) + 1
             self._not_before_ms[shard] = self._now_ms() + RETRY_AFTER_MS
             text = f"Shard {shard} cannot be archived to {self._settings.archive}: {problem}"
             self._alarms.put(key, text)
             events.warning("archive_failed", text, shard=shard)
             return
         self._alarms.clear(key)
-        if done > self.done.get(shard, 0):
+        before = self.done.get(shard, 0)
+        if done > before:
+            copied = sum(segment.sealed and before < segment.stop <= done for segment in log.segments())
+            self.segments[shard] = self.segments.get(shard, 0) + copied
             self.done[shard] = done
             events.info("archived", f"Shard {shard} is in the archive up to frame {done - 1}", shard=shard)
+
+    def behind_bytes(self, log: Log) -> int:
+        """Sealed log that is not in the archive."""
+        done = self.done.get(log.shard, 0)
+        return sum(segment.bytes for segment in log.segments() if segment.sealed and segment.stop > done)
 
     def until(self, log: Log, until: int) -> int:
         """Up to which frame (exclusive) the log may be dropped, when `until` is wanted."""
@@ -68,8 +79,7 @@ class Archiving:
         key = f"archive-behind-{log.shard}"
         if until <= done:
             return until
-        waiting = [segment for segment in log.segments() if segment.sealed and segment.stop > done]
-        waiting_bytes = sum(segment.bytes for segment in waiting)
+        waiting_bytes = self.behind_bytes(log)
         if waiting_bytes <= self._settings.archive_backlog_bytes and log.room() is Room.PLENTY:
             return log.droppable(max(done, log.first))
         first = max(log.first, done)

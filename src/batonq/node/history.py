@@ -61,6 +61,8 @@ class History:
     def __init__(self, *, shards: Sequence[ShardKeeper], rate_bytes: int, seconds: Callable[[], float]) -> None:
         self.waiting: dict[int, list[asyncio.Future[None]]] = {}
         self.bytes_served = 0
+        self.readers = 0  # requests that read or wait just now
+        self.limited = 0  # requests that were refused for the rate
         self._shards = shards
         self._rate = rate_bytes
         self._seconds = seconds
@@ -82,11 +84,26 @@ class History:
         known = self._keeper(shard).host().shard.queues.values()
         return [NamedQueue(queue.number, queue.policy.tenant, queue.policy.name) for queue in known]
 
-    async def read(self, shard: int, start: int, bytes_max: int, wait_s: float) -> Served:
-        """Frames from `start` on; waits for one up to `wait_s`. Raises LogGap, TooFast, NotFound, Unavailable."""
-        if start < 1 or bytes_max < 1:
-            raise InvalidInput("Frames are numbered from 1, and at least one byte must be asked for.")
+    async def read(self, shard: int, start: int, bytes_max: int, wait_s: float, stop: int | None = None) -> Served:
+        """Frames from `start` on, before `stop`; waits for one up to `wait_s`.
+
+        Raises LogGap, TooFast, NotFound, Unavailable.
+        """
+        if start < 1 or bytes_max < 1 or (stop is not None and stop <= start):
+            raise InvalidInput("Frames are numbered from 1, and at least one of them, and one byte, must be asked for.")
         keeper = self._keeper(shard)
+        self.readers += 1
+        try:
+            return await self._serve(keeper, shard, start, bytes_max, wait_s, stop)
+        except TooFast:
+            self.limited += 1
+            raise
+        finally:
+            self.readers -= 1
+
+    async def _serve(
+        self, keeper: ShardKeeper, shard: int, start: int, bytes_max: int, wait_s: float, stop: int | None
+    ) -> Served:
         self._check_rate()
         if start >= keeper.host().log.next and wait_s > 0:
             await self._wait(shard, start, wait_s)
@@ -95,7 +112,8 @@ class History:
             return Served(b"", start, start, log.first, log.next)
         if start < log.first:
             raise gap(shard, start, log.first)
-        piece = log.piece(start, min(bytes_max, BYTES_MAX), FRAMES_MAX)
+        frames_max = FRAMES_MAX if stop is None else min(FRAMES_MAX, stop - start)
+        piece = log.piece(start, min(bytes_max, BYTES_MAX), frames_max)
         async with self._reads:
             self._check_rate()
             data, problem = await asyncio.to_thread(_read, piece, shard)

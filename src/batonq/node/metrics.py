@@ -34,6 +34,16 @@ COMMIT_SECONDS = Metric("baton_commit_seconds_total", "counter", "Time spent wai
 ALARMS = Metric("baton_alarms", "gauge", "Alarms that are present.")
 ALARMS_RAISED = Metric("baton_alarms_raised_total", "counter", "Alarms raised since the node started.")
 MISSING = Metric("baton_queues_unavailable", "gauge", "Queues whose shard is not served.")
+HISTORY_BYTES = Metric("baton_history_bytes_total", "counter", "Bytes of history served.")
+HISTORY_READERS = Metric("baton_history_readers", "gauge", "Requests that read history, or wait for more, just now.")
+HISTORY_LIMITED = Metric(
+    "baton_history_limited_total", "counter", "Reads of history refused because all readers together were too fast."
+)
+ARCHIVE_SEGMENTS = Metric(
+    "baton_archive_segments_total", "counter", "Segments of a shard copied to the archive, or found there."
+)
+ARCHIVE_FAILURES = Metric("baton_archive_failures_total", "counter", "Copies of a shard to the archive that failed.")
+ARCHIVE_BEHIND = Metric("baton_archive_behind_bytes", "gauge", "Sealed log of a shard that is not in the archive.")
 HTTP_CONNECTIONS = Metric("baton_http_connections", "gauge", "Open client connections.")
 HTTP_REQUESTS = Metric("baton_http_requests_total", "counter", "Requests taken.")
 HTTP_REFUSED = Metric("baton_http_refused_total", "counter", "Requests refused unread: not HTTP, too large, too slow.")
@@ -82,6 +92,12 @@ ALL: tuple[Metric, ...] = (
     ALARMS,
     ALARMS_RAISED,
     MISSING,
+    HISTORY_BYTES,
+    HISTORY_READERS,
+    HISTORY_LIMITED,
+    ARCHIVE_SEGMENTS,
+    ARCHIVE_FAILURES,
+    ARCHIVE_BEHIND,
     HTTP_CONNECTIONS,
     HTTP_REQUESTS,
     HTTP_REFUSED,
@@ -124,6 +140,12 @@ def render(overview: Overview) -> bytes:
     block(lines, ALARMS, [("", len(overview.alarms))])
     block(lines, ALARMS_RAISED, [("", overview.alarms_raised)])
     block(lines, MISSING, [("", overview.missing)])
+    block(lines, HISTORY_BYTES, [("", overview.history.bytes_served)])
+    block(lines, HISTORY_READERS, [("", overview.history.readers)])
+    block(lines, HISTORY_LIMITED, [("", overview.history.limited)])
+    block(lines, ARCHIVE_SEGMENTS, [(f'shard="{one.shard}"', one.segments) for one in overview.archive])
+    block(lines, ARCHIVE_FAILURES, [(f'shard="{one.shard}"', one.failures) for one in overview.archive])
+    block(lines, ARCHIVE_BEHIND, [(f'shard="{one.shard}"', one.behind_bytes) for one in overview.archive])
     lines.append("")
     return "\n".join(lines).encode()
 

@@ -35,7 +35,7 @@ from batonq.node.keeper import ShardKeeper
 from batonq.node.leasing import LeaseKeeper
 from batonq.node.logs import DirectoryLogs, Logs, StoreLogs
 from batonq.node.maintenance import Maintenance, MakeSnapshot, SnapshotProcess
-from batonq.node.overview import Overview, QueueReading, ShardReading
+from batonq.node.overview import ArchiveReading, HistoryReading, Overview, QueueReading, ShardReading
 from batonq.node.receipts import Receipts
 from batonq.node.recovery import Recovery, snapshot_store
 from batonq.node.settings import Settings
@@ -353,7 +353,25 @@ class Node:
         overview.shards = [self._read_shard(keeper) for keeper in self.shards]
         overview.alarms = self.alarms.active()
         overview.alarms_raised = self.alarms.raised
+        history = self.broker.history
+        overview.history = HistoryReading(history.bytes_served, history.readers, history.limited)
+        overview.archive = self._read_archive()
         return overview
+
+    def _read_archive(self) -> list[ArchiveReading]:
+        archiving = self._archiving
+        if archiving is None:
+            return []
+        logs = [keeper.host().log for keeper in self.shards if keeper.serving]
+        return [
+            ArchiveReading(
+                log.shard,
+                archiving.segments.get(log.shard, 0),
+                archiving.failures.get(log.shard, 0),
+                archiving.behind_bytes(log),
+            )
+            for log in logs
+        ]
 
     async def _read(self) -> Overview:
         overview = Overview(self.clock.now_ms())

@@ -34,6 +34,19 @@ class ShardReading(NamedTuple):
     commits: CommitStatistics
 
 
+class HistoryReading(NamedTuple):
+    bytes_served: int = 0
+    readers: int = 0
+    limited: int = 0
+
+
+class ArchiveReading(NamedTuple):
+    shard: int
+    segments: int
+    failures: int
+    behind_bytes: int
+
+
 @dataclass(slots=True)
 class Overview:
     at_ms: int
@@ -42,6 +55,8 @@ class Overview:
     alarms: list[ActiveAlarm] = field(default_factory=list)
     alarms_raised: int = 0
     missing: int = 0  # queues whose shard is not served just now
+    history: HistoryReading = field(default_factory=HistoryReading)
+    archive: list[ArchiveReading] = field(default_factory=list)  # none without an archive
 
     def age_ms(self, queue: QueueReading) -> int:
         """Age of the queue's oldest message; 0 when it is empty."""

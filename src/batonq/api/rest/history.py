@@ -70,14 +70,15 @@ async def list_history(call: Call) -> Answer:
 
 async def read_history(call: Call) -> Answer:
     _only_for_the_server(call)
-    values = query(call, ("from", "max_bytes", "wait"))
+    values = query(call, ("from", "to", "max_bytes", "wait"))
     if not call.name.isascii() or not call.name.isdigit() or len(call.name) > 5:
         raise NotFound(f"There is no shard {call.name[:40]!r}; GET /v1/history lists those that there are.")
     start = whole(values.get("from"), "from", 1, FRAME_MAX, 1)
     bytes_max = whole(values.get("max_bytes"), "max_bytes", 1, BYTES_MAX, BYTES_DEFAULT)
     wait_s = _seconds(values.get("wait"))
     call.request.cancellable = wait_s > 0
-    served = await call.broker.history.read(int(call.name), start, bytes_max, wait_s)
+    stop = whole(values["to"], "to", start + 1, FRAME_MAX + 1, 0) if "to" in values else None
+    served = await call.broker.history.read(int(call.name), start, bytes_max, wait_s, stop)
     numbers = (served.next, served.first, served.end)
     headers = [(name, str(number)) for (name, _), number in zip(HEADERS, numbers, strict=True)]
     return Answer(200, Response(200, served.data, CONTENT_TYPE, headers))

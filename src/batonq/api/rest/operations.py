@@ -318,6 +318,7 @@ OPERATIONS = (
         errors=(404, 410),
         parameters=(
             ("from", history.FrameNumber, "The first frame that is wanted; 1 when absent."),
+            ("to", history.FrameNumber, "The first frame that is not wanted any more; without it all that there are."),
             ("max_bytes", history.PieceBytes, "About how much at most, but at least one frame; 4 MiB when absent."),
             ("wait", history.WaitSeconds, "How many seconds to wait for a frame that is not there yet."),
         ),

@@ -98,7 +98,9 @@ class RemoteHistory:
         return list(range(start + step, stop, step))
 
     def frames(self, shard: int, start: int, stop: int | None = None) -> Iterator[Frame]:
-        first = self._piece(shard, start, 0)  # a gap is told at once, not when the first frame is asked for
+        if stop is not None and stop <= start:
+            return iter(())
+        first = self._piece(shard, start, stop)  # a gap is told at once, not when the first frame is asked for
         return self._frames(shard, start, stop if stop is not None else int(first.headers["baton-end-frame"]), first)
 
     def _frames(self, shard: int, start: int, stop: int, piece: Answer) -> Iterator[Frame]:
@@ -111,18 +113,19 @@ class RemoteHistory:
                     return
                 yield frame
             if chain.number < stop:
-                piece = self._piece(shard, chain.number, 0)
+                piece = self._piece(shard, chain.number, stop)
 
     def follow(self, shard: int, start: int, wait_s: float = 20.0) -> Iterator[Frame]:
         """Frames from `start` on without end, each as it is committed."""
         chain = Chain(shard, None, start)
         while True:
-            piece = self._piece(shard, chain.number, wait_s)
+            piece = self._piece(shard, chain.number, None, wait_s)
             yield from frames_of(piece.body, chain, f"{self._url}/v1/history/{shard}")
 
-    def _piece(self, shard: int, start: int, wait_s: float) -> Answer:
+    def _piece(self, shard: int, start: int, stop: int | None, wait_s: float = 0) -> Answer:
+        limit = f"&to={stop}" if stop is not None else ""
         wait = f"&wait={wait_s:g}" if wait_s else ""
-        return self._get(f"/v1/history/{shard}?from={start}&max_bytes={self._piece_bytes}{wait}")
+        return self._get(f"/v1/history/{shard}?from={start}{limit}&max_bytes={self._piece_bytes}{wait}")
 
     def _get(self, path: str) -> Answer:
         failures, waited_s = 0, 0.0
