@@ -80,7 +80,8 @@ NEW = dict.fromkeys((*TEXTS, *TIMES, "body_bytes", "attributes_bytes"))
 class Fold:
     """Everything that the tables say, folded from events in the order of each shard."""
 
-    def __init__(self, events: Iterable[Event]) -> None:
+    def __init__(self, events: Iterable[Event], source: str = "") -> None:
+        self.source = source
         self.messages: dict[Key, Message] = {}
         self.names: dict[int, tuple[str, str]] = {}
         self.clock: dict[int, int] = {}
@@ -94,8 +95,10 @@ class Fold:
     def _take(self, event: Event) -> None:
         shard, kind = event["shard"], event["event"]
         self.clock[shard] = max(self.clock.get(shard, 0), event["time"])
-        if event["queue_name"] is not None:
-            self.names[event["queue"]] = (event["tenant"], event["queue_name"])
+        if kind in ("policy_set", "base"):
+            said = json.loads(event["detail"] or "[]")
+            for policy in said if kind == "base" else [said]:
+                self.names[policy["queue"]] = (policy["tenant"], policy["name"])
         if kind == "epoch":
             for message in self._of(shard):
                 if message.state == "in_flight" and message.until is not None:
@@ -150,7 +153,7 @@ class Fold:
                 row[name] = event[name]
         if event["body_bytes"] is not None:
             row |= {name: event[name] for name in ("body_bytes", "attributes_bytes", "group")}
-            message.told_first = json.loads(event["lineage"])["first_id"] if event["lineage"] else None
+            message.told_first = json.loads(event["lineage"]).get("first_id") if event["lineage"] else None
         getattr(self, "_" + event["event"])(message, event)
 
     # --- one method a kind of event ---
@@ -217,7 +220,7 @@ class Fold:
         message.row["ended_at"] = event["time"]
 
     def _carried(self, message: Message, event: Event) -> None:
-        state = event["state"]
+        state: str = event["state"]
         if not message.known and message.row["visible_at"] is None and message.row.get("told") is None:
             message.row["visible_at"] = event["visible_at"]
         message.row["told"] = True
@@ -275,7 +278,7 @@ class Fold:
         own = message_id(*message.key)
         links = self.previous.get(message.key), self.next.get(message.key)
         return row | {
-            "source": "",
+            "source": self.source,
             "shard": message.shard,
             "sequence": message.sequence,
             "message_id": own,
@@ -336,7 +339,7 @@ class Fold:
         acked = [row for row in ended if row["outcome"] in ("acked", "late_acked")]
         first = [row for row in rows if row["first_receive_at"] and minute <= row["first_receive_at"] < end]
         return {
-            "source": "",
+            "source": self.source,
             "queue": queue,
             **self._names(queue),
             "shard": shard,
@@ -400,7 +403,7 @@ class Fold:
         names = ("operations", "sends", "receives", "acks", "sent_bytes", "received_bytes")
         for (queue, day), used in found.items():
             yield {
-                "source": "",
+                "source": self.source,
                 "queue": queue,
                 **self._names(queue),
                 "date": day,

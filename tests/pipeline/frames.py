@@ -20,15 +20,9 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def events_frame(spark: SparkSession, events: Iterable[Row]) -> DataFrame:
-    table = pa.Table.from_pylist(list(events), arrow_schema(dictionaries=False))
-    return spark.createDataFrame(table)
-
-
-def queues_frame(spark: SparkSession, events: Iterable[Row]) -> DataFrame:
-    """What the queues table says of names."""
-    named = {event["queue"]: event for event in events if event["queue_name"] is not None}
-    rows = [("", number, event["tenant"], event["queue_name"]) for number, event in sorted(named.items())]
-    return spark.createDataFrame(rows, "source string, queue long, tenant string, name string")
+    """As the lake has them; `source` is empty where an event has none."""
+    schema = arrow_schema(dictionaries=False).append(pa.field("source", pa.string()))
+    return spark.createDataFrame(pa.Table.from_pylist([{"source": "", **event} for event in events], schema))
 
 
 def rows_of(frame: DataFrame, table: Table) -> list[Row]:

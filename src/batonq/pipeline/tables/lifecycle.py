@@ -2,7 +2,7 @@
 
 A message here is one incarnation, `(source, shard, sequence)`. A move (dead letter, redrive) ends one and begins
 another; `lines.py` ties them together. The row is made by one grouping of the events, over numbers and times only, so
-that Spark keeps its buffers in place; texts are looked up afterwards, by the position of the event that has them.
+that Spark keeps its buffers in place; texts are brought to it afterwards, from the events that have some.
 """
 
 from __future__ import annotations
@@ -89,17 +89,27 @@ _ENDS = {"ack": 6, "late_ack": 7, "retention": 8, "cancelled": 9, "purged": 10, 
 _ENDED = ("acked", "late_acked", "expired", "cancelled", "purged", "queue_deleted")
 _TO_DEAD_LETTERS, _REDRIVE, _ELSEWHERE = 1, 2, 3
 _SHARDS_MAX = 1 << 16
+_RARE = ("epoch", "queue_purged", "queue_closed", "owed", "arrived")
+_RARE_COLUMNS = (
+    *("source", "shard", "sequence", "logical_time", "time", "event", "reason", "flags", "queue", "number"),
+    *("grace_ms", "other_shard", "channel_number", "message_id"),
+)
 
 
 def lifecycle(events: DataFrame, queues: DataFrame) -> DataFrame:
-    """message_lifecycle from the events and queues tables. The moves, if there are any, are looked up at once."""
+    """message_lifecycle from the events and queues tables.
+
+    What is rare (moves, purges, restarts) is looked up at once, so that a history without it costs nothing for it.
+    """
     events = with_source(events)
+    rare = events.where(f.col("event").isin(*_RARE)).select(*_RARE_COLUMNS).localCheckpoint()
+    there = {row[0] for row in rare.select("event").distinct().collect()}
     found = _messages(events)
-    found = found.join(f.broadcast(_shards(events)), ["source", "shard"], "left")
+    found = found.join(f.broadcast(_shards(events, rare)), ["source", "shard"], "left")
     found = found.join(f.broadcast(names(queues)), ["source", "queue"], "left")
-    found = purged(found, events, f.col("code").isin(_THERE, _HELD, _DEAD))
-    found = _with_texts(found, events)
-    found = lines.joined(found, events)
+    found = purged(found, rare, f.col("code").isin(_THERE, _HELD, _DEAD), any_steps="queue_purged" in there)
+    found = found.join(_texts(events), [*KEY], "left")
+    found = lines.joined(found, rare, events, any_moves={"owed", "arrived"} <= there)
     return shaped(_finished(found), TABLE)
 
 
@@ -143,8 +153,6 @@ def _messages(events: DataFrame) -> DataFrame:
     at, time = f.col("logical_time"), f.col("time")
     uncharged = f.col("flags").bitwiseAND(int(Flag.UNCHARGED)) != 0
     returned, leased, arrived = event == "returned", event == "leased", event == "arrived"
-    failed = returned & reason.isin("nack", "expired")
-    noted = f.col("error_class").isNotNull() | f.col("error_text").isNotNull()
     has_payload = f.col("body_bytes").isNotNull()
     columns = events.where("sequence is not null").select(
         *KEY,
@@ -165,7 +173,6 @@ def _messages(events: DataFrame) -> DataFrame:
         f.when(event.isin("sent", "arrived"), at).alias("born"),
         f.when(has_payload, at).alias("payload"),
         f.when(f.col("receive_count").isNotNull(), at).alias("counted"),
-        f.when(failed & noted, at).alias("error"),
         f.when(event == "owed", f.shiftleft(at, _BITS) + bound).alias("owed"),
         leased.alias("leased"),
         arrived.alias("arrived"),
@@ -192,8 +199,6 @@ def _messages(events: DataFrame) -> DataFrame:
             f.max_by("until", "last").alias("until"),
             f.min_by("seen", "told").alias("visible_at"),
             f.max("born").alias("born"),
-            f.max("payload").alias("payload"),
-            f.max("error").alias("error"),
             f.max("owed").alias("owed"),
             f.max(f.when(f.col("arrived"), time)).alias("arrived_at"),
             f.min(f.when(f.col("leased") & (f.col("lease_epoch") == 1), time)).alias("first_receive_at"),
@@ -217,11 +222,11 @@ def _code(last: Expression) -> Expression:
 # --- what is known of a shard -----------------------------------------------------------------------
 
 
-def _shards(events: DataFrame) -> DataFrame:
+def _shards(events: DataFrame, rare: DataFrame) -> DataFrame:
     """Of each shard: its last time, the graces of its restarts, and how its message ids begin."""
     clocks = events.groupBy("source", "shard").agg(f.max("time").alias("as_of"))
     graces = (
-        events.where("event = 'epoch' and grace_ms > 0")
+        rare.where("event = 'epoch' and grace_ms > 0")
         .groupBy("source", "shard")
         .agg(f.collect_list(f.struct("logical_time", "grace_ms")).alias("graces"))
     )
@@ -255,20 +260,25 @@ def id_of(prefix: Expression, sequence: Expression) -> Expression:
     return f.concat(prefix, f.lower(f.lpad(f.hex(mixed), 12, "0")))
 
 
-# --- texts, by position -----------------------------------------------------------------------------
+# --- texts ------------------------------------------------------------------------------------------
 
 
-def _with_texts(found: DataFrame, events: DataFrame) -> DataFrame:
-    payloads = events.where("body_bytes is not null and (`group` is not null or lineage is not null)").select(
-        *KEY, f.col("logical_time").alias("payload"), "group", lines.told_first_id().alias("told_first_id")
+def _texts(events: DataFrame) -> DataFrame:
+    """Group, beginning of the line and last error of the messages that have one."""
+    payload = f.col("body_bytes").isNotNull() & (f.col("group").isNotNull() | f.col("lineage").isNotNull())
+    failed = (f.col("event") == "returned") & f.col("reason").isin("nack", "expired")
+    error = failed & (f.col("error_class").isNotNull() | f.col("error_text").isNotNull())
+    told_at, failed_at = f.when(payload, f.col("logical_time")), f.when(error, f.col("logical_time"))
+    return (
+        events.where(f.col("sequence").isNotNull() & (payload | error))
+        .groupBy(*KEY)
+        .agg(
+            f.max_by("group", told_at).alias("group"),
+            f.max_by(lines.told_first_id(), told_at).alias("told_first_id"),
+            f.max_by("error_class", failed_at).alias("last_error_class"),
+            f.max_by("error_text", failed_at).alias("last_error_text"),
+        )
     )
-    errors = events.where("event = 'returned' and (error_class is not null or error_text is not null)").select(
-        *KEY,
-        f.col("logical_time").alias("error"),
-        f.col("error_class").alias("last_error_class"),
-        f.col("error_text").alias("last_error_text"),
-    )
-    return found.join(payloads, [*KEY, "payload"], "left").join(errors, [*KEY, "error"], "left")
 
 
 # --- the row ----------------------------------------------------------------------------------------

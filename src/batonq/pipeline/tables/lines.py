@@ -24,11 +24,11 @@ _ROUNDS_MAX = 40  # a line of 2**40 moves is none
 _SMALL = 200_000  # moves that every worker can be told of
 
 
-def joined(found: DataFrame, events: DataFrame) -> DataFrame:
+def joined(found: DataFrame, rare: DataFrame, events: DataFrame, *, any_moves: bool) -> DataFrame:
     """`found`, one row a message, with what its line says; and a moved message with the payload that it kept."""
-    steps = moves(events)
-    count = steps.count()
-    if not count:
+    steps = moves(rare).localCheckpoint() if any_moves else None
+    count = steps.count() if steps is not None else 0
+    if steps is None or not count:
         return found.withColumns(dict.fromkeys(_ADDED, f.lit(None)))
     told = members(steps, events, small=count <= _SMALL)
     told = told.withColumnsRenamed({name: f"line_{name}" for name in _INHERITED})
@@ -37,40 +37,34 @@ def joined(found: DataFrame, events: DataFrame) -> DataFrame:
     )
 
 
-def moves(events: DataFrame) -> DataFrame:
-    """One row a move that arrived: the message before (`from_…`) and after it (`to_…`), why, and the later's place.
-
-    Kept in the workers, because what follows goes over it many times.
-    """
+def moves(rare: DataFrame) -> DataFrame:
+    """One row a move that arrived: the message before (`from_…`) and after it (`to_…`), and why."""
     shard, other, at = f.col("shard"), f.col("other_shard"), f.col("logical_time")
-    within = shard == other
+    left = f.col("event") == "owed"
     overlay = f.col("flags").bitwiseAND(int(Flag.OVERLAY)) != 0
-    number = f.col("channel_number")
-    left = events.where("event = 'owed'").select(
-        "source",
-        shard.alias("from_shard"),
-        other.alias("to_shard"),
-        f.when(within, at + 1).otherwise(number).alias("entry"),
-        f.col("sequence").alias("from_sequence"),
-        f.col("message_id").alias("from_id"),
-        "reason",
+    within = f.when(left & (shard == other), at + 1).when(~left & overlay, at)
+    met = (
+        rare.where("event in ('owed', 'arrived') and sequence is not null")
+        .groupBy(
+            "source",
+            f.when(left, shard).otherwise(other).alias("from_shard"),
+            f.when(left, other).otherwise(shard).alias("to_shard"),
+            f.coalesce(within, "channel_number").alias("entry"),
+        )
+        .agg(
+            f.max(f.when(left, f.col("sequence"))).alias("from_sequence"),
+            f.max(f.when(left, f.col("message_id"))).alias("from_id"),
+            f.max(f.when(left, f.col("reason"))).alias("reason"),
+            f.max(f.when(~left, f.col("sequence"))).alias("to_sequence"),
+            f.max(f.when(~left, f.col("message_id"))).alias("to_id"),
+        )
     )
-    came = events.where("event = 'arrived' and sequence is not null").select(
-        "source",
-        other.alias("from_shard"),
-        shard.alias("to_shard"),
-        f.when(overlay, at).otherwise(number).alias("entry"),
-        f.col("sequence").alias("to_sequence"),
-        f.col("message_id").alias("to_id"),
-    )
-    return left.join(came, ["source", "from_shard", "to_shard", "entry"]).localCheckpoint()
+    return met.where("from_sequence is not null and to_sequence is not null").drop("entry")
 
 
 def members(steps: DataFrame, events: DataFrame, *, small: bool) -> DataFrame:
     """One row for each message that was moved or that a move made: its line, and the payload that it has from it."""
-    back = _beginnings(steps)
-    root = ["root_shard", "root_sequence"]
-    later = steps.join(back, ["source", "to_shard", "to_sequence"]).select(
+    later = _beginnings(steps, small=small).select(
         "source",
         f.col("to_shard").alias("shard"),
         f.col("to_sequence").alias("sequence"),
@@ -78,8 +72,10 @@ def members(steps: DataFrame, events: DataFrame, *, small: bool) -> DataFrame:
         f.col("from_id").alias("previous_id"),
         "reason",
         "depth",
-        *root,
+        "root_shard",
+        "root_sequence",
     )
+    known = later.select(*KEY)
     first = (
         steps.select(
             "source",
@@ -87,7 +83,7 @@ def members(steps: DataFrame, events: DataFrame, *, small: bool) -> DataFrame:
             f.col("from_sequence").alias("sequence"),
             f.col("from_id").alias("own_id"),
         )
-        .join(later, KEY, "left_anti")
+        .join(f.broadcast(known) if small else known, KEY, "left_anti")
         .select(
             *KEY,
             "own_id",
@@ -97,13 +93,12 @@ def members(steps: DataFrame, events: DataFrame, *, small: bool) -> DataFrame:
             f.col("shard").alias("root_shard"),
             f.col("sequence").alias("root_sequence"),
         )
-        .distinct()
     )
     every = first.unionByName(later)
     wanted = every.select(*KEY)
     own = _payloads(events, f.broadcast(wanted) if small else wanted)
     told = every.join(own, KEY, "left")
-    line = Window.partitionBy("source", *root)
+    line = Window.partitionBy("source", "root_shard", "root_sequence")
     path = line.orderBy("depth")
     so_far = path.rowsBetween(Window.unboundedPreceding, 0)
     begun = f.first("line_first_id").over(path)
@@ -122,11 +117,11 @@ def _dead(reason: Expression) -> Expression:
     return reason.isin("dead_letter", "expiry_dead_letter")
 
 
-def _beginnings(steps: DataFrame) -> DataFrame:
+def _beginnings(steps: DataFrame, *, small: bool) -> DataFrame:
     """Of each message that a move made: where its line begins, and how many moves ago."""
-    later = ["source", "to_shard", "to_sequence"]
+    own = ["source", "to_shard", "to_sequence", "to_id", "from_id", "reason"]
     back = steps.select(
-        *later,
+        *own,
         f.col("from_shard").alias("root_shard"),
         f.col("from_sequence").alias("root_sequence"),
         f.lit(1).alias("depth"),
@@ -140,11 +135,12 @@ def _beginnings(steps: DataFrame) -> DataFrame:
             f.col("root_sequence").alias("further_sequence"),
             f.col("depth").alias("further_depth"),
         )
+        beyond = f.broadcast(beyond) if small else beyond
         met = back.join(beyond, ["source", "root_shard", "root_sequence"], "left").localCheckpoint()
         if met.where("further_depth is not null").isEmpty():
             break
         back = met.select(
-            *later,
+            *own,
             f.coalesce("further_shard", "root_shard").alias("root_shard"),
             f.coalesce("further_sequence", "root_sequence").alias("root_sequence"),
             (f.col("depth") + f.coalesce("further_depth", f.lit(0))).alias("depth"),

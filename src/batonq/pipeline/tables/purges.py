@@ -17,16 +17,19 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 QUEUE = ["source", "shard", "queue"]
+_ADDED = {"purged_at": "timestamp", "purged_by": "bigint", "queue_closed": "boolean"}
 _BIN_BITS = 14  # messages meet steps by bins of so many sequences, so that a long purge is no cross join
 
 
-def purged(found: DataFrame, events: DataFrame, living: Expression) -> DataFrame:
+def purged(found: DataFrame, rare: DataFrame, living: Expression, *, any_steps: bool) -> DataFrame:
     """`found` with `purged_at`, `purged_by` (where that step is) and `queue_closed` (was its queue deleted by then?).
 
     All three are null for what no purge removed. `living` says of a row that it has no end of its own and is not on
     its way; `last_at` is where its last event is.
     """
-    steps = _steps(events)
+    if not any_steps:
+        return found.withColumns({name: f.lit(None).cast(kind) for name, kind in _ADDED.items()})
+    steps = _steps(rare)
     bins = f.sequence(_bin(f.col("start")), _bin(f.col("number") - 1))
     first = steps.where("start < number").select(
         *QUEUE, f.explode(bins).alias("bin"), "start", f.col("number").alias("stop"), f.struct(*_STEP).alias("first")
@@ -52,11 +55,11 @@ def purged(found: DataFrame, events: DataFrame, living: Expression) -> DataFrame
 _STEP = ("at", "number", "time", "closed")
 
 
-def _steps(events: DataFrame) -> DataFrame:
+def _steps(rare: DataFrame) -> DataFrame:
     """Every step, with the first sequence that no earlier one was above, and whether its queue was closed by then."""
     order = Window.partitionBy(*QUEUE).orderBy("at")
     before = order.rowsBetween(Window.unboundedPreceding, -1)
-    rows = events.where("event = 'queue_closed' or event = 'queue_purged' and number > 0")
+    rows = rare.where("event = 'queue_closed' or event = 'queue_purged' and number > 0")
     rows = rows.select(
         *QUEUE,
         f.col("logical_time").alias("at"),
