@@ -24,14 +24,21 @@ from tests.system.process import Client
 ERRORS = (("Timeout", "upstream took too long"), ("ValueError", "no such order"), ("", "gave up"))
 
 
-def make(directory: str, *, rounds: int = 6, seed: int = 1, shards: int = 2, **settings: Any) -> None:
-    """Fill `directory` with the logs of such a day; the server is stopped when this returns."""
+def make(
+    directory: str, *, rounds: int = 6, seed: int = 1, shards: int = 2, truncates: bool = False, **settings: Any
+) -> None:
+    """Fill `directory` with the logs of such a day; the server is stopped when this returns.
+
+    `truncates`: now and then what no message needs is dropped, as far as the settings let it.
+    """
     chance = random.Random(seed)
     for part in range(2):  # the second is after a restart, with leases still held
         with TestServer(directory, shards=shards, **settings) as server, Baton(server.url) as baton:
             day = _Day(server, baton, chance, first=part * rounds)
             for number in range(rounds):
                 day.round(part * rounds + number)
+                if truncates:
+                    server.run(server.node.maintenance.step)
             if part:
                 day.end()
             day.close()

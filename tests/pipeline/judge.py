@@ -281,29 +281,30 @@ def group_rules(number: int, shard: Shard, walk: Walk, policies: Policies) -> se
         if message.group is not None and policies.fifo(number, message.queue):
             lines[message.queue, message.group.lstrip("\0")].append(sequence)
     states: dict[int, State] = {}
-    last: dict[tuple[int, str], tuple[int, int, int, int]] = {}
+    last: dict[tuple[int, str], tuple[int, int]] = {}  # line → receive and sequence of its last lease
+    receive = 0
+    before: Event | None = None
     found: set[Finding] = set()
     for event in shard.events:
         sequence, lt = event["sequence"], event["logical_time"]
+        if event["event"] == "leased":
+            same = ("event", "queue", "time", "deadline")
+            goes_on = before is not None and all(event[name] == before[name] for name in same)
+            receive = receive if goes_on and before and before["logical_time"] == lt - 1 else lt
+        before = event
         if event["event"] not in OF_MESSAGES or sequence is None:
             continue
         message = messages[sequence]
         line = (message.queue, (message.group or "").lstrip("\0"))
         if event["event"] == "leased" and sequence in lines.get(line, ()):
-            ahead = [one for one in lines[line] if one < sequence]
-            p_lt, p_time, p_deadline, p_sequence = last.get(line, (0, 0, 0, 0))
-            together = (p_lt + 1, p_time, p_deadline) == (
-                lt,
-                event["time"],
-                event["deadline"],
-            ) and p_sequence < sequence
-            if together:
-                ahead = [one for one in ahead if one > p_sequence]
+            p_receive, p_sequence = last.get(line, (0, 0))
+            behind = p_sequence if p_receive == receive and p_sequence < sequence else 0
+            ahead = [one for one in lines[line] if behind < one < sequence]
             blocking = [(messages[one].leaves, one) for one in ahead if messages[one].leaves > lt]
-            if blocking:
+            if blocking and lt >= shard.known_from:
                 held = states.get(max(blocking)[1]) == State.IN_FLIGHT
                 found.add(("group_exclusion" if held else "group_order", number, sequence, lt))
-            last[line] = (lt, event["time"], event["deadline"], sequence)
+            last[line] = (receive, sequence)
         states[sequence] = after(event)[0]
     return found
 

@@ -50,7 +50,7 @@ def audit(events: DataFrame, queues: DataFrame) -> DataFrame:
         messages.violations(events, of_shards, policies, purges),
         shards.violations(events, of_shards),
         channels.violations(events, of_shards),
-        groups.violations(events, policies, purges),
+        groups.violations(events, of_shards, policies, purges),
         keys.violations(events, policies, purges),
     ]
     everything = reduce(DataFrame.unionByName, found)

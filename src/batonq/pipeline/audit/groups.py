@@ -8,9 +8,9 @@ messages behind a leased one are leased with it or not at all:
 - A message that comes back while later ones of its receive are still in flight is leased again before them: they were
   leased behind it. Nothing behind it is given to anybody else meanwhile.
 
-The leases of one receive are rows one after the other, of one time and one deadline. A message that was moved within
-its shard has no group of its own in history: it has that of the message that it was, if that one's is told. What is
-moved on once more, before it was carried, is left out.
+Where the front of the log was dropped, the rules hold from the base on that says what was in it. A message that was
+moved within its shard has no group of its own in history: it has that of the message that it was, if that one's is
+told. What is moved on once more, before it was carried, is left out.
 """
 
 from __future__ import annotations
@@ -34,12 +34,23 @@ LEFT SEMI JOIN {{policies}} AS policies
 ON policies.shard = facts.shard AND policies.queue = facts.queue AND policies.fifo
 WHERE sequence IS NOT NULL
 """
+# Rows of leases one after the other, of one queue, time and deadline, are one receive: `received` is its first.
+_RECEIVES = f"""
+SELECT *, max(CASE WHEN begins THEN lt END) OVER (PARTITION BY shard, frame ORDER BY lt) AS received
+FROM (
+  SELECT *, NOT coalesce(lag(event) OVER log = {Type.LEASED:d} AND lag(lt) OVER log = lt - 1
+    AND lag(queue) OVER log = queue AND lag(time) OVER log = time AND lag(deadline) OVER log = deadline, false)
+    AS begins
+  FROM (SELECT *, shiftright(lt, 16) AS frame FROM {{facts}})
+  WINDOW log AS (PARTITION BY shard, frame ORDER BY lt)
+)
+"""
 # Beside each event: the group of its message, and when that leaves its line.
 _LIVES = f"""
-SELECT message, lives.shard, lives.queue, lt, event, state, time, deadline, moved, line, began,
+SELECT message, lives.shard, lives.queue, lt, event, state, time, deadline, moved, received, line, began,
   coalesce(gone, CASE WHEN last_state <> {State.OWED:d} THEN {purged_at(_SEQUENCE, "last_lt")} END, {_NEVER}) AS leaves
 FROM (
-  SELECT message, shard, queue, lt, event, state, time, deadline, moved, max(line) OVER life AS line, began,
+  SELECT message, shard, queue, lt, event, state, time, deadline, moved, received, max(line) OVER life AS line, began,
     max(lt) OVER life AS last_lt, max_by(state, lt) OVER life AS last_state,
     min(CASE WHEN state IN ({State.DELETED:d}, {State.DEAD:d}) OR lt = began AND event = {Type.CARRIED:d}
       AND state = {State.OWED:d} THEN lt END) OVER life AS gone
@@ -65,14 +76,14 @@ SELECT *, dense_rank() OVER (PARTITION BY shard, queue, stands ORDER BY message)
 FROM {{lives}} WHERE stands IS NOT NULL AND (event = {Type.LEASED:d} OR lt = began)
 """
 _SUSPECTS = f"""
-SELECT *,
-  CASE WHEN p_lt = lt - 1 AND p_time = time AND p_deadline = deadline AND place > p_place THEN p_place END AS after
+SELECT suspects.*, CASE WHEN p_received = received AND place > p_place THEN p_place END AS after
 FROM (
-  SELECT *, lag(lt) OVER taken AS p_lt, lag(time) OVER taken AS p_time, lag(deadline) OVER taken AS p_deadline,
-    lag(place) OVER taken AS p_place
+  SELECT *, lag(received) OVER taken AS p_received, lag(place) OVER taken AS p_place
   FROM {{in_line}} WHERE event = {Type.LEASED:d}
   WINDOW taken AS (PARTITION BY shard, queue, stands ORDER BY lt)
-) WHERE ahead.leaves > lt
+) AS suspects
+JOIN {{shards}} AS shards ON shards.shard = suspects.shard
+WHERE ahead.leaves > lt AND lt >= known_from
 """
 # Behind another message of the same receive, only what stands between the two can be in the way.
 _BLOCKED = """
@@ -103,11 +114,11 @@ FROM (
 """
 
 
-def violations(events: DataFrame, policies: DataFrame, purges: DataFrame) -> DataFrame:
+def violations(events: DataFrame, shards: DataFrame, policies: DataFrame, purges: DataFrame) -> DataFrame:
     facts = query(_FACTS, events=events, policies=broadcast(policies))
-    lives = query(_LIVES, facts=facts, purges=broadcast(purges))
+    lives = query(_LIVES, facts=query(_RECEIVES, facts=facts), purges=broadcast(purges))
     lives = query(_WITH_MOVED, lives=lives, moved=query(_MOVED, lives=lives))
     in_line = query(_IN_LINE, lives=lives)
-    suspects = query(_SUSPECTS, in_line=in_line)
+    suspects = query(_SUSPECTS, in_line=in_line, shards=broadcast(shards))
     blocked = query(_BLOCKED, suspects=suspects, in_line=in_line)
     return query(_VIOLATIONS, facts=facts, blocked=broadcast(blocked))

@@ -20,6 +20,7 @@ _PIECES = f"""
 SELECT shard, frame, time, owner_epoch AS owner, min(row) AS first_row, max(row) AS last_row, count(*) AS rows,
   count(CASE WHEN {_OPENED} THEN 1 END) AS opened,
   min(CASE WHEN {_OPENED} THEN sequence END) AS lowest, max(CASE WHEN {_OPENED} THEN sequence END) AS highest,
+  sum(CASE WHEN {_OPENED} THEN sequence END) AS total,
   min_by(CASE WHEN {_OPENED} THEN sequence END, CASE WHEN {_OPENED} THEN row END) AS first_sequence,
   max_by(CASE WHEN {_OPENED} THEN sequence END, CASE WHEN {_OPENED} THEN row END) AS last_sequence,
   max(CASE WHEN event = 'epoch' THEN number END) AS named
@@ -43,7 +44,7 @@ _RULES = {
     "time_back": "time < p_time OR frame = p_frame AND first_row <= p_row AND time <> p_time",
     "owner_epoch": "owner < p_owner OR owner > p_owner AND NOT named <=> owner OR named IS NOT NULL AND named <> owner "
     "OR named <= p_owner",
-    "sequence_gap": "opened > 0 AND (highest - lowest + 1 <> opened "
+    "sequence_gap": "opened > 0 AND (highest - lowest + 1 <> opened OR 2 * total <> opened * (lowest + highest) "
     "OR first_sequence <> CASE WHEN known_from = 0 THEN coalesce(p_sequence, 0) ELSE p_sequence END + 1)",
 }
 _DETAILS = {
