@@ -72,7 +72,8 @@ def finding(row: dict[str, Any]) -> Finding:
 def truncated(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
     """A day whose front is gone: living messages were carried, and a base says the rest."""
     directory = str(tmp_path_factory.mktemp("truncated"))
-    busy.make(directory, rounds=4, seed=7, truncates=True, **SMALL)
+    settings: dict[str, Any] = {**SMALL}
+    busy.make(directory, rounds=4, seed=7, truncates=True, **settings)
     events = read(directory)
     kinds = Counter(event["event"] for event in events)
     assert kinds["carried"] and kinds["base"] and min(event["frame"] for event in events if event["shard"] == 0) > 1

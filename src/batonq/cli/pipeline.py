@@ -23,6 +23,7 @@ JOBS: dict[str, str] = {
     "dead-letters": "batonq.pipeline.jobs.dead_letters",
     "redrive": "batonq.pipeline.jobs.redrive",
     "archive": "batonq.pipeline.jobs.archive",
+    "audit": "batonq.pipeline.jobs.audit",
     "reconcile": "batonq.pipeline.jobs.reconcile",
     "replay": "batonq.pipeline.jobs.replay",
     "backfill": "batonq.pipeline.jobs.backfill",
