@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,37 +13,17 @@ from batonq.client.models import Outgoing
 from batonq.pipeline.jobs.problems import sentence
 from batonq.pipeline.spark.messages_replay import as_history
 from batonq.sync import Baton
+from tests.pipeline.consumers import consume
 from tests.support.server import TestServer
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
-
-PROGRAM = Path(__file__).parent / "programs" / "messages_driver.py"
 
 
 @pytest.fixture
 def baton(server: TestServer) -> Iterator[Baton]:
     with Baton(server.url) as client:
         yield client
-
-
-def consume(
-    spark: SparkSession,
-    server: TestServer,
-    queue: str,
-    checkpoint: Path,
-    work: Callable[[DataFrame, int], None],
-    **more: Any,
-) -> StreamingQuery:
-    options = {"read": "messages", "queue": queue, "waitSeconds": "0.2", "maxMessagesPerBatch": "200", **more}
-    stream = spark.readStream.format("baton").options(**options).load(server.url)
-    return (
-        stream.writeStream.foreachBatch(work)
-        .option("checkpointLocation", str(checkpoint))
-        .trigger(availableNow=True)
-        .start()
-    )
 
 
 def test_a_consumer_drains_a_queue_and_everything_is_acknowledged(
@@ -127,25 +105,6 @@ def test_a_batch_longer_than_its_leases_keeps_them(
     assert extensions() >= before + 2
     stats = queue.stats()
     assert (stats.deleted, stats.expired_leases, stats.received) == (2, 0, 2)
-
-
-def test_a_killed_driver_loses_nothing(spark: SparkSession, server: TestServer, baton: Baton, tmp_path: Path) -> None:
-    queue = baton.create_queue("killed")
-    queue.send_many(list(range(300)))
-    ended = subprocess.run([sys.executable, str(PROGRAM), server.url, str(tmp_path)], capture_output=True, check=False)
-    assert ended.returncode == -9, ended.stderr.decode()
-    stats = queue.stats()
-    assert (stats.deleted, stats.in_flight) == (200, 100)
-    server.advance(61)
-    seen: list[int] = []
-
-    def work(batch: DataFrame, number: int) -> None:
-        seen.extend(int(row.text) for row in batch.select("text").collect())
-
-    consume(spark, server, "killed", tmp_path / "checkpoint", work).awaitTermination()
-    before = [int(line) for line in (tmp_path / "seen").read_text().split()]
-    assert len(before) == 200 and sorted(before + seen) == list(range(300))
-    assert queue.stats().deleted == 300
 
 
 def test_a_missing_queue_and_a_batch_are_told(spark: SparkSession, server: TestServer, tmp_path: Path) -> None:
