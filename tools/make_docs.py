@@ -10,6 +10,7 @@ import argparse
 import re
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
 
 from batonq import errors
@@ -18,6 +19,7 @@ from batonq.cli.main import build_parser
 from batonq.core.records import State
 from batonq.core.shard.lifecycle import RECEIPTS, TRANSITIONS, Rule, Standing, Verdict
 from batonq.node import metrics, settings
+from batonq.pipeline.audit.kinds import FAMILIES
 from batonq.pipeline.events import schema
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -213,6 +215,42 @@ def events_table_part() -> str:
     return table(("column", "kind", "events", "meaning"), rows)
 
 
+def tables_part() -> str:
+    """Every table of the lake but events, which has a page of its own."""
+    from batonq.pipeline.tables.schema import tables
+
+    parts = []
+    for found in tables().values():
+        laid = f" Files are laid out by {', '.join(f'`{name}`' for name in found.by)}." if found.by else ""
+        parts.append(f"## {found.name}\n\n{found.doc}{laid}\n")
+        if found.name != "events":
+            rows = ([f"`{column.name}`", column.kind, column.doc] for column in found.columns)
+            parts.append(table(("column", "kind", "meaning"), rows))
+    return "\n".join(parts)
+
+
+def spark_part(module: str) -> Callable[[], str]:
+    """The options of one way to use format("baton"), from the module that reads them."""
+
+    def part() -> str:
+        made = import_module(f"batonq.pipeline.spark.{module}").OPTIONS
+        rows = (
+            [f"`{name}`", f"`{default}`" if default and "`" not in default else default, doc]
+            for name, default, doc in made
+        )
+        return table(("option", "default", "meaning"), rows)
+
+    return part
+
+
+def audit_part() -> str:
+    parts = []
+    for family, kinds in FAMILIES.items():
+        rows = ([f"`{name}`", kind.rule, kind.found] for name, kind in kinds.items())
+        parts.append(f"### The rules {family}\n\n" + table(("kind", "what holds", "what a violation says"), rows))
+    return "\n".join(parts)
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "settings": settings_part,
     "metrics": metrics_part,
@@ -224,6 +262,12 @@ PARTS: dict[str, Callable[[], str]] = {
     "receipts": receipts_part,
     "client": client_part,
     "events-table": events_table_part,
+    "audit": audit_part,
+    "tables": tables_part,
+    "spark-history": spark_part("history_options"),
+    "spark-messages": spark_part("messages_source"),
+    "spark-replay": spark_part("messages_replay"),
+    "spark-sink": spark_part("sink"),
     "rest-operations": rest_part("operations_part"),
     "rest-parameters": rest_part("parameters_part"),
     "rest-types": rest_part("types_part"),

@@ -20,6 +20,7 @@ JOBS: dict[str, str] = {
     "lifecycle": "batonq.pipeline.jobs.lifecycle",
     "metrics": "batonq.pipeline.jobs.metrics",
     "usage": "batonq.pipeline.jobs.usage",
+    "report": "batonq.pipeline.jobs.report",
     "dead-letters": "batonq.pipeline.jobs.dead_letters",
     "redrive": "batonq.pipeline.jobs.redrive",
     "archive": "batonq.pipeline.jobs.archive",
