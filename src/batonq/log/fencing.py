@@ -49,7 +49,10 @@ async def commit(
     Returns when it is committed, however long that takes; `on_trouble` hears why it takes long. Raises Fenced, Behind
     (only for an owner's first frame), and LogCorrupt when what is stored does not fit what was committed before.
     """
-    assert frame.size <= backend.frame_bytes_max, "a frame longer than the log takes"
+    if frame.size > backend.frame_bytes_max:
+        raise LogError(
+            f"frame {frame.number} has {frame.size} bytes, {backend.where} takes {backend.frame_bytes_max} at once"
+        )
     tries = ends_before = 0
     while True:
         try:
