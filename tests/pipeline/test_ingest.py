@@ -163,7 +163,7 @@ def test_queues_that_a_crash_left_out_are_told_from_the_compacted_batch(
         assert_same_rows(read(lake, table), read(filled, table))
 
 
-def test_damage_stops_it_and_it_goes_on_when_that_is_mended(
+def test_damage_and_gaps_stop_it_and_it_goes_on_when_that_is_mended(
     spark: SparkSession, logs: Path, tmp_path: Path, filled: Path, read: Any
 ) -> None:
     lake = tmp_path / "lake"
@@ -171,13 +171,27 @@ def test_damage_stops_it_and_it_goes_on_when_that_is_mended(
     whole = segment.read_bytes()
     middle = len(whole.rstrip(b"\0")) // 2
     segment.write_bytes(whole[:middle] + bytes([whole[middle] ^ 0x55]) + whole[middle + 1 :])
-    with pytest.raises(Exception, match="Traceback") as caught:
-        run_job(spark, ingest, "--frames", FRAMES, lake=lake, history=str(logs))
-    message = sentence(caught.value)
-    assert segment.name in message and "\n" not in message and "Spark" not in message, message
+    message = failing(spark, lake, logs)
+    assert segment.name in message, message
+    done = Lake(lake).rows("events")
+    assert done
+    gone = segment.rename(segment.with_name("segment-00000000000000000999.log"))
+    message = failing(spark, lake, logs)
+    assert "of shard 1" in message and "999" in message, message
+    gone.rename(segment)
+    assert Lake(lake).rows("events") == done
     segment.write_bytes(whole)
     run_job(spark, ingest, "--frames", FRAMES, lake=lake, history=str(logs))
     assert_same_rows(read(lake), read(filled))
+
+
+def failing(spark: SparkSession, lake: Path, logs: Path) -> str:
+    """What the user is told."""
+    with pytest.raises(Exception, match="Traceback") as caught:
+        run_job(spark, ingest, "--frames", FRAMES, lake=lake, history=str(logs))
+    message = sentence(caught.value)
+    assert "\n" not in message and "Spark" not in message, message
+    return message
 
 
 def test_another_checkpoint_would_bring_everything_twice(
