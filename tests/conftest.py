@@ -16,6 +16,7 @@ SLOW_FILES = {
     "test_buffer_outage.py",
     "test_bugs.py",
     "test_celery.py",
+    "test_cluster.py",
     "test_determinism.py",
     "test_embedded.py",
     "test_executors.py",
