@@ -18,6 +18,7 @@ from batonq.log.backend import Backend, Bounds, Entry, Unreachable, WrongEnd
 from batonq.log.fencing import Behind
 from batonq.log.frames import Frame
 from batonq.log.mirrored import MirrorDamaged, MirroredLog
+from batonq.log.opening import Start
 from tests.log.replicated import SMALL
 from tests.support.driven import Loop
 from tests.support.logs import CLUSTER, next_frame
@@ -101,9 +102,13 @@ class World:
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         return self._loop.run(asyncio.wait_for(work, 2 * WAIT_S))
 
-    async def open(self, node: str, on_frame: Callable[[Frame], None] | None = None) -> tuple[MirroredLog, Meddler]:
+    async def open(
+        self, node: str, on_frame: Callable[[Frame], None] | None = None, start: Start | None = None
+    ) -> tuple[MirroredLog, Meddler]:
         meddler = Meddler(await self.far.backend())
-        log = await MirroredLog.open(meddler, self.mirror(node), cluster=CLUSTER, settings=SMALL, on_frame=on_frame)
+        log = await MirroredLog.open(
+            meddler, self.mirror(node), cluster=CLUSTER, settings=SMALL, start=start, on_frame=on_frame
+        )
         self._logs.append(log)
         return log, meddler
 
@@ -406,6 +411,22 @@ class FencingSuite:
             await shut(log)
             log, _ = await world.open("node")
             assert list(log.frames(1)) == written
+
+        world.run(run())
+
+    def test_a_snapshot_of_what_the_log_never_had_is_not_taken(self, world: World) -> None:
+        async def run() -> None:
+            log, _ = await world.open("owner")
+            first = await append(log, b"body", epoch=1)
+            last = await append(log, b"body")
+            seen: list[Frame] = []
+            again, _ = await world.open("fresh", seen.append, Start(2, first.digest))
+            assert seen == [last] and again.next == 3
+            assert (await world.open("at-its-end", seen.append, Start(3, last.digest)))[0].next == 3
+            for start, why in ((Start(3, first.digest), "not the one"), (Start(9, last.digest), "snapshot of frame 8")):
+                with pytest.raises(LogCorrupt, match=why):
+                    await world.open("wrong", None, start)
+            assert seen == [last]
 
         world.run(run())
 

@@ -59,6 +59,7 @@ class Intake:
                 raise LogCorrupt(f"{self._backend.where}: the last frame, {bounds.next - 1}, is missing")
             self._take(self._mirror.begin(Start(1, NO_DIGEST)))
         await self.read_to(bounds.next, feed)
+        feed.check_end(self.files.next, self._backend.where)
         self.files.drop_front(bounds.first)
         return bounds
 

@@ -185,5 +185,6 @@ class Leases(Ownership, Protocol):
 
     def watch(self) -> AsyncGenerator[Lease, None]:
         """Every change of an owner from now on, after one Lease for each owner there is. A lease that ran out is told
-        like one that was given up, within a second or so. It is closed by whoever reads it.
+        like one that was given up, within a second or so. It is closed by whoever reads it, and ends with Unavailable
+        when the store does not answer: then begin again.
         """

@@ -53,6 +53,14 @@ class Feed:
         if self._on_frame is not None:
             self._on_frame(frame)
 
+    def check_end(self, stop: int, where: str) -> None:
+        """The log ends before `stop`: a state from further on is not of this log."""
+        if self._number > stop:
+            raise LogCorrupt(
+                f"{where} ends before frame {stop}, but there is a snapshot of frame {self._number - 1}. If the log is "
+                "right, remove the snapshot; it is made again."
+            )
+
 
 class Mirror:
     """Where one mirror lies, and how it is opened."""
