@@ -251,6 +251,19 @@ def audit_part() -> str:
     return "\n".join(parts)
 
 
+def message_columns_part() -> str:
+    from batonq.pipeline.spark.messages_table import COLUMNS
+
+    return table(("column", "kind", "meaning"), ([f"`{each.name}`", each.kind, each.doc] for each in COLUMNS))
+
+
+def sink_columns_part() -> str:
+    from batonq.pipeline.spark.sink_rows import COLUMNS
+
+    rows = ([f"`{each.name}`", ", ".join(each.types) or "any", each.doc] for each in COLUMNS)
+    return table(("column", "types", "meaning"), rows)
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "settings": settings_part,
     "metrics": metrics_part,
@@ -266,8 +279,10 @@ PARTS: dict[str, Callable[[], str]] = {
     "tables": tables_part,
     "spark-history": spark_part("history_options"),
     "spark-messages": spark_part("messages_source"),
+    "spark-message-columns": message_columns_part,
     "spark-replay": spark_part("messages_replay"),
     "spark-sink": spark_part("sink"),
+    "spark-sink-columns": sink_columns_part,
     "rest-operations": rest_part("operations_part"),
     "rest-parameters": rest_part("parameters_part"),
     "rest-types": rest_part("types_part"),

@@ -281,6 +281,7 @@ def test_a_heartbeat_keeps_leases_beyond_their_time(server: TestServer) -> None:
         ({"url": "/var/lib/baton"}, "This needs a node"),
         ({"maxMessagesPerBatch": "none"}, "The option maxMessagesPerBatch is a whole number from 1, not 'none'"),
         ({"waitSeconds": "21"}, "The option waitSeconds is a number of seconds from 0.0 to 20.0, not '21'"),
+        ({"maxMessages": "9"}, "There is no option 'maxMessages'; there are url, accessKey"),
         ({"accessKey": "a"}, "Give both accessKey and secretKey"),
     ],
 )

@@ -42,7 +42,7 @@ class Killing(StreamWriter):
     """Kills the drivers, Python's and Java's, in the place of the commit."""
 
     def __init__(self, options: Any, schema: StructType, overwrite: bool) -> None:
-        super().__init__(options, schema, overwrite)
+        super().__init__({name: value for name, value in options.items() if name != "kill"}, schema, overwrite)
         self._pids = [int(pid) for pid in options["kill"].split(",")]
 
     def commit(self, messages: Any, batchId: int) -> None:  # noqa: N803 (Spark's name)

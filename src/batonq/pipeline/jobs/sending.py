@@ -99,7 +99,7 @@ def sent(counts: Counts, queue: str, producer: str) -> Outcome:
         "refused": counts.refused,
         "producer": producer,
     }
-    lines = [f"{counts.sent:,} messages were sent to {queue}."]
+    lines = [f"{counts.sent:,} {'message was' if counts.sent == 1 else 'messages were'} sent to {queue}."]
     if counts.duplicates:
         lines.append(f"{counts.duplicates:,} were there already: an earlier run of {producer} had sent them.")
     if counts.refused:

@@ -17,7 +17,7 @@ from batonq.pipeline.spark import history_options, history_source
 from batonq.pipeline.spark.history_source import HistoryReader, HistoryStreamReader, _Source
 from batonq.pipeline.spark.messages_source import chosen_columns
 from batonq.pipeline.spark.messages_table import of_events
-from batonq.pipeline.spark.options import Option, needed
+from batonq.pipeline.spark.options import Option, check_known, needed
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -28,16 +28,11 @@ OPTIONS = (
     Option("queue", "", "The queue: its name, or its number."),
     *(option for option in history_options.OPTIONS if option.name not in _FIXED),
 )
-_NAMES = {option.name.lower() for option in OPTIONS} | {"read", "path"}
 
 
 def as_history(options: Mapping[str, str]) -> dict[str, str]:
     """The options of read=history that read what a replay needs."""
-    unknown = [name for name in options if name.lower() not in _NAMES]
-    if unknown:
-        raise InvalidInput(
-            f"There is no option {unknown[0]!r}; there are {', '.join(option.name for option in OPTIONS)}."
-        )
+    check_known(options, OPTIONS)
     queue = needed(options, "queue")
     if "," in queue:
         raise InvalidInput(f"A replay is of one queue, not of {queue}.")

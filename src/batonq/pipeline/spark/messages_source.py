@@ -57,6 +57,7 @@ class MessagesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Positions are messages taken: {"messages": n}."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
+        reading.check_known(options, OPTIONS)
         self._access = reading.node(options)
         self._name = reading.needed(options, "queue")
         self._most = reading.whole(options, "maxMessagesPerBatch", MESSAGES_A_BATCH)

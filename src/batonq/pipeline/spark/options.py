@@ -6,7 +6,7 @@ Spark gives options as texts, under names without case.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple, TypeVar
 
@@ -28,6 +28,18 @@ CONNECTION = (
     Option("accessKey", "`BATON_ACCESS_KEY_ID`", "Access key, for a node that asks for one."),
     Option("secretKey", "`BATON_SECRET_ACCESS_KEY`", "Its secret."),
 )
+
+
+def check_known(options: Mapping[str, str], table: Iterable[Option], *, also: Iterable[str] = ()) -> None:
+    """Raises InvalidInput for an option that is not in the table: it would have no effect, and nobody would know.
+
+    `read` and `path` are Spark's way to this source; `also` names more, in lower case.
+    """
+    names = [option.name for option in table]
+    known = {name.lower() for name in names} | {"read", "path", *also}
+    unknown = [name for name in options if name.lower() not in known]
+    if unknown:
+        raise InvalidInput(f"There is no option {unknown[0]!r}; there are {', '.join(names)}.")
 
 
 class Access(NamedTuple):

@@ -48,6 +48,7 @@ OPTIONS = (
         "How long a queue that is full or away is tried again before the task fails.",
     ),
 )
+_OF_STREAMS = ("checkpointlocation", "queryname")  # of Spark's own, which it hands on
 _PRODUCER = re.compile(r"[!-~]{1,80}")
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"  # Spark's names for the local properties of a task
 
@@ -65,6 +66,7 @@ class Settings:
 
     @classmethod
     def of(cls, options: Mapping[str, str]) -> Settings:
+        reading.check_known(options, OPTIONS, also=_OF_STREAMS)
         producer = options.get("producer", "")
         if producer and not _PRODUCER.fullmatch(producer):
             raise InvalidInput(f"A producer is 1 to 80 letters without spaces, not {producer!r}.")
