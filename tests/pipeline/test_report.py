@@ -1,0 +1,114 @@
+"""The report: a page that says what its figures say, in a bounded size, whatever a queue is called."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from batonq.pipeline.report import svg
+from batonq.pipeline.report.figures import BUCKETS_MAX, Clock, Figures, QueueLine
+from batonq.pipeline.report.page import render, sentence
+
+HOSTILE = "</title><script>alert(1)</script>\"'&<svg onload=x>"
+
+
+def figures(*, count: int = 3, name: str = "orders", queues: int = 3) -> Figures:
+    series: list[float | None] = [float(bucket) for bucket in range(count)]
+    totals = dict.fromkeys(("sends", "receives", "acks", "nacks", "lease_expiries", "dead_letters"), 1)
+    shares = {"p50": 1.0, "p95": 2.0, "p99": None, "p99.9": 4.0}
+    line = QueueLine(name, totals, 1, 0, 5, dict(shares), series, series)
+    used = {"name": name, "queue": 1, "tenant": name, "operations": 3, "sends": 1, "sent_bytes": 9}
+    return Figures(
+        clock=Clock(1_700_000_040, 60, count),
+        rates=dict.fromkeys(("sends", "receives", "acks", "retries", "dead_letters"), series),
+        depth=series,
+        in_flight=series,
+        heat={"wait": {(0, 0): 1, (count - 1, 12): 7}, "end_to_end": {}},
+        percentiles={"wait": dict.fromkeys(shares, series), "end_to_end": dict.fromkeys(shares, series)},
+        queues=[line] * min(queues, 25),
+        queue_count=queues,
+        leases={0: 1, 1: 5, 10: 2},
+        causes=[(name, 2)],
+        outcomes={"acked": 6, "dead_lettered": 2, "waiting": 1},
+        usage=[{**used, "received_bytes": 9, "stored_byte_hours": 1234.5}],
+        usage_count=queues,
+    )
+
+
+class Reader(HTMLParser):
+    """What is in a page: tags that were closed in order, and scripts."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.scripts = 0
+        self.handlers: list[str] = []
+        self.text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.scripts += tag == "script"
+        self.handlers += [name for name, _ in attrs if name.startswith("on")]
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.handlers += [name for name, _ in attrs if name.startswith("on")]
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.mark.parametrize("name", ["orders", HOSTILE])
+def test_names_are_only_ever_text(name: str) -> None:
+    reader = Reader()
+    reader.feed(render(figures(name=name), "/lake/" + name))
+    assert reader.open == [] and reader.scripts == 1 and reader.handlers == []
+    assert name in reader.text
+
+
+def test_the_page_needs_nothing_from_elsewhere() -> None:
+    page = render(figures(), "/lake")
+    assert not re.search(r"(src|href)=|url\(|@import|https?://", page)
+
+
+def test_the_answer_comes_first() -> None:
+    assert sentence(figures()) == "9 messages in 3 queues: 66.7% acknowledged, 2 died, 1 still there"
+    assert "No queue has a history yet" in render(None, "/lake")
+
+
+def test_thousands_of_queues_are_said_not_shown() -> None:
+    page = render(figures(queues=4_000), "/lake")
+    assert "The 8 busiest of 4,000 queues." in page and "The 25 busiest of 4,000 queues." in page
+    assert len(page) < len(render(figures(queues=25), "/lake")) + 1_000
+
+
+@pytest.mark.parametrize("minutes", [1, 2, 119, 120, 121, 5_000, 600_000])
+def test_time_has_a_bounded_number_of_steps(minutes: int) -> None:
+    first = 1_700_000_040
+    last = first + (minutes - 1) * 60
+    clock = Clock.over(first, last)
+    assert 1 <= clock.count <= BUCKETS_MAX + 1
+    assert clock.start_s <= first and last < clock.start_s + clock.count * clock.step_s
+
+
+def test_gaps_are_gaps() -> None:
+    drawn = svg.lines(Clock(0, 60, 5), {"depth": ("sent", [1.0, 2.0, None, 3.0, None])}, "messages")
+    assert drawn.count("<polyline") == 2 and drawn.count("<circle") == 1
+    assert drawn.count("<title>") == 3
+
+
+def test_words_for_numbers() -> None:
+    assert [svg.duration(ms) for ms in (5, 1500, 90_000, 7_200_000, 259_200_000)] == [
+        "5 ms",
+        "1.5 s",
+        "1.5 min",
+        "2 h",
+        "3 d",
+    ]
+    assert [svg.number(value) for value in (0, 0.25, 12_345, 25_000_000)] == ["0", "0.25", "12,345", "25 M"]
+    assert [svg.size(value) for value in (0, 999, 1500, 2_000_000_000)] == ["0 B", "999 B", "1.5 kB", "2 GB"]
