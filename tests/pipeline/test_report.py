@@ -4,12 +4,23 @@ from __future__ import annotations
 
 import re
 from html.parser import HTMLParser
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from batonq.errors import InvalidInput, NotFound
+from batonq.pipeline.jobs import ingest, lifecycle, report
+from batonq.pipeline.jobs.context import Context
+from batonq.pipeline.lake import Lake
 from batonq.pipeline.report import svg
 from batonq.pipeline.report.figures import BUCKETS_MAX, Clock, Figures, QueueLine
 from batonq.pipeline.report.page import render, sentence
+from tests.pipeline import folds
+from tests.pipeline.job_support import run_job
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 HOSTILE = "</title><script>alert(1)</script>\"'&<svg onload=x>"
 
@@ -112,3 +123,37 @@ def test_words_for_numbers() -> None:
     ]
     assert [svg.number(value) for value in (0, 0.25, 12_345, 25_000_000)] == ["0", "0.25", "12,345", "25 M"]
     assert [svg.size(value) for value in (0, 999, 1500, 2_000_000_000)] == ["0 B", "999 B", "1.5 kB", "2 GB"]
+
+
+def test_from_history_to_the_page(
+    spark: SparkSession, busy_logs: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tables are made on the way, of the events that are there; a lifecycle that is of now is not made again."""
+    lake, out = tmp_path / "lake", tmp_path / "report.html"
+    run_job(spark, ingest, lake=lake, history=busy_logs)
+    made: list[int] = []
+    make = lifecycle.make
+
+    def noted(context: Context) -> int:
+        made.append(make(context))
+        return made[-1]
+
+    monkeypatch.setattr(lifecycle, "make", noted)
+    outcome = run_job(spark, report, "--out", str(out), lake=lake)
+    assert outcome.summary == {"report": str(out), "bytes": out.stat().st_size}
+    fold = folds.Fold(folds.events_of(busy_logs))
+    rows = list(fold.lifecycle())
+    assert made == [len(rows)]
+    page = out.read_text()
+    assert f"{len(rows):,} messages in " in page and f"{sum(row['outcome'] == 'acked' for row in rows):,}" in page
+    with Lake(lake) as tables:
+        assert tables.rows("message_lifecycle") == len(rows)
+        assert tables.rows("queue_minute") == len(list(fold.minutes()))
+        assert tables.rows("tenant_usage") == len(list(fold.usage()))
+
+
+def test_a_report_needs_a_place_and_events(spark: SparkSession, tmp_path: Path) -> None:
+    with pytest.raises(InvalidInput, match="no directory"):
+        run_job(spark, report, "--out", str(tmp_path / "nowhere" / "r.html"), lake=tmp_path / "lake")
+    with pytest.raises(NotFound, match=r"no table events\. `baton pipeline ingest` makes it"):
+        run_job(spark, report, "--out", str(tmp_path / "r.html"), lake=tmp_path / "lake")
