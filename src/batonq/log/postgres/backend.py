@@ -22,18 +22,28 @@ UNIQUE_VIOLATION = "23505"
 
 
 class PostgresBackend:
-    """`appending` is this shard's own connection, `reading` is shared; `grown` is set when something was appended."""
+    """`appending` is this shard's own connection, `reading` is shared; `grown` is set when
+    something was appended, which `announce` tells others."""
 
     frame_bytes_max = FRAME_BYTES_MAX
 
     def __init__(
-        self, shard: int, where: str, appending: Line, reading: Line, grown: Callable[[], asyncio.Event], poll_s: float
+        self,
+        shard: int,
+        *,
+        where: str,
+        appending: Line,
+        reading: Line,
+        grown: Callable[[], asyncio.Event],
+        announce: Callable[[], None],
+        poll_s: float,
     ) -> None:
         self.shard = shard
         self.where = where
         self._appending = appending
         self._reading = reading
         self._grown = grown
+        self._announce = announce
         self._poll_s = poll_s
         self._full_at_s = -FULL_S
 
@@ -66,6 +76,7 @@ class PostgresBackend:
             raise
         if not stored:
             await self._tell_why(frame)
+        self._announce()
 
     async def _tell_why(self, frame: Frame) -> None:
         _, stop, epoch, digest = await self._tail_row()

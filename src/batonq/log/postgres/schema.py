@@ -51,7 +51,9 @@ APPEND = """
     ), frame AS (
         INSERT INTO frames SELECT shard, %(number)s, %(bytes)s, %(data)b FROM tail RETURNING shard
     )
-    SELECT pg_notify('baton_' || current_schema(), 'f' || shard) FROM frame"""
+    SELECT shard FROM frame"""
+# Apart from the append: a transaction that notifies keeps all others from committing until it has.
+ANNOUNCE = "SELECT pg_notify('baton_' || current_schema(), 'f' || shard) FROM unnest(%s::int[]) AS shard"
 TAIL = "SELECT first, next, epoch, digest FROM tails WHERE shard = %s"
 FIND = "SELECT data FROM frames WHERE shard = %s AND number = %s"
 READ = """

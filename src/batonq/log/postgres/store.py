@@ -18,6 +18,7 @@ VERSION_MIN = 140000
 TIMEOUT_S = 10.0
 POLL_S = 1.0  # how often a follower looks although nothing was notified
 LISTEN_AGAIN_S = 0.5
+ANNOUNCE_AFTER_S = 0.01  # followers are told at most so often, of all that was appended meanwhile
 _SETTINGS = """
     SELECT current_setting('server_version_num')::int, current_setting('server_version'), pg_is_in_recovery(),
         current_setting('transaction_read_only'), current_setting('fsync'), current_setting('full_page_writes'),
@@ -37,6 +38,8 @@ class PostgresStore:
         self._listener: asyncio.Task[None] | None = None
         self._grown: dict[int, asyncio.Event] = {}
         self._owners_changed = asyncio.Event()
+        self._announced: set[int] = set()  # shards that were appended to since others were told
+        self._announcer: asyncio.Task[None] | None = None
         self._backends: WeakSet[PostgresBackend] = WeakSet()
 
     @classmethod
@@ -100,14 +103,14 @@ class PostgresStore:
         self.cluster = int(text, 16)
 
     async def backend(self, shard: int) -> PostgresBackend:
-        where = f"the log of shard {shard} in {self._address.shown}"
         backend = PostgresBackend(
             shard,
-            where,
-            Line(self._address, self._timeout_s),
-            self._line,
-            lambda: self._grown.setdefault(shard, asyncio.Event()),
-            POLL_S,
+            where=f"the log of shard {shard} in {self._address.shown}",
+            appending=Line(self._address, self._timeout_s),
+            reading=self._line,
+            grown=lambda: self._grown.setdefault(shard, asyncio.Event()),
+            announce=lambda: self._announce(shard),
+            poll_s=POLL_S,
         )
         await backend.begin()
         self._backends.add(backend)
@@ -124,13 +127,30 @@ class PostgresStore:
         )
 
     async def close(self) -> None:
-        if self._listener is not None:
-            self._listener.cancel()
-            await asyncio.gather(self._listener, return_exceptions=True)
+        for task in (self._listener, self._announcer):
+            if task is not None:
+                task.cancel()
+                await asyncio.gather(task, return_exceptions=True)
         for backend in list(self._backends):
             await backend.close()
         await self._listening.close()
         await self._line.close()
+
+    def _announce(self, shard: int) -> None:
+        self._announced.add(shard)
+        if self._announcer is None:
+            self._announcer = asyncio.get_running_loop().create_task(self._tell_others())
+
+    async def _tell_others(self) -> None:
+        try:
+            while self._announced:
+                await asyncio.sleep(ANNOUNCE_AFTER_S)
+                shards, self._announced = self._announced, set()
+                await self._line.run(schema.ANNOUNCE, (list(shards),))
+        except Unreachable:
+            pass  # they look by themselves
+        finally:
+            self._announcer = None
 
     async def _listen(self) -> None:
         """Wake whoever waits. It may be late or miss something: they look by themselves now and then."""
