@@ -1,6 +1,6 @@
 """Run the benchmarks: contestants interleaved, medians, ratios, bars; JSON and a plot.
 
-python -m bench.run [send life rest single mix backlog memory idle recovery worker loading] [--quick] [--rounds N]
+python -m bench.run [send life rest single mix backlog memory idle readers recovery worker loading] [--quick]
 python -m bench.run replicated database [--quick] [--rounds N]
 python -m bench.run decode ingest lifecycle audit growth [--quick] [--rounds N]
 
@@ -25,6 +25,7 @@ from bench.sections import (
     ingest,
     latency,
     loading,
+    readers,
     recovery,
     replicated,
     tables,
@@ -42,6 +43,7 @@ BROKER: dict[str, Callable[[Context], None]] = {
     "backlog": backlog.backlog,
     "memory": backlog.memory,
     "idle": idle.idle,
+    "readers": readers.readers,
     "recovery": recovery.recovery,
     "worker": worker.worker,
     "loading": loading.loading,

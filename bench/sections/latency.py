@@ -19,7 +19,7 @@ _CONNECTIONS = 16
 _BODIES = 64
 
 
-def _quantiles(what: str, seconds: list[float]) -> Sample:
+def quantiles(what: str, seconds: list[float]) -> Sample:
     ordered = sorted(seconds)
     return {
         f"{what} p50 µs": statistics.median(ordered) * 1e6,
@@ -47,7 +47,7 @@ def _alone(context: Context) -> None:
         tally = Tally()
         times = CpuTimes.now()
         run_flows(work, lambda: send_one_flow(work, _singles(work, count), tally), 1)
-        return _quantiles("send", tally.latencies_s["send"]) | {"steal %": CpuTimes.now().steal_percent_since(times)}
+        return quantiles("send", tally.latencies_s["send"]) | {"steal %": CpuTimes.now().steal_percent_since(times)}
 
     samples = context.interleave(context.servers.contestants("Baton", "floor", "Redis"), measure)
     table = context.report.table("single", "one message at a time, one connection", samples, "send p50 µs")
@@ -67,7 +67,7 @@ def _crowded(context: Context) -> None:
         run_flows(work, lambda: life_of_one_flow(work, singles, tally), _CONNECTIONS)
         sample: Sample = {}
         for what in ("send", "receive", "delete"):
-            sample |= _quantiles(what, tally.latencies_s[what])
+            sample |= quantiles(what, tally.latencies_s[what])
         return sample | {"steal %": CpuTimes.now().steal_percent_since(times)}
 
     samples = context.interleave(context.servers.contestants("Baton", "floor", "Redis"), measure)
@@ -82,7 +82,7 @@ def _woken(context: Context) -> None:
         times = CpuTimes.now()
         quiet = _wake_quietly(server.work(), rings)
         busy = _wake_under_load(server, rings)
-        sample = _quantiles("quiet", quiet) | _quantiles("loaded", busy)
+        sample = quantiles("quiet", quiet) | quantiles("loaded", busy)
         return sample | {"steal %": CpuTimes.now().steal_percent_since(times)}
 
     samples = context.interleave(context.servers.contestants("Baton", "Redis"), measure)
