@@ -29,6 +29,9 @@ class MemoryFar:
         data[-1] ^= 1
         self.far.stored[number - 1] = bytes(data)
 
+    async def lose(self, number: int) -> None:
+        self.far.stored[number - 1] = b""
+
     async def lose_last(self) -> None:
         self.far.stored.pop()
 
@@ -49,6 +52,9 @@ class PostgresFar:
 
     async def flip(self, number: int) -> None:
         await self.execute("UPDATE frames SET data = set_byte(data, 90, 255) WHERE number = %s", (number,))
+
+    async def lose(self, number: int) -> None:
+        await self.execute("DELETE FROM frames WHERE number = %s", (number,))
 
     async def lose_last(self) -> None:
         await self.execute("DELETE FROM frames WHERE number = (SELECT max(number) FROM frames)")
@@ -89,10 +95,16 @@ class JetStreamFar:
         data = await self._remake(lambda at, data: data[:-1] + bytes([data[-1] ^ 1]) if at == number else data)
         assert data
 
+    async def lose(self, number: int) -> None:
+        await self._remake(lambda at, data: data, deny_delete=False)
+        await self.stores[0]._context.delete_msg(f"baton-{self.address.name}-shard-{SHARD:04}", number)
+
     async def lose_last(self) -> None:
         await self._remake(lambda at, data: data, drop=1)
 
-    async def _remake(self, change: Callable[[int, bytes], bytes], drop: int = 0) -> list[bytes]:
+    async def _remake(
+        self, change: Callable[[int, bytes], bytes], drop: int = 0, deny_delete: bool = True
+    ) -> list[bytes]:
         context = self.stores[0]._context
         stream = f"baton-{self.address.name}-shard-{SHARD:04}"
         info = await context.stream_info(stream)
@@ -100,6 +112,7 @@ class JetStreamFar:
             (await context.get_msg(stream, seq=at)).data or b"" for at in range(1, info.state.last_seq + 1 - drop)
         ]
         await context.delete_stream(stream)
+        info.config.deny_delete = deny_delete
         await context.add_stream(info.config)
         for at, data in enumerate(stored, 1):
             await context.publish(f"baton.{self.address.name}.shard-{SHARD:04}", change(at, data))

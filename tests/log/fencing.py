@@ -32,6 +32,9 @@ class Far(Protocol):
     async def flip(self, number: int) -> None:
         """Change one stored frame."""
 
+    async def lose(self, number: int) -> None:
+        """Forget one frame in between."""
+
     async def lose_last(self) -> None:
         """Forget the last frame as if it had never been stored."""
 
@@ -442,6 +445,19 @@ class FencingSuite:
             with pytest.raises(LogCorrupt, match="number 3"):
                 await world.open("other", seen.append)
             assert [frame.number for frame in seen] == [1, 2]
+
+        world.run(run())
+
+    def test_a_hole_is_seen_and_not_skipped(self, world: World) -> None:
+        async def run() -> None:
+            log, _ = await world.open("owner")
+            for _ in range(5):
+                await append(log, b"body", epoch=1)
+            await world.far.lose(3)
+            seen: list[Frame] = []
+            with pytest.raises(LogCorrupt, match=r"number 3|frame 3 is missing|were deleted"):
+                await world.open("other", seen.append)
+            assert [frame.number for frame in seen] in ([], [1, 2])
 
         world.run(run())
 

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from batonq.errors import LogError
 from batonq.log.frames import NO_DIGEST
+from batonq.log.interface import Room
 from batonq.log.jetstream.address import NatsAddress
 from batonq.log.jetstream.store import JetStreamStore
 from tests.log.conformance import LogConformance
 from tests.log.fars import JetStreamFar
-from tests.log.fencing import FencingSuite, World, append
+from tests.log.fencing import FencingSuite, World, append, until
 from tests.log.leasing import LeaseSuite, Nodes
 from tests.log.replicated import MirroredMaker
 from tests.support.driven import Loop
@@ -57,6 +60,33 @@ def test_a_frame_as_long_as_a_message_may_be(tmp_path: Path, nats_address: NatsA
         assert await world.stored() == written
 
     world = World(JetStreamFar(nats_address), tmp_path)
+    try:
+        world.run(run(world))
+    finally:
+        world.close()
+
+
+def test_a_stream_that_is_full_says_so_and_goes_on_when_there_is_room(
+    tmp_path: Path, nats_address: NatsAddress
+) -> None:
+    async def run(world: World) -> None:
+        log, _ = await world.open("owner")
+        for _ in range(6):
+            await append(log, bytes(2_000), epoch=1)
+        waiting = asyncio.ensure_future(append(log, bytes(2_000)))
+        await until(lambda: "maximum bytes" in log.trouble)
+        log._looked_s = -1e9
+        log.tick()
+        await until(lambda: log.room() is not Room.PLENTY)
+        log.drop_front(5)
+        frame = await waiting
+        assert (frame.number, log.trouble) == (7, "")
+        log._looked_s = -1e9
+        log.tick()
+        await until(lambda: log.room() is Room.RESERVE)  # for a while after a refusal
+        assert [frame.number for frame in await world.stored()] == list(range(log.first, 8))
+
+    world = World(JetStreamFar(replace(nats_address, max_bytes=14_500)), tmp_path)
     try:
         world.run(run(world))
     finally:
