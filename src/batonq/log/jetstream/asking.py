@@ -26,7 +26,7 @@ PULL_FRAMES = 256
 PULL_BYTES = 16 << 20
 PULL_S = 1.0  # after which a pull that brought nothing is answered, so that silence means trouble
 INACTIVE_S = 30.0
-PENDING_BYTES_MAX = 4 * PULL_BYTES
+HEADERS_BYTES = 64 << 10
 
 
 async def ask(client: Client, where: str, question: Awaitable[T], timeout_s: float) -> T:
@@ -57,13 +57,14 @@ class Puller:
         self._consumer = ""
         self._inbox: Subscription | None = None
         self._wanted = 0  # messages of the running pull that have not come
+        self._pull_bytes = max(PULL_BYTES, client.max_payload + HEADERS_BYTES)  # else the longest would never come
 
     async def open(self, config: ConsumerConfig) -> None:
         config.ack_policy = AckPolicy.NONE
         config.mem_storage = True
         config.num_replicas = 1
         config.inactive_threshold = INACTIVE_S
-        self._inbox = await self._client.subscribe(self._client.new_inbox(), pending_bytes_limit=PENDING_BYTES_MAX)
+        self._inbox = await self._client.subscribe(self._client.new_inbox(), pending_bytes_limit=4 * self._pull_bytes)
         try:
             info = await self._ask(self._context.add_consumer(self._stream, config))
         except nats.js.errors.APIError as refused:
@@ -108,7 +109,7 @@ class Puller:
 
     async def _pull(self) -> None:
         assert self._inbox is not None
-        request = {"batch": PULL_FRAMES, "max_bytes": PULL_BYTES, "expires": int(PULL_S * 1e9)}
+        request = {"batch": PULL_FRAMES, "max_bytes": self._pull_bytes, "expires": int(PULL_S * 1e9)}
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}"
         publish = self._client.publish(subject, json.dumps(request).encode(), reply=self._inbox.subject)
         await self._ask(publish)
