@@ -60,7 +60,7 @@ def audit(context: Context) -> None:
     def by_spark(target: Path) -> Sequence[str]:
         rows = lab.spark.read.parquet(*files).drop("source")
         found = violations(rows, lab.spark.read.parquet(*lab.files(events, "queues")).drop("source"))
-        found.coalesce(1).write.parquet(str(target))
+        found.write.parquet(str(target))
         return [str(path) for path in target.glob("*.parquet")]
 
     peers = {"DuckDB": audit_duckdb.make, "Polars": audit_polars.make}
