@@ -46,7 +46,7 @@ def test_a_data_set_is_shown_then_sent_and_never_twice(
     words = (str(data), "--to", "filled")
     shown = run(spark, server, backfill, *words)
     assert (shown.summary["chosen"], shown.summary["sent"], queue.stats().sent) == (300, 0, 0)
-    assert shown.text.startswith(f"300 rows would become messages of filled at {server.url}.")
+    assert shown.text.startswith(f"300 rows would be sent to filled at {server.url}.")
     assert shown.text.endswith("Say --yes to send them.") and '"twice' in shown.text
 
     first = next(iter(sorted(data.glob("part-0000[01]*.parquet"))))

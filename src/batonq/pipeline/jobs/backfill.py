@@ -77,7 +77,7 @@ def run(context: Context) -> Outcome:
         checked.check(frame.schema, overwrite=False)
         if not options.yes:
             total, sample = sending.preview(frame)
-            what = f"{total:,} rows would become messages of {options.to} at {url}."
+            what = f"{sending.counted(total, 'row')} would be sent to {options.to} at {url}."
             return sending.only_shown(total, sample, what, producer)
         return sending.send(context, frame.coalesce(tasks), url, producer, tasks=tasks)
 

@@ -57,7 +57,7 @@ def run(context: Context) -> Outcome:
     checked.check(frame.drop("sequence").schema, overwrite=False)
     if not options.yes:
         total, sample = sending.preview(frame.drop("sequence"))
-        what = f"{total:,} messages of {options.source} would be sent to {options.to} at {url}."
+        what = f"{sending.counted(total, 'message')} of {options.source} would be sent to {options.to} at {url}."
         return sending.only_shown(total, sample, what, producer)
     return sending.send(context, ordered(frame, tasks), url, producer, tasks=tasks)
 

@@ -75,6 +75,10 @@ def preview(frame: DataFrame) -> tuple[int, list[dict[str, Any]]]:
     return frame.count(), [{name: value for name, value in row.asDict().items() if value is not None} for row in rows]
 
 
+def counted(number: int, thing: str) -> str:
+    return f"{number:,} {thing}{'' if number == 1 else 's'}"
+
+
 def only_shown(total: int, sample: list[dict[str, Any]], what: str, producer: str) -> Outcome:
     lines = [what, *(f"  {json.dumps(row, default=str, ensure_ascii=False)}" for row in sample)]
     if total:
@@ -99,7 +103,7 @@ def sent(counts: Counts, queue: str, producer: str) -> Outcome:
         "refused": counts.refused,
         "producer": producer,
     }
-    lines = [f"{counts.sent:,} {'message was' if counts.sent == 1 else 'messages were'} sent to {queue}."]
+    lines = [f"{counted(counts.sent, 'message')} {'was' if counts.sent == 1 else 'were'} sent to {queue}."]
     if counts.duplicates:
         lines.append(f"{counts.duplicates:,} were there already: an earlier run of {producer} had sent them.")
     if counts.refused:
