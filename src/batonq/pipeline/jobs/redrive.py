@@ -75,7 +75,9 @@ def _redrive(context: Context, found: DataFrame) -> Outcome:
     with context.client() as baton:
         hand_over(context, baton, chunks(selection.toLocalIterator()), done, total)
     summary |= {"moved": done.moved, "notFound": done.not_found, "passedOver": done.passed_over, "jobs": done.jobs}
-    lines.append(f"{done.moved:,} were moved by {done.jobs:,} jobs; {done.not_found:,} were not there any more.")
+    lines.append(
+        f"{done.moved:,} were moved, in {done.jobs:,} job{'s' * (done.jobs != 1)}; {done.not_found:,} were not there any more."
+    )
     if done.passed_over:
         lines.append(f"{done.passed_over:,} were passed over: somebody holds them, or they came from nowhere.")
     if done.stopped:
