@@ -9,6 +9,7 @@ from itertools import count
 from pathlib import Path
 from typing import Any
 
+import psycopg
 import pytest
 from botocore.exceptions import ClientError
 
@@ -36,16 +37,17 @@ def serve(directory: Path, log: str, *flags: str) -> ServerProcess:
     return ServerProcess(directory, "--log", log, "--lease-s", "1", "--node", directory.name, *flags)
 
 
-def send(client: Any, queue: str, bodies: range) -> None:
+def send(client: Any, queue: str, bodies: range, padding: bytes = b"") -> None:
     for start in range(bodies.start, bodies.stop, 10):
-        entries = [{"Id": str(at), "MessageBody": str(at)} for at in range(start, min(start + 10, bodies.stop))]
+        numbers = range(start, min(start + 10, bodies.stop))
+        entries = [{"Id": str(at), "MessageBody": f"{at} {padding.decode()}"} for at in numbers]
         assert len(client.send_message_batch(QueueUrl=queue, Entries=entries)["Successful"]) == len(entries)
 
 
 def drain(client: Any, queue: str) -> list[int]:
     bodies: list[int] = []
     while messages := client.receive_message(QueueUrl=queue, MaxNumberOfMessages=10).get("Messages", []):
-        bodies += [int(message["Body"]) for message in messages]
+        bodies += [int(message["Body"].split()[0]) for message in messages]
         entries = [{"Id": str(at), "ReceiptHandle": each["ReceiptHandle"]} for at, each in enumerate(messages)]
         assert not client.delete_message_batch(QueueUrl=queue, Entries=entries).get("Failed")
     return bodies
@@ -149,6 +151,45 @@ def _wait_for_more(acknowledged: list[int], producing: threading.Thread) -> None
     while len(acknowledged) < wanted:
         assert producing.is_alive()
         producing.join(0.02)
+
+
+def test_the_front_is_dropped_in_the_database_too(tmp_path: Path, log: str, postgres: PostgresServer) -> None:
+    small = (
+        "--segment-bytes",
+        "64KiB",
+        "--history-bytes",
+        "64KiB",
+        "--history-hours",
+        "0",
+        "--snapshot-bytes",
+        "64KiB",
+    )
+    schema = log.rpartition("=")[2]
+    with (
+        serve(tmp_path / "first", log, *small) as first,
+        psycopg.connect(postgres.address, autocommit=True) as database,
+    ):
+        client = sqs(first.url)
+        queue = client.create_queue(QueueName="work")["QueueUrl"]
+        client.send_message(QueueUrl=queue, MessageBody="from the beginning", DelaySeconds=900)
+        sent = 0
+        while _first_frame(database, schema) == 1:
+            send(client, queue, range(sent, sent + 100), b"x" * 1_000)
+            sent += 100
+            assert sorted(drain(client, queue)) == list(range(sent - 100, sent))
+        send(client, queue, range(50))
+        assert first.terminate() == 0
+    with serve(tmp_path / "second", log) as second:
+        client = sqs(second.url)
+        assert sorted(drain(client, queue)) == list(range(50))
+        attributes = client.get_queue_attributes(QueueUrl=queue, AttributeNames=["All"])["Attributes"]
+        assert attributes["ApproximateNumberOfMessagesDelayed"] == "1", "carried over the dropped front"
+
+
+def _first_frame(database: psycopg.Connection, schema: str) -> int:
+    row = database.execute(f"SELECT first FROM {schema}.tails WHERE shard = 0").fetchone()
+    assert row is not None
+    return int(row[0])
 
 
 def test_a_directory_is_a_mirror_or_has_logs_of_its_own(tmp_path: Path, log: str) -> None:
