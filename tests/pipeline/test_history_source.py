@@ -148,25 +148,33 @@ CONDITIONS = [
 
 
 def test_filters_give_the_same_rows_with_and_without_push_down(spark: SparkSession, busy_logs: str) -> None:
+    """One frame serves all queries without; with push-down there must be one for each."""
     times = sorted(expected(busy_logs)["time"].to_pylist())
     middle = times[len(times) // 2].strftime("%Y-%m-%d %H:%M:%S.%fZ")
+    plain = batch(spark, busy_logs)
     counts: dict[str, set[tuple[int, int]]] = {}
-    setting = "spark.sql.python.filterPushdown.enabled"
     try:
         spark.conf.set("spark.sql.session.timeZone", "America/New_York")
-        for on in ("true", "false"):
-            spark.conf.set(setting, on)
-            frame = batch(spark, busy_logs, framesPerPartition="300")
-            for given in CONDITIONS:
-                condition = given.format(middle=middle)
-                row = frame.where(condition).selectExpr("count(1)", "coalesce(sum(hash(frame, row)), 0)").first()
+        for given in CONDITIONS:
+            for frame in (plain, batch(spark, busy_logs, pushDown="true")):
+                chosen = frame.where(given.format(middle=middle))
+                row = chosen.selectExpr("count(1)", "coalesce(sum(hash(frame, row)), 0)").first()
                 assert row is not None
                 counts.setdefault(given, set()).add(tuple(row))
     finally:
         spark.conf.set("spark.sql.session.timeZone", "UTC")
-        spark.conf.set(setting, "true")
     assert all(len(found) == 1 for found in counts.values()), counts
     assert [given for given, found in counts.items() if min(found)[0] == 0] == CONDITIONS[-1:]
+    assert plain.count() == len(times)
+
+
+def test_a_session_that_knows_nothing_of_push_down(spark: SparkSession, busy_logs: str) -> None:
+    setting = "spark.sql.python.filterPushdown.enabled"
+    try:
+        spark.conf.set(setting, "false")
+        assert batch(spark, busy_logs).where("event = 'epoch'").count() == 4
+    finally:
+        spark.conf.set(setting, "true")
 
 
 def test_filters_as_options_serve_streams_too(spark: SparkSession, busy_logs: str, tmp_path: Path) -> None:

@@ -28,6 +28,12 @@ OPTIONS = (
     Option("events", "", "Only these events, with commas between, such as `sent,deleted`."),
     Option("since", "", "Only events at or after this time, such as `2026-01-31T12:00:00Z`; without a zone it is UTC."),
     Option("until", "", "Only events before this time."),
+    Option(
+        "pushDown",
+        "`false`",
+        "Whether the conditions of a query on queue, event and time are looked at before texts are decoded. Only for a "
+        "data frame that one query uses, once.",
+    ),
     Option("shards", "", "Only these shards, with commas between; one that is not there fails."),
     Option("start", "`earliest`", 'Where a new stream begins: `earliest`, `latest` or `{"<shard>": <frame>, …}`.'),
     Option("maxFramesPerBatch", f"`{FRAMES_A_BATCH}`", "Most frames that a stream takes in one batch, of all shards."),
@@ -52,6 +58,7 @@ class HistoryOptions:
     start: str = "earliest"
     frames_a_batch: int = FRAMES_A_BATCH
     frames_a_part: int | None = None
+    push_down: bool = False
 
     def open(self) -> History:
         return open_history(self.url, access_key=self.access_key, secret_key=self.secret_key)
@@ -87,6 +94,7 @@ def parse(given: Mapping[str, str]) -> HistoryOptions:
         start=options.get("start", "earliest"),
         frames_a_batch=whole(options, "maxFramesPerBatch", FRAMES_A_BATCH),
         frames_a_part=whole(options, "framesPerPartition", 0) or None,
+        push_down=flag(options, "pushDown"),
     )
 
 

@@ -105,30 +105,25 @@ class _Source:
 
 
 class HistoryReader(_Source, DataSourceReader):
-    def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
-        super().__init__(given, schema)
-        self.pushFilters = _Pushed(self)  # type: ignore[method-assign]
-
     def partitions(self) -> list[InputPartition]:
         ranges = self.ranges()
         self.check_queues(ranges)
         return list(self.plan(Part(span.shard, span.first, span.next) for span in ranges if span.first < span.next))
 
 
-class _Pushed:
-    """HistoryReader.pushFilters. Spark refuses a reader that overrides it while the setting for it is off, instead of
-    doing without; it asks what function stands behind the method, and is shown its own."""
+class PushedHistoryReader(HistoryReader):
+    """Takes over what it can of a query's filters. Only when it is asked to: Spark (4.3) plans a data frame's source
+    once for all queries that are made of it, so that they would all be given the rows of the last filter."""
 
-    __func__ = staticmethod(DataSourceReader.pushFilters)
-
-    def __init__(self, reader: HistoryReader) -> None:
-        self._reader = reader
-
-    def __call__(self, filters: list[Filter]) -> list[Filter]:
-        reader = self._reader
-        wanted, left = push(filters, reader.options.wanted, names=reader.options.names)
-        reader.options = replace(reader.options, wanted=wanted)
+    def pushFilters(self, filters: list[Filter]) -> list[Filter]:
+        wanted, left = push(filters, self.options.wanted, names=self.options.names)
+        self.options = replace(self.options, wanted=wanted)
         return left
+
+
+def batch_reader(given: Mapping[str, str], schema: StructType) -> HistoryReader:
+    pushed = history_options.parse(given).push_down
+    return PushedHistoryReader(given, schema) if pushed else HistoryReader(given, schema)
 
 
 class HistoryStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailableNow):

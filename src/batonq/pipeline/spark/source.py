@@ -43,9 +43,9 @@ class BatonSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         read = self._read()
         if read == "history":
-            from batonq.pipeline.spark.history_source import HistoryReader
+            from batonq.pipeline.spark.history_source import batch_reader
 
-            return HistoryReader(self.options, schema)
+            return batch_reader(self.options, schema)
         if read == "replay":
             from batonq.pipeline.spark.messages_replay import ReplayReader
 
