@@ -22,7 +22,8 @@ from pyspark.sql.types import (
 
 from batonq.client.models import Outgoing, Sent
 from batonq.client.retrying import Retries
-from batonq.errors import BatonError, InvalidInput, OverLimit, QueueDoesNotExist
+from batonq.errors import BatonError, InvalidInput, OverLimit, QueueDoesNotExist, Unavailable
+from batonq.pipeline.spark.sink import Settings
 from batonq.pipeline.spark.sink_rows import COLUMNS, Row, check_columns, rows
 from batonq.pipeline.spark.sink_sending import BATCH_MAX, ROW_BITS, Counts, Sender, numbered
 
@@ -256,3 +257,34 @@ def test_a_rate_holds() -> None:
 
     sender(Timed(), rate=50.0, clock=lambda: now[0], sleep=sleep).send(some(*range(200)))
     assert times == [(100.0, 50), (101.0, 50), (102.0, 50), (103.0, 50)]
+
+
+# --- options --------------------------------------------------------------------------------------
+
+
+def test_a_rate_is_shared_by_the_tasks() -> None:
+    given = {"url": "http://127.0.0.1:1", "queue": "q", "rate": "100"}
+    assert Settings.of({**given, "tasks": "4"}).rate == 25.0
+    with pytest.raises(InvalidInput, match="give the option tasks too"):
+        Settings.of(given)
+
+
+def test_a_secret_is_not_shown_and_a_node_that_is_not_there_is_named() -> None:
+    given = {"url": "http://127.0.0.1:1", "queue": "q", "accessKey": "a", "secretKey": "hidden", "patienceSeconds": "0"}
+    settings = Settings.of(given)
+    assert "hidden" not in repr(settings)
+    with pytest.raises(Unavailable, match="Cannot connect to 127"):
+        settings.check(schema(body=TEXT), overwrite=False)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "reason"),
+    [
+        ({"refused": "maybe"}, "refused is fail or drop"),
+        ({"rate": "quick"}, "The option rate is a number"),
+        ({"url": "s3://bucket"}, "This needs a node"),
+    ],
+)
+def test_options_that_are_wrong(wrong: dict[str, str], reason: str) -> None:
+    with pytest.raises(InvalidInput, match=reason):
+        Settings.of({"url": "http://127.0.0.1:1", "queue": "q", **wrong})

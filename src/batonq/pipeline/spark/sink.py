@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from batonq.sync import Baton
 
 PATIENCE_S = 300.0
+CHECK_S = 10.0  # the patience of the driver, before anything is sent
 REFUSED = ("fail", "drop")
 OPTIONS = (
     *CONNECTION,
@@ -57,7 +58,7 @@ _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"  # Spark's nam
 class Settings:
     """The sink's options, checked."""
 
-    access: reading.Access
+    access: reading.Access = field(repr=False)  # it has the secret
     queue: str
     producer: str  # empty: by write or query
     rate: float  # of one task; 0: as quick as it goes
@@ -80,10 +81,10 @@ class Settings:
         patience_s = reading.seconds(options, "patienceSeconds", PATIENCE_S, most=86_400.0)
         return cls(reading.node(options), options.get("queue", ""), producer, rate / tasks, refused, patience_s)
 
-    def baton(self) -> Baton:
+    def baton(self, patience_s: float | None = None) -> Baton:
         from batonq.sync import Baton
 
-        retries = Retries(attempts=1_000_000, deadline=self.patience_s)
+        retries = Retries(attempts=1_000_000, deadline=self.patience_s if patience_s is None else patience_s)
         keys = self.access
         return Baton(keys.url, access_key=keys.access_key or None, secret_key=keys.secret_key or None, retries=retries)
 
@@ -93,7 +94,7 @@ class Settings:
             raise InvalidInput("A queue cannot be overwritten: write with mode append.")
         check_columns(schema, queue=self.queue)
         if self.queue:
-            with self.baton() as baton:
+            with self.baton(min(CHECK_S, self.patience_s)) as baton:
                 try:
                     baton.queue(self.queue).info()
                 except QueueDoesNotExist:
