@@ -6,15 +6,21 @@ import threading
 from collections import Counter
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pytest
 
 from batonq.log.frames import Frame
 from batonq.pipeline.events.decode import Decoder
+from batonq.pipeline.jobs import audit
 from batonq.pipeline.reading.history import open_history
+from tests.pipeline.job_support import run_job
 from tests.pipeline.support import assert_same
 from tests.system.process import Client, NotAnswered, ServerProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 KILLS = 2
 PAUSE_S = 0.02  # between batches, so that the history to compare stays small
@@ -51,7 +57,7 @@ def whole_history(data: Path, archive: str) -> list[Frame]:
 
 
 @pytest.mark.usefixtures("in_s3")
-def test_history_stays_whole_while_the_server_is_killed(tmp_path: Path) -> None:
+def test_history_stays_whole_while_the_server_is_killed(tmp_path: Path, spark: SparkSession) -> None:
     data, archive = tmp_path / "data", "s3://history/killed"
     accepted: list[str] = []
     for kill in range(KILLS + 1):
@@ -81,3 +87,6 @@ def test_history_stays_whole_while_the_server_is_killed(tmp_path: Path) -> None:
     assert set(sent.values()) == {1}
     assert not set(accepted) - set(sent), "what was answered is in the history"
     assert events["epoch"] == KILLS + 1 and events["base"] > 0 and accepted
+    for history in (str(data), archive):  # one without its front, one without its end
+        audited = run_job(spark, audit, "--direct", lake=tmp_path / "lake", history=history)
+        assert audited.code == 0 and audited.summary["events"], audited.text

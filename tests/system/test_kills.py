@@ -1,17 +1,22 @@
-"""kill -9 under load, again and again: nothing acknowledged is lost, nothing deleted comes back, leases are kept."""
+"""kill -9 under load, again and again: nothing acknowledged is lost, nothing deleted comes back, leases are kept.
+
+What the clients know is one judge, the audit of the whole history the other.
+"""
 
 from __future__ import annotations
 
+import json
 import threading
 from itertools import count
 from pathlib import Path
 from random import Random
 
-from tests.system.process import Client, NotAnswered, ServerProcess
+from tests.system.process import Client, NotAnswered, ServerProcess, baton
 
 ROUNDS = 50
 WORKERS = 3
 LEASE_S = 36_000
+AUDIT_TIMEOUT_S = 600
 
 
 class Ledger:
@@ -124,6 +129,16 @@ def test_fifty_kills_lose_nothing_and_keep_every_lease(tmp_path: Path) -> None:
     assert not lost, f"{len(lost)} acknowledged messages are gone"
     assert not left & ledger.deleted
     assert left <= ledger.tried
+    audit(tmp_path)
+
+
+def audit(data: Path) -> None:
+    """Every rule holds over the whole history, each restart and each torn write in it."""
+    words = ("pipeline", "audit", "--direct", "--history", str(data), "--lake", str(data / "lake"), "--json")
+    done = baton(*words, timeout_s=AUDIT_TIMEOUT_S)
+    assert done.returncode == 0, done.stdout + done.stderr
+    found = json.loads(done.stdout)
+    assert found["violations"] == 0 and found["events"] > ROUNDS * WORKERS
 
 
 def drain(client: Client, queue: str) -> list[tuple[str, str]]:
