@@ -12,8 +12,9 @@ from batonq.pipeline.events.plain import events as plain_events
 from batonq.pipeline.reading.history import open_history
 from batonq.pipeline.tables import bodies, dead_letter_messages, dead_letters, shapes
 from batonq.pipeline.tables.lifecycle import lifecycle, with_source
+from batonq.pipeline.tables.queues import queues
 from tests.pipeline import folds
-from tests.pipeline.frames import Row, assert_rows, events_frame, queues_frame, rows_of
+from tests.pipeline.frames import Row, assert_rows, events_frame, rows_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -239,8 +240,8 @@ def plain_groups(deaths: list[Row]) -> list[Row]:
 def made(spark: SparkSession, directory: str, events: list[Row]) -> DataFrame:
     """dead_letter_messages; that bodies come from the lake as from history is seen on the way."""
     frame = events_frame(spark, [{name: value for name, value in row.items() if name != "body"} for row in events])
-    near = dead_letter_messages.of_moved(with_source(frame)).localCheckpoint()
-    lives = lifecycle(near, queues_frame(spark, events)).localCheckpoint()
+    near = dead_letter_messages.of_moved(frame).localCheckpoint()
+    lives = lifecycle(near, queues(near)).localCheckpoint()
     found = dead_letter_messages.dead_letter_messages(near, lives).localCheckpoint()
     whole = bodies.with_bodies(spark, {"url": directory}, found, near, lives).localCheckpoint()
     kept = with_source(spark.read.format("baton").options(url=directory, bodies="true").load())

@@ -75,9 +75,8 @@ def _redrive(context: Context, found: DataFrame) -> Outcome:
     with context.client() as baton:
         hand_over(context, baton, chunks(selection.toLocalIterator()), done, total)
     summary |= {"moved": done.moved, "notFound": done.not_found, "passedOver": done.passed_over, "jobs": done.jobs}
-    lines.append(
-        f"{done.moved:,} were moved, in {done.jobs:,} job{'s' * (done.jobs != 1)}; {done.not_found:,} were not there any more."
-    )
+    jobs = f"{done.jobs:,} job{'s' * (done.jobs != 1)}"
+    lines.append(f"{done.moved:,} were moved, in {jobs}; {done.not_found:,} were not there any more.")
     if done.passed_over:
         lines.append(f"{done.passed_over:,} were passed over: somebody holds them, or they came from nowhere.")
     if done.stopped:
