@@ -34,6 +34,8 @@ class Bench:
 
     def commit(self) -> None:
         catalog = self.catalog
+        while catalog.frame.finished:
+            self.frames.append(catalog.frame.take_finished())
         if catalog.frame.row_count:
             number = catalog.frame.number
             self.frames.append((number, *catalog.seal()))

@@ -90,15 +90,22 @@ class Rig:
 
     def commit(self) -> list[Row]:
         """Seal the open frame, if anything is in it, and let the follower fold it; returns its records."""
+        while self.shard.frame.finished:
+            number, rows, variable = self.shard.frame.take_finished()
+            assert number == self.next_frame
+            self._keep(rows, variable)
         if not self.shard.frame.row_count:
             return []
-        rows, variable = self.shard.seal()
+        kept = self._keep(*self.shard.seal())
+        self.shard.begin_frame(self.next_frame)
+        return kept
+
+    def _keep(self, rows: bytes, variable: bytes) -> list[Row]:
         words: array[int] = array("Q")
         words.frombytes(rows)
         frame = SealedFrame(self.next_frame, words, variable)
         self.frames[frame.number] = frame
         self.next_frame += 1
-        self.shard.begin_frame(self.next_frame)
         self.follower.apply_frame(*frame)
         return frame.rows()
 

@@ -462,7 +462,7 @@ def test_a_base_stands_in_for_the_dropped_front(bench: Bench) -> None:
     bench.commit()
     partial = bench.catalog.frame.number - 1  # retained, and before the Base: not a whole story
     bench.create("late", RedrivePolicy=redrive_to("kept"))
-    bench.catalog.write_base(partial, T0 + 7)
+    bench.catalog.write_base(partial, 1 << 20, T0 + 7)
     bench.commit()
     bench.create("after")
     for first in (partial, partial + 1):
@@ -470,6 +470,27 @@ def test_a_base_stands_in_for_the_dropped_front(bench: Bench) -> None:
         shortened.validate()
         assert shortened.dump() == bench.catalog.dump()
     assert bench.create("again").number == bench.catalog.next_queue - 1
+
+
+def test_a_base_that_is_too_long_for_a_frame_goes_in_parts(bench: Bench) -> None:
+    for number in range(50):
+        bench.create(f"queue-{number}")
+        bench.commit()
+    first = bench.catalog.frame.number
+    bench.catalog.write_base(first, 4_096, T0)
+    bench.create("after")
+    bench.commit()
+    assert bench.catalog.frame.number > first + 4
+    assert all(len(variable) <= 4_096 for number, _, variable in bench.frames if number >= first)
+    for shortened in (bench.replayed(first), bench.replayed()):
+        shortened.validate()
+        assert shortened.dump() == bench.catalog.dump()
+    whole = bench.frames
+    bench.frames = [frame for frame in bench.frames if frame[0] != first + 2]
+    with pytest.raises(LogCorrupt, match="part 3 of the catalog's base follows 2 parts"):
+        bench.replayed(first)
+    bench.frames = whole
+    assert bench.replayed(first + 1).before_base, "an older one, of which the front is gone, says nothing"
 
 
 def test_a_log_whose_front_is_gone_without_a_base_is_refused(bench: Bench) -> None:
@@ -524,7 +545,7 @@ def test_a_base_is_wanted_after_many_changes() -> None:
     for number in range(1_000):
         bench.catalog.put_setting("x", number, T0)
     wanted.append(bench.catalog.wants_base)
-    bench.catalog.write_base(1, T0)
+    bench.catalog.write_base(1, 1 << 20, T0)
     wanted.append(bench.catalog.wants_base)
     assert wanted == [False, True, False]
     bench.check()

@@ -100,7 +100,7 @@ class AnySequence(RuleBasedStateMachine):
     def shorten(self) -> None:
         self.bench.commit()
         first = self.bench.catalog.frame.number
-        self.bench.catalog.write_base(first, self.bench.now)
+        self.bench.catalog.write_base(first, 1 << 20, self.bench.now)
         self.bench.commit()
         self.first = first
 

@@ -11,6 +11,7 @@ import pytest
 from batonq.core import sections
 from batonq.core.commands import Arrival, Nack
 from batonq.core.payload import encode
+from batonq.core.policy import QueuePolicy
 from batonq.core.records import Reason, State, Type
 from batonq.core.shard.machine import Shard
 from batonq.errors import LogCorrupt
@@ -134,6 +135,69 @@ def test_a_base_for_a_later_truncation_says_nothing_new(bench: Bench) -> None:
     bench.shard.write_base(bench.next_frame, bench.now)
     bench.check()
     assert bench.replayed().dump(bench.now) == bench.shard.dump(bench.now)
+
+
+def long_base(bench: Bench) -> tuple[int, int]:
+    """A Base that takes several frames: the frame before which the log may be dropped, and its own first one."""
+    bench.send(1, *(f"message {number}" for number in range(200)))
+    for number in range(100, 140):
+        bench.shard.set_policy(QueuePolicy(number, "tenant", f"queue-{number}"), bench.now)
+    bench.receive(1, 50)
+    bench.check()
+    boundary = bench.next_frame
+    for view in bench.messages(1):
+        payload = bench.frames[view.position >> 16].part(bench.shard.columns.extent[view.slot])
+        bench.shard.carry(view.slot, payload, [], bench.now)
+    bench.check()
+    bench.send(1, "in the frame of the first part")
+    first = bench.next_frame
+    assert bench.shard.write_base(boundary, bench.now, frame_bytes_max=6_000) > 6_000
+    bench.send(1, "in the frame of the last part")
+    bench.check()
+    assert bench.next_frame - first > 3
+    assert all(len(bench.frames[number].variable) <= 6_000 for number in range(first, bench.next_frame))
+    return boundary, first
+
+
+def drop(bench: Bench, boundary: int) -> None:
+    for number in [number for number in bench.frames if number < boundary]:
+        del bench.frames[number]
+
+
+def test_a_base_that_is_too_long_for_a_frame_goes_in_parts(bench: Bench) -> None:
+    boundary, _ = long_base(bench)
+    assert bench.replayed().dump(bench.now) == bench.shard.dump(bench.now), "it says nothing new to those who know"
+    drop(bench, boundary)
+    fresh = bench.replayed()
+    fresh.validate()
+    assert fresh.dump(bench.now) == bench.shard.dump(bench.now)
+    bench.restart(fresh)
+    bench.check()
+
+
+def test_an_owner_may_die_between_two_parts_of_a_base(bench: Bench) -> None:
+    boundary, first = long_base(bench)
+    del bench.frames[bench.next_frame - 1]  # the last part, and what came with it, were never written
+    bench.next_frame -= 1
+    successor = bench.replayed()
+    successor.begin_frame(bench.next_frame)
+    bench.shard = successor
+    bench.follower = bench.replayed()
+    successor.take_ownership(successor.epoch + 1, bench.now, 0)
+    bench.check()
+    successor.write_base(boundary, bench.now, frame_bytes_max=6_000)
+    bench.check()
+    drop(bench, boundary)
+    assert bench.replayed().dump(bench.now) == successor.dump(bench.now)
+    assert bench.frames[first].rows()[0].type == Type.SENT
+
+
+def test_a_part_of_a_base_that_is_missing_is_damage(bench: Bench) -> None:
+    boundary, first = long_base(bench)
+    drop(bench, boundary)
+    del bench.frames[first + 1]
+    with pytest.raises(LogCorrupt, match="part 2 of a Base follows 1 parts"):
+        bench.replayed()
 
 
 # --- logs that do not fit -----------------------------------------------------------------------------

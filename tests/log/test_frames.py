@@ -73,7 +73,7 @@ def test_the_layout_is_as_documented() -> None:
     content = frame.rows + frame.variable
     expected = (
         b"BTNF"
-        + (2).to_bytes(2, "little")
+        + (3).to_bytes(2, "little")
         + bytes(2)
         + (9).to_bytes(8, "little")
         + (0xFFFF).to_bytes(4, "little")
@@ -126,10 +126,10 @@ def with_header(frame: Frame, at: int, value: int, size: int) -> bytes:
 
 
 def test_a_newer_format_is_not_taken_for_damage() -> None:
-    newer = with_header(make_frame(7, NO_DIGEST), 4, 3, 2)
+    newer = with_header(make_frame(7, NO_DIGEST), 4, 4, 2)
     for read in (parse, parse_header):
         with pytest.raises(
-            LogCorrupt, match="format version 3, this Baton reads up to 2: use a newer release"
+            LogCorrupt, match="format version 4, this Baton reads up to 3: use a newer release"
         ) as caught:
             read(newer)
         assert not isinstance(caught.value, FrameUnreadable)

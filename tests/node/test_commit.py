@@ -13,7 +13,9 @@ from batonq.log.frames import Frame
 from batonq.log.interface import Done
 from batonq.log.memory import MemoryLog
 from batonq.node.commit import INLINE_TRIAL_EVERY, NOTE_AFTER_S, CommitStatistics, GroupCommit, SyncChoice
-from tests.node.support import ORDERS, VirtualLoop, message, open_bench, policies, run_virtual, settle
+from batonq.node.hosting import COMMAND_BYTES_MAX
+from batonq.node.settings import Settings
+from tests.node.support import DEAD, ORDERS, VirtualLoop, message, open_bench, policies, run_virtual, settle
 
 QUICK_S = 0.0001
 SLOW_S = 0.005
@@ -119,6 +121,61 @@ def test_what_is_open_when_the_log_has_failed_is_refused_at_once() -> None:
         bench.host.commit.release(waiting)
         assert isinstance(waiting.exception(), Unavailable)
         assert not bench.host.commit.pending
+
+    run_virtual(main)
+
+
+def test_frames_stay_within_what_the_log_takes() -> None:
+    """Many large requests while one frame is under way: they go into several frames, and are told in their order."""
+
+    async def main(loop: VirtualLoop) -> None:
+        log = MemoryLog(0, segment_bytes=1 << 30, frame_bytes_max=COMMAND_BYTES_MAX + 100_000)
+        bench = await open_bench(loop, log, settings=Settings(frame_bytes_max=1 << 30))
+        for policy in policies():
+            bench.host.set_policy(policy)
+        await bench.committed()
+        log.hold = True
+        told: list[int] = []
+        bench.host.send(ORDERS, [message("the frame that is under way")])
+        bench.host.commit.kick()
+        await settle()
+        waiting = loop.create_task(bench.receive(10, 60_000, queue=DEAD))
+        await settle()
+        for number in range(6):
+            bench.host.send(ORDERS, [message("x" * 90_000)])
+            bench.host.commit.call(lambda problem, number=number: told.append(number))  # type: ignore[misc]
+        bench.host.send(DEAD, [message("somebody waits for this")])
+        for _ in range(6):
+            bench.host.send(ORDERS, [message("y" * 90_000)])
+        last = bench.host.point()
+        frames = 0
+        while log._pending is not None:
+            assert told in ([], [0, 1, 2, 3, 4, 5])
+            assert last is not None and not last.done()
+            log.release()
+            frames += 1
+            await settle()
+        assert last is not None and last.done() and frames >= 6 and told == [0, 1, 2, 3, 4, 5]
+        assert max(frame.size for frame in log.frames(1)) <= log.frame_bytes_max
+        assert len(await waiting) == 1
+        log.hold = False
+        assert bench.host.commit.idle
+        assert (await open_bench(loop, log)).shard.counters(ORDERS).visible == 13
+
+    run_virtual(main)
+
+
+def test_a_frame_that_was_finished_is_committed_although_nothing_follows_it() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        bench = await open_bench(loop)
+        bench.host.send(ORDERS, [message("a")])
+        bench.shard.frame.roll()
+        assert not bench.host.commit.idle, "what is finished counts"
+        point = bench.host.point()
+        assert point is not None
+        await point
+        assert bench.shard.counters(ORDERS).visible == 1
+        assert bench.log.next == bench.shard.frame.number
 
     run_virtual(main)
 

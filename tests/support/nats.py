@@ -53,6 +53,15 @@ class NatsServers:
     def servers(self) -> tuple[str, ...]:
         return tuple(f"127.0.0.1:{port}" for port in self.ports)
 
+    @property
+    def address(self) -> str:
+        """For `--log`, with the name of a cluster and `monitoring` behind it."""
+        return f"nats://{','.join(self.servers)}"
+
+    @property
+    def monitoring(self) -> str:
+        return "&".join(f"monitor={address}" for address in self.monitor_addresses)
+
     def start(self, number: int) -> None:
         binary = Path(sys.executable).parent / "nats-server"
         with (self._directory / f"n{number}.log").open("ab") as log:
@@ -99,6 +108,10 @@ class NatsServers:
                     leader = str(detail["cluster"]["leader"])
                     return int(leader.removeprefix("n"))
         raise AssertionError(f"nobody knows of stream {stream}")
+
+    def first_sequence(self, stream: str) -> int:
+        """The first message that a stream has."""
+        return next(int(detail["state"]["first_seq"]) for detail in self._streams(0) if detail["name"] == stream)
 
     def _streams(self, number: int) -> list[dict[str, Any]]:
         url = f"http://127.0.0.1:{self.monitors[number]}/jsz?streams=true&accounts=true"

@@ -8,12 +8,18 @@ from batonq.core.records import FRAME_ROWS_MAX
 
 
 class OpenFrame:
-    """Rows go in by `add`; the position of a record is known at once, because the frame's number is."""
+    """Rows go in by `add`; the position of a record is known at once, because the frame's number is.
 
-    __slots__ = ("number", "parts", "rows", "variable_bytes")
+    A frame that would grow too long for its log is finished by `roll`, between two commands: those that are finished
+    wait in front of this one.
+    """
+
+    __slots__ = ("finished", "finished_bytes", "number", "parts", "rows", "variable_bytes")
 
     def __init__(self, number: int = 1) -> None:
         self.number = number
+        self.finished: list[tuple[array[int], bytes]] = []  # rows and variable section of the frames just before
+        self.finished_bytes = 0
         self.rows: array[int] = array("Q")
         self.parts: list[bytes] = []
         self.variable_bytes = 0
@@ -21,6 +27,18 @@ class OpenFrame:
     @property
     def row_count(self) -> int:
         return len(self.rows) >> 3
+
+    @property
+    def filled(self) -> bool:
+        """Is there anything to commit?"""
+        return bool(self.rows or self.finished)
+
+    def heads(self) -> set[int]:
+        """The first words of all rows that are not sealed yet."""
+        heads = set(self.rows[0::8])
+        for rows, _ in self.finished:
+            heads.update(rows[0::8])
+        return heads
 
     @property
     def size(self) -> int:
@@ -49,8 +67,23 @@ class OpenFrame:
         self.rows += words
         assert len(self.rows) >> 3 <= FRAME_ROWS_MAX, "the host seals a frame before it is full"
 
+    def roll(self) -> None:
+        """Finish this frame, if anything is in it: what comes now goes into the next one."""
+        if self.rows:
+            self.finished.append((self.rows, b"".join(self.parts)))
+            self.finished_bytes += self.size
+            self.begin(self.number + 1)
+
+    def take_finished(self) -> tuple[int, bytes, bytes]:
+        """The first of the finished frames: its number, rows and variable section."""
+        number = self.number - len(self.finished)
+        rows, variable = self.finished.pop(0)
+        self.finished_bytes -= len(rows) * 8 + len(variable)
+        return number, rows.tobytes(), variable
+
     def seal(self) -> tuple[bytes, bytes]:
-        """Rows and variable section as they are stored."""
+        """Rows and variable section as they are stored. What is finished was taken before."""
+        assert not self.finished
         return self.rows.tobytes(), b"".join(self.parts)
 
     def begin(self, number: int) -> None:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from enum import IntEnum, IntFlag
 
-FORMAT_VERSION = 2
+FORMAT_VERSION = 3
 ROW_WORDS = 8
 ROW_BYTES = 64
 FRAME_ROWS_MAX = 0xFFFF
@@ -34,7 +34,8 @@ class Type(IntEnum):
     """A shard's record types, then the catalog's (from 64)."""
 
     EPOCH = 1  # w1 ownership epoch, w3 time base, w4 lease grace ms, w7 format version
-    BASE = 2  # var: the state that must survive the dropped front; w1 next sequence, w3 first retained frame
+    BASE = 2  # var: the state that must survive the dropped front; w1 next sequence, w3 first retained frame; w4 number
+    #           of the part (from 0) when it goes in parts, all but the last with MORE
     SENT = 3  # reason: the message's own maximum of receives; aux: expiry s; var: payload
     EDITED = 4  # a whole message as a job changed it: as in Carried, but var begins with the key of the job (8 bytes)
     LEASED = 5  # w3 deadline; aux: attempt window ms; var: holder and attempt id, shared by the rows of one receive
@@ -68,7 +69,7 @@ class Type(IntEnum):
     #                up to it became messages one after the other, w5 hash of queue and producer; aux: forgotten at, s
 
     CATALOG_SET = 64  # var: kind, key, value as JSON; value null removes
-    CATALOG_BASE = 65  # var: the whole catalog
+    CATALOG_BASE = 65  # var: the whole catalog, or with MORE (and w4) a part of it
 
 
 class Flag(IntFlag):
@@ -76,6 +77,7 @@ class Flag(IntFlag):
 
     DEDUPLICATED = 1  # Sent: a dedup entry was made for this message
     ATTEMPT = 1  # Leased, Extended: under a receive request attempt id
+    MORE = 1  # Base: another part of it follows
     DEDUP_LIVES = 2  # ... for as long as the message lives
     NOTED = 2  # Arrived: var begins with state.ARRIVED_NOTED instead of state.ARRIVED_PREFIX
     FIFO = 4

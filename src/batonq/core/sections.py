@@ -3,12 +3,43 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 
 def pack(sections: Mapping[str, bytes]) -> bytes:
     index = json.dumps([[name, len(data)] for name, data in sections.items()], separators=(",", ":")).encode()
     return b"".join((len(index).to_bytes(4, "little"), index, *sections.values()))
+
+
+def pack_in_parts(items: Sequence[bytes], rest: bytes, part_bytes: int) -> list[bytes]:
+    """JSON values and further bytes as parts of about so many bytes; each part is packed for itself.
+
+    `items` of a part is a list of whole values, `rest` a stretch of the bytes.
+    """
+    parts: list[bytes] = []
+    at = start = 0
+    while at < len(items) or start < len(rest) or not parts:
+        taken: list[bytes] = []
+        room = part_bytes
+        while at < len(items) and (room >= len(items[at]) or not taken):
+            taken.append(items[at])
+            room -= len(items[at]) + 1
+            at += 1
+        stretch = rest[start : start + max(room, 0)] if at == len(items) else b""
+        start += len(stretch)
+        parts.append(pack({"items": b"[" + b",".join(taken) + b"]", "rest": stretch}))
+    return parts
+
+
+def unpack_parts(parts: Iterable[bytes]) -> tuple[list[Any], bytes]:
+    """All items, and all the further bytes."""
+    items: list[Any] = []
+    rest: list[bytes] = []
+    for part in map(unpack, parts):
+        items += json.loads(part["items"])
+        rest.append(part["rest"])
+    return items, b"".join(rest)
 
 
 def unpack(data: bytes) -> dict[str, bytes]:

@@ -22,7 +22,7 @@ from batonq.errors import DiskFull, Fenced, LogCorrupt, LogError, LogGap
 from batonq.log import committed, layout, opening
 from batonq.log.cache import FreshCache, ReadCache
 from batonq.log.disk import Disk, RealDisk, create_directory, write_atomically
-from batonq.log.frames import HEADER_BYTES, NO_DIGEST, NO_HEADER, Frame, parse
+from batonq.log.frames import HEADER_BYTES, NO_DIGEST, NO_HEADER, VARIABLE_BYTES_MAX, Frame, parse
 from batonq.log.interface import Done, Piece, Room, SegmentInfo
 from batonq.log.opening import OnFrame, Start, Torn
 from batonq.log.reading import Chain, Damage, read_frames
@@ -92,6 +92,8 @@ class FileLog:
         self._pending: tuple[Frame, Done] | None = None
         self._failed: BaseException | None = None
         self._closed = False
+
+    frame_bytes_max = VARIABLE_BYTES_MAX
 
     @classmethod
     def open(

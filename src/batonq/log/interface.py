@@ -70,6 +70,10 @@ class Log(Protocol):
     def tail_epoch(self) -> int:
         """The epoch of the last frame; 0 in an empty log. A new owner's epoch must be above it."""
 
+    @property
+    def frame_bytes_max(self) -> int:
+        """The longest frame that can be appended, header included."""
+
     def append(self, frame: Frame, done: Done, *, in_thread: bool = False) -> None:
         """Append one frame; call `done(None)` once it is committed, `done(error)` if it never will be.
 

@@ -6,7 +6,7 @@ from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
 from batonq.errors import DiskFull, Fenced, LogCorrupt, LogError, LogGap, OwnershipHeld
-from batonq.log.frames import NO_DIGEST, Frame
+from batonq.log.frames import NO_DIGEST, VARIABLE_BYTES_MAX, Frame
 from batonq.log.interface import Done, Piece, Room, SegmentInfo
 
 
@@ -39,8 +39,16 @@ class MemoryLog:
     to `fail_next` fails the next append. Beyond `bytes_max` less a tenth there is only the reserve.
     """
 
-    def __init__(self, shard: int, *, segment_bytes: int = 1 << 20, bytes_max: int = 1 << 30) -> None:
+    def __init__(
+        self,
+        shard: int,
+        *,
+        segment_bytes: int = 1 << 20,
+        bytes_max: int = 1 << 30,
+        frame_bytes_max: int = VARIABLE_BYTES_MAX,
+    ) -> None:
         self.shard = shard
+        self.frame_bytes_max = frame_bytes_max
         self.next = 1
         self.tail_digest = NO_DIGEST
         self.tail_epoch = 0

@@ -149,7 +149,7 @@ class CatalogHost:
         if not catalog.wants_base:
             return
         first = catalog.frame.number
-        await self.change(Catalog.write_base, first)
+        await self.change(Catalog.write_base, first, log.frame_bytes_max)
         log.drop_front(first)
 
     def abandon(self, problem: BaseException) -> None:

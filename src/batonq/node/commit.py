@@ -135,7 +135,7 @@ class GroupCommit:
     @property
     def idle(self) -> bool:
         """Nothing is open and nothing is under way."""
-        return not self._appending and not self._machine.frame.rows
+        return not self._appending and not self._machine.frame.filled
 
     @property
     def appending(self) -> bool:
@@ -148,7 +148,7 @@ class GroupCommit:
 
     def point(self) -> asyncio.Future[None] | None:
         """What a reply that was decided just now has to wait for; None: nothing."""
-        if self._machine.frame.rows:
+        if self._machine.frame.filled:
             future = self._loop.create_future()
             if self._failed:  # what is open will never be committed
                 future.set_exception(Unavailable(self._why))
@@ -165,7 +165,7 @@ class GroupCommit:
 
     def call(self, committed: Committed) -> None:
         """Like `point`, for a reply that is ready to be written: `committed(None)` writes it, without a task."""
-        if self._machine.frame.rows:
+        if self._machine.frame.filled:
             if not self._scheduled:
                 if self._failed:  # what is open will never be committed
                     _call_all([committed], Unavailable(self._why))
@@ -179,7 +179,7 @@ class GroupCommit:
 
     def release(self, future: asyncio.Future[None]) -> None:
         """Like `point`, for a future that exists already."""
-        if self._machine.frame.rows:
+        if self._machine.frame.filled:
             if self._failed:
                 if not future.done():
                     future.set_exception(Unavailable(self._why))
@@ -207,10 +207,15 @@ class GroupCommit:
         finally:
             self._scheduled = False
         machine = self._machine
-        if self.failed or not machine.frame.rows:
+        open_frame = machine.frame
+        if self.failed or not open_frame.filled:
             return
-        number = machine.frame.number
-        rows, variable = machine.seal()
+        if open_frame.finished:
+            number, rows, variable = open_frame.take_finished()
+        else:
+            number = open_frame.number
+            rows, variable = machine.seal()
+            machine.begin_frame(number + 1)
         frame = frames.build(
             cluster=self._cluster,
             region=self._region,
@@ -222,11 +227,11 @@ class GroupCommit:
             rows=rows,
             variable=variable,
         )
-        machine.begin_frame(number + 1)
         self._scheduled = False
         self._appending = True
-        self._current, self._next = self._next, []
-        self._current_calls, self._next_calls = self._next_calls, []
+        if not machine.frame.filled:  # else they are released by the last of the frames that are filled by now
+            self._current, self._next = self._next, []
+            self._current_calls, self._next_calls = self._next_calls, []
         self._started_s = self._clock()
         statistics = self._statistics
         statistics.frames += 1
@@ -265,7 +270,7 @@ class GroupCommit:
         _call_all(calls, None)
         if self._noting is None:
             self._noting = self._loop.call_later(NOTE_AFTER_S, self._note)
-        if self._scheduled or self._machine.frame.rows:
+        if self._scheduled or self._machine.frame.filled:
             self._scheduled = True
             self._loop.call_soon(self._flush)
         self._after_commit()

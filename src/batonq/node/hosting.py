@@ -14,11 +14,12 @@ from batonq.node.clock import Clock
 from batonq.node.commit import CommitStatistics, GroupCommit
 from batonq.node.events import AlarmBoard
 from batonq.node.jobrunner import JobRunner
-from batonq.node.settings import Settings
+from batonq.node.settings import KIB, MIB, Settings
 
 P = ParamSpec("P")
 T = TypeVar("T")
 ROOM_RETRY_MS = 1_000
+COMMAND_BYTES_MAX = 5 * MIB + 512 * KIB  # what one command may put into a frame: a request, a channel's window, a step
 STARTING = "The shard is being opened; try again."
 
 
@@ -52,6 +53,7 @@ class Hosting:
         self._on_failure = on_failure
         self._words_max = settings.frame_rows_max * 8
         self._bytes_max = settings.frame_bytes_max
+        self._roll_bytes = log.frame_bytes_max - COMMAND_BYTES_MAX
         self._pending_max = settings.pending_max
         self._gathered: list[Callable[[], None]] = []
         self._timer: asyncio.TimerHandle | None = None
@@ -146,14 +148,21 @@ class Hosting:
         frame = self.shard.frame
         if (
             len(frame.rows) > self._words_max
-            or frame.variable_bytes > self._bytes_max
+            or frame.variable_bytes + frame.finished_bytes > self._bytes_max
             or self.commit.pending >= self._pending_max
         ):
             raise OverLimit("The shard has more to write than its disk keeps up with; try again.")
         room = self.log.room()
         if room is not Room.PLENTY and (adds or room is Room.NONE):
             raise DiskFull
+        if frame.variable_bytes > self._roll_bytes:
+            frame.roll()
         return self._clock.now_ms()
+
+    def make_room(self) -> None:
+        """What is put into the open frame now, one command's worth, fits into one frame of the log."""
+        if self.shard.frame.variable_bytes > self._roll_bytes:
+            self.shard.frame.roll()
 
     def gather(self, run: Callable[[], None]) -> None:
         """Have `run` called soon: just before the open frame is sealed, or in the next turn while one is written.
@@ -237,6 +246,7 @@ class Hosting:
             self._timer_due_ms = self._clock.now_ms() + ROOM_RETRY_MS
             self._timer = self._loop.call_later(ROOM_RETRY_MS / 1000, self._tick)
             return
+        self.make_room()
         now_ms = self._clock.now_ms()
         shard = self.shard
         self.run(shard.advance, now_ms)
@@ -244,6 +254,6 @@ class Hosting:
             self.jobs.step(now_ms)
         if shard.woken:
             self._woken()
-        if frame.rows:
+        if frame.filled:
             self.commit.kick()
         self._arm()

@@ -59,7 +59,7 @@ class Polling(Hosting):
             self._serve(queue)  # those who wait come first
         leases = self.run(self.shard.receive, queue, max_messages, visibility_ms, decided_ms, holder, attempt)
         if not leases and wait_ms > 0 and not self.answers_at_once:
-            if self.shard.frame.rows:
+            if self.shard.frame.filled:
                 self.commit.kick()
             waiter = Waiter(queue, max_messages, visibility_ms, holder, attempt, self._loop.create_future())
             await self._wait(waiter, wait_ms)
@@ -94,7 +94,7 @@ class Polling(Hosting):
     def watch(self, watcher: Watcher) -> None:
         if self.waiting_total >= self._watchers_max:
             raise OverLimit("Too many long polls are waiting; try again, or use fewer connections.")
-        if self.shard.frame.rows:
+        if self.shard.frame.filled:
             self.commit.kick()
         self._watchers[watcher] = None
 
@@ -196,7 +196,7 @@ class Polling(Hosting):
         """Try every queue that somebody waits on and in which something happened: by a record, or by time alone."""
         if not self._waiters.total and not self._watchers:
             return
-        touched = {word >> 32 for word in set(self.shard.frame.rows[0::8])} | self.shard.woken
+        touched = {word >> 32 for word in self.shard.frame.heads()} | self.shard.woken
         for queue in self._waiters.queues() & touched:
             self._serve(queue)
         if self._watchers:

@@ -8,6 +8,7 @@ from typing import Any
 from batonq.errors import InvalidInput
 
 LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
+LOG_SCHEMES = ("nats://", "tls://", "postgres://", "postgresql://")
 SHARDS_MAX = 256
 KIB = 1024
 MIB = 1024 * KIB
@@ -24,7 +25,9 @@ class Settings:
     host: str = setting("127.0.0.1", "Address to listen on.")
     port: int = setting(9324, "Port to listen on; 0 takes a free one.")
     data: str = setting("baton-data", "Data directory; one process at a time owns it.")
-    log: str = setting("", "Where the logs are: postgres://user@host/database; empty: in the data directory.")
+    log: str = setting(
+        "", "Where the logs are: nats://host/name or postgres://user@host/database; empty: in the data directory."
+    )
     node: str = setting("", "Name of this node among those that share a log; default the host's name.")
     account: str = setting("000000000000", "Account id in queue URLs and ARNs: twelve digits.")
     public_url: str = setting("", "Address in queue URLs; empty: the host that each client used.")
@@ -125,8 +128,8 @@ class Settings:
             raise InvalidInput(f"The log format must be text or json, not {self.log_format!r}.")
         if not 1 <= self.move_rate_per_s <= self.move_rate_max_per_s:
             raise InvalidInput(f"The move rate must be 1 to {self.move_rate_max_per_s}, not {self.move_rate_per_s}.")
-        if self.log and not self.log.startswith(("postgres://", "postgresql://")):
-            raise InvalidInput("The log's address must begin with postgres://.")
+        if self.log and not self.log.startswith(LOG_SCHEMES):
+            raise InvalidInput("The log's address must begin with nats:// or postgres://.")
         if self.lease_s < 1:
             raise InvalidInput(f"A lease must be at least 1 s long, not {self.lease_s:g}.")
         if self.archive and not self.archive.startswith(("file:///", "s3://")):

@@ -87,9 +87,7 @@ class Truncation:
             await self._carry(slots, until)
         while left := host.shard.to_carry(until, ()):  # moved within the shard meanwhile: payloads that they share
             await self._carry(left, until)
-        filled_bytes = host.shard.frame.variable_bytes
-        host.shard.write_base(until, self._clock.now_ms())
-        self._base_bytes = host.shard.frame.variable_bytes - filled_bytes
+        self._base_bytes = host.shard.write_base(until, self._clock.now_ms(), log.frame_bytes_max)
         await self._committed()
         before = log.bytes_retained()
         log.drop_front(until)
@@ -128,6 +126,7 @@ class Truncation:
             overlays = host.shard.overlays.get(slot, ())
             if overlays and overlays[-1] >> 16 >= host.log.next:
                 await self._committed()  # its lineage is not in the log yet
+            host.make_room()
             copied = self._carry_one(slot, until << 16)
             rows += 1
             step_bytes += copied

@@ -115,6 +115,10 @@ class SlowLog:
         return self._inner.tail_digest
 
     @property
+    def frame_bytes_max(self) -> int:
+        return self._inner.frame_bytes_max
+
+    @property
     def tail_epoch(self) -> int:
         return self._inner.tail_epoch
 

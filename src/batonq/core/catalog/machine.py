@@ -20,7 +20,7 @@ from batonq.core.catalog.names import QueueName, check_queue_name, is_text, is_w
 from batonq.core.catalog.permissions import ACCOUNT_DIGITS, Statement
 from batonq.core.catalog.state import CatalogState, encode
 from batonq.core.policy import SECOND_MS, QueuePolicy
-from batonq.core.records import Type, word0
+from batonq.core.records import FORMAT_VERSION, Flag, Type, word0
 from batonq.errors import (
     InvalidInput,
     LogCorrupt,
@@ -43,6 +43,7 @@ TAG_VALUE_LENGTH_MAX = 256
 SOURCES_MAX = 10_000  # a change of a dead-letter queue writes a record for each of its sources, in one frame
 SHARDS_MAX = 1 << 15
 BASE_RECORDS_MIN = 1_000
+FRAME_OVERHEAD_BYTES = 1 << 10  # header and rows
 
 
 @dataclass(slots=True, frozen=True)
@@ -77,7 +78,7 @@ class Catalog(CatalogState):
             raise LogCorrupt("the front of the catalog's log is gone, and no base follows that says what was in it")
         assert epoch > self.epoch, "an owner's epoch is above every one before"
         base_ms = max(base_ms, self.last_time_ms)
-        self.frame.add(Type.EPOCH, epoch, base_ms, base_ms, grace_ms, 0, 0, 1)
+        self.frame.add(Type.EPOCH, epoch, base_ms, base_ms, grace_ms, 0, 0, FORMAT_VERSION)
         self._apply_epoch(epoch, base_ms)
 
     @property
@@ -85,12 +86,23 @@ class Catalog(CatalogState):
         """So much was changed since the last Base that the log is worth shortening."""
         return self.records_since_base >= max(BASE_RECORDS_MIN, 4 * len(self.queues))
 
-    def write_base(self, first_frame: int, now: int) -> None:
-        """Write all that there is, after which frames below the open one may be dropped from the log."""
+    def write_base(self, first_frame: int, frame_bytes_max: int, now: int) -> None:
+        """Write all that there is, after which frames below the open one may be dropped from the log.
+
+        What is too long for a frame goes in parts, in frames that follow each other.
+        """
         now = self._time(now)
         self.last_time_ms = now
         data = self.dump()
-        self.frame.add(Type.CATALOG_BASE, self.version, now, first_frame, 0, 0, self.frame.put(data), 0)
+        length = max(1, frame_bytes_max // 2)
+        starts = range(0, len(data), length)
+        for number, start in enumerate(starts):
+            part = data[start : start + length]
+            more = Flag.MORE << 8 if number + 1 < len(starts) else 0
+            if self.frame.size + len(part) > frame_bytes_max - FRAME_OVERHEAD_BYTES:
+                self.frame.roll()
+            w6 = self.frame.put(part)
+            self.frame.add(Type.CATALOG_BASE | more, self.version, now, first_frame, number, 0, w6, 0)
         self._apply_base(self.version, now, data)
 
     def _time(self, now: int) -> int:

@@ -24,7 +24,7 @@ from batonq.core.catalog.entries import (
 from batonq.core.catalog.names import QueueName
 from batonq.core.openframe import OpenFrame
 from batonq.core.policy import QueuePolicy
-from batonq.core.records import Type
+from batonq.core.records import Flag, Type
 from batonq.errors import LogCorrupt
 
 CATALOG_SHARD = 65535
@@ -45,6 +45,7 @@ class CatalogState:
         self.before_base = False  # the log's front was dropped, and its Base has not been read yet
         self.changed: dict[int, frozenset[int]] = {}  # queues whose policy changed or ended → shards it concerns
         self.records_since_base = 0
+        self._base_parts: list[bytes] = []  # of a Base that is being read
         self._clear()
 
     def _clear(self) -> None:
@@ -69,9 +70,15 @@ class CatalogState:
     def apply_frame(self, number: int, words: array[int], variable: bytes) -> None:
         """Fold one committed frame. Raises LogCorrupt when a record does not fit the state."""
         for at in range(0, len(words), 8):
-            w0, w1, w2, w3, _, _, w6, _ = words[at : at + 8]
+            w0, w1, w2, w3, w4, _, w6, _ = words[at : at + 8]
             offset = w6 & _LOW32
-            self._apply(w0 & 0xFF, w1, w2, w3, variable[offset : offset + (w6 >> 32)])
+            data = variable[offset : offset + (w6 >> 32)]
+            if w0 & 0xFF == Type.CATALOG_BASE:
+                whole = self._base_part(w4, bool(w0 >> 8 & Flag.MORE), data)
+                if whole is None:
+                    continue
+                data = whole
+            self._apply(w0 & 0xFF, w1, w2, w3, data)
         if self.frame.number <= number:
             self.frame.begin(number + 1)
 
@@ -84,6 +91,22 @@ class CatalogState:
             self._apply_epoch(w1, w3)
         else:
             raise LogCorrupt(f"record type {kind} in the catalog's log: use a newer release")
+
+    def _base_part(self, part: int, more: bool, data: bytes) -> bytes | None:
+        """The whole Base when its last part is there. Parts that an owner left unfinished are followed by a part 0."""
+        if part == 0:
+            self._base_parts.clear()
+        if part and not self._base_parts and (self.before_base or self.version == 0):
+            self.before_base = True  # the front was dropped in the middle of an older one
+            return None
+        if part != len(self._base_parts):
+            raise LogCorrupt(f"part {part} of the catalog's base follows {len(self._base_parts)} parts of it")
+        self._base_parts.append(data)
+        if more:
+            return None
+        whole = b"".join(self._base_parts)
+        self._base_parts.clear()
+        return whole
 
     def _apply_epoch(self, epoch: int, base_ms: int) -> None:
         if epoch <= self.epoch:

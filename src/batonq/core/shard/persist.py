@@ -12,7 +12,7 @@ from batonq.core import sections as pieces
 from batonq.core.commands import Job
 from batonq.core.payload import Lineage, decode, encode_payload, merge_lineage, with_lineage
 from batonq.core.policy import QueuePolicy
-from batonq.core.records import Reason, State, Type
+from batonq.core.records import Flag, Reason, State, Type
 from batonq.core.shard.columns import NIL
 from batonq.core.shard.jobbook import JobBook
 from batonq.core.shard.queuestate import TOTALS, QueueState
@@ -20,6 +20,8 @@ from batonq.core.shard.replay import Replay, skip
 from batonq.core.shard.state import CARRIED_PREFIX, NO_EXPIRY_TIMER, NO_TIMER, Attempt, Channel, Failure
 from batonq.errors import LogCorrupt
 
+BASE_BYTES_MAX = 1 << 29
+FRAME_OVERHEAD_BYTES = 1 << 10  # header and rows
 _NOTES = ("holders", "maxima", "kept_maxima", "origins", "refusals", "redriven", "edited", "uncharged")
 
 
@@ -251,26 +253,41 @@ class Persist(Replay):
         )
         self._on_carried(slot, position, skip(w6, CARRIED_PREFIX.size))
 
-    def write_base(self, first_frame: int, now: int) -> None:
-        """All that must survive when frames below `first_frame` are dropped, and a count to check it by."""
+    def write_base(self, first_frame: int, now: int, frame_bytes_max: int = BASE_BYTES_MAX) -> int:
+        """All that must survive when frames below `first_frame` are dropped, and a count to check it by.
+
+        One that is too long for a frame goes in parts, in frames that follow each other; `sections.pack_in_parts` says
+        how. Returns how many bytes it has.
+        """
         self.last_time_ms = max(now, self.last_time_ms)
         facts = self._facts()
         facts["messages"] = sum(queue.messages for queue in self.queues.values())
-        data = pieces.pack(
-            {
-                "facts": json.dumps(facts, separators=(",", ":")).encode(),
-                **pieces.prefixed("dedup", self.dedup.save()),
-                **pieces.prefixed("requests", self.requests.save()),
-                **pieces.prefixed("producers", self.producers.save()),
-            }
-        )
-        w6 = self.frame.put(data)
-        self.frame.add(Type.BASE, self.next_sequence, self.last_time_ms, first_frame, 0, 0, w6, 0)
+        tables = {
+            **pieces.prefixed("dedup", self.dedup.save()),
+            **pieces.prefixed("requests", self.requests.save()),
+            **pieces.prefixed("producers", self.producers.save()),
+        }
+        parts = [pieces.pack({"facts": _encode(facts), **tables})]
+        if len(parts[0]) > frame_bytes_max // 2:
+            queues = [_encode(queue) for queue in facts.pop("queues")]
+            parts = pieces.pack_in_parts(queues, pieces.pack({"facts": _encode(facts), **tables}), frame_bytes_max // 2)
+        for number, part in enumerate(parts):
+            if self.frame.size + len(part) > frame_bytes_max - FRAME_OVERHEAD_BYTES:
+                self.frame.roll()
+            more = Flag.MORE << 8 if number + 1 < len(parts) else 0
+            w6 = self.frame.put(part)
+            self.frame.add(Type.BASE | more, self.next_sequence, self.last_time_ms, first_frame, number, 0, w6, 0)
+        return sum(map(len, parts))
 
-    def load_base(self, data: bytes) -> None:
+    def load_base(self, parts: list[bytes]) -> None:
         """The end of the stretch in which messages were known in part: now all of them are."""
-        sections = pieces.unpack(data)
-        facts = json.loads(sections["facts"])
+        if len(parts) == 1:
+            sections = pieces.unpack(parts[0])
+            facts = json.loads(sections["facts"])
+        else:
+            queues, rest = pieces.unpack_parts(parts)
+            sections = pieces.unpack(rest)
+            facts = {**json.loads(sections["facts"]), "queues": queues}
         live = self.live_slots()
         if len(live) != facts["messages"]:
             raise LogCorrupt(
@@ -308,3 +325,7 @@ class Persist(Replay):
             self._enter(queue, slot, state, until)
             if state == State.IN_FLIGHT:
                 queue.ready.lease_began(self.tenants.get(slot, 0))
+
+
+def _encode(value: Any) -> bytes:
+    return json.dumps(value, separators=(",", ":")).encode()

@@ -259,7 +259,7 @@ class Replay(Runs):
         elif kind == Type.CARRIED:
             self._apply_carried(position, row, variable)
         elif kind == Type.BASE:
-            self._apply_base(w3, _part(variable, w6))
+            self._apply_base(w3, w4, bool(w0 >> 8 & Flag.MORE), _part(variable, w6))
         else:
             raise LogCorrupt(f"record type {kind} is not known to this release; use the one that wrote the log")
 
@@ -398,12 +398,23 @@ class Replay(Runs):
         columns.extent[slot] = extent
         self.overlays.pop(slot, None)
 
-    def _apply_base(self, first_frame: int, data: bytes) -> None:
-        """A Base that was written for a later truncation says nothing new: the state is known."""
-        if self.before_base and first_frame >= self.before_base:
-            self.load_base(data)
+    def _apply_base(self, first_frame: int, part: int, more: bool, data: bytes) -> None:
+        """A Base that was written for a later truncation says nothing new: the state is known.
 
-    def load_base(self, data: bytes) -> None:
+        An owner that died between two parts left the first of them behind; the next Base begins with part 0 again.
+        """
+        if not self.before_base or first_frame < self.before_base:
+            return
+        if part == 0:
+            self.base_parts.clear()
+        if part != len(self.base_parts):
+            raise LogCorrupt(f"part {part} of a Base follows {len(self.base_parts)} parts of it")
+        self.base_parts.append(data)
+        if not more:
+            self.load_base(self.base_parts)
+            self.base_parts = []
+
+    def load_base(self, parts: list[bytes]) -> None:
         raise NotImplementedError
 
 

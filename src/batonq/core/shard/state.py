@@ -111,6 +111,7 @@ class ShardState:
         self.producer_idle_ms = PRODUCER_IDLE_MS  # a setting
         # recovery: until the Base that belongs to the first retained frame, records of unknown messages are passed over
         self.before_base = 0
+        self.base_parts: list[bytes] = []  # of a Base that is being read
 
     # --- moving a message in and out of its state's indexes ------------------------------------
 

@@ -55,4 +55,6 @@ def policies(kind: int, variable: bytes) -> list[dict[str, Any]]:
     """As the shard keeps them. Raises what json and the look-ups raise."""
     if kind == Type.POLICY_SET:
         return [json.loads(variable)]
-    return [queue["policy"] for queue in json.loads(sections.unpack(variable)["facts"])["queues"]]
+    base = sections.unpack(variable)
+    queues = json.loads(base["items"]) if "items" in base else json.loads(base["facts"])["queues"]
+    return [queue["policy"] for queue in queues]
