@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from batonq.core.commands import Send
+from batonq.core.ids import message_id
 from batonq.errors import BatonError, InvalidInput, Unavailable
 from batonq.node import wire
-from batonq.node.broker import Broker
+from batonq.node.broker import Broker, Queue
+from batonq.node.jobs import Redrive
 from batonq.node.node import Node
 from batonq.node.ports import ShardPort
 from batonq.node.remoteshard import RemoteShard, answer
@@ -63,11 +67,39 @@ async def whole_life(node: Node) -> list[Any]:
     told.append(await broker.nack_many(orders, [(receipts[2], None, "poison", "Bad", True, False)]))
     told.append(await broker.delete(orders, [receipts[0], receipts[0], receipts[1]], strict=True))
     told.append([delivery._replace(receipt="") for delivery in await broker.receive(orders, 10, None, 1_000, "ben")])
-    told.append([delivery._replace(receipt="") for delivery in await broker.receive(dead, 10, None, 0, "ben")])
+    assert dead.shard != orders.shard, "what died goes over a channel"
+    told.append([delivery._replace(receipt="") for delivery in await broker.receive(dead, 10, 0, 9_000, "ben")])
     told.append(await broker.waiting(orders))
+    told += await jobs(broker, dead, orders)
     await broker.purge_queue(orders)
     told.append(await broker.counters(orders))
     return told
+
+
+async def jobs(broker: Broker, dead: Queue, orders: Queue) -> list[Any]:
+    told: list[Any] = [await broker.can_move_from(dead), await broker.can_move_from(orders)]
+    gone = {"messageIds": [message_id(dead.shard, 1), message_id(dead.shard, 999)]}
+    for redrive in (Redrive(dry_run=True), Redrive(dry_run=True, filter=gone), Redrive(rate_per_s=1)):
+        status = await broker.start_job(dead, redrive)
+        told.append(status._replace(id=""))
+    told.append(await _problem(broker.start_job(orders, Redrive())))
+    told.append((await broker.pause_job(ACCOUNT, status.id, "for a while"))._replace(id=""))
+    told.append([job._replace(id="") for job in await broker.jobs(dead)])
+    told.append((await broker.resume_job(ACCOUNT, status.id))._replace(id=""))
+    told.append(await _problem(broker.cancel_job(ACCOUNT, status.id)))
+    told.append((await broker.job(ACCOUNT, status.id))._replace(id=""))
+    told.append(await _problem(broker.job("111111111111", status.id)))
+    told.append(await _problem(broker.job(ACCOUNT, "nonsense")))
+    moves = await broker.moves(dead)
+    told.append([replace(job, id="", key=0) for job in moves])
+    told.append(await _problem(broker.cancel_move(orders, moves[0].id)))
+    return told
+
+
+async def _problem(work: Awaitable[Any]) -> BatonError:
+    with pytest.raises(BatonError) as raised:
+        await work
+    return raised.value
 
 
 def test_every_operation_answers_the_same_over_the_wire(tmp_path: Path) -> None:
@@ -75,7 +107,7 @@ def test_every_operation_answers_the_same_over_the_wire(tmp_path: Path) -> None:
 
     async def main(loop: VirtualLoop) -> None:
         for remote in (False, True):
-            node = await open_node(loop, tmp_path / str(remote))
+            node = await open_node(loop, tmp_path / str(remote), shards=2)
             if remote:
                 over_the_wire(node.broker)
             started_ms = node.clock.now_ms()
@@ -85,7 +117,7 @@ def test_every_operation_answers_the_same_over_the_wire(tmp_path: Path) -> None:
 
     run_virtual(main)
     assert told[True] == told[False]
-    assert {"ReceiptInvalid", "LeaseLost", "IdempotencyConflict"} <= {
+    assert {"ReceiptInvalid", "LeaseLost", "IdempotencyConflict", "JobNotFound", "COMPLETED"} <= {
         word for one in told[False] for word in re.findall(r"\w+", one)
     }
 

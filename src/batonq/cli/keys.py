@@ -32,7 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     disable.add_argument("id", help="the key's id")
     for action in (create, listing, disable):
         action.add_argument("--data", default=DEFAULTS.data, help=f"data directory (default {DEFAULTS.data})")
-        action.add_argument("--log", default="", help="where the logs are, if not in the data directory: nats://… or postgres://…")
+        action.add_argument(
+            "--log", default="", help="where the logs are, if not in the data directory: nats://… or postgres://…"
+        )
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -17,6 +17,7 @@ from batonq.errors import BatonError, LogCorrupt
 from batonq.node.events import AlarmBoard
 from batonq.node.host import ShardHost
 from batonq.node.keeper import ShardKeeper
+from batonq.node.ports import ShardPort
 from batonq.node.reading import make_arrival
 
 RETRY_FIRST_S = 0.05
@@ -31,19 +32,14 @@ class Transport(Protocol):
         LogCorrupt when the numbers do not fit."""
 
 
-class LocalTransport:
-    """To a shard of the same node."""
+class PortTransport:
+    """To a shard wherever it is served."""
 
-    def __init__(self, find: Callable[[int], ShardKeeper]) -> None:
-        self._find = find
+    def __init__(self, port: Callable[[int], ShardPort]) -> None:
+        self._port = port
 
     async def deliver(self, destination: int, arrivals: Sequence[Arrival]) -> list[tuple[int, int]]:
-        host = self._find(destination).host()
-        results = host.arrive(arrivals)
-        point = host.point()
-        if point is not None:
-            await point
-        return results
+        return await self._port(destination).arrive(arrivals)
 
 
 class Channels:

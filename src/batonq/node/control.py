@@ -42,6 +42,10 @@ class Control:
         self._port = port
         self._control: set[asyncio.Task[Any]] = set()
 
+    def port(self, shard: int) -> ShardPort:
+        """One shard, wherever it is served."""
+        return self._port(shard)
+
     # --- which queue ----------------------------------------------------------------------------
 
     def queue(self, account: str, name: str) -> Queue:

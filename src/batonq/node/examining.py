@@ -10,6 +10,7 @@ import asyncio
 from array import array
 from bisect import bisect_right
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from batonq.core.commands import Chosen, Job
@@ -19,7 +20,7 @@ from batonq.core.shard.columns import NIL
 from batonq.core.shard.jobs import movable_states
 from batonq.core.shard.machine import Shard
 from batonq.core.shard.queuestate import QueueState
-from batonq.errors import LogError, QueueDoesNotExist, Unavailable
+from batonq.errors import InvalidInput, LogError, QueueDoesNotExist, Unavailable
 from batonq.log.interface import Log
 from batonq.node.picking import EditImpossible, decode_pick
 from batonq.node.reading import place_of, read_place
@@ -260,3 +261,36 @@ async def _behind(host: Served, number: int, sequence: int, slot: int = NIL, at:
             raise Unavailable(host.why)
         slot, found = shard.seek(number, sequence, slot, at)
     return slot
+
+
+async def examine_all(host: Served, job: Job) -> tuple[Job, list[Sample]]:
+    """All that a job would look at, in steps: the job as it would end, and some of what it would move. Raises
+    InvalidInput when its edit is impossible.
+    """
+    loop = asyncio.get_running_loop()
+    state = host.shard.queue_state(job.source)
+    job = replace(
+        job,
+        started_ms=host.now_ms(),
+        through_sequence=host.shard.next_sequence - 1,
+        to_move=job.listed or (state.dead if job.only_dead else state.messages),
+    )
+    most = job.max_messages or 1 << 60
+    sample: list[Sample] = []
+    while job.cursor < job.through_sequence and job.matched < most:
+        began_s = loop.time()
+        try:
+            found = await examine(host, job, most - job.matched, SAMPLE_MAX - len(sample))
+        except EditImpossible as problem:
+            raise InvalidInput(str(problem)) from None
+        await asyncio.sleep(loop.time() - began_s)  # half of the time is for others
+        sample += found.sample
+        job = replace(
+            job,
+            cursor=found.through,
+            seen=max(job.seen, found.through),
+            examined=job.examined + found.new,
+            matched=job.matched + len(found.chosen),
+            not_found=job.not_found + found.not_found,
+        )
+    return replace(job, state="COMPLETED", ended_ms=host.now_ms()), sample

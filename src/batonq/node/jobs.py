@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 from batonq.core.catalog.names import parse_queue_arn, queue_arn
 from batonq.core.commands import Job
 from batonq.core.shard.jobbook import ACTIVE
-from batonq.errors import InvalidInput, JobNotFound, Unavailable
+from batonq.errors import InvalidInput, JobNotFound
 from batonq.node.control import Control, Queue
-from batonq.node.examining import SAMPLE_MAX, Sample, examine
-from batonq.node.host import ShardHost, committed
+from batonq.node.examining import Sample
 from batonq.node.listing import listed_ids
-from batonq.node.picking import EditImpossible, encode_pick
+from batonq.node.picking import encode_pick
+from batonq.node.ports import JobView, ShardPort
 from batonq.node.settings import Settings
 
 RATE_DEFAULT_PER_S = 10
@@ -72,21 +72,22 @@ class JobControl(Control):
     _settings: Settings
     _random_bytes: Callable[[int], bytes]
 
-    def can_move_from(self, queue: Queue) -> bool:
+    async def can_move_from(self, queue: Queue) -> bool:
         """Is there anything that a job could be for: is it a dead-letter queue, or has it dead messages?"""
         if self.dead_letter_sources(queue):
             return True
-        return self._shards[queue.shard].host().counters(queue.number).dead > 0
+        return (await self._port(queue.shard).counters(queue.number)).dead > 0
 
     async def start_job(self, source: Queue, redrive: Redrive) -> JobStatus:
         """Start a job; a dry run is done when this returns, and changes nothing."""
-        job = self._job(source, redrive)
-        host = self._shards[source.shard].host()
+        job = await self._job(source, redrive)
+        port = self._port(source.shard)
         if redrive.dry_run:
-            return await self._dry_run(source, host, job)
-        return await self._answer(host, host.jobs.start(job))
+            view, sample = await port.dry_run(job)
+            return self._status(view)._replace(dry_run=True, sample=tuple(sample))
+        return self._status(await port.start_job(job))
 
-    def _job(self, source: Queue, redrive: Redrive) -> Job:
+    async def _job(self, source: Queue, redrive: Redrive) -> Job:
         highest = self._settings.redrive_rate_max_per_s
         target = redrive.target
         if not 1 <= redrive.rate_per_s <= highest:
@@ -98,7 +99,7 @@ class JobControl(Control):
         if redrive.max_messages < 0:
             raise InvalidInput("The number of messages that a redrive moves at most is not negative; 0: all.")
         only_dead = not self.dead_letter_sources(source)
-        if only_dead and not self.can_move_from(source):
+        if only_dead and not await self.can_move_from(source):
             raise InvalidInput(
                 f"Queue {source.name} is no other queue's dead-letter queue, and no message has died in it: "
                 "there is nothing to redrive."
@@ -111,8 +112,9 @@ class JobControl(Control):
         if ramp_s is None:
             ramp_s = RAMP_DEFAULT_S if redrive.rate_per_s > RAMP_FROM_PER_S else 0.0
         bytes_max = (target or source).message_bytes_max
-        host = self._shards[source.shard].host()
-        listed = listed_ids(redrive.filter, host.shard.number, host.shard.next_sequence)
+        listed = None
+        if redrive.filter is not None and redrive.filter.get("messageIds") is not None:
+            listed = listed_ids(redrive.filter, source.shard, await self._port(source.shard).next_sequence())
         elsewhere = listed.elsewhere if listed is not None else 0
         return Job(
             id=self._random_bytes(16).hex(),
@@ -135,40 +137,8 @@ class JobControl(Control):
             pause_share=redrive.pause_when_dying_share,
         )
 
-    async def _dry_run(self, source: Queue, host: ShardHost, job: Job) -> JobStatus:
-        """Look at everything that the job would look at, in steps."""
-        counters = host.counters(source.number)
-        messages = counters.visible + counters.in_flight + counters.delayed + counters.owed + counters.dead
-        job = replace(
-            job,
-            started_ms=host.now_ms(),
-            through_sequence=host.shard.next_sequence - 1,
-            to_move=job.listed or (counters.dead if job.only_dead else messages),
-        )
-        most = job.max_messages or 1 << 60
-        sample: list[Sample] = []
-        while job.cursor < job.through_sequence and job.matched < most:
-            began_s = self._loop.time()
-            try:
-                found = await examine(host, job, most - job.matched, SAMPLE_MAX - len(sample))
-            except EditImpossible as problem:
-                raise InvalidInput(str(problem)) from None
-            await asyncio.sleep(self._loop.time() - began_s)  # half of the time is for others
-            sample += found.sample
-            job = replace(
-                job,
-                cursor=found.through,
-                seen=max(job.seen, found.through),
-                examined=job.examined + found.new,
-                matched=job.matched + len(found.chosen),
-                not_found=job.not_found + found.not_found,
-            )
-        job = replace(job, state="COMPLETED", ended_ms=host.now_ms())
-        status = self._status(host, job)
-        return status._replace(dry_run=True, sample=tuple(sample), current_rate=0.0)
-
-    def _status(self, host: ShardHost, job: Job) -> JobStatus:
-        running = job.state == "RUNNING"
+    def _status(self, view: JobView) -> JobStatus:
+        job = view.job
         return JobStatus(
             id=job.id,
             source=_name(job.source_arn) or self._queue_name(job.source),
@@ -176,7 +146,7 @@ class JobControl(Control):
             state=job.state,
             why=job.why,
             rate_per_s=job.rate_per_s,
-            current_rate=host.shard.job_rate(job, host.now_ms()) if running else 0.0,
+            current_rate=view.current_rate,
             started_ms=job.started_ms,
             ended_ms=job.ended_ms,
             examined=job.examined,
@@ -192,58 +162,42 @@ class JobControl(Control):
         queue = self.queue_by_number(number)
         return queue.name if queue is not None else ""
 
-    def _find(self, account: str, job_id: str) -> tuple[ShardHost, Job]:
-        away = [keeper for keeper in self._shards if not keeper.serving]
-        for keeper in self._shards:
-            if not keeper.serving:
-                continue
-            host = keeper.host()
-            job = host.shard.jobs.get(job_id)
-            if job is not None:
-                name = parse_queue_arn(job.source_arn)
-                queue = self.queue_by_number(job.source)
+    async def _find(self, account: str, job_id: str) -> tuple[ShardPort, JobView]:
+        """A job does not say whose it is: every shard is asked."""
+        ports = [self._port(shard) for shard in sorted(self._catalog.current().shards)]
+        views = await asyncio.gather(*(port.job(job_id) for port in ports), return_exceptions=True)
+        for port, view in zip(ports, views, strict=True):
+            if isinstance(view, JobView):
+                name = parse_queue_arn(view.job.source_arn)
+                queue = self.queue_by_number(view.job.source)
                 if account in (name.account if name else None, queue.account if queue else None):
-                    return host, job
-        if away:
-            raise Unavailable(away[0].why)  # it may be one of that shard's
+                    return port, view
+        for view in views:
+            if isinstance(view, BaseException):
+                raise view  # it may be one of that shard's
         raise JobNotFound
 
     async def job(self, account: str, job_id: str) -> JobStatus:
         """Raises JobNotFound: of the jobs that have ended, the last few of each queue are remembered."""
-        host, job = self._find(account, job_id)
-        status = self._status(host, job)
-        await committed(host)
-        return status
+        _, view = await self._find(account, job_id)
+        return self._status(view)
 
     async def jobs(self, source: Queue) -> list[JobStatus]:
         """The jobs of a queue, newest first."""
-        host = self._shards[source.shard].host()
-        found = [self._status(host, job) for job in self._jobs_of(host, source)]
-        await committed(host)
-        return found
-
-    @staticmethod
-    def _jobs_of(host: ShardHost, source: Queue) -> list[Job]:
-        jobs = [replace(job) for job in host.shard.jobs.values() if job.source == source.number]
-        return sorted(jobs, key=lambda job: job.started_ms, reverse=True)
+        return [self._status(view) for view in await self._port(source.shard).jobs(source.number)]
 
     async def cancel_job(self, account: str, job_id: str) -> JobStatus:
         """What is on its way arrives; the rest stays."""
-        host, _ = self._find(account, job_id)
-        return await self._answer(host, host.jobs.cancel(job_id))
+        port, _ = await self._find(account, job_id)
+        return self._status(await port.cancel_job(job_id))
 
     async def pause_job(self, account: str, job_id: str, why: str = "It was paused by request.") -> JobStatus:
-        host, _ = self._find(account, job_id)
-        return await self._answer(host, host.jobs.pause(job_id, why))
+        port, _ = await self._find(account, job_id)
+        return self._status(await port.pause_job(job_id, why))
 
     async def resume_job(self, account: str, job_id: str) -> JobStatus:
-        host, _ = self._find(account, job_id)
-        return await self._answer(host, host.jobs.resume(job_id))
-
-    async def _answer(self, host: ShardHost, job: Job) -> JobStatus:
-        status = self._status(host, job)
-        await committed(host)
-        return status
+        port, _ = await self._find(account, job_id)
+        return self._status(await port.resume_job(job_id))
 
     # --- SQS's move tasks -------------------------------------------------------------------------
 
@@ -255,31 +209,24 @@ class JobControl(Control):
                 f"Value for parameter MaxNumberOfMessagesPerSecond is invalid. "
                 f"Reason: You must enter a value between 1 and {highest}."
             )
-        if not self.can_move_from(source):
+        if not await self.can_move_from(source):
             raise InvalidInput("Source queue must be configured as a Dead Letter Queue.")
         rate_per_s = rate or self._settings.move_rate_per_s
-        job = self._job(
+        job = await self._job(
             source, Redrive(target=destination, rate_per_s=rate_per_s, ramp_s=0.0, pause_when_dying_share=1.0)
         )
-        host = self._shards[source.shard].host()
-        job = host.jobs.start(job)
-        await committed(host)
-        return job
+        return (await self._port(source.shard).start_job(job)).job
 
     async def cancel_move(self, source: Queue, job_id: str) -> Job:
-        host = self._shards[source.shard].host()
-        job = host.shard.jobs.get(job_id)
-        if job is None or job.source != source.number:
+        port = self._port(source.shard)
+        view = await port.job(job_id)
+        if view is None or view.job.source != source.number:
             raise JobNotFound
-        job = host.jobs.cancel(job_id)
-        await committed(host)
-        return job
+        return (await port.cancel_job(job_id)).job
 
     async def moves(self, source: Queue) -> list[Job]:
         """The jobs of a queue as SQS's move tasks, newest first. SQS knows no pause: such a task runs."""
-        host = self._shards[source.shard].host()
-        jobs = self._jobs_of(host, source)
-        await committed(host)
+        jobs = [view.job for view in await self._port(source.shard).jobs(source.number)]
         return [replace(job, state="RUNNING") if job.state == "PAUSED" else job for job in jobs]
 
 

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
 
-from batonq.core.commands import Claim, Counters, Nack, Send
+from batonq.core.commands import Arrival, Claim, Counters, Job, Nack, Send
 from batonq.core.shard.once import Once
 from batonq.errors import BatonError
 from batonq.node.deliveries import Deliveries, Delivery, QueueRef
+from batonq.node.examining import Sample, examine_all
 from batonq.node.host import ShardHost, committed
 from batonq.node.keeper import ShardKeeper
 from batonq.node.peeking import Peeked, look
-from batonq.node.ports import Sent
+from batonq.node.ports import JobView, Sent
 
 
 class LocalShard:
@@ -102,3 +104,59 @@ class LocalShard:
         while not done:
             _, done = host.purge(queue, through)
             await committed(host)
+
+    async def next_sequence(self) -> int:
+        return self._host().shard.next_sequence
+
+    # --- jobs
+
+    async def start_job(self, job: Job) -> JobView:
+        host = self._host()
+        return await _view(host, host.jobs.start(job))
+
+    async def dry_run(self, job: Job) -> tuple[JobView, list[Sample]]:
+        host = self._host()
+        job, sample = await examine_all(host, job)
+        return JobView(job, 0.0), sample
+
+    async def jobs(self, queue: int) -> list[JobView]:
+        host = self._host()
+        jobs = [replace(job) for job in host.shard.jobs.values() if job.source == queue]
+        views = [_seen(host, job) for job in sorted(jobs, key=lambda job: job.started_ms, reverse=True)]
+        await committed(host)
+        return views
+
+    async def job(self, job_id: str) -> JobView | None:
+        host = self._host()
+        job = host.shard.jobs.get(job_id)
+        return None if job is None else await _view(host, job)
+
+    async def cancel_job(self, job_id: str) -> JobView:
+        host = self._host()
+        return await _view(host, host.jobs.cancel(job_id))
+
+    async def pause_job(self, job_id: str, why: str) -> JobView:
+        host = self._host()
+        return await _view(host, host.jobs.pause(job_id, why))
+
+    async def resume_job(self, job_id: str) -> JobView:
+        host = self._host()
+        return await _view(host, host.jobs.resume(job_id))
+
+    async def arrive(self, arrivals: Sequence[Arrival]) -> list[tuple[int, int]]:
+        host = self._host()
+        results = host.arrive(arrivals)
+        await committed(host)
+        return results
+
+
+def _seen(host: ShardHost, job: Job) -> JobView:
+    """As it stands now; the shard's own goes on changing."""
+    rate = host.shard.job_rate(job, host.now_ms()) if job.state == "RUNNING" else 0.0
+    return JobView(replace(job), rate)
+
+
+async def _view(host: ShardHost, job: Job) -> JobView:
+    view = _seen(host, job)
+    await committed(host)
+    return view

@@ -28,7 +28,7 @@ from batonq.node import events
 from batonq.node.archiving import Archiving
 from batonq.node.broker import Broker
 from batonq.node.cataloghost import CatalogHost, Changes
-from batonq.node.channels import Channels, LocalTransport, Transport
+from batonq.node.channels import Channels, PortTransport, Transport
 from batonq.node.clock import Clock
 from batonq.node.events import AlarmBoard
 from batonq.node.keeper import ShardKeeper
@@ -200,7 +200,7 @@ class Node:
         await self.catalog.open()
 
     def _compose(self) -> None:
-        transport: Transport = LocalTransport(self.keeper)
+        transport: Transport = PortTransport(lambda shard: self.broker.port(shard))
         if self.world.adapt_transport is not None:
             transport = self.world.adapt_transport(transport)
         self._channels = Channels(

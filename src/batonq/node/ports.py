@@ -7,15 +7,23 @@ comes here as a claim: the receipt was opened, and named this shard. Raises Unav
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
-from batonq.core.commands import Accepted, Claim, Counters, Nack, Send
+from batonq.core.commands import Accepted, Arrival, Claim, Counters, Job, Nack, Send
 from batonq.core.shard.once import Once
 from batonq.errors import BatonError
 from batonq.node.deliveries import Delivery, QueueRef
+from batonq.node.examining import Sample
 from batonq.node.peeking import Peeked
 
 Sent = Accepted  # sequence, message_id, duplicate
+
+
+class JobView(NamedTuple):
+    """A job as it stands, and how many messages a second it moves now."""
+
+    job: Job
+    current_rate: float
 
 
 class ShardPort(Protocol):
@@ -60,3 +68,31 @@ class ShardPort(Protocol):
 
     async def purge(self, queue: int) -> None:
         """Remove all messages that the queue has there now."""
+
+    async def next_sequence(self) -> int:
+        """The sequence that the shard's next message gets: none has a higher one yet."""
+
+    # --- jobs, which are at the shard of their source
+
+    async def start_job(self, job: Job) -> JobView: ...
+
+    async def dry_run(self, job: Job) -> tuple[JobView, list[Sample]]:
+        """Look at everything that the job would look at, and change nothing."""
+
+    async def jobs(self, queue: int) -> list[JobView]:
+        """The jobs of a queue, newest first."""
+
+    async def job(self, job_id: str) -> JobView | None: ...
+
+    async def cancel_job(self, job_id: str) -> JobView: ...
+
+    async def pause_job(self, job_id: str, why: str) -> JobView: ...
+
+    async def resume_job(self, job_id: str) -> JobView: ...
+
+    # --- between shards
+
+    async def arrive(self, arrivals: Sequence[Arrival]) -> list[tuple[int, int]]:
+        """Take entries of a channel from another shard: (number, verdict) of each. Raises LogCorrupt when the numbers
+        do not fit.
+        """

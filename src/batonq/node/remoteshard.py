@@ -9,15 +9,17 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from batonq.core.commands import Claim, Counters, Nack, Send
+from batonq.core.commands import Arrival, Claim, Counters, Job, Nack, Send
 from batonq.core.shard.once import Once
 from batonq.errors import BatonError
 from batonq.node import wire
 from batonq.node.deliveries import Delivery, QueueRef
+from batonq.node.examining import Sample
 from batonq.node.peeking import Peeked
-from batonq.node.ports import Sent
+from batonq.node.ports import JobView, Sent
 
 Call = Callable[[str, bytes, int], Awaitable[bytes]]  # operation, arguments, how long it may wait by itself in ms
+DRY_RUN_MS = 60_000  # it may look at millions of messages
 
 
 class RemoteShard:
@@ -81,6 +83,42 @@ class RemoteShard:
 
     async def purge(self, queue: int) -> None:
         await self._ask("purge", queue)
+
+    async def next_sequence(self) -> int:
+        sequence: int = await self._ask("next_sequence")
+        return sequence
+
+    async def start_job(self, job: Job) -> JobView:
+        view: JobView = await self._ask("start_job", job)
+        return view
+
+    async def dry_run(self, job: Job) -> tuple[JobView, list[Sample]]:
+        found: tuple[JobView, list[Sample]] = await self._ask("dry_run", job, wait_ms=DRY_RUN_MS)
+        return found
+
+    async def jobs(self, queue: int) -> list[JobView]:
+        views: list[JobView] = await self._ask("jobs", queue)
+        return views
+
+    async def job(self, job_id: str) -> JobView | None:
+        view: JobView | None = await self._ask("job", job_id)
+        return view
+
+    async def cancel_job(self, job_id: str) -> JobView:
+        view: JobView = await self._ask("cancel_job", job_id)
+        return view
+
+    async def pause_job(self, job_id: str, why: str) -> JobView:
+        view: JobView = await self._ask("pause_job", job_id, why)
+        return view
+
+    async def resume_job(self, job_id: str) -> JobView:
+        view: JobView = await self._ask("resume_job", job_id)
+        return view
+
+    async def arrive(self, arrivals: Sequence[Arrival]) -> list[tuple[int, int]]:
+        results: list[tuple[int, int]] = await self._ask("arrive", arrivals)
+        return results
 
 
 async def answer(port: Any, operation: str, data: bytes) -> bytes:

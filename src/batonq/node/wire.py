@@ -13,11 +13,13 @@ from typing import Any, NamedTuple
 import msgspec
 from msgspec import Struct
 
-from batonq.core.commands import Accepted, Claim, Counters, Nack, Send
+from batonq.core.commands import Accepted, Arrival, Claim, Counters, Job, Nack, Send
 from batonq.core.shard.once import Once
 from batonq.errors import BY_CODE, BatonError, InvalidInput
 from batonq.node.deliveries import Delivery
+from batonq.node.examining import Sample
 from batonq.node.peeking import Peeked
+from batonq.node.ports import JobView
 
 CONTENT_TYPE = "application/msgpack"
 
@@ -61,6 +63,15 @@ OPERATIONS: dict[str, Operation] = {
     "peek": Operation(tuple[int, int, int], list[Peeked]),
     "reach": Operation(tuple[int, int], None),
     "purge": Operation(tuple[int], None),
+    "next_sequence": Operation(tuple[()], int),
+    "start_job": Operation(tuple[Job], JobView),
+    "dry_run": Operation(tuple[Job], tuple[JobView, list[Sample]]),
+    "jobs": Operation(tuple[int], list[JobView]),
+    "job": Operation(tuple[str], JobView | None),
+    "cancel_job": Operation(tuple[str], JobView),
+    "pause_job": Operation(tuple[str, str], JobView),
+    "resume_job": Operation(tuple[str], JobView),
+    "arrive": Operation(tuple[list[Arrival]], list[tuple[int, int]]),
 }
 
 

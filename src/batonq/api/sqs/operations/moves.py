@@ -38,7 +38,7 @@ async def start_message_move_task(
             f"Reason: You must enter a number that's between 1 and {RATE_MAX_PER_S}."
         )
     destination = None
-    if not service.broker.can_move_from(source):
+    if not await service.broker.can_move_from(source):
         raise invalid_value("Source queue must be configured as a Dead Letter Queue.")
     if given.DestinationArn is not None:
         destination = _queue(service, call, given.DestinationArn, "DestinationArn")
