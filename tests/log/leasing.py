@@ -10,7 +10,7 @@ import pytest
 
 from batonq.errors import Fenced, OwnershipHeld
 from batonq.log.backend import LogStore
-from batonq.log.interface import Lease, Leases
+from batonq.log.interface import Lease, Leases, Member
 
 SHARD = 3
 WAIT_S = 30.0
@@ -153,3 +153,23 @@ class LeaseSuite:
             await watching.close()
 
         nodes.run(run())
+
+    def test_members_are_those_who_say_so_in_time(self, nodes: Nodes) -> None:
+        async def main() -> None:
+            ann, ben = await nodes.node("ann"), await nodes.node("ben", SHORT_S)
+            assert await ann.members() == []
+            await ann.withdraw()
+            await ann.announce("first")
+            await ben.announce("busy")
+            await ann.announce("idle")
+            assert await ben.members() == [Member("ann", "ann:9324", "idle"), Member("ben", "ben:9324", "busy")]
+            async with asyncio.timeout(WAIT_S):
+                while len(await ann.members()) > 1:  # noqa: ASYNC110 - a store tells nobody of members
+                    await asyncio.sleep(0.1)
+            await ben.announce("back")
+            assert [member.note for member in await ann.members()] == ["idle", "back"]
+            await ann.withdraw()
+            assert [member.node for member in await ben.members()] == ["ben"]
+            assert await ben.holders() == {}, "members own nothing by that"
+
+        nodes.run(main())

@@ -173,8 +173,25 @@ class Lease(NamedTuple):
     epoch: int
 
 
+class Member(NamedTuple):
+    """A node that is alive, as it tells it itself. `note` is the nodes' own, opaque here."""
+
+    node: str
+    address: str
+    note: str
+
+
 class Leases(Ownership, Protocol):
-    """Ownership among nodes: it ends by itself unless it is renewed."""
+    """Ownership among nodes: it ends by itself unless it is renewed. So does being a member."""
+
+    async def announce(self, note: str) -> None:
+        """This node is alive, for another term. Raises Unavailable."""
+
+    async def withdraw(self) -> None:
+        """This node is a member no more; no error when it was none."""
+
+    async def members(self) -> list[Member]:
+        """The nodes that are alive, by name."""
 
     async def renew(self, shard: int) -> None:
         """Hold it for another term. Raises Fenced when somebody else may have it by now, Unavailable when nobody

@@ -1,5 +1,6 @@
 """Ownership in a JetStream KV bucket: a lease is a key with a time to live, an epoch a key that stays.
 
+    node.<name>     a node that is alive, with an address and a note; it goes by itself, too
     epoch.<shard>   the last epoch given, raised under the key's revision, so that no two owners get the same
     owner.<shard>   who owns it; the server removes it unless it is written again in time, and leaves a marker
 
@@ -20,7 +21,7 @@ from nats.js.errors import APIError
 
 from batonq.errors import Fenced, LogCorrupt, OwnershipHeld
 from batonq.log.backend import Unreachable
-from batonq.log.interface import Lease
+from batonq.log.interface import Lease, Member
 from batonq.log.jetstream.asking import NO_MESSAGE, WRONG_LAST_SEQUENCE, Puller, ask
 
 T = TypeVar("T")
@@ -93,6 +94,7 @@ class JetStreamLeases:
         self._address = address
         self._ttl_s = max(1, ceil(ttl_s))
         self._held: dict[int, tuple[int, int]] = {}  # epoch and revision
+        self._member = -1  # revision of this node's own key; -1: it has to be looked up
 
     async def acquire(self, shard: int, above: int = 0) -> int:
         key = f"owner.{shard}"
@@ -137,23 +139,53 @@ class JetStreamLeases:
         if held is not None:
             await self._bucket.put(f"owner.{shard}", "", held[1], MARKER_S)
 
+    async def announce(self, note: str) -> None:
+        key = f"node.{self._node}"
+        text = json.dumps({"address": self._address, "note": note})
+        for _ in range(EPOCH_TRIES):
+            if self._member < 0:
+                self._member = (await self._bucket.get(key)).revision
+            revision = await self._bucket.put(key, text, self._member, self._ttl_s)
+            self._member = -1 if revision is None else revision
+            if revision is not None:
+                return
+        raise Unreachable(f"{self._bucket.where}: another node is called {self._node}, too")
+
+    async def withdraw(self) -> None:
+        if self._member > 0:
+            revision, self._member = self._member, -1
+            await self._bucket.put(f"node.{self._node}", "", revision, MARKER_S)
+
+    async def members(self) -> list[Member]:
+        members: dict[str, Member] = {}
+        async for told in self._read("node.*"):
+            if told is None:
+                break
+            name, text = told
+            members.pop(name, None)
+            if text:
+                members[name] = _parse_member(name, text)
+        return sorted(members.values())
+
     def held(self) -> list[int]:
         return list(self._held)
 
     async def holders(self) -> dict[int, Lease]:
         leases = {}
-        async for lease in self._read():
-            if lease is None:
+        async for told in self._read("owner.*"):
+            if told is None:
                 break
+            lease = _parse(int(told[0]), told[1])
             if lease.node:
                 leases[lease.shard] = lease
         return leases
 
     async def watch(self) -> AsyncGenerator[Lease, None]:
         known: dict[int, Lease] = {}
-        async for lease in self._read():
-            if lease is None:
+        async for told in self._read("owner.*"):
+            if told is None:
                 continue
+            lease = _parse(int(told[0]), told[1])
             before = known.get(lease.shard)
             if before is None and not lease.node:
                 continue  # nobody has it, as nobody had
@@ -163,19 +195,20 @@ class JetStreamLeases:
                 known[lease.shard] = lease
                 yield lease
 
-    async def _read(self) -> AsyncGenerator[Lease | None, None]:
-        """The last state of each owner's key and every one after it; None at the end of what there is now."""
+    async def _read(self, keys: str) -> AsyncGenerator[tuple[str, str] | None, None]:
+        """The last state of each of these keys (the end of its name, and the text) and every one after it; None at the
+        end of what there is now.
+        """
         bucket = self._bucket
         puller = Puller(bucket.client, bucket.context, bucket.stream, bucket.where, bucket.timeout_s)
         try:
             await puller.open(
-                ConsumerConfig(deliver_policy=DeliverPolicy.LAST_PER_SUBJECT, filter_subject=f"{bucket.prefix}owner.*")
+                ConsumerConfig(deliver_policy=DeliverPolicy.LAST_PER_SUBJECT, filter_subject=f"{bucket.prefix}{keys}")
             )
             while True:
                 messages = await puller.batch()
                 for message in messages:
-                    shard = int(message.subject.rpartition(".")[2])
-                    yield _parse(shard, message.data.decode())
+                    yield message.subject.rpartition(".")[2], message.data.decode()
                 if not messages or not messages[-1].metadata.num_pending:
                     yield None
         finally:
@@ -183,6 +216,14 @@ class JetStreamLeases:
 
     def _text(self, epoch: int) -> str:
         return json.dumps({"node": self._node, "address": self._address, "epoch": epoch})
+
+
+def _parse_member(name: str, text: str) -> Member:
+    try:
+        told = json.loads(text)
+        return Member(name, str(told["address"]), str(told["note"]))
+    except (ValueError, KeyError, TypeError):
+        raise LogCorrupt(f"what node {name} tells of itself cannot be read: {text!r}") from None
 
 
 def _parse(shard: int, text: str) -> Lease:

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Callable
 
 from batonq.errors import Fenced, OwnershipHeld
-from batonq.log.interface import Lease
+from batonq.log.interface import Lease, Member
 from batonq.log.postgres import schema
 from batonq.log.postgres.line import Line, wait_for_event
 
@@ -53,6 +53,16 @@ class PostgresLeases:
         epoch = self._epochs.pop(shard, None)
         if epoch is not None:
             await self._line.run(schema.RELEASE, {"shard": shard, "node": self._node, "epoch": epoch})
+
+    async def announce(self, note: str) -> None:
+        values = {"node": self._node, "address": self._address, "note": note, "ttl": self._ttl_s}
+        await self._line.run(schema.MEMBER, values)
+
+    async def withdraw(self) -> None:
+        await self._line.run(schema.NO_MEMBER, (self._node,))
+
+    async def members(self) -> list[Member]:
+        return [Member(*row) for row in await self._line.run(schema.MEMBERS)]
 
     def held(self) -> list[int]:
         return list(self._epochs)

@@ -38,6 +38,11 @@ CREATE = (
         node text NOT NULL,
         address text NOT NULL,
         until timestamptz NOT NULL)""",
+    """CREATE TABLE IF NOT EXISTS members (
+        node text PRIMARY KEY,
+        address text NOT NULL,
+        note text NOT NULL,
+        until timestamptz NOT NULL)""",
 )
 ABOUT = "SELECT version, cluster FROM about"
 SET_ABOUT = "INSERT INTO about (version, cluster) VALUES (%s, %s) ON CONFLICT DO NOTHING"
@@ -90,3 +95,9 @@ OWNERS = """
     SELECT shard, node, address, epoch, extract(epoch FROM until - clock_timestamp())::float8 FROM owners
     WHERE node <> '' AND until >= clock_timestamp()"""
 OWNER = "SELECT node, address FROM owners WHERE shard = %s"
+
+MEMBER = """
+    INSERT INTO members VALUES (%(node)s, %(address)s, %(note)s, clock_timestamp() + make_interval(secs => %(ttl)s))
+    ON CONFLICT (node) DO UPDATE SET address = excluded.address, note = excluded.note, until = excluded.until"""
+NO_MEMBER = "DELETE FROM members WHERE node = %s"
+MEMBERS = "SELECT node, address, note FROM members WHERE until >= clock_timestamp() ORDER BY node"
