@@ -185,6 +185,12 @@ class Unavailable(BatonError):
     retryable = True
 
 
+class NotOwner(Unavailable):
+    """This node does not serve the shard; another one does, or will soon."""
+
+    code = "not_owner"
+
+
 # --- who are you ------------------------------------------------------------------------------
 
 

@@ -15,11 +15,14 @@ from typing import Any
 from batonq import __version__
 from batonq.api.http import HttpLimits, HttpServer, Request, Response, Router, express_under
 from batonq.api.http.messages import plain
+from batonq.api.internal import InternalApp
 from batonq.api.rest import ExpressRest, RestApp
 from batonq.api.sqs import ExpressSqs, SqsApp, SqsSettings
 from batonq.cli.quantities import parse_bytes
 from batonq.errors import InvalidInput
 from batonq.node import events, metrics
+from batonq.node.cluster.node import ClusterNode
+from batonq.node.cluster.peers import PREFIX
 from batonq.node.node import Node
 from batonq.node.pages import Answer, Asked, Pages
 from batonq.node.settings import Settings, documented
@@ -39,6 +42,7 @@ COMMON = {
 }
 CHOICES = {"log_level": ("debug", "info", "warning", "error"), "log_format": ("text", "json")}
 # Young objects are looked at less often than Python would: a request makes few cycles, and none that live.
+CALL_BYTES_MAX = 8 * 1024 * 1024  # of a call between nodes; the front doors have limits of their own
 GC_THRESHOLDS = (20_000, 20, 50)
 
 
@@ -102,7 +106,7 @@ async def serve(settings: Settings) -> int:
     loop = asyncio.get_running_loop()
     for sign in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(sign, stop.set)
-    node = Node(settings)
+    node = ClusterNode(settings) if settings.advertise else Node(settings)
     await node.start()
     try:
         server = compose(node)
@@ -123,6 +127,9 @@ async def serve(settings: Settings) -> int:
         await stop.wait()
         for sign in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(sign)  # a second one ends the process at once
+        if isinstance(node, ClusterNode):
+            events.info("handing_over", "Handing over to the other nodes")
+            await node.hand_over()
         events.info("stopping", "Stopping: no new requests, answering those under way")
         server.stop_accepting()
         node.stop_waiting()
@@ -148,7 +155,11 @@ def compose(node: Node) -> HttpServer:
     router.mount_under("/v1", rest.handle)
     router.mount_under("/problems", rest.handle)
     express = express_under("/v1", ExpressRest(rest), ExpressSqs(sqs))
-    server = HttpServer(router.resolve, HttpLimits(connections_max=settings.connections_max), express)
+    limits = HttpLimits(connections_max=settings.connections_max)
+    if isinstance(node, ClusterNode):
+        router.mount_under(PREFIX.rstrip("/"), InternalApp(node.answering, node.secret).handle)
+        limits = HttpLimits(connections_max=settings.connections_max, body_bytes_max=CALL_BYTES_MAX)
+    server = HttpServer(router.resolve, limits, express)
     server.refusal = lambda target, status, text: rest.refusal(target, status, text) or plain(status, text, close=True)
     pages = Pages(node)
     pages.more_metrics = lambda: front_metrics(server, sqs, rest)

@@ -51,10 +51,12 @@ class Broker(JobControl):
         receipts: Receipts,
         alarms: AlarmBoard,
         random_bytes: Callable[[int], bytes],
+        route: Callable[[int], ShardPort] | None = None,
     ) -> None:
         self.dev = settings.dev
         self.account = settings.account
-        super().__init__(loop, catalog, shards, self._local_port)
+        super().__init__(loop, catalog, shards, self.local_port if route is None else self._routed_port)
+        self._route = route  # to shards that other nodes serve; None: there are none
         self._clock = clock
         self._settings = settings
         self._receipts = receipts
@@ -64,11 +66,28 @@ class Broker(JobControl):
         self._selections: dict[tuple[str, ...], Selection] = {}
         self.history = History(shards=shards, rate_bytes=settings.history_rate_bytes, seconds=loop.time)
 
-    def _local_port(self, shard: int) -> ShardPort:
+    def local_port(self, shard: int) -> ShardPort:
+        """A shard of this node."""
         port = self._ports.get(shard)
         if port is None:
             port = self._ports[shard] = LocalShard(self._shards[shard], self._deliveries, self.reach)
         return port
+
+    def _routed_port(self, shard: int) -> ShardPort:
+        assert self._route is not None
+        if shard < len(self._shards) and self._shards[shard].serving:
+            return self.local_port(shard)
+        return self._route(shard)
+
+    def is_here(self, queue: Queue) -> bool:
+        """Whether the queue's requests can be run without asking another node. In a cluster of one they always can,
+        or fail.
+        """
+        return self._route is None or (queue.shard < len(self._shards) and self._shards[queue.shard].serving)
+
+    async def refresh(self) -> bool:
+        """Before a queue is said not to exist: whether what this node knew of the catalog was out of date."""
+        return await self._catalog.refresh()
 
     def now_ms(self) -> int:
         return self._clock.now_ms()
@@ -159,6 +178,8 @@ class Broker(JobControl):
         producer_sequence: int = 0,
     ) -> tuple[ShardHost, int] | None:
         """Send messages that are only bodies: the first sequence, the others follow. None: call `send` instead."""
+        if not self.is_here(queue):
+            return None
         host = self._shards[queue.shard].host()
         key = key_hash(queue.number, invocation) if invocation else 0
         first = host.send_plain(queue.number, bodies, digests, sender, key, content, producer, producer_sequence)
@@ -179,6 +200,8 @@ class Broker(JobControl):
 
         `host.commit.call` says when `deliver_plain` may be called.
         """
+        if not self.is_here(queue):
+            return None
         host = self._shards[queue.shard].host()
         leases = host.receive_front(queue.number, max_messages, visibility_ms, holder[:HOLDER_LENGTH_MAX])
         return None if leases is None else (host, leases)
@@ -217,7 +240,7 @@ class Broker(JobControl):
     ) -> tuple[ShardHost, list[BatonError | None]] | None:
         """Delete by receipts that are all in order; None: call `delete` instead."""
         claims = self._receipts.open_many(queue.account, queue.number, queue.shard, receipts)
-        if claims is None:
+        if claims is None or not self.is_here(queue):
             return None
         host = self._shards[queue.shard].host()
         return host, host.delete(queue.number, cast("list[Claim]", claims), strict)

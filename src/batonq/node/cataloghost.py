@@ -105,8 +105,29 @@ class CatalogHost:
             await point
         return changed
 
+    @property
+    def owned(self) -> bool:
+        """Whether it is this node that decides on changes."""
+        return self._commit is not None
+
+    async def reached(self, version: int) -> None:
+        """Wait until what the catalog said up to this version is committed, and told to the shards that are here."""
+        point = self.point()
+        if point is not None:
+            await point
+
+    async def refresh(self) -> bool:
+        """Make sure that what `current` says is not out of date; whether it said something else before."""
+        return False
+
+    def check_heard(self) -> None:
+        """Raises Unavailable when this node has been cut off from the catalog for too long to trust its keys."""
+
     async def open(self) -> None:
         catalog, log = await self._opener()
+        await self._serve(catalog, log)
+
+    async def _serve(self, catalog: Catalog, log: Log) -> None:
         catalog.changed.clear()  # of all that was read; shards are told of that when they are opened, and by `on_open`
         commit = GroupCommit(
             loop=self._loop,
@@ -194,6 +215,10 @@ class CatalogHost:
         self._catalog = self._log = self._commit = None
         self.why = f"{STOPPED} ({problem})"
         self._alarms.put("catalog", f"The catalog stopped: {problem}. It is being opened again.", severity="error")
+        self._lost(problem, log)
+
+    def _lost(self, problem: BaseException, log: Log) -> None:
+        """Its host is over; the log may be in the middle of the append that failed."""
         self._loop.call_soon(log.close)
         if not self._closed:
             self._reopening = self._loop.create_task(self._reopen())

@@ -41,6 +41,7 @@ class Control:
         self._shards = shards  # those that are served here, for what must not wait
         self._port = port
         self._control: set[asyncio.Task[Any]] = set()
+        self._ahead: set[int] = set()  # shards that know more than the catalog here
 
     def port(self, shard: int) -> ShardPort:
         """One shard, wherever it is served."""
@@ -66,6 +67,7 @@ class Control:
 
     def find_key(self, access_key: str) -> tuple[str, str] | None:
         """(secret, account) of an access key that may be used."""
+        self._catalog.check_heard()
         key = self._catalog.current().find_key(access_key)
         return None if key is None else (key.secret, key.account)
 
@@ -138,8 +140,14 @@ class Control:
 
     def tell(self, changes: Changes) -> None:
         """The catalog has committed these changes: the shards that are served here hear of them, each in its order."""
+        for number in sorted(self._ahead):
+            self._ahead.discard(number)
+            if self._shards[number].serving:
+                self.reconcile(self._shards[number])
         for number, (entry, shards) in changes.queues.items():
             for shard in shards:
+                if shard in self._ahead:
+                    continue
                 try:
                     self._tell(self._shards[shard].host(), number, entry, changes.version)
                 except (BatonError, IndexError):
@@ -155,10 +163,11 @@ class Control:
         elif held is not None and not held.closed:
             host.close_queue(number, version)
 
-    async def reach(self, host: ShardHost, queue: int) -> None:
-        """What the catalog has committed so far has been told here; see to it that this shard knows this queue too,
-        although it was just opened, and that all of it is committed there.
+    async def reach(self, host: ShardHost, queue: int, version: int) -> None:
+        """What the catalog has committed up to this version is told here; see to it that this shard knows this queue
+        too, although it was just opened, and that all of it is committed there.
         """
+        await self._catalog.reached(version)
         if queue and queue not in host.shard.queues:
             point = self._catalog.point()
             if point is not None:
@@ -177,6 +186,9 @@ class Control:
             return
         host = keeper.host()
         held = {number: state.policy.version for number, state in host.shard.queues.items() if not state.closed}
+        if max(held.values(), default=0) > self._catalog.current().version:
+            self._ahead.add(keeper.number)  # it has heard more than the catalog here has: it is told later
+            return
         to_set, to_close = self._catalog.current().reconcile(keeper.number, held)
         point = self._catalog.point()
         if point is None:

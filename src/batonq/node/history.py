@@ -71,17 +71,17 @@ class History:
         self._reads = asyncio.Semaphore(READS_MAX)
 
     def shards(self) -> list[ShardHistory]:
-        """Those that are served now."""
-        logs = [keeper.host().log for keeper in self._shards if keeper.serving]
+        """Those that can be read here now."""
+        logs = [keeper.reading()[1] for keeper in self._shards if keeper.readable]
         return [ShardHistory(log.shard, log.first, log.next, log.bytes_retained()) for log in logs]
 
     def unavailable(self) -> list[int]:
-        """Those that are not served now: a reader who took the others for all would have a hole."""
-        return [keeper.number for keeper in self._shards if not keeper.serving]
+        """Those that cannot be read here now: a reader who took the others for all would have a hole."""
+        return [keeper.number for keeper in self._shards if not keeper.readable]
 
     def queues(self, shard: int) -> list[NamedQueue]:
         """The names that a shard knows now: for one who begins to read behind the records that told them."""
-        known = self._keeper(shard).host().shard.queues.values()
+        known = self._keeper(shard).reading()[0].queues.values()
         return [NamedQueue(queue.number, queue.policy.tenant, queue.policy.name) for queue in known]
 
     async def read(self, shard: int, start: int, bytes_max: int, wait_s: float, stop: int | None = None) -> Served:
@@ -105,9 +105,9 @@ class History:
         self, keeper: ShardKeeper, shard: int, start: int, bytes_max: int, wait_s: float, stop: int | None
     ) -> Served:
         self._check_rate()
-        if start >= keeper.host().log.next and wait_s > 0:
+        if start >= keeper.reading()[1].next and wait_s > 0:
             await self._wait(shard, start, wait_s)
-        log = keeper.host().log
+        _, log = keeper.reading()
         if start >= log.next:
             return Served(b"", start, start, log.first, log.next)
         if start < log.first:
@@ -142,7 +142,7 @@ class History:
     async def _wait(self, shard: int, start: int, wait_s: float) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + wait_s
-        while (left := end - loop.time()) > 0 and start >= self._shards[shard].host().log.next:
+        while (left := end - loop.time()) > 0 and start >= self._shards[shard].reading()[1].next:
             if sum(map(len, self.waiting.values())) >= WAITERS_MAX:
                 raise OverLimit(f"{WAITERS_MAX} readers of history are waiting already.")
             future = loop.create_future()

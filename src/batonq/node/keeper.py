@@ -39,11 +39,16 @@ Opener = Callable[[int], Awaitable[Opened]]
 
 
 class KeeperState(Enum):
+    """Where a shard stands."""
+
     OPENING = "opening"
     SERVING = "serving"
     STOPPED = "stopped"  # the log failed; it is opened again after a pause
     BROKEN = "broken"  # the log is damaged; it stays closed until somebody has looked
     CLOSED = "closed"
+    FOLLOWING = "following"  # in a cluster: another node serves it, or nobody
+    TAKING = "taking"  # this node is about to
+    LEAVING = "leaving"  # this node hands it over
 
 
 class ShardKeeper:
@@ -85,13 +90,24 @@ class ShardKeeper:
             raise Unavailable(self.why)
         return host
 
+    def reading(self) -> tuple[Shard, Log]:
+        """What is known of the shard here, for those who only read. Raises Unavailable."""
+        host = self.host()
+        return host.shard, host.log
+
+    @property
+    def readable(self) -> bool:
+        return self.serving
+
     @property
     def serving(self) -> bool:
         return self._host is not None and self._host.serving
 
     async def open(self) -> None:
         """Open and serve. Raises what prevents it."""
-        opened = await self._opener(self.number)
+        await self._serve(await self._opener(self.number))
+
+    async def _serve(self, opened: Opened) -> None:
         host = ShardHost(
             opened.shard,
             opened.log,
@@ -107,6 +123,7 @@ class ShardKeeper:
         try:
             await host.start()
         except BaseException:
+            host.close()
             opened.log.close()
             raise
         self._host = host

@@ -19,7 +19,7 @@ from batonq.node.ports import JobView, Sent
 
 class LocalShard:
     def __init__(
-        self, keeper: ShardKeeper, deliveries: Deliveries, reach: Callable[[ShardHost, int], Awaitable[None]]
+        self, keeper: ShardKeeper, deliveries: Deliveries, reach: Callable[[ShardHost, int, int], Awaitable[None]]
     ) -> None:
         self._host = keeper.host
         self._deliveries = deliveries
@@ -95,7 +95,7 @@ class LocalShard:
         return await look(self._host(), queue, after_sequence, limit)
 
     async def reach(self, queue: int, version: int) -> None:
-        await self._reach(self._host(), queue)
+        await self._reach(self._host(), queue, version)
 
     async def purge(self, queue: int) -> None:
         host = self._host()

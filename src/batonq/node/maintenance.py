@@ -163,7 +163,7 @@ class Maintenance:
 
     async def rotate_receipt_key(self) -> None:
         """Take a new receipt key into use when it is time, and see to it that the keys in use are the catalog's."""
-        if not self._catalog.serving:
+        if not self._catalog.owned:
             return
         catalog = self._catalog.current()
         rotation_ms = int(self._settings.key_rotation_hours * 3_600_000)

@@ -36,6 +36,7 @@ from batonq.node.leasing import LeaseKeeper
 from batonq.node.logs import DirectoryLogs, Logs, StoreLogs
 from batonq.node.maintenance import Maintenance, MakeSnapshot, SnapshotProcess
 from batonq.node.overview import ArchiveReading, HistoryReading, Overview, QueueReading, ShardReading
+from batonq.node.ports import ShardPort
 from batonq.node.receipts import Receipts
 from batonq.node.recovery import Recovery, snapshot_store
 from batonq.node.settings import Settings
@@ -219,6 +220,7 @@ class Node:
             receipts=self.receipts,
             alarms=self.alarms,
             random_bytes=self.world.random_bytes,
+            route=self._route(),
         )
         make_snapshot = self.world.make_snapshot
         if make_snapshot is None and self.world.threads:
@@ -235,6 +237,10 @@ class Node:
             disk=self.world.disk,
             archiving=self._archiving,
         )
+
+    def _route(self) -> Callable[[int], ShardPort] | None:
+        """The way to shards that other nodes serve."""
+        return None
 
     def _keeper(self, number: int) -> ShardKeeper:
         return ShardKeeper(

@@ -95,7 +95,7 @@ class Recovery:
         self._adapt_log = adapt_log or _as_it_is
 
     async def open_shard(self, number: int) -> Opened:
-        opened = await self._read_shard(number)
+        opened = await self.read_shard(number)
         try:
             await self._own(opened.shard, opened.log, opened)
         except BaseException:
@@ -104,6 +104,16 @@ class Recovery:
         return opened
 
     async def open_catalog(self, rules: Rules) -> tuple[Catalog, Log]:
+        catalog, log = await self.read_catalog(rules)
+        try:
+            await self._own(catalog, log, None)
+        except BaseException:
+            log.close()
+            raise
+        return catalog, log
+
+    async def read_catalog(self, rules: Rules) -> tuple[Catalog, Log]:
+        """Fold the catalog's log to its end, and own nothing yet."""
         catalog = Catalog(rules)
         folder = Folder(catalog)
         settings = FileLogSettings(
@@ -111,13 +121,7 @@ class Recovery:
             free_floor_bytes=self._log_settings.free_floor_bytes,
             background=self._log_settings.background,
         )
-        log = await self._open(layout.CATALOG_SHARD, settings, None, folder)
-        try:
-            await self._own(catalog, log, None)
-        except BaseException:
-            log.close()
-            raise
-        return catalog, log
+        return catalog, await self._open(layout.CATALOG_SHARD, settings, None, folder)
 
     async def _own(self, machine: Shard | Catalog, log: Log, opened: Opened | None) -> None:
         await self._logs.ownership.release(log.shard)
@@ -132,7 +136,8 @@ class Recovery:
             return work()
         return await self._loop.run_in_executor(None, work)
 
-    async def _read_shard(self, number: int) -> Opened:
+    async def read_shard(self, number: int) -> Opened:
+        """Fold a shard's log to its end, and own nothing yet."""
         store = snapshot_store(self._settings.data, number, self._disk)
         snapshot = await self._apart(store.latest)
         for problem in store.passed_over:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
@@ -10,6 +11,7 @@ from batonq.errors import InvalidInput
 LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
 LOG_SCHEMES = ("nats://", "tls://", "postgres://", "postgresql://")
 SHARDS_MAX = 256
+_NODE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 KIB = 1024
 MIB = 1024 * KIB
 GIB = 1024 * MIB
@@ -29,6 +31,8 @@ class Settings:
         "", "Where the logs are: nats://host/name or postgres://user@host/database; empty: in the data directory."
     )
     node: str = setting("", "Name of this node among those that share a log; default the host's name.")
+    advertise: str = setting("", "Where other nodes of the cluster reach this one: http://host:port; empty: alone.")
+    cluster_secret_file: str = setting("", "File with the secret that nodes of a cluster sign their requests with.")
     account: str = setting("000000000000", "Account id in queue URLs and ARNs: twelve digits.")
     public_url: str = setting("", "Address in queue URLs; empty: the host that each client used.")
     shards: int = setting(1, "How many shards the queues are spread over; can grow, never shrinks.")
@@ -51,6 +55,7 @@ class Settings:
     grace_max_s: float = setting(60.0, "Most that running leases are extended by after an outage.")
     drain_s: float = setting(10.0, "Longest that a stopping node waits for requests under way.")
     lease_s: float = setting(5.0, "How long a node owns the shards of a shared log without renewing that.")
+    hold_s: float = setting(10.0, "How long a node keeps a shard before it hands it over to balance the load.")
     reopen_first_s: float = setting(0.2, "Pause before a stopped shard is opened again; doubles with each failure.")
     reopen_max_s: float = setting(10.0, "Longest pause before a stopped shard is opened again.")
 
@@ -99,7 +104,7 @@ class Settings:
 
     @property
     def loopback(self) -> bool:
-        return self.host in LOOPBACK_HOSTS
+        return self.host in LOOPBACK_HOSTS or self.host.startswith("127.")
 
     @property
     def purge_wait_ms(self) -> int:
@@ -130,12 +135,31 @@ class Settings:
             raise InvalidInput(f"The move rate must be 1 to {self.move_rate_max_per_s}, not {self.move_rate_per_s}.")
         if self.log and not self.log.startswith(LOG_SCHEMES):
             raise InvalidInput("The log's address must begin with nats:// or postgres://.")
+        if self.advertise:
+            self._check_cluster()
         if self.lease_s < 1:
             raise InvalidInput(f"A lease must be at least 1 s long, not {self.lease_s:g}.")
         if self.archive and not self.archive.startswith(("file:///", "s3://")):
             raise InvalidInput(f"The archive must be file:///directory or s3://bucket/prefix, not {self.archive!r}.")
         if self.public_url and not self.public_url.startswith(("http://", "https://")):
             raise InvalidInput(f"The public address must start with http:// or https://, not {self.public_url!r}.")
+
+    def _check_cluster(self) -> None:
+        if not self.log:
+            raise InvalidInput(
+                "Nodes of a cluster share a log: say where it is (--log nats://…), or leave --advertise."
+            )
+        if not self.advertise.startswith(("http://", "https://")):
+            raise InvalidInput(
+                f"Other nodes reach this one at an address like http://host:port, not {self.advertise!r}."
+            )
+        if not _NODE_NAME.fullmatch(self.node):
+            raise InvalidInput("A node of a cluster has a name (--node) of up to 64 letters, digits, - and _.")
+        if not self.loopback and not self.cluster_secret_file:
+            raise InvalidInput(
+                f"Listening on {self.host} lets other machines ask what only nodes may. Make a secret (openssl rand "
+                "-hex 32), give it to every node, and name the file with --cluster-secret-file."
+            )
 
 
 def _wait_ms(seconds: float | None, dev: bool) -> int:

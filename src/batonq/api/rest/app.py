@@ -15,7 +15,16 @@ from batonq.api.rest.rates import RateBook
 from batonq.api.rest.service import Answer, Call
 from batonq.api.sqs.access import Access, OpenAccess, SignedAccess
 from batonq.api.sqs.errors import SqsError
-from batonq.errors import AccessDenied, BatonError, InvalidInput, MethodNotAllowed, NotFound, TooLarge, Unavailable
+from batonq.errors import (
+    AccessDenied,
+    BatonError,
+    InvalidInput,
+    MethodNotAllowed,
+    NotFound,
+    QueueDoesNotExist,
+    TooLarge,
+    Unavailable,
+)
 from batonq.node.broker import Broker
 
 _HTML = "text/html; charset=utf-8"
@@ -55,7 +64,12 @@ class RestApp:
                 raise TooLarge(f"The request is larger than {REQUEST_BYTES_MAX} bytes: send less at a time.")
             caller = self.access.identify(request)
             call = Call(self.broker, self._rates, request, caller, given, wanted, name, token)
-            answer = await operation.run(call)
+            try:
+                answer = await operation.run(call)
+            except QueueDoesNotExist:
+                if not await self.broker.refresh():  # it is out of date in a cluster at most
+                    raise
+                answer = await operation.run(call)
         except _WrongMethod as error:
             return self.refused(error, wanted, (("Allow", error.allow),))
         except BatonError as error:

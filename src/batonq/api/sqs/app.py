@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from itertools import count
 from time import time
+from typing import TypeVar
 
 from batonq.api.http import Request, Response
 from batonq.api.sqs import protocol_json, protocol_query, sts
@@ -24,9 +25,10 @@ from batonq.api.sqs.errors import (
 )
 from batonq.api.sqs.operations.table import OPERATIONS
 from batonq.api.sqs.service import Call, Service, SqsSettings
-from batonq.errors import BatonError
+from batonq.errors import BatonError, QueueDoesNotExist
 from batonq.node.broker import Broker
 
+T = TypeVar("T")
 logger = logging.getLogger("batonq.sqs")
 
 # At a queue's own address these, which are not about one queue, are not valid.
@@ -68,7 +70,8 @@ class SqsApp:
             name = operation.name
             self.calls[name] += 1
             call = Call(request, self.access.identify(request), name)
-            output = await operation.run(self.service, call, operation.decode(request.body))
+            given = operation.decode(request.body)
+            output = await self._run(lambda: operation.run(self.service, call, given))
         except SqsError as error:
             return self.json_error(error)
         except BatonError as error:
@@ -77,6 +80,18 @@ class SqsApp:
             return self.json_error(self._unexpected(request))
         body = protocol_json.encode(output)
         return Response(200, body, protocol_json.CONTENT_TYPE, ((REQUEST_ID_HEADER, self._request_id()),))
+
+    async def _run(self, run: Callable[[], Awaitable[T]]) -> T:
+        """Before a queue is said not to exist, the node makes sure that it is up to date."""
+        try:
+            return await run()
+        except QueueDoesNotExist:
+            if not await self.service.broker.refresh():
+                raise
+        except SqsError as error:
+            if error.kind is not QUEUE_DOES_NOT_EXIST or not await self.service.broker.refresh():
+                raise
+        return await run()
 
     def json_error(self, error: SqsError) -> Response:
         kind = error.kind
@@ -118,7 +133,8 @@ class SqsApp:
             raise SqsError(INVALID_ACTION, f"The action {shortened(action, 200)} is not valid for this endpoint.")
         self.calls[action] += 1
         given = protocol_query.decode(operation.input, fields, action)
-        output = await operation.run(self.service, Call(request, caller, action), given)
+        call = Call(request, caller, action)
+        output = await self._run(lambda: operation.run(self.service, call, given))
         return protocol_query.encode(output, action, request_id)
 
     def _query_error(self, error: SqsError, request_id: str) -> Response:

@@ -193,6 +193,8 @@ class ExpressSqs:
             return False
         if TRACE_HEADER in request.headers:
             return False
+        if not self._broker.is_here(queue):
+            return False
         host = self._broker.host(queue)
         digests = [md5(body).digest() for body in bodies]
         name = invocation(request, digests) if INVOCATION_HEADER in request.headers else ""
@@ -211,6 +213,8 @@ class ExpressSqs:
         url, count, visibility_ms = known
         call, queue = self._find(request, "ReceiveMessage", url)
         if queue.fifo:
+            return False
+        if not self._broker.is_here(queue):
             return False
         host = self._broker.host(queue)
         if not host.has_front(queue.number):
@@ -286,6 +290,8 @@ class ExpressSqs:
 
     def _remove(self, queue: Queue, operation: str, receipts: list[str], answer: DeletedAnswer, reply: Reply) -> bool:
         """Messages to be deleted with those of others; False when a receipt is not in order."""
+        if not self._broker.is_here(queue):
+            return False
         host = self._broker.host(queue)
         claims = self._broker.claims(queue, receipts)
         if claims is None:

@@ -1,0 +1,1 @@
+"""One node of several: it follows every log, owns some shards, and asks the others about the rest."""

@@ -1,0 +1,242 @@
+"""The catalog in a cluster: one node decides on changes, all others follow, and every node answers from what it has.
+
+A command that another node has to run goes there by its name, and is answered with the catalog's version; the node that
+asked waits until its own replica is there. Before a queue is said not to exist, the owner is asked for its version.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple, TypeVar, cast
+
+import msgspec
+
+from batonq.core.catalog.machine import Catalog, Rules
+from batonq.errors import BatonError, InvalidInput, Unavailable
+from batonq.log.interface import Leases, Log
+from batonq.log.layout import CATALOG_SHARD
+from batonq.log.mirrored import MirroredLog
+from batonq.node import events
+from batonq.node.cataloghost import CatalogHost, Changed, Changes
+from batonq.node.cluster.balance import Load
+from batonq.node.cluster.follower import Follower, Machine
+from batonq.node.keeper import KeeperState
+from batonq.node.recovery import Recovery
+
+T = TypeVar("T")
+REACH_S = 10.0  # how long a replica may take to come to a version
+REFRESH_S = 2.0  # how long the owner is waited for before a queue is said not to exist
+CUT_OFF_S = 10.0  # without a word from the owner, signed requests are refused
+
+# Commands that one node may ask another to run, and what tells of their result there and here.
+_Told = tuple[Callable[[Any], Any], Callable[[Catalog, Any], Any]]
+_NOTHING: _Told = (lambda result: None, lambda catalog, told: None)
+_QUEUE: _Told = (lambda entry: entry.number, lambda catalog, told: catalog.queue_by_number(told))
+_KEY: _Told = (lambda key: key.id, lambda catalog, told: catalog.access_keys.get(told))
+COMMANDS: dict[str, _Told] = {
+    "create_queue": _QUEUE,
+    "set_attributes": _QUEUE,
+    "set_tags": _NOTHING,
+    "set_permission": _NOTHING,
+    "delete_queue": _NOTHING,
+    "purge_queue": _NOTHING,
+    "open_shards": _NOTHING,
+    "put_key": _KEY,
+    "disable_key": _KEY,
+}
+
+
+class Answer(NamedTuple):
+    version: int
+    shards: list[int]
+    told: Any
+
+
+# To the catalog's owner: what is asked, the arguments, how long it may take in ms.
+AskOwner = Callable[[str, bytes, int], Awaitable[bytes]]
+_answer = msgspec.msgpack.Decoder(Answer)
+_arguments = msgspec.msgpack.Decoder(tuple[list[Any], dict[str, Any]])
+_version = msgspec.msgpack.Decoder(int)
+
+
+class ClusterCatalog(CatalogHost):
+    def __init__(self, *, rules: Rules, recovery: Recovery, leases: Leases, ask: AskOwner, **same: Any) -> None:
+        async def read() -> tuple[Catalog, Log]:
+            return await recovery.read_catalog(rules)
+
+        super().__init__(opener=read, **same)
+        self.follower = Follower(
+            CATALOG_SHARD,
+            "The catalog",
+            loop=self._loop,
+            clock=self._clock,
+            settings=self._settings,
+            alarms=self._alarms,
+            leases=leases,
+            read=self._read_replica,
+            serve=self._serve_machine,
+            stop=self._stop,
+            on_frame=self._folded,
+            on_state=self._set_state,
+        )
+        self.state = KeeperState.OPENING
+        self._ask = ask
+        self._seen: Catalog | None = None
+        self._waiting: list[tuple[int, asyncio.Future[None]]] = []
+        self._heard_s = self._loop.time()
+
+    def _set_state(self, state: KeeperState, why: str) -> None:
+        self.state, self.why = state, why
+
+    def current(self) -> Catalog:
+        if self._catalog is not None:
+            return self._catalog
+        machine = self.follower.machine
+        if machine is None:
+            raise Unavailable(self.why)
+        return cast(Catalog, machine)
+
+    @property
+    def serving(self) -> bool:
+        return self._catalog is not None or self.follower.machine is not None
+
+    # --- following and owning ---------------------------------------------------------------------
+
+    async def open(self) -> None:
+        await self.follower.open()
+
+    async def _read_replica(self) -> tuple[Machine, MirroredLog]:
+        catalog, log = await self._opener()
+        return catalog, cast(MirroredLog, log)
+
+    async def _serve_machine(self, machine: Machine, log: MirroredLog, outage_ms: int) -> None:
+        await self._serve(cast(Catalog, machine), log)
+        self._wake()
+
+    async def _stop(self) -> bool:
+        commit = self._commit
+        if commit is None:
+            return False
+        try:
+            async with asyncio.timeout(self._settings.drain_s):
+                await self.drain()
+        except (TimeoutError, BatonError) as problem:
+            events.warning("drain_failed", f"The catalog could not be drained: {problem}")
+        clean = commit.idle and not commit.failed
+        self._catalog = self._log = self._commit = None
+        commit.stop("The catalog is being handed over to another node; try again.")
+        return clean
+
+    def _lost(self, problem: BaseException, log: Log) -> None:
+        self.follower.lost(problem)
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._commit is not None:
+            self._commit.stop("The node is stopping; try again.")
+        self._catalog = self._log = self._commit = None
+        await self.follower.close()
+
+    def load(self) -> Load:
+        return Load()
+
+    def _folded(self) -> None:
+        """The replica has moved: the shards that are served here hear of it."""
+        catalog = self.follower.machine
+        if self._commit is not None or not isinstance(catalog, Catalog):
+            return
+        changed, catalog.changed = catalog.changed, {}
+        if catalog is not self._seen:
+            self._seen = catalog
+            if self._on_open is not None:
+                self._on_open(catalog)
+        elif self._on_change is not None:
+            queues = {number: (catalog.queues.get(number), shards) for number, shards in changed.items()}
+            self._on_change(Changes(catalog.version, queues))
+        self._wake()
+
+    # --- versions -----------------------------------------------------------------------------------
+
+    async def reached(self, version: int) -> None:
+        if self._commit is not None:
+            await super().reached(version)
+            return
+        if self.current().version >= version:
+            return
+        future = self._loop.create_future()
+        self._waiting.append((version, future))
+        try:
+            async with asyncio.timeout(REACH_S):
+                await future
+        except TimeoutError:
+            raise Unavailable("This node is behind the catalog; try again.") from None
+        finally:
+            self._waiting.remove((version, future))
+
+    def _wake(self) -> None:
+        version = self.current().version
+        for wanted, future in self._waiting:
+            if wanted <= version and not future.done():
+                future.set_result(None)
+
+    async def refresh(self) -> bool:
+        if self.owned:
+            return False
+        before = self.current().version
+        try:
+            async with asyncio.timeout(REFRESH_S):
+                await self.reached(await self._owner_version())
+        except TimeoutError:
+            raise Unavailable("The node that keeps the catalog does not answer; try again.") from None
+        return self.current().version > before
+
+    async def _owner_version(self) -> int:
+        version = _version.decode(await self._ask("version", b"", int(REFRESH_S * 1000)))
+        self._heard_s = self._loop.time()
+        return version
+
+    async def hear(self) -> None:
+        """Ask the owner how far it is, so that it is known that this node is not cut off."""
+        if self.owned:
+            self._heard_s = self._loop.time()
+            return
+        try:
+            await self._owner_version()
+        except BatonError:
+            return  # `check_heard` tells, if it lasts
+
+    def check_heard(self) -> None:
+        if not self.owned and self._loop.time() - self._heard_s > CUT_OFF_S:
+            raise Unavailable("This node is cut off from the catalog, so it cannot tell who may do what; try again.")
+
+    # --- commands -----------------------------------------------------------------------------------
+
+    async def run(self, command: Callable[..., T], *arguments: Any, **named: Any) -> Changed[T]:
+        if self.owned:
+            return await super().run(command, *arguments, **named)
+        name = command.__name__
+        if name not in COMMANDS:
+            raise Unavailable(f"Only the node that keeps the catalog may do that ({name}).")
+        data = msgspec.msgpack.encode((arguments, named))
+        answer = _answer.decode(await self._ask(name, data, 0))
+        await self.reached(answer.version)
+        result = COMMANDS[name][1](self.current(), answer.told)
+        return Changed(cast(T, result), answer.version, frozenset(answer.shards))
+
+    async def answer(self, name: str, data: bytes) -> bytes:
+        """What another node asks of the owner. Raises BatonError."""
+        if not self.owned:
+            raise Unavailable(self.why or "This node keeps the catalog no more; try again.")
+        if name == "version":
+            await super().reached(0)
+            return msgspec.msgpack.encode(self.current().version)
+        if name not in COMMANDS:
+            raise InvalidInput(f"The catalog has no command {name!r}: the node that asks may be of a newer release.")
+        try:
+            arguments, named = _arguments.decode(data)
+        except msgspec.DecodeError as problem:
+            raise InvalidInput(f"The arguments of {name} cannot be read: {problem}") from None
+        changed: Changed[Any] = await super().run(getattr(Catalog, name), *arguments, **named)
+        told = COMMANDS[name][0](changed.result)
+        return msgspec.msgpack.encode(Answer(changed.version, sorted(changed.shards), told))

@@ -1,0 +1,204 @@
+"""One log that a node follows, and owns at times.
+
+    FOLLOWING ──take──▶ TAKING ──▶ SERVING ──▶ (stepped down, lease lost, fenced, log failed) ──▶ FOLLOWING
+
+Taking: read on to the end, acquire the lease, read on once more, and commit the record of a new owner where the log
+ends; that it was committed there proves that nothing was missed. What an owner had decided and not committed must not
+survive it: unless it stepped down with everything committed, its state is dropped and folded anew from the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from batonq.core.catalog.machine import Catalog
+from batonq.core.shard.machine import Shard
+from batonq.errors import BatonError, Fenced, LogCorrupt, OwnershipHeld, Unavailable
+from batonq.log.frames import Frame
+from batonq.log.interface import Leases
+from batonq.log.mirrored import MirroredLog
+from batonq.node import events
+from batonq.node.clock import Clock
+from batonq.node.events import AlarmBoard
+from batonq.node.keeper import KeeperState
+from batonq.node.recovery import Folder, take_ownership
+from batonq.node.settings import Settings
+
+Machine = Shard | Catalog
+NOT_OWNER = "Another node serves this; try again."
+
+
+class Follower:
+    """`serve` makes a host of the machine and commits its first frame; `stop` ends the host and says whether all that
+    it had decided is committed.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        name: str,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        settings: Settings,
+        alarms: AlarmBoard,
+        leases: Leases,
+        read: Callable[[], Awaitable[tuple[Machine, MirroredLog]]],
+        serve: Callable[[Machine, MirroredLog, int], Awaitable[None]],
+        stop: Callable[[], Awaitable[bool]],
+        on_frame: Callable[[], None],
+        on_state: Callable[[KeeperState, str], None],
+    ) -> None:
+        self.number = number
+        self.name = name
+        self.state = KeeperState.OPENING
+        self.why = "The log is being read; try again."
+        self._loop = loop
+        self._clock = clock
+        self._settings = settings
+        self._alarms = alarms
+        self._leases = leases
+        self._read = read
+        self._serve = serve
+        self._stop = stop
+        self._on_frame = on_frame
+        self._on_state = on_state
+        self._machine: Machine | None = None
+        self._log: MirroredLog | None = None
+        self._folder: Folder
+        self._restarting: asyncio.Task[None] | None = None
+
+    @property
+    def machine(self) -> Machine | None:
+        """What is folded so far; None while it is being read from the beginning."""
+        return self._machine
+
+    @property
+    def log(self) -> MirroredLog | None:
+        return self._log
+
+    async def open(self) -> None:
+        """Read the log and follow it. Raises what prevents it."""
+        machine, log = await self._read()
+        self._begin(machine, log)
+
+    def _begin(self, machine: Machine, log: MirroredLog) -> None:
+        self._machine, self._log = machine, log
+        self._folder = Folder(machine, from_snapshot=True)
+        self._set(KeeperState.FOLLOWING, NOT_OWNER)
+        log.follow(self._folded, self._problem)
+        self._on_frame()
+
+    def _set(self, state: KeeperState, why: str) -> None:
+        self.state, self.why = state, why
+        self._on_state(state, why)
+
+    def _folded(self, frame: Frame) -> None:
+        self._folder(frame)
+        self._on_frame()
+
+    def _problem(self, problem: BaseException) -> None:
+        """Following ended."""
+        if self.state is KeeperState.FOLLOWING:
+            self._restart(problem)
+
+    # --- becoming the owner ---------------------------------------------------------------------
+
+    async def take(self, released_ms: int = 0) -> None:
+        """Become the owner. `released_ms`: the owner before stepped down then. Raises OwnershipHeld, and whatever else
+        prevents it; then it is followed again.
+        """
+        if self.state is not KeeperState.FOLLOWING:
+            raise Unavailable(self.why)
+        machine, log = self._machine, self._log
+        assert machine is not None and log is not None
+        self._set(KeeperState.TAKING, "This node is about to serve it; try again.")
+        decided = False
+        try:
+            await log.catch_up(self._folder)
+            epoch = await self._leases.acquire(self.number, log.tail_epoch)
+            await log.catch_up(self._folder)
+            self._folder.finish(log)
+            self._on_frame()
+            decided = True
+            outage_ms = self._own(machine, log, epoch, released_ms)
+            await self._serve(machine, log, outage_ms)
+        except asyncio.CancelledError:
+            raise
+        except BaseException as problem:
+            if not decided and isinstance(problem, OwnershipHeld | Unavailable):
+                self._begin(machine, log)
+            else:
+                self._restart(problem)
+            raise
+        self._set(KeeperState.SERVING, "")
+
+    def _own(self, machine: Machine, log: MirroredLog, epoch: int, released_ms: int) -> int:
+        grace_ms = int(self._settings.grace_max_s * 1000)
+        if released_ms:
+            grace_ms = min(grace_ms, max(0, self._clock.now_ms() - released_ms))
+        return take_ownership(machine, log, epoch, self._clock, grace_ms, self._settings.dev)
+
+    # --- being it no more -----------------------------------------------------------------------
+
+    async def step_down(self) -> None:
+        """Commit what is decided, serve no more, give up the lease, and follow."""
+        if self.state is not KeeperState.SERVING:
+            raise Unavailable(self.why)
+        machine, log = self._machine, self._log
+        assert machine is not None and log is not None
+        self._set(KeeperState.LEAVING, "It is being handed over to another node; try again.")
+        clean = await self._stop()
+        if clean:
+            self._begin(machine, log)
+        else:
+            self._restart(Unavailable("not everything could be committed before it was handed over"))
+        await self._release()
+
+    def lost(self, problem: BaseException) -> None:
+        """The host is over: its log failed, or belongs to another node now."""
+        if self.state is KeeperState.SERVING:
+            self._restart(problem)
+
+    async def _release(self) -> None:
+        if self.number in self._leases.held():
+            try:
+                await self._leases.release(self.number)
+            except BatonError as problem:  # it ends by itself
+                events.warning("release_failed", f"{self.name}: {problem.message}")
+
+    def _restart(self, problem: BaseException) -> None:
+        """Drop all state, and fold it anew."""
+        if self.state in (KeeperState.CLOSED, KeeperState.OPENING):
+            return
+        self._set(KeeperState.OPENING, f"{self.name} is being read again ({problem}); try again.")
+        level = events.info if isinstance(problem, Fenced) else events.warning
+        level("following_anew", f"{self.name} is followed again from what is stored: {problem}")
+        self._machine = None
+        self._restarting = self._loop.create_task(self._read_again(problem))
+
+    async def _read_again(self, problem: BaseException) -> None:
+        pause_s = 0.0 if isinstance(problem, Fenced) else self._settings.reopen_first_s
+        await self._release()
+        while self.state is KeeperState.OPENING:
+            await asyncio.sleep(pause_s)
+            pause_s = min(max(pause_s, self._settings.reopen_first_s) * 2, self._settings.reopen_max_s)
+            try:
+                await self.open()
+                self._alarms.clear(f"following-{self.number}")
+            except LogCorrupt as damage:
+                self._set(KeeperState.BROKEN, f"{self.name} is stopped: {damage.message}")
+                self._alarms.put(f"following-{self.number}", self.why, severity="critical")
+            except Exception as again:  # whatever it is, trying again is all that is left to do
+                self._set(KeeperState.OPENING, f"{self.name} could not be read: {again}")
+                self._alarms.put(f"following-{self.number}", self.why, severity="error")
+
+    async def close(self) -> None:
+        """Follow no more. The host, if there is one, was ended before; the log is closed with all others."""
+        self._set(KeeperState.CLOSED, "The node is stopping; try again.")
+        if self._restarting is not None:
+            self._restarting.cancel()
+            await asyncio.gather(self._restarting, return_exceptions=True)
+        if self._log is not None:
+            self._log.close()

@@ -1,0 +1,124 @@
+"""A shard's place in a node of a cluster: followed at all times, served while the node owns it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, cast
+
+from batonq.core.shard.machine import Shard
+from batonq.errors import BatonError, Unavailable
+from batonq.log.interface import Leases, Log
+from batonq.log.mirrored import MirroredLog
+from batonq.node import events
+from batonq.node.cluster.balance import Load
+from batonq.node.cluster.follower import Follower, Machine
+from batonq.node.keeper import KeeperState, Opened, ShardKeeper
+from batonq.node.recovery import Recovery
+
+
+class ClusterKeeper(ShardKeeper):
+    """`open` begins to follow; `follower` becomes the owner and steps down."""
+
+    def __init__(
+        self,
+        number: int,
+        *,
+        recovery: Recovery,
+        leases: Leases,
+        on_frame: Callable[[int], None],
+        **same: Any,
+    ) -> None:
+        super().__init__(number, opener=recovery.read_shard, **same)
+        self.follower = Follower(
+            number,
+            f"Shard {number}",
+            loop=self._loop,
+            clock=self._clock,
+            settings=self._settings,
+            alarms=self._alarms,
+            leases=leases,
+            read=self._read,
+            serve=self._serve_machine,
+            stop=self._stop,
+            on_frame=lambda: on_frame(number),
+            on_state=self._set_state,
+        )
+        self._measured = (0.0, 0, 0)  # when, records and messages handed out by then
+
+    def _set_state(self, state: KeeperState, why: str) -> None:
+        self.state, self.why = state, why
+
+    async def open(self) -> None:
+        await self.follower.open()
+
+    async def _read(self) -> tuple[Machine, MirroredLog]:
+        opened = await self._opener(self.number)
+        return opened.shard, cast(MirroredLog, opened.log)
+
+    async def _serve_machine(self, machine: Machine, log: MirroredLog, outage_ms: int) -> None:
+        await self._serve(Opened(cast(Shard, machine), log, outage_ms=outage_ms))
+
+    def reading(self) -> tuple[Shard, Log]:
+        machine, log = self.follower.machine, self.follower.log
+        if machine is None or log is None:
+            raise Unavailable(self.why)
+        return cast(Shard, machine), log
+
+    @property
+    def readable(self) -> bool:
+        return self.follower.machine is not None
+
+    async def _stop(self) -> bool:
+        """Serve no more; whether all that was decided is committed."""
+        host, self._host = self._host, None
+        if host is None:
+            return False
+        host.stop_waiting()
+        try:
+            async with asyncio.timeout(self._settings.drain_s):
+                await host.drain()
+        except (TimeoutError, BatonError) as problem:
+            events.warning("drain_failed", f"Shard {self.number} could not be drained: {problem}", shard=self.number)
+        clean = host.commit.idle and not host.commit.failed
+        host.close("The shard is being handed over to another node; try again.")
+        return clean
+
+    def _failed(self, problem: BaseException) -> None:
+        host, self._host = self._host, None
+        if host is None:
+            return  # while it is taken, `take` raises what happened
+        self.failures += 1
+        self.follower.lost(problem)
+
+    def abandon(self, problem: BaseException) -> None:
+        """The lease is lost: what is not committed by now will not be by this node."""
+        if self._host is not None:
+            self._host.commit.abandon(problem)
+
+    async def close(self) -> None:
+        host, self._host = self._host, None
+        if host is not None:
+            host.close("The node is stopping; try again.")
+        await self.follower.close()
+
+    def load(self) -> Load:
+        """What the shard asks of this node, on average since this was asked last."""
+        host = self._host
+        if host is None:
+            return Load()
+        now_s = self._loop.time()
+        states = list(host.shard.queues.values())
+        reads = sum(state.received for state in states)
+        rows = self.statistics.rows
+        then_s, rows_then, reads_then = self._measured
+        self._measured = (now_s, rows, reads)
+        passed_s = now_s - then_s
+        if not then_s or passed_s <= 0:
+            return Load(bytes=host.log.bytes_retained())
+        return Load(
+            rows_per_s=max(0, rows - rows_then) / passed_s,
+            reads_per_s=max(0, reads - reads_then) / passed_s,
+            bytes=host.log.bytes_retained(),
+            leases=sum(state.in_flight for state in states),
+        )

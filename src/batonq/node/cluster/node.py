@@ -1,0 +1,291 @@
+"""A node of a cluster, put together: every log followed, some shards owned, the rest asked for over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import msgspec
+
+from batonq.core.catalog.machine import Catalog, Rules
+from batonq.errors import BatonError, InvalidInput, Unavailable
+from batonq.log.backend import LogStore
+from batonq.log.interface import Leases, Member
+from batonq.log.layout import CATALOG_SHARD
+from batonq.log.ownership import MirrorDirectory
+from batonq.log.stores import open_store
+from batonq.node import events
+from batonq.node.cataloghost import Changes
+from batonq.node.cluster.answering import Answering
+from batonq.node.cluster.catalog import ClusterCatalog
+from batonq.node.cluster.keeper import ClusterKeeper
+from batonq.node.cluster.ownership import Owned, OwnershipLoop
+from batonq.node.cluster.peers import PREFIX, Peers
+from batonq.node.cluster.routing import Routing
+from batonq.node.logs import StoreLogs
+from batonq.node.node import Node, World
+from batonq.node.ports import ShardPort
+from batonq.node.recovery import Recovery
+from batonq.node.settings import Settings
+
+TAKE_S = 10.0
+START_S = 60.0
+
+
+class FollowedLogs(StoreLogs):
+    """Logs of a store that are read without owning them."""
+
+    async def _lease(self, shard: int) -> None:
+        pass
+
+
+class ClusterNode(Node):
+    """Started, it follows everything there is and owns nothing yet; `settings.advertise` is where others reach it."""
+
+    catalog: ClusterCatalog
+
+    def __init__(self, settings: Settings, world: World | None = None) -> None:
+        super().__init__(settings, world)
+        if not settings.node or not settings.log:
+            raise InvalidInput("A node of a cluster needs a name (--node) and the address of the log (--log).")
+        self.secret = read_secret(settings)
+        self.answering = Answering(self)
+        self.peers = Peers(self.secret)
+        self.ownership_loop: OwnershipLoop
+        self._routing: Routing
+        self._leases: Leases
+        self._owned: dict[int, Owned] = {}
+        self._opening: set[asyncio.Task[None]] = set()
+        self._receipt_keys = -1
+
+    async def _take(self) -> None:
+        settings = self.settings
+        store: LogStore = await open_store(settings.log)
+        try:
+            self.ownership = MirrorDirectory(settings.data, cluster=store.cluster, where=store.where)
+            self.ownership.take()
+        except BaseException:
+            await store.close()
+            raise
+        self._leases = store.leases(settings.node, settings.advertise, settings.lease_s)
+        self._logs = FollowedLogs(settings.data, store=store, leases=self._leases, patience_s=0)
+
+    async def _open_catalog(self) -> None:
+        settings = self.settings
+        self.ownership_loop = OwnershipLoop(
+            settings.node,
+            leases=self._leases,
+            owned=self._owned,
+            settings=settings,
+            alarms=self.alarms,
+            random=Random(self.world.random_bytes(8)),
+            now_ms=self.clock.now_ms,
+            wall_ms=self.wall_ms,
+            ask_to_take=self._ask_to_take,
+            on_term=self._on_term,
+        )
+        self._routing = Routing(
+            ownership=self.ownership_loop,
+            peers=self.peers,
+            local=self.port_here,
+            new_call=lambda: self.world.random_bytes(16).hex(),
+        )
+        self._recovery = Recovery(
+            settings=settings,
+            logs=self._logs,
+            clock=self.clock,
+            disk=self.world.disk,
+            loop=self._loop,
+            log_settings=self.world.log_settings,
+        )
+        self.catalog = ClusterCatalog(
+            rules=Rules(name_wait_ms=settings.delete_wait_ms, purge_wait_ms=settings.purge_wait_ms),
+            recovery=self._recovery,
+            leases=self._leases,
+            ask=self._routing.ask_catalog,
+            loop=self._loop,
+            clock=self.clock,
+            settings=settings,
+            cluster=self._logs.cluster,
+            alarms=self.alarms,
+            on_open=self._catalog_opened,
+            on_change=self._catalog_changed,
+        )
+        self._owned[CATALOG_SHARD] = self.catalog
+        await self.catalog.open()
+
+    async def _open(self) -> None:
+        await self._open_catalog()
+        self._compose()
+        self.ownership_loop.start()
+        await self._open_shards()
+        self._upkeep = self._loop.create_task(self.maintenance.run())
+
+    async def _open_shards(self) -> None:
+        """The first node makes the shards that there are; every node then follows them all."""
+        deadline_s = self._loop.time() + START_S
+        while len(self.catalog.current().shards) < self.settings.shards:
+            try:
+                await self.catalog.change(Catalog.open_shards, self.settings.shards)
+            except BatonError as problem:
+                if self._loop.time() > deadline_s:
+                    raise
+                events.info("waiting", f"The catalog has no owner that answers yet: {problem.message}")
+                await asyncio.sleep(0.2)
+        while not self.catalog.current().receipt_keys:  # the catalog's owner makes the first one
+            if self._loop.time() > deadline_s:
+                raise Unavailable("The catalog's owner has made no receipt key.")
+            await self.maintenance.rotate_receipt_key()
+            await asyncio.sleep(0.05)
+        await self._follow_shards()
+
+    async def _follow_shards(self) -> None:
+        count = len(self.catalog.current().shards)
+        keepers = [self._keeper(number) for number in range(len(self.shards), count)]
+        self.shards.extend(keepers)
+        for keeper in keepers:
+            await keeper.open()
+            assert isinstance(keeper, ClusterKeeper)
+            self._owned[keeper.number] = keeper
+
+    def _keeper(self, number: int) -> ClusterKeeper:
+        return ClusterKeeper(
+            number,
+            recovery=self._recovery,
+            leases=self._leases,
+            on_frame=self._frame_folded,
+            loop=self._loop,
+            clock=self.clock,
+            settings=self.settings,
+            cluster=self._logs.cluster,
+            alarms=self.alarms,
+            on_open=self._shard_opened,
+            on_commit=self._committed,
+        )
+
+    def _route(self) -> Callable[[int], ShardPort]:
+        return self._routing.port
+
+    def port_here(self, shard: int) -> ShardPort | None:
+        """The port of a shard that this node serves."""
+        if not hasattr(self, "broker") or shard >= len(self.shards) or not self.shards[shard].serving:
+            return None
+        return self.broker.local_port(shard)
+
+    # --- what happens -----------------------------------------------------------------------------
+
+    def _frame_folded(self, shard: int) -> None:
+        if hasattr(self, "broker") and self.broker.history.waiting:
+            self.broker.history.look(shard)
+
+    def _catalog_opened(self, catalog: Catalog) -> None:
+        super()._catalog_opened(catalog)
+        self._receipt_keys = catalog.next_receipt_key
+
+    def _catalog_changed(self, changes: Changes) -> None:
+        super()._catalog_changed(changes)
+        catalog = self.catalog.current()
+        if catalog.next_receipt_key != self._receipt_keys:
+            self._receipt_keys = catalog.next_receipt_key
+            self.receipts.set_keys(catalog.receipt_keys.values())
+        if self.started and len(catalog.shards) > len(self.shards):
+            task = self._loop.create_task(self._follow_shards())
+            self._opening.add(task)
+            task.add_done_callback(self._opening.discard)
+
+    async def _on_term(self) -> None:
+        """Once in a while, beside the leases."""
+        await self.catalog.hear()
+        for each in self._owned.values():
+            log = each.follower.log
+            if log is not None and each.follower.number not in self.ownership_loop.serving():
+                log.tick()
+            if log is not None and log.trouble:
+                self.alarms.put(f"log-{each.follower.number}", f"{each.follower.name} does not get on: {log.trouble}")
+            else:
+                self.alarms.clear(f"log-{each.follower.number}")
+
+    async def _ask_to_take(self, member: Member, shard: int, released_ms: int) -> None:
+        body = msgspec.msgpack.encode((shard, released_ms))
+        await self.peers.ask(member.address, f"{PREFIX}node/take", "", body, TAKE_S)
+
+    # --- stop -------------------------------------------------------------------------------------
+
+    async def hand_over(self) -> None:
+        """The first step of a clean stop: others take what this node has, while it still answers."""
+        await self.ownership_loop.hand_over()
+
+    async def _close(self) -> None:
+        if hasattr(self, "ownership_loop"):
+            await self.ownership_loop.stop()
+        for task in list(self._opening):
+            task.cancel()
+        await asyncio.gather(*self._opening, return_exceptions=True)
+        if hasattr(self, "_leases"):
+            try:
+                await self._leases.withdraw()
+            except BatonError as problem:  # it ends by itself
+                events.warning("withdraw_failed", problem.message)
+        self.peers.close()
+        await super()._close()
+
+    # --- reading ----------------------------------------------------------------------------------
+
+    def not_ready(self) -> str:
+        if not self.started:
+            return "starting"
+        if self.stopping:
+            return "stopping"
+        try:
+            shards = self.catalog.current().shards
+        except Unavailable as problem:
+            return problem.message
+        owners = self.ownership_loop.owners
+        missing = [number for number in (CATALOG_SHARD, *shards) if number not in owners]
+        if missing:
+            names = ["the catalog" if number == CATALOG_SHARD else f"shard {number}" for number in missing]
+            return f"nobody serves {', '.join(names)}"
+        return ""
+
+    def status(self) -> dict[str, Any]:
+        """What this node knows of the cluster, for `baton cluster status`."""
+        loop = self.ownership_loop
+        shards = []
+        for number, each in sorted(self._owned.items()):
+            log, lease = each.follower.log, loop.owners.get(number)
+            shards.append(
+                {
+                    "shard": "catalog" if number == CATALOG_SHARD else number,
+                    "state": each.follower.state.value,
+                    "owner": lease.node if lease else "",
+                    "epoch": lease.epoch if lease else 0,
+                    "next_frame": log.next if log is not None else 0,
+                    "trouble": log.trouble if log is not None else each.follower.why,
+                }
+            )
+        return {
+            "node": self.settings.node,
+            "address": self.settings.advertise,
+            "draining": loop.draining,
+            "members": [known.member.node for known in loop.members.values()],
+            "addresses": {known.member.node: known.member.address for known in loop.members.values()},
+            "shards": shards,
+        }
+
+
+def read_secret(settings: Settings) -> bytes:
+    if not settings.cluster_secret_file:
+        return b""
+    try:
+        with open(os.path.expanduser(settings.cluster_secret_file), "rb") as file:
+            secret = file.read().strip()
+    except OSError as problem:
+        raise InvalidInput(
+            f"The cluster's secret cannot be read from {settings.cluster_secret_file}: {problem.strerror}."
+        ) from None
+    if len(secret) < 16:
+        raise InvalidInput("The cluster's secret must have 16 characters at least: openssl rand -hex 32 makes one.")
+    return secret

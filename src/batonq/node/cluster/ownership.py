@@ -1,0 +1,331 @@
+"""Which shards this node owns: leases kept in time, free shards taken, shards handed over one at a time.
+
+Liveness only: safety is the log's. A free shard is left alone for a while, the longer, the more the node has already,
+so that shards spread; whoever is named as the next owner takes it at once. A shard is kept for some time before it is
+moved for balance.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
+from contextlib import aclosing, contextmanager
+from random import Random
+from typing import Any, NamedTuple, Protocol
+
+from batonq.errors import BatonError, Fenced, InvalidInput, NotFound, OwnershipHeld, Unavailable
+from batonq.log.interface import Lease, Leases, Member
+from batonq.node import events
+from batonq.node.cluster import balance
+from batonq.node.cluster.balance import Load
+from batonq.node.cluster.follower import Follower
+from batonq.node.events import AlarmBoard
+from batonq.node.keeper import KeeperState
+from batonq.node.settings import Settings
+
+TERMS = 3  # how often within a lease's term it is renewed
+LOOK_EVERY_S = 0.05
+WATCH_AGAIN_S = 0.2
+
+
+class Owned(Protocol):
+    """A shard, or the catalog, as far as it can be owned."""
+
+    @property
+    def follower(self) -> Follower: ...
+    def load(self) -> Load: ...
+    def abandon(self, problem: BaseException) -> None: ...
+
+
+class Known(NamedTuple):
+    """A member, and what it tells of itself."""
+
+    member: Member
+    ahead_ms: int  # of its clock, before ours, when it was heard
+    weights: dict[int, float]
+    draining: bool
+
+
+# Ask another node to take a shard now, which was released at this time.
+AskToTake = Callable[[Member, int, int], Awaitable[None]]
+
+
+class OwnershipLoop:
+    def __init__(
+        self,
+        node: str,
+        *,
+        leases: Leases,
+        owned: Mapping[int, Owned],
+        settings: Settings,
+        alarms: AlarmBoard,
+        random: Random,
+        now_ms: Callable[[], int],
+        wall_ms: Callable[[], int],
+        ask_to_take: AskToTake,
+        on_term: Callable[[], Awaitable[None]],
+    ) -> None:
+        self.node = node
+        self.owners: dict[int, Lease] = {}
+        self.members: dict[str, Known] = {}
+        self.draining = False
+        self._leases = leases
+        self._owned = owned
+        self._settings = settings
+        self._alarms = alarms
+        self._random = random
+        self._now_ms = now_ms
+        self._wall_ms = wall_ms
+        self._ask_to_take = ask_to_take
+        self._on_term = on_term
+        self._loop = asyncio.get_running_loop()
+        self._free_since: dict[int, float] = {}
+        self._held_since: dict[int, float] = {}
+        self._renewed: dict[int, float] = {}
+        self._busy: set[int] = set()  # being taken, or handed over
+        self._changed = asyncio.Event()
+        self._tasks: list[asyncio.Task[None]] = []
+        self._works: set[asyncio.Task[None]] = set()
+        self._heard: dict[str, str] = {}  # the last note of each member
+
+    def start(self) -> None:
+        self._tasks = [self._loop.create_task(work()) for work in (self._watch, self._renew, self._take)]
+
+    async def stop(self) -> None:
+        """Own nothing new, and give up nothing: see `hand_over`."""
+        tasks = [*self._tasks, *self._works]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def next_change(self, timeout_s: float) -> None:
+        """Until an owner changes, but not longer."""
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
+        except TimeoutError:
+            return
+
+    def serving(self) -> list[int]:
+        return [number for number, each in self._owned.items() if each.follower.state is KeeperState.SERVING]
+
+    # --- who owns what ---------------------------------------------------------------------------
+
+    async def _watch(self) -> None:
+        while True:
+            try:
+                self.owners = await self._leases.holders()
+                self._tell()
+                async with aclosing(self._leases.watch()) as changes:
+                    async for lease in changes:
+                        self._note(lease)
+            except BatonError as problem:
+                events.info("owners_unknown", f"Who owns what cannot be told now: {problem.message}")
+            await asyncio.sleep(WATCH_AGAIN_S)
+
+    def _note(self, lease: Lease) -> None:
+        if lease.node:
+            self.owners[lease.shard] = lease
+        else:
+            self.owners.pop(lease.shard, None)
+        self._tell()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
+
+    async def refresh(self) -> None:
+        """Somebody said that an owner is another one by now."""
+        self.owners = await self._leases.holders()
+        self._tell()
+
+    # --- keeping ---------------------------------------------------------------------------------
+
+    async def _renew(self) -> None:
+        pause_s = self._settings.lease_s / TERMS
+        while True:
+            await asyncio.gather(*(self._renew_one(shard) for shard in self._leases.held()))
+            try:
+                await self._leases.announce(self._my_note())
+                self._hear(await self._leases.members())
+                self._alarms.clear("lease-store")
+            except BatonError as problem:
+                self._alarms.put("lease-store", f"The leases of the cluster cannot be read: {problem.message}")
+            await self._on_term()
+            self._consider_moving()
+            await asyncio.sleep(pause_s)
+
+    async def _renew_one(self, shard: int) -> None:
+        began_s = self._loop.time()
+        try:
+            async with asyncio.timeout(self._settings.lease_s):
+                await self._leases.renew(shard)
+            self._renewed[shard] = began_s
+        except Fenced as problem:
+            self._lose(shard, problem)
+        except (BatonError, TimeoutError) as problem:
+            last_s = self._renewed.get(shard, self._held_since.get(shard, began_s))
+            if self._loop.time() - last_s > self._settings.lease_s:
+                self._lose(shard, Unavailable(f"the lease could not be renewed in time: {problem}"))
+
+    def _lose(self, shard: int, problem: BatonError) -> None:
+        each = self._owned.get(shard)
+        if each is not None and each.follower.state is KeeperState.SERVING:
+            events.warning("lease_lost", f"{each.follower.name}: {problem.message}", shard=shard)
+            each.abandon(problem)
+
+    def _my_note(self) -> str:
+        weights = {str(shard): round(self._owned[shard].load().weight, 3) for shard in self.serving()}
+        return json.dumps({"clock_ms": self._wall_ms(), "weights": weights, "draining": self.draining})
+
+    def _hear(self, members: list[Member]) -> None:
+        now_ms = self._wall_ms()
+        known: dict[str, Known] = {}
+        for member in members:
+            before = self.members.get(member.node)
+            if before is not None and self._heard.get(member.node) == member.note:
+                known[member.node] = before._replace(member=member)
+                continue
+            self._heard[member.node] = member.note
+            try:
+                told = json.loads(member.note)
+                weights = {int(shard): float(weight) for shard, weight in told["weights"].items()}
+                known[member.node] = Known(member, int(told["clock_ms"]) - now_ms, weights, bool(told["draining"]))
+            except (ValueError, KeyError, TypeError, AttributeError):
+                events.warning("member_unreadable", f"What node {member.node} tells of itself cannot be read")
+        self.members = known
+
+    def clock_is_off(self) -> bool:
+        """Whether this node's clock is too far off the others' to give a shard its time. Notes are up to a term old."""
+        others = [known.ahead_ms for name, known in self.members.items() if name != self.node]
+        slack_ms = self._settings.lease_s / TERMS * 1000
+        off_ms = balance.clock_off_ms(others) if len(others) > 1 else 0
+        if abs(off_ms) > balance.CLOCK_OFF_MAX_MS + slack_ms:
+            text = f"This node's clock is {off_ms} ms off the others': it takes no shards. Set the clock."
+            self._alarms.put("clock-off", text, severity="error")
+            return True
+        self._alarms.clear("clock-off")
+        return False
+
+    # --- taking ----------------------------------------------------------------------------------
+
+    async def _take(self) -> None:
+        while True:
+            now_s = self._loop.time()
+            for shard, each in self._owned.items():
+                if shard in self.owners or each.follower.state is not KeeperState.FOLLOWING or shard in self._busy:
+                    self._free_since.pop(shard, None)
+                    continue
+                since_s = self._free_since.setdefault(shard, now_s + 0.2 * self._random.random())
+                owned = len(self.serving()) + len(self._busy)
+                may = not self.draining and self.node in self.members and not self.clock_is_off()
+                if may and now_s - since_s >= balance.backoff_s(owned, 0.0):
+                    self._spawn(self._take_one(shard, each, 0))
+            await asyncio.sleep(LOOK_EVERY_S)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._works.add(task)
+        task.add_done_callback(self._works.discard)
+
+    async def _take_one(self, shard: int, each: Owned, released_ms: int) -> None:
+        if shard in self._busy:
+            return
+        with self._at_work(shard):
+            try:
+                await each.follower.take(released_ms)
+            except OwnershipHeld:
+                return
+            except Exception as problem:
+                events.warning("take_failed", f"{each.follower.name} could not be taken: {problem}", shard=shard)
+                return
+            now_s = self._loop.time()
+            self._held_since[shard] = self._renewed[shard] = now_s
+
+    @contextmanager
+    def _at_work(self, shard: int) -> Iterator[None]:
+        self._busy.add(shard)
+        self._free_since.pop(shard, None)
+        try:
+            yield
+        finally:
+            self._busy.discard(shard)
+
+    async def take_now(self, shard: int, released_ms: int) -> None:
+        """The owner stepped down in favour of this node. Raises what prevents it."""
+        each = self._find(shard)
+        if self.draining:
+            raise Unavailable(f"Node {self.node} is being drained.")
+        await self._take_one(shard, each, released_ms)
+        if each.follower.state is not KeeperState.SERVING:
+            raise Unavailable(f"{each.follower.name} could not be taken: {each.follower.why}")
+
+    # --- giving ----------------------------------------------------------------------------------
+
+    async def move(self, shard: int, target: str) -> None:
+        """Hand a shard over to another node: step down, and have it taken at once."""
+        each = self._find(shard)
+        known = self.members.get(target)
+        if known is None:
+            raise InvalidInput(f"There is no node {target!r}; there are {', '.join(sorted(self.members)) or 'none'}.")
+        if target == self.node or each.follower.state is not KeeperState.SERVING:
+            raise InvalidInput(f"Node {self.node} cannot hand {each.follower.name} over to {target}.")
+        with self._at_work(shard):
+            began_s = self._loop.time()
+            await each.follower.step_down()
+            self.owners.pop(shard, None)
+            await self._ask_to_take(known.member, shard, self._now_ms())
+            events.info(
+                "handed_over",
+                f"{each.follower.name} was handed over to node {target}",
+                shard=shard,
+                target=target,
+                ms=round((self._loop.time() - began_s) * 1000),
+            )
+
+    def _find(self, shard: int) -> Owned:
+        each = self._owned.get(shard)
+        if each is None:
+            raise NotFound(f"There is no shard {shard}.")
+        return each
+
+    def _weights(self) -> dict[str, dict[int, float]]:
+        weights = {name: dict(known.weights) for name, known in self.members.items()}
+        weights[self.node] = {shard: self._owned[shard].load().weight for shard in self.serving()}
+        return weights
+
+    def _others(self) -> list[str]:
+        return [name for name, known in self.members.items() if known.draining or name == self.node]
+
+    async def hand_over(self) -> None:
+        """Give everything to the others, if there are any: before a stop, or to be drained."""
+        self.draining = True
+        for shard in self.serving():
+            target = balance.lightest(self._weights(), self._others())
+            if target is None:
+                return
+            try:
+                await self.move(shard, target)
+                known = self.members[target]
+                known.weights[shard] = 1.0
+            except BatonError as problem:  # it is free now, or stays: others take it when its lease ends
+                events.warning("hand_over_failed", f"Shard {shard} was not taken by {target}: {problem.message}")
+
+    def _consider_moving(self) -> None:
+        """One shard at a time, by the node that has too much."""
+        if self._busy or self.draining or len(self.members) < 2:
+            return
+        full = [name for name, known in self.members.items() if known.draining]
+        move = balance.next_move(self._weights(), full)
+        if move is None or move.source != self.node:
+            return
+        held_s = self._loop.time() - self._held_since.get(move.shard, 0.0)
+        if held_s >= self._settings.hold_s:
+            self._spawn(self._move_for_balance(move.shard, move.target))
+
+    async def _move_for_balance(self, shard: int, target: str) -> None:
+        try:
+            await self.move(shard, target)
+        except BatonError as problem:
+            events.warning("hand_over_failed", f"Shard {shard} was not taken by {target}: {problem.message}")

@@ -1,0 +1,127 @@
+"""Requests from node to node: HTTP with a body in MessagePack, connections kept, signed with the cluster's secret."""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import ssl as tls
+from hashlib import blake2b
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from batonq.errors import BatonError, Unavailable
+from batonq.node import wire
+
+PREFIX = "/internal/"
+CALL_HEADER = "x-baton-call"
+SIGNATURE_HEADER = "x-baton-signature"
+CONNECT_S = 2.0
+IDLE_MAX = 64  # connections to one node that are kept without a request
+HEAD_BYTES_MAX = 64 << 10
+ANSWER_BYTES_MAX = 64 << 20
+
+
+class NotSent(Unavailable):
+    """The other node could not be reached: it was asked nothing."""
+
+
+class NoAnswer(Unavailable):
+    """The other node was asked, and did not answer: it may have done it, or may do it yet."""
+
+
+def signature(secret: bytes, path: str, call: str, body: bytes) -> str:
+    """What shows that a request is from a node of the same cluster."""
+    mac = blake2b(key=blake2b(secret).digest(), digest_size=32)
+    for part in (path.encode(), call.encode(), body):
+        mac.update(len(part).to_bytes(8, "little"))
+        mac.update(part)
+    return mac.hexdigest()
+
+
+def is_signed(secret: bytes, path: str, call: str, body: bytes, given: str) -> bool:
+    return hmac.compare_digest(signature(secret, path, call, body), given)
+
+
+class _Line(NamedTuple):
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+
+
+class Peers:
+    def __init__(self, secret: bytes = b"", context: tls.SSLContext | None = None) -> None:
+        self._secret = secret
+        self._context = context
+        self._idle: dict[str, list[_Line]] = {}
+
+    async def ask(self, address: str, path: str, call: str, body: bytes, timeout_s: float) -> bytes:
+        """Raises NotSent, NoAnswer, or the error that the other node answered with."""
+        idle = self._idle.setdefault(address, [])
+        while idle:
+            line = idle.pop()
+            if line.reader.at_eof() or line.writer.is_closing():
+                line.writer.close()
+                continue
+            try:
+                return await self._talk(address, line, path, call, body, timeout_s)
+            except NoAnswer:
+                if not line.reader.at_eof():
+                    raise
+                break  # it was closed while it was idle; the same call may be made again, see answering.py
+        return await self._talk(address, await self._connect(address), path, call, body, timeout_s)
+
+    async def _connect(self, address: str) -> _Line:
+        parts = urlsplit(address)
+        context = (self._context or tls.create_default_context()) if parts.scheme == "https" else None
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                port = parts.port or (443 if context else 80)
+                return _Line(*await asyncio.open_connection(parts.hostname, port, ssl=context, limit=HEAD_BYTES_MAX))
+        except (OSError, TimeoutError) as problem:
+            raise NotSent(f"{address} cannot be reached: {str(problem) or type(problem).__name__}") from None
+
+    async def _talk(self, address: str, line: _Line, path: str, call: str, body: bytes, timeout_s: float) -> bytes:
+        signed = f"{SIGNATURE_HEADER}: {signature(self._secret, path, call, body)}\r\n" if self._secret else ""
+        head = (
+            f"POST {path} HTTP/1.1\r\nHost: {urlsplit(address).netloc}\r\nContent-Type: {wire.CONTENT_TYPE}\r\n"
+            f"Content-Length: {len(body)}\r\n{CALL_HEADER}: {call}\r\n{signed}\r\n"
+        )
+        kept = False
+        try:
+            async with asyncio.timeout(timeout_s):
+                line.writer.write(head.encode() + body)
+                status, answer, kept = await _read(line.reader)
+        except (OSError, TimeoutError, asyncio.IncompleteReadError, ValueError, asyncio.LimitOverrunError) as problem:
+            raise NoAnswer(f"{address} did not answer: {str(problem) or type(problem).__name__}") from None
+        finally:
+            if not kept:
+                line.writer.close()
+        idle = self._idle.setdefault(address, [])
+        if len(idle) < IDLE_MAX:
+            idle.append(line)
+        else:
+            line.writer.close()
+        if status == 200:
+            return answer
+        raise self._problem(status, answer)
+
+    @staticmethod
+    def _problem(status: int, answer: bytes) -> BatonError:
+        problem = wire.decode_problem(answer)
+        return Unavailable(problem.message) if type(problem) is BatonError and status == 503 else problem
+
+    def close(self) -> None:
+        for lines in self._idle.values():
+            for line in lines:
+                line.writer.close()
+        self._idle.clear()
+
+
+async def _read(reader: asyncio.StreamReader) -> tuple[int, bytes, bool]:
+    """Status and body, and whether another request may follow."""
+    head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
+    status = int(head[0].split(" ")[1])
+    headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
+    length = int(headers["content-length"]) if "content-length" in headers else -1
+    if not 0 <= length <= ANSWER_BYTES_MAX:
+        raise ValueError("the answer has no length")
+    return status, await reader.readexactly(length), headers.get("connection", "").lower() != "close"

@@ -1,0 +1,104 @@
+"""The way to a shard that another node serves: by the owner that the leases name, and once more when it has moved.
+
+A call carries an id that stays the same when it is made again: an owner answers a call that it has run from its memory
+(answering.py). So a call whose answer got lost is repeated to the same owner; when the owner has changed meanwhile,
+nobody can tell whether it was run, and the client is told to decide.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+from batonq.errors import BatonError, NotOwner, Unavailable
+from batonq.log.interface import Lease
+from batonq.log.layout import CATALOG_SHARD
+from batonq.node.cluster.ownership import OwnershipLoop
+from batonq.node.cluster.peers import PREFIX, NoAnswer, NotSent, Peers
+from batonq.node.ports import ShardPort
+from batonq.node.remoteshard import RemoteShard, answer
+
+OWNER_WAIT_S = 4.0  # how long a request waits for a shard to have an owner that answers
+CALL_S = 10.0  # how long an owner may take, beside what a call waits by itself
+AGAIN_S = 0.05
+Here = Callable[[], Awaitable[bytes | None]]  # the answer of this node itself, if it serves the shard by now
+
+
+class Routing:
+    """`local` gives the port of a shard that is served here by now, or None."""
+
+    def __init__(
+        self,
+        *,
+        ownership: OwnershipLoop,
+        peers: Peers,
+        local: Callable[[int], ShardPort | None],
+        new_call: Callable[[], str],
+    ) -> None:
+        self._ownership = ownership
+        self._peers = peers
+        self._local = local
+        self._new_call = new_call
+        self._ports: dict[int, RemoteShard] = {}
+        self._loop = asyncio.get_running_loop()
+
+    def port(self, shard: int) -> ShardPort:
+        port = self._ports.get(shard)
+        if port is None:
+
+            async def call(operation: str, data: bytes, wait_ms: int) -> bytes:
+                return await self._call_shard(shard, operation, data, wait_ms)
+
+            port = self._ports[shard] = RemoteShard(call)
+        return port
+
+    async def _call_shard(self, shard: int, operation: str, data: bytes, wait_ms: int) -> bytes:
+        async def here() -> bytes | None:
+            local = self._local(shard)
+            return None if local is None else await answer(local, operation, data)
+
+        return await self._call(shard, f"{PREFIX}shards/{shard}/{operation}", data, wait_ms, here)
+
+    async def ask_catalog(self, name: str, data: bytes, wait_ms: int) -> bytes:
+        async def here() -> bytes | None:
+            return None
+
+        return await self._call(CATALOG_SHARD, f"{PREFIX}catalog/{name}", data, wait_ms, here)
+
+    async def _call(self, shard: int, path: str, data: bytes, wait_ms: int, here: Here) -> bytes:
+        """Raises Unavailable when nobody serves it for too long, or when it is not known whether it was run."""
+        call = self._new_call()
+        deadline_s = self._loop.time() + OWNER_WAIT_S
+        asked: Lease | None = None  # who did not answer, and may have run it
+        why = "Nobody serves the shard right now; try again."
+        while True:
+            lease = self._ownership.owners.get(shard)
+            if asked is not None and (lease is None or lease != asked):
+                raise Unavailable(
+                    "The node that was asked went away before it answered: it may or may not have done it. Try again."
+                )
+            if asked is None:
+                done = await here()
+                if done is not None:
+                    return done
+            if lease is not None and lease.node != self._ownership.node:
+                try:
+                    return await self._peers.ask(lease.address, path, call, data, CALL_S + wait_ms / 1000)
+                except NotOwner as problem:
+                    why = problem.message
+                    await self._look_again()
+                except NotSent as problem:
+                    why = problem.message
+                except NoAnswer as problem:
+                    why = problem.message
+                    asked = lease
+            left_s = deadline_s - self._loop.time()
+            if left_s <= 0:
+                raise Unavailable(why)
+            await self._ownership.next_change(min(left_s, AGAIN_S))
+
+    async def _look_again(self) -> None:
+        try:
+            await self._ownership.refresh()
+        except BatonError:
+            return  # the watch tells
