@@ -48,8 +48,8 @@ class Memory:
 
     def _ended(self, call: str) -> None:
         task = self._calls.get(call)
-        if task is None or task.cancelled():
-            self._calls.pop(call, None)
+        if task is None or task.cancelled() or isinstance(task.exception(), NotOwner):
+            self._calls.pop(call, None)  # it was not run, and may be the next time
             return
         self._ends[call] = asyncio.get_running_loop().time()
         self._bytes += _size(task)

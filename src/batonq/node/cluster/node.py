@@ -33,6 +33,7 @@ from batonq.node.settings import Settings
 
 TAKE_S = 10.0
 START_S = 60.0
+QUEUES_TOLD = 1_000
 
 
 class FollowedLogs(StoreLogs):
@@ -91,6 +92,7 @@ class ClusterNode(Node):
             ownership=self.ownership_loop,
             peers=self.peers,
             local=self.port_here,
+            catalog=self._catalog_here,
             new_call=lambda: self.world.random_bytes(16).hex(),
         )
         self._recovery = Recovery(
@@ -174,6 +176,9 @@ class ClusterNode(Node):
         if not hasattr(self, "broker") or shard >= len(self.shards) or not self.shards[shard].serving:
             return None
         return self.broker.local_port(shard)
+
+    async def _catalog_here(self, name: str, data: bytes) -> bytes | None:
+        return await self.catalog.answer(name, data) if self.catalog.owned else None
 
     # --- what happens -----------------------------------------------------------------------------
 
@@ -273,7 +278,12 @@ class ClusterNode(Node):
             "members": [known.member.node for known in loop.members.values()],
             "addresses": {known.member.node: known.member.address for known in loop.members.values()},
             "shards": shards,
+            "queues": self._queues(),
         }
+
+    def _queues(self) -> list[dict[str, Any]]:
+        queues = list(self.catalog.current().queues.values())[:QUEUES_TOLD]
+        return [{"account": queue.account, "name": queue.name, "shard": queue.shard} for queue in queues]
 
 
 def read_secret(settings: Settings) -> bytes:

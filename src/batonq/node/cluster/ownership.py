@@ -84,13 +84,16 @@ class OwnershipLoop:
         self._held_since: dict[int, float] = {}
         self._renewed: dict[int, float] = {}
         self._busy: set[int] = set()  # being taken, or handed over
+        self._noted_s: dict[int, float] = {}  # when an owner was told of last
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._works: set[asyncio.Task[None]] = set()
         self._heard: dict[str, str] = {}  # the last note of each member
 
     def start(self) -> None:
-        self._tasks = [self._loop.create_task(work()) for work in (self._watch, self._renew, self._take)]
+        self._tasks = [
+            self._loop.create_task(work()) for work in (self._watch, self._renew, self._meet, self._look, self._take)
+        ]
 
     async def stop(self) -> None:
         """Own nothing new, and give up nothing: see `hand_over`."""
@@ -115,8 +118,7 @@ class OwnershipLoop:
     async def _watch(self) -> None:
         while True:
             try:
-                self.owners = await self._leases.holders()
-                self._tell()
+                await self.refresh()
                 async with aclosing(self._leases.watch()) as changes:
                     async for lease in changes:
                         self._note(lease)
@@ -129,6 +131,7 @@ class OwnershipLoop:
             self.owners[lease.shard] = lease
         else:
             self.owners.pop(lease.shard, None)
+        self._noted_s[lease.shard] = self._loop.time()
         self._tell()
 
     def _tell(self) -> None:
@@ -136,8 +139,16 @@ class OwnershipLoop:
         self._changed = asyncio.Event()
 
     async def refresh(self) -> None:
-        """Somebody said that an owner is another one by now."""
-        self.owners = await self._leases.holders()
+        """Ask who owns what: somebody said that it is another one by now. What was told meanwhile is newer."""
+        began_s = self._loop.time()
+        holders = await self._leases.holders()
+        for shard in self.owners.keys() | holders.keys():
+            if self._noted_s.get(shard, 0.0) >= began_s:
+                continue
+            if shard in holders:
+                self.owners[shard] = holders[shard]
+            else:
+                self.owners.pop(shard, None)
         self._tell()
 
     # --- keeping ---------------------------------------------------------------------------------
@@ -146,15 +157,25 @@ class OwnershipLoop:
         pause_s = self._settings.lease_s / TERMS
         while True:
             await asyncio.gather(*(self._renew_one(shard) for shard in self._leases.held()))
+            await asyncio.sleep(pause_s)
+
+    async def _meet(self) -> None:
+        """Tell the others of this node, and hear of them. Apart from the leases, which must not wait for it."""
+        pause_s = self._settings.lease_s / TERMS
+        while True:
             try:
                 await self._leases.announce(self._my_note())
                 self._hear(await self._leases.members())
                 self._alarms.clear("lease-store")
             except BatonError as problem:
                 self._alarms.put("lease-store", f"The leases of the cluster cannot be read: {problem.message}")
-            await self._on_term()
             self._consider_moving()
             await asyncio.sleep(pause_s)
+
+    async def _look(self) -> None:
+        while True:
+            await self._on_term()
+            await asyncio.sleep(self._settings.lease_s / TERMS)
 
     async def _renew_one(self, shard: int) -> None:
         began_s = self._loop.time()
@@ -274,7 +295,7 @@ class OwnershipLoop:
         with self._at_work(shard):
             began_s = self._loop.time()
             await each.follower.step_down()
-            self.owners.pop(shard, None)
+            self._note(Lease(shard, "", "", 0))
             await self._ask_to_take(known.member, shard, self._now_ms())
             events.info(
                 "handed_over",

@@ -21,11 +21,14 @@ from batonq.node.remoteshard import RemoteShard, answer
 OWNER_WAIT_S = 4.0  # how long a request waits for a shard to have an owner that answers
 CALL_S = 10.0  # how long an owner may take, beside what a call waits by itself
 AGAIN_S = 0.05
+LOOK_S = 0.3  # who waits for an owner asks the leases so often, beside being told
 Here = Callable[[], Awaitable[bytes | None]]  # the answer of this node itself, if it serves the shard by now
 
 
 class Routing:
-    """`local` gives the port of a shard that is served here by now, or None."""
+    """`local` gives the port of a shard that is served here by now, `catalog` the answer of a catalog that is kept here
+    by now; or None.
+    """
 
     def __init__(
         self,
@@ -33,11 +36,13 @@ class Routing:
         ownership: OwnershipLoop,
         peers: Peers,
         local: Callable[[int], ShardPort | None],
+        catalog: Callable[[str, bytes], Awaitable[bytes | None]],
         new_call: Callable[[], str],
     ) -> None:
         self._ownership = ownership
         self._peers = peers
         self._local = local
+        self._catalog = catalog
         self._new_call = new_call
         self._ports: dict[int, RemoteShard] = {}
         self._loop = asyncio.get_running_loop()
@@ -61,7 +66,7 @@ class Routing:
 
     async def ask_catalog(self, name: str, data: bytes, wait_ms: int) -> bytes:
         async def here() -> bytes | None:
-            return None
+            return await self._catalog(name, data)
 
         return await self._call(CATALOG_SHARD, f"{PREFIX}catalog/{name}", data, wait_ms, here)
 
@@ -69,6 +74,7 @@ class Routing:
         """Raises Unavailable when nobody serves it for too long, or when it is not known whether it was run."""
         call = self._new_call()
         deadline_s = self._loop.time() + OWNER_WAIT_S
+        look_s = self._loop.time() + LOOK_S
         asked: Lease | None = None  # who did not answer, and may have run it
         why = "Nobody serves the shard right now; try again."
         while True:
@@ -92,10 +98,13 @@ class Routing:
                 except NoAnswer as problem:
                     why = problem.message
                     asked = lease
-            left_s = deadline_s - self._loop.time()
-            if left_s <= 0:
+            now_s = self._loop.time()
+            if now_s >= deadline_s:
                 raise Unavailable(why)
-            await self._ownership.next_change(min(left_s, AGAIN_S))
+            if now_s >= look_s:
+                look_s = now_s + LOOK_S
+                await self._look_again()
+            await self._ownership.next_change(AGAIN_S)
 
     async def _look_again(self) -> None:
         try:

@@ -1,0 +1,171 @@
+"""A real cluster on this machine: NATS servers, and nodes on 127.0.0.1, 127.0.0.2 and so on."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import boto3
+import msgspec
+from botocore.config import Config
+
+START_S = 60
+LEASE_S = 2
+
+
+def free_port(host: str) -> int:
+    with socket.socket() as taken:
+        taken.bind((host, 0))
+        return int(taken.getsockname()[1])
+
+
+class NodeProcess:
+    """One `baton serve` of a cluster."""
+
+    def __init__(self, number: int, directory: Path, log: str, *flags: str) -> None:
+        self.name = f"n{number}"
+        self.host = f"127.0.0.{number + 1}"
+        self.port = free_port(self.host)
+        self.url = f"http://{self.host}:{self.port}"
+        self.events: list[dict[str, Any]] = []
+        self._command = [
+            *(sys.executable, "-m", "batonq", "serve", "--host", self.host, "--port", str(self.port)),
+            *("--data", str(directory / self.name), "--log", log, "--node", self.name, "--advertise", self.url),
+            *("--lease-s", str(LEASE_S), "--log-format", "json", *flags),
+        ]
+        self.process: subprocess.Popen[str]
+        self._reading: threading.Thread
+
+    def start(self) -> None:
+        self.process = subprocess.Popen(
+            self._command,
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )
+        self._reading = threading.Thread(target=self._read, daemon=True)
+        self._reading.start()
+
+    def _read(self) -> None:
+        assert self.process.stderr is not None
+        for line in self.process.stderr:
+            try:
+                self.events.append(json.loads(line))
+            except ValueError:
+                self.events.append({"event": "unexpected output", "text": line})
+
+    @property
+    def running(self) -> bool:
+        return self.process.poll() is None
+
+    def signal(self, sign: signal.Signals) -> None:
+        self.process.send_signal(sign)
+
+    def kill(self) -> None:
+        self.process.kill()
+        self._end()
+
+    def terminate(self) -> int:
+        self.process.terminate()
+        return self._end()
+
+    def _end(self) -> int:
+        code = self.process.wait(START_S)
+        self._reading.join()
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        return code
+
+    def sqs(self) -> Any:
+        return boto3.client(
+            "sqs",
+            endpoint_url=self.url,
+            region_name="us-east-1",
+            aws_access_key_id="any",
+            aws_secret_access_key="any",
+            config=Config(retries={"max_attempts": 0}, read_timeout=30, connect_timeout=2),
+        )
+
+    def ask(self, what: str, body: Any = None) -> Any:
+        """As one node asks another."""
+        connection = http.client.HTTPConnection(self.host, self.port, timeout=30)
+        try:
+            connection.request("POST", f"/internal/node/{what}", msgspec.msgpack.encode(body))
+            answer = connection.getresponse()
+            data = answer.read()
+            assert answer.status == 200, data
+            return msgspec.msgpack.decode(data)
+        finally:
+            connection.close()
+
+
+class Cluster:
+    def __init__(self, directory: Path, log: str, *flags: str, nodes: int = 3) -> None:
+        self.nodes = [NodeProcess(number, directory, log, *flags) for number in range(nodes)]
+        self.random = Random(1)
+
+    def __enter__(self) -> Cluster:
+        for node in self.nodes:
+            node.start()
+        try:
+            for node in self.nodes:
+                self.wait_ready(node)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for node in self.nodes:
+            if node.running:
+                node.signal(signal.SIGCONT)
+                node.kill()
+
+    def wait_ready(self, node: NodeProcess) -> None:
+        def ready() -> bool:
+            assert node.running, node.events
+            connection = http.client.HTTPConnection(node.host, node.port, timeout=5)
+            try:
+                connection.request("GET", "/readyz")
+                return connection.getresponse().status == 200
+            except OSError:
+                return False
+            finally:
+                connection.close()
+
+        wait_until(ready, f"{node.name} is not ready: {node.events[-5:]}")
+
+    def any(self) -> NodeProcess:
+        return self.random.choice([node for node in self.nodes if node.running])
+
+    def owner(self, shard: int | str) -> NodeProcess:
+        """Who owns a shard, or the `catalog`; asks until somebody does."""
+        found: list[str] = []
+
+        def look() -> bool:
+            found[:] = [each["owner"] for each in self.any().ask("status")["shards"] if each["shard"] == shard]
+            return bool(found and found[0])
+
+        wait_until(look, f"nobody owns {shard}")
+        return next(node for node in self.nodes if node.name == found[0])
+
+
+def wait_until(condition: Callable[[], bool], what: str, seconds: float = START_S) -> float:
+    """How long it took."""
+    began_s = time.monotonic()
+    while not condition():
+        assert time.monotonic() - began_s < seconds, what
+        time.sleep(0.02)
+    return time.monotonic() - began_s
