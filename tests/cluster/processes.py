@@ -95,7 +95,7 @@ class NodeProcess:
             region_name="us-east-1",
             aws_access_key_id="any",
             aws_secret_access_key="any",
-            config=Config(retries={"max_attempts": 0}, read_timeout=30, connect_timeout=2),
+            config=Config(retries={"max_attempts": 0}, read_timeout=5, connect_timeout=2),
         )
 
     def ask(self, what: str, body: Any = None) -> Any:
@@ -115,6 +115,7 @@ class Cluster:
     def __init__(self, directory: Path, log: str, *flags: str, nodes: int = 3) -> None:
         self.nodes = [NodeProcess(number, directory, log, *flags) for number in range(nodes)]
         self.random = Random(1)
+        self.away: list[NodeProcess] = []  # not to be asked
 
     def __enter__(self) -> Cluster:
         for node in self.nodes:
@@ -148,7 +149,7 @@ class Cluster:
         wait_until(ready, f"{node.name} is not ready: {node.events[-5:]}")
 
     def any(self) -> NodeProcess:
-        return self.random.choice([node for node in self.nodes if node.running])
+        return self.random.choice([node for node in self.nodes if node.running and node not in self.away])
 
     def owner(self, shard: int | str) -> NodeProcess:
         """Who owns a shard, or the `catalog`; asks until somebody does."""

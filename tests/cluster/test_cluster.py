@@ -234,23 +234,22 @@ def test_an_owner_that_slept_past_its_lease_writes_nothing_more(cluster: Cluster
     create(cluster, "slept")
     shard = shard_of(cluster, "slept")
     sleeper = cluster.owner(shard)
-    awake = [node for node in cluster.nodes if node is not sleeper]
     with Load(cluster, "slept") as load:
         time.sleep(0.5)
-        cluster.nodes = awake
+        cluster.away.append(sleeper)
         sleeper.signal(signal.SIGSTOP)
         stopped_s = time.monotonic()
         wait_until(lambda: cluster.owner(shard) is not sleeper, "nobody took over")
         assert sent_after(load, stopped_s + LEASE_S) < 10
         sleeper.signal(signal.SIGCONT)
-        cluster.nodes = [*awake, sleeper]
+        cluster.away.remove(sleeper)
         time.sleep(1)
     load.check()
 
 
 def test_an_owner_is_killed_under_load(cluster: Cluster) -> None:
     """Last in this file: one node less."""
-    create(cluster, "killed")
+    create(cluster, "killed", VisibilityTimeout="4")
     shard = shard_of(cluster, "killed")
     with Load(cluster, "killed") as load:
         time.sleep(0.5)

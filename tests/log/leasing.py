@@ -173,3 +173,15 @@ class LeaseSuite:
             assert await ben.holders() == {}, "members own nothing by that"
 
         nodes.run(main())
+
+    def test_a_lease_that_is_given_up_while_it_is_renewed_is_given_up(self, nodes: Nodes) -> None:
+        async def main() -> None:
+            ann, ben = await nodes.node("ann"), await nodes.node("ben")
+            for _ in range(20):
+                await ann.acquire(SHARD)
+                await asyncio.gather(ann.renew(SHARD), ann.release(SHARD))
+                assert ann.held() == []
+                await ben.acquire(SHARD)
+                await ben.release(SHARD)
+
+        nodes.run(main())

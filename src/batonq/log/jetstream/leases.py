@@ -9,6 +9,7 @@ A KV bucket is a stream, and is used as one here: a marker has a revision, on wh
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable
 from math import ceil
@@ -94,9 +95,14 @@ class JetStreamLeases:
         self._address = address
         self._ttl_s = max(1, ceil(ttl_s))
         self._held: dict[int, tuple[int, int]] = {}  # epoch and revision
+        self._locks: dict[int, asyncio.Lock] = {}
         self._member = -1  # revision of this node's own key; -1: it has to be looked up
 
     async def acquire(self, shard: int, above: int = 0) -> int:
+        async with self._at(shard):
+            return await self._acquire(shard, above)
+
+    async def _acquire(self, shard: int, above: int) -> int:
         key = f"owner.{shard}"
         value = await self._bucket.get(key)
         if value.text:
@@ -120,6 +126,10 @@ class JetStreamLeases:
         raise OwnershipHeld(f"shard {shard} is being taken by other nodes")
 
     async def renew(self, shard: int) -> None:
+        async with self._at(shard):
+            await self._renew(shard)
+
+    async def _renew(self, shard: int) -> None:
         if shard not in self._held:
             raise Fenced(f"node {self._node} has no lease on shard {shard}")
         epoch, revision = self._held[shard]
@@ -135,9 +145,17 @@ class JetStreamLeases:
         self._held[shard] = (epoch, renewed)
 
     async def release(self, shard: int) -> None:
-        held = self._held.pop(shard, None)
-        if held is not None:
-            await self._bucket.put(f"owner.{shard}", "", held[1], MARKER_S)
+        async with self._at(shard):
+            held = self._held.pop(shard, None)
+            if held is None or await self._bucket.put(f"owner.{shard}", "", held[1], MARKER_S) is not None:
+                return
+            value = await self._bucket.get(f"owner.{shard}")  # a renewal may have come through without its answer
+            if value.text == self._text(held[0]):
+                await self._bucket.put(f"owner.{shard}", "", value.revision, MARKER_S)
+
+    def _at(self, shard: int) -> asyncio.Lock:
+        """One thing at a time about a shard: each goes by the revision that the one before left."""
+        return self._locks.setdefault(shard, asyncio.Lock())
 
     async def announce(self, note: str) -> None:
         key = f"node.{self._node}"

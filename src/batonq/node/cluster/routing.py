@@ -21,6 +21,8 @@ from batonq.node.remoteshard import RemoteShard, answer
 OWNER_WAIT_S = 4.0  # how long a request waits for a shard to have an owner that answers
 CALL_S = 10.0  # how long an owner may take, beside what a call waits by itself
 AGAIN_S = 0.05
+WATCH_S = 0.25  # how often it is looked whether an owner that is being asked still is the owner
+MOVED_S = 0.5  # one that is not may still answer so long
 LOOK_S = 0.3  # who waits for an owner asks the leases so often, beside being told
 Here = Callable[[], Awaitable[bytes | None]]  # the answer of this node itself, if it serves the shard by now
 
@@ -89,7 +91,7 @@ class Routing:
                     return done
             if lease is not None and lease.node != self._ownership.node:
                 try:
-                    return await self._peers.ask(lease.address, path, call, data, CALL_S + wait_ms / 1000)
+                    return await self._ask(shard, lease, path, call, data, CALL_S + wait_ms / 1000)
                 except NotOwner as problem:
                     why = problem.message
                     await self._look_again()
@@ -105,6 +107,21 @@ class Routing:
                 look_s = now_s + LOOK_S
                 await self._look_again()
             await self._ownership.next_change(AGAIN_S)
+
+    async def _ask(self, shard: int, lease: Lease, path: str, call: str, data: bytes, timeout_s: float) -> bytes:
+        """Ask an owner, for as long as it is the owner: one that is no more may never answer."""
+        asking = self._loop.create_task(self._peers.ask(lease.address, path, call, data, timeout_s))
+        try:
+            moved_s = 0.0
+            while not moved_s or self._loop.time() < moved_s + MOVED_S:
+                await asyncio.wait((asking,), timeout=AGAIN_S if moved_s else WATCH_S)
+                if asking.done():
+                    return asking.result()
+                if not moved_s and self._ownership.owners.get(shard) != lease:
+                    moved_s = self._loop.time()
+            raise NoAnswer(f"Node {lease.node} does not serve the shard any more, and has not answered.")
+        finally:
+            asking.cancel()
 
     async def _look_again(self) -> None:
         try:
