@@ -63,6 +63,7 @@ class CatalogHost:
         self._opener = opener
         self._on_open = on_open
         self._on_change = on_change
+        self.committed_version = 0
         self._sealed: Changes | None = None  # what the frame under way changes
         self._catalog: Catalog | None = None
         self._log: Log | None = None
@@ -112,7 +113,7 @@ class CatalogHost:
 
     async def reached(self, version: int) -> None:
         """Wait until what the catalog said up to this version is committed, and told to the shards that are here."""
-        point = self.point()
+        point = self.point() if version > self.committed_version else None
         if point is not None:
             await point
 
@@ -150,6 +151,7 @@ class CatalogHost:
             log.close()
             raise
         self._catalog, self._log, self._commit = catalog, log, commit
+        self.committed_version = catalog.version
         self._alarms.clear("catalog")
         events.info(
             "catalog_opened",
@@ -199,13 +201,17 @@ class CatalogHost:
 
     def _seal(self, catalog: Catalog) -> None:
         """Only what is committed is told, and it is told as it was then: what is decided meanwhile may yet be lost."""
+        if catalog.frame.finished:
+            return  # a part of a Base goes first; what is in the open frame is told with that one
         changed, catalog.changed = catalog.changed, {}
         queues = {number: (catalog.queues.get(number), shards) for number, shards in changed.items()}
         self._sealed = Changes(catalog.version, queues)
 
     def _committed(self) -> None:
-        if self._sealed is not None and self._on_change is not None:
-            self._on_change(self._sealed)
+        if self._sealed is not None:
+            self.committed_version = self._sealed.version
+            if self._on_change is not None:
+                self._on_change(self._sealed)
         self._sealed = None
 
     def _failed(self, problem: BaseException) -> None:

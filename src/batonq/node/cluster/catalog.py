@@ -229,8 +229,7 @@ class ClusterCatalog(CatalogHost):
         if not self.owned:
             raise Unavailable(self.why or "This node keeps the catalog no more; try again.")
         if name == "version":
-            await super().reached(0)
-            return msgspec.msgpack.encode(self.current().version)
+            return msgspec.msgpack.encode(self.committed_version)
         if name not in COMMANDS:
             raise InvalidInput(f"The catalog has no command {name!r}: the node that asks may be of a newer release.")
         try:
