@@ -230,6 +230,21 @@ def _owns(cluster: Cluster, shard: int, node: NodeProcess) -> bool:
     return cluster.owner(shard) is node
 
 
+def test_nodes_are_restarted_one_after_the_other_without_an_error(cluster: Cluster) -> None:
+    """Those that are asked meanwhile are the others: what a node has is handed over before it stops."""
+    create(cluster, "rolling")
+    with Load(cluster, "rolling") as load:
+        for node in list(cluster.nodes):
+            cluster.away.append(node)
+            time.sleep(0.1)  # what it was asked before is answered
+            assert node.terminate() == 0
+            node.start()
+            cluster.wait_ready(node)
+            cluster.away.remove(node)
+    load.check()
+    assert load.errors == 0 and max(load.gaps) < 2, (load.errors, max(load.gaps))
+
+
 def test_an_owner_that_slept_past_its_lease_writes_nothing_more(cluster: Cluster) -> None:
     create(cluster, "slept")
     shard = shard_of(cluster, "slept")

@@ -28,7 +28,7 @@ from batonq.node.peeking import Peeked
 from batonq.node.ports import Sent, ShardPort
 from batonq.node.receipts import Receipts, invalid
 from batonq.node.settings import Settings
-from batonq.node.watching import Selection, give_back, receive_any
+from batonq.node.watching import Selection, give_back, receive_all_over, receive_any
 
 HOLDER_LENGTH_MAX = 256
 CLOCK_STEPS_MAX = 100_000
@@ -70,7 +70,9 @@ class Broker(JobControl):
         """A shard of this node."""
         port = self._ports.get(shard)
         if port is None:
-            port = self._ports[shard] = LocalShard(self._shards[shard], self._deliveries, self.reach)
+            port = self._ports[shard] = LocalShard(
+                self._shards[shard], self._deliveries, self.reach, self.receive_matching
+            )
         return port
 
     def _routed_port(self, shard: int) -> ShardPort:
@@ -145,9 +147,45 @@ class Broker(JobControl):
             if len(accounts) != 1:
                 raise InvalidInput("Name some queues, all of one account.")
             queues = self.select(accounts.pop(), [queue.name for queue in queues])
-        taken = await receive_any(
-            queues, self._shards, self._loop, max_messages, visibility_ms, wait_ms, holder[:HOLDER_LENGTH_MAX]
-        )
+        holder = holder[:HOLDER_LENGTH_MAX]
+        if self._route is not None:
+            shards = sorted(queues.shards() if queues.by_names_only else self._catalog.current().shards)
+            if not all(shard < len(self._shards) and self._shards[shard].serving for shard in shards):
+                ports = [self._port(shard) for shard in shards]
+                found = await receive_all_over(ports, queues, max_messages, visibility_ms, wait_ms, holder)
+                known = ((self.queue_by_number(number), delivery) for number, delivery in found)
+                taken = [(queue, delivery) for queue, delivery in known if queue is not None]
+                for queue, delivery in taken[max_messages:]:  # several shards had something at the same time
+                    await self.change_visibility(queue, [(delivery.receipt, 0)])
+                return taken[:max_messages]
+        return await self._receive_here(queues, self._shards, max_messages, visibility_ms, wait_ms, holder)
+
+    async def receive_matching(
+        self,
+        shard: int,
+        account: str,
+        patterns: Sequence[str],
+        max_messages: int,
+        visibility_ms: int | None,
+        wait_ms: int,
+        holder: str,
+    ) -> list[tuple[int, Delivery]]:
+        """The same of one shard that is served here."""
+        selection = self.select(account, patterns)
+        keepers = [self._shards[shard]]
+        found = await self._receive_here(selection, keepers, max_messages, visibility_ms, wait_ms, holder)
+        return [(queue.number, delivery) for queue, delivery in found]
+
+    async def _receive_here(
+        self,
+        queues: Selection,
+        keepers: Sequence[ShardKeeper],
+        max_messages: int,
+        visibility_ms: int | None,
+        wait_ms: int,
+        holder: str,
+    ) -> list[tuple[Queue, Delivery]]:
+        taken = await receive_any(queues, keepers, self._loop, max_messages, visibility_ms, wait_ms, holder)
         found: list[tuple[Queue, Delivery]] = []
         room = ANSWER_BYTES_MAX
         try:

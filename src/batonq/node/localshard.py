@@ -19,11 +19,17 @@ from batonq.node.ports import JobView, Sent
 
 class LocalShard:
     def __init__(
-        self, keeper: ShardKeeper, deliveries: Deliveries, reach: Callable[[ShardHost, int, int], Awaitable[None]]
+        self,
+        keeper: ShardKeeper,
+        deliveries: Deliveries,
+        reach: Callable[[ShardHost, int, int], Awaitable[None]],
+        matching: Callable[..., Awaitable[list[tuple[int, Delivery]]]],
     ) -> None:
         self._host = keeper.host
         self._deliveries = deliveries
         self._reach = reach
+        self._matching = matching
+        self._number = keeper.number
 
     async def send(self, queue: int, sends: Sequence[Send], invocation: int) -> list[Sent | BatonError]:
         host = self._host()
@@ -57,6 +63,18 @@ class LocalShard:
                 host.give_back(queue.number, leases)
             raise
         return self._deliveries.of(queue, host, leases)
+
+    async def receive_matching(
+        self,
+        account: str,
+        patterns: Sequence[str],
+        max_messages: int,
+        visibility_ms: int | None,
+        wait_ms: int,
+        holder: str,
+    ) -> list[tuple[int, Delivery]]:
+        self._host()
+        return await self._matching(self._number, account, patterns, max_messages, visibility_ms, wait_ms, holder)
 
     async def delete(self, queue: int, claims: Sequence[Claim], strict: bool) -> list[BatonError | None]:
         host = self._host()

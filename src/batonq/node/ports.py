@@ -44,6 +44,17 @@ class ShardPort(Protocol):
     ) -> list[Delivery]:
         """Lease messages, waiting up to `wait_ms` for the first."""
 
+    async def receive_matching(
+        self,
+        account: str,
+        patterns: Sequence[str],
+        max_messages: int,
+        visibility_ms: int | None,
+        wait_ms: int,
+        holder: str,
+    ) -> list[tuple[int, Delivery]]:
+        """Lease messages of any queues whose names match, each with its queue's number; see watching.py."""
+
     async def delete(self, queue: int, claims: Sequence[Claim], strict: bool) -> list[BatonError | None]: ...
 
     async def change_visibility(

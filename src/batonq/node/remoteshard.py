@@ -52,6 +52,20 @@ class RemoteShard:
         )
         return deliveries
 
+    async def receive_matching(
+        self,
+        account: str,
+        patterns: Sequence[str],
+        max_messages: int,
+        visibility_ms: int | None,
+        wait_ms: int,
+        holder: str,
+    ) -> list[tuple[int, Delivery]]:
+        found: list[tuple[int, Delivery]] = await self._ask(
+            "receive_matching", account, patterns, max_messages, visibility_ms, wait_ms, holder, wait_ms=wait_ms
+        )
+        return found
+
     async def delete(self, queue: int, claims: Sequence[Claim], strict: bool) -> list[BatonError | None]:
         results: list[BatonError | None] = await self._ask("delete", queue, claims, strict)
         return results

@@ -14,13 +14,16 @@ import asyncio
 import re
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 
 from batonq.core.catalog.machine import Catalog
 from batonq.core.catalog.names import QueueName
 from batonq.core.commands import Lease
 from batonq.errors import BatonError, InvalidInput, QueueDoesNotExist, Unavailable
+from batonq.node.deliveries import Delivery
 from batonq.node.host import ShardHost
 from batonq.node.keeper import ShardKeeper
+from batonq.node.ports import ShardPort
 
 PATTERNS_MAX = 10_000
 PATTERN_LENGTH_MAX = 80
@@ -42,7 +45,8 @@ class Selection:
                 )
         self.turn = 0  # the queue number that the next receive begins with
         self._catalog = catalog
-        self._account = account
+        self._account = self.account = account
+        self.patterns = list(patterns)
         self._names = [pattern for pattern in patterns if not _is_pattern(pattern)]
         self._patterns = [pattern for pattern in patterns if _is_pattern(pattern)]
         wild = "|".join(re.escape(text).replace(r"\*", ".*").replace(r"\?", ".") for text in self._patterns)
@@ -271,4 +275,55 @@ def give_back(taken: list[Taken]) -> None:
             continue  # they come back when their leases run out
 
 
-__all__ = ["Selection", "Taken", "Watch", "give_back", "receive_any"]
+async def receive_all_over(
+    ports: Sequence[ShardPort],
+    selection: Selection,
+    max_messages: int,
+    visibility_ms: int | None,
+    wait_ms: int,
+    holder: str,
+) -> list[tuple[int, Delivery]]:
+    """The same over shards that may be served by other nodes: each is asked in turn, and then all are waited for.
+
+    A shard that cannot be asked is left out, unless it is the only one.
+    """
+    asked = partial(_ask_one, selection, visibility_ms, holder)
+    found: list[tuple[int, Delivery]] = []
+    problems: list[BatonError] = []
+    start = selection.turn % len(ports) if ports else 0
+    selection.turn += 1
+    ordered = [*ports[start:], *ports[:start]]
+    for port in ordered:
+        if len(found) < max_messages:
+            try:
+                found += await asked(port, max_messages - len(found), 0)
+            except QueueDoesNotExist:
+                raise
+            except BatonError as problem:
+                problems.append(problem)
+    if len(problems) == len(ordered):
+        raise problems[0] if problems else Unavailable()
+    if found or wait_ms <= 0:
+        return found
+    tasks = [asyncio.ensure_future(asked(port, max_messages, wait_ms)) for port in ordered]
+    try:
+        waiting = set(tasks)
+        while waiting and not found:
+            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
+            for task in done:
+                if task.exception() is None:
+                    found += task.result()
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    return found
+
+
+async def _ask_one(
+    selection: Selection, visibility_ms: int | None, holder: str, port: ShardPort, most: int, wait_ms: int
+) -> list[tuple[int, Delivery]]:
+    return await port.receive_matching(selection.account, selection.patterns, most, visibility_ms, wait_ms, holder)
+
+
+__all__ = ["Selection", "Taken", "Watch", "give_back", "receive_all_over", "receive_any"]

@@ -55,6 +55,7 @@ OPERATIONS: dict[str, Operation] = {
     "send": Operation(tuple[int, list[_SendRow], int], _Sent),
     "send_once": Operation(tuple[int, list[_SendRow], Once], tuple[_Sent, bool]),
     "receive": Operation(tuple[Queue, int, int | None, int, str, str], list[Delivery]),
+    "receive_matching": Operation(tuple[str, list[str], int, int | None, int, str], list[tuple[int, Delivery]]),
     "delete": Operation(tuple[int, list[Claim], bool], _Done),
     "change_visibility": Operation(tuple[int, list[tuple[Claim, int]], bool], list[int | Problem]),
     "nack": Operation(tuple[int, list[Nack]], _Done),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from random import Random
 from typing import Any
 
@@ -23,7 +23,7 @@ from batonq.node.cluster.answering import Answering
 from batonq.node.cluster.catalog import ClusterCatalog
 from batonq.node.cluster.keeper import ClusterKeeper
 from batonq.node.cluster.ownership import Owned, OwnershipLoop
-from batonq.node.cluster.peers import PREFIX, Peers
+from batonq.node.cluster.peers import PREFIX, Asking, Peers
 from batonq.node.cluster.routing import Routing
 from batonq.node.logs import StoreLogs
 from batonq.node.node import Node, World
@@ -48,13 +48,20 @@ class ClusterNode(Node):
 
     catalog: ClusterCatalog
 
-    def __init__(self, settings: Settings, world: World | None = None) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        world: World | None = None,
+        open_store: Callable[[str], Awaitable[LogStore]] = open_store,
+        peers: Asking | None = None,
+    ) -> None:
         super().__init__(settings, world)
         if not settings.node or not settings.log:
             raise InvalidInput("A node of a cluster needs a name (--node) and the address of the log (--log).")
         self.secret = read_secret(settings)
         self.answering = Answering(self)
-        self.peers = Peers(self.secret)
+        self.peers: Asking = peers or Peers(self.secret)
+        self._open_store = open_store
         self.ownership_loop: OwnershipLoop
         self._routing: Routing
         self._leases: Leases
@@ -64,7 +71,7 @@ class ClusterNode(Node):
 
     async def _take(self) -> None:
         settings = self.settings
-        store: LogStore = await open_store(settings.log)
+        store = await self._open_store(settings.log)
         try:
             self.ownership = MirrorDirectory(settings.data, cluster=store.cluster, where=store.where)
             self.ownership.take()

@@ -6,7 +6,7 @@ import asyncio
 import hmac
 import ssl as tls
 from hashlib import blake2b
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from batonq.errors import BatonError, Unavailable
@@ -40,6 +40,15 @@ def signature(secret: bytes, path: str, call: str, body: bytes) -> str:
 
 def is_signed(secret: bytes, path: str, call: str, body: bytes, given: str) -> bool:
     return hmac.compare_digest(signature(secret, path, call, body), given)
+
+
+class Asking(Protocol):
+    """How a node asks another."""
+
+    async def ask(self, address: str, path: str, call: str, body: bytes, timeout_s: float) -> bytes:
+        """Raises NotSent, NoAnswer, or the error that the other node answered with."""
+
+    def close(self) -> None: ...
 
 
 class _Line(NamedTuple):

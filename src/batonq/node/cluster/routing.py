@@ -14,7 +14,7 @@ from batonq.errors import BatonError, NotOwner, Unavailable
 from batonq.log.interface import Lease
 from batonq.log.layout import CATALOG_SHARD
 from batonq.node.cluster.ownership import OwnershipLoop
-from batonq.node.cluster.peers import PREFIX, NoAnswer, NotSent, Peers
+from batonq.node.cluster.peers import PREFIX, Asking, NoAnswer, NotSent
 from batonq.node.ports import ShardPort
 from batonq.node.remoteshard import RemoteShard, answer
 
@@ -36,7 +36,7 @@ class Routing:
         self,
         *,
         ownership: OwnershipLoop,
-        peers: Peers,
+        peers: Asking,
         local: Callable[[int], ShardPort | None],
         catalog: Callable[[str, bytes], Awaitable[bytes | None]],
         new_call: Callable[[], str],

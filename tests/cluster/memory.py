@@ -1,0 +1,225 @@
+"""A cluster in one process: real nodes, logs and leases in memory, and calls between nodes that a test can cut."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+from batonq.errors import BatonError, Fenced, OwnershipHeld
+from batonq.log.interface import Lease, Member
+from batonq.node import wire
+from batonq.node.cluster.node import ClusterNode
+from batonq.node.cluster.peers import PREFIX, NoAnswer, NotSent
+from batonq.node.settings import Settings
+from batonq.sim.far import FarLog, MemoryBackend
+
+LEASE_S = 1.0
+
+
+class Hub:
+    """What all nodes share."""
+
+    def __init__(self) -> None:
+        self.fars: dict[int, FarLog] = {}
+        self.owners: dict[int, tuple[Lease, float]] = {}
+        self.epochs: dict[int, int] = {}
+        self.members: dict[str, tuple[Member, float]] = {}
+        self.nodes: dict[str, ClusterNode] = {}
+        self.cut: set[tuple[str, str]] = set()  # from a node, to an address
+        self.unanswered: list[str] = []  # ends of paths whose next answer is lost
+        self.calls: list[str] = []
+
+    async def open_store(self, url: str) -> MemoryStore:
+        return MemoryStore(self)
+
+    def lease(self, shard: int) -> Lease | None:
+        lease, until_s = self.owners.get(shard, (None, 0.0))
+        return lease if lease is not None and until_s > asyncio.get_running_loop().time() else None
+
+
+class MemoryStore:
+    """See backend.LogStore."""
+
+    cluster = 77
+    where = "a log in memory"
+
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+
+    async def backend(self, shard: int) -> MemoryBackend:
+        return MemoryBackend(self._hub.fars.setdefault(shard, FarLog(shard)))
+
+    def leases(self, node: str, address: str, ttl_s: float) -> MemoryLeases:
+        return MemoryLeases(self._hub, node, address, ttl_s)
+
+    async def close(self) -> None:
+        pass
+
+
+class MemoryLeases:
+    """See interface.Leases."""
+
+    def __init__(self, hub: Hub, node: str, address: str, ttl_s: float) -> None:
+        self.keeps = True  # False: nothing is renewed any more, as if the node were asleep
+        self._hub = hub
+        self._node = node
+        self._address = address
+        self._ttl_s = ttl_s
+        self._held: dict[int, int] = {}
+
+    def _until_s(self) -> float:
+        return asyncio.get_running_loop().time() + self._ttl_s
+
+    async def acquire(self, shard: int, above: int = 0) -> int:
+        await asyncio.sleep(0)
+        lease = self._hub.lease(shard)
+        if lease is not None and lease.node != self._node:
+            raise OwnershipHeld(f"shard {shard} is owned by {lease.node}")
+        epoch = self._hub.epochs[shard] = max(self._hub.epochs.get(shard, 0), above) + 1
+        self._hub.owners[shard] = Lease(shard, self._node, self._address, epoch), self._until_s()
+        self._held[shard] = epoch
+        return epoch
+
+    async def renew(self, shard: int) -> None:
+        await asyncio.sleep(0)
+        lease = self._hub.lease(shard)
+        if not self.keeps:
+            return
+        if lease is None or lease.epoch != self._held.get(shard):
+            self._held.pop(shard, None)
+            raise Fenced(f"the lease of {self._node} on shard {shard} has ended")
+        self._hub.owners[shard] = lease, self._until_s()
+
+    async def release(self, shard: int) -> None:
+        epoch = self._held.pop(shard, None)
+        lease = self._hub.lease(shard)
+        if lease is not None and lease.epoch == epoch:
+            del self._hub.owners[shard]
+
+    def held(self) -> list[int]:
+        return list(self._held)
+
+    async def holders(self) -> dict[int, Lease]:
+        return {shard: lease for shard in self._hub.owners if (lease := self._hub.lease(shard)) is not None}
+
+    async def watch(self) -> AsyncGenerator[Lease, None]:
+        known: dict[int, Lease] = {}
+        while True:
+            now = await self.holders()
+            for shard in known.keys() | now.keys():
+                if now.get(shard) != known.get(shard):
+                    yield now.get(shard) or Lease(shard, "", "", 0)
+            known = now
+            await asyncio.sleep(0.02)
+
+    async def announce(self, note: str) -> None:
+        self._hub.members[self._node] = Member(self._node, self._address, note), self._until_s()
+
+    async def withdraw(self) -> None:
+        self._hub.members.pop(self._node, None)
+
+    async def members(self) -> list[Member]:
+        now_s = asyncio.get_running_loop().time()
+        return sorted(member for member, until_s in self._hub.members.values() if until_s > now_s)
+
+
+class MemoryPeers:
+    """See peers.Asking."""
+
+    def __init__(self, hub: Hub, name: str) -> None:
+        self._hub = hub
+        self._name = name
+
+    async def ask(self, address: str, path: str, call: str, body: bytes, timeout_s: float) -> bytes:
+        node = self._hub.nodes.get(address)
+        if node is None or (self._name, address) in self._hub.cut:
+            raise NotSent(f"{address} cannot be reached")
+        self._hub.calls.append(path)
+        await asyncio.sleep(0)
+        try:
+            answer = await node.answering.handle(path.removeprefix(PREFIX), call, body)
+        except BatonError as problem:
+            raise wire.decode_problem(wire.encode_problem(problem)) from None
+        for end in self._hub.unanswered:
+            if path.endswith(end):
+                self._hub.unanswered.remove(end)
+                raise NoAnswer("the answer was lost")
+        return answer
+
+    def close(self) -> None:
+        pass
+
+
+class Nodes:
+    """Nodes a, b, c of one cluster."""
+
+    def __init__(self, directory: Path, **settings: Any) -> None:
+        self.hub = Hub()
+        self._directory = directory
+        self._settings = {"shards": 3, "lease_s": LEASE_S, "hold_s": 3600.0, **settings}
+
+    def __getitem__(self, name: str) -> ClusterNode:
+        return self.hub.nodes[f"http://{name}"]
+
+    async def start(self, *names: str) -> None:
+        await asyncio.gather(*(self._start(name) for name in names))
+        await self.until(lambda: not any(node.not_ready() for node in self.hub.nodes.values()))
+
+    async def _start(self, name: str) -> None:
+        settings = Settings(
+            data=str(self._directory / name),
+            log="nats://memory",
+            node=name,
+            advertise=f"http://{name}",
+            **self._settings,
+        )
+        node = ClusterNode(settings, open_store=self.hub.open_store, peers=MemoryPeers(self.hub, name))
+        self.hub.nodes[f"http://{name}"] = node
+        await node.start()
+
+    async def stop(self) -> None:
+        for address in list(self.hub.nodes):
+            await self.hub.nodes.pop(address).stop()
+
+    async def crash(self, name: str) -> None:
+        """End a node without giving up its leases."""
+        node = self.hub.nodes.pop(f"http://{name}")
+        node.stopping = True
+        owners = dict(self.hub.owners)
+        assert node._upkeep is not None
+        node._upkeep.cancel()
+        await node._channels.close()
+        await node._close()
+        self.hub.owners.update(owners)
+
+    def owner(self, shard: int) -> ClusterNode | None:
+        for node in self.hub.nodes.values():
+            if shard in node.ownership_loop.serving():
+                return node
+        return None
+
+    async def owned(self, shard: int) -> ClusterNode:
+        await self.until(lambda: self.owner(shard) is not None)
+        node = self.owner(shard)
+        assert node is not None
+        return node
+
+    @staticmethod
+    async def until(condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not condition():  # noqa: ASYNC110 - any condition
+                await asyncio.sleep(0.01)
+
+
+def run_nodes(directory: Path, main: Callable[[Nodes], Awaitable[None]], *names: str, **settings: Any) -> None:
+    async def run() -> None:
+        nodes = Nodes(directory, **settings)
+        try:
+            await nodes.start(*names)
+            await main(nodes)
+        finally:
+            await nodes.stop()
+
+    asyncio.run(run())

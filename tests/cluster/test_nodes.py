@@ -1,0 +1,283 @@
+"""Nodes of a cluster in one process: who owns what, what is forwarded, and what must not survive an owner."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from batonq.core.catalog.machine import Catalog
+from batonq.core.commands import Accepted
+from batonq.errors import InvalidInput, JobNotFound, QueueDoesNotExist, Unavailable
+from batonq.log.layout import CATALOG_SHARD
+from batonq.node.broker import Queue
+from batonq.node.cluster.keeper import ClusterKeeper
+from batonq.node.cluster.node import ClusterNode
+from batonq.node.keeper import KeeperState
+from tests.cluster.memory import MemoryLeases, Nodes, run_nodes
+from tests.node.nodes import ACCOUNT, make_send
+
+
+async def bodies(node: ClusterNode, queue: Queue, wait_ms: int = 0) -> list[str]:
+    found = await node.broker.receive(queue, 10, None, wait_ms, "tester")
+    assert not any(await node.broker.delete(queue, [delivery.receipt for delivery in found]))
+    return sorted(delivery.body.decode() for delivery in found)
+
+
+def known(node: ClusterNode, name: str) -> Queue:
+    return node.broker.queue(ACCOUNT, name)
+
+
+def keeper(node: ClusterNode, shard: int) -> ClusterKeeper:
+    return cast(ClusterKeeper, node.shards[shard])
+
+
+def other(nodes: Nodes, node: ClusterNode) -> ClusterNode:
+    return next(each for each in nodes.hub.nodes.values() if each is not node)
+
+
+def test_shards_spread_over_the_nodes_and_any_node_takes_any_request(tmp_path: Path) -> None:
+    async def main(nodes: Nodes) -> None:
+        owners = {(await nodes.owned(shard)).settings.node for shard in (0, 1, 2)}
+        assert len(owners) >= 2
+        for at, name in enumerate("abc"):
+            queue = await nodes[name].broker.create_queue(ACCOUNT, f"queue-{name}", {"VisibilityTimeout": "7"}, {})
+            assert queue.policy.visibility_ms == 7_000 and queue.shard == at
+            for asked in "abc":
+                node = nodes[asked]
+                await node.broker.refresh()
+                (sent,) = await node.broker.send(known(node, f"queue-{name}"), [make_send(f"from {asked}")])
+                assert isinstance(sent, Accepted)
+            counters = await nodes["b"].broker.counters(queue)
+            assert counters.visible == 3
+            assert await bodies(nodes["c"], queue) == ["from a", "from b", "from c"]
+
+    run_nodes(tmp_path, main, "a", "b", "c")
+
+
+def test_the_catalog_is_changed_by_its_owner_whoever_is_asked(tmp_path: Path) -> None:
+    async def main(nodes: Nodes) -> None:
+        owner = await nodes.owned(CATALOG_SHARD)
+        asked = other(nodes, owner)
+        assert not asked.catalog.owned
+        queue = await asked.broker.create_queue(ACCOUNT, "work", {}, {})
+        assert "/internal/catalog/create_queue" in nodes.hub.calls
+        with pytest.raises(InvalidInput):
+            await asked.broker.create_queue(ACCOUNT, "not a name", {}, {})
+        await asked.broker.set_attributes(queue, {"VisibilityTimeout": "9"})
+        shard = keeper(await nodes.owned(queue.shard), queue.shard).host().shard
+        assert shard.queues[queue.number].policy.visibility_ms == 9_000, "the shard was told before it was answered"
+        await asked.broker.set_tags(queue, {"team": "red"}, [])
+        assert known(asked, "work").tags == {"team": "red"}
+        key = await asked.catalog.change(Catalog.put_key, "key", "secret", ACCOUNT)
+        assert key.secret == "secret" and asked.broker.find_key("key") == ("secret", ACCOUNT)
+        await asked.broker.delete_queue(queue)
+        with pytest.raises(QueueDoesNotExist):
+            known(asked, "work")
+        await owner.catalog.refresh()
+        with pytest.raises(QueueDoesNotExist):
+            await owner.broker.send(queue, [make_send("to nobody")])
+        with pytest.raises(Unavailable, match="Only the node that keeps the catalog"):
+            await asked.catalog.change(Catalog.write_base, 1, 1 << 20)
+        with pytest.raises(JobNotFound):
+            await asked.broker.job(ACCOUNT, "nonsense")
+
+    run_nodes(tmp_path, main, "a", "b")
+
+
+def test_a_planned_move_keeps_everything_and_gives_no_grace(tmp_path: Path) -> None:
+    async def main(nodes: Nodes) -> None:
+        queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {}, {})
+        first = await nodes.owned(queue.shard)
+        second = other(nodes, first)
+        await first.broker.send(queue, [make_send(str(number)) for number in range(5)])
+        held = await second.broker.receive(queue, 1, 60_000, 0, "tester")
+        waiting = asyncio.create_task(second.broker.receive(queue, 1, 0, 0, "tester"))
+        await waiting
+        log = keeper(first, queue.shard).follower.log
+        await first.ownership_loop.move(queue.shard, second.settings.node)
+        assert keeper(first, queue.shard).follower.log is log, "it steps down with its state, and follows on"
+        host = keeper(second, queue.shard).host()
+        assert host.shard.epoch == 2 and host.log.frame(host.log.next - 1).words()[4] < 1_000
+        assert await first.broker.delete(queue, [held[0].receipt]) == [None]
+        assert len(await bodies(first, queue)) == 4
+        await nodes.until(lambda: keeper(first, queue.shard).reading()[1].next == host.log.next)
+        followed, _ = keeper(first, queue.shard).reading()
+        assert followed.dump(first.clock.now_ms()) == host.shard.dump(first.clock.now_ms())
+        with pytest.raises(InvalidInput, match="There is no node"):
+            await second.ownership_loop.move(queue.shard, "nobody")
+
+    run_nodes(tmp_path, main, "a", "b")
+
+
+def test_another_node_takes_over_from_one_that_crashed(tmp_path: Path) -> None:
+    async def main(nodes: Nodes) -> None:
+        queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {}, {})
+        victim = await nodes.owned(queue.shard)
+        survivor = other(nodes, victim)
+        await survivor.broker.send(queue, [make_send("kept")])
+        (held,) = await survivor.broker.receive(queue, 1, 1_000, 0, "tester")
+        await nodes.crash(victim.settings.node)
+        for shard in (CATALOG_SHARD, 0, 1, 2):
+            assert await nodes.owned(shard) is survivor
+        assert await survivor.broker.delete(queue, [held.receipt]) == [None], "the outage does not count"
+        await nodes.start(victim.settings.node)
+        again = nodes[victim.settings.node]
+        await again.broker.send(known(again, "work"), [make_send("after")])
+        assert await bodies(survivor, queue) == ["after"]
+
+    run_nodes(tmp_path, main, "a", "b")
+
+
+def test_what_a_fenced_owner_had_decided_does_not_survive_it(tmp_path: Path) -> None:
+    async def main(nodes: Nodes) -> None:
+        queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {}, {})
+        asleep = await nodes.owned(queue.shard)
+        awake = other(nodes, asleep)
+        await awake.broker.send(queue, [make_send("first")])
+        cast(MemoryLeases, asleep._leases).keeps = False  # its leases run out, and it does not notice
+        await nodes.until(lambda: queue.shard in awake.ownership_loop.serving())
+        host = keeper(asleep, queue.shard)
+        if host.serving:
+            with pytest.raises(Unavailable):
+                await asleep.broker.local_port(queue.shard).send(queue.number, [make_send("stale")], 0)
+        await nodes.until(lambda: keeper(asleep, queue.shard).state is KeeperState.FOLLOWING)
+        assert await bodies(asleep, queue) == ["first"]
+        mine, theirs = keeper(asleep, queue.shard).reading()[0], keeper(awake, queue.shard).host().shard
+        await nodes.until(lambda: mine.next_sequence == theirs.next_sequence and mine.epoch == theirs.epoch)
+        assert b"stale" not in b"".join(nodes.hub.fars[queue.shard].stored)
+
+    run_nodes(tmp_path, main, "a", "b")
+
+
+def test_a_call_whose_answer_is_lost_is_not_run_twice(tmp_path: Path) -> None:
+    async def main(nodes: Nodes) -> None:
+        queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {}, {})
+        asked = other(nodes, await nodes.owned(queue.shard))
+        nodes.hub.unanswered = ["/send", "/receive", "/delete"]
+        await asked.broker.send(queue, [make_send("once")])
+        assert (await asked.broker.counters(queue)).sent == 1
+        found = await asked.broker.receive(queue, 10, 60_000, 0, "tester")
+        assert [delivery.receive_count for delivery in found] == [1]
+        assert await asked.broker.delete(queue, [found[0].receipt], strict=True) == [None]
+        assert nodes.hub.unanswered == []
+
+    run_nodes(tmp_path, main, "a", "b")
+
+
+def test_dead_letters_go_from_node_to_node(tmp_path: Path) -> None:
+    async def main(nodes: Nodes) -> None:
+        broker = nodes["a"].broker
+        dead = await broker.create_queue(ACCOUNT, "dead", {}, {})
+        policy = f'{{"deadLetterTargetArn":"arn:aws:sqs:us-east-1:{ACCOUNT}:dead","maxReceiveCount":"1"}}'
+        work = await broker.create_queue(ACCOUNT, "work", {"RedrivePolicy": policy}, {})
+        source = await nodes.owned(work.shard)
+        if dead.shard in source.ownership_loop.serving():
+            await source.ownership_loop.move(dead.shard, other(nodes, source).settings.node)
+        await broker.send(work, [make_send(str(number)) for number in range(5)])
+        await broker.receive(work, 10, 0, 0, "tester")
+        await broker.receive(work, 10, 0, 0, "tester")
+        found: list[str] = []
+        async with asyncio.timeout(10):
+            while len(found) < 5:
+                found += await bodies(nodes["b"], dead, 1_000)
+        assert sorted(found) == [str(number) for number in range(5)]
+        assert any(path.endswith("/arrive") for path in nodes.hub.calls)
+
+    run_nodes(tmp_path, main, "a", "b")
+
+
+def test_a_node_that_is_drained_owns_nothing_until_it_may_again(tmp_path: Path) -> None:
+    async def main(nodes: Nodes) -> None:
+        await nodes["a"].ownership_loop.hand_over()
+        assert nodes["a"].ownership_loop.serving() == []
+        assert sorted(nodes["b"].ownership_loop.serving()) == [0, 1, 2, CATALOG_SHARD]
+        with pytest.raises(Unavailable, match="is being drained"):
+            await nodes["b"].ownership_loop.move(0, "a")
+        await nodes.until(lambda: nodes.owner(0) is nodes["b"])
+        nodes["a"].ownership_loop.draining = False
+        await nodes["b"].ownership_loop.move(0, "a")
+        assert nodes["a"].ownership_loop.serving() == [0]
+
+    run_nodes(tmp_path, main, "a", "b")
+
+
+def test_shards_move_to_a_node_that_comes_later(tmp_path: Path) -> None:
+    async def main(nodes: Nodes) -> None:
+        await nodes.until(lambda: len(nodes["a"].ownership_loop.serving()) == 5)
+        await nodes.start("b")
+        await nodes.until(lambda: len(nodes["b"].ownership_loop.serving()) == 2)
+        await asyncio.sleep(1.0)
+        assert len(nodes["a"].ownership_loop.serving()) == 3, "and then it is enough"
+
+    run_nodes(tmp_path, main, "a", shards=4, hold_s=0.0)
+
+
+def test_a_node_that_is_cut_off_from_the_catalog_trusts_no_key(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("batonq.node.cluster.catalog.CUT_OFF_S", 0.5)
+
+    async def main(nodes: Nodes) -> None:
+        owner = await nodes.owned(CATALOG_SHARD)
+        asked = other(nodes, owner)
+        await owner.catalog.change(Catalog.put_key, "key", "secret", ACCOUNT)
+        await asked.catalog.refresh()
+        assert asked.broker.find_key("key") == ("secret", ACCOUNT)
+        nodes.hub.cut.add((asked.settings.node, owner.settings.advertise))
+        await asyncio.sleep(0.7)
+        with pytest.raises(Unavailable, match="cut off from the catalog"):
+            asked.broker.find_key("key")
+        nodes.hub.cut.clear()
+        async with asyncio.timeout(10):
+            while True:
+                try:
+                    assert asked.broker.find_key("key") == ("secret", ACCOUNT)
+                    break
+                except Unavailable:
+                    await asyncio.sleep(0.05)
+
+    run_nodes(tmp_path, main, "a", "b")
+
+
+def test_history_is_served_by_followers_too(tmp_path: Path) -> None:
+    async def main(nodes: Nodes) -> None:
+        queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {}, {})
+        follower = other(nodes, await nodes.owned(queue.shard))
+        assert [each.shard for each in follower.broker.history.shards()] == [0, 1, 2]
+        _, log = keeper(follower, queue.shard).reading()
+        reading = asyncio.create_task(follower.broker.history.read(queue.shard, log.next, 1 << 20, 5.0))
+        await asyncio.sleep(0.05)
+        await follower.broker.send(queue, [make_send("seen")])
+        assert b"seen" in (await reading).data
+
+    run_nodes(tmp_path, main, "a", "b")
+
+
+def test_one_receive_over_queues_of_several_nodes(tmp_path: Path) -> None:
+    async def main(nodes: Nodes) -> None:
+        broker = nodes["a"].broker
+        queues = [await broker.create_queue(ACCOUNT, f"hooks-{number}", {}, {}) for number in range(3)]
+        assert {queue.shard for queue in queues} == {0, 1, 2}
+        for queue in queues:
+            await broker.send(queue, [make_send(queue.name)])
+        got: list[str] = []
+        while len(got) < 3:
+            found = await nodes["b"].broker.receive_any(
+                nodes["b"].broker.select(ACCOUNT, ["hooks-*"]), 10, None, 0, "t"
+            )
+            assert found
+            got += [f"{queue.name} {delivery.body.decode()}" for queue, delivery in found]
+        assert sorted(got) == [f"hooks-{number} hooks-{number}" for number in range(3)]
+        for queue in queues:  # and it waits for each of them
+            waiting = asyncio.create_task(
+                nodes["b"].broker.receive_any([known(nodes["b"], each.name) for each in queues], 10, None, 5_000, "t")
+            )
+            await asyncio.sleep(0.1)
+            await broker.send(queue, [make_send("late")])
+            ((where, delivery),) = await waiting
+            assert (where.name, delivery.body) == (queue.name, b"late")
+        with pytest.raises(QueueDoesNotExist):
+            await nodes["b"].broker.receive_any(nodes["b"].broker.select(ACCOUNT, ["nothing"]), 10, None, 0, "t")
+
+    run_nodes(tmp_path, main, "a", "b")
