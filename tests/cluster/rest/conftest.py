@@ -1,0 +1,20 @@
+"""The fixtures of the REST tests, over a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.cluster.server import ClusterServer
+from tests.rest.conftest import account, packed, rest, sqs
+
+__all__ = ["account", "packed", "rest", "server", "sqs"]
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterServer]:
+    # One shard, because these tests count on moves that are done when the request is.
+    cluster = ClusterServer(str(tmp_path_factory.mktemp("cluster")), shards=1)
+    with cluster:
+        yield cluster
