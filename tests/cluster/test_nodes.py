@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from itertools import count
 from pathlib import Path
 from typing import cast
 
@@ -12,10 +13,12 @@ from batonq.core.catalog.machine import Catalog
 from batonq.core.commands import Accepted
 from batonq.errors import InvalidInput, JobNotFound, QueueDoesNotExist, Unavailable
 from batonq.log.layout import CATALOG_SHARD
+from batonq.log.opening import OnFrame
 from batonq.node.broker import Queue
 from batonq.node.cluster.keeper import ClusterKeeper
 from batonq.node.cluster.node import ClusterNode
 from batonq.node.keeper import KeeperState
+from batonq.node.recovery import snapshot_store
 from tests.cluster.memory import MemoryLeases, Nodes, run_nodes
 from tests.node.nodes import ACCOUNT, make_send
 
@@ -281,3 +284,79 @@ def test_one_receive_over_queues_of_several_nodes(tmp_path: Path) -> None:
             await nodes["b"].broker.receive_any(nodes["b"].broker.select(ACCOUNT, ["nothing"]), 10, None, 0, "t")
 
     run_nodes(tmp_path, main, "a", "b")
+
+
+def test_a_node_that_was_stopped_goes_on_from_a_snapshot(tmp_path: Path) -> None:
+    async def main(nodes: Nodes) -> None:
+        queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {}, {})
+        follower = other(nodes, await nodes.owned(queue.shard))
+        await follower.broker.send(queue, [make_send(str(number)) for number in range(5)])
+        name = follower.settings.node
+        await follower.hand_over()
+        await nodes.hub.nodes.pop(f"http://{name}").stop()
+        store = snapshot_store(follower.settings.data, queue.shard)
+        assert store.numbers()
+        await nodes.start(name)
+        again = nodes[name]
+        state, log = keeper(again, queue.shard).reading()
+        owner = keeper(await nodes.owned(queue.shard), queue.shard).host()
+        await nodes.until(lambda: log.next == owner.log.next)
+        assert state.dump(again.clock.now_ms()) == owner.shard.dump(again.clock.now_ms())
+
+    run_nodes(tmp_path, main, "a", "b")
+
+
+def test_a_take_that_fails_leaves_no_lease_behind(tmp_path: Path) -> None:
+    async def main(nodes: Nodes) -> None:
+        queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {}, {})
+        first = await nodes.owned(queue.shard)
+        second = other(nodes, first)
+        follower = keeper(second, queue.shard).follower
+        log = follower.log
+        assert log is not None
+        read, tries = log.catch_up, count()
+
+        async def catch_up(on_frame: OnFrame) -> None:
+            if next(tries) == 1:  # the lease is there by now
+                raise Unavailable("the log does not answer")
+            await read(on_frame)
+
+        log.catch_up = catch_up  # type: ignore[method-assign]
+        with pytest.raises(Unavailable):
+            await first.ownership_loop.move(queue.shard, second.settings.node)
+        assert queue.shard not in second._leases.held()
+        assert follower.state is KeeperState.FOLLOWING
+        owner = await nodes.owned(queue.shard)
+        await owner.broker.send(queue, [make_send("after")])
+        assert await bodies(second, queue, 1_000) == ["after"]
+
+    run_nodes(tmp_path, main, "a", "b")
+
+
+def test_a_node_whose_catalog_is_behind_closes_no_queue(tmp_path: Path) -> None:
+    """A shard whose log knows a queue that the catalog here has not heard of yet."""
+
+    async def main(nodes: Nodes) -> None:
+        owner = await nodes.owned(CATALOG_SHARD)
+        behind = other(nodes, owner)
+        log = behind.catalog.follower.log
+        assert log is not None and log._following is not None
+        log._following.cancel()
+        version = behind.catalog.current().version
+        if 0 not in owner.ownership_loop.serving():
+            await behind.ownership_loop.move(0, owner.settings.node)
+        queue = await owner.broker.create_queue(ACCOUNT, "new", {}, {})
+        assert queue.shard == 0
+        await owner.broker.send(queue, [make_send("kept")])
+        await owner.ownership_loop.move(0, behind.settings.node)
+        assert behind.catalog.current().version == version, "it has not heard of the queue"
+        state = keeper(behind, 0).host().shard.queues[queue.number]
+        assert not state.closed
+        await owner.broker.send(queue, [make_send("too")])
+        log._following = None
+        log.follow(behind.catalog.follower._folded, behind.catalog.follower._problem)
+        await behind.catalog.refresh()
+        assert await bodies(behind, known(behind, "new")) == ["kept", "too"]
+        assert not behind.broker._ahead and queue.number not in keeper(behind, 0).host().shard.closing
+
+    run_nodes(tmp_path, main, "a", "b", shards=1)

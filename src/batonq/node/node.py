@@ -17,6 +17,7 @@ from typing import Protocol
 
 from batonq.core.catalog.machine import Catalog, Rules
 from batonq.core.commands import Counters
+from batonq.core.shard.machine import Shard
 from batonq.errors import BatonError, Unavailable
 from batonq.log.disk import Disk
 from batonq.log.files import FileLogSettings
@@ -315,15 +316,19 @@ class Node:
         except BatonError as problem:
             events.warning("drain_failed", f"Shard {keeper.number} could not be drained: {problem.message}")
             return
-        store = snapshot_store(self.settings.data, keeper.number, self.world.disk)
-        frame_number = host.log.next - 1
+        self._save_snapshot(host.shard, host.log)
+
+    def _save_snapshot(self, shard: Shard, log: Log) -> None:
+        """What is committed, so that the next start is quick."""
+        store = snapshot_store(self.settings.data, log.shard, self.world.disk)
+        frame_number = log.next - 1
         numbers = store.numbers()
-        if numbers and numbers[-1] >= frame_number:
+        if frame_number < 1 or (numbers and numbers[-1] >= frame_number):
             return
         try:
-            store.save(frame_number, host.log.tail_digest, host.shard.save())
+            store.save(frame_number, log.tail_digest, shard.save())
         except BatonError as problem:  # it only saves time at the next start
-            events.warning("snapshot_failed", f"No snapshot of shard {keeper.number} was saved: {problem.message}")
+            events.warning("snapshot_failed", f"No snapshot of shard {log.shard} was saved: {problem.message}")
 
     async def _close(self) -> None:
         for keeper in self.shards:

@@ -153,6 +153,8 @@ class Settings:
             raise InvalidInput(
                 f"Other nodes reach this one at an address like http://host:port, not {self.advertise!r}."
             )
+        if self.archive:
+            raise InvalidInput("Nodes of a cluster do not archive yet; read history from a node instead (/v1/history).")
         if not _NODE_NAME.fullmatch(self.node):
             raise InvalidInput("A node of a cluster has a name (--node) of up to 64 letters, digits, - and _.")
         if not self.loopback and not self.cluster_secret_file:

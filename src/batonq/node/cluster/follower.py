@@ -129,6 +129,7 @@ class Follower:
         except BaseException as problem:
             if not decided and isinstance(problem, OwnershipHeld | Unavailable):
                 self._begin(machine, log)
+                await self._release()
             else:
                 self._restart(problem)
             raise
@@ -162,6 +163,7 @@ class Follower:
             self._restart(problem)
 
     async def _release(self) -> None:
+        """Give up the lease, if there is one: nobody else can serve it meanwhile."""
         if self.number in self._leases.held():
             try:
                 await self._leases.release(self.number)

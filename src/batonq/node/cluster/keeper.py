@@ -44,6 +44,7 @@ class ClusterKeeper(ShardKeeper):
             on_frame=lambda: on_frame(number),
             on_state=self._set_state,
         )
+        self._followed = False  # when it was closed
         self._measured = (0.0, 0, 0)  # when, records and messages handed out by then
 
     def _set_state(self, state: KeeperState, why: str) -> None:
@@ -96,7 +97,13 @@ class ClusterKeeper(ShardKeeper):
         if self._host is not None:
             self._host.commit.abandon(problem)
 
+    @property
+    def followed(self) -> bool:
+        """Whether what is folded is just what is committed: there was nothing that this node had decided."""
+        return self._followed
+
     async def close(self) -> None:
+        self._followed = self.follower.state is KeeperState.FOLLOWING
         host, self._host = self._host, None
         if host is not None:
             host.close("The node is stopping; try again.")

@@ -230,6 +230,13 @@ class ClusterNode(Node):
         """The first step of a clean stop: others take what this node has, while it still answers."""
         await self.ownership_loop.hand_over()
 
+    async def stop(self) -> None:
+        await super().stop()
+        for keeper in self.shards:
+            assert isinstance(keeper, ClusterKeeper)
+            if keeper.followed:
+                self._save_snapshot(*keeper.reading())
+
     async def _close(self) -> None:
         if hasattr(self, "ownership_loop"):
             await self.ownership_loop.stop()

@@ -156,8 +156,14 @@ class OwnershipLoop:
     async def _renew(self) -> None:
         pause_s = self._settings.lease_s / TERMS
         while True:
-            await asyncio.gather(*(self._renew_one(shard) for shard in self._leases.held()))
+            await asyncio.gather(*(self._renew_one(shard) for shard in self._leases.held() if self._uses(shard)))
             await asyncio.sleep(pause_s)
+
+    def _uses(self, shard: int) -> bool:
+        """A lease that is held and not used is one that could not be given up: it ends by itself."""
+        each = self._owned.get(shard)
+        used = (KeeperState.TAKING, KeeperState.SERVING, KeeperState.LEAVING)
+        return each is not None and each.follower.state in used
 
     async def _meet(self) -> None:
         """Tell the others of this node, and hear of them. Apart from the leases, which must not wait for it."""

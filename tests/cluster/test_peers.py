@@ -1,0 +1,169 @@
+"""Calls from node to node over real HTTP: who may, what is remembered, and what a lost line means."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from batonq.api.http import HttpServer, Request, Response
+from batonq.api.internal import InternalApp
+from batonq.errors import AccessDenied, InvalidInput, NotOwner
+from batonq.node.cluster.answering import REMEMBERED_MAX, Answering, Memory
+from batonq.node.cluster.node import read_secret
+from batonq.node.cluster.peers import PREFIX, NoAnswer, NotSent, Peers, is_signed, signature
+from batonq.node.settings import Settings
+
+SECRET = b"a secret of some length"
+
+
+class Echo(Answering):
+    """Answers with what it was asked, and counts."""
+
+    def __init__(self) -> None:
+        self.runs: list[str] = []
+        self._memory = Memory()
+
+    async def _run(self, path: str, body: bytes) -> bytes:
+        self.runs.append(path)
+        await asyncio.sleep(0)
+        if path == "elsewhere":
+            raise NotOwner("ask another node")
+        if path == "wrong":
+            raise InvalidInput("that is wrong")
+        if path.endswith("/receive"):
+            await asyncio.sleep(60)
+        return body[::-1]
+
+
+def with_server(main: Callable[[str, Echo], Awaitable[None]], secret: bytes = SECRET) -> None:
+    async def run() -> None:
+        echo = Echo()
+        app = InternalApp(echo, secret)
+        server = HttpServer(lambda request: app.handle)
+        await server.start("127.0.0.1", 0)
+        try:
+            await main(f"http://127.0.0.1:{server.port}", echo)
+        finally:
+            await server.stop(1)
+
+    asyncio.run(run())
+
+
+def test_a_call_and_its_errors_come_back() -> None:
+    async def main(address: str, echo: Echo) -> None:
+        peers = Peers(SECRET)
+        large = bytes(range(256)) * 8_000
+        for body in (b"", b"abc", large):
+            assert await peers.ask(address, f"{PREFIX}any", "", body, 5) == body[::-1]
+        with pytest.raises(InvalidInput, match="that is wrong"):
+            await peers.ask(address, f"{PREFIX}wrong", "", b"", 5)
+        assert len(await asyncio.gather(*(peers.ask(address, f"{PREFIX}x", "", b"1", 5) for _ in range(100)))) == 100
+        peers.close()
+
+    with_server(main)
+
+
+def test_only_who_knows_the_secret_is_answered() -> None:
+    async def main(address: str, echo: Echo) -> None:
+        for secret in (b"", b"another secret than theirs"):
+            peers = Peers(secret)
+            with pytest.raises(AccessDenied):
+                await peers.ask(address, f"{PREFIX}any", "", b"abc", 5)
+            peers.close()
+        assert not echo.runs
+
+    with_server(main)
+    good = signature(SECRET, "/internal/a", "call", b"body")
+    assert is_signed(SECRET, "/internal/a", "call", b"body", good)
+    for changed in (("/internal/b", "call", b"body"), ("/internal/a", "cal", b"lbody"), ("/internal/a", "call", b"")):
+        assert not is_signed(SECRET, *changed, good)
+
+
+def test_without_a_secret_only_this_machine_may_ask() -> None:
+    async def ask(peer: str) -> Response:
+        app = InternalApp(Echo(), b"")
+        return await app.handle(Request("POST", "/internal/any", body=b"x", peer=peer))
+
+    assert asyncio.run(ask("127.0.0.2")).status == 200
+    assert asyncio.run(ask("10.1.2.3")).status == 403
+
+
+def test_a_call_that_is_made_again_is_not_run_again() -> None:
+    async def main(address: str, echo: Echo) -> None:
+        peers = Peers(SECRET)
+        for _ in range(3):
+            assert await peers.ask(address, f"{PREFIX}any", "call-1", b"abc", 5) == b"cba"
+            with pytest.raises(InvalidInput):
+                await peers.ask(address, f"{PREFIX}wrong", "call-2", b"", 5)
+            with pytest.raises(NotOwner):  # that was not run, and may be the next time
+                await peers.ask(address, f"{PREFIX}elsewhere", "call-3", b"", 5)
+        assert sorted(echo.runs) == ["any", "elsewhere", "elsewhere", "elsewhere", "wrong"]
+        peers.close()
+
+    with_server(main)
+
+
+def test_a_long_poll_ends_with_its_connection_and_other_calls_do_not() -> None:
+    async def main(address: str, echo: Echo) -> None:
+        peers = Peers(SECRET)
+        with pytest.raises(NoAnswer):
+            await peers.ask(address, f"{PREFIX}shards/0/receive", "call", b"", 0.2)
+        async with asyncio.timeout(5):
+            while echo._memory.find("call") is not None:  # noqa: ASYNC110 - the server sees it when it sees it
+                await asyncio.sleep(0.01)
+        peers.close()
+
+    with_server(main)
+
+
+def test_a_node_that_is_not_there_was_asked_nothing() -> None:
+    async def main() -> None:
+        with pytest.raises(NotSent):
+            await Peers(SECRET).ask("http://127.0.0.1:9", "/internal/any", "", b"", 1)
+
+        async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(10)
+            writer.close()
+
+        server = await asyncio.start_server(silent, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        with pytest.raises(NoAnswer):
+            await Peers(SECRET).ask(f"http://127.0.0.1:{port}", "/internal/any", "", b"", 1)
+        server.close()
+        await server.wait_closed()
+
+    asyncio.run(main())
+
+
+def test_answers_are_forgotten_in_time() -> None:
+    async def main() -> None:
+        memory = Memory()
+
+        async def answer() -> bytes:
+            return b"x" * 1_000
+
+        for number in range(REMEMBERED_MAX + 50):
+            task = asyncio.get_running_loop().create_task(answer())
+            memory.add(str(number), task)
+            if number % 1_000 == 0:
+                await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        memory.add("last", asyncio.get_running_loop().create_task(answer()))
+        assert memory.find("0") is None and memory.find("last") is not None
+        await asyncio.sleep(0)
+
+    asyncio.run(main())
+
+
+def test_a_secret_that_is_no_secret_is_refused(tmp_path: object) -> None:
+    with pytest.raises(InvalidInput, match="cannot be read"):
+        read_secret(Settings(cluster_secret_file="/nowhere/at/all"))
+    with pytest.raises(InvalidInput, match="Make a secret"):
+        Settings(host="10.0.0.1", secure=True, log="nats://x", node="a", advertise="http://10.0.0.1:9324").check()
+    for wrong in ({"node": "a b"}, {"log": ""}, {"advertise": "10.0.0.1"}, {"archive": "file:///x"}):
+        values: dict[str, Any] = {"log": "nats://x", "node": "a", "advertise": "http://127.0.0.1:1", **wrong}
+        with pytest.raises(InvalidInput):
+            Settings(**values).check()
