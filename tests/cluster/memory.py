@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from batonq.errors import BatonError, Fenced, OwnershipHeld
+from batonq.log.backend import Unreachable
 from batonq.log.interface import Lease, Member
 from batonq.node import wire
 from batonq.node.cluster.node import ClusterNode
 from batonq.node.cluster.peers import PREFIX, NoAnswer, NotSent
 from batonq.node.settings import Settings
-from batonq.sim.far import FarLog, MemoryBackend
+from batonq.sim.far import FarLog, MemoryBackend, Vice
 
 LEASE_S = 1.0
 
@@ -27,12 +28,20 @@ class Hub:
         self.epochs: dict[int, int] = {}
         self.members: dict[str, tuple[Member, float]] = {}
         self.nodes: dict[str, ClusterNode] = {}
+        self.away: set[str] = set()  # nodes that the store does not answer
         self.cut: set[tuple[str, str]] = set()  # from a node, to an address
         self.unanswered: list[str] = []  # ends of paths whose next answer is lost
         self.calls: list[str] = []
 
-    async def open_store(self, url: str) -> MemoryStore:
-        return MemoryStore(self)
+    def store_of(self, name: str) -> Callable[[str], Awaitable[MemoryStore]]:
+        async def open_store(url: str) -> MemoryStore:
+            return MemoryStore(self, name)
+
+        return open_store
+
+    def check_reached(self, name: str) -> None:
+        if name in self.away:
+            raise Unreachable("the store does not answer")
 
     def lease(self, shard: int) -> Lease | None:
         lease, until_s = self.owners.get(shard, (None, 0.0))
@@ -45,11 +54,14 @@ class MemoryStore:
     cluster = 77
     where = "a log in memory"
 
-    def __init__(self, hub: Hub) -> None:
+    def __init__(self, hub: Hub, name: str) -> None:
         self._hub = hub
+        self._name = name
 
     async def backend(self, shard: int) -> MemoryBackend:
-        return MemoryBackend(self._hub.fars.setdefault(shard, FarLog(shard)))
+        self._hub.check_reached(self._name)
+        far = self._hub.fars.setdefault(shard, FarLog(shard))
+        return MemoryBackend(far, lambda what: Vice.LOST if self._name in self._hub.away else Vice.NONE)
 
     def leases(self, node: str, address: str, ttl_s: float) -> MemoryLeases:
         return MemoryLeases(self._hub, node, address, ttl_s)
@@ -73,6 +85,7 @@ class MemoryLeases:
         return asyncio.get_running_loop().time() + self._ttl_s
 
     async def acquire(self, shard: int, above: int = 0) -> int:
+        self._hub.check_reached(self._node)
         await asyncio.sleep(0)
         lease = self._hub.lease(shard)
         if lease is not None and lease.node != self._node:
@@ -83,6 +96,7 @@ class MemoryLeases:
         return epoch
 
     async def renew(self, shard: int) -> None:
+        self._hub.check_reached(self._node)
         await asyncio.sleep(0)
         lease = self._hub.lease(shard)
         if not self.keeps:
@@ -93,6 +107,7 @@ class MemoryLeases:
         self._hub.owners[shard] = lease, self._until_s()
 
     async def release(self, shard: int) -> None:
+        self._hub.check_reached(self._node)
         epoch = self._held.pop(shard, None)
         lease = self._hub.lease(shard)
         if lease is not None and lease.epoch == epoch:
@@ -102,6 +117,7 @@ class MemoryLeases:
         return list(self._held)
 
     async def holders(self) -> dict[int, Lease]:
+        self._hub.check_reached(self._node)
         return {shard: lease for shard in self._hub.owners if (lease := self._hub.lease(shard)) is not None}
 
     async def watch(self) -> AsyncGenerator[Lease, None]:
@@ -115,12 +131,15 @@ class MemoryLeases:
             await asyncio.sleep(0.02)
 
     async def announce(self, note: str) -> None:
+        self._hub.check_reached(self._node)
         self._hub.members[self._node] = Member(self._node, self._address, note), self._until_s()
 
     async def withdraw(self) -> None:
+        self._hub.check_reached(self._node)
         self._hub.members.pop(self._node, None)
 
     async def members(self) -> list[Member]:
+        self._hub.check_reached(self._node)
         now_s = asyncio.get_running_loop().time()
         return sorted(member for member, until_s in self._hub.members.values() if until_s > now_s)
 
@@ -175,7 +194,7 @@ class Nodes:
             advertise=f"http://{name}",
             **self._settings,
         )
-        node = ClusterNode(settings, open_store=self.hub.open_store, peers=MemoryPeers(self.hub, name))
+        node = ClusterNode(settings, open_store=self.hub.store_of(name), peers=MemoryPeers(self.hub, name))
         self.hub.nodes[f"http://{name}"] = node
         await node.start()
 

@@ -360,3 +360,30 @@ def test_a_node_whose_catalog_is_behind_closes_no_queue(tmp_path: Path) -> None:
         assert not behind.broker._ahead and queue.number not in keeper(behind, 0).host().shard.closing
 
     run_nodes(tmp_path, main, "a", "b", shards=1)
+
+
+@pytest.mark.parametrize("also_from_nodes", [False, True], ids=["from the log", "from all"])
+def test_a_node_that_is_cut_off_is_replaced_and_comes_back(tmp_path: Path, also_from_nodes: bool) -> None:
+    async def main(nodes: Nodes) -> None:
+        queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {}, {})
+        lost = await nodes.owned(queue.shard)
+        others = [node for node in nodes.hub.nodes.values() if node is not lost]
+        await others[0].broker.send(queue, [make_send("before")])
+        nodes.hub.away.add(lost.settings.node)
+        if also_from_nodes:
+            for node in others:
+                nodes.hub.cut |= {(node.settings.node, lost.settings.advertise)}
+                nodes.hub.cut |= {(lost.settings.node, node.settings.advertise)}
+        sending = asyncio.create_task(lost.broker.send(queue, [make_send("maybe")]))
+        await nodes.until(lambda: any(queue.shard in node.ownership_loop.serving() for node in others))
+        await others[0].broker.send(queue, [make_send("meanwhile")])
+        await nodes.until(lambda: queue.shard not in lost.ownership_loop.serving())
+        nodes.hub.away.clear()
+        nodes.hub.cut.clear()
+        answer = (await asyncio.gather(sending, return_exceptions=True))[0]
+        assert isinstance(answer, Unavailable), "nobody knows; it was told to try again"
+        await nodes.until(lambda: keeper(lost, queue.shard).state is KeeperState.FOLLOWING)
+        found = await bodies(lost, queue, 1_000)
+        assert found in (["before", "meanwhile"], ["before", "maybe", "meanwhile"])
+
+    run_nodes(tmp_path, main, "a", "b", "c")
