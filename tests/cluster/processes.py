@@ -149,7 +149,8 @@ class Cluster:
         wait_until(ready, f"{node.name} is not ready: {node.events[-5:]}")
 
     def any(self) -> NodeProcess:
-        return self.random.choice([node for node in self.nodes if node.running and node not in self.away])
+        running = [node for node in self.nodes if node.running and node not in self.away]
+        return self.random.choice(running or self.nodes)
 
     def owner(self, shard: int | str) -> NodeProcess:
         """Who owns a shard, or the `catalog`; asks until somebody does."""

@@ -262,8 +262,21 @@ def test_an_owner_that_slept_past_its_lease_writes_nothing_more(cluster: Cluster
     load.check()
 
 
+def test_all_nodes_are_killed_and_come_back(cluster: Cluster) -> None:
+    create(cluster, "all", VisibilityTimeout="4")
+    with Load(cluster, "all") as load:
+        time.sleep(0.5)
+        for node in cluster.nodes:
+            node.kill()
+        for node in cluster.nodes:
+            node.start()
+        for node in cluster.nodes:
+            cluster.wait_ready(node)
+        assert sent_after(load, time.monotonic()) < 10
+    load.check()
+
+
 def test_an_owner_is_killed_under_load(cluster: Cluster) -> None:
-    """Last in this file: one node less."""
     create(cluster, "killed", VisibilityTimeout="4")
     shard = shard_of(cluster, "killed")
     with Load(cluster, "killed") as load:

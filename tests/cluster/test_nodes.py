@@ -387,3 +387,30 @@ def test_a_node_that_is_cut_off_is_replaced_and_comes_back(tmp_path: Path, also_
         assert found in (["before", "meanwhile"], ["before", "maybe", "meanwhile"])
 
     run_nodes(tmp_path, main, "a", "b", "c")
+
+
+def test_what_the_owner_before_appended_late_is_read_and_then_taken_over(tmp_path: Path) -> None:
+    """Its lease is over, it is not fenced yet, and commits between the reading of its successor and the first frame."""
+
+    async def main(nodes: Nodes) -> None:
+        queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {}, {})
+        first = await nodes.owned(queue.shard)
+        second = other(nodes, first)
+        log = keeper(second, queue.shard).follower.log
+        assert log is not None
+        read, reads = log.catch_up, count(1)
+        late: list[object] = []
+
+        async def catch_up(on_frame: OnFrame) -> None:
+            await read(on_frame)
+            if next(reads) == 2:
+                late.extend(await first.broker.local_port(queue.shard).send(queue.number, [make_send("late")], 0))
+
+        log.catch_up = catch_up  # type: ignore[method-assign]
+        cast(MemoryLeases, first._leases).keeps = False
+        await nodes.until(lambda: queue.shard in second.ownership_loop.serving())
+        assert late and isinstance(late[0], Accepted), "it was acknowledged"
+        assert await bodies(second, queue) == ["late"]
+        await nodes.until(lambda: keeper(first, queue.shard).state is KeeperState.FOLLOWING)
+
+    run_nodes(tmp_path, main, "a", "b", shards=1)

@@ -129,10 +129,18 @@ class OwnershipLoop:
     def _note(self, lease: Lease) -> None:
         if lease.node:
             self.owners[lease.shard] = lease
+            self._yield_to(lease)
         else:
             self.owners.pop(lease.shard, None)
         self._noted_s[lease.shard] = self._loop.time()
         self._tell()
+
+    def _yield_to(self, lease: Lease) -> None:
+        """Another node has a shard, under a higher epoch, that this one still serves: it was asleep, or cut off."""
+        each = self._owned.get(lease.shard)
+        machine = each.follower.machine if each is not None else None
+        if lease.node != self.node and machine is not None and lease.epoch > machine.epoch:
+            self._lose(lease.shard, Fenced(f"node {lease.node} owns it now, under epoch {lease.epoch}"))
 
     def _tell(self) -> None:
         self._changed.set()
@@ -147,6 +155,7 @@ class OwnershipLoop:
                 continue
             if shard in holders:
                 self.owners[shard] = holders[shard]
+                self._yield_to(holders[shard])
             else:
                 self.owners.pop(shard, None)
         self._tell()
