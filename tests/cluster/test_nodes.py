@@ -414,3 +414,17 @@ def test_what_the_owner_before_appended_late_is_read_and_then_taken_over(tmp_pat
         await nodes.until(lambda: keeper(first, queue.shard).state is KeeperState.FOLLOWING)
 
     run_nodes(tmp_path, main, "a", "b", shards=1)
+
+
+def test_a_node_is_ready_when_everything_has_an_owner_and_stays_so(tmp_path: Path) -> None:
+    async def main(nodes: Nodes) -> None:
+        assert nodes["a"].not_ready() == ""
+        victim = await nodes.owned(0)
+        survivor = other(nodes, victim)
+        await nodes.crash(victim.settings.node)
+        await nodes.until(lambda: 0 not in survivor.ownership_loop.owners)
+        assert survivor.not_ready() == "", "clients that wait a moment are served"
+        survivor.stop_waiting()
+        assert survivor.not_ready() == "stopping"
+
+    run_nodes(tmp_path, main, "a", "b")

@@ -68,6 +68,7 @@ class ClusterNode(Node):
         self._owned: dict[int, Owned] = {}
         self._opening: set[asyncio.Task[None]] = set()
         self._receipt_keys = -1
+        self._was_ready = False
 
     async def _take(self) -> None:
         settings = self.settings
@@ -260,13 +261,17 @@ class ClusterNode(Node):
             return "stopping"
         try:
             shards = self.catalog.current().shards
+            self.catalog.check_heard()
         except Unavailable as problem:
             return problem.message
+        if self._was_ready:
+            return ""  # a shard that has no owner for a moment is no reason to send clients elsewhere
         owners = self.ownership_loop.owners
         missing = [number for number in (CATALOG_SHARD, *shards) if number not in owners]
         if missing:
             names = ["the catalog" if number == CATALOG_SHARD else f"shard {number}" for number in missing]
             return f"nobody serves {', '.join(names)}"
+        self._was_ready = True
         return ""
 
     def status(self) -> dict[str, Any]:

@@ -257,7 +257,9 @@ class OwnershipLoop:
         while True:
             now_s = self._loop.time()
             for shard, each in self._owned.items():
-                if shard in self.owners or each.follower.state is not KeeperState.FOLLOWING or shard in self._busy:
+                lease = self.owners.get(shard)
+                taken = lease is not None and lease.node != self.node  # our own is from before a restart
+                if taken or each.follower.state is not KeeperState.FOLLOWING or shard in self._busy:
                     self._free_since.pop(shard, None)
                     continue
                 since_s = self._free_since.setdefault(shard, now_s + 0.2 * self._random.random())
