@@ -30,7 +30,7 @@ def test_an_owner_is_moved_and_killed_under_load(postgres: PostgresServer, tmp_p
             target = next(node for node in cluster.nodes if node is not owner)
             began_s = time.monotonic()
             owner.ask("move", [shard, target.name])
-            assert sent_after(load, began_s) < 1
+            assert sent_after(load, began_s) < 5
             time.sleep(0.5)
             target.kill()
             assert sent_after(load, time.monotonic() + 0.5) < 10, "service was not back in time"
