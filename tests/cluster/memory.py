@@ -182,17 +182,17 @@ class Nodes:
     def __getitem__(self, name: str) -> ClusterNode:
         return self.hub.nodes[f"http://{name}"]
 
-    async def start(self, *names: str) -> None:
-        await asyncio.gather(*(self._start(name) for name in names))
+    async def start(self, *names: str, **settings: Any) -> None:
+        await asyncio.gather(*(self._start(name, settings) for name in names))
         await self.until(lambda: not any(node.not_ready() for node in self.hub.nodes.values()))
 
-    async def _start(self, name: str) -> None:
+    async def _start(self, name: str, more: dict[str, Any]) -> None:
         settings = Settings(
             data=str(self._directory / name),
             log="nats://memory",
             node=name,
             advertise=f"http://{name}",
-            **self._settings,
+            **(self._settings | more),
         )
         node = ClusterNode(settings, open_store=self.hub.store_of(name), peers=MemoryPeers(self.hub, name))
         self.hub.nodes[f"http://{name}"] = node

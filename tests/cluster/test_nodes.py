@@ -428,3 +428,19 @@ def test_a_node_is_ready_when_everything_has_an_owner_and_stays_so(tmp_path: Pat
         assert survivor.not_ready() == "stopping"
 
     run_nodes(tmp_path, main, "a", "b")
+
+
+def test_shards_are_added_to_a_cluster_that_runs(tmp_path: Path) -> None:
+    async def main(nodes: Nodes) -> None:
+        first = await nodes["a"].broker.create_queue(ACCOUNT, "first", {}, {})
+        await nodes.start("c", shards=3)
+        await nodes.until(lambda: all(len(node.shards) == 3 for node in nodes.hub.nodes.values()))
+        queue = await nodes["a"].broker.create_queue(ACCOUNT, "second", {}, {})
+        assert (first.shard, queue.shard) == (0, 1)
+        await nodes.owned(2)
+        for name in "abc":
+            await nodes[name].broker.refresh()
+            await nodes[name].broker.send(known(nodes[name], "second"), [make_send(name)])
+        assert await bodies(nodes["b"], queue) == ["a", "b", "c"]
+
+    run_nodes(tmp_path, main, "a", "b", shards=1)

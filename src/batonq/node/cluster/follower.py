@@ -83,6 +83,10 @@ class Follower:
         machine, log = await self._read()
         self._begin(machine, log)
 
+    def open_in_time(self) -> None:
+        """The same, tried until it works."""
+        self._restarting = self._loop.create_task(self._read_again(0.0))
+
     def _begin(self, machine: Machine, log: MirroredLog) -> None:
         self._machine, self._log = machine, log
         self._folder = Folder(machine, from_snapshot=True)
@@ -178,10 +182,10 @@ class Follower:
         level = events.info if isinstance(problem, Fenced) else events.warning
         level("following_anew", f"{self.name} is followed again from what is stored: {problem}")
         self._machine = None
-        self._restarting = self._loop.create_task(self._read_again(problem))
-
-    async def _read_again(self, problem: BaseException) -> None:
         pause_s = 0.0 if isinstance(problem, Fenced) else self._settings.reopen_first_s
+        self._restarting = self._loop.create_task(self._read_again(pause_s))
+
+    async def _read_again(self, pause_s: float) -> None:
         await self._release()
         while self.state is KeeperState.OPENING:
             await asyncio.sleep(pause_s)

@@ -66,7 +66,6 @@ class ClusterNode(Node):
         self._routing: Routing
         self._leases: Leases
         self._owned: dict[int, Owned] = {}
-        self._opening: set[asyncio.Task[None]] = set()
         self._receipt_keys = -1
         self._was_ready = False
 
@@ -154,12 +153,19 @@ class ClusterNode(Node):
 
     async def _follow_shards(self) -> None:
         count = len(self.catalog.current().shards)
-        keepers = [self._keeper(number) for number in range(len(self.shards), count)]
-        self.shards.extend(keepers)
-        for keeper in keepers:
+        for number in range(len(self.shards), count):
+            keeper = self._keeper(number)
+            self.shards.append(keeper)
             await keeper.open()
-            assert isinstance(keeper, ClusterKeeper)
-            self._owned[keeper.number] = keeper
+            self._owned[number] = keeper
+
+    def _follow_new_shards(self, count: int) -> None:
+        """Shards were added to the cluster while it runs."""
+        for number in range(len(self.shards), count):
+            keeper = self._keeper(number)
+            self.shards.append(keeper)
+            self._owned[number] = keeper
+            keeper.follower.open_in_time()
 
     def _keeper(self, number: int) -> ClusterKeeper:
         return ClusterKeeper(
@@ -205,9 +211,7 @@ class ClusterNode(Node):
             self._receipt_keys = catalog.next_receipt_key
             self.receipts.set_keys(catalog.receipt_keys.values())
         if self.started and len(catalog.shards) > len(self.shards):
-            task = self._loop.create_task(self._follow_shards())
-            self._opening.add(task)
-            task.add_done_callback(self._opening.discard)
+            self._follow_new_shards(len(catalog.shards))
 
     async def _on_term(self) -> None:
         """Once in a while, beside the leases."""
@@ -241,9 +245,6 @@ class ClusterNode(Node):
     async def _close(self) -> None:
         if hasattr(self, "ownership_loop"):
             await self.ownership_loop.stop()
-        for task in list(self._opening):
-            task.cancel()
-        await asyncio.gather(*self._opening, return_exceptions=True)
         if hasattr(self, "_leases"):
             try:
                 await self._leases.withdraw()

@@ -256,7 +256,7 @@ class OwnershipLoop:
     async def _take(self) -> None:
         while True:
             now_s = self._loop.time()
-            for shard, each in self._owned.items():
+            for shard, each in list(self._owned.items()):
                 lease = self.owners.get(shard)
                 taken = lease is not None and lease.node != self.node  # our own is from before a restart
                 if taken or each.follower.state is not KeeperState.FOLLOWING or shard in self._busy:
