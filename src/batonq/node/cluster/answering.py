@@ -129,7 +129,7 @@ class Answering:
         loop = self._node.ownership_loop
         try:
             if what == "status":
-                await loop.hear()
+                await loop.others.look()
                 return msgspec.msgpack.encode(self._node.status())
             if what == "take":
                 await loop.take_now(*_take.decode(body))

@@ -8,11 +8,10 @@ moved for balance.
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from random import Random
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from batonq.errors import BatonError, Fenced, InvalidInput, NotFound, OwnershipHeld, Unavailable
 from batonq.log.interface import Lease, Leases, Member
@@ -20,6 +19,7 @@ from batonq.node import events
 from batonq.node.cluster import balance
 from batonq.node.cluster.balance import Load
 from batonq.node.cluster.follower import Follower
+from batonq.node.cluster.members import Known, Members
 from batonq.node.events import AlarmBoard
 from batonq.node.keeper import KeeperState
 from batonq.node.settings import Settings
@@ -36,15 +36,6 @@ class Owned(Protocol):
     def follower(self) -> Follower: ...
     def load(self) -> Load: ...
     def abandon(self, problem: BaseException) -> None: ...
-
-
-class Known(NamedTuple):
-    """A member, and what it tells of itself."""
-
-    member: Member
-    ahead_ms: int  # of its clock, before ours, when it was heard
-    weights: dict[int, float]
-    draining: bool
 
 
 # Ask another node to take a shard now, which was released at this time.
@@ -68,7 +59,6 @@ class OwnershipLoop:
     ) -> None:
         self.node = node
         self.owners: dict[int, Lease] = {}
-        self.members: dict[str, Known] = {}
         self.draining = False
         self._leases = leases
         self._owned = owned
@@ -76,7 +66,6 @@ class OwnershipLoop:
         self._alarms = alarms
         self._random = random
         self._now_ms = now_ms
-        self._wall_ms = wall_ms
         self._ask_to_take = ask_to_take
         self._on_term = on_term
         self._loop = asyncio.get_running_loop()
@@ -88,7 +77,11 @@ class OwnershipLoop:
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._works: set[asyncio.Task[None]] = set()
-        self._heard: dict[str, str] = {}  # the last note of each member
+        self.others = Members(node, leases=leases, alarms=alarms, wall_ms=wall_ms, term_s=settings.lease_s / TERMS)
+
+    @property
+    def members(self) -> dict[str, Known]:
+        return self.others.known
 
     def start(self) -> None:
         self._tasks = [
@@ -179,8 +172,8 @@ class OwnershipLoop:
         pause_s = self._settings.lease_s / TERMS
         while True:
             try:
-                await self._leases.announce(self._my_note())
-                self._hear(await self._leases.members())
+                await self.others.announce(self._my_weights(), self.draining)
+                await self.others.hear()
                 self._alarms.clear("lease-store")
             except BatonError as problem:
                 self._alarms.put("lease-store", f"The leases of the cluster cannot be read: {problem.message}")
@@ -211,45 +204,8 @@ class OwnershipLoop:
             events.warning("lease_lost", f"{each.follower.name}: {problem.message}", shard=shard)
             each.abandon(problem)
 
-    def _my_note(self) -> str:
-        weights = {str(shard): round(self._owned[shard].load().weight, 3) for shard in self.serving()}
-        return json.dumps({"clock_ms": self._wall_ms(), "weights": weights, "draining": self.draining})
-
-    async def hear(self) -> None:
-        """Who is alive right now, for somebody who asks."""
-        try:
-            self._hear(await self._leases.members())
-        except BatonError as problem:
-            events.info("members_unknown", f"Who is alive cannot be told now: {problem.message}")
-
-    def _hear(self, members: list[Member]) -> None:
-        now_ms = self._wall_ms()
-        known: dict[str, Known] = {}
-        for member in members:
-            before = self.members.get(member.node)
-            if before is not None and self._heard.get(member.node) == member.note:
-                known[member.node] = before._replace(member=member)
-                continue
-            self._heard[member.node] = member.note
-            try:
-                told = json.loads(member.note)
-                weights = {int(shard): float(weight) for shard, weight in told["weights"].items()}
-                known[member.node] = Known(member, int(told["clock_ms"]) - now_ms, weights, bool(told["draining"]))
-            except (ValueError, KeyError, TypeError, AttributeError):
-                events.warning("member_unreadable", f"What node {member.node} tells of itself cannot be read")
-        self.members = known
-
-    def clock_is_off(self) -> bool:
-        """Whether this node's clock is too far off the others' to give a shard its time. Notes are up to a term old."""
-        others = [known.ahead_ms for name, known in self.members.items() if name != self.node]
-        slack_ms = self._settings.lease_s / TERMS * 1000
-        off_ms = balance.clock_off_ms(others) if len(others) > 1 else 0
-        if abs(off_ms) > balance.CLOCK_OFF_MAX_MS + slack_ms:
-            text = f"This node's clock is {off_ms} ms off the others': it takes no shards. Set the clock."
-            self._alarms.put("clock-off", text, severity="error")
-            return True
-        self._alarms.clear("clock-off")
-        return False
+    def _my_weights(self) -> dict[int, float]:
+        return {shard: self._owned[shard].load().weight for shard in self.serving()}
 
     # --- taking ----------------------------------------------------------------------------------
 
@@ -264,7 +220,7 @@ class OwnershipLoop:
                     continue
                 since_s = self._free_since.setdefault(shard, now_s + 0.2 * self._random.random())
                 owned = len(self.serving()) + len(self._busy)
-                may = not self.draining and self.node in self.members and not self.clock_is_off()
+                may = not self.draining and self.node in self.members and not self.others.clock_is_off()
                 if may and now_s - since_s >= balance.backoff_s(owned, 0.0):
                     self._spawn(self._take_one(shard, each, 0))
             await asyncio.sleep(LOOK_EVERY_S)
@@ -312,7 +268,7 @@ class OwnershipLoop:
         """Hand a shard over to another node: step down, and have it taken at once."""
         each = self._find(shard)
         if target not in self.members:
-            await self.hear()
+            await self.others.look()
         known = self.members.get(target)
         if known is None:
             raise InvalidInput(f"There is no node {target!r}; there are {', '.join(sorted(self.members)) or 'none'}.")
@@ -339,18 +295,19 @@ class OwnershipLoop:
 
     def _weights(self) -> dict[str, dict[int, float]]:
         weights = {name: dict(known.weights) for name, known in self.members.items()}
-        weights[self.node] = {shard: self._owned[shard].load().weight for shard in self.serving()}
+        weights[self.node] = self._my_weights()
         return weights
 
-    def _others(self) -> list[str]:
+    def _full(self) -> list[str]:
+        """Nodes that take nothing more from this one."""
         return [name for name, known in self.members.items() if known.draining or name == self.node]
 
     async def hand_over(self) -> None:
         """Give everything to the others, if there are any: before a stop, or to be drained."""
         self.draining = True
-        await self.hear()
+        await self.others.look()
         for shard in self.serving():
-            target = balance.lightest(self._weights(), self._others())
+            target = balance.lightest(self._weights(), self._full())
             if target is None:
                 return
             try:

@@ -1,0 +1,80 @@
+"""The nodes of a cluster, as each tells of itself: where it is, what it carries, what time it has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import NamedTuple
+
+from batonq.errors import BatonError
+from batonq.log.interface import Leases, Member
+from batonq.node import events
+from batonq.node.cluster import balance
+from batonq.node.events import AlarmBoard
+
+
+class Known(NamedTuple):
+    """A member, and what it tells of itself."""
+
+    member: Member
+    ahead_ms: int  # of its clock, before ours, when it was heard
+    weights: dict[int, float]
+    draining: bool
+
+
+class Members:
+    """`known` is as it was heard last. Notes are told and heard once in `term_s`, so they are up to that old."""
+
+    def __init__(
+        self, node: str, *, leases: Leases, alarms: AlarmBoard, wall_ms: Callable[[], int], term_s: float
+    ) -> None:
+        self.known: dict[str, Known] = {}
+        self._node = node
+        self._leases = leases
+        self._alarms = alarms
+        self._wall_ms = wall_ms
+        self._term_s = term_s
+        self._notes: dict[str, str] = {}  # the last one of each
+
+    async def announce(self, weights: Mapping[int, float], draining: bool) -> None:
+        """Tell the others. Raises Unavailable."""
+        told = {str(shard): round(weight, 3) for shard, weight in weights.items()}
+        note = json.dumps({"clock_ms": self._wall_ms(), "weights": told, "draining": draining})
+        await self._leases.announce(note)
+
+    async def look(self) -> None:
+        """Who is alive right now, for somebody who asks; if that cannot be told, what was heard last stays."""
+        try:
+            await self.hear()
+        except BatonError as problem:
+            events.info("members_unknown", f"Who is alive cannot be told now: {problem.message}")
+
+    async def hear(self) -> None:
+        """Raises Unavailable."""
+        members = await self._leases.members()
+        now_ms = self._wall_ms()
+        known: dict[str, Known] = {}
+        for member in members:
+            before = self.known.get(member.node)
+            if before is not None and self._notes.get(member.node) == member.note:
+                known[member.node] = before._replace(member=member)
+                continue
+            self._notes[member.node] = member.note
+            try:
+                told = json.loads(member.note)
+                weights = {int(shard): float(weight) for shard, weight in told["weights"].items()}
+                known[member.node] = Known(member, int(told["clock_ms"]) - now_ms, weights, bool(told["draining"]))
+            except (ValueError, KeyError, TypeError, AttributeError):
+                events.warning("member_unreadable", f"What node {member.node} tells of itself cannot be read")
+        self.known = known
+
+    def clock_is_off(self) -> bool:
+        """Whether this node's clock is too far off the others' to give a shard its time."""
+        others = [known.ahead_ms for name, known in self.known.items() if name != self._node]
+        off_ms = balance.clock_off_ms(others) if len(others) > 1 else 0
+        if abs(off_ms) > balance.CLOCK_OFF_MAX_MS + self._term_s * 1000:
+            text = f"This node's clock is {off_ms} ms off the others': it takes no shards. Set the clock."
+            self._alarms.put("clock-off", text, severity="error")
+            return True
+        self._alarms.clear("clock-off")
+        return False
