@@ -445,3 +445,22 @@ def test_shards_are_added_to_a_cluster_that_runs(tmp_path: Path) -> None:
         assert await bodies(nodes["b"], queue) == ["a", "b", "c"]
 
     run_nodes(tmp_path, main, "a", "b", shards=1)
+
+
+def test_load_is_measured_over_seconds_however_often_it_is_asked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("batonq.node.cluster.keeper.MEASURED_S", 0.2)
+
+    async def main(nodes: Nodes) -> None:
+        queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {}, {})
+        shard = keeper(nodes["a"], queue.shard)
+        assert shard.load().rows_per_s == 0
+        await asyncio.sleep(0.3)
+        await nodes["a"].broker.send(queue, [make_send(str(number)) for number in range(300)])
+        assert len(await nodes["a"].broker.receive(queue, 100, None, 0, "tester")) == 100
+        first = shard.load()
+        assert 100 < first.rows_per_s < 2_000 and 50 < first.reads_per_s < 500 and first.leases == 100
+        assert {shard.load() for _ in range(10)} == {first}
+
+    run_nodes(tmp_path, main, "a", shards=1, lease_s=30.0)

@@ -129,6 +129,7 @@ class ClusterCatalog(CatalogHost):
         return clean
 
     def _lost(self, problem: BaseException, log: Log) -> None:
+        self._alarms.clear("catalog")  # it is followed; whether anybody keeps it is another question
         self.follower.lost(problem)
 
     async def close(self) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 from batonq.core.shard.machine import Shard
 from batonq.errors import BatonError, Unavailable
@@ -15,6 +15,20 @@ from batonq.node.cluster.balance import Load
 from batonq.node.cluster.follower import Follower, Machine
 from batonq.node.keeper import KeeperState, Opened, ShardKeeper
 from batonq.node.recovery import Recovery
+
+MEASURED_S = 2.0
+
+
+class Measured(NamedTuple):
+    """What had been written and handed out at a time, and what load that meant."""
+
+    at_s: float
+    rows: int
+    reads: int
+    load: Load
+
+
+NOT_MEASURED = Measured(0.0, 0, 0, Load())
 
 
 class ClusterKeeper(ShardKeeper):
@@ -45,7 +59,7 @@ class ClusterKeeper(ShardKeeper):
             on_state=self._set_state,
         )
         self._followed = False  # when it was closed
-        self._measured = (0.0, 0, 0)  # when, records and messages handed out by then
+        self._measured = NOT_MEASURED
 
     def _set_state(self, state: KeeperState, why: str) -> None:
         self.state, self.why = state, why
@@ -110,22 +124,23 @@ class ClusterKeeper(ShardKeeper):
         await self.follower.close()
 
     def load(self) -> Load:
-        """What the shard asks of this node, on average since this was asked last."""
+        """What the shard asks of this node: rates are over the last seconds, however often this is asked."""
         host = self._host
         if host is None:
+            self._measured = NOT_MEASURED
             return Load()
         now_s = self._loop.time()
+        before = self._measured
+        passed_s = now_s - before.at_s
+        if before.at_s and passed_s < MEASURED_S:
+            return before.load
         states = list(host.shard.queues.values())
-        reads = sum(state.received for state in states)
-        rows = self.statistics.rows
-        then_s, rows_then, reads_then = self._measured
-        self._measured = (now_s, rows, reads)
-        passed_s = now_s - then_s
-        if not then_s or passed_s <= 0:
-            return Load(bytes=host.log.bytes_retained())
-        return Load(
-            rows_per_s=max(0, rows - rows_then) / passed_s,
-            reads_per_s=max(0, reads - reads_then) / passed_s,
+        rows, reads = self.statistics.rows, sum(state.received for state in states)
+        load = Load(
+            rows_per_s=max(0, rows - before.rows) / passed_s if before.at_s else 0.0,
+            reads_per_s=max(0, reads - before.reads) / passed_s if before.at_s else 0.0,
             bytes=host.log.bytes_retained(),
             leases=sum(state.in_flight for state in states),
         )
+        self._measured = Measured(now_s, rows, reads, load)
+        return load
