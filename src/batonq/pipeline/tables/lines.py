@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
+from batonq.core.ids import message_id
 from batonq.core.records import Flag
 
 if TYPE_CHECKING:
@@ -18,26 +19,26 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 KEY = ["source", "shard", "sequence"]
+_MIX = int(message_id(0, 1)[24:], 16)  # what core.ids multiplies a sequence by
 _INHERITED = ("body_bytes", "attributes_bytes", "group")
 _ADDED = ("first_id", "previous_id", "next_id", "line_deaths", "line_redrives")
-_ROUNDS_MAX = 40  # a line of 2**40 moves is none
-_SMALL = 200_000  # moves that every worker can be told of
+_OWN = ("source", "to_shard", "to_sequence", "to_id", "from_id", "reason")
+_ROUNDS_MAX = 20  # of two: a line of 2**40 moves is none
+SMALL = 200_000  # moves that every worker can be told of
 
 
-def joined(found: DataFrame, rare: DataFrame, events: DataFrame, *, any_moves: bool) -> DataFrame:
+def joined(found: DataFrame, moved: DataFrame | None, events: DataFrame, *, small: bool) -> DataFrame:
     """`found`, one row a message, with what its line says; and a moved message with the payload that it kept."""
-    steps = moves(rare).localCheckpoint() if any_moves else None
-    count = steps.count() if steps is not None else 0
-    if steps is None or not count:
+    if moved is None:
         return found.withColumns(dict.fromkeys(_ADDED, f.lit(None)))
-    told = members(steps, events, small=count <= _SMALL)
+    told = members(moved.localCheckpoint(), events, small=small)
     told = told.withColumnsRenamed({name: f"line_{name}" for name in _INHERITED})
     return found.join(told, KEY, "left").withColumns(
         {name: f.coalesce(f.col(f"`{name}`"), f.col(f"line_{name}")) for name in _INHERITED}
     )
 
 
-def moves(rare: DataFrame) -> DataFrame:
+def moves(rare: DataFrame, prefixes: DataFrame) -> DataFrame:
     """One row a move that arrived: the message before (`from_…`) and after it (`to_…`), and why."""
     shard, other, at = f.col("shard"), f.col("other_shard"), f.col("logical_time")
     left = f.col("event") == "owed"
@@ -53,13 +54,27 @@ def moves(rare: DataFrame) -> DataFrame:
         )
         .agg(
             f.max(f.when(left, f.col("sequence"))).alias("from_sequence"),
-            f.max(f.when(left, f.col("message_id"))).alias("from_id"),
             f.max(f.when(left, f.col("reason"))).alias("reason"),
             f.max(f.when(~left, f.col("sequence"))).alias("to_sequence"),
-            f.max(f.when(~left, f.col("message_id"))).alias("to_id"),
         )
     )
-    return met.where("from_sequence is not null and to_sequence is not null").drop("entry")
+    met = met.where("from_sequence is not null and to_sequence is not null").drop("entry")
+    for end in ("from", "to"):
+        named = prefixes.withColumnsRenamed({"shard": f"{end}_shard", "prefix": f"{end}_prefix"})
+        met = met.join(f.broadcast(named), f"{end}_shard", "left")
+        met = met.withColumn(f"{end}_id", id_of(f.col(f"{end}_prefix"), f.col(f"{end}_sequence")))
+    return met.drop("from_prefix", "to_prefix")
+
+
+def id_of(prefix: Expression, sequence: Expression) -> Expression:
+    """`core.ids.message_id` as an expression: the product modulo 2**48, in halves that do not overflow."""
+    half, mask = 24, (1 << 24) - 1
+    high, low = _MIX >> half, _MIX & mask
+    above = f.shiftright(sequence, half).bitwiseAND(mask)
+    below = sequence.bitwiseAND(mask)
+    carried = (below * high + above * low).bitwiseAND(mask)
+    mixed = (below * low + f.shiftleft(carried, half)).bitwiseAND((1 << 48) - 1)
+    return f.concat(prefix, f.lower(f.lpad(f.hex(mixed), 12, "0")))
 
 
 def members(steps: DataFrame, events: DataFrame, *, small: bool) -> DataFrame:
@@ -119,33 +134,38 @@ def _dead(reason: Expression) -> Expression:
 
 def _beginnings(steps: DataFrame, *, small: bool) -> DataFrame:
     """Of each message that a move made: where its line begins, and how many moves ago."""
-    own = ["source", "to_shard", "to_sequence", "to_id", "from_id", "reason"]
     back = steps.select(
-        *own,
+        *_OWN,
         f.col("from_shard").alias("root_shard"),
         f.col("from_sequence").alias("root_sequence"),
         f.lit(1).alias("depth"),
     )
     for _ in range(_ROUNDS_MAX):
-        beyond = back.select(
-            "source",
-            f.col("to_shard").alias("root_shard"),
-            f.col("to_sequence").alias("root_sequence"),
-            f.col("root_shard").alias("further_shard"),
-            f.col("root_sequence").alias("further_sequence"),
-            f.col("depth").alias("further_depth"),
-        )
-        beyond = f.broadcast(beyond) if small else beyond
-        met = back.join(beyond, ["source", "root_shard", "root_sequence"], "left").localCheckpoint()
-        if met.where("further_depth is not null").isEmpty():
+        back = _further(_further(back, small=small), small=small).localCheckpoint()
+        ends = back.select("source", f.col("to_shard").alias("root_shard"), f.col("to_sequence").alias("root_sequence"))
+        going = back.join(f.broadcast(ends) if small else ends, ["source", "root_shard", "root_sequence"], "left_semi")
+        if going.isEmpty():
             break
-        back = met.select(
-            *own,
-            f.coalesce("further_shard", "root_shard").alias("root_shard"),
-            f.coalesce("further_sequence", "root_sequence").alias("root_sequence"),
-            (f.col("depth") + f.coalesce("further_depth", f.lit(0))).alias("depth"),
-        )
     return back
+
+
+def _further(back: DataFrame, *, small: bool) -> DataFrame:
+    """One round: as far again as each has come, if there is so much before it."""
+    beyond = back.select(
+        "source",
+        f.col("to_shard").alias("root_shard"),
+        f.col("to_sequence").alias("root_sequence"),
+        f.col("root_shard").alias("further_shard"),
+        f.col("root_sequence").alias("further_sequence"),
+        f.col("depth").alias("further_depth"),
+    )
+    met = back.join(f.broadcast(beyond) if small else beyond, ["source", "root_shard", "root_sequence"], "left")
+    return met.select(
+        *_OWN,
+        f.coalesce("further_shard", "root_shard").alias("root_shard"),
+        f.coalesce("further_sequence", "root_sequence").alias("root_sequence"),
+        (f.col("depth") + f.coalesce("further_depth", f.lit(0))).alias("depth"),
+    )
 
 
 def _payloads(events: DataFrame, wanted: DataFrame) -> DataFrame:
