@@ -87,6 +87,7 @@ def _run_stream(ingest: Ingest) -> bool:
     """Until its end; True when it was asked to stop."""
     from pyspark.errors import StreamingQueryException
 
+    _ = ingest.context.spark  # its start takes the signals for itself
     with asked_to_stop() as asked:
         for left in reversed(range(STARTS)):
             query = ingest.start()
