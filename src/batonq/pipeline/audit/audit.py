@@ -43,6 +43,7 @@ LEFT JOIN {{policies}} AS policies ON policies.shard = found.shard AND policies.
 
 def audit(events: DataFrame, queues: DataFrame) -> DataFrame:
     """The violations of one cluster's history: `events` whole, `queues` as told by it. Columns of the table."""
+    events = events.select(*COLUMNS)
     of_shards = known.gathered(known.shards(events))
     policies = known.gathered(known.policies(queues))
     purges = known.gathered(known.purges(events))
