@@ -10,7 +10,8 @@ from pyspark.sql.functions import broadcast
 from batonq.pipeline.audit import channels, groups, keys, known, messages, shards
 from batonq.pipeline.audit.kinds import KINDS
 from batonq.pipeline.audit.table import TABLE
-from batonq.pipeline.audit.words import id_of, query, text
+from batonq.pipeline.audit.words import query, text
+from batonq.pipeline.tables.ids import id_of
 from batonq.pipeline.tables.schema import shaped
 
 # What the rules ask for: a history that is read once for all of them need not keep the rest.

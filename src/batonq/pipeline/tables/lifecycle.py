@@ -7,21 +7,20 @@ that Spark keeps its buffers in place; texts are brought to it afterwards, from 
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
-from batonq.core.ids import message_id
 from batonq.core.records import Flag
 from batonq.pipeline.events.schema import Column
 from batonq.pipeline.tables import lines
+from batonq.pipeline.tables.ids import id_of
 from batonq.pipeline.tables.purges import purged
 from batonq.pipeline.tables.schema import SOURCE, Table, shaped
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 KEY = ("source", "shard", "sequence")
 OUTCOMES = (
@@ -89,7 +88,6 @@ _ENDS = {"ack": 6, "late_ack": 7, "retention": 8, "cancelled": 9, "purged": 10, 
 _ENDED = ("acked", "late_acked", "expired", "cancelled", "purged", "queue_deleted")
 _TO_DEAD_LETTERS, _REDRIVE, _ELSEWHERE = 1, 2, 3
 _SIZE_BITS = 32  # a frame's variable part, and so a size, has fewer
-_SHARDS_MAX = 1 << 16
 _RARE = ("epoch", "queue_purged", "queue_closed", "owed", "arrived")
 _RARE_COLUMNS = (
     *("source", "shard", "sequence", "logical_time", "time", "event", "reason", "flags", "queue", "number"),
@@ -105,13 +103,12 @@ def lifecycle(events: DataFrame, queues: DataFrame) -> DataFrame:
     events = with_source(events)
     rare = events.where(f.col("event").isin(*_RARE)).select(*_RARE_COLUMNS).localCheckpoint()
     there = {row[0]: row[1] for row in rare.groupBy("event").count().collect()}
-    prefixes = _prefixes(events.sparkSession)
     found = _messages(events)
-    found = found.join(f.broadcast(_shards(events, rare, prefixes)), ["source", "shard"], "left")
+    found = found.join(f.broadcast(_shards(events, rare)), ["source", "shard"], "left")
     found = found.join(f.broadcast(names(queues)), ["source", "queue"], "left")
     found = purged(found, rare, f.col("code").isin(_THERE, _HELD, _DEAD), any_steps="queue_purged" in there)
     found = found.join(_texts(events), [*KEY], "left")
-    moved = lines.moves(rare, prefixes) if {"owed", "arrived"} <= there.keys() else None
+    moved = lines.moves(rare) if {"owed", "arrived"} <= there.keys() else None
     found = lines.joined(found, moved, events, small=there.get("arrived", 0) <= lines.SMALL)
     return shaped(_finished(found), TABLE)
 
@@ -230,29 +227,15 @@ def _code(last: Expression) -> Expression:
 # --- what is known of a shard -----------------------------------------------------------------------
 
 
-def _shards(events: DataFrame, rare: DataFrame, prefixes: DataFrame) -> DataFrame:
-    """Of each shard: its last time, the graces of its restarts, and how its message ids begin."""
+def _shards(events: DataFrame, rare: DataFrame) -> DataFrame:
+    """Of each shard: its last time, and the graces of its restarts."""
     clocks = events.groupBy("source", "shard").agg(f.max("time").alias("as_of"))
     graces = (
         rare.where("event = 'epoch' and grace_ms > 0")
         .groupBy("source", "shard")
         .agg(f.collect_list(f.struct("logical_time", "grace_ms")).alias("graces"))
     )
-    known = clocks.join(f.broadcast(graces), ["source", "shard"], "left")
-    return known.join(f.broadcast(prefixes), "shard", "left")
-
-
-def _prefixes(spark: SparkSession) -> DataFrame:
-    import pyarrow as pa
-
-    return spark.createDataFrame(
-        pa.table({"shard": pa.array(range(_SHARDS_MAX), pa.int32()), "prefix": list(_prefix_texts())})
-    )
-
-
-@cache
-def _prefix_texts() -> tuple[str, ...]:
-    return tuple(message_id(shard, 0)[:-12] for shard in range(_SHARDS_MAX))
+    return clocks.join(f.broadcast(graces), ["source", "shard"], "left")
 
 
 # --- texts ------------------------------------------------------------------------------------------
@@ -309,7 +292,7 @@ def _finished(found: DataFrame) -> DataFrame:
         lambda total, one: total + one["grace_ms"],
     )
     deadline = f.timestamp_millis(f.unix_millis(until) + f.coalesce(grace, f.lit(0)))
-    own_id = lines.id_of(f.col("prefix"), f.col("sequence"))
+    own_id = f.expr(id_of("shard", "sequence"))
     return found.withColumns(
         {
             "message_id": own_id,

@@ -11,15 +11,14 @@ from typing import TYPE_CHECKING
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from batonq.core.ids import message_id
 from batonq.core.records import Flag
+from batonq.pipeline.tables.ids import id_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
     from pyspark.sql import DataFrame
 
 KEY = ["source", "shard", "sequence"]
-_MIX = int(message_id(0, 1)[24:], 16)  # what core.ids multiplies a sequence by
 _INHERITED = ("body_bytes", "attributes_bytes", "group")
 _ADDED = ("first_id", "previous_id", "next_id", "line_deaths", "line_redrives")
 _OWN = ("source", "to_shard", "to_sequence", "to_id", "from_id", "reason")
@@ -38,7 +37,7 @@ def joined(found: DataFrame, moved: DataFrame | None, events: DataFrame, *, smal
     )
 
 
-def moves(rare: DataFrame, prefixes: DataFrame) -> DataFrame:
+def moves(rare: DataFrame) -> DataFrame:
     """One row a move that arrived: the message before (`from_…`) and after it (`to_…`), and why."""
     shard, other, at = f.col("shard"), f.col("other_shard"), f.col("logical_time")
     left = f.col("event") == "owed"
@@ -59,22 +58,7 @@ def moves(rare: DataFrame, prefixes: DataFrame) -> DataFrame:
         )
     )
     met = met.where("from_sequence is not null and to_sequence is not null").drop("entry")
-    for end in ("from", "to"):
-        named = prefixes.withColumnsRenamed({"shard": f"{end}_shard", "prefix": f"{end}_prefix"})
-        met = met.join(f.broadcast(named), f"{end}_shard", "left")
-        met = met.withColumn(f"{end}_id", id_of(f.col(f"{end}_prefix"), f.col(f"{end}_sequence")))
-    return met.drop("from_prefix", "to_prefix")
-
-
-def id_of(prefix: Expression, sequence: Expression) -> Expression:
-    """`core.ids.message_id` as an expression: the product modulo 2**48, in halves that do not overflow."""
-    half, mask = 24, (1 << 24) - 1
-    high, low = _MIX >> half, _MIX & mask
-    above = f.shiftright(sequence, half).bitwiseAND(mask)
-    below = sequence.bitwiseAND(mask)
-    carried = (below * high + above * low).bitwiseAND(mask)
-    mixed = (below * low + f.shiftleft(carried, half)).bitwiseAND((1 << 48) - 1)
-    return f.concat(prefix, f.lower(f.lpad(f.hex(mixed), 12, "0")))
+    return met.withColumns({f"{end}_id": f.expr(id_of(f"{end}_shard", f"{end}_sequence")) for end in ("from", "to")})
 
 
 def members(steps: DataFrame, events: DataFrame, *, small: bool) -> DataFrame:
