@@ -19,7 +19,21 @@ BIN = Path(sys.executable).parent
 CODE = [name for name in ("src", "tests", "tools", "bench", "examples") if (ROOT / name).is_dir()]
 JOBS = int(os.environ.get("JOBS", "0")) or min(4, os.cpu_count() or 1)
 # The longest first, so that no processor is idle at the end. A folder that is not named here runs last.
-ORDER = ("core", "sim", "outbox", "log", "system", "rest", "docs", "idempotency", "api", "client", "node", "golden")
+ORDER = (
+    "pipeline",
+    "core",
+    "sim",
+    "docs",
+    "outbox",
+    "log",
+    "system",
+    "rest",
+    "idempotency",
+    "api",
+    "client",
+    "node",
+    "golden",
+)
 FAST = ("core", "sim", "log", "node", "api", "golden", "client")
 
 

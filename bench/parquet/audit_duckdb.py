@@ -70,26 +70,32 @@ _OPENED = "event IN ('sent', 'arrived') AND sequence IS NOT NULL"
 _SHARDS = f"""
 SELECT kind, shard, NULL AS sequence FROM (
     SELECT *, unnest(list_filter([
-        CASE WHEN rows <> last_row - first_row + 1 OR CASE WHEN frame = p_frame THEN first_row <> p_row + 1
-            ELSE first_row <> 0 OR frame <> p_frame + 1 END THEN 'frame_gap' END,
-        CASE WHEN time < p_time THEN 'time_back' END,
+        CASE WHEN (p_frame IS NULL OR frame <> p_frame) AND (first_row <> 0 OR rows_in <> last_in + 1
+            OR frame <> p_frame + 1) THEN 'frame_gap' END,
+        CASE WHEN time < p_time OR frame = p_frame AND first_row <= p_row AND time <> p_time THEN 'time_back' END,
         CASE WHEN owner < p_owner OR owner > p_owner AND named IS DISTINCT FROM owner OR named <> owner
             OR named <= p_owner THEN 'owner_epoch' END,
-        CASE WHEN opened > 0 AND (last_sequence - first_sequence + 1 <> opened
+        CASE WHEN opened > 0 AND (highest - lowest + 1 <> opened OR 2 * total <> opened * (lowest + highest)
             OR first_sequence <> coalesce(p_sequence, 0) + 1) THEN 'sequence_gap' END
     ], lambda one: one IS NOT NULL)) AS kind
     FROM (
-        SELECT *, lag(frame) OVER log AS p_frame, lag(last_row) OVER log AS p_row, lag(time) OVER log AS p_time,
-            lag(owner) OVER log AS p_owner, max(last_sequence) OVER past AS p_sequence
+        SELECT *, before.frame AS p_frame, before.last_row AS p_row, before.time AS p_time, before.owner AS p_owner
         FROM (
-            SELECT shard, frame, time, owner_epoch AS owner, min(row) AS first_row, max(row) AS last_row,
-                count(*) AS rows, min(sequence) FILTER ({_OPENED}) AS first_sequence,
-                max(sequence) FILTER ({_OPENED}) AS last_sequence, count(*) FILTER ({_OPENED}) AS opened,
-                max(number) FILTER (event = 'epoch') AS named
-            FROM events GROUP BY ALL
+            SELECT *, max({{'frame': frame, 'last_row': last_row, 'time': time, 'owner': owner}}) OVER past AS before,
+                last_value(last_sequence IGNORE NULLS) OVER past AS p_sequence,
+                sum(rows) OVER whole AS rows_in, max(last_row) OVER whole AS last_in
+            FROM (
+                SELECT shard, frame, time, owner_epoch AS owner, min(row) AS first_row, max(row) AS last_row,
+                    count(*) AS rows, count(*) FILTER ({_OPENED}) AS opened, min(sequence) FILTER ({_OPENED}) AS lowest,
+                    max(sequence) FILTER ({_OPENED}) AS highest, sum(sequence) FILTER ({_OPENED}) AS total,
+                    arg_min(sequence, row) FILTER ({_OPENED}) AS first_sequence,
+                    arg_max(sequence, row) FILTER ({_OPENED}) AS last_sequence,
+                    max(number) FILTER (event = 'epoch') AS named
+                FROM events GROUP BY ALL
+            )
+            WINDOW whole AS (PARTITION BY shard, frame),
+                past AS (PARTITION BY shard ORDER BY frame, first_row ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
         )
-        WINDOW log AS (PARTITION BY shard ORDER BY frame, first_row),
-            past AS (PARTITION BY shard ORDER BY frame, first_row ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
     )
 )"""
 _CHANNELS = f"""

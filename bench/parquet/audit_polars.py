@@ -181,38 +181,49 @@ def _messages(pl: Any, every: Any, policies: Any) -> Any:
 
 
 def _shards(pl: Any, every: Any) -> Any:
-    opened = pl.col("event").is_in(["sent", "arrived"]) & pl.col("sequence").is_not_null()
+    col = pl.col
+    opened = col("event").is_in(["sent", "arrived"]) & col("sequence").is_not_null()
+    taken = col("sequence").filter(opened)
+    place = col("row").filter(opened)
     pieces = (
         every.group_by("shard", "frame", "time", owner="owner_epoch")
         .agg(
-            first_row=pl.col("row").min(),
-            last_row=pl.col("row").max(),
+            first_row=col("row").min(),
+            last_row=col("row").max(),
             rows=pl.len().cast(pl.Int64),
-            first_sequence=pl.col("sequence").filter(opened).min(),
-            last_sequence=pl.col("sequence").filter(opened).max(),
             opened=opened.sum().cast(pl.Int64),
-            named=pl.col("number").filter(pl.col("event") == "epoch").max(),
+            lowest=taken.min(),
+            highest=taken.max(),
+            total=taken.sum(),
+            first_sequence=taken.get(place.arg_min(), null_on_oob=True),
+            last_sequence=taken.get(place.arg_max(), null_on_oob=True),
+            named=col("number").filter(col("event") == "epoch").max(),
         )
         .sort("shard", "frame", "first_row")
+        .with_columns(end=col("frame") * 65536 + col("last_row"))
     )
+    furthest = col("end") == col("end").cum_max().over("shard")
+
+    def before(name: str) -> Any:
+        """Of the piece that goes furthest among those before."""
+        return pl.when(furthest).then(col(name)).forward_fill().shift(1).over("shard").alias(f"p_{name}")
+
     paired = pieces.with_columns(
-        *(pl.col(name).shift(1).over("shard").alias(f"p_{name}") for name in ("frame", "last_row", "time", "owner")),
-        p_sequence=pl.col("last_sequence").cum_max().forward_fill().shift(1).over("shard").fill_null(0),
+        *(before(name) for name in ("frame", "last_row", "time", "owner")),
+        p_sequence=col("last_sequence").forward_fill().shift(1).over("shard").fill_null(0),
+        rows_in=col("rows").sum().over("shard", "frame"),
+        last_in=col("last_row").max().over("shard", "frame"),
         sequence=pl.lit(None, dtype=pl.Int64),
     )
-    col = pl.col
-    together = col("frame") == col("p_frame")
-    apart = (together & (col("first_row") != col("p_last_row") + 1)) | (
-        ~together.fill_null(False) & ((col("first_row") != 0) | (col("frame") != col("p_frame") + 1).fill_null(False))
-    )
-    holes = (col("rows") != col("last_row") - col("first_row") + 1) | apart.fill_null(False)
-    owner, p_owner, named = col("owner"), col("p_owner"), col("named")
+    frame, p_frame, owner, p_owner, named = (col(one) for one in ("frame", "p_frame", "owner", "p_owner", "named"))
+    holes = (col("first_row") != 0) | (col("rows_in") != col("last_in") + 1) | (frame != p_frame + 1).fill_null(False)
+    among = (frame == p_frame) & (col("first_row") <= col("p_last_row")) & (col("time") != col("p_time"))
     wrong_owner = (owner < p_owner) | ((owner > p_owner) & ~named.eq_missing(owner)) | (named != owner)
-    span = col("last_sequence") - col("first_sequence") + 1
-    skipped = (span != col("opened")) | (col("first_sequence") != col("p_sequence") + 1)
+    skipped = (col("highest") - col("lowest") + 1 != col("opened")) | (col("first_sequence") != col("p_sequence") + 1)
+    skipped |= 2 * col("total") != col("opened") * (col("lowest") + col("highest"))
     kinds = [
-        _first_of(pl, [("frame_gap", holes)]),
-        _first_of(pl, [("time_back", col("time") < col("p_time"))]),
+        _first_of(pl, [("frame_gap", (p_frame.is_null() | (frame != p_frame)) & holes)]),
+        _first_of(pl, [("time_back", (col("time") < col("p_time")) | among)]),
         _first_of(pl, [("owner_epoch", wrong_owner | (named <= p_owner))]),
         _first_of(pl, [("sequence_gap", (col("opened") > 0) & skipped)]),
     ]

@@ -32,7 +32,7 @@ from tests.docs.pages import Block
 
 DEFAULT_PORT = "9324"
 READY_S = 30
-BLOCK_S = 120
+BLOCK_S = 300  # a job of the pipeline starts a JVM
 STOP_S = 20
 DRIVER = Path(__file__).with_name("driver.py")
 _SERVE = re.compile(r"^(baton serve\b(?!.*--port).*)$", re.MULTILINE)

@@ -19,6 +19,8 @@ from batonq.pipeline.reading.history import open_history
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+SLOW = "Python worker failed to connect back"  # Spark gives its Python ten seconds to start, on any machine
+STARTS_MAX = 5
 BY_PLACE = [("shard", "ascending"), ("frame", "ascending"), ("row", "ascending")]
 
 
@@ -63,6 +65,16 @@ class Stream:
     def run(self, **options: str) -> int:
         """Raises what the stream failed with; returns how many batches there were."""
         before = len(self.batches)
+        for attempt in range(1, STARTS_MAX + 1):
+            try:
+                self._run(options)
+                break
+            except Exception as problem:
+                if attempt == STARTS_MAX or SLOW not in str(problem):
+                    raise
+        return len(self.batches) - before
+
+    def _run(self, options: Mapping[str, str]) -> None:
         frame = self.spark.readStream.format("baton").options(**{**self.options, **options}).load()
         query = (
             frame.writeStream.foreachBatch(self._take)
@@ -74,7 +86,6 @@ class Stream:
             query.awaitTermination()
         finally:
             query.stop()
-        return len(self.batches) - before
 
     def _take(self, frame: DataFrame, number: int) -> None:
         self.batches[number] = frame.toArrow()  # a batch that is run again takes its own place

@@ -8,7 +8,7 @@ from itertools import islice, pairwise
 from typing import Any
 
 from batonq.core.records import Flag
-from tests.pipeline.judge import Event, judge
+from tests.pipeline.judge import PAYLOADS, Event, judge
 
 Plant = Callable[[list[Event]], list[Event]]
 SECOND = 1_000_000
@@ -195,15 +195,27 @@ def _plant_carried(events: list[Event]) -> list[Event]:
 
 
 def _plant_lost(events: list[Event]) -> list[Event]:
+    """A base that keeps a little less than it did: what lives in the first frame that it drops was not carried."""
     day = Day(events)
-    later = [at for life in day.lives.values() for at in life[1:] if events[at]["event"] == "carried"]
-    return _that_makes("lost", (day.changed(at, event="job_set", sequence=None) for at in later))
+    base = max(at for at, event in enumerate(events) if event["event"] == "base" and event["shard"] == 0)
+    living = [life for (shard, _), life in day.lives.items() if shard == 0 and _lives(events[life[-1]])]
+    told = [max(at for at in life if events[at]["event"] in PAYLOADS) for life in living if _is_told(events, life)]
+    frames = sorted({events[at]["frame"] for at in told})
+    return _that_makes("lost", (day.changed(base, first_frame=frame + 1) for frame in frames))
+
+
+def _lives(last: Event) -> bool:
+    return last["event"] not in ("deleted", "settled")
+
+
+def _is_told(events: list[Event], life: list[int]) -> bool:
+    return any(events[at]["event"] in PAYLOADS for at in life)
 
 
 def _that_makes(kind: str, histories: Iterator[list[Event]]) -> list[Event]:
-    """The first that has just this one break."""
+    """The first that has breaks of this kind, and no others."""
     for broken in islice(histories, TRIES_MAX):
-        if [name for name, *_ in judge(broken)] == [kind]:
+        if {name for name, *_ in judge(broken)} == {kind}:
             return broken
     raise AssertionError(f"no event of the day makes a {kind}")
 

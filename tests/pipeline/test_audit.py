@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MILLION = 1_000_000
-MUTANTS = 20
+MUTANTS = 12
 OF_LOG = set(FAMILIES["of a shard's log"])
 
 

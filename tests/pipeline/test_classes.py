@@ -61,6 +61,15 @@ def test_the_first_session_writes_it_and_the_next_uses_it(place: Place) -> None:
     assert shared(place.options()).partition("=")[2] == archive
 
 
+def test_what_others_left_is_removed(place: Place) -> None:
+    part = place.left()
+    assert shared(place.options())
+    part.write_text("of another session")
+    os.utime(part, (0, 0))
+    assert shared(place.options())
+    assert not part.exists()
+
+
 def test_one_that_java_does_not_take_is_thrown_away(place: Place) -> None:
     part = place.left()
     place.says('case "$*" in *Verify*) exit 1;; esac')

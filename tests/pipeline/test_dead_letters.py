@@ -256,7 +256,7 @@ def test_a_busy_day(spark: SparkSession, busy_logs: str) -> None:
     messages = made(spark, busy_logs, events)
     deaths = plain_deaths(events)
     assert_rows(rows_of(messages, dead_letter_messages.TABLE), deaths, KEY)
-    assert {row["how"] for row in deaths} == {"dead_letter", "in_place"}
+    assert {row["how"] for row in deaths} == {"dead_letter", "expiry", "in_place"}
     assert {row["fate"] for row in deaths} >= {"waiting", "redriven", "deleted"}
     assert {row["error_class"] for row in deaths} >= {"Timeout", "Poison"}
     groups = dead_letters.dead_letters(messages)

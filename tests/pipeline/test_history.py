@@ -251,7 +251,7 @@ def test_a_refusal_for_the_rate_is_waited_out(told: str) -> None:
 
 def test_a_shard_that_is_not_served_is_no_hole(told: str) -> None:
     slept: list[float] = []
-    missing = (200, {}, b'{"shards": [], "unavailable": [1]}')
+    missing: tuple[int, dict[str, str], bytes] = (200, {}, b'{"shards": [], "unavailable": [1]}')
     Told.answers = [missing, (200, {}, b'{"shards": [], "unavailable": []}')]
     assert RemoteHistory(told, sleep=slept.append).shards() == []
     Told.answers = [missing] * remote.TRIES

@@ -87,6 +87,5 @@ def test_history_stays_whole_while_the_server_is_killed(tmp_path: Path, spark: S
     assert set(sent.values()) == {1}
     assert not set(accepted) - set(sent), "what was answered is in the history"
     assert events["epoch"] == KILLS + 1 and events["base"] > 0 and accepted
-    for history in (str(data), archive):  # one without its front, one without its end
-        audited = run_job(spark, audit, "--direct", lake=tmp_path / "lake", history=history)
-        assert audited.code == 0 and audited.summary["events"], audited.text
+    audited = run_job(spark, audit, "--direct", lake=tmp_path / "lake", history=str(data))  # without its front
+    assert audited.code == 0 and audited.summary["events"], audited.text

@@ -103,6 +103,7 @@ def test_parts_are_cut_at_marks_and_small_ones_put_together() -> None:
         Part(3, 1_500, 4_000),
         Part(3, 4_000, 5_000),
     ]
+    assert offsets.split([Part(3, 1, 5_000)], marks, 10**9) == [Part(3, 1, 5_000)]
     assert offsets.split([Part(3, 3_900, 4_500)], marks, 400) == [Part(3, 3_900, 4_300), Part(3, 4_300, 4_500)]
 
 

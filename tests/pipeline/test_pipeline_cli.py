@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import io
 import json
+import logging
+import signal
 import subprocess
 import sys
 import types
@@ -17,6 +19,7 @@ from batonq.cli import pipeline
 from batonq.cli.main import main
 from batonq.errors import InvalidInput, LogGap
 from batonq.pipeline.jobs.context import Bar, Context, Outcome, bar_line, settings_of
+from batonq.pipeline.jobs.ingest import asked_to_stop
 from batonq.pipeline.jobs.problems import not_started, sentence
 
 WORKER = """\
@@ -106,6 +109,29 @@ def test_ctrl_c_ends_it_and_closes_what_was_open(job: Any, monkeypatch: pytest.M
     monkeypatch.setattr(Context, "close", lambda self: closed.append(True))
     assert main(["pipeline", "try"]) == 130
     assert closed
+
+
+def test_what_is_logged_about_java_is_not_shown(
+    job: Any, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    def run(_: Context) -> Outcome:
+        logging.getLogger("py4j").error("java.lang.InterruptedException")
+        return Outcome()
+
+    job(run)
+    assert main(["pipeline", "try"]) == 0
+    assert not caplog.records
+    assert main(["pipeline", "try", "--debug"]) == 0
+    assert [record.message for record in caplog.records] == ["java.lang.InterruptedException"]
+
+
+def test_signals_are_noted_and_break_in_on_nothing() -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with asked_to_stop() as asked:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.raise_signal(number)
+        assert asked == [signal.SIGINT, signal.SIGTERM]
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_a_package_that_is_missing_is_named(job: Any, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import logging
 import sys
 import traceback
 
@@ -70,6 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     job = importlib.import_module(JOBS[arguments.job])
     context = Context(arguments)
+    if not arguments.debug:
+        logging.disable(logging.CRITICAL)  # Spark's Python side logs what Java said, which the one sentence is made of
     try:
         outcome = job.run(context)
     except Exception as problem:
@@ -86,5 +89,6 @@ def run(arguments: argparse.Namespace) -> int:
         return 2
     finally:
         context.close()
+        logging.disable(logging.NOTSET)
     print(json.dumps(outcome.summary, default=str) if arguments.json else outcome.text)
     return int(outcome.code)

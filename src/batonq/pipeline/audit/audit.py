@@ -10,7 +10,8 @@ from pyspark.sql.functions import broadcast
 from batonq.pipeline.audit import channels, groups, keys, known, messages, shards
 from batonq.pipeline.audit.kinds import KINDS
 from batonq.pipeline.audit.table import TABLE
-from batonq.pipeline.audit.words import id_of, query, text
+from batonq.pipeline.audit.words import query, text
+from batonq.pipeline.tables.ids import id_of
 from batonq.pipeline.tables.schema import shaped
 
 # What the rules ask for: a history that is read once for all of them need not keep the rest.
@@ -43,6 +44,7 @@ LEFT JOIN {{policies}} AS policies ON policies.shard = found.shard AND policies.
 
 def audit(events: DataFrame, queues: DataFrame) -> DataFrame:
     """The violations of one cluster's history: `events` whole, `queues` as told by it. Columns of the table."""
+    events = events.select(*COLUMNS)
     of_shards = known.gathered(known.shards(events))
     policies = known.gathered(known.policies(queues))
     purges = known.gathered(known.purges(events))

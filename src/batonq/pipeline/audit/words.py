@@ -6,21 +6,15 @@ Before a shuffle everything is a number: rows are short, and one number a messag
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cache
 
 from pyspark.sql import DataFrame
 
-from batonq.core.ids import message_id
 from batonq.core.records import Reason, State, Type
 from batonq.pipeline.events.schema import EVENTS, REASONS, STATES
 
-SHARDS_MAX = 256  # node/settings.py has the same limit
 SEQUENCES = 1 << 48  # a sequence has 48 bits
 DOOMED = 7  # delayed until it is owed again: it was refused, and never becomes visible
 MESSAGE = f"(CAST(shard AS BIGINT) * {SEQUENCES} + sequence)"
-_HALF = 1 << 24
-_FACTOR = int(message_id(0, 1)[24:], 16)  # what core/ids.py mixes sequences with, in two halves
-_FACTOR_LOW, _FACTOR_HIGH = _FACTOR & (_HALF - 1), _FACTOR >> 24
 
 
 def case(column: str, values: Mapping[str, int]) -> str:
@@ -101,20 +95,6 @@ def told(event: str, logical_time: str, time: str, *more: tuple[str, str]) -> st
     """One event to be read. `more`: a word and the column behind it, left out where that is null."""
     rest = "".join(f", coalesce(concat(', {word} ', {column}), '')" for word, column in more)
     return f"concat({event}, ' at ', {place(logical_time)}, ', ', {time}{rest})"
-
-
-def id_of(shard: str, sequence: str) -> str:
-    """A message's id, made from shard and sequence as core/ids.py makes it, 48 bits at a time."""
-    low, high = f"({sequence} & {_HALF - 1})", f"shiftright({sequence}, 24)"
-    crossed = f"(({high} * {_FACTOR_LOW} + {low} * {_FACTOR_HIGH}) & {_HALF - 1})"
-    mixed = f"(({crossed} * {_HALF} + {low} * {_FACTOR_LOW}) & {SEQUENCES - 1})"
-    digits = f"lpad(lower(hex({mixed})), 12, '0')"
-    return f"concat(try_element_at(array({_prefixes()}), {shard} + 1), {digits})"
-
-
-@cache
-def _prefixes() -> str:
-    return ", ".join(f"'{message_id(shard, 1)[:24]}'" for shard in range(SHARDS_MAX))
 
 
 def query(text: str, **frames: DataFrame) -> DataFrame:

@@ -9,6 +9,10 @@ from __future__ import annotations
 import argparse
 import json
 import re
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,6 +28,7 @@ if TYPE_CHECKING:
 
 HELP = "history into the lake's tables events and queues"
 WAIT_S = 3600.0  # for a compaction that holds the table
+LOOK_S = 0.5
 STARTS = 3  # tries; Spark gives its Python process ten seconds, which a busy machine may need for something else
 SLOW_START = "Python worker failed to connect back"
 ONE_TASK_A_SHARD = str(1 << 40)
@@ -79,22 +84,39 @@ def run(context: Context) -> Outcome:
 
 
 def _run_stream(ingest: Ingest) -> bool:
-    """Until its end; True when it was interrupted."""
+    """Until its end; True when it was asked to stop."""
     from pyspark.errors import StreamingQueryException
 
-    for left in reversed(range(STARTS)):
-        query = ingest.start()
-        try:
-            query.awaitTermination()
-        except KeyboardInterrupt:
-            query.stop()
-            return True
-        except StreamingQueryException as problem:
-            if not left or SLOW_START not in str(problem):
-                raise
-            continue
-        return False
+    _ = ingest.context.spark  # its start takes the signals for itself
+    with asked_to_stop() as asked:
+        for left in reversed(range(STARTS)):
+            query = ingest.start()
+            try:
+                while not query.awaitTermination(LOOK_S):  # type: ignore[arg-type]  # it takes parts of a second
+                    if asked:
+                        query.stop()
+                return bool(asked)
+            except StreamingQueryException as problem:
+                if not left or SLOW_START not in str(problem):
+                    raise
     raise AssertionError("the last try returns or raises")
+
+
+@contextmanager
+def asked_to_stop() -> Iterator[list[int]]:
+    """The signals that came meanwhile, which only fill the list: one that raises would break in on a call of Java."""
+    asked: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    for number in before:
+        signal.signal(number, lambda number, _: asked.append(number))
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 class Ingest:

@@ -10,7 +10,7 @@ from html import escape
 from batonq.pipeline.report.figures import Clock, Series
 
 WIDTH, HEIGHT = 480, 190
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 8, 10, 24
+_LEFT, _RIGHT, _TOP, _BOTTOM = 60, 8, 10, 24
 _PLOT_WIDTH, _PLOT_HEIGHT = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
 _DAY_S = 86_400
 _BAR = 22

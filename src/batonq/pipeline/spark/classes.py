@@ -29,8 +29,7 @@ def options(home: str, spark_home: Path, cache: Path) -> list[str]:
         cache.mkdir(parents=True, exist_ok=True)
         base = _base(home, cache, key)
         archive = cache / f"classes-{key}.jsa"
-        if not archive.exists():
-            _adopt(home, cache, key, base, archive)
+        _adopt(home, cache, key, base, archive)
         if archive.exists():
             return [_shared(base, archive), *_QUIET]
         if _somebody_writes(cache, key):

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-_FIXED = ("queues", "events", "bodies", "names", "read")
+_FIXED = ("queues", "events", "bodies", "names", "read", "pushDown")
 OPTIONS = (
     Option("queue", "", "The queue: its name, or its number."),
     *(option for option in history_options.OPTIONS if option.name not in _FIXED),
@@ -67,9 +67,7 @@ class _Replay(_Source):
 
 
 class ReplayReader(_Replay, HistoryReader):
-    def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
-        super().__init__(given, schema)
-        del self.pushFilters  # filters are on columns of another table here
+    """Filters stay with Spark: they are on columns of another table here."""
 
 
 class ReplayStreamReader(_Replay, HistoryStreamReader):

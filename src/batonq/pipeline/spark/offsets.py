@@ -106,16 +106,17 @@ def between(start: Position, end: Position) -> list[Part]:
 
 
 def split(parts: Iterable[Part], marks: Marks, frames_max: int | None) -> list[Part]:
-    """Parts of tasks' size: cut at the marks, small ones put together, none longer than `frames_max`."""
+    """Parts of tasks' size: of `frames_max` frames; without it cut at the marks, small ones put together."""
     result: list[Part] = []
     for shard, start, stop in parts:
-        cuts = [start]
-        for mark in [*marks(shard, start, stop), stop]:
-            if mark == stop or mark - cuts[-1] >= SMALL_PART_FRAMES:
-                cuts.append(mark)
-        for begin, end in pairwise(cuts):
-            step = frames_max or end - begin
-            result += [Part(shard, at, min(at + step, end)) for at in range(begin, end, step)]
+        if frames_max is not None:
+            cuts = [*range(start, stop, frames_max), stop]
+        else:
+            cuts = [start]
+            for mark in [*marks(shard, start, stop), stop]:
+                if mark == stop or mark - cuts[-1] >= SMALL_PART_FRAMES:
+                    cuts.append(mark)
+        result += [Part(shard, begin, end) for begin, end in pairwise(cuts)]
     return result
 
 

@@ -27,12 +27,20 @@ SETTINGS = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
 }
-# On one machine a shuffle of a few partitions is quicker than Spark's 200; a cluster keeps Spark's own choice.
-LOCAL_SETTINGS = {
-    "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
-    "spark.driver.host": "127.0.0.1",
-    "spark.driver.bindAddress": "127.0.0.1",
-}
+HEAP_MB = (1024, 4096)  # of a session on one machine, at least and at most; between them a quarter of its memory
+
+
+def local_settings() -> dict[str, str]:
+    """On one machine. A shuffle of a few partitions is quicker there than Spark's 200, and its heap of one gigabyte is
+    too small for millions of messages; a cluster keeps Spark's own choices.
+    """
+    memory_mb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
+    return {
+        "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
+        "spark.driver.memory": f"{min(max(memory_mb // 4, HEAP_MB[0]), HEAP_MB[1])}m",
+        "spark.driver.host": "127.0.0.1",
+        "spark.driver.bindAddress": "127.0.0.1",
+    }
 
 
 def cache_directory() -> Path:
@@ -53,7 +61,7 @@ def start(
 
     from batonq.pipeline.spark.source import register
 
-    chosen = {**SETTINGS, **(LOCAL_SETTINGS if master.startswith("local") else {}), **(settings or {})}
+    chosen = {**SETTINGS, **(local_settings() if master.startswith("local") else {}), **(settings or {})}
     quick = [] if _java_runs() else classes.options(home, Path(pyspark.__file__).parent, cache_directory())
     if quick:
         chosen[JAVA_OPTIONS] = " ".join([*quick, chosen.get(JAVA_OPTIONS, "")]).strip()

@@ -7,21 +7,20 @@ that Spark keeps its buffers in place; texts are brought to it afterwards, from 
 
 from __future__ import annotations
 
-from functools import cache
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
-from batonq.core.ids import message_id
 from batonq.core.records import Flag
 from batonq.pipeline.events.schema import Column
 from batonq.pipeline.tables import lines
+from batonq.pipeline.tables.ids import id_of
 from batonq.pipeline.tables.purges import purged
 from batonq.pipeline.tables.schema import SOURCE, Table, shaped
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import DataFrame
 
 KEY = ("source", "shard", "sequence")
 OUTCOMES = (
@@ -88,11 +87,11 @@ _UNKNOWN, _THERE, _HELD, _OWED, _DEAD, _MOVED = range(6)
 _ENDS = {"ack": 6, "late_ack": 7, "retention": 8, "cancelled": 9, "purged": 10, "queue_gone": 11}
 _ENDED = ("acked", "late_acked", "expired", "cancelled", "purged", "queue_deleted")
 _TO_DEAD_LETTERS, _REDRIVE, _ELSEWHERE = 1, 2, 3
-_SHARDS_MAX = 1 << 16
+_SIZE_BITS = 32  # a frame's variable part, and so a size, has fewer
 _RARE = ("epoch", "queue_purged", "queue_closed", "owed", "arrived")
 _RARE_COLUMNS = (
     *("source", "shard", "sequence", "logical_time", "time", "event", "reason", "flags", "queue", "number"),
-    *("grace_ms", "other_shard", "channel_number", "message_id"),
+    *("grace_ms", "other_shard", "channel_number"),
 )
 
 
@@ -103,13 +102,14 @@ def lifecycle(events: DataFrame, queues: DataFrame) -> DataFrame:
     """
     events = with_source(events)
     rare = events.where(f.col("event").isin(*_RARE)).select(*_RARE_COLUMNS).localCheckpoint()
-    there = {row[0] for row in rare.select("event").distinct().collect()}
+    there = {row[0]: row[1] for row in rare.groupBy("event").count().collect()}
     found = _messages(events)
     found = found.join(f.broadcast(_shards(events, rare)), ["source", "shard"], "left")
     found = found.join(f.broadcast(names(queues)), ["source", "queue"], "left")
     found = purged(found, rare, f.col("code").isin(_THERE, _HELD, _DEAD), any_steps="queue_purged" in there)
     found = found.join(_texts(events), [*KEY], "left")
-    found = lines.joined(found, rare, events, any_moves={"owed", "arrived"} <= there)
+    moved = lines.moves(rare) if {"owed", "arrived"} <= there.keys() else None
+    found = lines.joined(found, moved, events, small=there.get("arrived", 0) <= lines.SMALL)
     return shaped(_finished(found), TABLE)
 
 
@@ -162,8 +162,6 @@ def _messages(events: DataFrame) -> DataFrame:
         "expires_at",
         "lease_epoch",
         "receive_count",
-        "body_bytes",
-        "attributes_bytes",
         time,
         at,
         (f.shiftleft(at, _BITS) + code).alias("last"),
@@ -172,6 +170,7 @@ def _messages(events: DataFrame) -> DataFrame:
         f.when(event.isin("sent", "arrived", "carried", "edited"), at).alias("told"),
         f.when(event.isin("sent", "arrived"), at).alias("born"),
         f.when(has_payload, at).alias("payload"),
+        (f.shiftleft(f.col("body_bytes"), _SIZE_BITS) + f.col("attributes_bytes")).alias("sizes"),
         f.when(f.col("receive_count").isNotNull(), at).alias("counted"),
         f.when(event == "owed", f.shiftleft(at, _BITS) + bound).alias("owed"),
         leased.alias("leased"),
@@ -193,8 +192,7 @@ def _messages(events: DataFrame) -> DataFrame:
             f.max("expires_at").alias("expires_at"),
             f.max("lease_epoch").alias("lease_epoch"),
             f.max_by(charged, "counted").alias("receives"),
-            f.max_by("body_bytes", "payload").alias("body_bytes"),
-            f.max_by("attributes_bytes", "payload").alias("attributes_bytes"),
+            f.max_by("sizes", "payload").alias("sizes"),
             f.max("last").alias("last"),
             f.max_by("until", "last").alias("until"),
             f.min_by("seen", "told").alias("visible_at"),
@@ -211,7 +209,14 @@ def _messages(events: DataFrame) -> DataFrame:
             f.count_if("untried").alias("untried"),
             f.count_if("extended").alias("extensions"),
         )
-        .withColumns({"code": _code(last), "last_at": f.shiftright(last, _BITS)})
+        .withColumns(
+            {
+                "code": _code(last),
+                "last_at": f.shiftright(last, _BITS),
+                "body_bytes": f.shiftright("sizes", _SIZE_BITS),
+                "attributes_bytes": f.col("sizes").bitwiseAND((1 << _SIZE_BITS) - 1),
+            }
+        )
     )
 
 
@@ -223,41 +228,14 @@ def _code(last: Expression) -> Expression:
 
 
 def _shards(events: DataFrame, rare: DataFrame) -> DataFrame:
-    """Of each shard: its last time, the graces of its restarts, and how its message ids begin."""
+    """Of each shard: its last time, and the graces of its restarts."""
     clocks = events.groupBy("source", "shard").agg(f.max("time").alias("as_of"))
     graces = (
         rare.where("event = 'epoch' and grace_ms > 0")
         .groupBy("source", "shard")
         .agg(f.collect_list(f.struct("logical_time", "grace_ms")).alias("graces"))
     )
-    known = clocks.join(f.broadcast(graces), ["source", "shard"], "left")
-    return known.join(f.broadcast(_prefixes(events.sparkSession)), "shard", "left")
-
-
-def _prefixes(spark: SparkSession) -> DataFrame:
-    import pyarrow as pa
-
-    return spark.createDataFrame(
-        pa.table({"shard": pa.array(range(_SHARDS_MAX), pa.int32()), "prefix": list(_prefix_texts())})
-    )
-
-
-@cache
-def _prefix_texts() -> tuple[str, ...]:
-    return tuple(message_id(shard, 0)[:-12] for shard in range(_SHARDS_MAX))
-
-
-def id_of(prefix: Expression, sequence: Expression) -> Expression:
-    """`core.ids.message_id` as an expression: the product modulo 2**48, in halves that do not overflow."""
-    from batonq.core.ids import _MIX
-
-    half, mask = 24, (1 << 24) - 1
-    high, low = _MIX >> half, _MIX & mask
-    above = f.shiftright(sequence, half).bitwiseAND(mask)
-    below = sequence.bitwiseAND(mask)
-    carried = (below * high + above * low).bitwiseAND(mask)
-    mixed = (below * low + f.shiftleft(carried, half)).bitwiseAND((1 << 48) - 1)
-    return f.concat(prefix, f.lower(f.lpad(f.hex(mixed), 12, "0")))
+    return clocks.join(f.broadcast(graces), ["source", "shard"], "left")
 
 
 # --- texts ------------------------------------------------------------------------------------------
@@ -314,7 +292,7 @@ def _finished(found: DataFrame) -> DataFrame:
         lambda total, one: total + one["grace_ms"],
     )
     deadline = f.timestamp_millis(f.unix_millis(until) + f.coalesce(grace, f.lit(0)))
-    own_id = id_of(f.col("prefix"), f.col("sequence"))
+    own_id = f.expr(id_of("shard", "sequence"))
     return found.withColumns(
         {
             "message_id": own_id,

@@ -12,6 +12,7 @@ from pyspark.sql import Window
 from pyspark.sql import functions as f
 
 from batonq.core.records import Flag
+from batonq.pipeline.tables.ids import id_of
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
@@ -20,17 +21,16 @@ if TYPE_CHECKING:
 KEY = ["source", "shard", "sequence"]
 _INHERITED = ("body_bytes", "attributes_bytes", "group")
 _ADDED = ("first_id", "previous_id", "next_id", "line_deaths", "line_redrives")
-_ROUNDS_MAX = 40  # a line of 2**40 moves is none
-_SMALL = 200_000  # moves that every worker can be told of
+_OWN = ("source", "to_shard", "to_sequence", "to_id", "from_id", "reason")
+_ROUNDS_MAX = 20  # of two: a line of 2**40 moves is none
+SMALL = 200_000  # moves that every worker can be told of
 
 
-def joined(found: DataFrame, rare: DataFrame, events: DataFrame, *, any_moves: bool) -> DataFrame:
+def joined(found: DataFrame, moved: DataFrame | None, events: DataFrame, *, small: bool) -> DataFrame:
     """`found`, one row a message, with what its line says; and a moved message with the payload that it kept."""
-    steps = moves(rare).localCheckpoint() if any_moves else None
-    count = steps.count() if steps is not None else 0
-    if steps is None or not count:
+    if moved is None:
         return found.withColumns(dict.fromkeys(_ADDED, f.lit(None)))
-    told = members(steps, events, small=count <= _SMALL)
+    told = members(moved.localCheckpoint(), events, small=small)
     told = told.withColumnsRenamed({name: f"line_{name}" for name in _INHERITED})
     return found.join(told, KEY, "left").withColumns(
         {name: f.coalesce(f.col(f"`{name}`"), f.col(f"line_{name}")) for name in _INHERITED}
@@ -53,13 +53,12 @@ def moves(rare: DataFrame) -> DataFrame:
         )
         .agg(
             f.max(f.when(left, f.col("sequence"))).alias("from_sequence"),
-            f.max(f.when(left, f.col("message_id"))).alias("from_id"),
             f.max(f.when(left, f.col("reason"))).alias("reason"),
             f.max(f.when(~left, f.col("sequence"))).alias("to_sequence"),
-            f.max(f.when(~left, f.col("message_id"))).alias("to_id"),
         )
     )
-    return met.where("from_sequence is not null and to_sequence is not null").drop("entry")
+    met = met.where("from_sequence is not null and to_sequence is not null").drop("entry")
+    return met.withColumns({f"{end}_id": f.expr(id_of(f"{end}_shard", f"{end}_sequence")) for end in ("from", "to")})
 
 
 def members(steps: DataFrame, events: DataFrame, *, small: bool) -> DataFrame:
@@ -119,33 +118,38 @@ def _dead(reason: Expression) -> Expression:
 
 def _beginnings(steps: DataFrame, *, small: bool) -> DataFrame:
     """Of each message that a move made: where its line begins, and how many moves ago."""
-    own = ["source", "to_shard", "to_sequence", "to_id", "from_id", "reason"]
     back = steps.select(
-        *own,
+        *_OWN,
         f.col("from_shard").alias("root_shard"),
         f.col("from_sequence").alias("root_sequence"),
         f.lit(1).alias("depth"),
     )
     for _ in range(_ROUNDS_MAX):
-        beyond = back.select(
-            "source",
-            f.col("to_shard").alias("root_shard"),
-            f.col("to_sequence").alias("root_sequence"),
-            f.col("root_shard").alias("further_shard"),
-            f.col("root_sequence").alias("further_sequence"),
-            f.col("depth").alias("further_depth"),
-        )
-        beyond = f.broadcast(beyond) if small else beyond
-        met = back.join(beyond, ["source", "root_shard", "root_sequence"], "left").localCheckpoint()
-        if met.where("further_depth is not null").isEmpty():
+        back = _further(_further(back, small=small), small=small).localCheckpoint()
+        ends = back.select("source", f.col("to_shard").alias("root_shard"), f.col("to_sequence").alias("root_sequence"))
+        going = back.join(f.broadcast(ends) if small else ends, ["source", "root_shard", "root_sequence"], "left_semi")
+        if going.isEmpty():
             break
-        back = met.select(
-            *own,
-            f.coalesce("further_shard", "root_shard").alias("root_shard"),
-            f.coalesce("further_sequence", "root_sequence").alias("root_sequence"),
-            (f.col("depth") + f.coalesce("further_depth", f.lit(0))).alias("depth"),
-        )
     return back
+
+
+def _further(back: DataFrame, *, small: bool) -> DataFrame:
+    """One round: as far again as each has come, if there is so much before it."""
+    beyond = back.select(
+        "source",
+        f.col("to_shard").alias("root_shard"),
+        f.col("to_sequence").alias("root_sequence"),
+        f.col("root_shard").alias("further_shard"),
+        f.col("root_sequence").alias("further_sequence"),
+        f.col("depth").alias("further_depth"),
+    )
+    met = back.join(f.broadcast(beyond) if small else beyond, ["source", "root_shard", "root_sequence"], "left")
+    return met.select(
+        *_OWN,
+        f.coalesce("further_shard", "root_shard").alias("root_shard"),
+        f.coalesce("further_sequence", "root_sequence").alias("root_sequence"),
+        (f.col("depth") + f.coalesce("further_depth", f.lit(0))).alias("depth"),
+    )
 
 
 def _payloads(events: DataFrame, wanted: DataFrame) -> DataFrame:
