@@ -464,3 +464,41 @@ def test_load_is_measured_over_seconds_however_often_it_is_asked(
         assert {shard.load() for _ in range(10)} == {first}
 
     run_nodes(tmp_path, main, "a", shards=1, lease_s=30.0)
+
+
+def test_groups_stay_in_order_and_duplicates_are_known_through_moves_and_a_crash(tmp_path: Path) -> None:
+    async def main(nodes: Nodes) -> None:
+        queue = await nodes["a"].broker.create_queue(ACCOUNT, "work.fifo", {"FifoQueue": "true"}, {})
+        for node in nodes.hub.nodes.values():
+            await node.broker.refresh()
+
+        async def send(number: int) -> bool:
+            """Whether it was a duplicate. It is sent again until it is answered, as clients do."""
+            message = make_send(str(number), group="g", dedup_id=str(number))
+            async with asyncio.timeout(20):
+                while True:
+                    node = list(nodes.hub.nodes.values())[number % len(nodes.hub.nodes)]
+                    try:
+                        (sent,) = await node.broker.send(queue, [message])
+                        assert isinstance(sent, Accepted)
+                        return sent.duplicate
+                    except Unavailable:
+                        await asyncio.sleep(0.05)
+
+        for number in range(30):
+            await send(number)
+            if number in (5, 15):
+                owner = await nodes.owned(queue.shard)
+                await owner.ownership_loop.move(queue.shard, other(nodes, owner).settings.node)
+            if number == 20:
+                await nodes.crash((await nodes.owned(queue.shard)).settings.node)
+        assert all([await send(number) for number in range(30)])
+        got: list[int] = []
+        while len(got) < 30:
+            node = list(nodes.hub.nodes.values())[len(got) % len(nodes.hub.nodes)]
+            found = await node.broker.receive(queue, 3, None, 0, "tester")
+            got += [int(delivery.body) for delivery in found]
+            assert not any(await node.broker.delete(queue, [delivery.receipt for delivery in found]))
+        assert got == list(range(30))
+
+    run_nodes(tmp_path, main, "a", "b", "c")
