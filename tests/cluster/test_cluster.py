@@ -61,6 +61,7 @@ class Load:
         self.received: list[str] = []
         self.deleted: set[str] = set()
         self.errors = 0
+        self.problems: list[str] = []
         self.last_sent_s = time.monotonic()
         self.gaps: list[float] = []
         self._cluster = cluster
@@ -116,6 +117,7 @@ class Load:
 
     def _failed(self, problem: Exception) -> None:
         self.errors += 1
+        self.problems.append(str(problem))
         if isinstance(problem, ClientError):
             assert problem.response["ResponseMetadata"]["HTTPStatusCode"] in (429, 503), problem
         time.sleep(0.02)
@@ -226,6 +228,7 @@ def test_a_planned_move_takes_less_than_a_second_and_loses_nothing(cluster: Clus
             wait_until(partial(_owns, cluster, shard, target), "the owner is another one")
     load.check()
     assert median(took_s) < 1, took_s
+    assert load.errors == 0, load.problems
 
 
 def _owns(cluster: Cluster, shard: int, node: NodeProcess) -> bool:
