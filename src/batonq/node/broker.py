@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import TypeVar, cast
 
 from batonq.core.commands import Claim, Counters, FirstLeases, Nack, Send
@@ -152,13 +153,22 @@ class Broker(JobControl):
             shards = sorted(queues.shards() if queues.by_names_only else self._catalog.current().shards)
             if not all(shard < len(self._shards) and self._shards[shard].serving for shard in shards):
                 ports = [self._port(shard) for shard in shards]
-                found = await receive_all_over(ports, queues, max_messages, visibility_ms, wait_ms, holder)
+                found = await receive_all_over(
+                    ports, queues, max_messages, visibility_ms, wait_ms, holder, self.give_back_found
+                )
                 known = ((self.queue_by_number(number), delivery) for number, delivery in found)
-                taken = [(queue, delivery) for queue, delivery in known if queue is not None]
-                for queue, delivery in taken[max_messages:]:  # several shards had something at the same time
-                    await self.change_visibility(queue, [(delivery.receipt, 0)])
-                return taken[:max_messages]
+                return [(queue, delivery) for queue, delivery in known if queue is not None]
         return await self._receive_here(queues, self._shards, max_messages, visibility_ms, wait_ms, holder)
+
+    async def give_back_found(self, found: Sequence[tuple[int, Delivery]]) -> None:
+        """These do not get to whoever asked. Those that cannot be given back come back when their leases run out."""
+        for number in {number for number, _ in found}:
+            queue = self.queue_by_number(number)
+            if queue is not None:
+                receipts = [delivery.receipt for of, delivery in found if of == number]
+                with suppress(BatonError):
+                    claims = [self.open_receipt(queue, receipt) for receipt in receipts]
+                    await self._port(queue.shard).give_back(number, claims)
 
     async def receive_matching(
         self,

@@ -64,6 +64,9 @@ class ShardPort(Protocol):
 
     async def nack(self, queue: int, nacks: Sequence[Nack]) -> list[BatonError | None]: ...
 
+    async def give_back(self, queue: int, claims: Sequence[Claim]) -> None:
+        """These leases were made for an answer that did not leave: nobody got the messages, and it was no receive."""
+
     async def counters(self, queue: int) -> Counters: ...
 
     async def waiting(self, queue: int) -> int:

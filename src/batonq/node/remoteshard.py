@@ -80,6 +80,9 @@ class RemoteShard:
         results: list[BatonError | None] = await self._ask("nack", queue, nacks)
         return results
 
+    async def give_back(self, queue: int, claims: Sequence[Claim]) -> None:
+        await self._ask("give_back", queue, claims)
+
     async def counters(self, queue: int) -> Counters:
         counters: Counters = await self._ask("counters", queue)
         return counters
