@@ -25,6 +25,7 @@ ORDER = (
     "core",
     "sim",
     "docs",
+    "cluster",
     "outbox",
     "log",
     "system",
