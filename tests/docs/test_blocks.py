@@ -24,6 +24,7 @@ def test_every_block_says_what_it_is(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", [page for page in pages() if _runnable(page)], ids=page_id)
+@pytest.mark.usefixtures("java")
 def test_blocks_run(page: Path, tmp_path: Path) -> None:
     with PageRun(tmp_path) as run:
         if not any(block.role == "serve" for block in blocks(page)):
