@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 START_S = 30
+BINARY = Path(sys.executable).parent / "nats-server"
 CONFIGURATION = """
 server_name: n{number}
 listen: 127.0.0.1:{port}
@@ -63,10 +64,9 @@ class NatsServers:
         return "&".join(f"monitor={address}" for address in self.monitor_addresses)
 
     def start(self, number: int) -> None:
-        binary = Path(sys.executable).parent / "nats-server"
         with (self._directory / f"n{number}.log").open("ab") as log:
             self._processes[number] = subprocess.Popen(
-                [str(binary), "-c", str(self._directory / f"n{number}.conf")], stdout=log, stderr=log
+                [str(BINARY), "-c", str(self._directory / f"n{number}.conf")], stdout=log, stderr=log
             )
 
     def start_all(self) -> None:
