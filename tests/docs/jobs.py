@@ -1,7 +1,7 @@
 """Runs `baton pipeline …` commands, one after another: a JSON line in, a JSON line out.
 
-What runs is the command itself, from its words to its exit code. Only the process and its Java are there already: on a
-page's few messages they take longer to start than the job takes.
+What runs is the command itself, from its words to its exit code, with settings of Spark's for few rows. But the process
+and its Java are there already: on a page's few messages they take as long to start as the job takes.
 """
 
 from __future__ import annotations
@@ -18,6 +18,9 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from tests.support.spark import FEW_ROWS
+
+_SETTINGS = [word for name, value in FEW_ROWS.items() for word in ("--conf", f"{name}={value}")]
 # Words and quotes, and nothing that a shell would do something with.
 _PLAIN = re.compile(r"(baton pipeline( +([\w./:=,-]+|\"[\w ./:=,-]*\"))+\n)+")
 
@@ -43,7 +46,7 @@ class Jobs:
             self._process = subprocess.Popen(command, cwd=root, stdin=pipe, stdout=pipe, stderr=quiet, text=True)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        request = {"words": words, "directory": str(directory), "environment": environment}
+        request = {"words": [*words, *_SETTINGS], "directory": str(directory), "environment": environment}
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         answer: dict[str, Any] = json.loads(self._process.stdout.readline())

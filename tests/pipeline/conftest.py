@@ -10,7 +10,7 @@ import pytest
 from tests.pipeline import busy
 from tests.rest.support import Rest
 from tests.support.server import ACCOUNT, TestServer
-from tests.support.spark import CODE, NO_CODE, prepare
+from tests.support.spark import CODE, FEW_ROWS, NO_CODE, prepare
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -74,8 +74,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from batonq.pipeline.spark.session import start
 
     prepare(tmp_path_factory.mktemp("first"))
-    settings = {"spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false", **NO_CODE}
-    session = start("tests", master="local[2]", settings=settings)
+    session = start("tests", master="local[2]", settings=FEW_ROWS)
     yield session
     session.stop()
 

@@ -10,10 +10,11 @@ from pathlib import Path
 
 # A test is over before Java's second compiler has earned what it costs. Spark's launcher reads the variable.
 JAVA_VARIABLE, JAVA_OPTIONS = "SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-# With few rows the code that Spark makes for a query takes longer to compile than it saves. The pages of the docs run
-# with it, and so does the audit of a million events.
+# With few rows the code that Spark makes for a query takes longer to compile than it saves. The tutorials run with it,
+# and so does the audit of a million events.
 CODE = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
 NO_CODE = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+FEW_ROWS = {"spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false", **NO_CODE}
 FIRST_S = 600
 _FIRST = """
 from batonq.pipeline.spark.session import start
