@@ -45,12 +45,14 @@ LEFT JOIN {{policies}} AS policies ON policies.shard = found.shard AND policies.
 def audit(events: DataFrame, queues: DataFrame) -> DataFrame:
     """The violations of one cluster's history: `events` whole, `queues` as told by it. Columns of the table."""
     events = events.select(*COLUMNS)
-    of_shards = known.gathered(known.shards(events))
+    pieces = shards.pieces(events).localCheckpoint()
+    few = known.gathered(known.few(events))
+    of_shards = known.gathered(known.shards(few, pieces))
     policies = known.gathered(known.policies(queues))
-    purges = known.gathered(known.purges(events))
+    purges = known.gathered(known.purges(few))
     found = [
         messages.violations(events, of_shards, policies, purges),
-        shards.violations(events, of_shards),
+        shards.violations(pieces, of_shards),
         channels.violations(events, of_shards),
         groups.violations(events, of_shards, policies, purges),
         keys.violations(events, policies, purges),

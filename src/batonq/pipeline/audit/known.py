@@ -13,19 +13,21 @@ from pyspark.sql import DataFrame
 
 from batonq.pipeline.audit.words import query
 
+_FEW = """
+SELECT shard, queue, event, logical_time, number, grace_ms, first_frame AS kept
+FROM {events} WHERE event IN ('base', 'epoch', 'queue_purged')
+"""
+
 _SHARDS = """
 WITH spans AS (
-  SELECT shard, min(frame) AS first_frame, max(time) AS last_time FROM {events} GROUP BY shard
-), few AS (
-  SELECT shard, event, logical_time, number, grace_ms, first_frame AS kept
-  FROM {events} WHERE event IN ('base', 'epoch')
+  SELECT shard, min(frame) AS first_frame, max(time) AS last_time FROM {pieces} GROUP BY shard
 ), facts AS (
   SELECT few.shard,
     min(CASE WHEN event = 'base' AND kept >= spans.first_frame THEN logical_time END) AS opened,
     max(CASE WHEN event = 'base' THEN kept * 65536 END) AS kept_from,
     collect_list(CASE WHEN event = 'epoch' AND grace_ms > 0 THEN struct(number AS epoch, grace_ms AS grace) END)
       AS graces
-  FROM few JOIN spans ON few.shard = spans.shard GROUP BY few.shard
+  FROM {few} AS few JOIN spans ON few.shard = spans.shard WHERE event <> 'queue_purged' GROUP BY few.shard
 )
 SELECT spans.shard, last_time, kept_from, graces,
   CASE WHEN spans.first_frame <= 1 THEN CAST(0 AS BIGINT) ELSE coalesce(opened, 9223372036854775807) END AS known_from
@@ -52,7 +54,7 @@ FROM (SELECT shard, queue, inline(policies) FROM {policies})
 _PURGES = """
 SELECT shard, queue, min(logical_time) AS purged_first, max(number) AS purged_below,
   collect_list(struct(logical_time AS purged, number AS below)) AS purges
-FROM {events} WHERE event = 'queue_purged' GROUP BY shard, queue
+FROM {few} WHERE event = 'queue_purged' GROUP BY shard, queue
 """
 
 
@@ -61,9 +63,14 @@ def gathered(frame: DataFrame) -> DataFrame:
     return frame.sparkSession.createDataFrame(frame.toArrow())
 
 
-def shards(events: DataFrame) -> DataFrame:
+def few(events: DataFrame) -> DataFrame:
+    """What is told of shards and queues rather than of messages: owners, bases, purges."""
+    return query(_FEW, events=events)
+
+
+def shards(few: DataFrame, pieces: DataFrame) -> DataFrame:
     """shard, last_time, kept_from, graces, known_from (0: from the beginning)."""
-    return query(_SHARDS, events=events)
+    return query(_SHARDS, few=few, pieces=pieces)
 
 
 def policies(queues: DataFrame) -> DataFrame:
@@ -76,9 +83,9 @@ def versions(policies: DataFrame) -> DataFrame:
     return query(_VERSIONS, policies=policies)
 
 
-def purges(events: DataFrame) -> DataFrame:
+def purges(few: DataFrame) -> DataFrame:
     """shard, queue, purged_first, purged_below, purges."""
-    return query(_PURGES, events=events)
+    return query(_PURGES, few=few)
 
 
 def grace(before: str, after: str) -> str:

@@ -87,26 +87,27 @@ _DOOMED_STEPS = ", ".join(
     for after in (DOOMED if each == State.DELAYED and record == Type.SETTLED else each for each in afters)
     if before == DOOMED or after == DOOMED
 )
-_STEP = f"((CASE WHEN {_DELAY_OVER} THEN {State.VISIBLE:d} ELSE {_P_STATE} END) * 65536 + (what & 65535))"
+_STEP = f"CAST((CASE WHEN {_DELAY_OVER} THEN {State.VISIBLE:d} ELSE {_P_STATE} END) * 65536 + (what & 65535) AS INT)"
 _OPENS = f"{_EVENT} IN ({Type.SENT:d}, {Type.ARRIVED:d})"
 _MARKED = "shiftright(what, 32)"
-_SUSPECTS = f"""
-SELECT pairs.*, known_from, kept_from, graces, purges, purged_first, purged_below
-FROM (
-  SELECT *, CAST(shiftright(message, 48) AS INT) AS shard, message & {SEQUENCES - 1} AS sequence FROM {{pairs}}
-) AS pairs
-LEFT JOIN {{shards}} AS shards ON shards.shard = pairs.shard
-LEFT JOIN {{purges}} AS purges ON purges.shard = pairs.shard AND purges.queue = pairs.queue
-WHERE CASE WHEN p_lt IS NULL THEN NOT {_OPENS} ELSE {_STEP} NOT IN ({_STEPS}, {_DOOMED_STEPS}) END
+_SUSPECT = f"""CASE WHEN p_lt IS NULL THEN NOT {_OPENS} ELSE {_STEP} NOT IN ({_STEPS}, {_DOOMED_STEPS}) END
   OR epoch - CASE WHEN {_EVENT} = {Type.LEASED:d} THEN 1 ELSE 0 END <> p_epoch
   OR count - CASE WHEN {_EVENT} = {Type.LEASED:d} THEN 1 ELSE 0 END <> p_count
   OR CASE {_MARKED} WHEN 0 THEN false WHEN {_LEASE} THEN time >= p_expires WHEN {_HELD} THEN time >= p_until
     WHEN {_RAN_OUT} THEN time < p_until OR owner <> p_owner WHEN {_RETIRED} THEN time < p_expires ELSE true END
-  OR pairs.queue <> p_queue
+  OR pairs.queue <> p_queue"""
+_SUSPECT_LOST = f"""
   OR n_lt IS NULL AND what & 65280 <> {State.DELETED << 8} AND greatest(lt * CASE WHEN {_EVENT} IN ({_BEHIND}) THEN 1
-    ELSE 0 END, coalesce(p_payload, 0)) < kept_from
-  OR lt > purged_first AND sequence < purged_below
-"""
+    ELSE 0 END, coalesce(p_payload, 0)) < kept_from"""
+_SUSPECT_PURGED = f"""
+  OR lt > purged_first AND (message & {SEQUENCES - 1}) < purged_below"""
+_SUSPECTS = f"""
+SELECT pairs.*, CAST(shiftright(message, 48) AS INT) AS shard, message & {SEQUENCES - 1} AS sequence,
+  known_from, kept_from, graces, purges, purged_first, purged_below
+FROM {{pairs}} AS pairs
+LEFT JOIN {{shards}} AS shards ON shards.shard = CAST(shiftright(message, 48) AS INT)
+LEFT JOIN {{purges}} AS purges ON purges.shard = CAST(shiftright(message, 48) AS INT) AND purges.queue = pairs.queue
+WHERE """
 _UNPACKED = """
 SELECT *, CAST(what & 255 AS INT) AS event, CAST(shiftright(what, 8) & 255 AS INT) AS state,
   CAST(shiftright(what, 16) & 255 AS INT) AS reason, CAST(shiftright(what, 24) & 255 AS INT) AS flags,
@@ -212,7 +213,10 @@ FROM (
 
 
 def violations(events: DataFrame, shards: DataFrame, policies: DataFrame, purges: DataFrame) -> DataFrame:
+    """Suspects are kept: they are few, and Spark compiles what finds them apart from what looks at them closely."""
     dropped = not shards.where("kept_from IS NOT NULL").isEmpty()
+    suspect = _SUSPECT + (_SUSPECT_LOST if dropped else "") + ("" if purges.isEmpty() else _SUSPECT_PURGED)
     pairs = query(_PAIRS % (_KEPT if dropped else _ALL_KEPT), facts=query(_FACTS, events=events))
-    suspects = query(_SUSPECTS, pairs=pairs, shards=broadcast(shards), purges=broadcast(purges))
-    return query(_VIOLATIONS, suspects=query(_UNPACKED, suspects=suspects), policies=broadcast(policies))
+    suspects = query(_SUSPECTS + suspect, pairs=pairs, shards=broadcast(shards), purges=broadcast(purges))
+    unpacked = query(_UNPACKED, suspects=suspects.localCheckpoint())
+    return query(_VIOLATIONS, suspects=unpacked, policies=broadcast(policies))

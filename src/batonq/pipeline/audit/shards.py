@@ -69,6 +69,11 @@ FROM (
 """
 
 
-def violations(events: DataFrame, shards: DataFrame) -> DataFrame:
-    pairs = query(_PAIRS, pieces=query(_PIECES, events=events))
+def pieces(events: DataFrame) -> DataFrame:
+    """A row for each frame, time and owner: what the log says of itself there."""
+    return query(_PIECES, events=events)
+
+
+def violations(pieces: DataFrame, shards: DataFrame) -> DataFrame:
+    pairs = query(_PAIRS, pieces=pieces)
     return query(_VIOLATIONS, pairs=pairs, shards=broadcast(shards))
