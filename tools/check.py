@@ -147,7 +147,11 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1 or arguments[0] not in ("all", "fast", "lint"):
         print(__doc__, file=sys.stderr)
         return 2
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    for number in (
+        signal.SIGINT,
+        signal.SIGTERM,
+    ):  # also where the shell ignores them: tests send them to what they start
+        signal.signal(number, signal.default_int_handler)
     started = time.monotonic()
     outcomes = [run(check, captured=False) for check in static_checks()]
     if arguments[0] != "lint":

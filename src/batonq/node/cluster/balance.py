@@ -16,6 +16,7 @@ BACKOFF_MAX_S = 3.0
 CLOCK_OFF_MAX_MS = 2_000
 SPREAD_MIN = 1.5  # two nodes are left alone that differ by less
 SPREAD_SHARE = 0.25  # or by less than this share of what the heavier has
+EVENED_MIN = 0.1  # a move that makes less than this share of the difference go away is not worth it
 
 
 class Load(NamedTuple):
@@ -58,11 +59,9 @@ def next_move(weights: Mapping[str, Mapping[int, float]], full: Sequence[str] = 
     gap = totals[source] - totals[target]
     if source == target or gap < max(SPREAD_MIN, SPREAD_SHARE * totals[source]):
         return None
-    candidates = {shard: weight for shard, weight in weights[source].items() if weight < gap}
-    if not candidates:
-        return None
+    candidates = weights[source]
     shard = min(sorted(candidates), key=lambda number: abs(gap - 2 * candidates[number]))
-    if abs(gap - 2 * candidates[shard]) >= gap:
+    if abs(gap - 2 * candidates[shard]) > (1 - EVENED_MIN) * gap:
         return None
     return Move(shard, source, target)
 

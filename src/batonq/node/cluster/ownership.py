@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
 from contextlib import aclosing, contextmanager
 from random import Random
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from batonq.errors import BatonError, Fenced, InvalidInput, NotFound, OwnershipHeld, Unavailable
 from batonq.log.ending import end
@@ -41,6 +41,14 @@ class Owned(Protocol):
 
 # Ask another node to take a shard now, which was released at this time.
 AskToTake = Callable[[Member, int, int], Awaitable[None]]
+
+
+class Handed(NamedTuple):
+    """A shard that another node has taken, and may not have told of yet."""
+
+    target: str
+    weight: float
+    until_s: float
 
 
 class OwnershipLoop:
@@ -74,6 +82,7 @@ class OwnershipLoop:
         self._held_since: dict[int, float] = {}
         self._renewed: dict[int, float] = {}
         self._busy: set[int] = set()  # being taken, or handed over
+        self._handed: dict[int, Handed] = {}
         self._noted_s: dict[int, float] = {}  # when an owner was told of last
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -275,9 +284,11 @@ class OwnershipLoop:
             raise InvalidInput(f"Node {self.node} cannot hand {each.follower.name} over to {target}.")
         with self._at_work(shard):
             began_s = self._loop.time()
+            weight = each.load().weight
             await each.follower.step_down()
             self._note(Lease(shard, "", "", 0))
             await self._ask_to_take(known.member, shard, self._now_ms())
+            self._handed[shard] = Handed(target, weight, self._loop.time() + self._settings.lease_s)
             events.info(
                 "handed_over",
                 f"{each.follower.name} was handed over to node {target}",
@@ -293,8 +304,15 @@ class OwnershipLoop:
         return each
 
     def _weights(self) -> dict[str, dict[int, float]]:
+        """What every node has, as they told last; and what this one has handed to them since."""
         weights = {name: dict(known.weights) for name, known in self.members.items()}
         weights[self.node] = self._my_weights()
+        now_s = self._loop.time()
+        for shard, handed in list(self._handed.items()):
+            if now_s > handed.until_s or any(shard in shards for shards in weights.values()):
+                del self._handed[shard]
+            elif handed.target in weights:
+                weights[handed.target][shard] = handed.weight
         return weights
 
     def _full(self) -> list[str]:
@@ -311,8 +329,6 @@ class OwnershipLoop:
                 return
             try:
                 await self.move(shard, target)
-                known = self.members[target]
-                known.weights[shard] = 1.0
             except BatonError as problem:  # it is free now, or stays: others take it when its lease ends
                 events.warning("hand_over_failed", f"Shard {shard} was not taken by {target}: {problem.message}")
 
