@@ -76,17 +76,19 @@ class Broker(JobControl):
             )
         return port
 
+    def serves(self, shard: int) -> bool:
+        """Whether it is this node that serves a shard now."""
+        return shard < len(self._shards) and self._shards[shard].serving
+
     def _routed_port(self, shard: int) -> ShardPort:
         assert self._route is not None
-        if shard < len(self._shards) and self._shards[shard].serving:
-            return self.local_port(shard)
-        return self._route(shard)
+        return self.local_port(shard) if self.serves(shard) else self._route(shard)
 
     def is_here(self, queue: Queue) -> bool:
         """Whether the queue's requests can be run without asking another node. In a cluster of one they always can,
         or fail.
         """
-        return self._route is None or (queue.shard < len(self._shards) and self._shards[queue.shard].serving)
+        return self._route is None or self.serves(queue.shard)
 
     async def refresh(self) -> bool:
         """Before a queue is said not to exist: whether what this node knew of the catalog was out of date."""
@@ -151,7 +153,7 @@ class Broker(JobControl):
         holder = holder[:HOLDER_LENGTH_MAX]
         if self._route is not None:
             shards = sorted(queues.shards() if queues.by_names_only else self._catalog.current().shards)
-            if not all(shard < len(self._shards) and self._shards[shard].serving for shard in shards):
+            if not all(map(self.serves, shards)):
                 ports = [self._port(shard) for shard in shards]
                 found = await receive_all_over(
                     ports, queues, max_messages, visibility_ms, wait_ms, holder, self.give_back_found

@@ -11,7 +11,7 @@ import contextlib
 import secrets
 import socket
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -19,6 +19,7 @@ from batonq.core.catalog.machine import Catalog, Rules
 from batonq.core.commands import Counters
 from batonq.core.shard.machine import Shard
 from batonq.errors import BatonError, Unavailable
+from batonq.log.backend import LogStore
 from batonq.log.disk import Disk
 from batonq.log.ending import end
 from batonq.log.files import FileLogSettings
@@ -141,19 +142,24 @@ class Node:
                 wall_ms=self.wall_ms,
             )
             return
-        store = await open_store(settings.log)
-        try:
-            self.ownership = MirrorDirectory(settings.data, cluster=store.cluster, where=store.where)
-            self.ownership.take()
-        except BaseException:
-            await store.close()
-            raise
+        store = await self._take_mirror(open_store)
         leases = store.leases(
             settings.node or socket.gethostname(), f"{settings.host}:{settings.port}", settings.lease_s
         )
         self._logs = logs = StoreLogs(settings.data, store=store, leases=leases, patience_s=2 * settings.lease_s)
         keeping = LeaseKeeper(logs, leases, term_s=settings.lease_s, alarms=self.alarms, on_lost=self._lease_lost)
         self._keeping_leases = self._loop.create_task(keeping.run())
+
+    async def _take_mirror(self, opener: Callable[[str], Awaitable[LogStore]]) -> LogStore:
+        """Open where the logs are, and make the data directory ours as a mirror of that."""
+        store = await opener(self.settings.log)
+        try:
+            self.ownership = MirrorDirectory(self.settings.data, cluster=store.cluster, where=store.where)
+            self.ownership.take()
+        except BaseException:
+            await store.close()
+            raise
+        return store
 
     def _lease_lost(self, shard: int, problem: BatonError) -> None:
         if shard == CATALOG_SHARD:

@@ -15,7 +15,6 @@ from batonq.errors import BatonError, InvalidInput, Unavailable
 from batonq.log.backend import LogStore
 from batonq.log.interface import Leases, Member
 from batonq.log.layout import CATALOG_SHARD
-from batonq.log.ownership import MirrorDirectory
 from batonq.log.stores import open_store
 from batonq.node import events
 from batonq.node.cataloghost import Changes
@@ -72,13 +71,7 @@ class ClusterNode(Node):
 
     async def _take(self) -> None:
         settings = self.settings
-        store = await self._open_store(settings.log)
-        try:
-            self.ownership = MirrorDirectory(settings.data, cluster=store.cluster, where=store.where)
-            self.ownership.take()
-        except BaseException:
-            await store.close()
-            raise
+        store = await self._take_mirror(self._open_store)
         self._leases = store.leases(settings.node, settings.advertise, settings.lease_s)
         self._logs = FollowedLogs(settings.data, store=store, leases=self._leases, patience_s=0)
 
@@ -188,9 +181,7 @@ class ClusterNode(Node):
 
     def port_here(self, shard: int) -> ShardPort | None:
         """The port of a shard that this node serves."""
-        if not hasattr(self, "broker") or shard >= len(self.shards) or not self.shards[shard].serving:
-            return None
-        return self.broker.local_port(shard)
+        return self.broker.local_port(shard) if hasattr(self, "broker") and self.broker.serves(shard) else None
 
     async def give_back(self, found: Sequence[tuple[int, Delivery]]) -> None:
         """What was received for another node that does not want it any more."""
