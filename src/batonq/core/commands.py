@@ -179,6 +179,8 @@ class Job:
     mark_died: int = 0
     next_moved: int = 0
     next_died: int = 0
+    destination_spread: str = ""  # its shards when it has several, see spread.py
+    share: float = 1.0  # of the rate: the part of a job that goes on at several shards, see node/jobs.py
 
     @classmethod
     def from_values(cls, values: dict[str, Any]) -> Job:

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from enum import IntEnum, IntFlag
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 ROW_WORDS = 8
 ROW_BYTES = 64
 FRAME_ROWS_MAX = 0xFFFF

@@ -188,7 +188,9 @@ class Node:
             log_settings=self.world.log_settings,
             adapt_log=self.world.adapt_log,
         )
-        rules = Rules(name_wait_ms=settings.delete_wait_ms, purge_wait_ms=settings.purge_wait_ms)
+        rules = Rules(
+            name_wait_ms=settings.delete_wait_ms, purge_wait_ms=settings.purge_wait_ms, spread=settings.spread
+        )
         self.catalog = CatalogHost(
             loop=self._loop,
             clock=self.clock,

@@ -20,6 +20,7 @@ from batonq.core.records import Flag, Reason, State, Type
 from batonq.core.shard.queuestate import QueueState
 from batonq.core.shard.replay import Replay
 from batonq.core.shard.state import FOREVER_MS, encode_notes
+from batonq.core.spread import parse
 
 REFUSED_BACKOFF_MS = 1_000
 REFUSED_BACKOFF_MAX_MS = 300_000
@@ -59,7 +60,7 @@ class Transfer(Replay):
         )
         self._on_returned(queue, slot, now, visible_ms, reason, position, error_class, text, charged)
         if spent and policy.dead_letter_queue:
-            self.owe(slot, policy.dead_letter_shard, policy.dead_letter_queue, Reason.DEAD_LETTER, now)
+            self.owe(slot, self.dead_letter_shard(queue, slot), policy.dead_letter_queue, Reason.DEAD_LETTER, now)
 
     def _row(
         self,
@@ -101,7 +102,7 @@ class Transfer(Replay):
         """A VISIBLE message has no attempt left: to the dead letters, or dead in place."""
         policy = queue.policy
         if policy.dead_letter_queue:
-            self.owe(slot, policy.dead_letter_shard, policy.dead_letter_queue, Reason.DEAD_LETTER, now)
+            self.owe(slot, self.dead_letter_shard(queue, slot), policy.dead_letter_queue, Reason.DEAD_LETTER, now)
             return
         reason = Reason.UNDELIVERABLE
         position = self._row(Type.RETURNED, queue.number, slot, now, until=FOREVER_MS, reason=reason)
@@ -117,6 +118,22 @@ class Transfer(Replay):
         return ""
 
     # --- the source --------------------------------------------------------------------------------
+
+    def dead_letter_shard(self, queue: QueueState, slot: int) -> int:
+        """The shard on which the dead-letter queue takes this message."""
+        policy = queue.policy
+        return self.place_of(slot, policy.dead_letter_shard, policy.dead_letter_spread)
+
+    def place_of(self, slot: int, shard: int, spread: str) -> int:
+        """On which of a queue's shards one of the messages here belongs: in a FIFO queue on that of its group, else on
+        this very shard if the queue lies on it.
+        """
+        if not spread:
+            return shard
+        there = parse(spread)
+        if self.queues[self.columns.queue[slot]].fifo:
+            return there.of_hash(self.tenant_of(slot))
+        return self.number if self.number in there.shards else there.shards[self.number % len(there.shards)]
 
     def owe(self, slot: int, shard: int, to: int, reason: Reason, now: int) -> None:
         """Start moving a message to queue `to` on `shard`; within this shard it arrives, or is refused, at once."""
@@ -292,7 +309,7 @@ class Transfer(Replay):
             policy = queue.policy
             if policy.dead_letter_queue:
                 cause = Reason(columns.doomed[slot])
-                self.owe(slot, policy.dead_letter_shard, policy.dead_letter_queue, cause, now)
+                self.owe(slot, self.dead_letter_shard(queue, slot), policy.dead_letter_queue, cause, now)
             else:
                 reason = Reason.UNDELIVERABLE
                 position = self._row(Type.RETURNED, queue.number, slot, now, until=FOREVER_MS, reason=reason)

@@ -111,7 +111,9 @@ class ClusterNode(Node):
             log_settings=self.world.log_settings,
         )
         self.catalog = ClusterCatalog(
-            rules=Rules(name_wait_ms=settings.delete_wait_ms, purge_wait_ms=settings.purge_wait_ms),
+            rules=Rules(
+                name_wait_ms=settings.delete_wait_ms, purge_wait_ms=settings.purge_wait_ms, spread=settings.spread
+            ),
             recovery=self._recovery,
             leases=self._leases,
             ask=self._routing.ask_catalog,
