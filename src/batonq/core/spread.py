@@ -17,7 +17,7 @@ from batonq.core.commands import Send
 from batonq.core.ids import key_hash
 
 SLOTS = 256
-SPREAD_MAX = 64  # shards of one queue: an empty receive may have to ask each of them
+SPREAD_MAX = 32  # shards of one queue: an empty receive may have to ask each of them
 
 
 class Spread(NamedTuple):

@@ -26,8 +26,9 @@ from batonq.node.keeper import ShardKeeper
 from batonq.node.localshard import LocalShard
 from batonq.node.peeking import Peeked
 from batonq.node.ports import Sent, ShardPort
-from batonq.node.receipts import Receipts, invalid
+from batonq.node.receipts import Receipts
 from batonq.node.settings import Settings
+from batonq.node.spreading import Spreading, joined, place_of
 from batonq.node.watching import Selection, give_back, receive_all_over, receive_any
 
 HOLDER_LENGTH_MAX = 256
@@ -51,12 +52,14 @@ class Broker(JobControl):
         receipts: Receipts,
         alarms: AlarmBoard,
         random_bytes: Callable[[int], bytes],
-        route: Callable[[int], ShardPort] | None = None,
+        route: tuple[Callable[[int], ShardPort], Callable[[int], ShardPort]] | None = None,
     ) -> None:
         self.dev = settings.dev
         self.account = settings.account
         super().__init__(loop, catalog, shards, self.local_port if route is None else self._routed_port)
-        self._route = route  # to shards that other nodes serve; None: there are none
+        # To shards that other nodes serve, now or soon, and only now; None: there are none.
+        self._route = route[0] if route is not None else None
+        self._route_at_once = route[1] if route is not None else None
         self._clock = clock
         self._settings = settings
         self._receipts = receipts
@@ -64,6 +67,16 @@ class Broker(JobControl):
         self._deliveries = Deliveries(loop, receipts, alarms)
         self._ports: dict[int, ShardPort] = {}
         self._selections: dict[tuple[str, ...], Selection] = {}
+        self._spreading = Spreading(
+            loop=loop,
+            port=self._port,
+            port_at_once=self._port_at_once,
+            here=self._host_here,
+            queue=self.queue_by_number,
+            version=lambda: self._catalog.current().version,
+            give_back=self._give_back,
+            waiters_max=settings.waiters_per_queue_max,
+        )
         self.history = History(shards=shards, rate_bytes=settings.history_rate_bytes, seconds=loop.time)
 
     def local_port(self, shard: int) -> ShardPort:
@@ -77,15 +90,29 @@ class Broker(JobControl):
 
     def _routed_port(self, shard: int) -> ShardPort:
         assert self._route is not None
-        if shard < len(self._shards) and self._shards[shard].serving:
+        return self.local_port(shard) if self._serves(shard) else self._route(shard)
+
+    def _port_at_once(self, shard: int) -> ShardPort | None:
+        """One that has an owner right now, as far as is known here."""
+        if self._serves(shard):
             return self.local_port(shard)
-        return self._route(shard)
+        return None if self._route_at_once is None else self._route_at_once(shard)
+
+    def _serves(self, shard: int) -> bool:
+        return shard < len(self._shards) and self._shards[shard].serving
+
+    def _host_here(self, shard: int) -> ShardHost | None:
+        return self._shards[shard].host() if self._serves(shard) else None
 
     def is_here(self, queue: Queue) -> bool:
-        """Whether the queue's requests can be run without asking another node. In a cluster of one they always can,
-        or fail.
+        """Whether the queue's requests can be run by one shard, without asking another node. In a cluster of one they
+        always can, or fail, if the queue has one shard.
         """
-        return self._route is None or (queue.shard < len(self._shards) and self._shards[queue.shard].serving)
+        return len(queue.shards) == 1 and (self._route is None or self._serves(queue.shard))
+
+    def stop_waiting(self) -> None:
+        """Answer long polls that do not wait at one shard: the node is stopping."""
+        self._spreading.stop_waiting()
 
     async def refresh(self) -> bool:
         """Before a queue is said not to exist: whether what this node knew of the catalog was out of date."""
@@ -99,6 +126,8 @@ class Broker(JobControl):
     async def send(self, queue: Queue, sends: Sequence[Send], invocation: str = "") -> list[Sent | BatonError]:
         """Send messages; one result each. `invocation` names the SDK's request, whose retry makes no second message."""
         name = key_hash(queue.number, invocation) if invocation else 0
+        if len(queue.shards) > 1:
+            return await self._spreading.send(queue, sends, name)
         return await self._port(queue.shard).send(queue.number, sends, name)
 
     async def send_once(
@@ -109,7 +138,10 @@ class Broker(JobControl):
         `content` is what the request says: the same name with another content is an IdempotencyConflict.
         """
         window_ms = int(self._settings.idempotency_hours * 3_600_000)
-        return await self._port(queue.shard).send_once(queue.number, sends, Once(name, content, window_ms))
+        once = Once(name, content, window_ms)
+        if len(queue.shards) > 1:
+            return await self._spreading.send_once(queue, sends, once)
+        return await self._port(queue.shard).send_once(queue.number, sends, once)
 
     async def receive(
         self,
@@ -122,6 +154,8 @@ class Broker(JobControl):
     ) -> list[Delivery]:
         """Lease messages, waiting up to `wait_ms` for the first."""
         holder = holder[:HOLDER_LENGTH_MAX]
+        if len(queue.shards) > 1:
+            return await self._spreading.receive(queue, max_messages, visibility_ms, wait_ms, holder, attempt)
         return await self._port(queue.shard).receive(queue, max_messages, visibility_ms, wait_ms, holder, attempt)
 
     def select(self, account: str, patterns: Sequence[str]) -> Selection:
@@ -150,13 +184,13 @@ class Broker(JobControl):
         holder = holder[:HOLDER_LENGTH_MAX]
         if self._route is not None:
             shards = sorted(queues.shards() if queues.by_names_only else self._catalog.current().shards)
-            if not all(shard < len(self._shards) and self._shards[shard].serving for shard in shards):
+            if not all(map(self._serves, shards)):
                 ports = [self._port(shard) for shard in shards]
                 found = await receive_all_over(ports, queues, max_messages, visibility_ms, wait_ms, holder)
                 known = ((self.queue_by_number(number), delivery) for number, delivery in found)
                 taken = [(queue, delivery) for queue, delivery in known if queue is not None]
                 for queue, delivery in taken[max_messages:]:  # several shards had something at the same time
-                    await self.change_visibility(queue, [(delivery.receipt, 0)])
+                    await self._give_back(queue, [delivery])
                 return taken[:max_messages]
         return await self._receive_here(queues, self._shards, max_messages, visibility_ms, wait_ms, holder)
 
@@ -277,8 +311,10 @@ class Broker(JobControl):
         self, queue: Queue, receipts: Sequence[str], strict: bool = False
     ) -> tuple[ShardHost, list[BatonError | None]] | None:
         """Delete by receipts that are all in order; None: call `delete` instead."""
+        if not self.is_here(queue):
+            return None
         claims = self._receipts.open_many(queue.account, queue.number, queue.shard, receipts)
-        if claims is None or not self.is_here(queue):
+        if claims is None:
             return None
         host = self._shards[queue.shard].host()
         return host, host.delete(queue.number, cast("list[Claim]", claims), strict)
@@ -343,39 +379,57 @@ class Broker(JobControl):
         receipts: Sequence[str],
         act: Callable[[ShardPort, list[int], list[Claim]], Awaitable[Sequence[T | BatonError]]],
     ) -> list[T | BatonError]:
-        """Open the receipts, act on those that are ours, and give each its result in its place."""
-        results: dict[int, T | BatonError] = {}
-        places: list[int] = []
-        claims: list[Claim] = []
+        """Open the receipts, act on those that are ours, each at the shard that it names, and give each its result in
+        its place.
+        """
+        invalid: dict[int, BatonError] = {}
+        parts: dict[int, list[int]] = {}
+        claims: dict[int, Claim] = {}
         for at, receipt in enumerate(receipts):
             try:
-                claims.append(self.open_receipt(queue, receipt))
-                places.append(at)
+                shard, claims[at] = self._receipts.open_at(queue.account, queue.number, receipt)
+                parts.setdefault(shard, []).append(at)
             except ReceiptInvalid as problem:
-                results[at] = problem
-        if claims:
-            answers = await act(self._port(queue.shard), places, claims)
-            results.update(zip(places, answers, strict=True))
-        return [results[at] for at in range(len(receipts))]
+                invalid[at] = problem
+
+        def act_at(shard: int, places: list[int]) -> Awaitable[Sequence[T | BatonError]]:
+            return act(self._port(shard), places, [claims[at] for at in places])
+
+        results = await joined(len(receipts), parts, act_at)
+        for at, refusal in invalid.items():
+            results[at] = refusal
+        return results
 
     def open_receipt(self, queue: Queue, receipt: str) -> Claim:
-        shard, claim = self._receipts.open_at(queue.account, queue.number, receipt)
-        if shard != queue.shard:
-            raise invalid(receipt)
-        return claim
+        return self._receipts.open(queue.account, queue.number, receipt)
+
+    async def _give_back(self, queue: Queue, deliveries: Sequence[Delivery]) -> None:
+        """Nobody was told of these: the next one may have them."""
+        try:
+            await self.change_visibility(queue, [(delivery.receipt, 0) for delivery in deliveries])
+        except BatonError:
+            return  # they come back when their leases run out
 
     # --- looking --------------------------------------------------------------------------------
 
     async def counters(self, queue: Queue) -> Counters:
+        if len(queue.shards) > 1:
+            return await self._spreading.counters(queue)
         return await self._port(queue.shard).counters(queue.number)
 
     async def waiting(self, queue: Queue) -> int:
         """How many long polls wait on a queue."""
+        if len(queue.shards) > 1:
+            return await self._spreading.waiting(queue)
         return await self._port(queue.shard).waiting(queue.number)
 
-    async def peek(self, queue: Queue, after_sequence: int, limit: int) -> list[Peeked]:
-        """Messages in order of arrival, whatever their state, without leasing them."""
-        return await self._port(queue.shard).peek(queue.number, after_sequence, limit)
+    async def peek(self, queue: Queue, after: int, limit: int) -> list[Peeked]:
+        """Messages in order of arrival, whatever their state, without leasing them; of a queue on several shards, one
+        shard after the other. `after` is 0 or the `place_of` a message.
+        """
+        if len(queue.shards) > 1:
+            return await self._spreading.peek(queue, after, limit)
+        return await self._port(queue.shard).peek(queue.number, after, limit)
 
     # --- the clock ------------------------------------------------------------------------------
 
@@ -400,4 +454,4 @@ class Broker(JobControl):
                 return
 
 
-__all__ = ["Broker", "Delivery", "Peeked", "Queue", "Sent"]
+__all__ = ["Broker", "Delivery", "Peeked", "Queue", "Sent", "place_of"]

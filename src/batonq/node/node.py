@@ -41,6 +41,7 @@ from batonq.node.ports import ShardPort
 from batonq.node.receipts import Receipts
 from batonq.node.recovery import Recovery, snapshot_store
 from batonq.node.settings import Settings
+from batonq.node.spreading import summed
 
 READ_AT_ONCE = 200  # queues whose counters are read before others get their turn
 READ_TIMEOUT_S = 2.0
@@ -241,8 +242,8 @@ class Node:
             archiving=self._archiving,
         )
 
-    def _route(self) -> Callable[[int], ShardPort] | None:
-        """The way to shards that other nodes serve."""
+    def _route(self) -> tuple[Callable[[int], ShardPort], Callable[[int], ShardPort]] | None:
+        """The ways to shards that other nodes serve: to one that has an owner soon, and to one that has one now."""
         return None
 
     def _keeper(self, number: int) -> ShardKeeper:
@@ -289,6 +290,7 @@ class Node:
         self.stopping = True
         if hasattr(self, "broker"):
             self.broker.history.stop_waiting()
+            self.broker.stop_waiting()
         for keeper in self.shards:
             if keeper.serving:
                 keeper.host().stop_waiting()
@@ -392,9 +394,9 @@ class Node:
         entries = sorted(catalog.queues.values(), key=lambda entry: (entry.account, entry.name))
         for start in range(0, len(entries), READ_AT_ONCE):
             for entry in entries[start : start + READ_AT_ONCE]:
-                keeper = self.shards[entry.shard]
-                counters = _counters(keeper, entry.number)
-                if counters is None:
+                keepers = [self.shards[shard] for shard in entry.shards if shard < len(self.shards)]
+                parts = [part for keeper in keepers if (part := _counters(keeper, entry.number)) is not None]
+                if not parts:
                     overview.missing += 1
                     continue
                 reading = QueueReading(
@@ -404,8 +406,8 @@ class Node:
                     entry.shard,
                     entry.policy.sla_seconds,
                     bool(catalog.dead_letter_sources(entry.number)),
-                    keeper.host().waiting(entry.number),
-                    counters,
+                    max(keeper.host().waiting(entry.number) for keeper in keepers if keeper.serving),
+                    parts[0] if len(parts) == 1 else summed(parts),
                 )
                 overview.queues.append(reading)
             for keeper in self.shards:

@@ -96,9 +96,8 @@ class Answering:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            if path.endswith(
-                ("/receive", "/receive_matching")
-            ):  # whoever asked has gone: nobody shall hold what it waits for
+            if path.endswith(("/receive", "/receive_matching", "/hint")):
+                # Whoever asked has gone: nobody shall hold what it waits for.
                 self._memory.forget(call)
                 task.cancel()
             raise

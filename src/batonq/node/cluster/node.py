@@ -184,8 +184,8 @@ class ClusterNode(Node):
             on_commit=self._committed,
         )
 
-    def _route(self) -> Callable[[int], ShardPort]:
-        return self._routing.port
+    def _route(self) -> tuple[Callable[[int], ShardPort], Callable[[int], ShardPort]]:
+        return self._routing.port, self._routing.port_at_once
 
     def port_here(self, shard: int) -> ShardPort | None:
         """The port of a shard that this node serves."""
