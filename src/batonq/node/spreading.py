@@ -18,7 +18,7 @@ from batonq.core.commands import Counters, Send
 from batonq.core.ids import parse_message_id
 from batonq.core.shard.once import Once
 from batonq.core.spread import Hint
-from batonq.errors import BatonError, NotOwner, OverLimit, QueueDoesNotExist
+from batonq.errors import BatonError, IdempotencyConflict, NotOwner, OverLimit, QueueDoesNotExist
 from batonq.node.control import Queue
 from batonq.node.deliveries import ANSWER_BYTES_MAX, Delivery
 from batonq.node.host import ShardHost
@@ -28,6 +28,7 @@ from batonq.node.rooms import Room
 
 HINT_S = 0.2  # how long a hint from another node is good for, while something is known to be somewhere
 HINTS_MAX = 10_000  # hints of other nodes that are remembered
+ANY = -1  # stands for whichever shard has its turn
 PLACE_BITS = 48  # of a sequence, in a place where a look at a queue goes on
 
 T = TypeVar("T")
@@ -97,11 +98,12 @@ class Spreading:
         """`name` is the hash of the request's name, or 0. One result each, in order."""
         if not routing.is_keyed(sends, queue.fifo):
             return await self._send_anywhere(queue, sends, name)
-        parts = routing.split(queue.spread, sends, queue.fifo, -1)
+        # A shard knows a request by its name, so each must get all of its part at once.
+        parts = routing.split(queue.spread, sends, queue.fifo, queue.spread.of_hash(name) if name else ANY)
 
         async def send_part(shard: int, places: list[int]) -> list[Sent | BatonError]:
             some = [sends[place] for place in places]
-            if shard == -1:
+            if shard == ANY:
                 return await self._send_anywhere(queue, some, name)
             return await self._ask(queue, shard, lambda port: port.send(queue.number, some, name))
 
@@ -144,20 +146,28 @@ class Spreading:
         return shards[at:] + shards[:at]
 
     async def send_once(self, queue: Queue, sends: Sequence[Send], once: Once) -> tuple[list[Sent | BatonError], bool]:
-        """Each shard remembers its part of the request, so a request that failed in part can be made again. What has no
-        key goes to the shard of the request's name, the next time too.
+        """Each shard remembers its part of the request, so a request that failed in part can be made again. The shard
+        of the request's name is asked first, whether it stands for another request; what has no key goes there.
         """
-        parts = routing.split(queue.spread, sends, queue.fifo, queue.spread.of_key(once.name))
-        ordered = sorted(parts.items())
+        home = queue.spread.of_key(once.name)
+        parts = routing.split(queue.spread, sends, queue.fifo, home)
 
-        def sending(places: list[int]) -> Callable[[ShardPort], Awaitable[tuple[list[Sent | BatonError], bool]]]:
-            return lambda port: port.send_once(queue.number, [sends[place] for place in places], once)
+        async def send_part(shard: int) -> tuple[list[Sent | BatonError], bool]:
+            some = [sends[place] for place in parts.get(shard, ())]
+            return await self._ask(queue, shard, lambda port: port.send_once(queue.number, some, once))
 
-        outcomes = await asyncio.gather(*(self._ask(queue, shard, sending(places)) for shard, places in ordered))
+        try:
+            outcomes = {home: await send_part(home)}
+        except IdempotencyConflict as conflict:
+            return [conflict] * len(sends), False
+        if any(isinstance(answer, IdempotencyConflict) for answer in outcomes[home][0]):
+            return [IdempotencyConflict() for _ in sends], False
+        others = [shard for shard in parts if shard != home]
+        outcomes.update(zip(others, await asyncio.gather(*map(send_part, others)), strict=True))
         results: dict[int, Sent | BatonError] = {}
-        for (_, places), (answers, _) in zip(ordered, outcomes, strict=True):
-            results.update(zip(places, answers, strict=True))
-        return [results[place] for place in range(len(sends))], all(known for _, known in outcomes)
+        for shard, places in parts.items():
+            results.update(zip(places, outcomes[shard][0], strict=True))
+        return [results[place] for place in range(len(sends))], all(outcomes[shard][1] for shard in parts)
 
     # --- receiving ------------------------------------------------------------------------------
 
