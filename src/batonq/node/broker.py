@@ -76,6 +76,7 @@ class Broker(JobControl):
             version=lambda: self._catalog.current().version,
             give_back=self._give_back,
             waiters_max=settings.waiters_per_queue_max,
+            first_turn=key_hash(settings.node),
         )
         self.history = History(shards=shards, rate_bytes=settings.history_rate_bytes, seconds=loop.time)
 
@@ -406,7 +407,7 @@ class Broker(JobControl):
     async def _give_back(self, queue: Queue, deliveries: Sequence[Delivery]) -> None:
         """Nobody was told of these: the next one may have them."""
         try:
-            await self.change_visibility(queue, [(delivery.receipt, 0) for delivery in deliveries])
+            await self.nack_many(queue, [(delivery.receipt, 0, "", "", False, True) for delivery in deliveries])
         except BatonError:
             return  # they come back when their leases run out
 

@@ -2,15 +2,16 @@
 
 What has a key waits for the shard of its key; what has none goes to a shard that has an owner. Receives go where hints
 say that the first in order are (core/spread.py); a hint promises nothing, and leases nothing. Shards that are served
-here are looked at directly. The others are asked at most once in HINT_S while anything else is known to have messages,
-and all at once when nothing is: an empty receive costs one question for each shard that is served elsewhere, and no
-record anywhere.
+here are looked at directly. The others are asked once in HINT_S while there is anything to receive, and all at once
+when nothing is known to be anywhere: an empty receive costs one question for each shard that is served elsewhere, and
+no record anywhere.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
 from typing import Any, TypeVar
 
 from batonq.core import spread as routing
@@ -27,6 +28,8 @@ from batonq.node.ports import Sent, ShardPort
 from batonq.node.rooms import Room
 
 HINT_S = 0.2  # how long a hint from another node is good for, while something is known to be somewhere
+RECENT_WAIT_S = 0.05  # how long an answer is waited for while there is something to go by
+FRESH_WAIT_S = 1.0  # and while there is nothing
 HINTS_MAX = 10_000  # hints of other nodes that are remembered
 ANY = -1  # stands for whichever shard has its turn
 PLACE_BITS = 48  # of a sequence, in a place where a look at a queue goes on
@@ -47,6 +50,7 @@ class Spreading:
         version: Callable[[], int],
         give_back: GiveBack,
         waiters_max: int,
+        first_turn: int,
     ) -> None:
         """`port_at_once` leads to a shard only if it has an owner, else it is None or raises NotOwner; `here` is the
         host of a shard that this node serves; `queue` and `version` are of the catalog as this node knows it.
@@ -59,9 +63,10 @@ class Spreading:
         self._version = version
         self._give_back = give_back
         self._waiters_max = waiters_max
+        self._first_turn = first_turn  # nodes should not all begin with the same shard
         self._turns: dict[int, int] = {}  # queue → whose turn it is to get what has no key
         self._known: dict[tuple[int, int], tuple[float, Hint]] = {}  # hints of other nodes: (queue, shard) → when
-        self._asking: set[tuple[int, int]] = set()
+        self._asking: dict[tuple[int, int], asyncio.Task[None]] = {}
         self._tasks: set[asyncio.Task[Any]] = set()
         self._rooms: dict[int, Room] = {}
         self._ending = False
@@ -139,7 +144,7 @@ class Spreading:
         if name:
             at = shards.index(queue.spread.of_hash(name))
         else:
-            at = self._turns.get(queue.number, 0) % len(shards)
+            at = self._turns.get(queue.number, self._first_turn) % len(shards)
             if queue.number not in self._turns and len(self._turns) >= HINTS_MAX:
                 self._turns.clear()
             self._turns[queue.number] = at + 1
@@ -195,69 +200,76 @@ class Spreading:
     async def _take_by_hints(
         self, queue: Queue, max_messages: int, take: Callable[[dict[int, int]], Awaitable[list[Delivery]]]
     ) -> list[Delivery]:
+        """By what is known, then by what is asked for now: nothing is found only if nothing was there."""
         here = [shard for shard in queue.shards if self._here(shard) is not None]
-        hints = self._known_hints(queue)
-        asked = routing.shares(max_messages, list(hints.items()), queue.policy.ageing_ms, here)
-        if asked:
-            found = await take(asked)
+        for hints in (await self._recent_hints(queue), None):
+            if hints is None:
+                hints = await self._fresh_hints(queue)
+            asked = routing.shares(max_messages, list(hints.items()), queue.policy.ageing_ms, here)
+            found = await take(asked) if asked else []
             if found:
                 return found
-        hints = await self._fresh_hints(queue)
-        asked = routing.shares(max_messages, list(hints.items()), queue.policy.ageing_ms, here)
-        return await take(asked) if asked else []
+        return []
 
-    def _known_hints(self, queue: Queue) -> dict[int, Hint]:
-        """What can be said without asking. What is old is asked for meanwhile, if there is anything to go by."""
-        now_s = self._loop.time()
+    async def _recent_hints(self, queue: Queue) -> dict[int, Hint]:
+        """What the shards here have, and what others told lately. Those who did not are asked, and waited for a little
+        while if there is anything to go by; if there is not, `_fresh_hints` asks all of them.
+        """
         hints: dict[int, Hint] = {}
         old: list[int] = []
         for shard in queue.shards:
             host = self._here(shard)
             if host is not None:
-                try:
+                with suppress(BatonError):
                     hints[shard] = host.hint(queue.number)
-                except BatonError:
-                    continue
             else:
-                told_s, hint = self._known.get((queue.number, shard), (0.0, Hint(0)))
-                hints[shard] = hint
-                if now_s - told_s > HINT_S:
+                told_s, hints[shard] = self._known.get((queue.number, shard), (-HINT_S, Hint(0)))
+                if self._loop.time() - told_s >= HINT_S:
                     old.append(shard)
-        if any(hint.visible for hint in hints.values()):
+        if old and any(hint.visible for hint in hints.values()):
+            asking = [self._asking.get((queue.number, shard)) or self._ask_soon(queue, shard) for shard in old]
+            await asyncio.wait(asking, timeout=RECENT_WAIT_S)
             for shard in old:
-                self._ask_soon(queue, shard)
+                hints[shard] = self._known.get((queue.number, shard), (0.0, Hint(0)))[1]
         return hints
 
-    def _ask_soon(self, queue: Queue, shard: int) -> None:
+    def _ask_soon(self, queue: Queue, shard: int) -> asyncio.Task[None]:
         key = (queue.number, shard)
-        if key in self._asking:
-            return
-        self._asking.add(key)
 
         async def ask() -> None:
             try:
                 await self._hint(queue, shard)
             except BatonError:
-                return  # the next receive asks again
+                self._note(queue.number, shard, Hint(0))
             finally:
-                self._asking.discard(key)
+                self._asking.pop(key, None)
 
-        self._spawn(ask())
+        task = self._asking[key] = self._spawn(ask())
+        return task
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
+        return task
 
     async def _fresh_hints(self, queue: Queue) -> dict[int, Hint]:
-        """The hints of all shards that can be asked now. Raises when none can."""
-        answers = await asyncio.gather(*(self._hint(queue, shard) for shard in queue.shards), return_exceptions=True)
+        """The hints of all shards, asked for now; a shard that cannot be asked, or does not answer, is left out. Raises
+        when all are.
+        """
+        asking = {shard: self._loop.create_task(self._hint(queue, shard)) for shard in queue.shards}
+        try:
+            await asyncio.wait(asking.values(), timeout=FRESH_WAIT_S)
+        finally:
+            for task in asking.values():
+                task.cancel()
         hints: dict[int, Hint] = {}
-        for shard, answer in zip(queue.shards, answers, strict=True):
-            if isinstance(answer, Hint):
-                hints[shard] = answer
-            elif not isinstance(answer, BatonError) or isinstance(answer, QueueDoesNotExist):
-                raise answer
+        for shard, task in asking.items():
+            problem = task.exception() if task.done() and not task.cancelled() else None
+            if problem is not None and (isinstance(problem, QueueDoesNotExist) or not isinstance(problem, BatonError)):
+                raise problem
+            if task.done() and not task.cancelled() and problem is None:
+                hints[shard] = task.result()
         if not hints:  # then it is worth waiting for an owner
             first = queue.shards[0]
             hints[first] = await self._ask(queue, first, lambda port: port.hint(queue.number, 0, 0))
@@ -309,6 +321,9 @@ class Spreading:
             for problem in problems:
                 if len(problems) == len(asked) or isinstance(problem, OverLimit | QueueDoesNotExist):
                     raise problem
+        if not queue.fifo and len(asked) > 1:
+            ageing_ms = queue.policy.ageing_ms
+            found.sort(key=lambda one: Hint(1, one.priority, one.sent_ms).rank(ageing_ms))
         return self._fitting(queue, found)
 
     def _fitting(self, queue: Queue, found: list[Delivery]) -> list[Delivery]:
