@@ -1,12 +1,13 @@
 """Run the project's checks and say how long each took: `check.py all|fast|lint`.
 
 The suites of tests run side by side, one a processor (JOBS=1 for one after another); what a suite printed is shown
-when it has ended.
+when it has ended. One that takes far too long is ended, and says where it stood.
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -24,6 +25,7 @@ ORDER = (
     "core",
     "sim",
     "docs",
+    "cluster",
     "outbox",
     "log",
     "system",
@@ -34,7 +36,11 @@ ORDER = (
     "node",
     "golden",
 )
+SECONDS_MAX = 2400  # of one check: the longest suite takes a quarter of it
 FAST = ("core", "sim", "log", "node", "api", "golden", "client")
+
+
+groups: set[int] = set()  # process groups of the checks that run
 
 
 class Check(NamedTuple):
@@ -82,24 +88,52 @@ def test_checks(fast: bool) -> list[Check]:
 def run(check: Check, *, captured: bool) -> Outcome:
     print(f"== {check.name}", flush=True)
     started = time.monotonic()
-    result = subprocess.run(
+    process = subprocess.Popen(
         check.command,
         cwd=ROOT,
-        env={**os.environ, **check.environment},
+        env={**os.environ, "PYTHONFAULTHANDLER": "1", **check.environment},
         stdout=subprocess.PIPE if captured else None,
         stderr=subprocess.STDOUT if captured else None,
         text=True,
-        check=False,
+        process_group=0,
     )
+    groups.add(process.pid)
+    try:
+        output, _ = process.communicate(timeout=SECONDS_MAX)
+    except subprocess.TimeoutExpired:
+        print(f"-- {check.name} has not ended after {SECONDS_MAX} s: aborted", flush=True)
+        process.send_signal(signal.SIGABRT)  # faulthandler writes where each thread is
+        try:
+            output, _ = process.communicate(timeout=10)
+        except subprocess.TimeoutExpired:  # what it started still has its output open
+            os.killpg(process.pid, signal.SIGKILL)
+            output, _ = process.communicate()
+    finally:
+        groups.discard(process.pid)
+        end_group(process.pid)
     if captured:
-        print(f"-- {check.name}\n{result.stdout}", flush=True)
-    return Outcome(check.name, time.monotonic() - started, result.returncode)
+        print(f"-- {check.name}\n{output}", flush=True)
+    return Outcome(check.name, time.monotonic() - started, process.returncode)
+
+
+def end_group(group: int) -> None:
+    """Nothing that a check has started outlives it."""
+    try:
+        os.killpg(group, signal.SIGKILL)
+    except ProcessLookupError:
+        pass
 
 
 def run_side_by_side(checks: list[Check]) -> list[Outcome]:
     with ThreadPoolExecutor(JOBS) as pool:
         running = [pool.submit(run, check, captured=JOBS > 1) for check in checks]
-        return [future.result() for future in as_completed(running)]
+        try:
+            return [future.result() for future in as_completed(running)]
+        except KeyboardInterrupt:
+            pool.shutdown(wait=False, cancel_futures=True)
+            for group in tuple(groups):
+                end_group(group)
+            raise
 
 
 def report(outcomes: list[Outcome], seconds: float) -> None:
@@ -113,6 +147,7 @@ def main(arguments: list[str]) -> int:
     if len(arguments) != 1 or arguments[0] not in ("all", "fast", "lint"):
         print(__doc__, file=sys.stderr)
         return 2
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     started = time.monotonic()
     outcomes = [run(check, captured=False) for check in static_checks()]
     if arguments[0] != "lint":

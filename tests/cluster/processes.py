@@ -82,7 +82,11 @@ class NodeProcess:
         return self._end()
 
     def _end(self) -> int:
-        code = self.process.wait(START_S)
+        try:
+            code = self.process.wait(START_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            raise AssertionError(f"{self.name} does not end; it told last: {self.events[-10:]}") from None
         self._reading.join()
         assert self.process.stderr is not None
         self.process.stderr.close()

@@ -7,8 +7,13 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
+import pytest
+
+from batonq.cli.localcluster import LocalCluster
+from tests.cluster.processes import wait_until
 from tests.system.process import baton
 from tests.system.test_process import sqs
 
@@ -71,6 +76,42 @@ def test_a_cluster_is_started_operated_and_stopped(tmp_path: Path) -> None:
             up.stdout.close()
     logs = [(tmp_path / "cluster" / f"n{number}.log").read_text() for number in range(2)]
     assert all("Stopped cleanly" in text for text in logs), logs
+
+
+class Sleepers(LocalCluster):
+    """Children that do nothing, and somebody who kills one of them."""
+
+    def _start_nats(self) -> None:
+        pass
+
+    def _start_nodes(self) -> None:
+        for name in ("n0", "n1"):
+            self._start(name, ["sleep", "600"])
+        threading.Thread(target=self._kill_one).start()
+
+    def _mend(self, again_s: float = 0.1) -> None:
+        super()._mend(again_s)
+
+    def _kill_one(self) -> None:
+        first = self._children["n1"]
+        first.kill()
+        try:
+            wait_until(lambda: self._children["n1"] is not first, "it is not started again", 30)
+        finally:
+            self._stop()
+
+
+def test_one_that_is_killed_is_started_again(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = [signal.getsignal(sign) for sign in (signal.SIGINT, signal.SIGTERM)]
+    cluster = Sleepers(str(tmp_path), nodes=2, port=9324, shards=1)
+    try:
+        assert cluster.run() == 0
+    finally:
+        for sign, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+            signal.signal(sign, handler)
+    told = capsys.readouterr().out
+    assert "n1 ended with code -9; it is started again in 0.1 s\nn1 is started again\n" in told
+    assert [child.returncode for child in cluster._children.values()] == [-signal.SIGTERM] * 2
 
 
 def test_an_address_where_no_node_is(tmp_path: Path) -> None:

@@ -11,15 +11,17 @@ import pytest
 
 from batonq.core.catalog.machine import Catalog
 from batonq.core.commands import Accepted
-from batonq.errors import InvalidInput, JobNotFound, QueueDoesNotExist, Unavailable
+from batonq.errors import InvalidInput, JobNotFound, LeaseLost, QueueDoesNotExist, Unavailable
+from batonq.log.interface import Member
 from batonq.log.layout import CATALOG_SHARD
 from batonq.log.opening import OnFrame
 from batonq.node.broker import Queue
 from batonq.node.cluster.keeper import ClusterKeeper
 from batonq.node.cluster.node import ClusterNode
+from batonq.node.deliveries import Delivery
 from batonq.node.keeper import KeeperState
 from batonq.node.recovery import snapshot_store
-from tests.cluster.memory import MemoryLeases, Nodes, run_nodes
+from tests.cluster.memory import LEASE_S, MemoryLeases, Nodes, run_nodes
 from tests.node.nodes import ACCOUNT, make_send
 
 
@@ -133,6 +135,54 @@ def test_another_node_takes_over_from_one_that_crashed(tmp_path: Path) -> None:
         assert await bodies(survivor, queue) == ["after"]
 
     run_nodes(tmp_path, main, "a", "b")
+
+
+def test_a_lease_of_five_seconds_outlives_an_outage_of_nine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("batonq.node.cluster.routing.OWNER_WAIT_S", 0.3)
+
+    async def main(nodes: Nodes) -> None:
+        queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {}, {})
+        victim = await nodes.owned(queue.shard)
+        holder, waiting = (node for node in nodes.hub.nodes.values() if node is not victim)
+        await holder.broker.send(queue, [make_send("kept"), make_send("left")])
+        held = await holder.broker.receive(queue, 10, 5_000, 0, "holder")
+        kept, left = sorted(held, key=lambda delivery: delivery.body)
+        others: list[Delivery] = []
+        refused: list[str] = []
+
+        async def poll() -> None:
+            while True:
+                try:
+                    others.extend(await waiting.broker.receive(queue, 10, 60_000, 20_000, "another"))
+                except Unavailable as problem:
+                    refused.append(problem.message)
+
+        polling = asyncio.create_task(poll())
+        for node in (holder, waiting):
+            node.ownership_loop.draining = True  # so that nobody takes it before nine seconds have passed
+        await nodes.crash(victim.settings.node)
+        await nodes.until(lambda: nodes.hub.lease(queue.shard) is None)
+        with pytest.raises(Unavailable):
+            await holder.broker.change_visibility(queue, [(kept.receipt, 5_000)], strict=True)
+        for node in (holder, waiting):
+            node.clock.advance(9_000)
+            node.ownership_loop.draining = False
+        owner = await nodes.owned(queue.shard)
+        assert (await owner.broker.counters(queue)).in_flight == 2
+        assert await holder.broker.change_visibility(queue, [(kept.receipt, 5_000)], strict=True) == [None]
+        assert await holder.broker.delete(queue, [kept.receipt], strict=True) == [None]
+        await nodes.until(lambda: bool(refused))
+        assert others == [], "nobody else got what was held"
+
+        for node in (holder, waiting):  # what was left of the lease, and no more
+            await node.broker.advance_clock(5_000)
+        await nodes.until(lambda: bool(others))
+        polling.cancel()
+        assert [(delivery.body, delivery.receive_count) for delivery in others] == [(b"left", 2)]
+        (late,) = await holder.broker.delete(queue, [left.receipt], strict=True)
+        assert isinstance(late, LeaseLost)
+
+    run_nodes(tmp_path, main, "a", "b", "c")
 
 
 def test_what_a_fenced_owner_had_decided_does_not_survive_it(tmp_path: Path) -> None:
@@ -287,6 +337,30 @@ def test_one_receive_over_queues_of_several_nodes(tmp_path: Path) -> None:
     run_nodes(tmp_path, main, "a", "b")
 
 
+def test_what_is_too_much_for_one_answer_is_given_back_and_was_no_receive(tmp_path: Path) -> None:
+    async def main(nodes: Nodes) -> None:
+        asked = other(nodes, await nodes.owned(0))
+        broker = asked.broker
+        queues = [await broker.create_queue(ACCOUNT, f"hooks-{number}", {}, {}) for number in range(3)]
+        far = {0, 1, 2} - set(asked.ownership_loop.serving())
+        waiting = asyncio.create_task(broker.receive_any(queues, 1, None, 20_000, "t"))
+        await nodes.until(lambda: _calls(nodes, "/receive_matching") == 2 * len(far))
+        await asyncio.gather(*(broker.send(queue, [make_send(queue.name)]) for queue in queues))
+        ((first, _),) = await waiting
+        got: list[tuple[str, int]] = []
+        async with asyncio.timeout(10):
+            while len(got) < 2:
+                found = await broker.receive_any(queues, 10, None, 1_000, "t")
+                got += [(queue.name, delivery.receive_count) for queue, delivery in found]
+        assert sorted(got) == [(queue.name, 1) for queue in queues if queue.name != first.name]
+
+    run_nodes(tmp_path, main, "a", "b")
+
+
+def _calls(nodes: Nodes, end: str) -> int:
+    return sum(path.endswith(end) for path in nodes.hub.calls)
+
+
 def test_a_node_that_was_stopped_goes_on_from_a_snapshot(tmp_path: Path) -> None:
     async def main(nodes: Nodes) -> None:
         queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {}, {})
@@ -429,6 +503,29 @@ def test_a_node_is_ready_when_everything_has_an_owner_and_stays_so(tmp_path: Pat
         assert survivor.not_ready() == "stopping"
 
     run_nodes(tmp_path, main, "a", "b")
+
+
+def test_a_node_stops_though_a_library_swallows_that_it_shall(tmp_path: Path) -> None:
+    async def main(nodes: Nodes) -> None:
+        leases = cast(MemoryLeases, nodes["a"]._leases)
+        members = leases.members
+        swallowed: list[str] = []
+
+        async def late() -> list[Member]:
+            if not swallowed:
+                try:
+                    await asyncio.sleep(60)
+                except asyncio.CancelledError:  # as asyncio.wait_for does when the answer comes at the same time
+                    swallowed.append("once")
+            return await members()
+
+        leases.members = late  # type: ignore[method-assign]
+        await asyncio.sleep(LEASE_S)
+        async with asyncio.timeout(10):
+            await nodes.stop()
+        assert swallowed
+
+    run_nodes(tmp_path, main, "a", shards=1)
 
 
 def test_shards_are_added_to_a_cluster_that_runs(tmp_path: Path) -> None:

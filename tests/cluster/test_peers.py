@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
+import msgspec
 import pytest
 
 from batonq.api.http import HttpServer, Request, Response
 from batonq.api.internal import InternalApp
 from batonq.errors import AccessDenied, InvalidInput, NotOwner
-from batonq.node.cluster.answering import REMEMBERED_MAX, Answering, Memory
+from batonq.node import wire
+from batonq.node.cluster.answering import REMEMBERED_BYTES_MAX, REMEMBERED_MAX, Answering, Call, Memory, Served
 from batonq.node.cluster.node import read_secret
 from batonq.node.cluster.peers import PREFIX, NoAnswer, NotSent, Peers, is_signed, signature
+from batonq.node.deliveries import Delivery
 from batonq.node.settings import Settings
 
 SECRET = b"a secret of some length"
@@ -23,8 +26,14 @@ class Echo(Answering):
     """Answers with what it was asked, and counts."""
 
     def __init__(self) -> None:
+        super().__init__(cast(Served, self))
         self.runs: list[str] = []
-        self._memory = Memory()
+        self.back: list[Any] = []
+        self.found: list[Any] = []
+        self.ownership_loop = None
+
+    async def give_back(self, found: Any) -> None:
+        self.back += found
 
     async def _run(self, path: str, body: bytes) -> bytes:
         self.runs.append(path)
@@ -33,6 +42,10 @@ class Echo(Answering):
             raise NotOwner("ask another node")
         if path == "wrong":
             raise InvalidInput("that is wrong")
+        if path.startswith("node/"):
+            return await super()._run(path, body)
+        if path.endswith("/receive_matching"):
+            return wire.encode(self.found)
         if path.endswith("/receive"):
             await asyncio.sleep(60)
         return body[::-1]
@@ -119,6 +132,24 @@ def test_a_long_poll_ends_with_its_connection_and_other_calls_do_not() -> None:
     with_server(main)
 
 
+def test_what_was_received_for_one_that_gives_up_is_given_back_though_the_answer_has_left() -> None:
+    async def main(address: str, echo: Echo) -> None:
+        peers = Peers(SECRET)
+        delivery = Delivery("id", "receipt", b"", b"", b"", "", "", "", "", 1, 0, 0, 1, 0, 0, None)
+        echo.found = [(7, delivery)]
+        asked = wire.encode(("account", ["hooks-*"], 1, None, 0, "holder"))
+        await peers.ask(address, f"{PREFIX}shards/0/receive_matching", "call", asked, 5)
+        for name in ("call", "call", "unknown"):
+            await peers.ask(address, f"{PREFIX}node/give_up", "", msgspec.msgpack.encode(name), 5)
+        async with asyncio.timeout(5):
+            while not echo.back:  # noqa: ASYNC110 - it is given back beside the answer
+                await asyncio.sleep(0.01)
+        assert echo.back == [(7, delivery)]
+        peers.close()
+
+    with_server(main)
+
+
 def test_a_node_that_is_not_there_was_asked_nothing() -> None:
     async def main() -> None:
         with pytest.raises(NotSent):
@@ -138,22 +169,37 @@ def test_a_node_that_is_not_there_was_asked_nothing() -> None:
     asyncio.run(main())
 
 
-def test_answers_are_forgotten_in_time() -> None:
+def test_answers_are_forgotten_in_time_though_a_call_from_before_still_runs() -> None:
     async def main() -> None:
+        loop = asyncio.get_running_loop()
         memory = Memory()
 
-        async def answer() -> bytes:
-            return b"x" * 1_000
+        async def answer(size: int) -> bytes:
+            return b"x" * size
 
+        def call(size: int) -> Call:
+            return Call(loop.create_task(answer(size)), "", b"")
+
+        poll = loop.create_task(asyncio.sleep(60, b""))
+        memory.add("poll", Call(poll, "", b""))
         for number in range(REMEMBERED_MAX + 50):
-            task = asyncio.get_running_loop().create_task(answer())
-            memory.add(str(number), task)
+            memory.add(str(number), call(1_000))
             if number % 1_000 == 0:
                 await asyncio.sleep(0)
         await asyncio.sleep(0)
-        memory.add("last", asyncio.get_running_loop().create_task(answer()))
+        memory.add("last", call(1_000))
         assert memory.find("0") is None and memory.find("last") is not None
+        large = call(REMEMBERED_BYTES_MAX)
+        memory.add("large", large)
+        await large.task
         await asyncio.sleep(0)
+        memory.add("after it", call(1_000))
+        assert memory.find("last") is None, "all answers together have a limit"
+        assert memory.find("poll") is not None
+        poll.cancel()
+        await asyncio.gather(poll, return_exceptions=True)
+        await asyncio.sleep(0)
+        assert memory.find("poll") is None
 
     asyncio.run(main())
 

@@ -376,7 +376,7 @@ class Model:
             # A group counts by its first message, and may have had another one when it was compared.
             self._check_fifo(number, taken, wanted, by_priority=not policy.ageing_ms and not given_up)
         else:
-            self._check_standard(number, taken, wanted)
+            self._check_standard(number, taken, wanted, given_up)
         for message, lease in zip(taken, leases, strict=True):
             message.state, message.until_ms, message.holder = State.IN_FLIGHT, deadline, holder
             message.leases += 1
@@ -425,10 +425,11 @@ class Model:
                 break
         return bool(found)
 
-    def _check_standard(self, number: int, taken: list[Message], wanted: int) -> None:
+    def _check_standard(self, number: int, taken: list[Message], wanted: int, given_up: bool) -> None:
         ageing_ms = self.queues[number].policy.ageing_ms
         ready = [message for message in self.of(number, State.VISIBLE) if not self.exhausted(message)]
-        plain = not any(message.group or self.exhausted(message) for message in self.of(number, State.VISIBLE))
+        # One that was given up counted for its lane while it was there, however old it was.
+        plain = not given_up and not any(m.group or self.exhausted(m) for m in self.of(number, State.VISIBLE))
         for message in taken:
             assert message in ready, "only a VISIBLE message with a receive left can be leased"
             if not ageing_ms:

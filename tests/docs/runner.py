@@ -184,8 +184,12 @@ class PageRun:
         return text.replace(DEFAULT_PORT, str(self.port))
 
     def _clean_environment(self) -> dict[str, str]:
-        """The caller's, without any AWS settings of theirs, and with this environment's commands first."""
+        """The caller's, without any AWS settings of theirs, and with this environment's commands first.
+
+        What the pipeline keeps to start Java quickly is the caller's too: it would be made anew for each page.
+        """
         kept = {name: value for name, value in os.environ.items() if not name.startswith(("AWS_", "BATON_"))}
         path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
         home = str(self.directory)
+        kept.setdefault("XDG_CACHE_HOME", str(Path.home() / ".cache"))
         return {**kept, "PATH": path, "HOME": home, "AWS_EC2_METADATA_DISABLED": "true", "PYTHONPATH": home}

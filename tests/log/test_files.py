@@ -13,6 +13,7 @@ from random import Random
 import google_crc32c
 import pytest
 
+from batonq.core.records import FORMAT_VERSION
 from batonq.errors import LogCorrupt, LogError, LogGap
 from batonq.log import committed
 from batonq.log.disk import RealDisk
@@ -248,12 +249,12 @@ def test_a_newer_format_is_refused_and_never_cut_off_as_a_torn_write() -> None:
     size = append(log).size
     path = f"{DIRECTORY}/segment-{1:020}.log"
     content = bytearray(disk.read(path))
-    content[size + 4] = 3
+    content[size + 4] = newer = FORMAT_VERSION + 1
     crc = google_crc32c.value(bytes(content[size : size + 76]))
     content[size + 76 : size + 80] = crc.to_bytes(4, "little")
     disk.replace(path, bytes(content))
     disk.unlink(f"{DIRECTORY}/committed")
-    with pytest.raises(LogCorrupt, match=rf"offset {size}: frame 2 has format version 3.*use a newer release"):
+    with pytest.raises(LogCorrupt, match=rf"offset {size}: frame 2 has format version {newer}.*use a newer release"):
         open_log(disk)
     assert disk.read(path) == bytes(content)
 

@@ -58,7 +58,11 @@ async def whole_life(node: Node) -> list[Any]:
     told.append(await broker.send_once(orders, [make_send("once")], "request-1", "content"))
     told.append(await broker.send_once(orders, [make_send("other")], "request-1", "another content"))
     told.append(await broker.counters(orders))
+    (unseen,) = await broker.receive(orders, 1, 30_000, 0, "zoe")
+    claim = broker.open_receipt(orders, unseen.receipt)
+    await broker._port(orders.shard).give_back(orders.number, [claim, claim])
     held = await broker.receive(orders, 10, 30_000, 0, "ann")
+    assert {delivery.receive_count for delivery in held} == {1}
     told.append([delivery._replace(receipt="") for delivery in held])
     told.append(await broker.peek(orders, 0, 10))
     receipts = [delivery.receipt for delivery in held]

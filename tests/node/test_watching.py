@@ -6,12 +6,15 @@ import asyncio
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from batonq.errors import InvalidInput, QueueDoesNotExist
+from batonq.errors import BatonError, InvalidInput, QueueDoesNotExist, Unavailable
+from batonq.node.deliveries import Delivery
 from batonq.node.node import Node
+from batonq.node.ports import ShardPort
+from batonq.node.watching import Found, Selection, receive_all_over
 from tests.node.nodes import ACCOUNT, Faults, kill, make_node, open_node, send
 from tests.node.support import VirtualLoop, run_virtual, settle
 
@@ -256,5 +259,90 @@ def test_ten_thousand_queues_and_nothing_to_do_while_idle(tmp_path: Path) -> Non
             assert await task == [(name, name)]
         assert len(set(asked)) == 20
         await node.stop()
+
+    run_virtual(main)
+
+
+class Elsewhere:
+    """A shard of another node: has something at once, or when it is told so, or cannot be asked."""
+
+    def __init__(self, *names: str, problem: BatonError | None = None) -> None:
+        self._found = [(1, cast(Delivery, name)) for name in names]
+        self._problem = problem
+        self._late: asyncio.Future[list[Found]] = asyncio.get_running_loop().create_future()
+
+    def answer(self, *names: str) -> None:
+        self._late.set_result([(1, cast(Delivery, name)) for name in names])
+
+    async def receive_matching(
+        self, account: str, patterns: Any, most: int, visibility_ms: int | None, wait_ms: int, holder: str
+    ) -> list[Found]:
+        if self._problem is not None:
+            raise self._problem
+        if wait_ms:
+            async with asyncio.timeout(wait_ms / 1000):
+                return await self._late
+        found, self._found = self._found[:most], self._found[most:]
+        return found
+
+
+class AllOver:
+    def __init__(self, *ports: Elsewhere) -> None:
+        self.back: list[str] = []
+        self._ports = [cast(ShardPort, port) for port in ports]
+        self._selection = Selection(cast(Any, None), ACCOUNT, ["hooks-*"])
+
+    async def receive(self, most: int, wait_ms: int = 0) -> list[str]:
+        found = await receive_all_over(self._ports, self._selection, most, None, wait_ms, "tester", self._give_back)
+        return [str(name) for _, name in found]
+
+    async def _give_back(self, found: Any) -> None:
+        self.back += [name for _, name in found]
+
+
+def test_shards_of_other_nodes_are_asked_in_turn_and_one_that_is_away_is_left_out() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        away = Elsewhere(problem=Unavailable("nobody serves it"))
+        over = AllOver(Elsewhere("a", "b"), away, Elsewhere("c", "d"))
+        assert await over.receive(1) == ["a"]
+        assert await over.receive(2) == ["c", "d"]
+        assert await over.receive(2) == ["b"]
+        with pytest.raises(Unavailable, match="nobody serves it"):
+            await AllOver(away).receive(1)
+        assert over.back == []
+
+    run_virtual(main)
+
+
+def test_what_several_shards_answer_at_once_and_is_too_much_is_given_back() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        shards = [Elsewhere() for _ in range(3)]
+        over = AllOver(*shards)
+        waiting = loop.create_task(over.receive(2, wait_ms=10_000))
+        await settle()
+        shards[0].answer("a")
+        shards[2].answer("b", "c")
+        assert await waiting == ["a", "b"]
+        assert over.back == ["c"]
+
+    run_virtual(main)
+
+
+def test_whoever_goes_away_leaves_nothing_leased_anywhere() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        gone = Elsewhere(problem=QueueDoesNotExist("it was deleted just now"))
+        over = AllOver(Elsewhere("a"), gone)
+        with pytest.raises(QueueDoesNotExist):
+            await over.receive(10)
+        assert over.back == ["a"]
+
+        shards = [Elsewhere(), Elsewhere()]
+        over = AllOver(*shards)
+        waiting = loop.create_task(over.receive(10, wait_ms=10_000))
+        await settle()
+        waiting.cancel()
+        shards[0].answer("b")
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert waiting.cancelled() and over.back in (["b"], [])
 
     run_virtual(main)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, contextmanager
 
 import psycopg
 import pytest
@@ -93,6 +95,20 @@ def test_a_relay_that_hangs_loses_its_lanes_and_cannot_begin_a_batch(database: s
             assert hung._record(connection, holder, list(range(16)), 10, []) == []
 
 
+@contextmanager
+def running(relay: Relay, wake: Callable[[], object] = lambda: None) -> Iterator[None]:
+    """The relay at work in a thread, which has ended when the test has, however that went."""
+    thread = threading.Thread(target=relay.run, daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        relay.stop()
+        wake()
+        thread.join(PATIENCE_S)
+    assert not thread.is_alive()
+
+
 @pytest.mark.parametrize("kind", ["postgres", "cdc"])
 def test_a_commit_wakes_the_relay(database: str, baton: Baton, name: str, kind: str) -> None:
     """With a poll of ten minutes only the wake-up can be what published the row."""
@@ -100,41 +116,68 @@ def test_a_commit_wakes_the_relay(database: str, baton: Baton, name: str, kind: 
     shop = Shop(kind, database)
     with closing(shop.source()) as source:
         relay = Relay(source, BatonPublisher(baton), poll=600)
-        thread = threading.Thread(target=relay.run)
-        thread.start()
-        for number in range(3):
-            shop.put(name, number)
-            (message,) = queue.receive(1, wait=20)
-            assert message.body == number
-            message.ack()
-        relay.stop()
-        shop.put(name, "the last")  # so that it wakes up and sees that it is to stop
-        thread.join(PATIENCE_S)
-        assert not thread.is_alive()
+        with running(relay, lambda: shop.put(name, "the last")):  # it wakes up, and sees that it is to stop
+            for number in range(3):
+                shop.put(name, number)
+                (message,) = queue.receive(1, wait=20)
+                assert message.body == number
+                message.ack()
+
+
+def test_a_commit_that_is_told_before_it_can_be_seen_is_waited_for(database: str, baton: Baton, name: str) -> None:
+    """A commit that waits for a standby is in the log, and told, and nobody sees its rows yet."""
+    baton.create_queue(name)
+    shop = Shop("cdc", database)
+    with psycopg.connect(database, autocommit=True) as administrator:
+        administrator.execute("SET synchronous_commit = local")
+        administrator.execute(f"ALTER DATABASE {administrator.info.dbname} SET synchronous_commit = local")
+        administrator.execute("ALTER SYSTEM SET synchronous_standby_names = 'nobody'")
+        administrator.execute("SELECT pg_reload_conf()")
+        try:
+            with closing(shop.source()) as source, ThreadPoolExecutor(1) as pool:
+                relay = Relay(source, BatonPublisher(baton))
+                assert relay.run_once() == 0
+                with psycopg.connect(database) as writer:
+                    writer.execute("SET synchronous_commit = on")
+                    put(writer, name, "first", key="k")
+                    committing = pool.submit(writer.commit)
+                    try:
+                        deadline = time.monotonic() + PATIENCE_S
+                        assert isinstance(source, StreamSource)
+                        while not source._ids:
+                            assert relay.run_once() == 0
+                            source.wait(0.05)
+                            assert time.monotonic() < deadline
+                        for _ in range(20):
+                            assert relay.run_once() == 0
+                            source.wait(0.05)
+                    finally:
+                        administrator.execute("SELECT pg_cancel_backend(%s)", (writer.info.backend_pid,))
+                    committing.result(PATIENCE_S)
+                shop.put(name, "second")
+                publish(source, BatonPublisher(baton), 2)
+        finally:
+            administrator.execute("ALTER SYSTEM RESET synchronous_standby_names")
+            administrator.execute("SELECT pg_reload_conf()")
+    assert bodies(baton, name) == ["first", "second"]
 
 
 def test_polling_is_enough_where_nobody_listens(database: str, baton: Baton, name: str) -> None:
     queue = baton.create_queue(name)
     shop = Shop("postgres", database)
-    with closing(PostgresSource(database, listen=False)) as source:
-        relay = Relay(source, BatonPublisher(baton), poll=0.05)
-        thread = threading.Thread(target=relay.run)
-        thread.start()
+    with (
+        closing(PostgresSource(database, listen=False)) as source,
+        running(Relay(source, BatonPublisher(baton), poll=0.05)),
+    ):
         shop.put(name, "found")
         assert [message.body for message in queue.receive(1, wait=20)] == ["found"]
-        relay.stop()
-        thread.join(PATIENCE_S)
-        assert not thread.is_alive()
 
 
 def test_a_lost_connection_is_made_again(database: str, baton: Baton, name: str) -> None:
     queue = baton.create_queue(name)
     for kind in ("postgres", "cdc"):
         shop = Shop(kind, database)
-        with closing(shop.source()) as source:
-            relay = Relay(source, BatonPublisher(baton), poll=0.05)
-            thread = threading.Thread(target=relay.run)
-            thread.start()
+        with closing(shop.source()) as source, running(Relay(source, BatonPublisher(baton), poll=0.05)):
             shop.put(name, "one")
             assert [message.body for message in queue.receive(1, wait=20)] == ["one"]
             with psycopg.connect(database, autocommit=True) as connection:
@@ -144,9 +187,6 @@ def test_a_lost_connection_is_made_again(database: str, baton: Baton, name: str)
                 )
             shop.put(name, "two")
             assert [message.body for message in queue.receive(1, wait=20)] == ["two"]
-            relay.stop()
-            thread.join(PATIENCE_S)
-            assert not thread.is_alive()
 
 
 def test_a_second_relay_of_a_slot_stands_by(database: str, baton: Baton, name: str) -> None:

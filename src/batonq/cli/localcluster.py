@@ -17,6 +17,7 @@ from batonq.errors import InvalidInput, Unavailable
 
 START_S = 60.0
 STOP_S = 30.0
+AGAIN_S = 20.0  # long enough to see how the others take over
 NODES_MAX = 9
 NATS = """server_name: nats{number}
 listen: 127.0.0.1:{port}
@@ -39,7 +40,9 @@ class LocalCluster:
         self._servers = 3 if nodes > 1 else 1
         self._port = port
         self._shards = shards
+        self._commands: dict[str, list[str]] = {}
         self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self._again_at_s: dict[str, float] = {}  # when a child that ended is started again
         self._stopping = False
 
     def run(self) -> int:
@@ -54,7 +57,7 @@ class LocalCluster:
                 print(f"n{number}  http://127.0.0.1:{self._port + number}")
             print(f"The cluster is up; its files are in {self._directory}. Ctrl-C stops it.", flush=True)
             while not self._stopping:
-                self._look()
+                self._mend()
                 time.sleep(0.2)
         finally:
             self._end()
@@ -114,6 +117,7 @@ class LocalCluster:
             self._wait(f"http://127.0.0.1:{self._port + number}/readyz")
 
     def _start(self, name: str, command: list[str]) -> None:
+        self._commands[name] = command
         with (self._directory / f"{name}.log").open("ab") as output:
             # A session of its own: Ctrl-C is for this process, which stops the others in order.
             self._children[name] = subprocess.Popen(
@@ -133,9 +137,24 @@ class LocalCluster:
             time.sleep(0.1)
 
     def _look(self) -> None:
+        """While it starts: all of it, or nothing."""
         for name, child in self._children.items():
             if child.poll() is not None:
                 raise Unavailable(f"{name} ended with code {child.returncode}; see {self._directory / name}.log.")
+
+    def _mend(self, again_s: float = AGAIN_S) -> None:
+        """Once it is up: one that ended, or was killed to see what happens, is started again after a while."""
+        now_s = time.monotonic()
+        for name, child in list(self._children.items()):
+            if child.poll() is None:
+                continue
+            if name not in self._again_at_s:
+                self._again_at_s[name] = now_s + again_s
+                print(f"{name} ended with code {child.returncode}; it is started again in {again_s:g} s", flush=True)
+            elif now_s >= self._again_at_s[name]:
+                del self._again_at_s[name]
+                self._start(name, self._commands[name])
+                print(f"{name} is started again", flush=True)
 
     # --- stopping -------------------------------------------------------------------------------
 

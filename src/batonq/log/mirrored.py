@@ -15,6 +15,7 @@ from typing import TypeVar
 from batonq.errors import BatonError, Fenced, LogError
 from batonq.log import fencing
 from batonq.log.backend import Backend, Unreachable
+from batonq.log.ending import end
 from batonq.log.files import FileLog
 from batonq.log.frames import Frame
 from batonq.log.intake import Intake, MirrorSettings
@@ -25,7 +26,6 @@ from batonq.log.reading import Damage
 
 T = TypeVar("T")
 YIELD_BYTES = 1 << 20  # frames that a follower takes in before others get their turn
-CANCEL_AGAIN_S = 0.2
 _ROOMS = (Room.PLENTY, Room.RESERVE, Room.NONE)
 
 
@@ -116,7 +116,7 @@ class MirroredLog:
         `on_frame` is called on another thread, and what is raised is as with `open`.
         """
         if self._following is not None:
-            await _end(self._following)
+            await end(self._following)
             self._following = None
         intake = self._intake
         bounds = await intake.ask(self._backend.bounds)
@@ -326,17 +326,10 @@ class MirroredLog:
             done(LogError("the log was closed while an append was under way: it may or may not be kept"))
 
     async def _close(self, tasks: Sequence[asyncio.Task[None]]) -> None:
-        await asyncio.gather(*map(_end, tasks))
+        await end(*tasks)
         await self._backend.close()
 
     async def wait_closed(self) -> None:
         """Wait for the network's part of `close`."""
         if self._closing is not None:
             await self._closing
-
-
-async def _end(task: asyncio.Task[None]) -> None:
-    """Cancel for sure: a library beneath may swallow a cancellation that comes together with an answer."""
-    while not task.done():
-        task.cancel()
-        await asyncio.wait((task,), timeout=CANCEL_AGAIN_S)

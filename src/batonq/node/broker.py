@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from typing import TypeVar, cast
 
 from batonq.core.commands import Claim, Counters, FirstLeases, Nack, Send
@@ -187,13 +188,19 @@ class Broker(JobControl):
             shards = sorted(queues.shards() if queues.by_names_only else self._catalog.current().shards)
             if not all(map(self._serves, shards)):
                 ports = [self._port(shard) for shard in shards]
-                found = await receive_all_over(ports, queues, max_messages, visibility_ms, wait_ms, holder)
+                found = await receive_all_over(
+                    ports, queues, max_messages, visibility_ms, wait_ms, holder, self.give_back_found
+                )
                 known = ((self.queue_by_number(number), delivery) for number, delivery in found)
-                taken = [(queue, delivery) for queue, delivery in known if queue is not None]
-                for queue, delivery in taken[max_messages:]:  # several shards had something at the same time
-                    await self._give_back(queue, [delivery])
-                return taken[:max_messages]
+                return [(queue, delivery) for queue, delivery in known if queue is not None]
         return await self._receive_here(queues, self._shards, max_messages, visibility_ms, wait_ms, holder)
+
+    async def give_back_found(self, found: Sequence[tuple[int, Delivery]]) -> None:
+        """These do not get to whoever asked. Those that cannot be given back come back when their leases run out."""
+        for number in {number for number, _ in found}:
+            queue = self.queue_by_number(number)
+            if queue is not None:
+                await self._give_back(queue, [delivery for of, delivery in found if of == number])
 
     async def receive_matching(
         self,
@@ -406,10 +413,14 @@ class Broker(JobControl):
 
     async def _give_back(self, queue: Queue, deliveries: Sequence[Delivery]) -> None:
         """Nobody was told of these: the next one may have them."""
-        try:
-            await self.nack_many(queue, [(delivery.receipt, 0, "", "", False, True) for delivery in deliveries])
-        except BatonError:
-            return  # they come back when their leases run out
+        claims: dict[int, list[Claim]] = {}
+        for delivery in deliveries:
+            with suppress(ReceiptInvalid):
+                shard, claim = self._receipts.open_at(queue.account, queue.number, delivery.receipt)
+                claims.setdefault(shard, []).append(claim)
+        for shard, some in claims.items():
+            with suppress(BatonError):
+                await self._port(shard).give_back(queue.number, some)
 
     # --- looking --------------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from batonq.core.catalog.entries import QueueEntry
 from batonq.core.catalog.machine import Catalog
 from batonq.errors import LogCorrupt, Unavailable
+from batonq.log.ending import end
 from batonq.log.interface import Log
 from batonq.node import events
 from batonq.node.clock import Clock
@@ -190,9 +191,7 @@ class CatalogHost:
     async def close(self) -> None:
         self._closed = True
         self.why = "The node is stopping; try again."
-        if self._reopening is not None:
-            self._reopening.cancel()
-            await asyncio.gather(self._reopening, return_exceptions=True)
+        await end(self._reopening)
         if self._commit is not None:
             self._commit.stop(self.why)
         if self._log is not None:

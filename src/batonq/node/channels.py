@@ -14,6 +14,7 @@ from typing import Protocol
 
 from batonq.core.commands import Arrival
 from batonq.errors import BatonError, LogCorrupt
+from batonq.log.ending import end
 from batonq.node.events import AlarmBoard
 from batonq.node.host import ShardHost
 from batonq.node.keeper import ShardKeeper
@@ -78,10 +79,7 @@ class Channels:
 
     async def close(self) -> None:
         self._stopping = True
-        pumps = list(self._pumps.values())
-        for pump in pumps:
-            pump.cancel()
-        await asyncio.gather(*pumps, return_exceptions=True)
+        await end(*self._pumps.values())
 
     def _ended(self, keeper: ShardKeeper, pair: tuple[int, int], _task: asyncio.Task[None]) -> None:
         self._pumps.pop(pair, None)

@@ -14,6 +14,7 @@ from enum import Enum
 
 from batonq.core.shard.machine import Shard
 from batonq.errors import LogCorrupt, Unavailable
+from batonq.log.ending import end
 from batonq.log.interface import Log
 from batonq.node import events
 from batonq.node.clock import Clock
@@ -147,9 +148,7 @@ class ShardKeeper:
         """Serve no more. What was decided should have been drained before."""
         self.state = KeeperState.CLOSED
         self.why = "The node is stopping; try again."
-        if self._reopening is not None:
-            self._reopening.cancel()
-            await asyncio.gather(self._reopening, return_exceptions=True)
+        await end(self._reopening)
         host, self._host = self._host, None
         if host is not None:
             host.close(self.why)

@@ -109,6 +109,11 @@ class LocalShard:
             hint = self._host().hint(queue)
         return hint
 
+    async def give_back(self, queue: int, claims: Sequence[Claim]) -> None:
+        host = self._host()
+        host.give_back(queue, claims)
+        await committed(host)
+
     async def counters(self, queue: int) -> Counters:
         host = self._host()
         counters = host.counters(queue)

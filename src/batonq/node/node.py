@@ -20,6 +20,7 @@ from batonq.core.commands import Counters
 from batonq.core.shard.machine import Shard
 from batonq.errors import BatonError, Unavailable
 from batonq.log.disk import Disk
+from batonq.log.ending import end
 from batonq.log.files import FileLogSettings
 from batonq.log.interface import Log, Ownership
 from batonq.log.layout import CATALOG_SHARD
@@ -339,9 +340,7 @@ class Node:
             await keeper.close()
         if hasattr(self, "catalog"):
             await self.catalog.close()
-        if self._keeping_leases is not None:
-            self._keeping_leases.cancel()
-            await asyncio.gather(self._keeping_leases, return_exceptions=True)
+        await end(self._keeping_leases)
         await self._logs.close()
         self.ownership.close()
 

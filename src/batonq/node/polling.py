@@ -145,7 +145,7 @@ class Polling(Hosting):
         if self._waiters.remove(waiter):
             self.commit.release(waiter.future)
 
-    def give_back(self, queue: int, leases: Sequence[Lease]) -> None:
+    def give_back(self, queue: int, leases: Sequence[Lease] | Sequence[Claim]) -> None:
         """The client went before its answer left: nobody holds these messages, so the next one may.
 
         Not for a receive with an attempt id: its leases may be in the client's hands from the first time it asked, and

@@ -68,6 +68,9 @@ class ShardPort(Protocol):
     async def hint(self, queue: int, wait_ms: int, waiting: int) -> Hint:
         """What the shard has of a queue, waiting up to `wait_ms` for anything; `waiting` so many wait for it there."""
 
+    async def give_back(self, queue: int, claims: Sequence[Claim]) -> None:
+        """These leases were made for an answer that did not leave: nobody got the messages, and it was no receive."""
+
     async def counters(self, queue: int) -> Counters: ...
 
     async def waiting(self, queue: int) -> int:

@@ -85,6 +85,9 @@ class RemoteShard:
         hint: Hint = await self._ask("hint", queue, wait_ms, waiting, wait_ms=wait_ms)
         return hint
 
+    async def give_back(self, queue: int, claims: Sequence[Claim]) -> None:
+        await self._ask("give_back", queue, claims)
+
     async def counters(self, queue: int) -> Counters:
         counters: Counters = await self._ask("counters", queue)
         return counters

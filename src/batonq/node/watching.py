@@ -13,8 +13,9 @@ from __future__ import annotations
 import asyncio
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
 from functools import partial
+from typing import Any
 
 from batonq.core.catalog.machine import Catalog
 from batonq.core.catalog.names import QueueName
@@ -28,6 +29,9 @@ from batonq.node.ports import ShardPort
 PATTERNS_MAX = 10_000
 PATTERN_LENGTH_MAX = 80
 KNOWN_MAX = 200_000  # queues of which a selection remembers whether it has them
+Found = tuple[int, Delivery]  # with the number of its queue
+GiveBack = Callable[[Sequence[Found]], Awaitable[None]]
+AskOne = Callable[[ShardPort, int, int], Coroutine[Any, Any, list[Found]]]  # for so many at most, waiting so many ms
 _PATTERN = re.compile(r"[A-Za-z0-9_.*?-]+")
 
 
@@ -301,18 +305,34 @@ async def receive_all_over(
     visibility_ms: int | None,
     wait_ms: int,
     holder: str,
-) -> list[tuple[int, Delivery]]:
+    give_back: GiveBack,
+) -> list[Found]:
     """The same over shards that may be served by other nodes: each is asked in turn, and then all are waited for.
 
-    A shard that cannot be asked is left out, unless it is the only one.
+    A shard that cannot be asked is left out, unless it is the only one. Several may answer at the same time: what is
+    too much for one answer is given back, and so is everything when whoever asked has gone.
     """
     asked = partial(_ask_one, selection, visibility_ms, holder)
-    found: list[tuple[int, Delivery]] = []
-    problems: list[BatonError] = []
     start = selection.turn % len(ports) if ports else 0
     selection.turn += 1
     ordered = [*ports[start:], *ports[:start]]
-    for port in ordered:
+    found: list[Found] = []
+    try:
+        await _ask_each(ordered, asked, max_messages, found)
+        if not found and wait_ms > 0:
+            await _wait_for_any([asyncio.ensure_future(asked(port, max_messages, wait_ms)) for port in ordered], found)
+    except BaseException:
+        await give_back(found)
+        raise
+    if len(found) > max_messages:
+        await give_back(found[max_messages:])
+    return found[:max_messages]
+
+
+async def _ask_each(ports: Sequence[ShardPort], asked: AskOne, max_messages: int, found: list[Found]) -> None:
+    """What is there now. Raises what is wrong if no shard can be asked."""
+    problems: list[BatonError] = []
+    for port in ports:
         if len(found) < max_messages:
             try:
                 found += await asked(port, max_messages - len(found), 0)
@@ -320,28 +340,33 @@ async def receive_all_over(
                 raise
             except BatonError as problem:
                 problems.append(problem)
-    if len(problems) == len(ordered):
+    if len(problems) == len(ports):
         raise problems[0] if problems else Unavailable()
-    if found or wait_ms <= 0:
-        return found
-    tasks = [asyncio.ensure_future(asked(port, max_messages, wait_ms)) for port in ordered]
+
+
+async def _wait_for_any(tasks: list[asyncio.Task[list[Found]]], found: list[Found]) -> None:
+    """Until one has something; the others are asked no more, and what they had by then is found as well."""
+    waiting = set(tasks)
     try:
-        waiting = set(tasks)
-        while waiting and not found:
-            done, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
-            for task in done:
-                if task.exception() is None:
-                    found += task.result()
+        while waiting and not any(map(_found_by, tasks)):
+            _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-    return found
+        for task in tasks:
+            found += _found_by(task)
+
+
+def _found_by(task: asyncio.Task[list[Found]]) -> list[Found]:
+    if not task.done() or task.cancelled() or task.exception() is not None:
+        return []
+    return task.result()
 
 
 async def _ask_one(
     selection: Selection, visibility_ms: int | None, holder: str, port: ShardPort, most: int, wait_ms: int
-) -> list[tuple[int, Delivery]]:
+) -> list[Found]:
     return await port.receive_matching(selection.account, selection.patterns, most, visibility_ms, wait_ms, holder)
 
 

@@ -61,6 +61,7 @@ OPERATIONS: dict[str, Operation] = {
     "change_visibility": Operation(tuple[int, list[tuple[Claim, int]], bool], list[int | Problem]),
     "nack": Operation(tuple[int, list[Nack]], _Done),
     "hint": Operation(tuple[int, int, int], Hint),
+    "give_back": Operation(tuple[int, list[Claim]], None),
     "counters": Operation(tuple[int], Counters),
     "waiting": Operation(tuple[int], int),
     "peek": Operation(tuple[int, int, int], list[Peeked]),

@@ -1,8 +1,10 @@
 """The outbox in PostgreSQL, read from its write-ahead log (`--cdc`): no polling, and in the order of commits.
 
 The log tells which rows were committed; the rows are then put on record, published and marked as by any relay, and
-only after that the position in the log is confirmed. A slot has one reader: further relays stand by. When one begins,
-and once a minute, the table is looked at as well, for rows from before the slot and rows that are to be tried again.
+only after that the position in the log is confirmed. A transaction may be told a moment before other sessions can see
+its rows: what is not seen yet is waited for, and nothing behind it is taken. A slot has one reader: further relays
+stand by. When one begins, and once a minute, the table is looked at as well, for rows from before the slot and rows
+that are to be tried again.
 """
 
 from __future__ import annotations
@@ -14,13 +16,14 @@ from typing import Any
 
 from batonq.errors import BatonError, Unavailable
 from batonq.outbox import pgoutput
-from batonq.outbox.pgoutput import SlotInUse, Stream
+from batonq.outbox.pgoutput import SlotInUse, Snapshot, Stream
 from batonq.outbox.postgres import PostgresSource
 from batonq.outbox.schema import LANES, OUTBOX, STREAM_LANE
 from batonq.outbox.source import Batch
 
 SWEEP_EVERY_S = 60.0
 STANDBY_S = 0.25
+SOON_S = 0.01  # a commit that is told is seen within this, or a few times this
 _BUFFER_IDS_MAX = 10_000
 
 
@@ -31,7 +34,7 @@ class StreamSource(PostgresSource):
         super().__init__(dsn, table=table, listen=False)
         self._slot = ""
         self._stream: Stream | None = None
-        self._ids: deque[tuple[int, int]] = deque()  # row, and where its transaction ends
+        self._ids: deque[tuple[int, int, int]] = deque()  # row, its transaction's number, and where that ends
         self._taken = 0  # up to here rows were put on record
         self._sweeping = True
         self._sweep_at = 0.0
@@ -60,6 +63,9 @@ class StreamSource(PostgresSource):
     def wait(self, seconds: float) -> None:
         if self._stream is None:
             time.sleep(min(seconds, STANDBY_S))
+            return
+        if self._ids:  # something is known to be waiting: the stream need not tell of more
+            time.sleep(min(seconds, STANDBY_S if self._sweeping else SOON_S))
             return
         try:
             self._read(seconds)
@@ -110,7 +116,7 @@ class StreamSource(PostgresSource):
             if not self._ids:
                 self._stream.confirm_all()
                 return []
-            ids = self._take(rows_max)
+            ids = self._take(rows_max, self._snapshot(connection))
             rows = self.load_rows(connection, ids)
             by_queue: dict[str, list[int]] = {}
             for id in ids:
@@ -119,12 +125,17 @@ class StreamSource(PostgresSource):
             records = self._record_stream(connection, holder, by_queue)
             return self.batches(producers, records, rows)
 
-    def _take(self, rows_max: int) -> list[int]:
+    @staticmethod
+    def _snapshot(connection: Any) -> Snapshot:
+        (text,) = connection.execute("SELECT CAST(pg_current_snapshot() AS text)").fetchone()
+        return Snapshot(text)
+
+    def _take(self, rows_max: int, snapshot: Snapshot) -> list[int]:
         ids: list[int] = []
-        while self._ids and len(ids) < rows_max:
-            id, end = self._ids.popleft()
+        while self._ids and len(ids) < rows_max and snapshot.sees(self._ids[0][1]):
+            id, _, end = self._ids.popleft()
             ids.append(id)
-            if not self._ids or self._ids[0][1] != end:
+            if not self._ids or self._ids[0][2] != end:
                 self._taken = end
         return ids
 
@@ -155,5 +166,5 @@ class StreamSource(PostgresSource):
 
     def _read(self, seconds: float) -> None:
         assert self._stream is not None
-        for end, ids in self._stream.read(seconds, _BUFFER_IDS_MAX - len(self._ids)):
-            self._ids.extend((id, end) for id in ids)
+        for number, end, ids in self._stream.read(seconds, _BUFFER_IDS_MAX - len(self._ids)):
+            self._ids.extend((id, number, end) for id in ids)

@@ -22,14 +22,34 @@ if TYPE_CHECKING:
 _EPOCH_2000_S = 946_684_800
 _STATUS_EVERY_S = 5.0  # the server takes a client that says nothing for a minute for dead
 _IN_USE = b"55006"
+_NUMBERS = 1 << 32
+_BEGIN_NUMBER = struct.Struct(">QQI")
 _COMMIT_END = struct.Struct(">BQQ")
 
 
 class Transaction(NamedTuple):
-    """A committed transaction: where it ends in the log, and the ids of the rows it inserted."""
+    """A committed transaction: its number, where it ends in the log, and the ids of the rows it inserted."""
 
+    number: int  # its last 32 bits
     end: int
     ids: list[int]
+
+
+class Snapshot:
+    """Which transactions a query saw, from PostgreSQL's text of it: `xmin:xmax:one,another`.
+
+    A stream tells of a commit when it is in the log, which may be before other sessions can see its rows.
+    """
+
+    def __init__(self, text: str) -> None:
+        _, end, running = text.split(":")
+        self._end = int(end)
+        self._running = {int(number) % _NUMBERS for number in running.split(",") if number}
+
+    def sees(self, number: int) -> bool:
+        """Numbers are compared as PostgreSQL does: half of the circle lies before, half behind."""
+        before_end = (self._end - number) % _NUMBERS
+        return 0 < before_end < _NUMBERS // 2 and number not in self._running
 
 
 class SlotInUse(Unavailable):
@@ -42,12 +62,14 @@ class Decoder:
     def __init__(self, column: str) -> None:
         self._column = column
         self._places: dict[int, int] = {}  # relation → which of its columns is ours
+        self._number = 0
         self._ids: list[int] = []
         self.inside = False  # a transaction has begun to be told
 
     def feed(self, message: bytes) -> Transaction | None:
         kind = message[:1]
         if kind == b"B":
+            _, _, self._number = _BEGIN_NUMBER.unpack_from(message, 1)
             self._ids = []
             self.inside = True
         elif kind == b"R":
@@ -57,7 +79,7 @@ class Decoder:
         elif kind == b"C":
             _, _, end = _COMMIT_END.unpack_from(message, 1)
             self.inside = False
-            return Transaction(end, self._ids)
+            return Transaction(self._number, end, self._ids)
         return None
 
     def _relation(self, message: bytes) -> None:

@@ -77,7 +77,7 @@ async def read_history(call: Call) -> Answer:
     bytes_max = whole(values.get("max_bytes"), "max_bytes", 1, BYTES_MAX, BYTES_DEFAULT)
     wait_s = _seconds(values.get("wait"))
     call.request.cancellable = wait_s > 0
-    stop = whole(values["to"], "to", start + 1, FRAME_MAX + 1, 0) if "to" in values else None
+    stop = whole(values["to"], "to", start + 1, FRAME_MAX, 0) if "to" in values else None
     served = await call.broker.history.read(int(call.name), start, bytes_max, wait_s, stop)
     numbers = (served.next, served.first, served.end)
     headers = [(name, str(number)) for (name, _), number in zip(HEADERS, numbers, strict=True)]

@@ -8,10 +8,10 @@ from msgspec import UNSET, Meta, UnsetType, field
 
 from batonq.api.rest.queueshapes import QueueName
 from batonq.api.rest.shapes import ATTRIBUTES_MAX, Answered, Attributes, ErrorClass, Given, Reason
+from batonq.node.listing import LISTED_MAX
 
 RATE_MAX_PER_S = 10_000
 REPLACEMENTS_MAX = 50
-LISTED_MAX = 10_000
 
 Rate = Annotated[int, Meta(ge=1, le=RATE_MAX_PER_S)]
 Ramp = Annotated[float, Meta(ge=0, le=86_400)]

@@ -77,13 +77,12 @@ class Receiving(SendingOnce):
             slot = ready.next_standard(ageing_ms)
             if slot == NIL:
                 break
-            expired = self.columns.expires[slot] <= now // 1000
-            if expired or self._exhausted(queue, slot):
+            if self._is_over(queue, slot, now):
                 given_up += 1
                 if given_up > GIVE_UP_MAX:
                     self.woken.add(queue.number)
                     break
-                self._expire_message(slot, now) if expired else self._give_up(queue, slot, now)
+                self._put_away(queue, slot, now)
                 continue
             if not w6:
                 w6 = self.frame.put(encode_notes(holder, ""))
@@ -103,8 +102,8 @@ class Receiving(SendingOnce):
         wanted = min(max_messages, policy.in_flight_max - queue.in_flight)
         if queue.fifo or wanted <= 0:
             return None
-        front = queue.ready.front(wanted)
-        if not front or (self.overlays and not self.overlays.keys().isdisjoint(front)) or self._any_expired(front, now):
+        front = self._plain_front(queue, wanted, now)
+        if not front:
             return None
         visibility = policy.visibility_ms if visibility_ms is None else visibility_ms
         return self._lease_front(queue, front, now, now + visibility, [(holder, len(front))])
@@ -119,9 +118,9 @@ class Receiving(SendingOnce):
         wanted = min(sum([count for _, count in wants]), policy.in_flight_max - queue.in_flight)
         if queue.fifo or wanted <= 0:
             return None
-        front = queue.ready.front(wanted)
+        front = self._plain_front(queue, wanted, now)
         left = len(front)
-        if not left or (self.overlays and not self.overlays.keys().isdisjoint(front)) or self._any_expired(front, now):
+        if not left:
             return None
         holders: list[tuple[str, int]] = []
         for holder, count in wants:
@@ -194,23 +193,21 @@ class Receiving(SendingOnce):
         chosen: list[int] = []
         passed: list[int] = []
         given_up = 0
-        now_s = now // 1000
         while len(chosen) < wanted:
             lane = queue.ready.best_lane(queue.policy.ageing_ms)
             if lane is None:
                 break
             line = lane.quiet
             slot = lines.head[line]
-            expired = columns.expires[slot] <= now_s
-            if expired or self._exhausted(queue, slot):
+            if self._is_over(queue, slot, now):
                 given_up += 1
                 if given_up > GIVE_UP_MAX:
                     self.woken.add(queue.number)
                     break
-                self._expire_message(slot, now) if expired else self._give_up(queue, slot, now)
+                self._put_away(queue, slot, now)
                 continue
             while slot != NIL and len(chosen) < wanted and columns.state[slot] == _VISIBLE:
-                if columns.expires[slot] <= now_s or self._exhausted(queue, slot):
+                if self._is_over(queue, slot, now):
                     break  # it moves when it has become the head
                 chosen.append(slot)
                 slot = columns.line_next[slot]
@@ -222,6 +219,24 @@ class Receiving(SendingOnce):
         for line in passed:
             queue.ready.refresh(line)
         return chosen
+
+    def _is_over(self, queue: QueueState, slot: int, now: int) -> bool:
+        """Must a VISIBLE message not be given out any more: expired, or received as often as it may be?"""
+        return self.columns.expires[slot] <= now // 1000 or self._exhausted(queue, slot)
+
+    def _put_away(self, queue: QueueState, slot: int, now: int) -> None:
+        """What becomes of such a message; of one that is both, that it has expired."""
+        if self.columns.expires[slot] <= now // 1000:
+            self._expire_message(slot, now)
+        else:
+            self._give_up(queue, slot, now)
+
+    def _plain_front(self, queue: QueueState, wanted: int, now: int) -> Sequence[int]:
+        """The front of a queue, if it can be leased as one run of plain messages; else empty."""
+        front = queue.ready.front(wanted)
+        if front and ((self.overlays and not self.overlays.keys().isdisjoint(front)) or self._any_expired(front, now)):
+            return ()
+        return front
 
     def _any_expired(self, slots: Sequence[int], now: int) -> bool:
         """Are messages among these whose time is over? Timers take a bounded number at once, so it can happen."""

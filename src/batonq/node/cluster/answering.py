@@ -7,60 +7,69 @@ without being run again.
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
 from batonq.errors import InvalidInput, NotFound, NotOwner
+from batonq.node import wire
 from batonq.node.cluster.catalog import ClusterCatalog
 from batonq.node.cluster.ownership import OwnershipLoop
+from batonq.node.deliveries import Delivery
 from batonq.node.ports import ShardPort
 from batonq.node.remoteshard import answer
 
 REMEMBERED_S = 20.0
 REMEMBERED_MAX = 20_000
 REMEMBERED_BYTES_MAX = 64 << 20
+RECEIVES = ("/receive", "/receive_matching")
 _take = msgspec.msgpack.Decoder(tuple[int, int])
+_name = msgspec.msgpack.Decoder(str)
 _move = msgspec.msgpack.Decoder(tuple[int, str])
 
 
+class Call(NamedTuple):
+    task: asyncio.Task[bytes]
+    path: str
+    body: bytes
+
+
 class Memory:
-    """The last answers: at most so many, so long, and so many bytes."""
+    """The last answers: at most so many, so long, and so many bytes. Calls that still run are not counted."""
 
     def __init__(self) -> None:
-        self._calls: OrderedDict[str, asyncio.Task[bytes]] = OrderedDict()
-        self._ends: dict[str, float] = {}
+        self._calls: dict[str, Call] = {}
+        self._ends: dict[str, float] = {}  # when a call ended, the first to end first
         self._bytes = 0
 
-    def find(self, call: str) -> asyncio.Task[bytes] | None:
-        return self._calls.get(call)
+    def find(self, name: str) -> Call | None:
+        return self._calls.get(name)
 
-    def add(self, call: str, task: asyncio.Task[bytes]) -> None:
-        self._calls[call] = task
-        task.add_done_callback(lambda _: self._ended(call))
+    def add(self, name: str, call: Call) -> None:
+        self._calls[name] = call
+        call.task.add_done_callback(lambda _: self._ended(name))
         self._shrink()
 
-    def forget(self, call: str) -> None:
-        task = self._calls.pop(call, None)
-        if task is not None and self._ends.pop(call, None) is not None:
-            self._bytes -= _size(task)
+    def forget(self, name: str) -> None:
+        call = self._calls.pop(name, None)
+        if call is not None and self._ends.pop(name, None) is not None:
+            self._bytes -= _size(call.task)
 
-    def _ended(self, call: str) -> None:
-        task = self._calls.get(call)
-        if task is None or task.cancelled() or isinstance(task.exception(), NotOwner):
-            self._calls.pop(call, None)  # it was not run, and may be the next time
+    def _ended(self, name: str) -> None:
+        call = self._calls.get(name)
+        if call is None or call.task.cancelled() or isinstance(call.task.exception(), NotOwner):
+            self._calls.pop(name, None)  # it was not run, and may be the next time
             return
-        self._ends[call] = asyncio.get_running_loop().time()
-        self._bytes += _size(task)
+        self._ends[name] = asyncio.get_running_loop().time()
+        self._bytes += _size(call.task)
 
     def _shrink(self) -> None:
         now_s = asyncio.get_running_loop().time()
-        while self._calls:
-            oldest = next(iter(self._calls))
-            ended_s = self._ends.get(oldest)
-            over = len(self._calls) > REMEMBERED_MAX or self._bytes > REMEMBERED_BYTES_MAX
-            if ended_s is None or not (over or now_s - ended_s > REMEMBERED_S):
+        while self._ends:
+            oldest, ended_s = next(iter(self._ends.items()))
+            over = len(self._ends) > REMEMBERED_MAX or self._bytes > REMEMBERED_BYTES_MAX
+            if not over and now_s - ended_s <= REMEMBERED_S:
                 return
             self.forget(oldest)
 
@@ -78,32 +87,56 @@ class Served(Protocol):
     def ownership_loop(self) -> OwnershipLoop: ...
     def port_here(self, shard: int) -> ShardPort | None: ...
     def status(self) -> dict[str, Any]: ...
+    async def give_back(self, found: Sequence[tuple[int, Delivery]]) -> None: ...
 
 
 class Answering:
     def __init__(self, node: Served) -> None:
         self._node = node
         self._memory = Memory()
+        self._undoing: set[asyncio.Task[None]] = set()
 
-    async def handle(self, path: str, call: str, body: bytes) -> bytes:
-        """The answer to a request below `/internal/`. Raises BatonError."""
-        known = self._memory.find(call) if call else None
-        if known is not None:
-            return await asyncio.shield(known)
-        task = asyncio.get_running_loop().create_task(self._run(path, body))
-        if call:
-            self._memory.add(call, task)
+    async def handle(self, path: str, name: str, body: bytes) -> bytes:
+        """The answer to a request below `/internal/`, by the name of the call if it has one. Raises BatonError."""
+        call = self._memory.find(name) if name else None
+        if call is None:
+            call = Call(asyncio.get_running_loop().create_task(self._run(path, body)), path, body)
+            if name:
+                self._memory.add(name, call)
         try:
-            return await asyncio.shield(task)
+            return await asyncio.shield(call.task)
         except asyncio.CancelledError:
-            if path.endswith(("/receive", "/receive_matching", "/hint")):
-                # Whoever asked has gone: nobody shall hold what it waits for.
-                self._memory.forget(call)
-                task.cancel()
+            self._give_up(name, call)
             raise
         finally:
-            if task.done() and not task.cancelled():
-                task.exception()  # it is told, or nobody is there to be told
+            if call.task.done() and not call.task.cancelled():
+                call.task.exception()  # it is told, or nobody is there to be told
+
+    def _give_up(self, name: str, call: Call) -> None:
+        """Whoever asked has gone. What was asked is done all the same, but nobody shall hold what a receive got."""
+        if call.path.endswith(RECEIVES):
+            self._memory.forget(name)
+            task = asyncio.get_running_loop().create_task(self._undo(call))
+            self._undoing.add(task)
+            task.add_done_callback(self._undoing.discard)
+        elif call.path.endswith("/hint"):
+            self._memory.forget(name)
+            call.task.cancel()
+
+    async def _undo(self, call: Call) -> None:
+        call.task.cancel()
+        await asyncio.wait((call.task,))
+        if call.task.cancelled() or call.task.exception() is not None:
+            return
+        operation = call.path.rsplit("/", 1)[1]
+        arguments = wire.decode_arguments(operation, call.body)
+        found = wire.decode_answer(operation, call.task.result())
+        if operation == "receive":
+            queue, *_, attempt = arguments
+            if attempt:
+                return  # whoever asked asks for the same leases again
+            found = [(queue.number, delivery) for delivery in found]
+        await self._node.give_back(found)
 
     async def _run(self, path: str, body: bytes) -> bytes:
         match path.split("/"):
@@ -138,6 +171,11 @@ class Answering:
                 await loop.hand_over()
             elif what == "undrain":
                 loop.draining = False
+            elif what == "give_up":
+                name = _name.decode(body)
+                call = self._memory.find(name)
+                if call is not None:
+                    self._give_up(name, call)
             else:
                 raise NotFound(f"A node cannot {what!r}.")
         except msgspec.DecodeError as problem:

@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from batonq.core.catalog.machine import Catalog
 from batonq.core.shard.machine import Shard
 from batonq.errors import BatonError, Fenced, LogCorrupt, OwnershipHeld, Unavailable
+from batonq.log.ending import end
 from batonq.log.frames import Frame
 from batonq.log.interface import Leases
 from batonq.log.mirrored import MirroredLog
@@ -203,8 +204,6 @@ class Follower:
     async def close(self) -> None:
         """Follow no more. The host, if there is one, was ended before; the log is closed with all others."""
         self._set(KeeperState.CLOSED, "The node is stopping; try again.")
-        if self._restarting is not None:
-            self._restarting.cancel()
-            await asyncio.gather(self._restarting, return_exceptions=True)
+        await end(self._restarting)
         if self._log is not None:
             self._log.close()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -25,6 +25,7 @@ from batonq.node.cluster.keeper import ClusterKeeper
 from batonq.node.cluster.ownership import Owned, OwnershipLoop
 from batonq.node.cluster.peers import PREFIX, Asking, Peers
 from batonq.node.cluster.routing import Routing
+from batonq.node.deliveries import Delivery
 from batonq.node.logs import StoreLogs
 from batonq.node.node import Node, World
 from batonq.node.ports import ShardPort
@@ -192,6 +193,10 @@ class ClusterNode(Node):
         if not hasattr(self, "broker") or shard >= len(self.shards) or not self.shards[shard].serving:
             return None
         return self.broker.local_port(shard)
+
+    async def give_back(self, found: Sequence[tuple[int, Delivery]]) -> None:
+        """What was received for another node that does not want it any more."""
+        await self.broker.give_back_found(found)
 
     async def _catalog_here(self, name: str, data: bytes) -> bytes | None:
         return await self.catalog.answer(name, data) if self.catalog.owned else None

@@ -14,6 +14,7 @@ from random import Random
 from typing import Any, Protocol
 
 from batonq.errors import BatonError, Fenced, InvalidInput, NotFound, OwnershipHeld, Unavailable
+from batonq.log.ending import end
 from batonq.log.interface import Lease, Leases, Member
 from batonq.node import events
 from batonq.node.cluster import balance
@@ -90,10 +91,7 @@ class OwnershipLoop:
 
     async def stop(self) -> None:
         """Own nothing new, and give up nothing: see `hand_over`."""
-        tasks = [*self._tasks, *self._works]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await end(*self._tasks, *self._works)
 
     async def next_change(self, timeout_s: float) -> None:
         """Until an owner changes, but not longer."""
@@ -223,6 +221,7 @@ class OwnershipLoop:
                 may = not self.draining and self.node in self.members and not self.others.clock_is_off()
                 if may and now_s - since_s >= balance.backoff_s(owned, 0.0):
                     self._spawn(self._take_one(shard, each, 0))
+                    break  # it counts as owned when the next one is looked at
             await asyncio.sleep(LOOK_EVERY_S)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

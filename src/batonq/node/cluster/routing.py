@@ -8,11 +8,16 @@ nobody can tell whether it was run, and the client is told to decide.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
+from typing import Any
+
+import msgspec
 
 from batonq.errors import BatonError, NotOwner, Unavailable
 from batonq.log.interface import Lease
 from batonq.log.layout import CATALOG_SHARD
+from batonq.node.cluster.answering import RECEIVES
 from batonq.node.cluster.ownership import OwnershipLoop
 from batonq.node.cluster.peers import PREFIX, Asking, NoAnswer, NotSent
 from batonq.node.ports import ShardPort
@@ -23,6 +28,7 @@ CALL_S = 10.0  # how long an owner may take, beside what a call waits by itself
 AGAIN_S = 0.05
 WATCH_S = 0.25  # how often it is looked whether an owner that is being asked still is the owner
 MOVED_S = 0.5  # one that is not may still answer so long
+GIVE_UP_S = 2.0
 LOOK_S = 0.3  # who waits for an owner asks the leases so often, beside being told
 Here = Callable[[], Awaitable[bytes | None]]  # the answer of this node itself, if it serves the shard by now
 
@@ -48,6 +54,7 @@ class Routing:
         self._new_call = new_call
         self._ports: dict[tuple[int, bool], RemoteShard] = {}
         self._loop = asyncio.get_running_loop()
+        self._works: set[asyncio.Task[None]] = set()
 
     def port(self, shard: int, at_once: bool = False) -> ShardPort:
         """`at_once`: nobody is waited for. A call that no owner can have run ends with NotOwner, and may be made
@@ -128,8 +135,22 @@ class Routing:
                 if not moved_s and self._ownership.owners.get(shard) != lease:
                     moved_s = self._loop.time()
             raise NoAnswer(f"Node {lease.node} does not serve the shard any more, and has not answered.")
+        except asyncio.CancelledError:
+            if path.endswith(RECEIVES):
+                self._spawn(self._give_up(lease, call))
+            raise
         finally:
             asking.cancel()
+
+    async def _give_up(self, lease: Lease, call: str) -> None:
+        """Nobody waits for a receive any more; its answer may be on the way already."""
+        with suppress(BatonError):  # then its leases run out
+            await self._peers.ask(lease.address, f"{PREFIX}node/give_up", "", msgspec.msgpack.encode(call), GIVE_UP_S)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = self._loop.create_task(work)
+        self._works.add(task)
+        task.add_done_callback(self._works.discard)
 
     async def _look_again(self) -> None:
         try:

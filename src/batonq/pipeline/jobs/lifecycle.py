@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from batonq.log.disk import RealDisk, write_atomically
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from batonq.pipeline.lake import Lake
+    from batonq.pipeline.tables.schema import Table
 
 HELP = "one row a message: sent, received, tried, ended (message_lifecycle)"
 WAIT_S = 600.0  # for a compaction that holds the table
@@ -48,6 +50,17 @@ def messages(context: Context) -> DataFrame:
     if not _is_of_now(context.lake):
         make(context)
     return context.lake.read(context.spark, _TABLE)
+
+
+def remake(context: Context, table: Table, made: Callable[[DataFrame, DataFrame, DataFrame], DataFrame]) -> Outcome:
+    """Make anew a table that is `made` of messages, events and queues."""
+    lake, spark = context.lake, context.spark
+    found = messages(context)
+    context.progress(f"making {table.name}")
+    frame = made(found, lake.read(spark, "events"), lake.read(spark, "queues"))
+    lake.replace(frame, table.name, by=table.by, wait_s=WAIT_S)
+    rows = lake.rows(table.name)
+    return Outcome(0, {"table": table.name, "rows": rows, "lake": str(lake.path)}, f"{table.name} has {rows:,} rows.")
 
 
 def _batches(lake: Lake, table: str) -> list[str]:

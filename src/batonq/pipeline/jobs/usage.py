@@ -17,10 +17,4 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(context: Context) -> Outcome:
     from batonq.pipeline.tables.usage import TABLE, tenant_usage
 
-    lake, spark = context.lake, context.spark
-    messages = lifecycle.messages(context)
-    context.progress(f"making {TABLE.name}")
-    frame = tenant_usage(messages, lake.read(spark, "events"), lake.read(spark, "queues"))
-    lake.replace(frame, TABLE.name, by=TABLE.by, wait_s=lifecycle.WAIT_S)
-    rows = lake.rows(TABLE.name)
-    return Outcome(0, {"table": TABLE.name, "rows": rows, "lake": str(lake.path)}, f"{TABLE.name} has {rows:,} rows.")
+    return lifecycle.remake(context, TABLE, lambda messages, events, queues: tenant_usage(messages, events, queues))

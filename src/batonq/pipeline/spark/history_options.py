@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from batonq.errors import InvalidInput
 from batonq.pipeline.events.filters import Filter
 from batonq.pipeline.reading.history import History, open_history
-from batonq.pipeline.spark.options import Option, access, flag, time_ms, whole
+from batonq.pipeline.spark.options import Option, access, check_known, flag, time_ms, whole
 
 FRAMES_A_BATCH = 100_000
 
@@ -66,13 +66,8 @@ class HistoryOptions:
 
 def parse(given: Mapping[str, str]) -> HistoryOptions:
     """Raises InvalidInput that names the option."""
-    options: dict[str, str] = {}
-    for key, value in given.items():
-        name = _NAMES.get(key.lower())
-        if name is None:
-            raise InvalidInput(f"There is no option {key!r}; there are {', '.join(option.name for option in OPTIONS)}.")
-        if value != "":
-            options[name] = value
+    check_known(given, OPTIONS)
+    options = {_NAMES[key.lower()]: value for key, value in given.items() if value != ""}
     url, access_key, secret_key = access(options)
     names = flag(options, "names", True)
     wanted = Filter(
