@@ -71,6 +71,23 @@ def test_a_batch_is_split_by_key_and_the_rest_goes_together() -> None:
     assert 3 in parts[spread.of_key("b")]
 
 
+@given(st.integers(1, 5), st.integers(1, 5))
+def test_growth_of_a_fifo_queue_moves_as_few_slots_as_it_can(first: int, more: int) -> None:
+    before = even(range(first))
+    after = before.moved(range(first, first + more))
+    counts = [after.slots.count(place) for place in range(first + more)]
+    assert sum(counts) == SLOTS and max(counts) - min(counts) <= 1
+    moved = [slot for slot in range(SLOTS) if after.slots[slot] != after.before[slot]]
+    assert all(after.slots[slot] >= first for slot in moved), "none between shards that had some"
+    for slot in range(SLOTS):
+        assert after.asked_first(slot) == before.of_hash(slot)
+    settled = after
+    for shard in range(first):
+        assert settled.before
+        settled = settled.settled(shard)
+    assert settled == Spread(after.shards, after.slots)
+
+
 # --- hints ---------------------------------------------------------------------------------------
 
 
@@ -128,7 +145,7 @@ def test_a_spread_grows_and_never_shrinks() -> None:
     made.validate()
 
 
-def test_a_fifo_queue_says_its_spread_at_creation_and_counts_duplicates_by_group() -> None:
+def test_a_fifo_queue_on_several_shards_counts_duplicates_by_group() -> None:
     made = catalog(4)
     fifo = {"FifoQueue": "true", "Baton.Spread": "2"}
     with pytest.raises(InvalidAttributeValue, match="messageGroup"):
@@ -137,8 +154,6 @@ def test_a_fifo_queue_says_its_spread_at_creation_and_counts_duplicates_by_group
     assert len(wide.shards) == 2
     with pytest.raises(InvalidAttributeValue, match="messageGroup"):
         made.set_attributes(wide.number, {"DeduplicationScope": "queue"}, T0)
-    with pytest.raises(InvalidAttributeValue, match="FIFO"):
-        made.set_attributes(wide.number, {"Baton.Spread": "3"}, T0)
 
 
 def test_a_hot_queue_has_shards_of_its_own() -> None:
@@ -185,3 +200,24 @@ def test_a_spread_survives_the_log_and_a_base() -> None:
     based._apply_base(made.version, T0, made.dump())
     based.validate()
     assert based.dump() == made.dump()
+
+
+def test_a_fifo_queue_grows_once_at_a_time() -> None:
+    made = catalog(4)
+    fifo = {"FifoQueue": "true", "DeduplicationScope": "messageGroup"}
+    queue = made.create_queue(ACCOUNT, "a.fifo", fifo, {}, T0)
+    assert queue.policy.spread == ""
+    grown = made.set_attributes(queue.number, {"Baton.Spread": "2"}, T0)
+    assert made.growing == {queue.number} and parse(grown.policy.spread).slots == grown.slots
+    with pytest.raises(InvalidAttributeValue, match="growing"):
+        made.set_attributes(queue.number, {"Baton.Spread": "3"}, T0)
+    made.validate()
+    based = Catalog()
+    based._apply_base(made.version, T0, made.dump())
+    assert based.dump() == made.dump() and based.growing == made.growing
+    version = grown.policy_version
+    assert made.settle_spread(queue.number, 1, T0).before, "the other shard gave nothing up"
+    settled = made.settle_spread(queue.number, 0, T0)
+    assert not settled.before and settled.policy_version == version and not made.growing
+    assert len(made.set_attributes(queue.number, {"Baton.Spread": "3"}, T0).shards) == 3
+    made.validate()

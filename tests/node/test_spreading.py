@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from batonq.core.catalog.machine import Catalog
 from batonq.core.commands import Accepted
 from batonq.core.ids import parse_message_id
 from batonq.errors import (
@@ -432,6 +433,181 @@ def test_a_spread_queue_is_the_same_after_a_crash(tmp_path: Path) -> None:
         (result,) = await send(node, again, "3", dedup_id="3")
         assert result.duplicate  # type: ignore[union-attr]
         assert len(await drain(node, again)) == 8
+        await node.stop()
+
+    run_virtual(main)
+
+
+async def grow_fifo(node: Node, queue: Queue, spread: int) -> Queue:
+    await node.broker.set_attributes(queue, {"Baton.Spread": str(spread)})
+    return grown(node, queue)
+
+
+def group_of(queue: Queue, shard: int, start: int = 0) -> str:
+    """A group that belongs to a shard."""
+    return next(f"g{at}" for at in range(start, start + 999) if queue.spread.of_key(f"g{at}") == shard)
+
+
+def test_a_group_that_has_messages_stays_until_it_is_empty_and_then_moves(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path, shards=2)
+        queue = await make_fifo(node, spread=1)
+        old, new = queue.shard, 1 - queue.shard
+        probe = queue.spread.moved([new])
+        busy, idle = [f"g{at}" for at in range(99) if probe.of_key(f"g{at}") == new][:2]
+        await send(node, queue, "1", group=busy, dedup_id="1")
+        await send(node, queue, "x", group=idle, dedup_id="x")
+        (held,) = [one for one in await receive(node, queue) if one.group == idle]
+        await node.broker.delete(queue, [held.receipt])
+        wide = await grow_fifo(node, queue, 2)
+        assert wide.spread == probe
+        stays = await send(node, wide, "2", group=busy, dedup_id="2")
+        moves = await send(node, wide, "y", group=idle, dedup_id="y")
+        assert (shards_of(stays), shards_of(moves)) == ([old], [new])
+        again = await send(node, wide, "x", group=idle, dedup_id="x")
+        assert again[0].duplicate and shards_of(again) == [old], "the old shard still knows what it was sent"  # type: ignore[union-attr]
+        again = await send(node, wide, "y", group=idle, dedup_id="y")
+        assert again[0].duplicate and shards_of(again) == [new]  # type: ignore[union-attr]
+        by_old = await send(node, queue, "z", group=idle, dedup_id="z")  # who knows the old spread only
+        assert shards_of(by_old) == [new]
+        await node.broker.advance_clock(31_000)
+        order: list[str] = []
+        while found := await receive(node, wide):
+            order += [one.body.decode() for one in found if one.group == busy]
+            assert not any(await node.broker.delete(wide, [one.receipt for one in found]))
+        assert order == ["1", "2"]
+        assert shards_of(await send(node, wide, "3", group=busy, dedup_id="3")) == [new]
+        assert shards_of(await send(node, wide, "4", group=busy, dedup_id="4")) == [new]
+        mixed = [make_send(f"{group}", group=group, dedup_id="m") for group in (busy, idle, group_of(wide, old))]
+        named = await node.broker.send(wide, mixed, "an invocation")
+        assert ids(await node.broker.send(wide, mixed, "an invocation")) == ids(named)
+        once = [make_send(f"{group}", group=group, dedup_id="o") for group in (busy, idle, group_of(wide, old))]
+        first, known = await node.broker.send_once(wide, once, "name", "content")
+        assert not known and all(isinstance(result, Accepted) for result in first)
+        second, known = await node.broker.send_once(wide, once, "name", "content")
+        assert known and ids(second) == ids(first)
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_a_growth_is_over_when_nothing_that_was_sent_before_counts_any_more(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        hours = {"idempotency_hours": 1.0, "producer_idle_hours": 2.0, "maintenance_every_s": 1e6}
+        node = await open_node(loop, tmp_path, shards=2, **hours)
+        queue = await make_fifo(node, spread=1)
+        for at in range(20):
+            await send(node, queue, str(at), group=f"g{at}", dedup_id="1")
+        wide = await grow_fifo(node, queue, 2)
+        await node.maintenance.step()
+        await node.broker.advance_clock(3 * 3_600_000)
+        await node.maintenance.step()
+        assert grown(node, queue).before, "it has messages of groups that belong to the other"
+        assert len(await drain(node, wide)) == 20
+        await node.maintenance.step()
+        await node.broker.advance_clock(3_600_000)
+        await node.maintenance.step()
+        assert grown(node, queue).before
+        await node.broker.advance_clock(3_600_000)
+        await node.maintenance.step()
+        assert not grown(node, queue).before
+        sent = await send(node, grown(node, queue), "later", group=group_of(wide, wide.shards[1]), dedup_id="2")
+        assert shards_of(sent) == [wide.shards[1]]
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_fifo_order_holds_while_the_spread_grows_under_load_and_through_a_crash(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path, shards=4)
+        await make_fifo(node, spread=1)
+        groups = [f"group-{at}" for at in range(30)]
+        sent = dict.fromkeys(groups, 0)
+        got: dict[str, list[int]] = {group: [] for group in groups}
+        held: list[tuple[Any, str]] = []
+
+        async def work(rounds: int) -> None:
+            for turn in range(rounds):
+                queue = node.broker.queue(ACCOUNT, "wide.fifo")
+                chosen = [group for at, group in enumerate(groups) if (at + turn) % 3 == 0]
+                sends = [make_send(f"{sent[group]}", group=group, dedup_id=f"{sent[group]}") for group in chosen]
+                results = await node.broker.send(queue, sends)
+                assert all(isinstance(result, Accepted) and not result.duplicate for result in results)
+                for group in chosen:
+                    sent[group] += 1
+                again = await node.broker.send(queue, sends)
+                assert all(result.duplicate for result in again)  # type: ignore[union-attr]
+                found = await node.broker.receive(queue, 7, None, 0, "tester")
+                holders = {group for _, group in held}
+                for delivery in found:
+                    assert delivery.group not in holders, "a group is in two hands"
+                    got[delivery.group].append(int(delivery.body))
+                held.extend((delivery, delivery.group) for delivery in found)
+                if turn % 2:
+                    assert not any(await node.broker.delete(queue, [delivery.receipt for delivery, _ in held]))
+                    held.clear()
+
+        await work(20)
+        for spread in (2, 4):
+            await node.broker.set_attributes(node.broker.queue(ACCOUNT, "wide.fifo"), {"Baton.Spread": str(spread)})
+            await work(20)
+            await kill(node)
+            node = await open_node(loop, tmp_path, shards=4)
+            await work(20)
+            queue = node.broker.queue(ACCOUNT, "wide.fifo")
+            for shard in queue.shards:  # as if nothing counted any more: none of what is sent is sent again
+                if not node.shards[shard].host().shard.holds_moved(queue.number):
+                    await node.catalog.change(Catalog.settle_spread, queue.number, shard)
+            while queue.before:
+                for shard in queue.shards:
+                    await drained(node, queue, got, held)
+                    await node.catalog.change(Catalog.settle_spread, queue.number, shard)
+                queue = node.broker.queue(ACCOUNT, "wide.fifo")
+        await drained(node, node.broker.queue(ACCOUNT, "wide.fifo"), got, held)
+        assert got == {group: list(range(count)) for group, count in sent.items()}
+        assert min(keeper.host().shard.next_sequence for keeper in node.shards) > 1, "all shards were used"
+        await node.stop()
+
+    run_virtual(main)
+
+
+async def drained(node: Node, queue: Queue, got: dict[str, list[int]], held: list[tuple[Any, str]]) -> None:
+    assert not any(await node.broker.delete(queue, [delivery.receipt for delivery, _ in held]))
+    held.clear()
+    while found := await receive(node, queue):
+        for delivery in found:
+            got[delivery.group].append(int(delivery.body))
+        assert not any(await node.broker.delete(queue, [delivery.receipt for delivery in found]))
+
+
+def test_dead_letters_of_a_queue_that_grew_come_back_to_where_their_group_is(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path, shards=3)
+        await make_fifo(node, "morgue.fifo", 1)
+        policy = json.dumps({"deadLetterTargetArn": ARN + "morgue.fifo", "maxReceiveCount": 1})
+        queue = await make_fifo(node, "orders.fifo", 1, RedrivePolicy=policy, Baton_DeadLetterOn="failure")
+        groups = [f"g{at}" for at in range(12)]
+        for group in groups:
+            await send(node, queue, group, group=group, dedup_id="1")
+        for _ in groups:
+            (held,) = await receive(node, queue, 1)
+            await node.broker.nack(queue, held.receipt, 0)
+        morgue = node.broker.queue(ACCOUNT, "morgue.fifo")
+
+        async def arrived() -> bool:
+            return (await node.broker.counters(morgue)).visible == len(groups)
+
+        await until(arrived)
+        wide = await grow_fifo(node, queue, 3)
+        job = await node.broker.start_job(morgue, Redrive(rate_per_s=1_000, ramp_s=0))
+        status = await ended(node, job.id)
+        assert (status.state, status.moved) == ("COMPLETED", len(groups))
+        found = await node.broker.peek(wide, 0, 100)
+        assert len(found) == len(groups)
+        for peeked in found:
+            place = parse_message_id(peeked.current_id)
+            assert place is not None and place[0] == wide.spread.of_key(peeked.group)
         await node.stop()
 
     run_virtual(main)

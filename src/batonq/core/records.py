@@ -116,6 +116,7 @@ class Reason(IntEnum):
     REFUSED_NO_QUEUE = 31
     REFUSED_FULL = 32
     REFUSED_TYPE = 33
+    REFUSED_MOVED = 34  # the queue has grown, and the message's group is on another shard now
 
 
 class State(IntEnum):

@@ -25,6 +25,7 @@ class Spread(NamedTuple):
 
     shards: tuple[int, ...]
     slots: bytes = b""  # none at all: everything belongs to the first
+    before: bytes = b""  # the same before the queue grew, while that is not over; see `moved`
 
     @property
     def first(self) -> int:
@@ -37,13 +38,46 @@ class Spread(NamedTuple):
     def of_key(self, key: str) -> int:
         return self.of_hash(key_hash(key)) if self.slots else self.shards[0]
 
+    def asked_first(self, hashed: int) -> int:
+        """The shard that has to be asked about a key before its own is: the one that had it before the queue grew."""
+        return self.shards[self.before[hashed % SLOTS]] if self.before else self.of_hash(hashed)
+
     def text(self) -> str:
-        """A short text that `parse` reads."""
+        """A short text that `parse` reads: where keys belong, not where they were."""
         return ",".join(map(str, self.shards)) + ":" + self.slots.hex()
 
     def grown(self, shards: Iterable[int]) -> Spread:
         """With more shards. Keys stay where they are, because what they are compared with stays there."""
         return Spread((*self.shards, *shards), self.slots or bytes(SLOTS))
+
+    def moved(self, shards: Iterable[int]) -> Spread:
+        """With more shards, which take their part of the slots: each gives up as few as can be.
+
+        A shard that gave up a slot stays the one to ask about it (`before`): it goes on with the groups that it has
+        messages of, and says of every other that it has moved; and it still knows what was sent. A group without
+        messages there never gets any again, so whoever was told that it has moved may rely on it. Once no group is
+        left and nothing that was sent counts any more, it need not be asked (`settled`).
+        """
+        every = (*self.shards, *shards)
+        slots = bytearray(self.slots or bytes(SLOTS))
+        most = [SLOTS * (place + 1) // len(every) - SLOTS * place // len(every) for place in range(len(every))]
+        counts = [slots.count(place) for place in range(len(every))]
+        to = len(self.shards)
+        for slot in range(SLOTS):
+            place = slots[slot]
+            if counts[place] > most[place]:
+                while to < len(every) - 1 and counts[to] >= most[to]:
+                    to += 1
+                counts[place] -= 1
+                counts[to] += 1
+                slots[slot] = to
+        return Spread(every, bytes(slots), self.slots or bytes(SLOTS))
+
+    def settled(self, shard: int) -> Spread:
+        """Without asking this shard about slots that it gave up."""
+        pairs = zip(self.before, self.slots, strict=True)
+        before = bytes(now if self.shards[was] == shard else was for was, now in pairs)
+        return Spread(self.shards, self.slots, b"" if before == self.slots else before)
 
 
 def even(shards: Sequence[int]) -> Spread:
@@ -69,7 +103,7 @@ def split(spread: Spread, sends: Sequence[Send], fifo: bool, unkeyed: int) -> di
     parts: dict[int, list[int]] = {}
     for place, send in enumerate(sends):
         key = key_of(send, fifo)
-        parts.setdefault(spread.of_key(key) if key else unkeyed, []).append(place)
+        parts.setdefault(spread.asked_first(key_hash(key)) if key else unkeyed, []).append(place)
     return parts
 
 

@@ -14,7 +14,7 @@ from typing import TypeVar, cast
 from batonq.core.commands import Claim, Counters, FirstLeases, Nack, Send
 from batonq.core.ids import key_hash
 from batonq.core.shard.once import Once
-from batonq.errors import BatonError, InvalidInput, ReceiptInvalid
+from batonq.errors import BatonError, InvalidInput, NotOwner, ReceiptInvalid
 from batonq.node.cataloghost import CatalogHost
 from batonq.node.clock import Clock
 from batonq.node.control import Queue
@@ -78,6 +78,7 @@ class Broker(JobControl):
             give_back=self._give_back,
             waiters_max=settings.waiters_per_queue_max,
             first_turn=key_hash(settings.node),
+            refresh=self.refresh,
         )
         self.history = History(shards=shards, rate_bytes=settings.history_rate_bytes, seconds=loop.time)
 
@@ -130,7 +131,8 @@ class Broker(JobControl):
         name = key_hash(queue.number, invocation) if invocation else 0
         if len(queue.shards) > 1:
             return await self._spreading.send(queue, sends, name)
-        return await self._port(queue.shard).send(queue.number, sends, name)
+        results = await self._port(queue.shard).send(queue.number, sends, name)
+        return await self._spreading.send_moved(queue, sends, results, name) if queue.fifo else results
 
     async def send_once(
         self, queue: Queue, sends: Sequence[Send], name: str, content: str
@@ -143,7 +145,11 @@ class Broker(JobControl):
         once = Once(name, content, window_ms)
         if len(queue.shards) > 1:
             return await self._spreading.send_once(queue, sends, once)
-        return await self._port(queue.shard).send_once(queue.number, sends, once)
+        outcome = await self._port(queue.shard).send_once(queue.number, sends, once)
+        if queue.fifo and any(isinstance(result, NotOwner) for result in outcome[0]):  # the queue has grown meanwhile
+            await self.refresh()
+            return await self._spreading.send_once(self._now(queue), sends, once)
+        return outcome
 
     async def receive(
         self,

@@ -166,6 +166,7 @@ class JobControl(Control):
         ramp_s = redrive.ramp_s
         if ramp_s is None:
             ramp_s = RAMP_DEFAULT_S if redrive.rate_per_s > RAMP_FROM_PER_S else 0.0
+        origins = self.dead_letter_sources(source) if target is None and source.fifo else []
         return Job(
             id=self._random_bytes(16).hex(),
             source=source.number,
@@ -173,6 +174,7 @@ class JobControl(Control):
             destination=target.number if target is not None else 0,
             destination_shard=target.shard if target is not None else 0,
             destination_spread=target.link.spread if target is not None else "",
+            origin_spreads={str(queue.number): queue.link.spread for queue in origins if queue.link.spread},
             destination_arn=queue_arn(target.account, target.name) if target is not None else "",
             rate_per_s=redrive.rate_per_s,
             state="RUNNING",

@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 
 from batonq.core import spread as routing
 from batonq.core.commands import Counters, Send
-from batonq.core.ids import parse_message_id
+from batonq.core.ids import key_hash, parse_message_id
 from batonq.core.shard.once import Once
 from batonq.core.spread import Hint
 from batonq.errors import BatonError, IdempotencyConflict, NotOwner, OverLimit, QueueDoesNotExist
@@ -51,6 +51,7 @@ class Spreading:
         give_back: GiveBack,
         waiters_max: int,
         first_turn: int,
+        refresh: Callable[[], Awaitable[bool]],
     ) -> None:
         """`port_at_once` leads to a shard only if it has an owner, else it is None or raises NotOwner; `here` is the
         host of a shard that this node serves; `queue` and `version` are of the catalog as this node knows it.
@@ -63,6 +64,7 @@ class Spreading:
         self._version = version
         self._give_back = give_back
         self._waiters_max = waiters_max
+        self._refresh = refresh
         self._first_turn = first_turn  # nodes should not all begin with the same shard
         self._turns: dict[int, int] = {}  # queue → whose turn it is to get what has no key
         self._known: dict[tuple[int, int], tuple[float, Hint]] = {}  # hints of other nodes: (queue, shard) → when
@@ -112,7 +114,40 @@ class Spreading:
                 return await self._send_anywhere(queue, some, name)
             return await self._ask(queue, shard, lambda port: port.send(queue.number, some, name))
 
-        return await joined(len(sends), parts, send_part)
+        results = await joined(len(sends), parts, send_part)
+        return await self.send_moved(queue, sends, results, name) if queue.fifo else results
+
+    async def send_moved(
+        self, queue: Queue, sends: Sequence[Send], results: list[Sent | BatonError], name: int
+    ) -> list[Sent | BatonError]:
+        """Messages of FIFO groups whose shard said that they have moved go to where they belong now."""
+        moved = [place for place, result in enumerate(results) if isinstance(result, NotOwner)]
+        if not moved:
+            return results
+        spread = (await self._newest(queue)).spread
+        second = key_hash(name, "moved") if name else 0  # the shard may know the name for a part of its own
+
+        async def send_part(shard: int, places: list[int]) -> None:
+            some = [sends[place] for place in places]
+            try:
+                answers = await self._ask(queue, shard, lambda port: port.send(queue.number, some, second))
+            except BatonError as problem:
+                answers = [problem] * len(places)
+            for place, answer in zip(places, answers, strict=True):
+                results[place] = answer
+
+        await asyncio.gather(*(send_part(shard, places) for shard, places in _by_group(spread, sends, moved).items()))
+        return results
+
+    async def _newest(self, queue: Queue) -> Queue:
+        """A queue that has grown: as this node knows it, or as the catalog does if that is news here."""
+        known = self._queue(queue.number)
+        if known is not None and not known.before:
+            await self._refresh()
+            known = self._queue(queue.number)
+        if known is None:
+            raise QueueDoesNotExist
+        return known
 
     async def _send_anywhere(self, queue: Queue, sends: Sequence[Send], name: int) -> list[Sent | BatonError]:
         """To the shard whose turn it is, or that the request's name stands for; to the next if that one has no owner,
@@ -157,9 +192,11 @@ class Spreading:
         home = queue.spread.of_key(once.name)
         parts = routing.split(queue.spread, sends, queue.fifo, home)
 
-        async def send_part(shard: int) -> tuple[list[Sent | BatonError], bool]:
-            some = [sends[place] for place in parts.get(shard, ())]
-            return await self._ask(queue, shard, lambda port: port.send_once(queue.number, some, once))
+        async def send_part(
+            shard: int, places: Sequence[int] | None = None, by: Once = once
+        ) -> tuple[list[Sent | BatonError], bool]:
+            some = [sends[place] for place in (parts.get(shard, ()) if places is None else places)]
+            return await self._ask(queue, shard, lambda port: port.send_once(queue.number, some, by))
 
         try:
             outcomes = {home: await send_part(home)}
@@ -172,7 +209,17 @@ class Spreading:
         results: dict[int, Sent | BatonError] = {}
         for shard, places in parts.items():
             results.update(zip(places, outcomes[shard][0], strict=True))
-        return [results[place] for place in range(len(sends))], all(outcomes[shard][1] for shard in parts)
+        known = [outcomes[shard][1] for shard in parts]
+        moved = [place for place in results if isinstance(results[place], NotOwner)]
+        if moved and queue.fifo:
+            second = once._replace(name=once.name + "\n moved")
+            groups = _by_group((await self._newest(queue)).spread, sends, moved)
+            again = await asyncio.gather(*(send_part(shard, places, second) for shard, places in groups.items()))
+            for places, (answers, _) in zip(groups.values(), again, strict=True):
+                results.update(zip(places, answers, strict=True))
+            stayed = len(moved) < len(sends)
+            known = [*(known if stayed else ()), *(was for _, was in again)]
+        return [results[place] for place in range(len(sends))], all(known)
 
     # --- receiving ------------------------------------------------------------------------------
 
@@ -393,6 +440,13 @@ class Spreading:
 
     async def _peek_one(self, queue: Queue, shard: int, after: int, limit: int) -> list[Peeked]:
         return await self._ask(queue, shard, lambda port: port.peek(queue.number, after, limit))
+
+
+def _by_group(spread: routing.Spread, sends: Sequence[Send], places: Sequence[int]) -> dict[int, list[int]]:
+    parts: dict[int, list[int]] = {}
+    for place in places:
+        parts.setdefault(spread.of_key(sends[place].group), []).append(place)
+    return parts
 
 
 def place_of(queue: Queue, peeked: Peeked) -> int:

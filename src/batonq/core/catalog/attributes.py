@@ -186,7 +186,7 @@ _TABLE = (
         1,
         SPREAD_MAX,
         1,
-        "Shards that the queue lies on. It can grow, never shrink; a FIFO queue says it at creation.",
+        "Shards that the queue lies on. It can grow, never shrink.",
     ),
     _boolean("Baton.OwnShards", "The queue's shards take no other new queue, and it is given empty ones."),
     # --- counted or given, never set
@@ -394,6 +394,7 @@ def to_policy(
     attributes: Mapping[str, str],
     resolve_dlq: ResolveDeadLetterQueue,
     shards: int = 1,
+    spread: str = "",
 ) -> QueuePolicy:
     """What a shard has to know, which has its part of the limits when there are several.
 
@@ -429,6 +430,7 @@ def to_policy(
         in_flight_max=int(values["Baton.MaximumInFlight"]) // shards,
         messages_max=int(values["Baton.MaximumMessages"]) // shards,
         bytes_max=int(values["Baton.MaximumBytes"]) // shards,
+        spread=spread if is_fifo(attributes) else "",
         sla_seconds=int(values["Baton.SLASeconds"]),
         shed_class=values.get("Baton.ShedClass", ""),
         alarm_severity=values.get("Baton.AlarmSeverity", ""),

@@ -47,6 +47,7 @@ class QueueEntry:
     policy_version: int
     purged_ms: int = 0
     slots: bytes = b""  # which shard has which keys, see spread.py
+    before: bytes = b""  # and which had them before the queue grew, while that is not over
 
     # What every request asks for, worked out once.
     policy: QueuePolicy = field(init=False, compare=False)
@@ -66,6 +67,7 @@ class QueueEntry:
             self.attributes,
             lambda _target: link,
             shards=len(self.shards),
+            spread=self.spread.text() if len(self.shards) > 1 else "",
         )
         for name, value in (
             ("policy", policy),
@@ -83,7 +85,7 @@ class QueueEntry:
 
     @property
     def spread(self) -> Spread:
-        return Spread(self.shards, self.slots)
+        return Spread(self.shards, self.slots, self.before)
 
     @property
     def own_shards(self) -> bool:
@@ -125,6 +127,8 @@ class QueueEntry:
         }
         if self.slots:
             record["slots"] = self.slots.hex()
+        if self.before:
+            record["before"] = self.before.hex()
         return record
 
     @classmethod
@@ -143,6 +147,7 @@ class QueueEntry:
             policy_version=record["policy_version"],
             purged_ms=record["purged_ms"],
             slots=bytes.fromhex(record.get("slots", "")),
+            before=bytes.fromhex(record.get("before", "")),
         )
 
 

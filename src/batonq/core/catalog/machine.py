@@ -256,9 +256,12 @@ class Catalog(CatalogState):
             return entry.spread
         if wanted < have:
             raise InvalidAttributeValue(f"The queue lies on {have} shards: Baton.Spread can grow, never shrink.")
-        if entry.fifo:
-            raise InvalidAttributeValue("Baton.Spread of a FIFO queue is set when it is created, and stays.")
-        return entry.spread.grown(self._choose_shards(wanted - have, entry.shards, own=_wants_own(values)))
+        if entry.before:
+            raise InvalidAttributeValue(
+                "The queue is growing already; wait until all of its groups have found their place."
+            )
+        more = self._choose_shards(wanted - have, entry.shards, own=_wants_own(values))
+        return entry.spread.moved(more) if entry.fifo else entry.spread.grown(more)
 
     def _check_redrive(self, source: QueueName, fifo: bool, policy: str | None, chains: bool = True) -> Link | None:
         """The dead-letter queue as it is now. Raises InvalidInput when it is not one for this source."""
@@ -341,7 +344,13 @@ class Catalog(CatalogState):
         spread = self._grown(entry, values)
         changed = self._change(
             replace(
-                entry, attributes=values, dead_letter=link, modified_ms=now, shards=spread.shards, slots=spread.slots
+                entry,
+                attributes=values,
+                dead_letter=link,
+                modified_ms=now,
+                shards=spread.shards,
+                slots=spread.slots,
+                before=spread.before,
             ),
             now,
         )
@@ -388,9 +397,16 @@ class Catalog(CatalogState):
         if not shards or len(set(shards)) != len(shards) or not self.shards.keys() >= set(shards):
             raise InvalidInput(f"Shards {list(shards)} are not some of those that are open: {sorted(self.shards)}.")
         spread = even(shards)
-        entry = self._change(replace(entry, shards=spread.shards, slots=spread.slots), now)
+        entry = self._change(replace(entry, shards=spread.shards, slots=spread.slots, before=b""), now)
         self._refresh_sources(entry.key, now)
         return entry
+
+    def settle_spread(self, number: int, shard: int, now: int) -> QueueEntry:
+        """A shard that gave up slots when the queue grew has nothing of them any more."""
+        entry = self.queue_by_number(number)
+        if not entry.before:
+            return entry
+        return self._change(replace(entry, before=entry.spread.settled(shard).before), self._time(now))
 
     # --- shards, settings ----------------------------------------------------------------------
 

@@ -66,6 +66,7 @@ class CatalogState:
         self._names: dict[str, list[str]] = {}  # account → names, sorted
         self._sources: dict[QueueName, set[int]] = {}  # dead-letter queue → queues whose RedrivePolicy names it
         self._loads: dict[int, int] = {}  # shard → how many queues it holds
+        self.growing: set[int] = set()  # queues whose groups have not all found their place yet
         self._taken: dict[int, int] = {}  # shard → how many queues have it for their own
 
     # --- frames into state ---------------------------------------------------------------------
@@ -173,6 +174,8 @@ class CatalogState:
 
     def _index(self, entry: QueueEntry) -> None:
         self.queues[entry.number] = entry
+        if entry.before:
+            self.growing.add(entry.number)
         self.by_name[entry.key] = entry
         insort(self._names.setdefault(entry.account, []), entry.name)
         target = entry.dead_letter_target
@@ -185,6 +188,7 @@ class CatalogState:
 
     def _unindex(self, entry: QueueEntry) -> None:
         del self.queues[entry.number]
+        self.growing.discard(entry.number)
         del self.by_name[entry.key]
         names = self._names[entry.account]
         del names[bisect_left(names, entry.name)]
@@ -274,7 +278,8 @@ class CatalogState:
         for entry in self.queues.values():
             assert entry.shards and set(entry.shards) <= self.shards.keys(), "a queue lies on shards that exist"
             assert len(entry.slots) == (SLOTS if len(entry.shards) > 1 else 0), "every slot belongs to a shard"
-            assert all(place < len(entry.shards) for place in entry.slots)
+            assert all(place < len(entry.shards) for place in entry.slots + entry.before)
+            assert len(entry.before) in (0, SLOTS) and (entry.fifo or not entry.before)
             assert 0 < entry.policy_version <= self.version
             assert entry.created_ms <= entry.modified_ms <= self.last_time_ms
             for shard in entry.shards:
@@ -288,6 +293,7 @@ class CatalogState:
                 sources.setdefault(target, set()).add(entry.number)
         assert self._loads == loads
         assert self._taken == taken
+        assert self.growing == {entry.number for entry in self.queues.values() if entry.before}
         assert self._sources == sources
 
     def _link(self, target: QueueName | None) -> Link | None:

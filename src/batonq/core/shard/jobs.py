@@ -302,8 +302,9 @@ class Jobs(Arrivals):
         if not to:
             origin = self.origins.get(slot, 0)
             shard, to = origin >> 32, origin & 0xFFFFFFFF
+            shard = self.place_of(slot, shard, job.origin_spreads.get(str(to), ""))
         if not to and columns.state[slot] == State.DEAD:
-            shard, to = self.number, job.source
+            shard, to = self.place_of(slot, self.number, self.queues[job.source].policy.spread), job.source
         if not to:
             return Outcome.STAYS
         queue = self.queues[job.source]

@@ -17,7 +17,7 @@ from batonq.core.shard.holding import Holding
 from batonq.core.shard.persist import Persist
 from batonq.core.shard.queuestate import QueueState
 from batonq.core.shard.validate import Validate
-from batonq.core.spread import Hint
+from batonq.core.spread import Hint, parse
 
 PURGE_STEP = 5_000
 
@@ -90,6 +90,20 @@ class Shard(Holding, Persist, Validate):
         return list(self.filled)
 
     # --- reading ---------------------------------------------------------------------------------------
+
+    def holds_moved(self, number: int) -> bool:
+        """Whether the shard has messages of groups that belong to others since their queue grew."""
+        spread = self.queue_state(number).policy.spread
+        if not spread:
+            return False
+        lines, there = self.lines, parse(spread)
+        return any(
+            lines.queue[line] == number
+            and lines.key[line]
+            and lines.head[line] != NIL
+            and there.of_hash(lines.tenant(line, fifo=True)) != self.number
+            for line in range(len(lines.key))
+        )
 
     def hint(self, number: int) -> Hint:
         """What a receive would find in a queue, without looking at more than the next message."""

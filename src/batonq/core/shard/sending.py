@@ -14,7 +14,7 @@ from batonq.core.shard.columns import joined
 from batonq.core.shard.jobs import Jobs
 from batonq.core.shard.producers import RUN_MAX, Produced
 from batonq.core.shard.queuestate import QueueState
-from batonq.errors import BatonError, DeduplicationConflict, InvalidInput, OverLimit
+from batonq.errors import BatonError, DeduplicationConflict, InvalidInput, NotOwner, OverLimit
 
 REQUEST_WINDOW_MS = 120_000  # an SDK has given up on a request by then
 SLOTS_MAX = 100_000_000
@@ -350,6 +350,8 @@ class Sending(Jobs):
             if len(self.dedup) >= DEDUP_ENTRIES_MAX:
                 return OverLimit("Too many deduplication keys are remembered; send later or shorten the window.")
             flags |= _DEDUPLICATED_LIVES if policy.dedup_lives else _DEDUPLICATED
+        if policy.spread and self.has_moved(queue, key_hash(send.group)):
+            return NotOwner("The message's group is on another shard since the queue has grown; try again.")
         full = self._full(queue, len(payload))
         if full:
             return OverLimit(full)

@@ -17,6 +17,7 @@ from batonq.core.commands import Alarm, Entry, Job
 from batonq.core.ids import message_id
 from batonq.core.payload import Lineage
 from batonq.core.records import Flag, Reason, State, Type
+from batonq.core.shard.columns import NIL
 from batonq.core.shard.queuestate import QueueState
 from batonq.core.shard.replay import Replay
 from batonq.core.shard.state import FOREVER_MS, encode_notes
@@ -198,7 +199,7 @@ class Transfer(Replay):
     ) -> int:
         columns = self.columns
         target = self.queues.get(to)
-        verdict = self._acceptance(target, queue.fifo, columns.extent[slot] >> 32)
+        verdict = self._acceptance(target, queue.fifo, columns.extent[slot] >> 32, self.tenant_of(slot))
         if target is queue and verdict == Reason.REFUSED_FULL:
             verdict = Reason.ACCEPTED  # it takes the room that it leaves
         number = self.channels[self.number].last
@@ -224,14 +225,26 @@ class Transfer(Replay):
         start_ms = now if reason == Reason.EXPIRY_DEAD_LETTER else sent_ms
         return -(-(start_ms + target.policy.retention_ms) // 1000)
 
-    def _acceptance(self, target: QueueState | None, fifo: bool, added_bytes: int) -> Reason:
+    def _acceptance(self, target: QueueState | None, fifo: bool, added_bytes: int, group: int | None = None) -> Reason:
         if target is None or target.closed:
             return Reason.REFUSED_NO_QUEUE
         if target.fifo != fifo:
             return Reason.REFUSED_TYPE
         if self._full(target, added_bytes):
             return Reason.REFUSED_FULL
+        if group is not None and self.has_moved(target, group):
+            return Reason.REFUSED_MOVED
         return Reason.ACCEPTED
+
+    def has_moved(self, queue: QueueState, group: int) -> bool:
+        """Whether messages of a FIFO group belong to another shard since the queue grew: then none comes here again.
+
+        As long as any is left here, they stay together.
+        """
+        spread = queue.policy.spread
+        if not spread or parse(spread).of_hash(group) == self.number:
+            return False
+        return self.lines.find(queue.number, group, 0) == NIL
 
     def _settle(self, shard: int, results: Sequence[tuple[int, int]], now: int) -> None:
         """What became of channel entries: accepted ones are gone from here, refused ones are back, and wait."""
@@ -271,6 +284,7 @@ class Transfer(Replay):
             Reason.REFUSED_NO_QUEUE: "does not exist",
             Reason.REFUSED_FULL: "is full",
             Reason.REFUSED_TYPE: "is not of the same type",
+            Reason.REFUSED_MOVED: "has grown meanwhile: their groups are on other shards now",
         }
         if reason == Reason.REDRIVE:
             job = self.jobs.active_on(queue.number)
