@@ -228,3 +228,82 @@ async def until_counted(node: ClusterNode, queue: Queue, visible: int) -> None:
     async with asyncio.timeout(15):
         while (await node.broker.counters(queue)).visible != visible:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
+
+
+def test_fifo_order_and_duplicates_hold_while_the_spread_grows_and_an_owner_dies(tmp_path: Path) -> None:
+    async def main(nodes: Nodes) -> None:
+        attributes = {"FifoQueue": "true", "DeduplicationScope": "messageGroup", "VisibilityTimeout": "30"}
+        queue = await nodes["a"].broker.create_queue(ACCOUNT, "work.fifo", attributes, {})
+        for name in NAMES:
+            await nodes[name].broker.refresh()
+        alive = list(NAMES)
+        done = asyncio.Event()
+        sent: Counter[str] = Counter()
+        got: dict[str, list[int]] = {}
+
+        def some(turn: int) -> ClusterNode:
+            return nodes[alive[turn % len(alive)]]
+
+        async def produce(group: str) -> None:
+            """One after the other, each until it is taken, through whatever node has its turn."""
+            turn = int(group.split()[1])
+            while not done.is_set():
+                text = str(sent[group])
+                try:
+                    node = some(turn)
+                    here = node.broker.queue(ACCOUNT, "work.fifo")
+                    (result,) = await node.broker.send(here, [make_send(text, group=group, dedup_id=text)])
+                    if isinstance(result, Accepted):
+                        sent[group] += 1
+                except Unavailable:
+                    pass
+                turn += 1
+                await asyncio.sleep(0.01)
+
+        async def consume(at: int) -> None:
+            turn = at
+            while not done.is_set() or sum(map(len, got.values())) < sum(sent.values()):
+                turn += 1
+                try:
+                    node = some(turn)
+                    here = node.broker.queue(ACCOUNT, "work.fifo")
+                    found = await node.broker.receive(here, 5, None, 100, "tester")
+                    for delivery in found:
+                        seen = got.setdefault(delivery.group, [])
+                        if delivery.receive_count == 1 or int(delivery.body) not in seen:
+                            seen.append(int(delivery.body))
+                    receipts = [delivery.receipt for delivery in found]
+                    while receipts:
+                        try:
+                            results = await some(turn).broker.delete(here, receipts)
+                        except Unavailable:
+                            continue
+                        receipts = [
+                            receipt
+                            for receipt, result in zip(receipts, results, strict=True)
+                            if isinstance(result, Unavailable)
+                        ]
+                except Unavailable:
+                    continue
+
+        work = [asyncio.create_task(produce(f"group {at}")) for at in range(12)]
+        work += [asyncio.create_task(consume(at)) for at in range(3)]
+        await asyncio.sleep(0.4)
+        await nodes["b"].broker.set_attributes(queue, {"Baton.Spread": "3"})
+        await asyncio.sleep(0.6)
+        alive.remove("c")
+        await nodes.crash("c")
+        await asyncio.sleep(3)
+        done.set()
+        async with asyncio.timeout(40):
+            await asyncio.gather(*work)
+        assert got == {group: list(range(count)) for group, count in sent.items()}
+        current = nodes["a"].broker.queue(ACCOUNT, "work.fifo")
+        used = [shard for shard in current.shards if keeper_sent(await nodes.owned(shard), shard, queue)]
+        assert len(used) == 3, "groups have moved"
+
+    run_nodes(tmp_path, main, *NAMES)
+
+
+def keeper_sent(node: ClusterNode, shard: int, queue: Queue) -> int:
+    return node.shards[shard].host().counters(queue.number).sent
