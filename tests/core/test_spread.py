@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -9,7 +11,7 @@ from hypothesis import strategies as st
 from batonq.core.catalog.machine import Catalog, Rules
 from batonq.core.commands import Send
 from batonq.core.ids import key_hash
-from batonq.core.spread import SLOTS, Hint, Spread, divided, even, is_keyed, key_of, parse, shares, split
+from batonq.core.spread import GROWTHS_MAX, SLOTS, Hint, Spread, divided, even, is_keyed, key_of, parse, shares
 from batonq.errors import InvalidAttributeValue
 
 ACCOUNT = "000000000000"
@@ -53,39 +55,30 @@ def test_slots_are_shared_out_evenly_and_a_key_stays_with_its_shard() -> None:
     assert parse(spread.text()) == spread and parse(even([4]).text()) == Spread((4,))
 
 
-@given(st.lists(st.text(min_size=1, max_size=8), max_size=20), st.integers(1, 4))
-def test_growth_moves_no_key(keys: list[str], more: int) -> None:
-    for before in (even([0]), even([0, 1, 2])):
-        after = before.grown(range(10, 10 + more))
-        assert after.shards == (*before.shards, *range(10, 10 + more)) and len(after.slots) == SLOTS
-        assert [after.of_key(key) for key in keys] == [before.of_key(key) for key in keys]
-
-
-def test_a_batch_is_split_by_key_and_the_rest_goes_together() -> None:
-    spread = even([0, 1, 2, 3])
-    sends = [send(), send(dedup_id="a"), send(), send(dedup_id="b"), send(dedup_id="a")]
-    parts = split(spread, sends, False, unkeyed=2)
-    assert sorted(place for places in parts.values() for place in places) == [0, 1, 2, 3, 4]
-    assert {0, 2} <= set(parts[2])
-    assert {1, 4} <= set(parts[spread.of_key("a")])
-    assert 3 in parts[spread.of_key("b")]
-
-
-@given(st.integers(1, 5), st.integers(1, 5))
-def test_growth_of_a_fifo_queue_moves_as_few_slots_as_it_can(first: int, more: int) -> None:
-    before = even(range(first))
-    after = before.moved(range(first, first + more))
-    counts = [after.slots.count(place) for place in range(first + more)]
-    assert sum(counts) == SLOTS and max(counts) - min(counts) <= 1
-    moved = [slot for slot in range(SLOTS) if after.slots[slot] != after.before[slot]]
-    assert all(after.slots[slot] >= first for slot in moved), "none between shards that had some"
-    for slot in range(SLOTS):
-        assert after.asked_first(slot) == before.of_hash(slot)
-    settled = after
-    for shard in range(first):
-        assert settled.before
-        settled = settled.settled(shard)
-    assert settled == Spread(after.shards, after.slots)
+@given(st.integers(1, 4), st.lists(st.integers(1, 4), min_size=1, max_size=4), st.randoms())
+def test_growth_moves_as_few_slots_as_it_can_and_those_who_had_a_key_are_asked_first(
+    first: int, growths: list[int], random: Random
+) -> None:
+    spread = even(range(first))
+    ways = [[spread.of_hash(slot)] for slot in range(SLOTS)]
+    for more in growths:
+        before, have = spread, len(spread.shards)
+        spread = spread.grown(range(have, have + more))
+        counts = [spread.slots.count(place) for place in range(have + more)]
+        assert sum(counts) == SLOTS and max(counts) - min(counts) <= 2
+        for slot in range(SLOTS):
+            shard = spread.of_hash(slot)
+            if shard != before.of_hash(slot):
+                assert shard >= have, "none moves between shards that had some"
+                ways[slot].append(shard)
+    assert [spread.asked(slot) for slot in range(SLOTS)] == ways
+    gone: set[int] = set()
+    for shard in random.sample(range(len(spread.shards)), len(spread.shards)):
+        spread = spread.settled(shard)
+        gone.add(shard)
+        for slot in range(SLOTS):
+            assert spread.asked(slot) == [each for each in ways[slot][:-1] if each not in gone] + ways[slot][-1:]
+    assert not spread.before
 
 
 # --- hints ---------------------------------------------------------------------------------------
@@ -135,7 +128,7 @@ def test_a_spread_grows_and_never_shrinks() -> None:
     version = work.policy_version
     made.changed.clear()
     grown = made.set_attributes(work.number, {"Baton.Spread": "3"}, T0)
-    assert grown.shards == (0, 1, 2) and grown.slots == bytes(SLOTS), "keys stay with the shard that they had"
+    assert grown.shards == (0, 1, 2) and grown.before == bytes(SLOTS), "the first shard is asked about all keys"
     assert grown.policy_version > version and made.changed == {work.number: {0, 1, 2}}
     assert made.set_attributes(work.number, {"Baton.Spread": "3", "DelaySeconds": "1"}, T0).shards == (0, 1, 2)
     assert made.set_attributes(work.number, {"DelaySeconds": "0"}, T0).shards == (0, 1, 2)
@@ -179,7 +172,7 @@ def test_policies_follow_a_dead_letter_queue_that_grows() -> None:
     assert (work.policy.dead_letter_shard, work.policy.dead_letter_spread) == (0, "")
     dead = made.set_attributes(dead.number, {"Baton.Spread": "2"}, T0)
     work = made.queue_by_number(work.number)
-    assert parse(work.policy.dead_letter_spread) == dead.spread
+    assert parse(work.policy.dead_letter_spread) == dead.spread._replace(before=b"")
     made.validate()
 
 
@@ -202,15 +195,13 @@ def test_a_spread_survives_the_log_and_a_base() -> None:
     assert based.dump() == made.dump()
 
 
-def test_a_fifo_queue_grows_once_at_a_time() -> None:
+def test_a_growth_is_over_when_the_shards_that_gave_something_up_say_so() -> None:
     made = catalog(4)
     fifo = {"FifoQueue": "true", "DeduplicationScope": "messageGroup"}
     queue = made.create_queue(ACCOUNT, "a.fifo", fifo, {}, T0)
     assert queue.policy.spread == ""
     grown = made.set_attributes(queue.number, {"Baton.Spread": "2"}, T0)
     assert made.growing == {queue.number} and parse(grown.policy.spread).slots == grown.slots
-    with pytest.raises(InvalidAttributeValue, match="growing"):
-        made.set_attributes(queue.number, {"Baton.Spread": "3"}, T0)
     made.validate()
     based = Catalog()
     based._apply_base(made.version, T0, made.dump())
@@ -221,3 +212,13 @@ def test_a_fifo_queue_grows_once_at_a_time() -> None:
     assert not settled.before and settled.policy_version == version and not made.growing
     assert len(made.set_attributes(queue.number, {"Baton.Spread": "3"}, T0).shards) == 3
     made.validate()
+
+
+def test_a_queue_grows_so_often_at_a_time() -> None:
+    made = catalog(GROWTHS_MAX + 2)
+    queue = made.create_queue(ACCOUNT, "a", {}, {}, T0)
+    for spread in range(2, GROWTHS_MAX + 2):
+        queue = made.set_attributes(queue.number, {"Baton.Spread": str(spread)}, T0)
+    made.validate()
+    with pytest.raises(InvalidAttributeValue, match="grown often"):
+        made.set_attributes(queue.number, {"Baton.Spread": str(GROWTHS_MAX + 2)}, T0)

@@ -438,6 +438,48 @@ def test_a_spread_queue_is_the_same_after_a_crash(tmp_path: Path) -> None:
     run_virtual(main)
 
 
+def test_keys_and_producers_of_a_standard_queue_move_and_what_was_sent_before_is_known(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path, shards=4)
+        queue = await make(node, spread=1)
+        keys = [make_send(f"key {at}", dedup_id=f"k{at}") for at in range(40)]
+        before = await node.broker.send(queue, keys)
+        producers = [f"p{at}" for at in range(12)]
+        firsts = {}
+        for producer in producers:
+            sends = [make_send(f"{producer} {at}", producer=producer, producer_sequence=at) for at in (1, 2)]
+            firsts[producer] = await node.broker.send(queue, sends)
+        named = [make_send("named"), make_send("keyed", dedup_id="by name")]
+        by_name = await node.broker.send_once(queue, named, "name", "content")
+        for spread in ("2", "4"):
+            await node.broker.set_attributes(queue, {"Baton.Spread": spread})
+        wide = grown(node, queue)
+        for known in (wide, queue):  # and who has not heard of it
+            again = await node.broker.send(known, keys)
+            assert ids(again) == ids(before) and all(one.duplicate for one in again)  # type: ignore[union-attr]
+            results, was_known = await node.broker.send_once(known, named, "name", "content")
+            assert was_known and ids(results) == ids(by_name[0])
+        used = set()
+        for producer in producers:
+            for numbers in ((2, 3), (3, 4)):
+                sends = [make_send(f"{producer} {at}", producer=producer, producer_sequence=at) for at in numbers]
+                results = await node.broker.send(wide, sends)
+                assert [one.duplicate for one in results] == [True, False]  # type: ignore[union-attr]
+            used |= {*shards_of(results)}
+        fresh = await node.broker.send(wide, [make_send(f"new {at}", dedup_id=f"n{at}") for at in range(60)])
+        assert {*shards_of(fresh)} == {*wide.shards} and len(used) == 4, "the new shards have their part of the keys"
+        bodies = Counter(await drain(node, wide))
+        assert bodies == Counter(
+            [f"key {at}" for at in range(40)]
+            + [f"new {at}" for at in range(60)]
+            + [f"{producer} {at}" for producer in producers for at in (1, 2, 3, 4)]
+            + ["named", "keyed"]
+        )
+        await node.stop()
+
+    run_virtual(main)
+
+
 async def grow_fifo(node: Node, queue: Queue, spread: int) -> Queue:
     await node.broker.set_attributes(queue, {"Baton.Spread": str(spread)})
     return grown(node, queue)
@@ -453,7 +495,7 @@ def test_a_group_that_has_messages_stays_until_it_is_empty_and_then_moves(tmp_pa
         node = await open_node(loop, tmp_path, shards=2)
         queue = await make_fifo(node, spread=1)
         old, new = queue.shard, 1 - queue.shard
-        probe = queue.spread.moved([new])
+        probe = queue.spread.grown([new])
         busy, idle = [f"g{at}" for at in range(99) if probe.of_key(f"g{at}") == new][:2]
         await send(node, queue, "1", group=busy, dedup_id="1")
         await send(node, queue, "x", group=idle, dedup_id="x")

@@ -33,7 +33,7 @@ class QueuePolicy:
     in_flight_max: int = 120_000
     messages_max: int = 0  # 0: no limit of its own
     bytes_max: int = 0
-    spread: str = ""  # of a FIFO queue on several shards: which has which groups, see spread.py
+    spread: str = ""  # of a queue on several shards: which has which keys, see spread.py
     sla_seconds: int = 0
     shed_class: str = ""
     alarm_severity: str = ""

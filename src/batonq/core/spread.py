@@ -17,6 +17,7 @@ from batonq.core.commands import Send
 from batonq.core.ids import key_hash
 
 SLOTS = 256
+GROWTHS_MAX = 8  # of one queue that are not over
 SPREAD_MAX = 32  # shards of one queue: an empty receive may have to ask each of them
 
 
@@ -25,7 +26,7 @@ class Spread(NamedTuple):
 
     shards: tuple[int, ...]
     slots: bytes = b""  # none at all: everything belongs to the first
-    before: bytes = b""  # the same before the queue grew, while that is not over; see `moved`
+    before: bytes = b""  # the same before the queue grew, once for each growth that is not over, oldest first
 
     @property
     def first(self) -> int:
@@ -38,28 +39,30 @@ class Spread(NamedTuple):
     def of_key(self, key: str) -> int:
         return self.of_hash(key_hash(key)) if self.slots else self.shards[0]
 
-    def asked_first(self, hashed: int) -> int:
-        """The shard that has to be asked about a key before its own is: the one that had it before the queue grew."""
-        return self.shards[self.before[hashed % SLOTS]] if self.before else self.of_hash(hashed)
+    def asked(self, hashed: int) -> list[int]:
+        """The shards to ask about a key, one after the other until one takes it: those that had it before the queue
+        grew, then its own. Mostly there is only that one.
+        """
+        if not self.before:
+            return [self.of_hash(hashed)]
+        places = [*self.before[hashed % SLOTS :: SLOTS], self.slots[hashed % SLOTS]]
+        return list(dict.fromkeys(self.shards[place] for place in places))
 
     def text(self) -> str:
         """A short text that `parse` reads: where keys belong, not where they were."""
         return ",".join(map(str, self.shards)) + ":" + self.slots.hex()
 
     def grown(self, shards: Iterable[int]) -> Spread:
-        """With more shards. Keys stay where they are, because what they are compared with stays there."""
-        return Spread((*self.shards, *shards), self.slots or bytes(SLOTS))
+        """With more shards, which take their part of the slots: each of the others gives up as few as can be.
 
-    def moved(self, shards: Iterable[int]) -> Spread:
-        """With more shards, which take their part of the slots: each gives up as few as can be.
-
-        A shard that gave up a slot stays the one to ask about it (`before`): it goes on with the groups that it has
-        messages of, and says of every other that it has moved; and it still knows what was sent. A group without
-        messages there never gets any again, so whoever was told that it has moved may rely on it. Once no group is
-        left and nothing that was sent counts any more, it need not be asked (`settled`).
+        A shard that gave up a slot is still the first to ask about it (`asked`). It goes on with FIFO groups that it
+        has messages of, knows what it was sent before, and says of everything else that it has moved. What it says that
+        of once, it never takes again, so that whoever was told so may rely on it. Once it has nothing left and nothing
+        that it remembers counts any more, it need not be asked (`settled`).
         """
         every = (*self.shards, *shards)
-        slots = bytearray(self.slots or bytes(SLOTS))
+        old = self.slots or bytes(SLOTS)
+        slots = bytearray(old)
         most = [SLOTS * (place + 1) // len(every) - SLOTS * place // len(every) for place in range(len(every))]
         counts = [slots.count(place) for place in range(len(every))]
         to = len(self.shards)
@@ -71,13 +74,24 @@ class Spread(NamedTuple):
                 counts[place] -= 1
                 counts[to] += 1
                 slots[slot] = to
-        return Spread(every, bytes(slots), self.slots or bytes(SLOTS))
+        return Spread(every, bytes(slots), self.before + old)
+
+    @property
+    def growths(self) -> int:
+        """How many are not over."""
+        return len(self.before) // SLOTS
 
     def settled(self, shard: int) -> Spread:
         """Without asking this shard about slots that it gave up."""
-        pairs = zip(self.before, self.slots, strict=True)
-        before = bytes(now if self.shards[was] == shard else was for was, now in pairs)
-        return Spread(self.shards, self.slots, b"" if before == self.slots else before)
+        maps = [self.before[start : start + SLOTS] for start in range(0, len(self.before), SLOTS)]
+        later, kept = self.slots, b""
+        for older in reversed(maps):
+            pairs = zip(older, later, strict=True)
+            older = bytes(after if self.shards[was] == shard else was for was, after in pairs)
+            if older != later:
+                kept = older + kept
+            later = older
+        return Spread(self.shards, self.slots, kept)
 
 
 def even(shards: Sequence[int]) -> Spread:
@@ -96,15 +110,6 @@ def parse(text: str) -> Spread:
 def key_of(send: Send, fifo: bool) -> str:
     """What decides where a message belongs; empty: nothing does."""
     return send.group if fifo else send.dedup_id or send.producer
-
-
-def split(spread: Spread, sends: Sequence[Send], fifo: bool, unkeyed: int) -> dict[int, list[int]]:
-    """The places of a batch's messages by shard; those without a key go to shard `unkeyed`."""
-    parts: dict[int, list[int]] = {}
-    for place, send in enumerate(sends):
-        key = key_of(send, fifo)
-        parts.setdefault(spread.asked_first(key_hash(key)) if key else unkeyed, []).append(place)
-    return parts
 
 
 def is_keyed(sends: Iterable[Send], fifo: bool) -> bool:

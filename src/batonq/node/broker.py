@@ -132,7 +132,7 @@ class Broker(JobControl):
         if len(queue.shards) > 1:
             return await self._spreading.send(queue, sends, name)
         results = await self._port(queue.shard).send(queue.number, sends, name)
-        return await self._spreading.send_moved(queue, sends, results, name) if queue.fifo else results
+        return await self._spreading.send_moved(queue, sends, results, name)
 
     async def send_once(
         self, queue: Queue, sends: Sequence[Send], name: str, content: str
@@ -146,7 +146,7 @@ class Broker(JobControl):
         if len(queue.shards) > 1:
             return await self._spreading.send_once(queue, sends, once)
         outcome = await self._port(queue.shard).send_once(queue.number, sends, once)
-        if queue.fifo and any(isinstance(result, NotOwner) for result in outcome[0]):  # the queue has grown meanwhile
+        if any(isinstance(result, NotOwner) for result in outcome[0]):  # the queue has grown meanwhile
             await self.refresh()
             return await self._spreading.send_once(self._now(queue), sends, once)
         return outcome

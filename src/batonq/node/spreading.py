@@ -106,7 +106,9 @@ class Spreading:
         if not routing.is_keyed(sends, queue.fifo):
             return await self._send_anywhere(queue, sends, name)
         # A shard knows a request by its name, so each must get all of its part at once.
-        parts = routing.split(queue.spread, sends, queue.fifo, queue.spread.of_hash(name) if name else ANY)
+        unkeyed = queue.spread.of_hash(name) if name else ANY
+        ways = {place: self._way(queue, send, unkeyed) for place, send in enumerate(sends)}
+        parts = _by_shard(ways)
 
         async def send_part(shard: int, places: list[int]) -> list[Sent | BatonError]:
             some = [sends[place] for place in places]
@@ -115,34 +117,60 @@ class Spreading:
             return await self._ask(queue, shard, lambda port: port.send(queue.number, some, name))
 
         results = await joined(len(sends), parts, send_part)
-        return await self.send_moved(queue, sends, results, name) if queue.fifo else results
+        return await self.send_moved(queue, sends, results, name, ways)
+
+    @staticmethod
+    def _way(queue: Queue, send: Send, unkeyed: int) -> list[int]:
+        """The shards that a message is offered to, one after the other."""
+        key = routing.key_of(send, queue.fifo)
+        return queue.spread.asked(key_hash(key)) if key else [unkeyed]
 
     async def send_moved(
-        self, queue: Queue, sends: Sequence[Send], results: list[Sent | BatonError], name: int
+        self,
+        queue: Queue,
+        sends: Sequence[Send],
+        results: list[Sent | BatonError],
+        name: int,
+        ways: dict[int, list[int]] | None = None,
     ) -> list[Sent | BatonError]:
-        """Messages of FIFO groups whose shard said that they have moved go to where they belong now."""
-        moved = [place for place, result in enumerate(results) if isinstance(result, NotOwner)]
-        if not moved:
-            return results
-        spread = (await self._newest(queue)).spread
-        second = key_hash(name, "moved") if name else 0  # the shard may know the name for a part of its own
+        """Messages whose shard said that their key has moved go on: along their ways, which begin with that shard."""
+        left = _moved(results, ways if ways is not None else {place: [queue.shard] for place in range(len(sends))})
+        asked = 1
+        while left:
+            left = await self._further(queue, sends, left)
+            asked += 1
+            by = key_hash(name, "moved", asked) if name else 0  # the shard may know the name for a part of its own
 
-        async def send_part(shard: int, places: list[int]) -> None:
-            some = [sends[place] for place in places]
-            try:
-                answers = await self._ask(queue, shard, lambda port: port.send(queue.number, some, second))
-            except BatonError as problem:
-                answers = [problem] * len(places)
-            for place, answer in zip(places, answers, strict=True):
-                results[place] = answer
+            async def send_part(shard: int, places: list[int], by: int = by) -> None:
+                some = [sends[place] for place in places]
+                try:
+                    answers = await self._ask(queue, shard, lambda port: port.send(queue.number, some, by))
+                except BatonError as problem:
+                    answers = [problem] * len(places)
+                for place, answer in zip(places, answers, strict=True):
+                    results[place] = answer
 
-        await asyncio.gather(*(send_part(shard, places) for shard, places in _by_group(spread, sends, moved).items()))
+            await asyncio.gather(*(send_part(shard, places) for shard, places in _by_shard(left).items()))
+            left = _moved(results, left)
         return results
 
+    async def _further(self, queue: Queue, sends: Sequence[Send], ways: dict[int, list[int]]) -> dict[int, list[int]]:
+        """The ways without the shards that were asked. Who is at the end of one has not heard of a growth: then the
+        catalog is asked. What has no further way even then is left out, and its sender may try again.
+        """
+        if all(len(way) > 1 for way in ways.values()):
+            return {place: way[1:] for place, way in ways.items()}
+        known = await self._newest(queue)
+        further: dict[int, list[int]] = {}
+        for place, way in ways.items():
+            newest = self._way(known, sends[place], way[0])
+            further[place] = newest[newest.index(way[0]) + 1 :] if way[0] in newest else newest
+        return {place: way for place, way in further.items() if way}
+
     async def _newest(self, queue: Queue) -> Queue:
-        """A queue that has grown: as this node knows it, or as the catalog does if that is news here."""
+        """A queue that has grown: as the catalog knows it."""
         known = self._queue(queue.number)
-        if known is not None and not known.before:
+        if known is None or known.spread == queue.spread:
             await self._refresh()
             known = self._queue(queue.number)
         if known is None:
@@ -189,37 +217,38 @@ class Spreading:
         """Each shard remembers its part of the request, so a request that failed in part can be made again. The shard
         of the request's name is asked first, whether it stands for another request; what has no key goes there.
         """
-        home = queue.spread.of_key(once.name)
-        parts = routing.split(queue.spread, sends, queue.fifo, home)
+        home = queue.spread.asked(key_hash(once.name))[0]
+        ways = {place: self._way(queue, send, home) for place, send in enumerate(sends)}
+        parts = _by_shard(ways)
 
-        async def send_part(
-            shard: int, places: Sequence[int] | None = None, by: Once = once
-        ) -> tuple[list[Sent | BatonError], bool]:
-            some = [sends[place] for place in (parts.get(shard, ()) if places is None else places)]
+        async def send_part(shard: int, places: Sequence[int], by: Once = once) -> tuple[list[Sent | BatonError], bool]:
+            some = [sends[place] for place in places]
             return await self._ask(queue, shard, lambda port: port.send_once(queue.number, some, by))
 
         try:
-            outcomes = {home: await send_part(home)}
+            outcomes = {home: await send_part(home, parts.get(home, ()))}
         except IdempotencyConflict as conflict:
             return [conflict] * len(sends), False
         if any(isinstance(answer, IdempotencyConflict) for answer in outcomes[home][0]):
             return [IdempotencyConflict() for _ in sends], False
         others = [shard for shard in parts if shard != home]
-        outcomes.update(zip(others, await asyncio.gather(*map(send_part, others)), strict=True))
-        results: dict[int, Sent | BatonError] = {}
+        answered = await asyncio.gather(*(send_part(shard, parts[shard]) for shard in others))
+        outcomes.update(zip(others, answered, strict=True))
+        results: list[Any] = [None] * len(sends)
+        known = [False] * len(sends)
         for shard, places in parts.items():
-            results.update(zip(places, outcomes[shard][0], strict=True))
-        known = [outcomes[shard][1] for shard in parts]
-        moved = [place for place in results if isinstance(results[place], NotOwner)]
-        if moved and queue.fifo:
-            second = once._replace(name=once.name + "\n moved")
-            groups = _by_group((await self._newest(queue)).spread, sends, moved)
-            again = await asyncio.gather(*(send_part(shard, places, second) for shard, places in groups.items()))
-            for places, (answers, _) in zip(groups.values(), again, strict=True):
-                results.update(zip(places, answers, strict=True))
-            stayed = len(moved) < len(sends)
-            known = [*(known if stayed else ()), *(was for _, was in again)]
-        return [results[place] for place in range(len(sends))], all(known)
+            _put(results, known, places, outcomes[shard])
+        left, asked = _moved(results, ways), 1
+        while left:
+            left = await self._further(queue, sends, left)
+            asked += 1
+            by = once._replace(name=f"{once.name}\n{asked}")
+            parts = _by_shard(left)
+            again = await asyncio.gather(*(send_part(shard, places, by) for shard, places in parts.items()))
+            for places, outcome in zip(parts.values(), again, strict=True):
+                _put(results, known, places, outcome)
+            left = _moved(results, left)
+        return results, all(known)
 
     # --- receiving ------------------------------------------------------------------------------
 
@@ -442,11 +471,24 @@ class Spreading:
         return await self._ask(queue, shard, lambda port: port.peek(queue.number, after, limit))
 
 
-def _by_group(spread: routing.Spread, sends: Sequence[Send], places: Sequence[int]) -> dict[int, list[int]]:
+def _by_shard(ways: dict[int, list[int]]) -> dict[int, list[int]]:
+    """The places of messages by the shard that each is offered to next."""
     parts: dict[int, list[int]] = {}
-    for place in places:
-        parts.setdefault(spread.of_key(sends[place].group), []).append(place)
+    for place, way in ways.items():
+        parts.setdefault(way[0], []).append(place)
     return parts
+
+
+def _moved(results: Sequence[Sent | BatonError], ways: dict[int, list[int]]) -> dict[int, list[int]]:
+    """The ways of messages whose shard said that their key has moved."""
+    return {place: way for place, way in ways.items() if isinstance(results[place], NotOwner)}
+
+
+def _put(
+    results: list[Any], known: list[bool], places: Sequence[int], outcome: tuple[list[Sent | BatonError], bool]
+) -> None:
+    for place, answer in zip(places, outcome[0], strict=True):
+        results[place], known[place] = answer, outcome[1]
 
 
 def place_of(queue: Queue, peeked: Peeked) -> int:

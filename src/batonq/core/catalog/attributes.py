@@ -430,7 +430,7 @@ def to_policy(
         in_flight_max=int(values["Baton.MaximumInFlight"]) // shards,
         messages_max=int(values["Baton.MaximumMessages"]) // shards,
         bytes_max=int(values["Baton.MaximumBytes"]) // shards,
-        spread=spread if is_fifo(attributes) else "",
+        spread=spread,
         sla_seconds=int(values["Baton.SLASeconds"]),
         shed_class=values.get("Baton.ShedClass", ""),
         alarm_severity=values.get("Baton.AlarmSeverity", ""),

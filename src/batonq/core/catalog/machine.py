@@ -21,7 +21,7 @@ from batonq.core.catalog.permissions import ACCOUNT_DIGITS, Statement
 from batonq.core.catalog.state import CatalogState, encode
 from batonq.core.policy import SECOND_MS, QueuePolicy
 from batonq.core.records import FORMAT_VERSION, Flag, Type, word0
-from batonq.core.spread import Spread, even
+from batonq.core.spread import GROWTHS_MAX, Spread, even
 from batonq.errors import (
     InvalidAttributeValue,
     InvalidInput,
@@ -256,12 +256,12 @@ class Catalog(CatalogState):
             return entry.spread
         if wanted < have:
             raise InvalidAttributeValue(f"The queue lies on {have} shards: Baton.Spread can grow, never shrink.")
-        if entry.before:
+        if entry.spread.growths >= GROWTHS_MAX:
             raise InvalidAttributeValue(
-                "The queue is growing already; wait until all of its groups have found their place."
+                "The queue has grown often lately: wait until what was sent before does not count any more."
             )
         more = self._choose_shards(wanted - have, entry.shards, own=_wants_own(values))
-        return entry.spread.moved(more) if entry.fifo else entry.spread.grown(more)
+        return entry.spread.grown(more)
 
     def _check_redrive(self, source: QueueName, fifo: bool, policy: str | None, chains: bool = True) -> Link | None:
         """The dead-letter queue as it is now. Raises InvalidInput when it is not one for this source."""

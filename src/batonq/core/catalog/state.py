@@ -26,7 +26,7 @@ from batonq.core.catalog.names import QueueName
 from batonq.core.openframe import OpenFrame
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import Flag, Type
-from batonq.core.spread import SLOTS
+from batonq.core.spread import GROWTHS_MAX, SLOTS
 from batonq.errors import LogCorrupt
 
 CATALOG_SHARD = 65535
@@ -66,7 +66,7 @@ class CatalogState:
         self._names: dict[str, list[str]] = {}  # account → names, sorted
         self._sources: dict[QueueName, set[int]] = {}  # dead-letter queue → queues whose RedrivePolicy names it
         self._loads: dict[int, int] = {}  # shard → how many queues it holds
-        self.growing: set[int] = set()  # queues whose groups have not all found their place yet
+        self.growing: set[int] = set()  # queues whose keys have not all found their place yet
         self._taken: dict[int, int] = {}  # shard → how many queues have it for their own
 
     # --- frames into state ---------------------------------------------------------------------
@@ -279,7 +279,7 @@ class CatalogState:
             assert entry.shards and set(entry.shards) <= self.shards.keys(), "a queue lies on shards that exist"
             assert len(entry.slots) == (SLOTS if len(entry.shards) > 1 else 0), "every slot belongs to a shard"
             assert all(place < len(entry.shards) for place in entry.slots + entry.before)
-            assert len(entry.before) in (0, SLOTS) and (entry.fifo or not entry.before)
+            assert len(entry.before) % SLOTS == 0 and entry.spread.growths <= GROWTHS_MAX
             assert 0 < entry.policy_version <= self.version
             assert entry.created_ms <= entry.modified_ms <= self.last_time_ms
             for shard in entry.shards:

@@ -92,10 +92,13 @@ class Shard(Holding, Persist, Validate):
     # --- reading ---------------------------------------------------------------------------------------
 
     def holds_moved(self, number: int) -> bool:
-        """Whether the shard has messages of groups that belong to others since their queue grew."""
-        spread = self.queue_state(number).policy.spread
+        """Whether the shard has messages whose group, or key, belongs to another since their queue grew."""
+        queue = self.queue_state(number)
+        spread = queue.policy.spread
         if not spread:
             return False
+        if not queue.fifo:
+            return queue.policy.dedup_lives and queue.messages > 0  # keys count while their messages live
         lines, there = self.lines, parse(spread)
         return any(
             lines.queue[line] == number

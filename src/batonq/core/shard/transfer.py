@@ -242,7 +242,7 @@ class Transfer(Replay):
         As long as any is left here, they stay together.
         """
         spread = queue.policy.spread
-        if not spread or parse(spread).of_hash(group) == self.number:
+        if not spread or not queue.fifo or parse(spread).of_hash(group) == self.number:
             return False
         return self.lines.find(queue.number, group, 0) == NIL
 
