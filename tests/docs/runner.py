@@ -1,6 +1,6 @@
 """Runs the code blocks of one page, in order, in a directory of its own and against a server of its own.
 
-    ```bash            run to its end; what it exports is there in the next one
+    ```bash            run to its end; what it exports is there in the next one. Jobs of the pipeline alone: see jobs.py
     ```bash serve      starts the page's server (a page without such a block gets one with the defaults)
     ```bash background runs until the end of the page
     ```python          run; the names it makes are there in the next one
@@ -28,6 +28,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import IO
 
+from tests.docs.jobs import Jobs, plain_commands
 from tests.docs.pages import Block
 
 DEFAULT_PORT = "9324"
@@ -49,8 +50,10 @@ def free_port() -> int:
 class PageRun:
     """One page being run; a context manager that stops everything it started."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, jobs: Jobs | None = None) -> None:
+        """`jobs` runs commands of the pipeline that need no shell; without it they run as all others do."""
         self.directory = directory
+        self._jobs = jobs
         self.port = free_port()
         self._environment = self._clean_environment()
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -102,7 +105,17 @@ class PageRun:
             self._start(block.text)
         else:
             assert block.role == "", f"{block.name}: unknown role {block.role!r}"
-            self._run_bash(block)
+            if self._jobs and (commands := plain_commands(self._here(block.text))):
+                self._run_jobs(self._jobs, block, commands)
+            else:
+                self._run_bash(block)
+
+    def _run_jobs(self, jobs: Jobs, block: Block, commands: list[list[str]]) -> None:
+        self._output = ""
+        for words in commands:
+            answer = jobs.run(words, self.directory, self._environment)
+            assert answer["code"] == 0, f"{block.name}:\n{answer['output']}{answer['errors']}\n{self.logs()}"
+            self._output += answer["output"]
 
     def _run_bash(self, block: Block) -> None:
         kept = self.directory / ".exported"

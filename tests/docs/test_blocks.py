@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.docs.jobs import Jobs, plain_commands
 from tests.docs.pages import Block, blocks, page_id, pages
 from tests.docs.runner import PageRun
 
@@ -24,9 +25,18 @@ def test_every_block_says_what_it_is(page: Path) -> None:
 
 
 @pytest.mark.parametrize("page", [page for page in pages() if _runnable(page)], ids=page_id)
-def test_blocks_run(page: Path, tmp_path: Path) -> None:
-    with PageRun(tmp_path) as run:
+def test_blocks_run(page: Path, tmp_path: Path, jobs: Jobs) -> None:
+    as_printed = page.parent.name == "tutorials"  # every command in a process of its own
+    with PageRun(tmp_path, None if as_printed else jobs) as run:
         if not any(block.role == "serve" for block in blocks(page)):
             run.serve()
         for block in blocks(page):
             run.run(block)
+
+
+@pytest.mark.parametrize(
+    "text", ["baton pipeline ingest | cat\n", "baton pipeline ingest\ncat x\n", "baton pipeline ingest $HOME\n", ""]
+)
+def test_what_needs_a_shell_gets_one(text: str) -> None:
+    assert plain_commands(text) == []
+    assert plain_commands('baton pipeline ingest --lake  "my lake"\n') == [["pipeline", "ingest", "--lake", "my lake"]]

@@ -14,6 +14,7 @@ from batonq.cli.main import build_parser
 from batonq.cli.pipeline import JOBS
 from batonq.pipeline.jobs.context import Context
 from batonq.pipeline.spark.session import start
+from tests.support.spark import JAVA_OPTIONS, NO_CODE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -24,7 +25,8 @@ SETTINGS = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.executor.memory": "512m",
     "spark.executor.cores": "1",
-    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.executor.extraJavaOptions": JAVA_OPTIONS,
+    **NO_CODE,
 }
 
 

@@ -10,6 +10,7 @@ import pytest
 from tests.pipeline import busy
 from tests.rest.support import Rest
 from tests.support.server import ACCOUNT, TestServer
+from tests.support.spark import CODE, NO_CODE, prepare
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,13 +69,25 @@ def in_s3(s3: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture(scope="session")
-def spark() -> Iterator[SparkSession]:
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """The one session of the test run: a start costs more than most tests."""
     from batonq.pipeline.spark.session import start
 
-    session = start("tests", master="local[2]", settings={"spark.sql.shuffle.partitions": "1"})
+    prepare(tmp_path_factory.mktemp("first"))
+    settings = {"spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false", **NO_CODE}
+    session = start("tests", master="local[2]", settings=settings)
     yield session
     session.stop()
+
+
+@pytest.fixture(scope="module")
+def compiled(spark: SparkSession) -> Iterator[SparkSession]:
+    """The same, for many rows."""
+    for name, value in CODE.items():
+        spark.conf.set(name, value)
+    yield spark
+    for name, value in NO_CODE.items():
+        spark.conf.set(name, value)
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ import random
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pyarrow as pa
 import pytest
@@ -52,16 +52,15 @@ def frame(spark: SparkSession, events: list[Event]) -> DataFrame:
     return spark.createDataFrame(pa.Table.from_pylist(events, schema))
 
 
-def found(events: DataFrame) -> tuple[set[Finding], list[dict[str, Any]]]:
-    """What the audit finds, as the judge says it, and the rows themselves."""
+def found(events: DataFrame) -> list[dict[str, Any]]:
     from batonq.pipeline.audit.audit import audit
     from batonq.pipeline.tables.queues import queues
 
-    rows = [row.asDict() for row in audit(events, queues(events)).collect()]
-    return {finding(row) for row in rows}, rows
+    return [row.asDict() for row in audit(events, queues(events)).collect()]
 
 
 def finding(row: dict[str, Any]) -> Finding:
+    """As the judge says it."""
     last = max(row["logical_times"])
     if row["kind"] in OF_LOG:
         return row["kind"], row["shard"], None, last >> 16
@@ -78,22 +77,6 @@ def truncated(tmp_path_factory: pytest.TempPathFactory) -> list[Event]:
     kinds = Counter(event["event"] for event in events)
     assert kinds["carried"] and kinds["base"] and min(event["frame"] for event in events if event["shard"] == 0) > 1
     return events
-
-
-def test_the_audit_finds_what_a_plain_fold_finds(spark: SparkSession, busy_logs: str, truncated: list[Event]) -> None:
-    """A day, a day whose front is gone, and the same with one event changed, dropped or doubled at random."""
-    whole = read(busy_logs)
-    assert judge(whole) == set() and judge(truncated) == set()
-    chance = random.Random(3)
-    shards = [whole, shifted(truncated, 2)]
-    expected: set[Finding] = set()
-    while len(shards) < 2 + MUTANTS or len({kind for kind, *_ in expected}) < 8:  # until they break many rules
-        changed = shifted(mutant((whole, truncated)[len(shards) % 2], chance), 2 * len(shards))
-        expected |= judge(changed)
-        shards.append(changed)
-    audited, rows = found(frame(spark, [event for events in shards for event in events]))
-    assert sorted(audited ^ expected, key=str) == []
-    assert all(row["events"] and row["detail"] for row in rows)
 
 
 def mutant(events: list[Event], chance: random.Random) -> list[Event]:
@@ -116,59 +99,96 @@ def mutant(events: list[Event], chance: random.Random) -> list[Event]:
     return [*events[:at], event, *events[at + 1 :]]
 
 
+class Shards(NamedTuple):
+    """Some history, at two numbers of its own, and what the plain fold finds in it."""
+
+    numbers: tuple[int, int]
+    events: list[Event]
+    expected: set[Finding]
+
+
+class Audited(NamedTuple):
+    """One audit of a million events, by which of them they are about: an audit's plan costs more than its rows."""
+
+    rows: list[dict[str, Any]]
+    plants: dict[str, Shards]
+    mutants: list[Shards]
+
+    def of(self, shards: Shards) -> set[Finding]:
+        return {finding(row) for row in self.rows if row["shard"] in shards.numbers}
+
+
+def at(number: int, events: list[Event]) -> Shards:
+    moved = shifted(events, 2 * number)
+    return Shards((2 * number, 2 * number + 1), moved, judge(moved))
+
+
 @pytest.fixture(scope="module")
-def million(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, list[Event], int]:
-    """A million sound events: a longer day, again and again on other shards. Where they are, a day, how many days."""
+def audited(
+    compiled: SparkSession, busy_logs: str, truncated: list[Event], tmp_path_factory: pytest.TempPathFactory
+) -> Audited:
+    """A long day with each kind of break planted once, each in a copy of its own (carried and lost need a dropped
+    front); a day and one whose front is gone, with one event changed, dropped or doubled at random; and sound days.
+    """
     directory = tmp_path_factory.mktemp("million")
     busy.make(str(directory / "data"), rounds=10, seed=11)
-    day = read(str(directory / "data"))
-    days = -(-MILLION // len(day))
+    day, whole = read(str(directory / "data")), read(busy_logs)
+    plants: dict[str, Shards] = {}
+    for kind, plant in planted.plants().items():
+        plants[kind] = at(len(plants), plant(truncated if kind in planted.TRUNCATED else day))
+    chance = random.Random(3)
+    mutants = [at(len(plants), whole), at(len(plants) + 1, truncated)]
+    while len(mutants) < 2 + MUTANTS or len(kinds_of(mutants)) < 8:  # until they break many rules
+        changed = mutant((whole, truncated)[len(mutants) % 2], chance)
+        mutants.append(at(len(plants) + len(mutants), changed))
+    broken = [event for shards in (*plants.values(), *mutants) for event in shards.events]
+    first = len(plants) + len(mutants)
+    days = -(-(MILLION - len(broken)) // len(day))
     path = str(directory / "events")
     from pyspark.sql import functions as f
 
     by = (f.col("id") * 2).cast("int")
-    copies = frame(spark, day).coalesce(1).crossJoin(f.broadcast(spark.range(days).coalesce(1)))
+    copies = frame(compiled, day).coalesce(1).crossJoin(f.broadcast(compiled.range(first, first + days).coalesce(1)))
     copies = copies.withColumns({"shard": f.col("shard") + by, "other_shard": f.col("other_shard") + by})
     copies.drop("id").write.parquet(path)
-    return path, day, days
-
-
-def test_a_million_sound_events_are_found_sound(spark: SparkSession, million: tuple[str, list[Event], int]) -> None:
-    path, _, _ = million
-    events = spark.read.parquet(path)
+    events = compiled.read.parquet(path).unionByName(frame(compiled, broken))
     assert events.count() >= MILLION
-    assert found(events)[0] == set()
+    return Audited(found(events), plants, mutants)
 
 
-def test_each_planted_violation_in_a_million_events_is_found_and_no_other(
-    spark: SparkSession, million: tuple[str, list[Event], int], truncated: list[Event]
-) -> None:
-    """Each kind once, by one event that is changed, each in a day of its own; carried and lost need a dropped front."""
-    path, day, days = million
-    plants = planted.plants()
-    assert set(plants) == set(KINDS) and len(plants) < days
-    expected: dict[str, set[Finding]] = {}
-    changed: list[Event] = []
-    for at, (kind, plant) in enumerate(plants.items()):
-        old = truncated if kind in planted.TRUNCATED else day
-        new = shifted(plant(old), 2 * at)
-        expected[kind] = judge(new)
-        assert kind in {name for name, *_ in expected[kind]} <= planted.ALSO.get(kind, set()) | {kind}
-        changed += new
-    sound = spark.read.parquet(path).where(f"shard >= {2 * len(plants)}")
-    events = sound.unionByName(frame(spark, changed))
-    audited, rows = found(events)
-    assert audited == set().union(*expected.values())
-    for row in rows:
+def kinds_of(mutants: list[Shards]) -> set[str]:
+    return {kind for shards in mutants for kind, *_ in shards.expected}
+
+
+def test_the_audit_finds_what_a_plain_fold_finds(audited: Audited) -> None:
+    whole, truncated, *_ = audited.mutants
+    assert whole.expected == truncated.expected == set()
+    for shards in audited.mutants:
+        assert sorted(audited.of(shards) ^ shards.expected, key=str) == []
+    assert all(row["events"] and row["detail"] for row in audited.rows)
+
+
+def test_each_planted_violation_in_a_million_events_is_found(audited: Audited) -> None:
+    assert set(audited.plants) == set(KINDS)
+    for kind, shards in audited.plants.items():
+        assert kind in {name for name, *_ in shards.expected} <= planted.ALSO.get(kind, set()) | {kind}
+        assert audited.of(shards) == shards.expected, kind
+    for row in audited.rows:
         told = message_id(row["shard"], row["sequence"]) if row["sequence"] is not None else None
         assert row["message_id"] == told
         assert len(row["events"]) == len(row["logical_times"])
 
 
-def test_the_job_says_that_all_is_well(spark: SparkSession, busy_logs: str, tmp_path: Path) -> None:
-    outcome = run_job(spark, job, "--direct", lake=tmp_path / "lake", history=busy_logs)
-    assert outcome.code == 0 and outcome.summary["violations"] == 0
-    assert outcome.text == f"{outcome.summary['events']:,} events, every rule holds."
+def test_hundreds_of_thousands_of_sound_events_beside_them_are_found_sound(audited: Audited) -> None:
+    broken = {number for shards in (*audited.plants.values(), *audited.mutants) for number in shards.numbers}
+    assert [row for row in audited.rows if row["shard"] not in broken] == []
+
+
+def test_what_is_said_when_all_is_well() -> None:
+    """A page of the docs runs such an audit, straight from history."""
+    said = job.outcome(1_204_332, {}, [], "here")
+    assert (said.code, said.summary["violations"]) == (0, 0)
+    assert said.text == "1,204,332 events, every rule holds."
 
 
 def test_the_job_names_each_break_in_the_lake_and_fails(spark: SparkSession, busy_logs: str, tmp_path: Path) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -32,15 +35,21 @@ class Place:
     def options(self) -> list[str]:
         return classes.options(str(self.home), self.spark, self.cache)
 
-    def left(self, *, pid: int = GONE, age_s: float = 120) -> Path:
-        """What a session leaves that has ended."""
-        (written,) = [option for option in self.options() if option.startswith("-XX:ArchiveClassesAtExit=")]
-        part = Path(written.partition("=")[2].replace(f".{os.getpid()}.", f".{pid}."))
-        for path in (part, part.with_suffix(".path")):
-            path.write_text("/jars/a.jar")
-            time = path.stat().st_mtime - age_s
-            os.utime(path, (time, time))
+    def left(self, *, pid: int = GONE) -> Path:
+        """What a session leaves: Java wrote an archive, or does so while it runs."""
+        options = self.options()
+        (written,) = [option for option in options if option.startswith("-XX:ArchiveClassesAtExit=")]
+        classes.note(options, pid, "/jars/a.jar")
+        part = Path(written.partition("=")[2])
+        part.write_text("classes")
         return part
+
+
+@contextmanager
+def running(*words: str) -> Iterator[int]:
+    """A process with these words in its command line."""
+    with subprocess.Popen(["/bin/sh", "-c", "read line", *words], stdin=subprocess.PIPE) as process:
+        yield process.pid
 
 
 @pytest.fixture
@@ -54,10 +63,9 @@ def shared(options: list[str]) -> str:
 
 def test_the_first_session_writes_it_and_the_next_uses_it(place: Place) -> None:
     part = place.left()
-    assert part.name.endswith(f".{GONE}.part")
     archive = shared(place.options()).partition("=")[2]
-    assert archive.endswith(".jsa") and Path(archive).read_text() == "/jars/a.jar"
-    assert not part.exists() and not part.with_suffix(".path").exists()
+    assert archive.endswith(".jsa") and Path(archive).read_text() == "classes"
+    assert not part.exists() and not part.with_suffix(".note").exists()
     assert shared(place.options()).partition("=")[2] == archive
 
 
@@ -79,14 +87,25 @@ def test_one_that_java_does_not_take_is_thrown_away(place: Place) -> None:
 
 
 def test_while_one_writes_it_others_start_without(place: Place) -> None:
-    place.left(pid=os.getpid(), age_s=0)
-    assert place.options() == []
+    part = place.left()
+    note = part.with_suffix(".note")
+    with running(str(part)) as pid:
+        note.write_text(note.read_text().replace(str(GONE), str(pid)))
+        assert place.options() == []
+        assert part.exists() and note.exists()
+    assert shared(place.options()), "it has ended, and left one"
 
 
-def test_one_that_is_perhaps_still_being_written_is_left_alone(place: Place) -> None:
-    part = place.left(age_s=0)
-    assert place.options() == []
-    assert part.exists()
+def test_another_process_of_that_number_is_not_waited_for(place: Place) -> None:
+    with running("something else") as pid:
+        place.left(pid=pid)
+        assert shared(place.options())
+
+
+def test_a_session_that_was_killed_left_none_and_the_next_one_writes(place: Place) -> None:
+    place.left().unlink()
+    assert any(option.startswith("-XX:ArchiveClassesAtExit=") for option in place.options())
+    assert not list(place.cache.glob("*.note"))
 
 
 def test_a_java_without_an_archive_of_its_own_gets_one(place: Place) -> None:

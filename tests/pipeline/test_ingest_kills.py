@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from batonq.pipeline.jobs import ingest
 from batonq.pipeline.lake import Lake
 from tests.pipeline.job_support import assert_same_rows, run_job
+from tests.support.spark import NO_CODE
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -27,6 +28,7 @@ LIMIT_S = 600
 
 def start(step: str, lake: Path, history: str) -> subprocess.Popen[str]:
     words = ["--lake", str(lake), "--history", history, "--frames", FRAMES, "--master", "local[1]", "--json"]
+    words += [word for name, value in NO_CODE.items() for word in ("--conf", f"{name}={value}")]
     return subprocess.Popen(
         [sys.executable, str(PROGRAM), step, *words],
         stdout=subprocess.PIPE,

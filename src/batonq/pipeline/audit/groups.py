@@ -20,19 +20,18 @@ from pyspark.sql.functions import broadcast
 
 from batonq.core.records import Flag, State, Type
 from batonq.pipeline.audit.known import purged_at
-from batonq.pipeline.audit.words import EVENT, MESSAGE, SEQUENCES, STATE, event_name, query, told
+from batonq.pipeline.audit.words import CODED, MESSAGE, SEQUENCES, STATE, event_name, nothing, query, told
 
 _NEVER = 9223372036854775807
 _SEQUENCE = f"(message & {SEQUENCES - 1})"
 _FACTS = f"""
-SELECT {MESSAGE} AS message, shard, queue, logical_time AS lt, {EVENT} AS event, {STATE} AS state, time,
-  deadline, event = 'arrived' AND flags & {Flag.OVERLAY:d} <> 0 AS moved,
-  CASE WHEN event IN ('sent', 'edited', 'carried') OR event = 'arrived' AND flags & {Flag.OVERLAY:d} = 0
-    THEN coalesce(`group`, '') END AS line
-FROM {{events}} AS facts
+SELECT {MESSAGE} AS message, shard, queue, logical_time AS lt, code AS event, {STATE} AS state, time, deadline,
+  code = {Type.ARRIVED:d} AND flags & {Flag.OVERLAY:d} <> 0 AS moved,
+  CASE WHEN code IN ({Type.SENT:d}, {Type.EDITED:d}, {Type.CARRIED:d})
+    OR code = {Type.ARRIVED:d} AND flags & {Flag.OVERLAY:d} = 0 THEN coalesce(`group`, '') END AS line
+FROM {CODED} AS facts
 LEFT SEMI JOIN {{policies}} AS policies
 ON policies.shard = facts.shard AND policies.queue = facts.queue AND policies.fifo
-WHERE sequence IS NOT NULL
 """
 # Rows of leases one after the other, of one queue, time and deadline, are one receive: `received` is its first.
 _RECEIVES = f"""
@@ -75,6 +74,7 @@ SELECT *, dense_rank() OVER (PARTITION BY shard, queue, stands ORDER BY message)
     RANGE BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS ahead
 FROM {{lives}} WHERE stands IS NOT NULL AND (event = {Type.LEASED:d} OR lt = began)
 """
+# Of one receive's messages of a group, each stands right behind the one before it: those need not be looked at.
 _SUSPECTS = f"""
 SELECT suspects.*, CASE WHEN p_received = received AND place > p_place THEN p_place END AS after
 FROM (
@@ -83,7 +83,7 @@ FROM (
   WINDOW taken AS (PARTITION BY shard, queue, stands ORDER BY lt)
 ) AS suspects
 JOIN {{shards}} AS shards ON shards.shard = suspects.shard
-WHERE ahead.leaves > lt AND lt >= known_from
+WHERE ahead.leaves > lt AND lt >= known_from AND NOT coalesce(p_received = received AND p_place = place - 1, false)
 """
 # Behind another message of the same receive, only what stands between the two can be in the way.
 _BLOCKED = """
@@ -115,10 +115,18 @@ FROM (
 
 
 def violations(events: DataFrame, shards: DataFrame, policies: DataFrame, purges: DataFrame) -> DataFrame:
-    facts = query(_FACTS, events=events, policies=broadcast(policies))
+    """What the next step looks at is kept, step by step: few events are of FIFO queues, and fewer are suspect."""
+    if policies.where("fifo").isEmpty():
+        return nothing(events)
+    facts = query(_FACTS, events=events, policies=broadcast(policies)).localCheckpoint()
     lives = query(_LIVES, facts=query(_RECEIVES, facts=facts), purges=broadcast(purges))
-    lives = query(_WITH_MOVED, lives=lives, moved=query(_MOVED, lives=lives))
-    in_line = query(_IN_LINE, lives=lives)
-    suspects = query(_SUSPECTS, in_line=in_line, shards=broadcast(shards))
+    if facts.where("moved").isEmpty():
+        lives = lives.withColumn("stands", lives["line"])
+    else:
+        lives = query(_WITH_MOVED, lives=lives, moved=query(_MOVED, lives=lives))
+    in_line = query(_IN_LINE, lives=lives).localCheckpoint()
+    suspects = query(_SUSPECTS, in_line=in_line, shards=broadcast(shards)).localCheckpoint()
+    if suspects.isEmpty():
+        return nothing(events)
     blocked = query(_BLOCKED, suspects=suspects, in_line=in_line)
     return query(_VIOLATIONS, facts=facts, blocked=broadcast(blocked))

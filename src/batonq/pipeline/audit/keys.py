@@ -16,7 +16,7 @@ from pyspark.sql.functions import broadcast
 
 from batonq.core.records import Flag, State
 from batonq.pipeline.audit.known import versions
-from batonq.pipeline.audit.words import MESSAGE, SEQUENCES, STATE, query, told
+from batonq.pipeline.audit.words import CODED, MESSAGE, SEQUENCES, STATE, query, told
 
 _TAKEN = """
 SELECT taken.*, versions.window_ms, CASE WHEN versions.per_group THEN `group` ELSE '' END AS scope
@@ -43,9 +43,7 @@ WHERE p_lt IS NOT NULL AND ({_IN_WINDOW} OR {_LIVES})
 # Of those that lived: what the first message's last event before the second left it in.
 _LIVING = f"""
 SELECT any_value(struct(suspects.*)) AS one
-FROM (
-  SELECT {MESSAGE} AS message, logical_time AS lt, {STATE} AS state FROM {{events}} WHERE sequence IS NOT NULL
-) AS facts
+FROM (SELECT {MESSAGE} AS message, logical_time AS lt, {STATE} AS state FROM {CODED}) AS facts
 JOIN {{suspects}} AS suspects ON suspects.shard * {SEQUENCES} + suspects.p_sequence = message AND facts.lt < suspects.lt
 WHERE NOT in_window GROUP BY suspects.shard, suspects.lt
 HAVING max_by(state, facts.lt) NOT IN ({State.DELETED:d}, {State.DEAD:d})
@@ -55,12 +53,15 @@ SELECT 'duplicate' AS kind, shard, queue, sequence, array(p_lt, lt) AS logical_t
   array({told("'sent'", "p_lt", "p_time")}, {told("'sent'", "lt", "time")}) AS events,
   concat('key ', dedup_key, ' of message ', p_sequence, CASE WHEN in_window THEN ' within its window'
     ELSE ', which is still there' END) AS detail
-FROM (SELECT * FROM {{suspects}} WHERE in_window UNION ALL SELECT one.* FROM {{living}})
+FROM {{suspects}}
 """
 
 
 def violations(events: DataFrame, policies: DataFrame, purges: DataFrame) -> DataFrame:
     taken = query(_TAKEN, events=events, versions=broadcast(versions(policies)))
-    suspects = query(_SUSPECTS, pairs=query(_PAIRS, taken=taken), purges=broadcast(purges))
-    living = query(_LIVING, events=events, suspects=broadcast(suspects))
-    return query(_VIOLATIONS, suspects=suspects, living=living)
+    suspects = query(_SUSPECTS, pairs=query(_PAIRS, taken=taken), purges=broadcast(purges)).localCheckpoint()
+    guilty = suspects.where("in_window")
+    if not suspects.where("NOT in_window").isEmpty():
+        living = query(_LIVING, events=events, suspects=broadcast(suspects))
+        guilty = guilty.unionByName(living.select("one.*"))
+    return query(_VIOLATIONS, suspects=guilty)

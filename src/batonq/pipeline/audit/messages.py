@@ -23,10 +23,9 @@ from batonq.core.shard.columns import COUNT_MAX
 from batonq.core.shard.lifecycle import TRANSITIONS
 from batonq.pipeline.audit import known
 from batonq.pipeline.audit.words import (
+    CODED,
     DOOMED,
-    EVENT,
     MESSAGE,
-    REASON,
     SEQUENCES,
     STATE,
     event_name,
@@ -38,35 +37,38 @@ from batonq.pipeline.audit.words import (
 
 # What goes into the shuffle: the event, its state after it, reason, flags and mark are one number, `what`.
 _HELD, _RAN_OUT, _RETIRED, _LEASE, _LOOK = range(1, 6)  # marks: what an event is to be asked for
-_MARK = f"""CASE event
-  WHEN 'leased' THEN {_LEASE} WHEN 'extended' THEN {_HELD} WHEN 'carried' THEN {_LOOK}
-  WHEN 'deleted' THEN CASE WHEN flags & {Flag.LATE:d} <> 0 OR reason = 'late_ack' THEN {_LOOK}
-    WHEN reason = 'ack' THEN {_HELD} WHEN reason = 'retention' THEN {_RETIRED} ELSE 0 END
-  WHEN 'returned' THEN CASE reason WHEN 'expired' THEN {_RAN_OUT} WHEN 'nack' THEN {_HELD} WHEN 'released' THEN {_HELD}
-    ELSE 0 END
-  WHEN 'owed' THEN CASE WHEN reason = 'expiry_dead_letter' THEN {_RETIRED} ELSE 0 END
+_MARK = f"""CASE code
+  WHEN {Type.LEASED:d} THEN {_LEASE} WHEN {Type.EXTENDED:d} THEN {_HELD} WHEN {Type.CARRIED:d} THEN {_LOOK}
+  WHEN {Type.DELETED:d} THEN CASE WHEN flags & {Flag.LATE:d} <> 0 OR why = {Reason.LATE_ACK:d} THEN {_LOOK}
+    WHEN why = {Reason.ACK:d} THEN {_HELD} WHEN why = {Reason.RETENTION:d} THEN {_RETIRED} ELSE 0 END
+  WHEN {Type.RETURNED:d} THEN CASE WHEN why = {Reason.EXPIRED:d} THEN {_RAN_OUT}
+    WHEN why IN ({Reason.NACK:d}, {Reason.RELEASED:d}) THEN {_HELD} ELSE 0 END
+  WHEN {Type.OWED:d} THEN CASE WHEN why = {Reason.EXPIRY_DEAD_LETTER:d} THEN {_RETIRED} ELSE 0 END
   ELSE 0 END"""
 _FACTS = f"""
 SELECT {MESSAGE} AS message, logical_time AS lt,
-  CAST({EVENT} AS BIGINT) + 256 * {STATE} + 65536 * coalesce({REASON}, 0) + 16777216 * CAST(flags AS BIGINT)
+  CAST(code AS BIGINT) + 256 * {STATE} + 65536 * coalesce(why, 0) + 16777216 * CAST(flags AS BIGINT)
     + 4294967296 * {_MARK} AS what,
   queue, time, coalesce(deadline, visible_at) AS until, expires_at AS expires, owner_epoch AS owner,
-  CASE WHEN event IN ('sent', 'arrived') THEN 0 ELSE lease_epoch END AS epoch,
-  CASE WHEN event = 'sent' THEN 0 ELSE receive_count END AS count
-FROM {{events}} WHERE sequence IS NOT NULL
+  CASE WHEN code IN ({Type.SENT:d}, {Type.ARRIVED:d}) THEN 0 ELSE lease_epoch END AS epoch,
+  CASE WHEN code = {Type.SENT:d} THEN 0 ELSE receive_count END AS count
+FROM {CODED}
 """
 _EVENT = "(what & 255)"
 _BEHIND = ", ".join(str(int(kind)) for kind in (Type.SENT, Type.ARRIVED, Type.CARRIED, Type.EDITED))
 _UNCHARGED = f"what & {255 + (Flag.UNCHARGED << 24)} = {Type.RETURNED + (Flag.UNCHARGED << 24)}"
+# Only a log whose front was dropped can have lost a living message; the others are not asked.
+_KEPT = f"lead(lt) OVER life AS n_lt, max(CASE WHEN {_EVENT} IN ({_BEHIND}) THEN lt END) OVER past AS p_payload"
+_ALL_KEPT = "CAST(NULL AS BIGINT) AS n_lt, CAST(NULL AS BIGINT) AS p_payload"
 _PAIRS = f"""
 SELECT *,
   lag(lt) OVER life AS p_lt, lag(what) OVER life AS p_what, lag(queue) OVER life AS p_queue,
-  lag(until) OVER life AS p_until, lag(owner) OVER life AS p_owner, lead(lt) OVER life AS n_lt,
+  lag(until) OVER life AS p_until, lag(owner) OVER life AS p_owner,
   last(epoch, true) OVER past AS p_epoch,
   last(CASE WHEN {_UNCHARGED} THEN greatest(count - 1, 0) ELSE least(count, {COUNT_MAX}) END, true) OVER past
     AS p_count,
   last(expires, true) OVER past AS p_expires,
-  max(CASE WHEN {_EVENT} IN ({_BEHIND}) THEN lt END) OVER past AS p_payload
+  %s
 FROM {{facts}}
 WINDOW life AS (PARTITION BY message ORDER BY lt),
   past AS (PARTITION BY message ORDER BY lt ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
@@ -210,6 +212,7 @@ FROM (
 
 
 def violations(events: DataFrame, shards: DataFrame, policies: DataFrame, purges: DataFrame) -> DataFrame:
-    pairs = query(_PAIRS, facts=query(_FACTS, events=events))
+    dropped = not shards.where("kept_from IS NOT NULL").isEmpty()
+    pairs = query(_PAIRS % (_KEPT if dropped else _ALL_KEPT), facts=query(_FACTS, events=events))
     suspects = query(_SUSPECTS, pairs=pairs, shards=broadcast(shards), purges=broadcast(purges))
     return query(_VIOLATIONS, suspects=query(_UNPACKED, suspects=suspects), policies=broadcast(policies))

@@ -15,16 +15,15 @@ from pyspark.sql.functions import broadcast
 
 from batonq.pipeline.audit.words import place, query
 
-_OPENED = "event IN ('sent', 'arrived') AND sequence IS NOT NULL"
-_PIECES = f"""
+_PIECES = """
 SELECT shard, frame, time, owner_epoch AS owner, min(row) AS first_row, max(row) AS last_row, count(*) AS rows,
-  count(CASE WHEN {_OPENED} THEN 1 END) AS opened,
-  min(CASE WHEN {_OPENED} THEN sequence END) AS lowest, max(CASE WHEN {_OPENED} THEN sequence END) AS highest,
-  sum(CASE WHEN {_OPENED} THEN sequence END) AS total,
-  min_by(CASE WHEN {_OPENED} THEN sequence END, CASE WHEN {_OPENED} THEN row END) AS first_sequence,
-  max_by(CASE WHEN {_OPENED} THEN sequence END, CASE WHEN {_OPENED} THEN row END) AS last_sequence,
-  max(CASE WHEN event = 'epoch' THEN number END) AS named
-FROM {{events}} GROUP BY shard, frame, time, owner_epoch
+  count(opened) AS opened, min(opened) AS lowest, max(opened) AS highest, sum(opened) AS total,
+  min_by(opened, opened_row) AS first_sequence, max_by(opened, opened_row) AS last_sequence, max(named) AS named
+FROM (
+  SELECT shard, frame, time, owner_epoch, row, CASE WHEN event = 'epoch' THEN number END AS named, opened,
+    CASE WHEN opened IS NOT NULL THEN row END AS opened_row
+  FROM (SELECT *, CASE WHEN event IN ('sent', 'arrived') THEN sequence END AS opened FROM {events})
+) GROUP BY shard, frame, time, owner_epoch
 """
 _PAIRS = """
 SELECT *, frame * 65536 + first_row AS lt, before.frame AS p_frame, before.last_row AS p_row, before.time AS p_time,

@@ -63,17 +63,24 @@ ASKED = (
     Reason.EXPIRY_DEAD_LETTER,
     Reason.ACCEPTED,
 )
-EVENT = case("event", _numbers(OF_MESSAGES))
-REASON = case("reason", {REASONS[reason]: int(reason) for reason in ASKED})
+_CODE = case("event", _numbers(OF_MESSAGES))
+_WHY = case("reason", {REASONS[reason]: int(reason) for reason in ASKED})
+# Events of messages, with event and reason as numbers, `code` and `why`: texts are compared once only.
+CODED = f"(SELECT *, {_CODE} AS code, {_WHY} AS why FROM {{events}} WHERE sequence IS NOT NULL)"
 # The state that an event leaves its message in: it can be told from the event alone.
 _RETURNED = f"CASE WHEN visible_at IS NULL THEN {State.DEAD:d} WHEN visible_at <= time THEN {State.VISIBLE:d} ELSE "
 STATE = (
-    f"CASE event WHEN 'sent' THEN CASE WHEN visible_at > time THEN {State.DELAYED:d} ELSE {State.VISIBLE:d} END "
-    f"WHEN 'arrived' THEN {State.VISIBLE:d} WHEN 'leased' THEN {State.IN_FLIGHT:d} "
-    f"WHEN 'deleted' THEN {State.DELETED:d} WHEN 'extended' THEN {State.IN_FLIGHT:d} "
-    f"WHEN 'returned' THEN {_RETURNED} {State.DELAYED:d} END WHEN 'owed' THEN {State.OWED:d} "
-    f"WHEN 'settled' THEN CASE WHEN reason = 'accepted' THEN {State.DELETED:d} ELSE {_RETURNED} {DOOMED} END END "
-    f"ELSE {case('state', _numbers(STATES))} END"
+    f"CASE code WHEN {Type.SENT:d} THEN CASE WHEN visible_at > time THEN {State.DELAYED:d} ELSE {State.VISIBLE:d} END "
+    f"WHEN {Type.LEASED:d} THEN {State.IN_FLIGHT:d} WHEN {Type.DELETED:d} THEN {State.DELETED:d} "
+    f"WHEN {Type.RETURNED:d} THEN {_RETURNED} {State.DELAYED:d} END WHEN {Type.EXTENDED:d} THEN {State.IN_FLIGHT:d} "
+    f"WHEN {Type.ARRIVED:d} THEN {State.VISIBLE:d} WHEN {Type.OWED:d} THEN {State.OWED:d} "
+    f"WHEN {Type.SETTLED:d} THEN CASE WHEN why = {Reason.ACCEPTED:d} THEN {State.DELETED:d} "
+    f"ELSE {_RETURNED} {DOOMED} END END ELSE {case('state', _numbers(STATES))} END"
+)
+# What a family of rules finds.
+_FOUND = (
+    "kind string, shard int, queue bigint, sequence bigint, logical_times array<bigint>, events array<string>, "
+    "detail string"
 )
 _STATE_NAMES = {**STATES, DOOMED: "delayed"}
 
@@ -101,3 +108,8 @@ def query(text: str, **frames: DataFrame) -> DataFrame:
     """The frame that SQL makes of others, which it names in braces."""
     session = next(iter(frames.values())).sparkSession
     return session.sql(text, None, **frames)
+
+
+def nothing(like: DataFrame) -> DataFrame:
+    """No violations, as a frame of that session."""
+    return like.sparkSession.createDataFrame([], _FOUND)

@@ -1,8 +1,8 @@
 """Java's class-data archive: the classes that a session loads, parsed once, so that the next start is quicker.
 
-The first session writes it while it ends, under a name of its own; a later start looks at what was left, has Java check
-it, and gives it the name that all use. So nobody reads a half-written one, however many start at once. Where Java
-cannot do it, a session starts without.
+The first session's Java writes it while it ends, under a name of its own, and a note beside it says which process that
+is. A start after that has Java check what was left, and gives it the name that all use. So nobody reads a half-written
+one, however many start at once. Where Java cannot do it, a session starts without.
 """
 
 from __future__ import annotations
@@ -12,8 +12,9 @@ import os
 import subprocess
 import time
 from pathlib import Path
+from typing import NamedTuple
 
-SETTLED_S = 60  # one that nobody has written to for so long is finished, or never will be
+SETTLED_S = 60  # an archive without a note, that nobody has written to for so long: nobody ever will
 TIMEOUT_S = 60
 # Nothing is said about archives that cannot be used: what Java prints goes to the user's own output.
 _WRITE = "-XX:ArchiveClassesAtExit="
@@ -40,14 +41,25 @@ def options(home: str, spark_home: Path, cache: Path) -> list[str]:
         return []
 
 
-def note(given: list[str], class_path: str) -> None:
-    """Write down the class path of a session that was started with these options: an archive is good for one only."""
-    for option in given:
-        if option.startswith(_WRITE):
-            try:
-                Path(option.removeprefix(_WRITE)).with_suffix(".path").write_text(class_path)
-            except OSError:
-                pass
+class Note(NamedTuple):
+    """Of an archive that a session will leave: an archive is good for one class path only."""
+
+    pid: int  # of the Java that writes it
+    class_path: str
+
+
+def written(given: list[str]) -> Path | None:
+    """Where a session's Java that gets these options will leave an archive, if it is to make one."""
+    return next((Path(option.removeprefix(_WRITE)) for option in given if option.startswith(_WRITE)), None)
+
+
+def note(given: list[str], pid: int, class_path: str) -> None:
+    """Write down what is known of a session's Java that was started with these options."""
+    if part := written(given):
+        try:
+            part.with_suffix(".note").write_text(f"{pid}\n{class_path}")
+        except OSError:
+            pass
 
 
 def _key(home: str, spark_home: Path) -> str:
@@ -74,26 +86,38 @@ def _base(home: str, cache: Path, key: str) -> Path | None:
 
 def _adopt(home: str, cache: Path, key: str, base: Path | None, archive: Path) -> None:
     """Take one that an earlier session left, if Java finds it whole; throw the rest away."""
-    for part in cache.glob(f"classes-{key}.*.part"):
-        if time.time() - part.stat().st_mtime < SETTLED_S:
+    for path in cache.glob(f"classes-{key}.*.note"):
+        part = path.with_suffix(".part")
+        left = _read(path)
+        if left and _writes(left.pid, part):
             continue
-        path = part.with_suffix(".path")
         arguments = ["-Xshare:on", "-XX:+VerifySharedSpaces", _shared(base, part)]
-        if path.exists() and not archive.exists() and _runs(home, *arguments, "-cp", path.read_text(), "-version"):
+        wanted = part.exists() and not archive.exists()
+        if left and wanted and _runs(home, *arguments, "-cp", left.class_path, "-version"):
             os.replace(part, archive)
         part.unlink(missing_ok=True)
         path.unlink(missing_ok=True)
+    for part in cache.glob(f"classes-{key}.*.part"):
+        if not part.with_suffix(".note").exists() and time.time() - part.stat().st_mtime > SETTLED_S:
+            part.unlink(missing_ok=True)
 
 
 def _somebody_writes(cache: Path, key: str) -> bool:
     """Is a session under way that will leave one? One is enough: it costs seconds at its end."""
-    for path in cache.glob(f"classes-{key}.*.path"):
-        pid = path.suffixes[-2].removeprefix(".")
-        if os.path.exists(f"/proc/{pid}") or time.time() - path.stat().st_mtime < SETTLED_S:
-            return True
-        if not path.with_suffix(".part").exists():
-            path.unlink(missing_ok=True)
-    return False
+    return any(cache.glob(f"classes-{key}.*.note"))
+
+
+def _read(path: Path) -> Note | None:
+    pid, _, class_path = path.read_text().partition("\n")
+    return Note(int(pid), class_path) if pid.isdigit() and class_path else None
+
+
+def _writes(pid: int, part: Path) -> bool:
+    """Does that process run, and is it the Java that was told to write this?"""
+    try:
+        return os.fsencode(part) in Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return False
 
 
 def _shared(base: Path | None, *archives: Path) -> str:

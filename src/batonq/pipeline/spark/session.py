@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from batonq.pipeline.spark import classes
 from batonq.pipeline.spark.java import java_home
@@ -70,7 +70,8 @@ def start(
         builder = builder.config(key, value)
     session = builder.getOrCreate()
     if quick:
-        classes.note(quick, str(session.sparkContext._jvm.java.lang.System.getProperty("java.class.path")))  # type: ignore[union-attr]
+        java: Any = session.sparkContext._jvm.java.lang  # type: ignore[union-attr]
+        classes.note(quick, java.ProcessHandle.current().pid(), java.System.getProperty("java.class.path"))
     session.sparkContext.environment.update(_for_workers(os.environ))
     register(session)
     return session
