@@ -12,7 +12,7 @@ import pytest
 
 from batonq.core.catalog.machine import Catalog
 from batonq.core.commands import Accepted
-from batonq.core.ids import parse_message_id
+from batonq.core.ids import key_hash, parse_message_id
 from batonq.errors import (
     BatonError,
     IdempotencyConflict,
@@ -145,8 +145,11 @@ def test_a_shard_that_is_down_gets_no_unkeyed_sends_and_keyed_ones_say_so(tmp_pa
         for number in range(6):
             (result,) = await send(node, queue, f"{number}")
             assert isinstance(result, Accepted)
-        (result,) = await node.broker.send(queue, [make_send("named")], "an invocation whose shard may be down")
+        name = next(f"n{at}" for at in range(99) if queue.spread.of_hash(key_hash(queue.number, f"n{at}")) == down)
+        (result,) = await node.broker.send(queue, [make_send("named")], name, first_try=True)
         assert isinstance(result, Accepted)
+        with pytest.raises(Unavailable):  # it may have been taken there before
+            await node.broker.send(queue, [make_send("another")], name)
         with pytest.raises(Unavailable):
             await send(node, queue, "keyed", dedup_id=keys[down])
         mixed = [make_send(key, dedup_id=key) for key in keys.values()]

@@ -126,11 +126,15 @@ class Broker(JobControl):
 
     # --- messages -------------------------------------------------------------------------------
 
-    async def send(self, queue: Queue, sends: Sequence[Send], invocation: str = "") -> list[Sent | BatonError]:
-        """Send messages; one result each. `invocation` names the SDK's request, whose retry makes no second message."""
+    async def send(
+        self, queue: Queue, sends: Sequence[Send], invocation: str = "", first_try: bool = False
+    ) -> list[Sent | BatonError]:
+        """Send messages; one result each. `invocation` names the SDK's request, whose retry makes no second message;
+        `first_try` if it is known to be none.
+        """
         name = key_hash(queue.number, invocation) if invocation else 0
         if len(queue.shards) > 1:
-            return await self._spreading.send(queue, sends, name)
+            return await self._spreading.send(queue, sends, name, first_try)
         results = await self._port(queue.shard).send(queue.number, sends, name)
         return await self._spreading.send_moved(queue, sends, results, name)
 

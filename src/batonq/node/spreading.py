@@ -101,9 +101,16 @@ class Spreading:
 
     # --- sending --------------------------------------------------------------------------------
 
-    async def send(self, queue: Queue, sends: Sequence[Send], name: int) -> list[Sent | BatonError]:
-        """`name` is the hash of the request's name, or 0. One result each, in order."""
+    async def send(self, queue: Queue, sends: Sequence[Send], name: int, first_try: bool) -> list[Sent | BatonError]:
+        """`name` is the hash of the request's name, or 0. One result each, in order.
+
+        A request that has a name goes to the shard that the name stands for, which may know it; only if this is the
+        first time that it is made, any shard will do.
+        """
         if not routing.is_keyed(sends, queue.fifo):
+            if name and not first_try:
+                home = queue.spread.of_hash(name)
+                return await self._ask(queue, home, lambda port: port.send(queue.number, sends, name))
             return await self._send_anywhere(queue, sends, name)
         # A shard knows a request by its name, so each must get all of its part at once.
         unkeyed = queue.spread.of_hash(name) if name else ANY

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from base64 import urlsafe_b64decode
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -146,8 +147,13 @@ class Evidence:
 
     def copy_of(self, delivered: Delivered) -> Copy | None:
         """The copy that was delivered."""
-        book = self.ledger.books.get(self.queues[delivered.queue].shard)
+        book = self.ledger.books.get(_shard_of(delivered.receipt))
         return book.copies.get(delivered.sequence) if book is not None else None
+
+
+def _shard_of(receipt: str) -> int:
+    """The shard that a receipt names, see node/receipts.py."""
+    return int.from_bytes(urlsafe_b64decode(receipt)[3:5], "little")
 
 
 def about(text: str, *numbers: int) -> Finding:
