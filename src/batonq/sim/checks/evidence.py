@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import urlsafe_b64decode
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import pairwise
@@ -147,13 +146,9 @@ class Evidence:
 
     def copy_of(self, delivered: Delivered) -> Copy | None:
         """The copy that was delivered."""
-        book = self.ledger.books.get(_shard_of(delivered.receipt))
+        first = self.queues[delivered.queue].shard
+        book = self.ledger.books.get(first if delivered.shard is None else delivered.shard)
         return book.copies.get(delivered.sequence) if book is not None else None
-
-
-def _shard_of(receipt: str) -> int:
-    """The shard that a receipt names, see node/receipts.py."""
-    return int.from_bytes(urlsafe_b64decode(receipt)[3:5], "little")
 
 
 def about(text: str, *numbers: int) -> Finding:
