@@ -80,7 +80,11 @@ class Hosting:
         """Commit what is in the open frame (the record of a new owner), then serve."""
         point = self.commit.point()
         if point is not None:
-            await point
+            try:
+                await point
+            except BaseException:
+                point.cancel()  # if it is not over, nobody waits for it any more
+                raise
         self.serving = True
         self.jobs.begin(self._clock.now_ms())
         self._arm()
