@@ -737,6 +737,19 @@ def test_dead_letters_go_and_come_back_between_spread_queues(tmp_path: Path, spr
     run_virtual(main)
 
 
+def test_a_dead_letter_goes_to_another_shard_when_one_has_no_room(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path, shards=3)
+        await make(node, "morgue", 3, Baton_MaximumMessages="6")
+        policy = json.dumps({"deadLetterTargetArn": ARN + "morgue", "maxReceiveCount": 1})
+        queue = await make(node, "orders", 1, RedrivePolicy=policy, Baton_DeadLetterOn="failure")
+        await die(node, queue, node.broker.queue(ACCOUNT, "morgue"), 6)
+        assert counts(node, node.broker.queue(ACCOUNT, "morgue")) == [2, 2, 2]
+        await node.stop()
+
+    run_virtual(main)
+
+
 def test_a_job_over_several_shards_has_one_rate_one_progress_and_one_limit(tmp_path: Path) -> None:
     async def main(loop: VirtualLoop) -> None:
         node = await open_node(loop, tmp_path, shards=4)

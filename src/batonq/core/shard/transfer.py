@@ -127,14 +127,15 @@ class Transfer(Replay):
 
     def place_of(self, slot: int, shard: int, spread: str) -> int:
         """On which of a queue's shards one of the messages here belongs: in a FIFO queue on that of its group, else on
-        this very shard if the queue lies on it.
+        this very shard if the queue lies on it, and on the next one each time that it was refused.
         """
         if not spread:
             return shard
         there = parse(spread)
         if self.queues[self.columns.queue[slot]].fifo:
             return there.of_hash(self.tenant_of(slot))
-        return self.number if self.number in there.shards else there.shards[self.number % len(there.shards)]
+        start = there.shards.index(self.number) if self.number in there.shards else self.number
+        return there.shards[(start + self.refusals.get(slot, 0)) % len(there.shards)]
 
     def owe(self, slot: int, shard: int, to: int, reason: Reason, now: int) -> None:
         """Start moving a message to queue `to` on `shard`; within this shard it arrives, or is refused, at once."""
