@@ -19,10 +19,10 @@ NAMES = ("a", "b", "c")
 class ClusterServer(TestServer):
     """`advance` moves the clocks of all nodes."""
 
-    def __init__(self, data: str, shards: int = 3) -> None:
+    def __init__(self, data: str, shards: int = 3, spread: int = 1) -> None:
         super().__init__(data)
         self.random = Random(7)
-        self.nodes = Nodes(Path(data), account=ACCOUNT, lease_s=3.0, shards=shards)
+        self.nodes = Nodes(Path(data), account=ACCOUNT, lease_s=3.0, shards=shards, spread=spread)
 
     def advance(self, seconds: float) -> None:
         for name in NAMES:

@@ -295,3 +295,18 @@ def test_an_owner_is_killed_under_load(cluster: Cluster) -> None:
         time.sleep(0.5)
     load.check()
     assert load.sent
+
+
+def test_sends_to_a_spread_queue_do_not_wait_for_an_owner_that_is_killed(cluster: Cluster) -> None:
+    create(cluster, "spread", VisibilityTimeout="4", **{"Baton.Spread": "3"})
+    with Load(cluster, "spread") as load:
+        time.sleep(0.5)
+        victim = cluster.owner(shard_of(cluster, "spread"))
+        sent = len(load.sent)
+        victim.kill()
+        wait_until(lambda: len(load.sent) > sent + 20, "sends wait for the shard that has no owner", 4)
+        assert sent_after(load, time.monotonic() + 1) < 4
+        victim.start()
+        cluster.wait_ready(victim)
+        time.sleep(0.5)
+    load.check()

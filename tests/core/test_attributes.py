@@ -369,7 +369,9 @@ def test_readings_are_attributes_that_cannot_be_set() -> None:
 
 
 def policy(attributes: dict[str, str]) -> QueuePolicy:
-    return to_policy(7, ACCOUNT, "q", 11, attributes, lambda target: (9, 2) if target.name == "dead" else (0, 0))
+    return to_policy(
+        7, ACCOUNT, "q", 11, attributes, lambda target: (9, 2, "") if target.name == "dead" else (0, 0, "")
+    )
 
 
 def test_a_queue_without_attributes_has_the_default_policy() -> None:

@@ -253,7 +253,7 @@ def test_deleting_a_dead_letter_queue_changes_the_policies_of_its_sources() -> N
     assert bench.catalog.changed == {dead.number: {dead.shard}, work.number: {work.shard}}
     bench.check()
     again = bench.create("dead")
-    assert bench.catalog.queue_by_number(work.number).dead_letter == (again.number, again.shard)
+    assert bench.catalog.queue_by_number(work.number).dead_letter == again.link
     assert bench.catalog.queue_by_number(work.number).policy_version > orphan.policy_version
     assert bench.catalog.queue_by_number(bystander.number) == bystander
     bench.check()
@@ -561,6 +561,6 @@ def test_a_fifo_queue_may_have_any_name_where_sqs_does_not_ask(bench: Bench) -> 
     with pytest.raises(InvalidInput):
         catalog.create_queue(ACCOUNT, "jobs.fifo", {}, {}, T0, any_name=True)
     source = {"FifoQueue": "true", "RedrivePolicy": redrive_to("jobs")}
-    assert catalog.create_queue(ACCOUNT, "source", source, {}, T0, any_name=True).dead_letter == (made.number, 0)
+    assert catalog.create_queue(ACCOUNT, "source", source, {}, T0, any_name=True).dead_letter == made.link
     with pytest.raises(InvalidInput, match="same type"):
         catalog.create_queue(ACCOUNT, "plain", {"RedrivePolicy": redrive_to("jobs")}, {}, T0)

@@ -82,6 +82,11 @@ class AnySequence(RuleBasedStateMachine):
     def place(self, name: str, shard: int) -> None:
         self.attempt("place_queue", self.number(name), [shard])
 
+    @rule(name=names, spread=st.integers(1, 4), own=st.booleans())
+    def spread(self, name: str, spread: int, own: bool) -> None:
+        changes = {"Baton.Spread": str(spread), "Baton.OwnShards": "true" if own else ""}
+        self.attempt("set_attributes", self.number(name), changes)
+
     @rule(key=st.sampled_from(["k1", "k2"]), command=st.sampled_from(["put_key", "disable_key", "remove_key"]))
     def keys(self, key: str, command: str) -> None:
         self.attempt(command, key, *(["secret", ACCOUNT] if command == "put_key" else []))

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batonq.core.records import ROW_BYTES
+from batonq.core.records import FORMAT_VERSION, ROW_BYTES
 from batonq.errors import LogCorrupt
 from batonq.log import frames
 from batonq.log.frames import HEADER_BYTES, NO_DIGEST, Frame, FrameCutOff, FrameUnreadable, parse, parse_header
@@ -73,7 +73,7 @@ def test_the_layout_is_as_documented() -> None:
     content = frame.rows + frame.variable
     expected = (
         b"BTNF"
-        + (3).to_bytes(2, "little")
+        + FORMAT_VERSION.to_bytes(2, "little")
         + bytes(2)
         + (9).to_bytes(8, "little")
         + (0xFFFF).to_bytes(4, "little")
@@ -86,7 +86,7 @@ def test_the_layout_is_as_documented() -> None:
         + google_crc32c.value(content).to_bytes(4, "little")
     )
     assert frame.header == expected + google_crc32c.value(expected).to_bytes(4, "little")
-    assert frame.digest.hex() == "26bc29f1d30d618a801fee41444fe4c1"
+    assert frame.digest.hex() == "96324d468c1c193a58ab1be25e27a012"
 
 
 def test_words_are_the_rows() -> None:
@@ -126,11 +126,10 @@ def with_header(frame: Frame, at: int, value: int, size: int) -> bytes:
 
 
 def test_a_newer_format_is_not_taken_for_damage() -> None:
-    newer = with_header(make_frame(7, NO_DIGEST), 4, 4, 2)
+    newer = with_header(make_frame(7, NO_DIGEST), 4, FORMAT_VERSION + 1, 2)
     for read in (parse, parse_header):
-        with pytest.raises(
-            LogCorrupt, match="format version 4, this Baton reads up to 3: use a newer release"
-        ) as caught:
+        refusal = f"format version {FORMAT_VERSION + 1}, this Baton reads up to {FORMAT_VERSION}: use a newer release"
+        with pytest.raises(LogCorrupt, match=refusal) as caught:
             read(newer)
         assert not isinstance(caught.value, FrameUnreadable)
 

@@ -215,9 +215,9 @@ def test_a_list_is_kept_small(step: int) -> None:
 
 def test_ids_are_told_apart_by_shard() -> None:
     ids = [message_id(2, 9), message_id(1, 4), message_id(2, 3), message_id(2, 9), message_id(2, 50)]
-    found = listed_ids({"messageIds": ids}, 2, 50)
-    assert found is not None and (list(found.sequences), found.elsewhere) == ([3, 9], 2)
-    assert listed_ids({"errorClass": "x"}, 2, 50) is None
+    found = listed_ids({"messageIds": ids}, {2: 50})
+    assert found is not None and (list(found.sequences[2]), found.elsewhere) == ([3, 9], 2)
+    assert listed_ids({"errorClass": "x"}, {2: 50}) is None
 
 
 def test_an_ended_job_forgets_its_list(tmp_path: Path) -> None:

@@ -242,6 +242,8 @@ class QueueInfo(Struct, rename="camel"):
     max_in_flight: int | None = None
     max_messages: int | None = None
     max_bytes: int | None = None
+    spread: int | None = None
+    own_shards: bool | None = None
     tags: dict[str, str] = {}
 
 

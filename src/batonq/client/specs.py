@@ -32,6 +32,8 @@ class QueueSettings(TypedDict, total=False):
     max_in_flight: int
     max_messages: int
     max_bytes: int
+    spread: int  # shards that it lies on
+    own_shards: bool  # which take no other new queue
     tags: Mapping[str, str]
 
 
@@ -55,6 +57,8 @@ WIRE_NAMES = {
     "max_in_flight": "maxInFlight",
     "max_messages": "maxMessages",
     "max_bytes": "maxBytes",
+    "spread": "spread",
+    "own_shards": "ownShards",
     "tags": "tags",
 }
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 
@@ -179,6 +179,9 @@ class Job:
     mark_died: int = 0
     next_moved: int = 0
     next_died: int = 0
+    destination_spread: str = ""  # its shards when it has several, see spread.py
+    origin_spreads: dict[str, str] = field(default_factory=dict)  # the same of FIFO queues that messages go back to
+    share: float = 1.0  # of the rate: the part of a job that goes on at several shards, see node/jobs.py
 
     @classmethod
     def from_values(cls, values: dict[str, Any]) -> Job:

@@ -25,6 +25,7 @@ class QueuePolicy:
     max_receives: int = 0  # 0: unlimited
     dead_letter_queue: int = 0  # 0: none
     dead_letter_shard: int = 0
+    dead_letter_spread: str = ""  # its shards when it has several, see spread.py; empty: that one
     dead_letter_on_failure: bool = False  # else at the next receive, as SQS does
     expiry_to_dead_letter: bool = False
     strict_receipts: bool = False
@@ -32,6 +33,7 @@ class QueuePolicy:
     in_flight_max: int = 120_000
     messages_max: int = 0  # 0: no limit of its own
     bytes_max: int = 0
+    spread: str = ""  # of a queue on several shards: which has which keys, see spread.py
     sla_seconds: int = 0
     shed_class: str = ""
     alarm_severity: str = ""

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from enum import IntEnum, IntFlag
 
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 ROW_WORDS = 8
 ROW_BYTES = 64
 FRAME_ROWS_MAX = 0xFFFF
@@ -116,6 +116,7 @@ class Reason(IntEnum):
     REFUSED_NO_QUEUE = 31
     REFUSED_FULL = 32
     REFUSED_TYPE = 33
+    REFUSED_MOVED = 34  # the queue has grown, and the message's group is on another shard now
 
 
 class State(IntEnum):

@@ -14,7 +14,7 @@ from typing import TypeVar, cast
 from batonq.core.commands import Claim, Counters, FirstLeases, Nack, Send
 from batonq.core.ids import key_hash
 from batonq.core.shard.once import Once
-from batonq.errors import BatonError, InvalidInput, ReceiptInvalid
+from batonq.errors import BatonError, InvalidInput, NotOwner, ReceiptInvalid
 from batonq.node.cataloghost import CatalogHost
 from batonq.node.clock import Clock
 from batonq.node.control import Queue
@@ -27,8 +27,9 @@ from batonq.node.keeper import ShardKeeper
 from batonq.node.localshard import LocalShard
 from batonq.node.peeking import Peeked
 from batonq.node.ports import Sent, ShardPort
-from batonq.node.receipts import Receipts, invalid
+from batonq.node.receipts import Receipts
 from batonq.node.settings import Settings
+from batonq.node.spreading import Spreading, joined, place_of
 from batonq.node.watching import Selection, give_back, receive_all_over, receive_any
 
 HOLDER_LENGTH_MAX = 256
@@ -52,12 +53,14 @@ class Broker(JobControl):
         receipts: Receipts,
         alarms: AlarmBoard,
         random_bytes: Callable[[int], bytes],
-        route: Callable[[int], ShardPort] | None = None,
+        route: tuple[Callable[[int], ShardPort], Callable[[int], ShardPort]] | None = None,
     ) -> None:
         self.dev = settings.dev
         self.account = settings.account
         super().__init__(loop, catalog, shards, self.local_port if route is None else self._routed_port)
-        self._route = route  # to shards that other nodes serve; None: there are none
+        # To shards that other nodes serve, now or soon, and only now; None: there are none.
+        self._route = route[0] if route is not None else None
+        self._route_at_once = route[1] if route is not None else None
         self._clock = clock
         self._settings = settings
         self._receipts = receipts
@@ -65,6 +68,18 @@ class Broker(JobControl):
         self._deliveries = Deliveries(loop, receipts, alarms)
         self._ports: dict[int, ShardPort] = {}
         self._selections: dict[tuple[str, ...], Selection] = {}
+        self._spreading = Spreading(
+            loop=loop,
+            port=self._port,
+            port_at_once=self._port_at_once,
+            here=self._host_here,
+            queue=self.queue_by_number,
+            version=lambda: self._catalog.current().version,
+            give_back=self._give_back,
+            waiters_max=settings.waiters_per_queue_max,
+            first_turn=key_hash(settings.node),
+            refresh=self.refresh,
+        )
         self.history = History(shards=shards, rate_bytes=settings.history_rate_bytes, seconds=loop.time)
 
     def local_port(self, shard: int) -> ShardPort:
@@ -84,11 +99,24 @@ class Broker(JobControl):
         assert self._route is not None
         return self.local_port(shard) if self.serves(shard) else self._route(shard)
 
+    def _port_at_once(self, shard: int) -> ShardPort | None:
+        """One that has an owner right now, as far as is known here."""
+        if self.serves(shard):
+            return self.local_port(shard)
+        return None if self._route_at_once is None else self._route_at_once(shard)
+
+    def _host_here(self, shard: int) -> ShardHost | None:
+        return self._shards[shard].host() if self.serves(shard) else None
+
     def is_here(self, queue: Queue) -> bool:
-        """Whether the queue's requests can be run without asking another node. In a cluster of one they always can,
-        or fail.
+        """Whether the queue's requests can be run by one shard, without asking another node. In a cluster of one they
+        always can, or fail, if the queue has one shard.
         """
-        return self._route is None or self.serves(queue.shard)
+        return len(queue.shards) == 1 and (self._route is None or self.serves(queue.shard))
+
+    def stop_waiting(self) -> None:
+        """Answer long polls that do not wait at one shard: the node is stopping."""
+        self._spreading.stop_waiting()
 
     async def refresh(self) -> bool:
         """Before a queue is said not to exist: whether what this node knew of the catalog was out of date."""
@@ -99,10 +127,17 @@ class Broker(JobControl):
 
     # --- messages -------------------------------------------------------------------------------
 
-    async def send(self, queue: Queue, sends: Sequence[Send], invocation: str = "") -> list[Sent | BatonError]:
-        """Send messages; one result each. `invocation` names the SDK's request, whose retry makes no second message."""
+    async def send(
+        self, queue: Queue, sends: Sequence[Send], invocation: str = "", first_try: bool = False
+    ) -> list[Sent | BatonError]:
+        """Send messages; one result each. `invocation` names the SDK's request, whose retry makes no second message;
+        `first_try` if it is known to be none.
+        """
         name = key_hash(queue.number, invocation) if invocation else 0
-        return await self._port(queue.shard).send(queue.number, sends, name)
+        if len(queue.shards) > 1:
+            return await self._spreading.send(queue, sends, name, first_try)
+        results = await self._port(queue.shard).send(queue.number, sends, name)
+        return await self._spreading.send_moved(queue, sends, results, name)
 
     async def send_once(
         self, queue: Queue, sends: Sequence[Send], name: str, content: str
@@ -112,7 +147,14 @@ class Broker(JobControl):
         `content` is what the request says: the same name with another content is an IdempotencyConflict.
         """
         window_ms = int(self._settings.idempotency_hours * 3_600_000)
-        return await self._port(queue.shard).send_once(queue.number, sends, Once(name, content, window_ms))
+        once = Once(name, content, window_ms)
+        if len(queue.shards) > 1:
+            return await self._spreading.send_once(queue, sends, once)
+        outcome = await self._port(queue.shard).send_once(queue.number, sends, once)
+        if any(isinstance(result, NotOwner) for result in outcome[0]):  # the queue has grown meanwhile
+            await self.refresh()
+            return await self._spreading.send_once(self._now(queue), sends, once)
+        return outcome
 
     async def receive(
         self,
@@ -125,6 +167,8 @@ class Broker(JobControl):
     ) -> list[Delivery]:
         """Lease messages, waiting up to `wait_ms` for the first."""
         holder = holder[:HOLDER_LENGTH_MAX]
+        if len(queue.shards) > 1:
+            return await self._spreading.receive(queue, max_messages, visibility_ms, wait_ms, holder, attempt)
         return await self._port(queue.shard).receive(queue, max_messages, visibility_ms, wait_ms, holder, attempt)
 
     def select(self, account: str, patterns: Sequence[str]) -> Selection:
@@ -167,10 +211,7 @@ class Broker(JobControl):
         for number in {number for number, _ in found}:
             queue = self.queue_by_number(number)
             if queue is not None:
-                receipts = [delivery.receipt for of, delivery in found if of == number]
-                with suppress(BatonError):
-                    claims = [self.open_receipt(queue, receipt) for receipt in receipts]
-                    await self._port(queue.shard).give_back(number, claims)
+                await self._give_back(queue, [delivery for of, delivery in found if of == number])
 
     async def receive_matching(
         self,
@@ -289,8 +330,10 @@ class Broker(JobControl):
         self, queue: Queue, receipts: Sequence[str], strict: bool = False
     ) -> tuple[ShardHost, list[BatonError | None]] | None:
         """Delete by receipts that are all in order; None: call `delete` instead."""
+        if not self.is_here(queue):
+            return None
         claims = self._receipts.open_many(queue.account, queue.number, queue.shard, receipts)
-        if claims is None or not self.is_here(queue):
+        if claims is None:
             return None
         host = self._shards[queue.shard].host()
         return host, host.delete(queue.number, cast("list[Claim]", claims), strict)
@@ -355,39 +398,61 @@ class Broker(JobControl):
         receipts: Sequence[str],
         act: Callable[[ShardPort, list[int], list[Claim]], Awaitable[Sequence[T | BatonError]]],
     ) -> list[T | BatonError]:
-        """Open the receipts, act on those that are ours, and give each its result in its place."""
-        results: dict[int, T | BatonError] = {}
-        places: list[int] = []
-        claims: list[Claim] = []
+        """Open the receipts, act on those that are ours, each at the shard that it names, and give each its result in
+        its place.
+        """
+        invalid: dict[int, BatonError] = {}
+        parts: dict[int, list[int]] = {}
+        claims: dict[int, Claim] = {}
         for at, receipt in enumerate(receipts):
             try:
-                claims.append(self.open_receipt(queue, receipt))
-                places.append(at)
+                shard, claims[at] = self._receipts.open_at(queue.account, queue.number, receipt)
+                parts.setdefault(shard, []).append(at)
             except ReceiptInvalid as problem:
-                results[at] = problem
-        if claims:
-            answers = await act(self._port(queue.shard), places, claims)
-            results.update(zip(places, answers, strict=True))
-        return [results[at] for at in range(len(receipts))]
+                invalid[at] = problem
+
+        def act_at(shard: int, places: list[int]) -> Awaitable[Sequence[T | BatonError]]:
+            return act(self._port(shard), places, [claims[at] for at in places])
+
+        results = await joined(len(receipts), parts, act_at)
+        for at, refusal in invalid.items():
+            results[at] = refusal
+        return results
 
     def open_receipt(self, queue: Queue, receipt: str) -> Claim:
-        shard, claim = self._receipts.open_at(queue.account, queue.number, receipt)
-        if shard != queue.shard:
-            raise invalid(receipt)
-        return claim
+        return self._receipts.open(queue.account, queue.number, receipt)
+
+    async def _give_back(self, queue: Queue, deliveries: Sequence[Delivery]) -> None:
+        """Nobody was told of these: the next one may have them."""
+        claims: dict[int, list[Claim]] = {}
+        for delivery in deliveries:
+            with suppress(ReceiptInvalid):
+                shard, claim = self._receipts.open_at(queue.account, queue.number, delivery.receipt)
+                claims.setdefault(shard, []).append(claim)
+        for shard, some in claims.items():
+            with suppress(BatonError):
+                await self._port(shard).give_back(queue.number, some)
 
     # --- looking --------------------------------------------------------------------------------
 
     async def counters(self, queue: Queue) -> Counters:
+        if len(queue.shards) > 1:
+            return await self._spreading.counters(queue)
         return await self._port(queue.shard).counters(queue.number)
 
     async def waiting(self, queue: Queue) -> int:
         """How many long polls wait on a queue."""
+        if len(queue.shards) > 1:
+            return await self._spreading.waiting(queue)
         return await self._port(queue.shard).waiting(queue.number)
 
-    async def peek(self, queue: Queue, after_sequence: int, limit: int) -> list[Peeked]:
-        """Messages in order of arrival, whatever their state, without leasing them."""
-        return await self._port(queue.shard).peek(queue.number, after_sequence, limit)
+    async def peek(self, queue: Queue, after: int, limit: int) -> list[Peeked]:
+        """Messages in order of arrival, whatever their state, without leasing them; of a queue on several shards, one
+        shard after the other. `after` is 0 or the `place_of` a message.
+        """
+        if len(queue.shards) > 1:
+            return await self._spreading.peek(queue, after, limit)
+        return await self._port(queue.shard).peek(queue.number, after, limit)
 
     # --- the clock ------------------------------------------------------------------------------
 
@@ -412,4 +477,4 @@ class Broker(JobControl):
                 return
 
 
-__all__ = ["Broker", "Delivery", "Peeked", "Queue", "Sent"]
+__all__ = ["Broker", "Delivery", "Peeked", "Queue", "Sent", "place_of"]

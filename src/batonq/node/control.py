@@ -91,7 +91,7 @@ class Control:
                 Catalog.create_queue, account, name, attributes, tags, any_name=rest, chains=not rest
             )
             entry = changed.result
-            await self._port(entry.shard).reach(entry.number, changed.version)
+            await self._reach_all(entry, changed.version)
             return entry
 
         return await self._uncancelled(create())
@@ -101,7 +101,7 @@ class Control:
 
         async def change() -> None:
             changed = await self._change(Catalog.set_attributes, queue.number, changes, chains=not rest)
-            await self._port(queue.shard).reach(queue.number, changed.version)
+            await self._reach_all(changed.result, changed.version)
 
         await self._uncancelled(change())
 
@@ -124,9 +124,26 @@ class Control:
 
         async def purge() -> None:
             await self._catalog.change(Catalog.purge_queue, queue.number)
-            await self._port(queue.shard).purge(queue.number)
+            ports = [self._port(shard) for shard in self._now(queue).shards]
+            await asyncio.gather(*(port.purge(queue.number) for port in ports))
 
         await self._uncancelled(purge())
+
+    def _now(self, queue: Queue) -> Queue:
+        """The queue as it is now: it may have grown since it was looked up."""
+        return self.queue_by_number(queue.number) or queue
+
+    async def _reach_all(self, queue: Queue, version: int) -> None:
+        """Until the queue's shards know it as it is. One that nobody serves is told when it is opened, if there are
+        others.
+        """
+        ports = [self._port(shard) for shard in queue.shards]
+        told = await asyncio.gather(
+            *(port.reach(queue.number, version) for port in ports), return_exceptions=len(ports) > 1
+        )
+        failed = [problem for problem in told if problem is not None]
+        if len(failed) == len(ports) or not all(isinstance(problem, BatonError) for problem in failed):
+            raise failed[0]
 
     async def _change(self, command: Callable[..., T], *arguments: Any, **named: Any) -> Changed[T]:
         """A change of queues: committed in the catalog, then by the shards that it concerns and that are served."""

@@ -19,28 +19,28 @@ LISTED_MAX = 10_000
 
 
 class Listed(NamedTuple):
-    sequences: array[int]  # of the shard that was asked about, rising, each once
-    elsewhere: int  # ids of messages that it cannot have: of other shards, or not given to a message yet
+    sequences: dict[int, array[int]]  # of each shard that was asked about, rising, each once
+    elsewhere: int  # ids of messages that they cannot have: of other shards, or not given to a message yet
 
 
-def listed_ids(filter_: Mapping[str, Any] | None, shard: int, next_sequence: int) -> Listed | None:
-    """The messages that a filter names, those of `shard` apart; None when it names none. Raises InvalidInput."""
+def listed_ids(filter_: Mapping[str, Any] | None, next_sequences: Mapping[int, int]) -> Listed | None:
+    """The messages that a filter names, by shard; None when it names none. Raises InvalidInput."""
     ids = (filter_ or {}).get("messageIds")
     if ids is None:
         return None
     if not isinstance(ids, list | tuple) or not 0 < len(ids) <= LISTED_MAX:
         raise InvalidInput(f"messageIds is a list of 1 to {LISTED_MAX:,} message ids; start one job after the other.")
-    here: set[int] = set()
+    here: dict[int, set[int]] = {shard: set() for shard in next_sequences}
     elsewhere: set[str] = set()
     for text in ids:
         place = parse_message_id(text) if isinstance(text, str) else None
         if place is None:
             raise InvalidInput(f"messageIds: {str(text)[:80]!r} is not the id of a message of this server.")
-        if place[0] == shard and place[1] < next_sequence:
-            here.add(place[1])
+        if place[1] < next_sequences.get(place[0], 0):
+            here[place[0]].add(place[1])
         else:
             elsewhere.add(text)
-    return Listed(array("Q", sorted(here)), len(elsewhere))
+    return Listed({shard: array("Q", sorted(sequences)) for shard, sequences in here.items()}, len(elsewhere))
 
 
 def pack(sequences: Iterable[int]) -> str:

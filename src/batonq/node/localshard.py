@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from batonq.core.commands import Arrival, Claim, Counters, Job, Nack, Send
 from batonq.core.shard.once import Once
+from batonq.core.spread import Hint
 from batonq.errors import BatonError
 from batonq.node.deliveries import Deliveries, Delivery, QueueRef
 from batonq.node.examining import Sample, examine_all
@@ -99,6 +100,14 @@ class LocalShard:
         results = host.nack(queue, nacks)
         await committed(host)
         return results
+
+    async def hint(self, queue: int, wait_ms: int, waiting: int) -> Hint:
+        host = self._host()
+        hint = host.hint(queue)
+        if not hint.visible and wait_ms > 0 and not host.answers_at_once:
+            await host.until_filled(queue, wait_ms, waiting)
+            hint = self._host().hint(queue)
+        return hint
 
     async def give_back(self, queue: int, claims: Sequence[Claim]) -> None:
         host = self._host()

@@ -70,6 +70,7 @@ class Maintenance:
         self._make_snapshot = make_snapshot
         self._disk = disk
         self._standings: dict[int, _Standing] = {}
+        self._emptied: dict[tuple[int, int], int] = {}  # queue and shard → since when no group is left that moved
         self._snapshot: asyncio.Task[None] | None = None  # one at a time
         self._snapshot_of = -1
 
@@ -111,6 +112,7 @@ class Maintenance:
         host.log.tick()
         self._watch_room(number, host)
         await self._purge_closed(host)
+        await self._settle_growth(number, host)
         if self._archiving is not None:
             self._archiving.step(number, host.log)
         if self._snapshot is not None and self._snapshot.done():
@@ -129,6 +131,30 @@ class Maintenance:
         else:
             text = f"The disk of shard {number} is full: sends are refused. Free some space, or drain queues."
             self._alarms.put(key, text, severity="critical")
+
+    async def _settle_growth(self, number: int, host: ShardHost) -> None:
+        """Say of FIFO queues that have grown that this shard need not be asked any more about groups that it gave up:
+        when it has none of their messages, and whatever it remembers of them does not count any more.
+        """
+        catalog = self._catalog.current()
+        now_ms = self._clock.now_ms()
+        self._emptied = {key: since for key, since in self._emptied.items() if key[0] in catalog.growing}
+        for queue in sorted(catalog.growing):
+            entry = catalog.queues[queue]
+            state = host.shard.queues.get(queue)
+            if (
+                state is None
+                or state.policy.version < entry.policy_version
+                or entry.spread.settled(number) == entry.spread
+            ):
+                continue
+            if host.shard.holds_moved(queue):
+                self._emptied.pop((queue, number), None)
+                continue
+            since_ms = self._emptied.setdefault((queue, number), now_ms)
+            hours = max(self._settings.idempotency_hours, self._settings.producer_idle_hours)
+            if now_ms - since_ms >= max(entry.policy.dedup_window_ms, hours * 3_600_000):
+                await self._catalog.change(Catalog.settle_spread, queue, number)
 
     async def _purge_closed(self, host: ShardHost) -> None:
         """Remove what is left of deleted queues, a bounded number of messages at a time."""

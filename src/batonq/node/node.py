@@ -43,6 +43,7 @@ from batonq.node.ports import ShardPort
 from batonq.node.receipts import Receipts
 from batonq.node.recovery import Recovery, snapshot_store
 from batonq.node.settings import Settings
+from batonq.node.spreading import summed
 
 READ_AT_ONCE = 200  # queues whose counters are read before others get their turn
 READ_TIMEOUT_S = 2.0
@@ -195,7 +196,9 @@ class Node:
             log_settings=self.world.log_settings,
             adapt_log=self.world.adapt_log,
         )
-        rules = Rules(name_wait_ms=settings.delete_wait_ms, purge_wait_ms=settings.purge_wait_ms)
+        rules = Rules(
+            name_wait_ms=settings.delete_wait_ms, purge_wait_ms=settings.purge_wait_ms, spread=settings.spread
+        )
         self.catalog = CatalogHost(
             loop=self._loop,
             clock=self.clock,
@@ -246,8 +249,8 @@ class Node:
             archiving=self._archiving,
         )
 
-    def _route(self) -> Callable[[int], ShardPort] | None:
-        """The way to shards that other nodes serve."""
+    def _route(self) -> tuple[Callable[[int], ShardPort], Callable[[int], ShardPort]] | None:
+        """The ways to shards that other nodes serve: to one that has an owner soon, and to one that has one now."""
         return None
 
     def _keeper(self, number: int) -> ShardKeeper:
@@ -294,6 +297,7 @@ class Node:
         self.stopping = True
         if hasattr(self, "broker"):
             self.broker.history.stop_waiting()
+            self.broker.stop_waiting()
         for keeper in self.shards:
             if keeper.serving:
                 keeper.host().stop_waiting()
@@ -395,9 +399,9 @@ class Node:
         entries = sorted(catalog.queues.values(), key=lambda entry: (entry.account, entry.name))
         for start in range(0, len(entries), READ_AT_ONCE):
             for entry in entries[start : start + READ_AT_ONCE]:
-                keeper = self.shards[entry.shard]
-                counters = _counters(keeper, entry.number)
-                if counters is None:
+                keepers = [self.shards[shard] for shard in entry.shards if shard < len(self.shards)]
+                parts = [part for keeper in keepers if (part := _counters(keeper, entry.number)) is not None]
+                if not parts:
                     overview.missing += 1
                     continue
                 reading = QueueReading(
@@ -407,8 +411,8 @@ class Node:
                     entry.shard,
                     entry.policy.sla_seconds,
                     bool(catalog.dead_letter_sources(entry.number)),
-                    keeper.host().waiting(entry.number),
-                    counters,
+                    max(keeper.host().waiting(entry.number) for keeper in keepers if keeper.serving),
+                    parts[0] if len(parts) == 1 else summed(parts),
                 )
                 overview.queues.append(reading)
             for keeper in self.shards:

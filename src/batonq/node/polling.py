@@ -7,10 +7,11 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from batonq.core.commands import Claim, Lease
+from batonq.core.spread import Hint
 from batonq.errors import BatonError, OverLimit, QueueDoesNotExist, Unavailable
 from batonq.node.hosting import Hosting
 from batonq.node.settings import Settings
-from batonq.node.waiters import Waiter, Waiters, Watcher
+from batonq.node.waiters import HintWait, Waiter, Waiters, Watcher
 
 EXTENSIONS_MAX = 3  # a reply that is late again after so many extensions leaves as it is
 
@@ -90,6 +91,22 @@ class Polling(Hosting):
             return self.run(self.shard.receive, queue, max_messages, visibility_ms, now_ms, holder)
         except (OverLimit, QueueDoesNotExist):
             return []
+
+    def hint(self, queue: int) -> Hint:
+        """What a receive would find there."""
+        self.run(self.shard.advance, self.begin())
+        return self.run(self.shard.hint, queue)
+
+    async def until_filled(self, queue: int, wait_ms: int, waiting: int) -> None:
+        """Until the queue has something to give, this host ends, or the time is over."""
+        wait = HintWait(queue, waiting, self._loop.create_future())
+        self.watch(wait)
+        timer = self._loop.call_later(wait_ms / 1000, wait.end)
+        try:
+            await wait.future
+        finally:
+            timer.cancel()
+            self.unwatch(wait)
 
     def watch(self, watcher: Watcher) -> None:
         if self.waiting_total >= self._watchers_max:
@@ -232,7 +249,8 @@ class Polling(Hosting):
 
     def waiting(self, queue: int) -> int:
         """How many long polls wait on a queue."""
-        return self._waiters.count(queue)
+        hints = sum(wait.waiting for wait in self._watchers if isinstance(wait, HintWait) and wait.queue == queue)
+        return self._waiters.count(queue) + hints
 
     @property
     def waiting_total(self) -> int:

@@ -11,6 +11,7 @@ from typing import NamedTuple, Protocol
 
 from batonq.core.commands import Accepted, Arrival, Claim, Counters, Job, Nack, Send
 from batonq.core.shard.once import Once
+from batonq.core.spread import Hint
 from batonq.errors import BatonError
 from batonq.node.deliveries import Delivery, QueueRef
 from batonq.node.examining import Sample
@@ -63,6 +64,9 @@ class ShardPort(Protocol):
         """When each lease ends now, in milliseconds since 1970; 0: it is over."""
 
     async def nack(self, queue: int, nacks: Sequence[Nack]) -> list[BatonError | None]: ...
+
+    async def hint(self, queue: int, wait_ms: int, waiting: int) -> Hint:
+        """What the shard has of a queue, waiting up to `wait_ms` for anything; `waiting` so many wait for it there."""
 
     async def give_back(self, queue: int, claims: Sequence[Claim]) -> None:
         """These leases were made for an answer that did not leave: nobody got the messages, and it was no receive."""

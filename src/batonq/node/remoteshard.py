@@ -11,6 +11,7 @@ from typing import Any
 
 from batonq.core.commands import Arrival, Claim, Counters, Job, Nack, Send
 from batonq.core.shard.once import Once
+from batonq.core.spread import Hint
 from batonq.errors import BatonError
 from batonq.node import wire
 from batonq.node.deliveries import Delivery, QueueRef
@@ -79,6 +80,10 @@ class RemoteShard:
     async def nack(self, queue: int, nacks: Sequence[Nack]) -> list[BatonError | None]:
         results: list[BatonError | None] = await self._ask("nack", queue, nacks)
         return results
+
+    async def hint(self, queue: int, wait_ms: int, waiting: int) -> Hint:
+        hint: Hint = await self._ask("hint", queue, wait_ms, waiting, wait_ms=wait_ms)
+        return hint
 
     async def give_back(self, queue: int, claims: Sequence[Claim]) -> None:
         await self._ask("give_back", queue, claims)

@@ -6,6 +6,7 @@ import re
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
+from batonq.core.spread import SPREAD_MAX
 from batonq.errors import InvalidInput
 
 LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
@@ -36,6 +37,7 @@ class Settings:
     account: str = setting("000000000000", "Account id in queue URLs and ARNs: twelve digits.")
     public_url: str = setting("", "Address in queue URLs; empty: the host that each client used.")
     shards: int = setting(1, "How many shards the queues are spread over; can grow, never shrinks.")
+    spread: int = setting(1, "Shards that a new standard queue lies on when it does not say itself.")
     secure: bool | None = setting(None, "Secured profile: every request is signed. Off only when bound to loopback.")
 
     # --- what is said
@@ -125,6 +127,8 @@ class Settings:
             raise InvalidInput(f"The account must be twelve digits, not {self.account!r}.")
         if not 1 <= self.shards <= SHARDS_MAX:
             raise InvalidInput(f"The number of shards must be 1 to {SHARDS_MAX}, not {self.shards}.")
+        if not 1 <= self.spread <= SPREAD_MAX:
+            raise InvalidInput(f"A queue lies on 1 to {SPREAD_MAX} shards, not {self.spread}.")
         if not 0 <= self.port <= 65535:
             raise InvalidInput(f"The port must be 0 to 65535, not {self.port}.")
         if self.log_level not in ("debug", "info", "warning", "error"):

@@ -56,6 +56,30 @@ class Watcher(Protocol):
     def end(self) -> None: ...
 
 
+class HintWait:
+    """Somebody who wants to know when a queue has something to give, for so many who wait. See rooms.py."""
+
+    __slots__ = ("future", "queue", "waiting")
+
+    def __init__(self, queue: int, waiting: int, future: asyncio.Future[None]) -> None:
+        self.queue = queue
+        self.waiting = waiting
+        self.future = future
+
+    def wants(self, queue: int) -> bool:
+        return queue == self.queue
+
+    def serve(self, host: Any, queues: Iterable[int], now_ms: int) -> bool:
+        """It takes nothing, so the others go on waiting for the same."""
+        if host.shard.hint(self.queue).visible:
+            self.end()
+        return False
+
+    def end(self) -> None:
+        if not self.future.done():
+            self.future.set_result(None)
+
+
 class Waiters:
     """All long polls of one shard. A dict of a queue's waiters keeps their order and lets any of them leave."""
 

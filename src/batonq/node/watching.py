@@ -65,12 +65,12 @@ class Selection:
         """The shards of the queues that are named; none for patterns. Raises QueueDoesNotExist."""
         catalog = self._catalog()
         if catalog.version != self._version:
-            shards = set()
+            shards: set[int] = set()
             for name in self._names:
                 entry = catalog.by_name.get(QueueName(self._account, name))
                 if entry is None:
                     raise QueueDoesNotExist(f"The queue {name} does not exist.")
-                shards.add(entry.shard)
+                shards.update(entry.shards)
             self._shards, self._version = shards, catalog.version
         return self._shards
 
@@ -146,7 +146,7 @@ class Watch:
     def serve(self, host: ShardHost, queues: Iterable[int], now_ms: int) -> bool:
         """Something may have come into these queues of one shard. Returns whether this receive has its answer now."""
         self.taken = take(
-            self.selection, dict.fromkeys(queues, host), self.max_messages, self.visibility_ms, self.holder
+            self.selection, {queue: [host] for queue in queues}, self.max_messages, self.visibility_ms, self.holder
         )
         if not self.taken:
             return False
@@ -179,29 +179,36 @@ class Taken:
 
 
 def take(
-    selection: Selection, hosts: dict[int, ShardHost], max_messages: int, visibility_ms: int | None, holder: str
+    selection: Selection,
+    hosts: dict[int, list[ShardHost]],
+    max_messages: int,
+    visibility_ms: int | None,
+    holder: str,
 ) -> list[Taken]:
     """Lease from these queues: an equal share of each in turn, then whatever is left of those that have more."""
     ready = selection.in_turn(hosts)
-    taken: dict[int, Taken] = {}
+    taken: dict[tuple[int, ShardHost], Taken] = {}
     share = max(1, max_messages // len(ready)) if ready else 0
     left = max_messages
     for wanted in (share, max_messages):
         for number in ready:
             if not left:
                 break
-            leases = hosts[number].take(number, min(wanted, left), visibility_ms, holder)
             if wanted == share:
                 selection.turn = number + 1
-            if leases:
-                left -= len(leases)
-                if number in taken:
-                    taken[number].leases += leases
-                else:
-                    taken[number] = Taken(hosts[number], number, leases)
+            most = min(wanted, left)
+            for host in hosts[number]:
+                leases = host.take(number, most, visibility_ms, holder) if most else []
+                if leases:
+                    left -= len(leases)
+                    most -= len(leases)
+                    if (number, host) in taken:
+                        taken[number, host].leases += leases
+                    else:
+                        taken[number, host] = Taken(host, number, leases)
         if share == max_messages:
             break
-        ready = list(taken)
+        ready = list(dict.fromkeys(number for number, _ in taken))
     return list(taken.values())
 
 
@@ -216,7 +223,14 @@ async def receive_any(
 ) -> list[Taken]:
     """Lease messages of the selected queues; the leases are committed when this returns."""
     hosts = _hosts(selection, shards)
-    ready = {number: host for host in hosts for number in host.filled_queues() if selection.has(number)}
+    ready: dict[int, list[ShardHost]] = {}
+    for host in hosts:
+        for number in host.filled_queues():
+            if selection.has(number):
+                ready.setdefault(number, []).append(host)
+    for number, served in ready.items():
+        if len(served) > 1:
+            served.sort(key=partial(_rank, number))
     now_ms = hosts[0].now_ms()
     taken = take(selection, ready, max_messages, visibility_ms, holder)
     if not taken and wait_ms > 0 and not any(host.answers_at_once for host in hosts):
@@ -228,6 +242,11 @@ async def receive_any(
     for part in taken:
         part.leases = await part.host.in_time(part.queue, part.leases, now_ms)
     return [part for part in taken if part.leases]
+
+
+def _rank(number: int, host: ShardHost) -> tuple[int, int]:
+    """Of the shards of one queue, who comes first."""
+    return host.shard.hint(number).rank(host.shard.queues[number].policy.ageing_ms)
 
 
 def _hosts(selection: Selection, shards: Sequence[ShardKeeper]) -> list[ShardHost]:

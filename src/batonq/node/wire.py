@@ -15,6 +15,7 @@ from msgspec import Struct
 
 from batonq.core.commands import Accepted, Arrival, Claim, Counters, Job, Nack, Send
 from batonq.core.shard.once import Once
+from batonq.core.spread import Hint
 from batonq.errors import BY_CODE, BatonError, InvalidInput
 from batonq.node.deliveries import Delivery
 from batonq.node.examining import Sample
@@ -59,6 +60,7 @@ OPERATIONS: dict[str, Operation] = {
     "delete": Operation(tuple[int, list[Claim], bool], _Done),
     "change_visibility": Operation(tuple[int, list[tuple[Claim, int]], bool], list[int | Problem]),
     "nack": Operation(tuple[int, list[Nack]], _Done),
+    "hint": Operation(tuple[int, int, int], Hint),
     "give_back": Operation(tuple[int, list[Claim]], None),
     "counters": Operation(tuple[int], Counters),
     "waiting": Operation(tuple[int], int),

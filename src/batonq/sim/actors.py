@@ -162,13 +162,14 @@ class Consumer:
 
 
 class Operator:
-    """Redrives, purges, changes attributes that decide nothing, and deletes a queue to make it anew."""
+    """Redrives, purges, changes attributes, spreads queues over more shards, and deletes a queue to make it anew."""
 
     def __init__(self, around: Surroundings, random: Random, plans: list[QueuePlan]) -> None:
         self._client = Client("operator", around, random)
         self._around = around
         self._random = random
         self._plans = plans
+        self._sets = 0
 
     async def run(self) -> None:
         while True:
@@ -197,8 +198,15 @@ class Operator:
         await self._around.make_queue(plan)
 
     async def _set(self, queue: str) -> None:
-        sla = {"Baton.SLASeconds": str(self._random.randint(1, 1000))}
-        await self._client.steer(queue, "set", lambda broker, entry: broker.set_attributes(entry, sla))
+        changes = {"Baton.SLASeconds": str(self._random.randint(1, 1000))}
+        self._sets += 1
+
+        async def change(broker: Broker, entry: Queue) -> None:
+            grows = self._sets % 3 == 0 and not entry.fifo  # the books of FIFO groups are kept a shard at a time
+            spread = {"Baton.Spread": str(len(entry.shards) + 1)} if grows else {}
+            await broker.set_attributes(entry, changes | spread)
+
+        await self._client.steer(queue, "set", change)
 
     async def _redrive(self, queue: str) -> Call:
         random = self._random

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import traceback
+from base64 import urlsafe_b64decode
 from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any, Protocol, TypeVar
@@ -296,4 +297,10 @@ def _delivered(call: Receiving, delivery: Delivery, lasts_ms: int) -> Delivered:
         deadline_ms=delivery.deadline_ms,
         receive_count=delivery.receive_count,
         priority=delivery.priority,
+        shard=_shard_of(delivery.receipt),
     )
+
+
+def _shard_of(receipt: str) -> int:
+    """The shard that a receipt names, see node/receipts.py."""
+    return int.from_bytes(urlsafe_b64decode(receipt)[3:5], "little")

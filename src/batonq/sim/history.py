@@ -94,6 +94,7 @@ class Delivered:
     deadline_ms: int
     receive_count: int
     priority: int
+    shard: int | None = None  # None: the first of the queue's
 
 
 @dataclass(slots=True)

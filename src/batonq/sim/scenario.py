@@ -80,6 +80,7 @@ def choose(seed: int, steps: int | None = None) -> Scenario:
         data="/data",
         account=ACCOUNT,
         shards=random.choice((1, 2, 2, 3, 4)),
+        spread=Random(f"spread {seed}").choice((1, 1, 2, 3)),
         secure=random.random() < 0.3,
         purge_wait_s=random.choice((0.0, 2.0)),
         delete_wait_s=random.choice((0.0, 2.0)),

@@ -45,6 +45,8 @@ MEANINGS = {
     "shedClass": "Class of the queue when load is shed.",
     "alarmSeverity": "Severity of the queue's alarms.",
     "maxInFlight": "Most messages in flight at a time; default 120,000.",
+    "spread": "Shards that the queue lies on. It can grow, never shrink; default 1.",
+    "ownShards": "Whether the queue's shards take no other new queue, and it is given empty ones; default false.",
     "maxMessages": "How many at most.",
     "QueueSpec.maxMessages": "Most messages that the queue keeps; 0: no limit of its own.",
     "RedriveSpec.maxMessages": "How many are moved at most; absent: all.",

@@ -20,14 +20,14 @@ from batonq.node.deliveries import ANSWER_BYTES_MAX
 LIMIT_DEFAULT = 10
 STEP = 10  # messages read at a time, so that large ones cannot fill the memory
 LOOKED_AT_MAX = 1_000  # by one request, to find those of a state
-SEQUENCE_MAX = (1 << 48) - 1
+PLACE_MAX = (1 << 53) - 1
 STATES = {name: State[name] for name in get_args(MessageState)}
 
 
 async def peek(call: Call) -> Answer:
     queue = call.queue()
     values = query(call, ("after", "limit", "state"))
-    after = whole(values.get("after"), "after", 0, SEQUENCE_MAX, 0)
+    after = whole(values.get("after"), "after", 0, PLACE_MAX, 0)
     limit = whole(values.get("limit"), "limit", 1, PEEK_MAX, LIMIT_DEFAULT)
     wanted = values.get("state")
     if wanted is not None and wanted not in STATES:
@@ -38,7 +38,7 @@ async def peek(call: Call) -> Answer:
     for _ in range(0, LOOKED_AT_MAX, STEP):
         page = await call.broker.peek(queue, after, min(STEP, limit - len(found)) if wanted is None else STEP)
         for message in page:
-            after = message.view.sequence
+            after = node.place_of(queue, message)
             if wanted is None or message.view.state == STATES[wanted]:
                 found.append(_shown(message, binary=binary))
                 size += len(message.body)

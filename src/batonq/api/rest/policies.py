@@ -49,6 +49,8 @@ _PLAIN: dict[str, tuple[str, Callable[[Any], str]]] = {
     "max_in_flight": ("Baton.MaximumInFlight", _number),
     "max_messages": ("Baton.MaximumMessages", _number),
     "max_bytes": ("Baton.MaximumBytes", _number),
+    "spread": ("Baton.Spread", _number),
+    "own_shards": ("Baton.OwnShards", _word),
     "retry": ("Baton.RetryPolicy", lambda value: msgspec.json.encode(value).decode()),
 }
 _DEFAULTS = effective({"FifoQueue": "true"})
@@ -140,6 +142,8 @@ def show(queue: Queue) -> shapes.Queue:
         max_in_flight=number("Baton.MaximumInFlight"),
         max_messages=number("Baton.MaximumMessages"),
         max_bytes=number("Baton.MaximumBytes"),
+        spread=number("Baton.Spread"),
+        own_shards=values["Baton.OwnShards"] == "true",
         tags=dict(queue.tags),
     )
 

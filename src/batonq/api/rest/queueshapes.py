@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from batonq.api.rest.shapes import DAYS_14_S, VISIBILITY_MAX_S, Answered, Given
+from batonq.core.spread import SPREAD_MAX
 
 PAGE_MAX = 1_000
 PageSize = Annotated[int, Meta(ge=1, le=PAGE_MAX)]
@@ -32,6 +33,7 @@ MaxReceives = Annotated[int, Meta(ge=0, le=1000)]
 MessageBytes = Annotated[int, Meta(ge=1024, le=1_048_576)]
 InFlight = Annotated[int, Meta(ge=1, le=120_000)]
 MessagesMax = Annotated[int, Meta(ge=0, le=10**12)]
+SpreadCount = Annotated[int, Meta(ge=1, le=SPREAD_MAX)]
 BytesMax = Annotated[int, Meta(ge=0, le=10**15)]
 RetrySeconds = Annotated[float, Meta(ge=0, le=DAYS_14_S)]
 Jitter = Annotated[float, Meta(ge=0, le=1)]
@@ -91,6 +93,8 @@ class QueueChanges(Given):
     max_in_flight: InFlight | UnsetType | None = UNSET
     max_messages: MessagesMax | UnsetType | None = UNSET
     max_bytes: BytesMax | UnsetType | None = UNSET
+    spread: SpreadCount | UnsetType | None = UNSET
+    own_shards: bool | UnsetType | None = UNSET
     tags: Tags | UnsetType | None = UNSET
 
 
@@ -142,6 +146,8 @@ class Queue(Answered, kw_only=True):
     max_in_flight: int
     max_messages: int
     max_bytes: int
+    spread: int
+    own_shards: bool
     tags: dict[str, str]
 
 

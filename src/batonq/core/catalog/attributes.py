@@ -16,6 +16,7 @@ from batonq.core.catalog.permissions import check_policy
 from batonq.core.commands import Counters
 from batonq.core.policy import SECOND_MS, QueuePolicy
 from batonq.core.retry import parse_retry
+from batonq.core.spread import SPREAD_MAX
 from batonq.errors import InvalidAttributeName, InvalidAttributeValue
 
 PREFIX = "Baton."
@@ -24,9 +25,10 @@ RETENTION_MAX_S = 1_209_600
 RETENTION_MAX_MS = RETENTION_MAX_S * SECOND_MS
 LABEL_LENGTH_MAX = 64
 KMS_REUSE_DEFAULT = "300"
+DIVIDED = ("Baton.MaximumInFlight", "Baton.MaximumMessages", "Baton.MaximumBytes")  # among a queue's shards
 _EMPTIED_BY_AN_EMPTY_MAP = ("RedrivePolicy", "RedriveAllowPolicy")  # as tools take them back, beside an empty text
 
-ResolveDeadLetterQueue = Callable[[QueueName], tuple[int, int]]
+ResolveDeadLetterQueue = Callable[[QueueName], tuple[int, int, str]]  # number, first shard, spread
 
 
 class Kind(Enum):
@@ -179,6 +181,14 @@ _TABLE = (
     _integer("Baton.MaximumInFlight", 1, 120_000, 120_000, "Most messages in flight at a time."),
     _integer("Baton.MaximumMessages", 0, 10**12, 0, "Most messages that the queue keeps; 0: no limit of its own."),
     _integer("Baton.MaximumBytes", 0, 10**15, 0, "Most bytes that the queue keeps; 0: no limit of its own."),
+    _integer(
+        "Baton.Spread",
+        1,
+        SPREAD_MAX,
+        1,
+        "Shards that the queue lies on. It can grow, never shrink.",
+    ),
+    _boolean("Baton.OwnShards", "The queue's shards take no other new queue, and it is given empty ones."),
     # --- counted or given, never set
     _reading("ApproximateNumberOfMessages", "Messages that can be received now (exact, as are all counts here)."),
     _reading("ApproximateNumberOfMessagesNotVisible", "Messages in flight."),
@@ -232,7 +242,24 @@ def validate(
         raise InvalidAttributeValue(
             "The perMessageGroupId value is allowed only when the value for DeduplicationScope is messageGroup"
         )
+    _check_spread(result, fifo)
     return result
+
+
+def _check_spread(values: Mapping[str, str], fifo: bool) -> None:
+    """What is counted or compared in the whole queue must work on each of its shards."""
+    spread = int(values.get("Baton.Spread", "1"))
+    if spread > 1 and fifo and values.get("DeduplicationScope") != "messageGroup":
+        raise InvalidAttributeValue(
+            "Baton.Spread is above 1 in a FIFO queue only when DeduplicationScope is messageGroup: what counts in the "
+            "whole queue needs one shard."
+        )
+    for name in DIVIDED:
+        limit = int(values.get(name, "0"))
+        if limit and limit < spread:
+            raise InvalidAttributeValue(
+                f"{name} is divided among the shards, so it must be at least as large as Baton.Spread."
+            )
 
 
 def _canonical(name: str, value: str, *, fifo: bool, creating: bool) -> str:
@@ -366,14 +393,19 @@ def to_policy(
     version: int,
     attributes: Mapping[str, str],
     resolve_dlq: ResolveDeadLetterQueue,
+    shards: int = 1,
+    spread: str = "",
 ) -> QueuePolicy:
-    """What a shard has to know. `resolve_dlq` gives the number and shard of the queue that a RedrivePolicy names."""
+    """What a shard has to know, which has its part of the limits when there are several.
+
+    `resolve_dlq` gives number, shard and spread of the queue that a RedrivePolicy names.
+    """
     values = effective(attributes)
-    dead_letter_queue = dead_letter_shard = 0
+    dead_letter_queue, dead_letter_shard, dead_letter_spread = 0, 0, ""
     max_receives = int(values["Baton.MaxReceives"])
     if values.get("RedrivePolicy"):
         target = redrive.parse_redrive_policy(values["RedrivePolicy"])
-        dead_letter_queue, dead_letter_shard = resolve_dlq(target.target)
+        dead_letter_queue, dead_letter_shard, dead_letter_spread = resolve_dlq(target.target)
         max_receives = target.max_receives
     return QueuePolicy(
         queue=queue_number,
@@ -390,13 +422,15 @@ def to_policy(
         max_receives=max_receives,
         dead_letter_queue=dead_letter_queue,
         dead_letter_shard=dead_letter_shard,
+        dead_letter_spread=dead_letter_spread,
         dead_letter_on_failure=values["Baton.DeadLetterOn"] == "failure",
         expiry_to_dead_letter=values["Baton.ExpiryToDeadLetter"] == "true",
         strict_receipts=values["Baton.StrictReceipts"] == "true",
         ageing_ms=int(values["Baton.PriorityAgeingSeconds"]) * SECOND_MS,
-        in_flight_max=int(values["Baton.MaximumInFlight"]),
-        messages_max=int(values["Baton.MaximumMessages"]),
-        bytes_max=int(values["Baton.MaximumBytes"]),
+        in_flight_max=int(values["Baton.MaximumInFlight"]) // shards,
+        messages_max=int(values["Baton.MaximumMessages"]) // shards,
+        bytes_max=int(values["Baton.MaximumBytes"]) // shards,
+        spread=spread,
         sla_seconds=int(values["Baton.SLASeconds"]),
         shed_class=values.get("Baton.ShedClass", ""),
         alarm_severity=values.get("Baton.AlarmSeverity", ""),

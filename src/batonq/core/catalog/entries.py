@@ -4,19 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from batonq.core.catalog.attributes import effective, is_fifo, to_policy
 from batonq.core.catalog.names import QueueName
 from batonq.core.catalog.permissions import Statement, labels
 from batonq.core.catalog.redrive import parse_redrive_policy
 from batonq.core.policy import SECOND_MS, QueuePolicy
+from batonq.core.spread import Spread
 
 # Stands for a dead-letter queue that was deleted. No queue ever has this number, so a dead letter for it is refused,
 # stays where it is and raises an alarm, until a queue of that name exists again.
 MISSING_QUEUE = 0xFFFFFFFF
 
 Record = dict[str, Any]
+
+
+class Link(NamedTuple):
+    """The queue that a RedrivePolicy names, as it is now."""
+
+    number: int
+    shard: int
+    spread: str = ""  # its shards when it has several
+
+    def record(self) -> list[Any]:
+        return list(self) if self.spread else [self.number, self.shard]
 
 
 @dataclass(slots=True, frozen=True)
@@ -31,9 +43,11 @@ class QueueEntry:
     created_ms: int
     modified_ms: int
     shards: tuple[int, ...]
-    dead_letter: tuple[int, int] | None  # number and shard of the queue that RedrivePolicy names
+    dead_letter: Link | None  # the queue that RedrivePolicy names
     policy_version: int
     purged_ms: int = 0
+    slots: bytes = b""  # which shard has which keys, see spread.py
+    before: bytes = b""  # and which had them before the queue grew, while that is not over
 
     # What every request asks for, worked out once.
     policy: QueuePolicy = field(init=False, compare=False)
@@ -44,9 +58,16 @@ class QueueEntry:
 
     def __post_init__(self) -> None:
         values = effective(self.attributes)
-        link = self.dead_letter or (MISSING_QUEUE, self.shards[0])
+        link = self.dead_letter or Link(MISSING_QUEUE, self.shards[0])
         policy = to_policy(
-            self.number, self.account, self.name, self.policy_version, self.attributes, lambda _target: link
+            self.number,
+            self.account,
+            self.name,
+            self.policy_version,
+            self.attributes,
+            lambda _target: link,
+            shards=len(self.shards),
+            spread=self.spread.text() if len(self.shards) > 1 else "",
         )
         for name, value in (
             ("policy", policy),
@@ -61,6 +82,20 @@ class QueueEntry:
     def shard(self) -> int:
         """The shard that holds the queue, or the first of several."""
         return self.shards[0]
+
+    @property
+    def spread(self) -> Spread:
+        return Spread(self.shards, self.slots, self.before)
+
+    @property
+    def own_shards(self) -> bool:
+        """No other queue is placed on its shards."""
+        return self.attributes.get("Baton.OwnShards") == "true"
+
+    @property
+    def link(self) -> Link:
+        """This queue as the dead-letter queue of others."""
+        return Link(self.number, self.shard, self.spread.text() if len(self.shards) > 1 else "")
 
     @property
     def key(self) -> QueueName:
@@ -78,7 +113,7 @@ class QueueEntry:
         return labels(self.attributes.get("Policy", ""))
 
     def record(self) -> Record:
-        return {
+        record = {
             "account": self.account,
             "name": self.name,
             "attributes": dict(self.attributes),
@@ -86,10 +121,15 @@ class QueueEntry:
             "created_ms": self.created_ms,
             "modified_ms": self.modified_ms,
             "shards": list(self.shards),
-            "dead_letter": list(self.dead_letter) if self.dead_letter else None,
+            "dead_letter": self.dead_letter.record() if self.dead_letter else None,
             "policy_version": self.policy_version,
             "purged_ms": self.purged_ms,
         }
+        if self.slots:
+            record["slots"] = self.slots.hex()
+        if self.before:
+            record["before"] = self.before.hex()
+        return record
 
     @classmethod
     def from_record(cls, number: int, record: Record) -> QueueEntry:
@@ -103,9 +143,11 @@ class QueueEntry:
             created_ms=record["created_ms"],
             modified_ms=record["modified_ms"],
             shards=tuple(record["shards"]),
-            dead_letter=(link[0], link[1]) if link else None,
+            dead_letter=Link(*link) if link else None,
             policy_version=record["policy_version"],
             purged_ms=record["purged_ms"],
+            slots=bytes.fromhex(record.get("slots", "")),
+            before=bytes.fromhex(record.get("before", "")),
         )
 
 

@@ -15,13 +15,15 @@ from typing import Any
 from batonq.core.catalog import attributes as attribute_table
 from batonq.core.catalog import permissions, redrive
 from batonq.core.catalog.attributes import RETENTION_MAX_MS, is_fifo
-from batonq.core.catalog.entries import MISSING_QUEUE, AccessKey, Account, QueueEntry, ReceiptKey, ShardEntry
+from batonq.core.catalog.entries import MISSING_QUEUE, AccessKey, Account, Link, QueueEntry, ReceiptKey, ShardEntry
 from batonq.core.catalog.names import QueueName, check_queue_name, is_text, is_word, queue_arn
 from batonq.core.catalog.permissions import ACCOUNT_DIGITS, Statement
 from batonq.core.catalog.state import CatalogState, encode
 from batonq.core.policy import SECOND_MS, QueuePolicy
 from batonq.core.records import FORMAT_VERSION, Flag, Type, word0
+from batonq.core.spread import GROWTHS_MAX, Spread, even
 from batonq.errors import (
+    InvalidAttributeValue,
     InvalidInput,
     LogCorrupt,
     OverLimit,
@@ -56,6 +58,7 @@ class Rules:
     accounts_max: int = 10_000
     access_keys_max: int = 10_000
     settings_max: int = 1_000
+    spread: int = 1  # shards of a new standard queue that does not say, as far as there are so many
 
 
 class Catalog(CatalogState):
@@ -190,6 +193,8 @@ class Catalog(CatalogState):
         if len(self.queues) >= self.rules.queues_max or self.next_queue >= MISSING_QUEUE:
             raise OverLimit(f"There are {len(self.queues)} queues, as many as the limit allows; delete some first.")
         number = self.next_queue
+        values = self._with_spread(values)
+        spread = even(self._choose_shards(int(values.get("Baton.Spread", "1")), own=_wants_own(values)))
         entry = QueueEntry(
             number=number,
             account=account,
@@ -198,7 +203,8 @@ class Catalog(CatalogState):
             tags=dict(tags),
             created_ms=now,
             modified_ms=now,
-            shards=(self._least_loaded(),),
+            shards=spread.shards,
+            slots=spread.slots,
             dead_letter=link,
             policy_version=self.version + 1,
         )
@@ -216,16 +222,49 @@ class Catalog(CatalogState):
             )
         return existing
 
-    def _least_loaded(self) -> int:
-        """The shard with the fewest queues, the lowest of equals."""
+    def _with_spread(self, values: dict[str, str]) -> dict[str, str]:
+        """A standard queue that does not say on how many shards it lies gets as many as the rules say and allow."""
+        if self.rules.spread == 1 or is_fifo(values) or "Baton.Spread" in values or _wants_own(values):
+            return values
+        limits = [int(values.get(name, "0")) or SHARDS_MAX for name in attribute_table.DIVIDED]
+        wanted = min(self.rules.spread, len(self.shards) - len(self._taken), *limits)
+        return {**values, "Baton.Spread": str(wanted)} if wanted > 1 else values
+
+    def _choose_shards(self, count: int, besides: Sequence[int] = (), *, own: bool = False) -> list[int]:
+        """The shards with the fewest queues, the lowest of equals; those that a queue has for its own are left out.
+
+        `own`: only shards that hold no queue at all.
+        """
         if not self.shards:
             raise Unavailable("No shard is open yet; try again.")
-        return min(self.shards, key=lambda number: (self._loads[number], number))
+        free = [number for number in self.shards if number not in besides and number not in self._taken]
+        if own:
+            free = [number for number in free if not self._loads[number]]
+        if len(free) < count:
+            kind = "that hold no queue" if own else "to choose from"
+            raise InvalidAttributeValue(
+                f"The queue needs {count} more shards {kind}, and there are {len(free)}: "
+                "open more of them, or give Baton.Spread a lower value."
+            )
+        return sorted(free, key=lambda number: (self._loads[number], number))[:count]
 
-    def _check_redrive(
-        self, source: QueueName, fifo: bool, policy: str | None, chains: bool = True
-    ) -> tuple[int, int] | None:
-        """The number and shard of the dead-letter queue. Raises InvalidInput when it is not one for this source."""
+    def _grown(self, entry: QueueEntry, values: Mapping[str, str]) -> Spread:
+        """The spread of a queue that is given these attributes."""
+        have = len(entry.shards)
+        wanted = int(values.get("Baton.Spread", "1"))
+        if wanted == have or values.get("Baton.Spread") == entry.attributes.get("Baton.Spread"):
+            return entry.spread
+        if wanted < have:
+            raise InvalidAttributeValue(f"The queue lies on {have} shards: Baton.Spread can grow, never shrink.")
+        if entry.spread.growths >= GROWTHS_MAX:
+            raise InvalidAttributeValue(
+                "The queue has grown often lately: wait until what was sent before does not count any more."
+            )
+        more = self._choose_shards(wanted - have, entry.shards, own=_wants_own(values))
+        return entry.spread.grown(more)
+
+    def _check_redrive(self, source: QueueName, fifo: bool, policy: str | None, chains: bool = True) -> Link | None:
+        """The dead-letter queue as it is now. Raises InvalidInput when it is not one for this source."""
         if not policy:
             return None
         target = redrive.parse_redrive_policy(policy).target
@@ -247,7 +286,7 @@ class Catalog(CatalogState):
         sources = self._sources.get(target, set())
         if len(sources) >= SOURCES_MAX and (source not in self.by_name or self.by_name[source].number not in sources):
             raise OverLimit(f"Queue {target.name} is the dead-letter queue of {len(sources)} others, the most allowed.")
-        return queue.number, queue.shard
+        return queue.link
 
     def _check_no_chain(self, source: QueueName, target: QueueEntry) -> None:
         """Dead letters that die again must stay where they are."""
@@ -302,7 +341,22 @@ class Catalog(CatalogState):
             link = self._check_redrive(entry.key, entry.fifo, values.get("RedrivePolicy"), chains)
         if values == entry.attributes:
             return entry
-        return self._change(replace(entry, attributes=values, dead_letter=link, modified_ms=now), now)
+        spread = self._grown(entry, values)
+        changed = self._change(
+            replace(
+                entry,
+                attributes=values,
+                dead_letter=link,
+                modified_ms=now,
+                shards=spread.shards,
+                slots=spread.slots,
+                before=spread.before,
+            ),
+            now,
+        )
+        if changed.shards != entry.shards:
+            self._refresh_sources(changed.key, now)
+        return changed
 
     def set_tags(self, number: int, add: Mapping[str, str], remove: Iterable[str], now: int) -> QueueEntry:
         """Add tags, or give them other values, then remove some."""
@@ -342,9 +396,17 @@ class Catalog(CatalogState):
         entry = self.queue_by_number(number)
         if not shards or len(set(shards)) != len(shards) or not self.shards.keys() >= set(shards):
             raise InvalidInput(f"Shards {list(shards)} are not some of those that are open: {sorted(self.shards)}.")
-        entry = self._change(replace(entry, shards=tuple(shards)), now)
+        spread = even(shards)
+        entry = self._change(replace(entry, shards=spread.shards, slots=spread.slots, before=b""), now)
         self._refresh_sources(entry.key, now)
         return entry
+
+    def settle_spread(self, number: int, shard: int, now: int) -> QueueEntry:
+        """A shard that gave up slots when the queue grew has nothing of them any more."""
+        entry = self.queue_by_number(number)
+        if not entry.before:
+            return entry
+        return self._change(replace(entry, before=entry.spread.settled(shard).before), self._time(now))
 
     # --- shards, settings ----------------------------------------------------------------------
 
@@ -438,6 +500,10 @@ class Catalog(CatalogState):
         for old in expired:
             self._write("receipt_key", old, None, now)
         return self.receipt_keys[id]
+
+
+def _wants_own(values: Mapping[str, str]) -> bool:
+    return values.get("Baton.OwnShards") == "true"
 
 
 def _check_tags(queue: str, tags: Mapping[str, str]) -> None:

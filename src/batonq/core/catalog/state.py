@@ -16,6 +16,7 @@ from batonq.core.catalog.entries import (
     MISSING_QUEUE,
     AccessKey,
     Account,
+    Link,
     QueueEntry,
     ReceiptKey,
     Record,
@@ -25,6 +26,7 @@ from batonq.core.catalog.names import QueueName
 from batonq.core.openframe import OpenFrame
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import Flag, Type
+from batonq.core.spread import GROWTHS_MAX, SLOTS
 from batonq.errors import LogCorrupt
 
 CATALOG_SHARD = 65535
@@ -64,6 +66,8 @@ class CatalogState:
         self._names: dict[str, list[str]] = {}  # account → names, sorted
         self._sources: dict[QueueName, set[int]] = {}  # dead-letter queue → queues whose RedrivePolicy names it
         self._loads: dict[int, int] = {}  # shard → how many queues it holds
+        self.growing: set[int] = set()  # queues whose keys have not all found their place yet
+        self._taken: dict[int, int] = {}  # shard → how many queues have it for their own
 
     # --- frames into state ---------------------------------------------------------------------
 
@@ -170,6 +174,8 @@ class CatalogState:
 
     def _index(self, entry: QueueEntry) -> None:
         self.queues[entry.number] = entry
+        if entry.before:
+            self.growing.add(entry.number)
         self.by_name[entry.key] = entry
         insort(self._names.setdefault(entry.account, []), entry.name)
         target = entry.dead_letter_target
@@ -177,9 +183,12 @@ class CatalogState:
             self._sources.setdefault(target, set()).add(entry.number)
         for shard in entry.shards:
             self._loads[shard] = self._loads.get(shard, 0) + 1
+            if entry.own_shards:
+                self._taken[shard] = self._taken.get(shard, 0) + 1
 
     def _unindex(self, entry: QueueEntry) -> None:
         del self.queues[entry.number]
+        self.growing.discard(entry.number)
         del self.by_name[entry.key]
         names = self._names[entry.account]
         del names[bisect_left(names, entry.name)]
@@ -192,6 +201,10 @@ class CatalogState:
                 del self._sources[target]
         for shard in entry.shards:
             self._loads[shard] -= 1
+            if entry.own_shards:
+                self._taken[shard] -= 1
+                if not self._taken[shard]:
+                    del self._taken[shard]
 
     # --- the whole of it -----------------------------------------------------------------------
 
@@ -260,25 +273,33 @@ class CatalogState:
         assert not self.deleted.keys() & self.by_name.keys(), "a name that exists does not wait"
         assert all(key.account in self.accounts for key in self.access_keys.values())
         loads = dict.fromkeys(self.shards, 0)
+        taken: dict[int, int] = {}
         sources: dict[QueueName, set[int]] = {}
         for entry in self.queues.values():
             assert entry.shards and set(entry.shards) <= self.shards.keys(), "a queue lies on shards that exist"
+            assert len(entry.slots) == (SLOTS if len(entry.shards) > 1 else 0), "every slot belongs to a shard"
+            assert all(place < len(entry.shards) for place in entry.slots + entry.before)
+            assert len(entry.before) % SLOTS == 0 and entry.spread.growths <= GROWTHS_MAX
             assert 0 < entry.policy_version <= self.version
             assert entry.created_ms <= entry.modified_ms <= self.last_time_ms
             for shard in entry.shards:
                 loads[shard] += 1
+                if entry.own_shards:
+                    taken[shard] = taken.get(shard, 0) + 1
             target = entry.dead_letter_target
             assert entry.dead_letter == self._link(target), "a policy points to its dead-letter queue as it is now"
             if target is not None:
                 assert target != entry.key and target.account == entry.account
                 sources.setdefault(target, set()).add(entry.number)
         assert self._loads == loads
+        assert self._taken == taken
+        assert self.growing == {entry.number for entry in self.queues.values() if entry.before}
         assert self._sources == sources
 
-    def _link(self, target: QueueName | None) -> tuple[int, int] | None:
-        """Number and shard of the queue that a RedrivePolicy names; None when it does not exist."""
+    def _link(self, target: QueueName | None) -> Link | None:
+        """The queue that a RedrivePolicy names; None when it does not exist."""
         queue = self.by_name.get(target) if target is not None else None
-        return (queue.number, queue.shard) if queue is not None else None
+        return queue.link if queue is not None else None
 
 
 def _put(table: dict[Any, Any], key: str | int, value: object) -> None:

@@ -46,14 +46,14 @@ class Arrivals(Seeking):
 
     def _arrive(self, arrival: Arrival, now: int) -> int:
         target = self.queues.get(arrival.queue)
-        verdict = self._acceptance(target, arrival.fifo, len(arrival.payload))
+        tenant = key_hash(arrival.group) if arrival.group else 0
+        verdict = self._acceptance(target, arrival.fifo, len(arrival.payload), tenant)
         w5 = arrival.source_shard | arrival.number << 16
         if verdict != Reason.ACCEPTED or target is None:
             w0 = Type.ARRIVED | Flag.REFUSED << 8 | verdict << 24 | arrival.queue << 32
             self.frame.add(w0, 0, now, 0, 0, w5, 0, 0)
             self._on_refused(arrival.source_shard, arrival.number, verdict)
             return verdict
-        tenant = key_hash(arrival.group) if arrival.group else 0
         redriven = arrival.reason == Reason.REDRIVE
         sent_ms = now if redriven or target.fifo else arrival.sent_ms
         count = 0 if redriven else arrival.receive_count

@@ -172,12 +172,13 @@ class Jobs(Arrivals):
     def job_rate(self, job: Job, now: int) -> float:
         """Messages a second that the job may move at this time: less than its rate while the ramp lasts."""
         passed = now - job.resumed_ms
+        rate = job.rate_per_s * job.share
         if passed >= job.ramp_ms:
-            return float(job.rate_per_s)
-        return max(1.0, job.rate_per_s * max(RAMP_BEGINS_AT, passed / job.ramp_ms))
+            return rate
+        return max(job.share, rate * max(RAMP_BEGINS_AT, passed / job.ramp_ms))
 
     def _credit(self, job: Job, now: int) -> int:
-        last_ms, credit = self.job_pace.get(job.id, (now, 1.0))
+        last_ms, credit = self.job_pace.get(job.id, (now, job.share))
         rate = self.job_rate(job, now)
         credit = min(credit + (now - last_ms) * rate / 1000, max(1.0, rate / 2))
         self.job_pace[job.id] = (now, credit)
@@ -297,12 +298,13 @@ class Jobs(Arrivals):
         One that came from nowhere begins anew in its own queue when it died there, and stays otherwise.
         """
         columns = self.columns
-        shard, to = job.destination_shard, job.destination
+        shard, to = self.place_of(slot, job.destination_shard, job.destination_spread), job.destination
         if not to:
             origin = self.origins.get(slot, 0)
             shard, to = origin >> 32, origin & 0xFFFFFFFF
+            shard = self.place_of(slot, shard, job.origin_spreads.get(str(to), ""))
         if not to and columns.state[slot] == State.DEAD:
-            shard, to = self.number, job.source
+            shard, to = self.place_of(slot, self.number, self.queues[job.source].policy.spread), job.source
         if not to:
             return Outcome.STAYS
         queue = self.queues[job.source]

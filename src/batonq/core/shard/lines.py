@@ -404,9 +404,9 @@ class Ready:
             return None
         if not ageing_ms:
             return lanes[max(lanes)]
-        return min(lanes.values(), key=lambda lane: (self._since(lane) - lane.priority * ageing_ms, -lane.priority))
+        return min(lanes.values(), key=lambda lane: (self.since(lane) - lane.priority * ageing_ms, -lane.priority))
 
-    def _since(self, lane: Lane) -> int:
+    def since(self, lane: Lane) -> int:
         """Since when the lane's next message waits."""
         lines = self.lines
         until = lines.columns.until

@@ -17,6 +17,7 @@ from batonq.core.shard.holding import Holding
 from batonq.core.shard.persist import Persist
 from batonq.core.shard.queuestate import QueueState
 from batonq.core.shard.validate import Validate
+from batonq.core.spread import Hint, parse
 
 PURGE_STEP = 5_000
 
@@ -89,6 +90,31 @@ class Shard(Holding, Persist, Validate):
         return list(self.filled)
 
     # --- reading ---------------------------------------------------------------------------------------
+
+    def holds_moved(self, number: int) -> bool:
+        """Whether the shard has messages whose group, or key, belongs to another since their queue grew."""
+        queue = self.queue_state(number)
+        spread = queue.policy.spread
+        if not spread:
+            return False
+        if not queue.fifo:
+            return queue.policy.dedup_lives and queue.messages > 0  # keys count while their messages live
+        lines, there = self.lines, parse(spread)
+        return any(
+            lines.queue[line] == number
+            and lines.key[line]
+            and lines.head[line] != NIL
+            and there.of_hash(lines.tenant(line, fifo=True)) != self.number
+            for line in range(len(lines.key))
+        )
+
+    def hint(self, number: int) -> Hint:
+        """What a receive would find in a queue, without looking at more than the next message."""
+        queue = self.queue_state(number)
+        lane = queue.ready.best_lane(queue.policy.ageing_ms)
+        if lane is None or (queue.fifo and queue.in_flight >= queue.policy.in_flight_max):
+            return Hint(0)
+        return Hint(queue.visible, lane.priority, queue.ready.since(lane))
 
     def counters(self, number: int) -> Counters:
         queue = self.queue_state(number)

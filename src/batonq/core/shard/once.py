@@ -32,7 +32,10 @@ class SendingOnce(Sending):
     def send_once(
         self, number: int, sends: Sequence[Send], now: int, once: Once
     ) -> tuple[list[Accepted | BatonError], bool]:
-        """Take messages as `send` does, unless this was done already; and whether it was."""
+        """Take messages as `send` does, unless this was done already; and whether it was.
+
+        There may be none here: then only the name is remembered, for a request whose messages go to other shards.
+        """
         now = self.begin(now)
         queue = self.queue_state(number)
         name = key_hash(number, "once", once.name)
@@ -44,6 +47,8 @@ class SendingOnce(Sending):
             return [self._as_first(first + at) for at in range(len(sends))], True
         if known is None:
             if self.requests.get(name, now // 1000) is not None:
+                if not sends:
+                    raise IdempotencyConflict
                 return [IdempotencyConflict() for _ in sends], False
             if len(self.requests) >= REQUESTS_MAX:
                 full = "Too many named requests are remembered; send without an idempotency key, or later."

@@ -14,7 +14,8 @@ from batonq.core.shard.columns import joined
 from batonq.core.shard.jobs import Jobs
 from batonq.core.shard.producers import RUN_MAX, Produced
 from batonq.core.shard.queuestate import QueueState
-from batonq.errors import BatonError, DeduplicationConflict, InvalidInput, OverLimit
+from batonq.core.spread import key_of, parse
+from batonq.errors import BatonError, DeduplicationConflict, InvalidInput, NotOwner, OverLimit
 
 REQUEST_WINDOW_MS = 120_000  # an SDK has given up on a request by then
 SLOTS_MAX = 100_000_000
@@ -22,6 +23,7 @@ DEDUP_ENTRIES_MAX = 50_000_000
 PRODUCERS_MAX = 1_000_000
 BYTE_MAX = 255  # a record has a byte for each
 _SHARD_FULL = "The shard holds as many messages as it can; receive and delete some."
+_ELSEWHERE = "The message's key is on another shard since the queue has grown; try again."
 _PRODUCER_WAITS = (
     "An earlier message of this producer was refused, or too many producers are remembered; send it again from there."
 )
@@ -92,6 +94,8 @@ class Sending(Jobs):
             if produced is not None and produced.last >= producer_sequence:
                 return 0
             if self._no_producer_more(key, now):
+                return 0
+            if queue.policy.spread and parse(queue.policy.spread).of_key(producer) != self.number:
                 return 0
         first = self._send_bodies(queue, bodies, digests, sender, 0, now, content)
         if invocation and first:
@@ -279,6 +283,8 @@ class Sending(Jobs):
         sends = sends[old:]
         if not sends:
             return results
+        if queue.policy.spread and self._producer_is_elsewhere(queue, sends):
+            return results + [NotOwner(_ELSEWHERE) for _ in sends]
         if key in refused or self._no_producer_more(key, now):
             refused.add(key)
             return results + [OverLimit(_PRODUCER_WAITS) for _ in sends]
@@ -327,6 +333,19 @@ class Sending(Jobs):
         self.frame.add(_PRODUCED | queue << 32, sequence, now, number, run, key, 0, expires_s << 32)
         self.producers.put(key, number, sequence, run, expires_s, now // 1000)
 
+    def _producer_is_elsewhere(self, queue: QueueState, sends: Sequence[Send]) -> bool:
+        """The same of all of them at once, when nothing but their producer says where they belong."""
+        if queue.fifo or any(send.dedup_id for send in sends):
+            return False
+        return self._belongs_elsewhere(queue, sends[0])
+
+    def _belongs_elsewhere(self, queue: QueueState, send: Send) -> bool:
+        """Whether a message that is new here has a key that another shard has since the queue grew."""
+        if queue.fifo:
+            return self.has_moved(queue, key_hash(send.group))
+        key = key_of(send, fifo=False)
+        return bool(key) and parse(queue.policy.spread).of_key(key) != self.number
+
     # --- one by one ----------------------------------------------------------------------------------
 
     def _send(self, queue: QueueState, send: Send, now: int) -> Accepted | BatonError:
@@ -350,6 +369,8 @@ class Sending(Jobs):
             if len(self.dedup) >= DEDUP_ENTRIES_MAX:
                 return OverLimit("Too many deduplication keys are remembered; send later or shorten the window.")
             flags |= _DEDUPLICATED_LIVES if policy.dedup_lives else _DEDUPLICATED
+        if policy.spread and self._belongs_elsewhere(queue, send):
+            return NotOwner(_ELSEWHERE)
         full = self._full(queue, len(payload))
         if full:
             return OverLimit(full)

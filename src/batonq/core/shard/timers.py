@@ -76,7 +76,9 @@ class Timers(Transfer):
         queue = self.queues[columns.queue[slot]]
         policy = queue.policy
         if policy.expiry_to_dead_letter and policy.dead_letter_queue:
-            self.owe(slot, policy.dead_letter_shard, policy.dead_letter_queue, Reason.EXPIRY_DEAD_LETTER, now)
+            self.owe(
+                slot, self.dead_letter_shard(queue, slot), policy.dead_letter_queue, Reason.EXPIRY_DEAD_LETTER, now
+            )
             if columns.state[slot] != State.FREE:
                 # Refused or on its way: look again, so that a message that came back is not kept for ever.
                 columns.expiry_timer[slot] = now_s + EXPIRY_RETRY_S

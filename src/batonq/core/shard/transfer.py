@@ -17,9 +17,11 @@ from batonq.core.commands import Alarm, Entry, Job
 from batonq.core.ids import message_id
 from batonq.core.payload import Lineage
 from batonq.core.records import Flag, Reason, State, Type
+from batonq.core.shard.columns import NIL
 from batonq.core.shard.queuestate import QueueState
 from batonq.core.shard.replay import Replay
 from batonq.core.shard.state import FOREVER_MS, encode_notes
+from batonq.core.spread import parse
 
 REFUSED_BACKOFF_MS = 1_000
 REFUSED_BACKOFF_MAX_MS = 300_000
@@ -59,7 +61,7 @@ class Transfer(Replay):
         )
         self._on_returned(queue, slot, now, visible_ms, reason, position, error_class, text, charged)
         if spent and policy.dead_letter_queue:
-            self.owe(slot, policy.dead_letter_shard, policy.dead_letter_queue, Reason.DEAD_LETTER, now)
+            self.owe(slot, self.dead_letter_shard(queue, slot), policy.dead_letter_queue, Reason.DEAD_LETTER, now)
 
     def _row(
         self,
@@ -101,7 +103,7 @@ class Transfer(Replay):
         """A VISIBLE message has no attempt left: to the dead letters, or dead in place."""
         policy = queue.policy
         if policy.dead_letter_queue:
-            self.owe(slot, policy.dead_letter_shard, policy.dead_letter_queue, Reason.DEAD_LETTER, now)
+            self.owe(slot, self.dead_letter_shard(queue, slot), policy.dead_letter_queue, Reason.DEAD_LETTER, now)
             return
         reason = Reason.UNDELIVERABLE
         position = self._row(Type.RETURNED, queue.number, slot, now, until=FOREVER_MS, reason=reason)
@@ -117,6 +119,23 @@ class Transfer(Replay):
         return ""
 
     # --- the source --------------------------------------------------------------------------------
+
+    def dead_letter_shard(self, queue: QueueState, slot: int) -> int:
+        """The shard on which the dead-letter queue takes this message."""
+        policy = queue.policy
+        return self.place_of(slot, policy.dead_letter_shard, policy.dead_letter_spread)
+
+    def place_of(self, slot: int, shard: int, spread: str) -> int:
+        """On which of a queue's shards one of the messages here belongs: in a FIFO queue on that of its group, else on
+        this very shard if the queue lies on it, and on the next one each time that it was refused.
+        """
+        if not spread:
+            return shard
+        there = parse(spread)
+        if self.queues[self.columns.queue[slot]].fifo:
+            return there.of_hash(self.tenant_of(slot))
+        start = there.shards.index(self.number) if self.number in there.shards else self.number
+        return there.shards[(start + self.refusals.get(slot, 0)) % len(there.shards)]
 
     def owe(self, slot: int, shard: int, to: int, reason: Reason, now: int) -> None:
         """Start moving a message to queue `to` on `shard`; within this shard it arrives, or is refused, at once."""
@@ -181,7 +200,7 @@ class Transfer(Replay):
     ) -> int:
         columns = self.columns
         target = self.queues.get(to)
-        verdict = self._acceptance(target, queue.fifo, columns.extent[slot] >> 32)
+        verdict = self._acceptance(target, queue.fifo, columns.extent[slot] >> 32, self.tenant_of(slot))
         if target is queue and verdict == Reason.REFUSED_FULL:
             verdict = Reason.ACCEPTED  # it takes the room that it leaves
         number = self.channels[self.number].last
@@ -207,14 +226,26 @@ class Transfer(Replay):
         start_ms = now if reason == Reason.EXPIRY_DEAD_LETTER else sent_ms
         return -(-(start_ms + target.policy.retention_ms) // 1000)
 
-    def _acceptance(self, target: QueueState | None, fifo: bool, added_bytes: int) -> Reason:
+    def _acceptance(self, target: QueueState | None, fifo: bool, added_bytes: int, group: int | None = None) -> Reason:
         if target is None or target.closed:
             return Reason.REFUSED_NO_QUEUE
         if target.fifo != fifo:
             return Reason.REFUSED_TYPE
         if self._full(target, added_bytes):
             return Reason.REFUSED_FULL
+        if group is not None and self.has_moved(target, group):
+            return Reason.REFUSED_MOVED
         return Reason.ACCEPTED
+
+    def has_moved(self, queue: QueueState, group: int) -> bool:
+        """Whether messages of a FIFO group belong to another shard since the queue grew: then none comes here again.
+
+        As long as any is left here, they stay together.
+        """
+        spread = queue.policy.spread
+        if not spread or not queue.fifo or parse(spread).of_hash(group) == self.number:
+            return False
+        return self.lines.find(queue.number, group, 0) == NIL
 
     def _settle(self, shard: int, results: Sequence[tuple[int, int]], now: int) -> None:
         """What became of channel entries: accepted ones are gone from here, refused ones are back, and wait."""
@@ -254,6 +285,7 @@ class Transfer(Replay):
             Reason.REFUSED_NO_QUEUE: "does not exist",
             Reason.REFUSED_FULL: "is full",
             Reason.REFUSED_TYPE: "is not of the same type",
+            Reason.REFUSED_MOVED: "has grown meanwhile: their groups are on other shards now",
         }
         if reason == Reason.REDRIVE:
             job = self.jobs.active_on(queue.number)
@@ -292,7 +324,7 @@ class Transfer(Replay):
             policy = queue.policy
             if policy.dead_letter_queue:
                 cause = Reason(columns.doomed[slot])
-                self.owe(slot, policy.dead_letter_shard, policy.dead_letter_queue, cause, now)
+                self.owe(slot, self.dead_letter_shard(queue, slot), policy.dead_letter_queue, cause, now)
             else:
                 reason = Reason.UNDELIVERABLE
                 position = self._row(Type.RETURNED, queue.number, slot, now, until=FOREVER_MS, reason=reason)

@@ -119,6 +119,9 @@ class Answering:
             task = asyncio.get_running_loop().create_task(self._undo(call))
             self._undoing.add(task)
             task.add_done_callback(self._undoing.discard)
+        elif call.path.endswith("/hint"):
+            self._memory.forget(name)
+            call.task.cancel()
 
     async def _undo(self, call: Call) -> None:
         call.task.cancel()

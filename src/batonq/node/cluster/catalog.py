@@ -37,6 +37,7 @@ _KEY: _Told = (lambda key: key.id, lambda catalog, told: catalog.access_keys.get
 COMMANDS: dict[str, _Told] = {
     "create_queue": _QUEUE,
     "set_attributes": _QUEUE,
+    "settle_spread": _QUEUE,
     "set_tags": _NOTHING,
     "set_permission": _NOTHING,
     "delete_queue": _NOTHING,

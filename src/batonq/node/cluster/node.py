@@ -105,7 +105,9 @@ class ClusterNode(Node):
             log_settings=self.world.log_settings,
         )
         self.catalog = ClusterCatalog(
-            rules=Rules(name_wait_ms=settings.delete_wait_ms, purge_wait_ms=settings.purge_wait_ms),
+            rules=Rules(
+                name_wait_ms=settings.delete_wait_ms, purge_wait_ms=settings.purge_wait_ms, spread=settings.spread
+            ),
             recovery=self._recovery,
             leases=self._leases,
             ask=self._routing.ask_catalog,
@@ -176,8 +178,8 @@ class ClusterNode(Node):
             on_commit=self._committed,
         )
 
-    def _route(self) -> Callable[[int], ShardPort]:
-        return self._routing.port
+    def _route(self) -> tuple[Callable[[int], ShardPort], Callable[[int], ShardPort]]:
+        return self._routing.port, self._routing.port_at_once
 
     def port_here(self, shard: int) -> ShardPort | None:
         """The port of a shard that this node serves."""

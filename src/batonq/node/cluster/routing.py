@@ -52,26 +52,32 @@ class Routing:
         self._local = local
         self._catalog = catalog
         self._new_call = new_call
-        self._ports: dict[int, RemoteShard] = {}
+        self._ports: dict[tuple[int, bool], RemoteShard] = {}
         self._loop = asyncio.get_running_loop()
         self._works: set[asyncio.Task[None]] = set()
 
-    def port(self, shard: int) -> ShardPort:
-        port = self._ports.get(shard)
+    def port(self, shard: int, at_once: bool = False) -> ShardPort:
+        """`at_once`: nobody is waited for. A call that no owner can have run ends with NotOwner, and may be made
+        elsewhere.
+        """
+        port = self._ports.get((shard, at_once))
         if port is None:
 
             async def call(operation: str, data: bytes, wait_ms: int) -> bytes:
-                return await self._call_shard(shard, operation, data, wait_ms)
+                return await self._call_shard(shard, operation, data, wait_ms, at_once)
 
-            port = self._ports[shard] = RemoteShard(call)
+            port = self._ports[shard, at_once] = RemoteShard(call)
         return port
 
-    async def _call_shard(self, shard: int, operation: str, data: bytes, wait_ms: int) -> bytes:
+    def port_at_once(self, shard: int) -> ShardPort:
+        return self.port(shard, at_once=True)
+
+    async def _call_shard(self, shard: int, operation: str, data: bytes, wait_ms: int, at_once: bool) -> bytes:
         async def here() -> bytes | None:
             local = self._local(shard)
             return None if local is None else await answer(local, operation, data)
 
-        return await self._call(shard, f"{PREFIX}shards/{shard}/{operation}", data, wait_ms, here)
+        return await self._call(shard, f"{PREFIX}shards/{shard}/{operation}", data, wait_ms, here, at_once)
 
     async def ask_catalog(self, name: str, data: bytes, wait_ms: int) -> bytes:
         async def here() -> bytes | None:
@@ -79,7 +85,7 @@ class Routing:
 
         return await self._call(CATALOG_SHARD, f"{PREFIX}catalog/{name}", data, wait_ms, here)
 
-    async def _call(self, shard: int, path: str, data: bytes, wait_ms: int, here: Here) -> bytes:
+    async def _call(self, shard: int, path: str, data: bytes, wait_ms: int, here: Here, at_once: bool = False) -> bytes:
         """Raises Unavailable when nobody serves it for too long, or when it is not known whether it was run."""
         call = self._new_call()
         deadline_s = self._loop.time() + OWNER_WAIT_S
@@ -107,6 +113,8 @@ class Routing:
                 except NoAnswer as problem:
                     why = problem.message
                     asked = lease
+            if at_once and asked is None:
+                raise NotOwner(why)
             now_s = self._loop.time()
             if now_s >= deadline_s:
                 raise Unavailable(why)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from batonq.core.ids import parse_message_id
 from batonq.sim.checks.evidence import Evidence, Finding, QueueFacts, about
 from batonq.sim.history import OK, Outgoing, Sending
 from batonq.sim.ledger import Copy
@@ -55,9 +56,9 @@ def _scope(facts: QueueFacts, message: Outgoing) -> tuple[str, str]:
 
 
 def _second_messages(evidence: Evidence, facts: QueueFacts) -> Iterator[Finding]:
-    book = evidence.ledger.books.get(facts.shard)
+    made = [copy for book in evidence.ledger.books.values() for copy in book.copies.values()]
     first: dict[tuple[str, str], Copy] = {}
-    for copy in book.copies.values() if book is not None else ():
+    for copy in sorted(made, key=lambda copy: (copy.born_ms, copy.shard, copy.sequence)):
         message = evidence.messages.get(copy.number)
         if copy.queue != facts.number or copy.source is not None or message is None or not message.dedup_id:
             continue
@@ -79,10 +80,11 @@ def _false_duplicates(evidence: Evidence) -> Iterator[Finding]:
     """Whoever is told that a message was a duplicate is told of one with its key, that counted then."""
     for call in evidence.history.of(Sending):
         facts = evidence.queues[call.queue]
-        book = evidence.ledger.books.get(facts.shard)
         for message, answer in zip(call.messages, call.answers, strict=False):
             if answer.outcome != OK or not answer.duplicate:
                 continue
+            place = parse_message_id(answer.message_id)
+            book = evidence.ledger.books.get(facts.shard if place is None else place[0])
             untold = (
                 call.producer and not answer.sequence
             )  # by its number, and the first one's id is not known any more

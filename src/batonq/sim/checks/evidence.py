@@ -146,7 +146,8 @@ class Evidence:
 
     def copy_of(self, delivered: Delivered) -> Copy | None:
         """The copy that was delivered."""
-        book = self.ledger.books.get(self.queues[delivered.queue].shard)
+        first = self.queues[delivered.queue].shard
+        book = self.ledger.books.get(first if delivered.shard is None else delivered.shard)
         return book.copies.get(delivered.sequence) if book is not None else None
 
 

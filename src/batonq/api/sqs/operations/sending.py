@@ -48,6 +48,7 @@ from batonq.errors import BatonError
 from batonq.node.broker import Queue
 
 INVOCATION_HEADER = b"amz-sdk-invocation-id"
+ATTEMPT_HEADER = b"amz-sdk-request"  # attempt=1; max=3
 INVOCATION_LENGTH_MAX = 128
 TRACE_HEADER = b"x-amzn-trace-id"  # how instrumented SDKs name the trace; it becomes AWSTraceHeader
 WRONG_QUEUE_TYPE = "The request include parameter that is not valid for this queue type."
@@ -62,7 +63,8 @@ async def send_message(service: Service, call: Call, given: SendMessageInput) ->
         raise missing("MessageGroupId")
     send, size, body_md5 = _message(queue, given, given.clean, call, "MessageBody")
     _check_size(queue, size)
-    result = (await service.broker.send(queue, [send], invocation(call.request, [body_md5])))[0]
+    name = invocation(call.request, [body_md5])
+    (result,) = await service.broker.send(queue, [send], name, is_first_try(call.request))
     if isinstance(result, BatonError):
         raise translated(result)
     return SendMessageOutput(
@@ -83,7 +85,7 @@ async def send_message_batch(service: Service, call: Call, given: SendMessageBat
     sends, digests, sent_ids, failed = _messages(queue, given, ids, call)
     if not sends:
         return SendMessageBatchOutput(None, failed)
-    results = await service.broker.send(queue, sends, invocation(call.request, digests))
+    results = await service.broker.send(queue, sends, invocation(call.request, digests), is_first_try(call.request))
     successful = []
     fifo = queue.fifo
     for entry_id, send, body_md5, result in zip(sent_ids, sends, digests, results, strict=True):
@@ -220,6 +222,11 @@ def _check_size(queue: Queue, size: int) -> None:
         raise invalid_value(
             f"One or more parameters are invalid. Reason: Message must be shorter than {queue.message_bytes_max} bytes."
         )
+
+
+def is_first_try(request: Request) -> bool:
+    """Whether the SDK says that it has not made this request before."""
+    return b"attempt=1;" in request.headers.get(ATTEMPT_HEADER, b"").replace(b" ", b"") + b";"
 
 
 def invocation(request: Request, digests: Sequence[bytes]) -> str:

@@ -1,0 +1,163 @@
+"""Where a queue's messages go when it lies on several shards: pure, and the same on every node.
+
+What has a key goes to the shard of its key, so that one shard sees all that a key is compared with: the message group
+of a FIFO queue, else the deduplication key, else the producer. A key hashes to one of 256 slots, and each slot belongs
+to one of the queue's shards. What has no key may go to any.
+
+The hash of a group is the one by which a shard knows its groups, so a shard can tell the slot of a message too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+from batonq.core.commands import Send
+from batonq.core.ids import key_hash
+
+SLOTS = 256
+GROWTHS_MAX = 8  # of one queue that are not over
+SPREAD_MAX = 32  # shards of one queue: an empty receive may have to ask each of them
+
+
+class Spread(NamedTuple):
+    """The shards of a queue, and for each slot the place in `shards` of the one that it belongs to."""
+
+    shards: tuple[int, ...]
+    slots: bytes = b""  # none at all: everything belongs to the first
+    before: bytes = b""  # the same before the queue grew, once for each growth that is not over, oldest first
+
+    @property
+    def first(self) -> int:
+        return self.shards[0]
+
+    def of_hash(self, hashed: int) -> int:
+        """The shard of a key, by the key's hash."""
+        return self.shards[self.slots[hashed % SLOTS]] if self.slots else self.shards[0]
+
+    def of_key(self, key: str) -> int:
+        return self.of_hash(key_hash(key)) if self.slots else self.shards[0]
+
+    def asked(self, hashed: int) -> list[int]:
+        """The shards to ask about a key, one after the other until one takes it: those that had it before the queue
+        grew, then its own. Mostly there is only that one.
+        """
+        if not self.before:
+            return [self.of_hash(hashed)]
+        places = [*self.before[hashed % SLOTS :: SLOTS], self.slots[hashed % SLOTS]]
+        return list(dict.fromkeys(self.shards[place] for place in places))
+
+    def text(self) -> str:
+        """A short text that `parse` reads: where keys belong, not where they were."""
+        return ",".join(map(str, self.shards)) + ":" + self.slots.hex()
+
+    def grown(self, shards: Iterable[int]) -> Spread:
+        """With more shards, which take their part of the slots: each of the others gives up as few as can be.
+
+        A shard that gave up a slot is still the first to ask about it (`asked`). It goes on with FIFO groups that it
+        has messages of, knows what it was sent before, and says of everything else that it has moved. What it says that
+        of once, it never takes again, so that whoever was told so may rely on it. Once it has nothing left and nothing
+        that it remembers counts any more, it need not be asked (`settled`).
+        """
+        every = (*self.shards, *shards)
+        old = self.slots or bytes(SLOTS)
+        slots = bytearray(old)
+        most = [SLOTS * (place + 1) // len(every) - SLOTS * place // len(every) for place in range(len(every))]
+        counts = [slots.count(place) for place in range(len(every))]
+        to = len(self.shards)
+        for slot in range(SLOTS):
+            place = slots[slot]
+            if counts[place] > most[place]:
+                while to < len(every) - 1 and counts[to] >= most[to]:
+                    to += 1
+                counts[place] -= 1
+                counts[to] += 1
+                slots[slot] = to
+        return Spread(every, bytes(slots), self.before + old)
+
+    @property
+    def growths(self) -> int:
+        """How many are not over."""
+        return len(self.before) // SLOTS
+
+    def settled(self, shard: int) -> Spread:
+        """Without asking this shard about slots that it gave up."""
+        maps = [self.before[start : start + SLOTS] for start in range(0, len(self.before), SLOTS)]
+        later, kept = self.slots, b""
+        for older in reversed(maps):
+            pairs = zip(older, later, strict=True)
+            older = bytes(after if self.shards[was] == shard else was for was, after in pairs)
+            if older != later:
+                kept = older + kept
+            later = older
+        return Spread(self.shards, self.slots, kept)
+
+
+def even(shards: Sequence[int]) -> Spread:
+    """The spread of a new queue: slots in turn."""
+    if len(shards) == 1:
+        return Spread(tuple(shards))
+    return Spread(tuple(shards), bytes(slot % len(shards) for slot in range(SLOTS)))
+
+
+@lru_cache(maxsize=1024)
+def parse(text: str) -> Spread:
+    shards, _, slots = text.partition(":")
+    return Spread(tuple(map(int, shards.split(","))), bytes.fromhex(slots))
+
+
+def key_of(send: Send, fifo: bool) -> str:
+    """What decides where a message belongs; empty: nothing does."""
+    return send.group if fifo else send.dedup_id or send.producer
+
+
+def is_keyed(sends: Iterable[Send], fifo: bool) -> bool:
+    """Whether any message of a batch has to go to a shard of its own."""
+    return fifo or any(send.dedup_id or send.producer for send in sends)
+
+
+class Hint(NamedTuple):
+    """What a shard has of a queue right now, as far as its owner told. It promises nothing."""
+
+    visible: int  # messages that could be received; of a FIFO queue, at least so many when it is not 0
+    priority: int = 0  # of the one that would be given next
+    since_ms: int = 0  # and since when it could be
+
+    def rank(self, ageing_ms: int) -> tuple[int, int]:
+        """Who comes first has the lowest: as the shard itself chooses among its priorities."""
+        if not ageing_ms:
+            return -self.priority, self.since_ms
+        return self.since_ms - self.priority * ageing_ms, -self.priority
+
+
+def shares(wanted: int, hints: Sequence[tuple[int, Hint]], ageing_ms: int, here: Iterable[int]) -> dict[int, int]:
+    """How many messages to ask each shard for, (shard, hint) given: of the best as many as it has, then of the next.
+
+    Being `here` breaks ties, and nothing else.
+    """
+    local = set(here)
+    ordered = sorted(hints, key=lambda one: (one[1].rank(ageing_ms), one[0] not in local, one[0]))
+    asked: dict[int, int] = {}
+    for shard, hint in ordered:
+        if wanted <= 0:
+            break
+        if hint.visible:
+            asked[shard] = min(wanted, hint.visible)
+            wanted -= asked[shard]
+    return asked
+
+
+def divided(total: int, weights: Sequence[int]) -> list[int]:
+    """A whole number in parts that are in proportion to the weights, and sum up to it; equal when all weights are 0."""
+    if not any(weights):
+        weights = [1] * len(weights)
+    whole = sum(weights)
+    parts: list[int] = []
+    before = passed = 0
+    for weight in weights:
+        passed += weight
+        until = total * passed // whole
+        parts.append(until - before)
+        before = until
+    return parts

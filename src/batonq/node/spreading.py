@@ -1,0 +1,532 @@
+"""Queues that lie on several shards: which of them a request goes to, and how their answers become one.
+
+What has a key waits for the shard of its key; what has none goes to a shard that has an owner. Receives go where hints
+say that the first in order are (core/spread.py); a hint promises nothing, and leases nothing. Shards that are served
+here are looked at directly. The others are asked once in HINT_S while there is anything to receive, and all at once
+when nothing is known to be anywhere: an empty receive costs one question for each shard that is served elsewhere, and
+no record anywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from typing import Any, TypeVar
+
+from batonq.core import spread as routing
+from batonq.core.commands import Counters, Send
+from batonq.core.ids import key_hash, parse_message_id
+from batonq.core.shard.once import Once
+from batonq.core.spread import Hint
+from batonq.errors import BatonError, IdempotencyConflict, NotOwner, OverLimit, QueueDoesNotExist
+from batonq.node.control import Queue
+from batonq.node.deliveries import ANSWER_BYTES_MAX, Delivery
+from batonq.node.host import ShardHost
+from batonq.node.peeking import Peeked
+from batonq.node.ports import Sent, ShardPort
+from batonq.node.rooms import Room
+
+HINT_S = 0.2  # how long a hint from another node is good for, while something is known to be somewhere
+RECENT_WAIT_S = 0.05  # how long an answer is waited for while there is something to go by
+FRESH_WAIT_S = 1.0  # and while there is nothing
+HINTS_MAX = 10_000  # hints of other nodes that are remembered
+ANY = -1  # stands for whichever shard has its turn
+PLACE_BITS = 48  # of a sequence, in a place where a look at a queue goes on
+
+T = TypeVar("T")
+GiveBack = Callable[[Queue, Sequence[Delivery]], Coroutine[Any, Any, None]]
+
+
+class Spreading:
+    def __init__(
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        port: Callable[[int], ShardPort],
+        port_at_once: Callable[[int], ShardPort | None],
+        here: Callable[[int], ShardHost | None],
+        queue: Callable[[int], Queue | None],
+        version: Callable[[], int],
+        give_back: GiveBack,
+        waiters_max: int,
+        first_turn: int,
+        refresh: Callable[[], Awaitable[bool]],
+    ) -> None:
+        """`port_at_once` leads to a shard only if it has an owner, else it is None or raises NotOwner; `here` is the
+        host of a shard that this node serves; `queue` and `version` are of the catalog as this node knows it.
+        """
+        self._loop = loop
+        self._port = port
+        self._port_at_once = port_at_once
+        self._here = here
+        self._queue = queue
+        self._version = version
+        self._give_back = give_back
+        self._waiters_max = waiters_max
+        self._refresh = refresh
+        self._first_turn = first_turn  # nodes should not all begin with the same shard
+        self._turns: dict[int, int] = {}  # queue → whose turn it is to get what has no key
+        self._known: dict[tuple[int, int], tuple[float, Hint]] = {}  # hints of other nodes: (queue, shard) → when
+        self._asking: dict[tuple[int, int], asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._rooms: dict[int, Room] = {}
+        self._ending = False
+
+    def stop_waiting(self) -> None:
+        """Answer every long poll now, and let no other wait."""
+        self._ending = True
+        for room in self._rooms.values():
+            room.end()
+
+    async def _ask(self, queue: Queue, shard: int, ask: Callable[[ShardPort], Awaitable[T]]) -> T:
+        """Ask one shard. If it has not heard of the queue, see that it hears what this node has heard; then the
+        shard's word counts, not this node's.
+        """
+        port = self._port(shard)
+        return await self._ask_port(queue, port, ask)
+
+    async def _ask_port(self, queue: Queue, port: ShardPort, ask: Callable[[ShardPort], Awaitable[T]]) -> T:
+        try:
+            return await ask(port)
+        except QueueDoesNotExist:
+            if self._queue(queue.number) is None:
+                raise
+            await port.reach(queue.number, self._version())
+            return await ask(port)
+
+    async def of_all(self, queue: Queue, ask: Callable[[ShardPort], Awaitable[T]]) -> list[T]:
+        """The answers of all shards, in their order. Raises when one of them has none."""
+        return await asyncio.gather(*(self._ask(queue, shard, ask) for shard in queue.shards))
+
+    # --- sending --------------------------------------------------------------------------------
+
+    async def send(self, queue: Queue, sends: Sequence[Send], name: int, first_try: bool) -> list[Sent | BatonError]:
+        """`name` is the hash of the request's name, or 0. One result each, in order.
+
+        A request that has a name goes to the shard that the name stands for, which may know it; only if this is the
+        first time that it is made, any shard will do.
+        """
+        if not routing.is_keyed(sends, queue.fifo):
+            if name and not first_try:
+                home = queue.spread.of_hash(name)
+                return await self._ask(queue, home, lambda port: port.send(queue.number, sends, name))
+            return await self._send_anywhere(queue, sends, name)
+        # A shard knows a request by its name, so each must get all of its part at once.
+        unkeyed = queue.spread.of_hash(name) if name else ANY
+        ways = {place: self._way(queue, send, unkeyed) for place, send in enumerate(sends)}
+        parts = _by_shard(ways)
+
+        async def send_part(shard: int, places: list[int]) -> list[Sent | BatonError]:
+            some = [sends[place] for place in places]
+            if shard == ANY:
+                return await self._send_anywhere(queue, some, name)
+            return await self._ask(queue, shard, lambda port: port.send(queue.number, some, name))
+
+        results = await joined(len(sends), parts, send_part)
+        return await self.send_moved(queue, sends, results, name, ways)
+
+    @staticmethod
+    def _way(queue: Queue, send: Send, unkeyed: int) -> list[int]:
+        """The shards that a message is offered to, one after the other."""
+        key = routing.key_of(send, queue.fifo)
+        return queue.spread.asked(key_hash(key)) if key else [unkeyed]
+
+    async def send_moved(
+        self,
+        queue: Queue,
+        sends: Sequence[Send],
+        results: list[Sent | BatonError],
+        name: int,
+        ways: dict[int, list[int]] | None = None,
+    ) -> list[Sent | BatonError]:
+        """Messages whose shard said that their key has moved go on: along their ways, which begin with that shard."""
+        left = _moved(results, ways if ways is not None else {place: [queue.shard] for place in range(len(sends))})
+        asked = 1
+        while left:
+            left = await self._further(queue, sends, left)
+            asked += 1
+            by = key_hash(name, "moved", asked) if name else 0  # the shard may know the name for a part of its own
+
+            async def send_part(shard: int, places: list[int], by: int = by) -> None:
+                some = [sends[place] for place in places]
+                try:
+                    answers = await self._ask(queue, shard, lambda port: port.send(queue.number, some, by))
+                except BatonError as problem:
+                    answers = [problem] * len(places)
+                for place, answer in zip(places, answers, strict=True):
+                    results[place] = answer
+
+            await asyncio.gather(*(send_part(shard, places) for shard, places in _by_shard(left).items()))
+            left = _moved(results, left)
+        return results
+
+    async def _further(self, queue: Queue, sends: Sequence[Send], ways: dict[int, list[int]]) -> dict[int, list[int]]:
+        """The ways without the shards that were asked. Who is at the end of one has not heard of a growth: then the
+        catalog is asked. What has no further way even then is left out, and its sender may try again.
+        """
+        if all(len(way) > 1 for way in ways.values()):
+            return {place: way[1:] for place, way in ways.items()}
+        known = await self._newest(queue)
+        further: dict[int, list[int]] = {}
+        for place, way in ways.items():
+            newest = self._way(known, sends[place], way[0])
+            further[place] = newest[newest.index(way[0]) + 1 :] if way[0] in newest else newest
+        return {place: way for place, way in further.items() if way}
+
+    async def _newest(self, queue: Queue) -> Queue:
+        """A queue that has grown: as the catalog knows it."""
+        known = self._queue(queue.number)
+        if known is None or known.spread == queue.spread:
+            await self._refresh()
+            known = self._queue(queue.number)
+        if known is None:
+            raise QueueDoesNotExist
+        return known
+
+    async def _send_anywhere(self, queue: Queue, sends: Sequence[Send], name: int) -> list[Sent | BatonError]:
+        """To the shard whose turn it is, or that the request's name stands for; to the next if that one has no owner,
+        or has no room for them.
+        """
+        results: list[Sent | BatonError] = []
+        left: Sequence[int] = range(len(sends))  # places that have no good answer yet
+        shards = self._in_turn(queue, name)
+        for shard in shards:
+            port = self._port_at_once(shard)
+            if port is None:
+                continue
+            some = [sends[place] for place in left]
+            try:
+                answers = await self._ask_port(queue, port, lambda port: port.send(queue.number, some, name))  # noqa: B023
+            except NotOwner:
+                continue
+            if not results:
+                results = answers
+            for place, answer in zip(left, answers, strict=True):
+                results[place] = answer
+            left = [place for place in left if isinstance(results[place], OverLimit)]
+            if not left:
+                break
+        return results or await self._ask(queue, shards[0], lambda port: port.send(queue.number, sends, name))
+
+    def _in_turn(self, queue: Queue, name: int) -> tuple[int, ...]:
+        shards = queue.shards
+        if name:
+            at = shards.index(queue.spread.of_hash(name))
+        else:
+            at = self._turns.get(queue.number, self._first_turn) % len(shards)
+            if queue.number not in self._turns and len(self._turns) >= HINTS_MAX:
+                self._turns.clear()
+            self._turns[queue.number] = at + 1
+        return shards[at:] + shards[:at]
+
+    async def send_once(self, queue: Queue, sends: Sequence[Send], once: Once) -> tuple[list[Sent | BatonError], bool]:
+        """Each shard remembers its part of the request, so a request that failed in part can be made again. The shard
+        of the request's name is asked first, whether it stands for another request; what has no key goes there.
+        """
+        home = queue.spread.asked(key_hash(once.name))[0]
+        ways = {place: self._way(queue, send, home) for place, send in enumerate(sends)}
+        parts = _by_shard(ways)
+
+        async def send_part(shard: int, places: Sequence[int], by: Once = once) -> tuple[list[Sent | BatonError], bool]:
+            some = [sends[place] for place in places]
+            return await self._ask(queue, shard, lambda port: port.send_once(queue.number, some, by))
+
+        try:
+            outcomes = {home: await send_part(home, parts.get(home, ()))}
+        except IdempotencyConflict as conflict:
+            return [conflict] * len(sends), False
+        if any(isinstance(answer, IdempotencyConflict) for answer in outcomes[home][0]):
+            return [IdempotencyConflict() for _ in sends], False
+        others = [shard for shard in parts if shard != home]
+        answered = await asyncio.gather(*(send_part(shard, parts[shard]) for shard in others))
+        outcomes.update(zip(others, answered, strict=True))
+        results: list[Any] = [None] * len(sends)
+        known = [False] * len(sends)
+        for shard, places in parts.items():
+            _put(results, known, places, outcomes[shard])
+        left, asked = _moved(results, ways), 1
+        while left:
+            left = await self._further(queue, sends, left)
+            asked += 1
+            by = once._replace(name=f"{once.name}\n{asked}")
+            parts = _by_shard(left)
+            again = await asyncio.gather(*(send_part(shard, places, by) for shard, places in parts.items()))
+            for places, outcome in zip(parts.values(), again, strict=True):
+                _put(results, known, places, outcome)
+            left = _moved(results, left)
+        return results, all(known)
+
+    # --- receiving ------------------------------------------------------------------------------
+
+    async def receive(
+        self, queue: Queue, max_messages: int, visibility_ms: int | None, wait_ms: int, holder: str, attempt: str
+    ) -> list[Delivery]:
+        if not queue.fifo:
+            attempt = ""  # it means nothing there
+        if attempt:
+            again = await self.of_all(queue, lambda port: port.receive(queue, 0, visibility_ms, 0, holder, attempt))
+            found = [delivery for deliveries in again for delivery in deliveries]
+            if found:
+                return found
+
+        async def take(asked: dict[int, int]) -> list[Delivery]:
+            if attempt:  # one shard remembers all of it, or nothing
+                asked = dict(list(asked.items())[:1])
+            return await self._take(queue, asked, visibility_ms, holder, attempt)
+
+        found = await self._take_by_hints(queue, max_messages, take)
+        if found or wait_ms <= 0 or self._ending:
+            return found
+        return await self._wait(queue, max_messages, wait_ms, take)
+
+    async def _take_by_hints(
+        self, queue: Queue, max_messages: int, take: Callable[[dict[int, int]], Awaitable[list[Delivery]]]
+    ) -> list[Delivery]:
+        """By what is known, then by what is asked for now: nothing is found only if nothing was there."""
+        here = [shard for shard in queue.shards if self._here(shard) is not None]
+        for hints in (await self._recent_hints(queue), None):
+            if hints is None:
+                hints = await self._fresh_hints(queue)
+            asked = routing.shares(max_messages, list(hints.items()), queue.policy.ageing_ms, here)
+            found = await take(asked) if asked else []
+            if found:
+                return found
+        return []
+
+    async def _recent_hints(self, queue: Queue) -> dict[int, Hint]:
+        """What the shards here have, and what others told lately. Those who did not are asked, and waited for a little
+        while if there is anything to go by; if there is not, `_fresh_hints` asks all of them.
+        """
+        hints: dict[int, Hint] = {}
+        old: list[int] = []
+        for shard in queue.shards:
+            host = self._here(shard)
+            if host is not None:
+                with suppress(BatonError):
+                    hints[shard] = host.hint(queue.number)
+            else:
+                told_s, hints[shard] = self._known.get((queue.number, shard), (-HINT_S, Hint(0)))
+                if self._loop.time() - told_s >= HINT_S:
+                    old.append(shard)
+        if old and any(hint.visible for hint in hints.values()):
+            asking = [self._asking.get((queue.number, shard)) or self._ask_soon(queue, shard) for shard in old]
+            await asyncio.wait(asking, timeout=RECENT_WAIT_S)
+            for shard in old:
+                hints[shard] = self._known.get((queue.number, shard), (0.0, Hint(0)))[1]
+        return hints
+
+    def _ask_soon(self, queue: Queue, shard: int) -> asyncio.Task[None]:
+        key = (queue.number, shard)
+
+        async def ask() -> None:
+            try:
+                await self._hint(queue, shard)
+            except BatonError:
+                self._note(queue.number, shard, Hint(0))
+            finally:
+                self._asking.pop(key, None)
+
+        task = self._asking[key] = self._spawn(ask())
+        return task
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _fresh_hints(self, queue: Queue) -> dict[int, Hint]:
+        """The hints of all shards, asked for now; a shard that cannot be asked, or does not answer, is left out. Raises
+        when all are.
+        """
+        asking = {shard: self._loop.create_task(self._hint(queue, shard)) for shard in queue.shards}
+        try:
+            await asyncio.wait(asking.values(), timeout=FRESH_WAIT_S)
+        finally:
+            for task in asking.values():
+                task.cancel()
+        hints: dict[int, Hint] = {}
+        for shard, task in asking.items():
+            problem = task.exception() if task.done() and not task.cancelled() else None
+            if problem is not None and (isinstance(problem, QueueDoesNotExist) or not isinstance(problem, BatonError)):
+                raise problem
+            if task.done() and not task.cancelled() and problem is None:
+                hints[shard] = task.result()
+        if not hints:  # then it is worth waiting for an owner
+            first = queue.shards[0]
+            hints[first] = await self._ask(queue, first, lambda port: port.hint(queue.number, 0, 0))
+        return hints
+
+    async def _hint(self, queue: Queue, shard: int, wait_ms: int = 0, waiting: int = 0) -> Hint:
+        port = self._port_at_once(shard)
+        if port is None:
+            raise NotOwner(f"Nobody serves shard {shard} right now.")
+        hint = await self._ask_port(queue, port, lambda port: port.hint(queue.number, wait_ms, waiting))
+        self._note(queue.number, shard, hint)
+        return hint
+
+    def _note(self, queue: int, shard: int, hint: Hint) -> None:
+        if self._here(shard) is None:
+            if len(self._known) >= HINTS_MAX:
+                self._known.clear()
+            self._known[queue, shard] = (self._loop.time(), hint)
+
+    async def _take(
+        self, queue: Queue, asked: dict[int, int], visibility_ms: int | None, holder: str, attempt: str
+    ) -> list[Delivery]:
+        """Lease so many from each. What one shard cannot give is no reason to give nothing of the others."""
+
+        async def take_one(shard: int) -> list[Delivery]:
+            return await self._ask(
+                queue, shard, lambda port: port.receive(queue, asked[shard], visibility_ms, 0, holder, attempt)
+            )
+
+        tasks = [self._loop.create_task(take_one(shard)) for shard in asked]
+        try:
+            answers = await asyncio.gather(*tasks, return_exceptions=True)
+        except asyncio.CancelledError:  # the client has gone; who was not done gives back by itself
+            for task in tasks:
+                if task.done() and not task.cancelled() and task.exception() is None and not attempt:
+                    self._spawn(self._give_back(queue, task.result()))
+            raise
+        found: list[Delivery] = []
+        problems: list[BaseException] = []
+        for shard, answer in zip(asked, answers, strict=True):
+            if isinstance(answer, BaseException):
+                problems.append(answer)
+                self._note(queue.number, shard, Hint(0))
+            else:
+                found += answer
+                if len(answer) < asked[shard]:
+                    self._note(queue.number, shard, Hint(0))
+        if not found and problems:
+            for problem in problems:
+                if len(problems) == len(asked) or isinstance(problem, OverLimit | QueueDoesNotExist):
+                    raise problem
+        if not queue.fifo and len(asked) > 1:
+            ageing_ms = queue.policy.ageing_ms
+            found.sort(key=lambda one: Hint(1, one.priority, one.sent_ms).rank(ageing_ms))
+        return self._fitting(queue, found)
+
+    def _fitting(self, queue: Queue, found: list[Delivery]) -> list[Delivery]:
+        """As much as one answer may have; the rest goes back."""
+        size = 0
+        for count, delivery in enumerate(found):
+            size += len(delivery.body)
+            if count and size > ANSWER_BYTES_MAX:
+                self._spawn(self._give_back(queue, found[count:]))
+                return found[:count]
+        return found
+
+    async def _wait(
+        self,
+        queue: Queue,
+        max_messages: int,
+        wait_ms: int,
+        take: Callable[[dict[int, int]], Awaitable[list[Delivery]]],
+    ) -> list[Delivery]:
+        room = self._rooms.get(queue.number)
+        if room is None:
+            room = self._rooms[queue.number] = Room(
+                lambda: self._queue(queue.number), self._hint, self._loop, self._waiters_max
+            )
+        if len(room.polls) >= room.waiters_max:
+            raise OverLimit("Too many long polls wait on this queue; try again, or use fewer connections.")
+        poll = room.enter(max_messages)
+        try:
+            async with asyncio.timeout(wait_ms / 1000) as limit:
+                while (shard := await poll.woken) is not None:
+                    deadline_s = limit.when()
+                    limit.reschedule(None)  # what is under way is not given up
+                    found = await take({shard: max_messages})
+                    if found or deadline_s is None or self._loop.time() >= deadline_s:
+                        return found
+                    limit.reschedule(deadline_s)
+                    room.again(poll)
+        except TimeoutError:
+            return []
+        finally:
+            room.leave(poll)
+            if not room.polls and self._rooms.get(queue.number) is room:
+                del self._rooms[queue.number]
+        return []
+
+    async def waiting(self, queue: Queue) -> int:
+        """How many long polls wait: those of this node, and those of others as they told when they last asked."""
+        room = self._rooms.get(queue.number)
+        told = await self.of_all(queue, lambda port: port.waiting(queue.number))
+        return max(len(room.polls) if room is not None else 0, *told)
+
+    # --- looking --------------------------------------------------------------------------------
+
+    async def counters(self, queue: Queue) -> Counters:
+        return summed(await self.of_all(queue, lambda port: port.counters(queue.number)))
+
+    async def peek(self, queue: Queue, after: int, limit: int) -> list[Peeked]:
+        """One shard after the other; `after` is a place as `place_of` gives it."""
+        found: list[Peeked] = []
+        at, after = after >> PLACE_BITS, after & ((1 << PLACE_BITS) - 1)
+        for shard in queue.shards[at:]:
+            found += await self._peek_one(queue, shard, after, limit - len(found))
+            if len(found) >= limit:
+                break
+            after = 0
+        return found
+
+    async def _peek_one(self, queue: Queue, shard: int, after: int, limit: int) -> list[Peeked]:
+        return await self._ask(queue, shard, lambda port: port.peek(queue.number, after, limit))
+
+
+def _by_shard(ways: dict[int, list[int]]) -> dict[int, list[int]]:
+    """The places of messages by the shard that each is offered to next."""
+    parts: dict[int, list[int]] = {}
+    for place, way in ways.items():
+        parts.setdefault(way[0], []).append(place)
+    return parts
+
+
+def _moved(results: Sequence[Sent | BatonError], ways: dict[int, list[int]]) -> dict[int, list[int]]:
+    """The ways of messages whose shard said that their key has moved."""
+    return {place: way for place, way in ways.items() if isinstance(results[place], NotOwner)}
+
+
+def _put(
+    results: list[Any], known: list[bool], places: Sequence[int], outcome: tuple[list[Sent | BatonError], bool]
+) -> None:
+    for place, answer in zip(places, outcome[0], strict=True):
+        results[place], known[place] = answer, outcome[1]
+
+
+def place_of(queue: Queue, peeked: Peeked) -> int:
+    """Where a look at a queue goes on behind this message."""
+    named = parse_message_id(peeked.current_id)
+    at = queue.shards.index(named[0]) if named is not None and named[0] in queue.shards else 0
+    return at << PLACE_BITS | peeked.view.sequence
+
+
+def summed(parts: Sequence[Counters]) -> Counters:
+    """The counters of a whole queue: exact at the positions of all shards at which they were read."""
+    oldest = min((part.oldest_sent_ms for part in parts if part.oldest_sent_ms), default=0)
+    return Counters(*map(sum, zip(*parts, strict=True)))._replace(oldest_sent_ms=oldest)
+
+
+async def joined(
+    count: int, parts: dict[int, list[int]], act: Callable[[int, list[int]], Awaitable[Sequence[T | BatonError]]]
+) -> list[T | BatonError]:
+    """The results of all parts, each in its place. A part that failed has its problem in each of its places, unless all
+    of them failed: then it is raised.
+    """
+    answers = await asyncio.gather(
+        *(act(shard, places) for shard, places in parts.items()), return_exceptions=len(parts) > 1
+    )
+    results: list[Any] = [None] * count
+    failed = [answer for answer in answers if isinstance(answer, BaseException)]
+    for places, answer in zip(parts.values(), answers, strict=True):
+        if isinstance(answer, BaseException):
+            if len(failed) == len(parts) or not isinstance(answer, BatonError):
+                raise answer
+            answer = [answer] * len(places)
+        for place, result in zip(places, answer, strict=True):
+            results[place] = result
+    return results

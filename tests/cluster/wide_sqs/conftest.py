@@ -1,0 +1,19 @@
+"""The fixtures of the SQS tests, over a cluster in which every standard queue lies on three shards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.api.conftest import account, fifo, queue, sqs
+from tests.cluster.server import ClusterServer
+
+__all__ = ["account", "fifo", "queue", "server", "sqs"]
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ClusterServer]:
+    cluster = ClusterServer(str(tmp_path_factory.mktemp("cluster")), spread=3)
+    with cluster:
+        yield cluster
