@@ -1,7 +1,8 @@
 """Run the project's checks and say how long each took: `check.py all|fast|lint`.
 
-The suites of tests run side by side, one a processor (JOBS=1 for one after another); what a suite printed is shown
-when it has ended. One that takes far too long is ended, and says where it stood.
+The suites of tests run side by side, one a processor, and beside them, one after another, those that mostly wait for
+processes that they start and kill (JOBS=1: all one after another). What a suite printed is shown when it has ended. One
+that takes far too long is ended, and says where it stood.
 """
 
 from __future__ import annotations
@@ -23,19 +24,23 @@ JOBS = int(os.environ.get("JOBS", "0")) or min(4, os.cpu_count() or 1)
 ORDER = (
     "pipeline",
     "core",
-    "sim",
     "docs",
+    "sim",
     "cluster",
-    "outbox",
-    "log",
+    "campaign",
     "system",
-    "rest",
-    "idempotency",
-    "api",
+    "worker",
+    "log",
     "client",
+    "rest",
+    "api",
+    "outbox",
+    "idempotency",
     "node",
     "golden",
 )
+# They leave a processor idle for much of their time: these share one place of their own.
+WAITING = ("cluster", "campaign", "system", "worker", "log", "client")
 SECONDS_MAX = 2400  # of one check: the longest suite takes a quarter of it
 FAST = ("core", "sim", "log", "node", "api", "golden", "client")
 
@@ -47,6 +52,7 @@ class Check(NamedTuple):
     name: str
     command: list[str]
     environment: dict[str, str]
+    waits: bool = False  # more than it works
 
 
 class Outcome(NamedTuple):
@@ -82,7 +88,7 @@ def test_checks(fast: bool) -> list[Check]:
     pytest = [sys.executable, "-m", "pytest", "-q", *(["-m", "fast"] if fast else [])]
     environment = {"BATON_TEST_PROFILE": "fast" if fast else "full"}
     names = [name for name in suites() if not fast or name in FAST]
-    return [Check(f"tests/{name}", [*pytest, f"tests/{name}"], environment) for name in names]
+    return [Check(f"tests/{name}", [*pytest, f"tests/{name}"], environment, name in WAITING) for name in names]
 
 
 def run(check: Check, *, captured: bool) -> Outcome:
@@ -125,12 +131,14 @@ def end_group(group: int) -> None:
 
 
 def run_side_by_side(checks: list[Check]) -> list[Outcome]:
-    with ThreadPoolExecutor(JOBS) as pool:
-        running = [pool.submit(run, check, captured=JOBS > 1) for check in checks]
+    with ThreadPoolExecutor(JOBS) as works, ThreadPoolExecutor(1) as waits:
+        pools = (works, waits if JOBS > 1 else works)
+        running = [pools[check.waits].submit(run, check, captured=JOBS > 1) for check in checks]
         try:
             return [future.result() for future in as_completed(running)]
         except KeyboardInterrupt:
-            pool.shutdown(wait=False, cancel_futures=True)
+            for pool in pools:
+                pool.shutdown(wait=False, cancel_futures=True)
             for group in tuple(groups):
                 end_group(group)
             raise

@@ -183,6 +183,10 @@ class Job:
     origin_spreads: dict[str, str] = field(default_factory=dict)  # the same of FIFO queues that messages go back to
     share: float = 1.0  # of the rate: the part of a job that goes on at several shards, see node/jobs.py
 
+    def values(self) -> dict[str, Any]:
+        """Every field by its name, for JSON; what is in them is not copied."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
     @classmethod
     def from_values(cls, values: dict[str, Any]) -> Job:
         """Fields that this release does not know are left out."""

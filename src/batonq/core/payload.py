@@ -14,7 +14,7 @@ import json
 import struct
 import zlib
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -75,16 +75,17 @@ class Lineage:
     moved: str = ""  # dead_letter, redrive or expiry: how it came to where it is
 
     def encode(self) -> bytes:
-        defaults = Lineage()
-        kept = {key: value for key, value in asdict(self).items() if value != getattr(defaults, key)}
+        kept = {name: value for name in LINEAGE_FIELDS if (value := getattr(self, name))}
         return json.dumps(kept, separators=(",", ":"), sort_keys=True).encode()
 
     @classmethod
     def decode(cls, data: bytes) -> Lineage:
         if not data:
             return cls()
-        known = {field.name for field in fields(cls)}
-        return cls(**{key: value for key, value in json.loads(data).items() if key in known})
+        return cls(**{key: value for key, value in json.loads(data).items() if key in LINEAGE_FIELDS})
+
+
+LINEAGE_FIELDS = tuple(field.name for field in fields(Lineage))
 
 
 def merge_lineage(old: Lineage, new: Lineage) -> Lineage:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from array import array
 from collections.abc import Iterable
-from dataclasses import asdict
 from typing import Any
 
 from batonq.core import sections as pieces
@@ -47,7 +46,7 @@ class Persist(Replay):
             ],
             "cursors": sorted(self.cursors.items()),
             "refused_numbers": [[*key, verdict] for key, verdict in self.refused_numbers.items()],
-            "jobs": [asdict(job) for job in self.jobs.values()],
+            "jobs": [job.values() for job in self.jobs.values()],
         }
 
     @staticmethod

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import islice
 
 from batonq.core.catalog.names import queue_arn
@@ -351,7 +351,7 @@ class Transfer(Replay):
     def _set_job(self, job: Job, now: int) -> None:
         if job.ended_ms and job.listed:
             job = replace(job, selection="")  # a long list that nobody needs any more
-        data = json.dumps(asdict(job), separators=(",", ":"), sort_keys=True).encode()
+        data = json.dumps(job.values(), separators=(",", ":"), sort_keys=True).encode()
         w6 = self.frame.put(data)
         self.frame.add(Type.JOB_SET | job.source << 32, 0, now, 0, 0, 0, w6, 0)
         self._on_job(data)

@@ -66,7 +66,7 @@ class Validate(ShardState):
 
     def _validate_queue(self, queue: QueueState, slots: list[int]) -> None:
         columns = self.columns
-        states = Counter(State(columns.state[slot]) for slot in slots)
+        states = Counter(columns.state[slot] for slot in slots)
         counted = (queue.visible, queue.in_flight, queue.delayed, queue.owed, queue.dead)
         kinds = (State.VISIBLE, State.IN_FLIGHT, State.DELAYED, State.OWED, State.DEAD)
         assert counted == tuple(states[kind] for kind in kinds), "a queue's counters are not its messages'"
