@@ -1,7 +1,8 @@
 """Runs `baton pipeline …` commands, one after another: a JSON line in, a JSON line out.
 
-What runs is the command itself, from its words to its exit code, with settings of Spark's for few rows. But the process
-and its Java are there already: on a page's few messages they take as long to start as the job takes.
+What runs is the command itself, from its words to its exit code, with settings of Spark's for few rows or, in the
+tutorials, those that it has by itself. But the process and its Java are there already: on a page's few messages they
+take as long to start as the job takes.
 """
 
 from __future__ import annotations
@@ -21,15 +22,17 @@ from typing import Any
 from tests.support.spark import FEW_ROWS
 
 _SETTINGS = [word for name, value in FEW_ROWS.items() for word in ("--conf", f"{name}={value}")]
-# Words and quotes, and nothing that a shell would do something with.
-_PLAIN = re.compile(r"(baton pipeline( +([\w./:=,-]+|\"[\w ./:=,-]*\"))+\n)+")
+# Words and quotes, and nothing that a shell would do something with: `$.` is no name.
+_WORD, _QUOTED = r"[\w./:=,-]+", r"\"(?:[^\"$`\\\n!]|\$\.)*\""
+_PLAIN = re.compile(rf"(baton pipeline( +({_WORD}|{_QUOTED}))+\n)+")
 
 
 def plain_commands(text: str) -> list[list[str]]:
     """The words after `baton` of each command, if these are commands of the pipeline that need no shell; else none."""
-    if not _PLAIN.fullmatch(text):
+    lines = re.sub(r" *\\\n *", " ", text)
+    if not _PLAIN.fullmatch(lines):
         return []
-    return [shlex.split(line)[1:] for line in text.splitlines()]
+    return [shlex.split(line)[1:] for line in lines.splitlines()]
 
 
 class Jobs:
@@ -38,7 +41,9 @@ class Jobs:
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
 
-    def run(self, words: list[str], directory: Path, environment: dict[str, str]) -> dict[str, Any]:
+    def run(
+        self, words: list[str], directory: Path, environment: dict[str, str], *, few_rows: bool = True
+    ) -> dict[str, Any]:
         if self._process is None:
             command = [sys.executable, "-m", "tests.docs.jobs"]
             pipe, quiet = subprocess.PIPE, subprocess.DEVNULL
@@ -46,7 +51,8 @@ class Jobs:
             self._process = subprocess.Popen(command, cwd=root, stdin=pipe, stdout=pipe, stderr=quiet, text=True)
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        request = {"words": [*words, *_SETTINGS], "directory": str(directory), "environment": environment}
+        settings = _SETTINGS if few_rows else []
+        request = {"words": [*words, *settings], "directory": str(directory), "environment": environment}
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()
         answer: dict[str, Any] = json.loads(self._process.stdout.readline())

@@ -50,10 +50,15 @@ def free_port() -> int:
 class PageRun:
     """One page being run; a context manager that stops everything it started."""
 
-    def __init__(self, directory: Path, jobs: Jobs | None = None) -> None:
-        """`jobs` runs commands of the pipeline that need no shell; without it they run as all others do."""
+    def __init__(self, directory: Path, jobs: Jobs | None = None, *, as_printed: bool = False) -> None:
+        """`jobs` runs commands of the pipeline that need no shell; without it they run as all others do.
+
+        `as_printed`: with the settings that they have by themselves, the first in a process of its own.
+        """
         self.directory = directory
         self._jobs = jobs
+        self._as_printed = as_printed
+        self._seen = 0  # blocks of such commands
         self.port = free_port()
         self._environment = self._clean_environment()
         self._processes: list[subprocess.Popen[bytes]] = []
@@ -105,7 +110,9 @@ class PageRun:
             self._start(block.text)
         else:
             assert block.role == "", f"{block.name}: unknown role {block.role!r}"
-            if self._jobs and (commands := plain_commands(self._here(block.text))):
+            commands = plain_commands(self._here(block.text))
+            self._seen += bool(commands)
+            if self._jobs and commands and not (self._as_printed and self._seen == 1):
                 self._run_jobs(self._jobs, block, commands)
             else:
                 self._run_bash(block)
@@ -113,7 +120,7 @@ class PageRun:
     def _run_jobs(self, jobs: Jobs, block: Block, commands: list[list[str]]) -> None:
         self._output = ""
         for words in commands:
-            answer = jobs.run(words, self.directory, self._environment)
+            answer = jobs.run(words, self.directory, self._environment, few_rows=not self._as_printed)
             assert answer["code"] == 0, f"{block.name}:\n{answer['output']}{answer['errors']}\n{self.logs()}"
             self._output += answer["output"]
 

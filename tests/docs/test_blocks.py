@@ -26,8 +26,7 @@ def test_every_block_says_what_it_is(page: Path) -> None:
 
 @pytest.mark.parametrize("page", [page for page in pages() if _runnable(page)], ids=page_id)
 def test_blocks_run(page: Path, tmp_path: Path, jobs: Jobs) -> None:
-    as_printed = page.parent.name == "tutorials"  # every command in a process of its own
-    with PageRun(tmp_path, None if as_printed else jobs) as run:
+    with PageRun(tmp_path, jobs, as_printed=page.parent.name == "tutorials") as run:
         if not any(block.role == "serve" for block in blocks(page)):
             run.serve()
         for block in blocks(page):
@@ -35,8 +34,19 @@ def test_blocks_run(page: Path, tmp_path: Path, jobs: Jobs) -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["baton pipeline ingest | cat\n", "baton pipeline ingest\ncat x\n", "baton pipeline ingest $HOME\n", ""]
+    "text",
+    [
+        "baton pipeline ingest | cat\n",
+        "baton pipeline ingest\ncat x\n",
+        "baton pipeline ingest $HOME\n",
+        'baton pipeline ingest "$HOME"\n',
+        'baton pipeline ingest "`pwd`"\n',
+        "baton pipeline ingest || true\n",
+        "",
+    ],
 )
 def test_what_needs_a_shell_gets_one(text: str) -> None:
     assert plain_commands(text) == []
     assert plain_commands('baton pipeline ingest --lake  "my lake"\n') == [["pipeline", "ingest", "--lake", "my lake"]]
+    long = "baton pipeline redrive --yes \\\n    --where \"f(body, '$.x') > '1'\"\n"
+    assert plain_commands(long) == [["pipeline", "redrive", "--yes", "--where", "f(body, '$.x') > '1'"]]
