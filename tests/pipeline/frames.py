@@ -20,9 +20,13 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def events_frame(spark: SparkSession, events: Iterable[Row]) -> DataFrame:
-    """As the lake has them; `source` is empty where an event has none."""
+    """As the lake has them; `source` is empty where an event has none.
+
+    They are laid down where the tasks are: rows that the driver has are sent along with each scan.
+    """
     schema = arrow_schema(dictionaries=False).append(pa.field("source", pa.string()))
-    return spark.createDataFrame(pa.Table.from_pylist([{"source": "", **event} for event in events], schema))
+    rows = pa.Table.from_pylist([{"source": "", **event} for event in events], schema)
+    return spark.createDataFrame(rows).localCheckpoint()
 
 
 def rows_of(frame: DataFrame, table: Table) -> list[Row]:

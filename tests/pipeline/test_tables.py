@@ -12,7 +12,7 @@ import pytest
 
 from batonq.core.commands import Job, Nack
 from batonq.pipeline.events.plain import events as plain_events
-from batonq.pipeline.tables import lifecycle, minutes, usage
+from batonq.pipeline.tables import lifecycle, lines, minutes, usage
 from batonq.pipeline.tables.queues import queues
 from tests.core.rig import Bench, Rig, claim, deliver
 from tests.golden.runner import parse, scenarios
@@ -140,6 +140,14 @@ def test_lifecycle(messages: DataFrame, logs: dict[str, Rows]) -> None:
     }
     assert max(row["line_deaths"] for row in rows) > 2
     assert any(row["opened"] and row["first_id"] != row["message_id"] for row in rows)
+
+
+def test_lines_are_found_by_the_driver_and_by_spark_alike(history: DataFrame) -> None:
+    rare = history.where("event in ('owed', 'arrived')")
+    steps = lines.moves(rare).localCheckpoint()
+    here = lines._placed_here(steps)
+    assert sorted(here.collect(), key=str) == sorted(lines._placed(steps).select(*here.columns).collect(), key=str)
+    assert here.agg({"depth": "max"}).collect()[0][0] > 4
 
 
 def test_queue_minute(history: DataFrame, messages: DataFrame, logs: dict[str, Rows]) -> None:

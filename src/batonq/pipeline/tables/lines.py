@@ -1,11 +1,13 @@
 """The line of a message: what it was before each of its moves, and what it became.
 
 A move is an `owed` event in one shard and an `arrived` one in another, or right after it in the same. Moves make paths
-of messages without a branch; where each begins is found by doubling: every round looks twice as far back.
+of messages without a branch. Where each begins is found here, in a dictionary, while they are few: a round of Spark's
+takes longer than that. Of many it is found by doubling: every round looks twice as far back.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql import Window
@@ -18,19 +20,24 @@ if TYPE_CHECKING:
     from pyspark.sql import Column as Expression
     from pyspark.sql import DataFrame
 
+Place = tuple[str, int, int]  # source, shard, sequence
 KEY = ["source", "shard", "sequence"]
 _INHERITED = ("body_bytes", "attributes_bytes", "group")
 _ADDED = ("first_id", "previous_id", "next_id", "line_deaths", "line_redrives")
 _OWN = ("source", "to_shard", "to_sequence", "to_id", "from_id", "reason")
 _ROUNDS_MAX = 20  # of two: a line of 2**40 moves is none
-SMALL = 200_000  # moves that every worker can be told of
+SMALL = 200_000  # moves that the driver can look at, and every worker be told of
+_PLACED = (
+    "source string, shard int, sequence bigint, own_id string, previous_id string, reason string, depth int, "
+    "root_shard int, root_sequence bigint"
+)
 
 
 def joined(found: DataFrame, moved: DataFrame | None, events: DataFrame, *, small: bool) -> DataFrame:
     """`found`, one row a message, with what its line says; and a moved message with the payload that it kept."""
     if moved is None:
         return found.withColumns(dict.fromkeys(_ADDED, f.lit(None)))
-    told = members(moved.localCheckpoint(), events, small=small)
+    told = members(moved if small else moved.localCheckpoint(), events, small=small)
     told = told.withColumnsRenamed({name: f"line_{name}" for name in _INHERITED})
     return found.join(told, KEY, "left").withColumns(
         {name: f.coalesce(f.col(f"`{name}`"), f.col(f"line_{name}")) for name in _INHERITED}
@@ -63,37 +70,7 @@ def moves(rare: DataFrame) -> DataFrame:
 
 def members(steps: DataFrame, events: DataFrame, *, small: bool) -> DataFrame:
     """One row for each message that was moved or that a move made: its line, and the payload that it has from it."""
-    later = _beginnings(steps, small=small).select(
-        "source",
-        f.col("to_shard").alias("shard"),
-        f.col("to_sequence").alias("sequence"),
-        f.col("to_id").alias("own_id"),
-        f.col("from_id").alias("previous_id"),
-        "reason",
-        "depth",
-        "root_shard",
-        "root_sequence",
-    )
-    known = later.select(*KEY)
-    first = (
-        steps.select(
-            "source",
-            f.col("from_shard").alias("shard"),
-            f.col("from_sequence").alias("sequence"),
-            f.col("from_id").alias("own_id"),
-        )
-        .join(f.broadcast(known) if small else known, KEY, "left_anti")
-        .select(
-            *KEY,
-            "own_id",
-            f.lit(None).cast("string").alias("previous_id"),
-            f.lit(None).cast("string").alias("reason"),
-            f.lit(0).alias("depth"),
-            f.col("shard").alias("root_shard"),
-            f.col("sequence").alias("root_sequence"),
-        )
-    )
-    every = first.unionByName(later)
+    every = _placed_here(steps) if small else _placed(steps)
     wanted = every.select(*KEY)
     own = _payloads(events, f.broadcast(wanted) if small else wanted)
     told = every.join(own, KEY, "left")
@@ -116,7 +93,76 @@ def _dead(reason: Expression) -> Expression:
     return reason.isin("dead_letter", "expiry_dead_letter")
 
 
-def _beginnings(steps: DataFrame, *, small: bool) -> DataFrame:
+def _placed_here(steps: DataFrame) -> DataFrame:
+    """`_placed`, on the driver."""
+    rows = steps.select(*_OWN, "from_shard", "from_sequence").collect()
+    before = {
+        (row["source"], row["to_shard"], row["to_sequence"]): (row["source"], row["from_shard"], row["from_sequence"])
+        for row in rows
+    }
+    begins: dict[Place, tuple[Place, int]] = {}
+    for place in before:
+        _follow(place, before, begins)
+    placed = []
+    for row in rows:
+        after = row["source"], row["to_shard"], row["to_sequence"]
+        (_, *root), depth = begins[after]
+        placed.append((*after, row["to_id"], row["from_id"], row["reason"], depth, *root))
+        if (first := before[after]) not in before:
+            placed.append((*first, row["from_id"], None, None, 0, *first[1:]))
+    return steps.sparkSession.createDataFrame(placed, _PLACED)
+
+
+def _follow(place: Place, before: Mapping[Place, Place], begins: dict[Place, tuple[Place, int]]) -> None:
+    """Note where the line of a place begins, and how many moves ago, of it and of all on the way there."""
+    way: list[Place] = []
+    met = set()
+    while place in before and place not in begins and place not in met:
+        met.add(place)
+        way.append(place)
+        place = before[place]
+    root, depth = begins.get(place, (place, 0))
+    for at in reversed(way):
+        depth += 1
+        begins[at] = root, depth
+
+
+def _placed(steps: DataFrame) -> DataFrame:
+    """Every message of a line: its ids, the move that made it, where its line begins and how many moves ago."""
+    later = _beginnings(steps).select(
+        "source",
+        f.col("to_shard").alias("shard"),
+        f.col("to_sequence").alias("sequence"),
+        f.col("to_id").alias("own_id"),
+        f.col("from_id").alias("previous_id"),
+        "reason",
+        "depth",
+        "root_shard",
+        "root_sequence",
+    )
+    known = later.select(*KEY)
+    first = (
+        steps.select(
+            "source",
+            f.col("from_shard").alias("shard"),
+            f.col("from_sequence").alias("sequence"),
+            f.col("from_id").alias("own_id"),
+        )
+        .join(known, KEY, "left_anti")
+        .select(
+            *KEY,
+            "own_id",
+            f.lit(None).cast("string").alias("previous_id"),
+            f.lit(None).cast("string").alias("reason"),
+            f.lit(0).alias("depth"),
+            f.col("shard").alias("root_shard"),
+            f.col("sequence").alias("root_sequence"),
+        )
+    )
+    return first.unionByName(later)
+
+
+def _beginnings(steps: DataFrame) -> DataFrame:
     """Of each message that a move made: where its line begins, and how many moves ago."""
     back = steps.select(
         *_OWN,
@@ -125,15 +171,14 @@ def _beginnings(steps: DataFrame, *, small: bool) -> DataFrame:
         f.lit(1).alias("depth"),
     )
     for _ in range(_ROUNDS_MAX):
-        back = _further(_further(back, small=small), small=small).localCheckpoint()
+        back = _further(_further(back)).localCheckpoint()
         ends = back.select("source", f.col("to_shard").alias("root_shard"), f.col("to_sequence").alias("root_sequence"))
-        going = back.join(f.broadcast(ends) if small else ends, ["source", "root_shard", "root_sequence"], "left_semi")
-        if going.isEmpty():
+        if back.join(ends, ["source", "root_shard", "root_sequence"], "left_semi").isEmpty():
             break
     return back
 
 
-def _further(back: DataFrame, *, small: bool) -> DataFrame:
+def _further(back: DataFrame) -> DataFrame:
     """One round: as far again as each has come, if there is so much before it."""
     beyond = back.select(
         "source",
@@ -143,7 +188,7 @@ def _further(back: DataFrame, *, small: bool) -> DataFrame:
         f.col("root_sequence").alias("further_sequence"),
         f.col("depth").alias("further_depth"),
     )
-    met = back.join(f.broadcast(beyond) if small else beyond, ["source", "root_shard", "root_sequence"], "left")
+    met = back.join(beyond, ["source", "root_shard", "root_sequence"], "left")
     return met.select(
         *_OWN,
         f.coalesce("further_shard", "root_shard").alias("root_shard"),
