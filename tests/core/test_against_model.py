@@ -1,8 +1,8 @@
 """A shard, and two with channels between them, against the naive model; and its log against the shard.
 
-After every step the state is valid, shows what the model says, and a follower that was fed every frame has a dump of
-the same bytes; at the end so has a fresh replay of the whole retained log. Owners change on the way: a follower, a
-snapshot, or a replay (of a log whose front was dropped, too) takes over.
+After every step the state is valid, shows what the model says, and a follower that was fed every frame has the same
+state; at the end a fresh replay of the whole retained log has it, byte for byte. Owners change on the way: a follower,
+a snapshot, or a replay (of a log whose front was dropped, too) takes over, and its dump has the same bytes.
 """
 
 from __future__ import annotations

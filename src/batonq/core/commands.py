@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 
@@ -185,12 +186,15 @@ class Job:
 
     def values(self) -> dict[str, Any]:
         """Every field by its name, for JSON; what is in them is not copied."""
-        return {name: getattr(self, name) for name in self.__slots__}
+        return dict(zip(self.__slots__, _JOB_FIELDS(self), strict=True))
 
     @classmethod
     def from_values(cls, values: dict[str, Any]) -> Job:
         """Fields that this release does not know are left out."""
         return cls(**{name: value for name, value in values.items() if name in cls.__slots__})
+
+
+_JOB_FIELDS = attrgetter(*Job.__slots__)
 
 
 class Chosen(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any
 
 SECOND_MS = 1000
@@ -40,7 +41,7 @@ class QueuePolicy:
     retry: str = ""  # how long a nacked message waits, see retry.py; empty: not at all
 
     def values(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in FIELD_NAMES}
+        return dict(zip(FIELD_NAMES, _FIELDS(self), strict=True))
 
     def encode(self) -> bytes:
         return json.dumps(self.values(), separators=(",", ":"), sort_keys=True).encode()
@@ -52,3 +53,4 @@ class QueuePolicy:
 
 
 FIELD_NAMES = tuple(field.name for field in fields(QueuePolicy))
+_FIELDS = attrgetter(*FIELD_NAMES)

@@ -100,6 +100,10 @@ class Persist(Replay):
 
     def dump(self, now: int) -> bytes:
         """The same bytes for the same state, however it was reached: no slots, no lines, messages in order."""
+        return repr(self.picture(now)).encode()
+
+    def picture(self, now: int) -> tuple[Any, ...]:
+        """What a dump says, as values: they are compared sooner."""
         self.advance_delays(now)
         columns = self.columns
         messages = []
@@ -145,7 +149,7 @@ class Persist(Replay):
             for number, queue in sorted(self.queues.items())
         ]
         tables = (self.dedup.entries(), self.requests.entries(), self.producers.entries())
-        return repr((facts, gauges, messages, *tables)).encode()
+        return (facts, gauges, messages, *tables)
 
     def live_slots(self) -> list[int]:
         state = self.columns.state
