@@ -1,7 +1,7 @@
 """Run the project's checks and say how long each took: `check.py all|fast|lint`.
 
-The suites of tests run side by side, one a processor, and beside them, one after another, those that mostly wait for
-processes that they start and kill (JOBS=1: all one after another). What a suite printed is shown when it has ended. One
+They run side by side, one a processor, and beside them, one after another, the suites of tests that mostly wait for
+processes that they start and kill (JOBS=1: all one after another). What a check printed is shown when it has ended. One
 that takes far too long is ended, and says where it stood.
 """
 
@@ -161,9 +161,10 @@ def main(arguments: list[str]) -> int:
     ):  # also where the shell ignores them: tests send them to what they start
         signal.signal(number, signal.default_int_handler)
     started = time.monotonic()
-    outcomes = [run(check, captured=False) for check in static_checks()]
+    checks = static_checks()
     if arguments[0] != "lint":
-        outcomes += run_side_by_side(test_checks(fast=arguments[0] == "fast"))
+        checks += test_checks(fast=arguments[0] == "fast")
+    outcomes = run_side_by_side(checks)
     report(outcomes, time.monotonic() - started)
     return 0 if not any(outcome.code for outcome in outcomes) else 1
 
