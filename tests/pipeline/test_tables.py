@@ -145,7 +145,7 @@ def test_lifecycle(messages: DataFrame, logs: dict[str, Rows]) -> None:
 def test_lines_are_found_by_the_driver_and_by_spark_alike(history: DataFrame) -> None:
     rare = history.where("event in ('owed', 'arrived')")
     steps = lines.moves(rare).localCheckpoint()
-    here = lines._placed_here(steps)
+    here = lines._placed_here(steps).localCheckpoint()
     assert sorted(here.collect(), key=str) == sorted(lines._placed(steps).select(*here.columns).collect(), key=str)
     assert here.agg({"depth": "max"}).collect()[0][0] > 4
 

@@ -64,11 +64,11 @@ def run(context: Context) -> Outcome:
             before = kept.read(spark, archived.TABLE.name).select(*KEY)
             found = found.join(before, list(KEY), "left_anti")
         found = found.cache()
-        context.progress("reading bodies")
-        whole = with_bodies(spark, context.source_options, found, events, lives, source=options.cluster)
         chosen = {row["why"]: row["count"] for row in found.groupBy("why").count().collect()}
         new = 0
         if chosen:
+            context.progress("reading bodies")
+            whole = with_bodies(spark, context.source_options, found, events, lives, source=options.cluster)
             note = kept.write(
                 archived.archived(whole), archived.TABLE.name, batch=f"{time.time_ns() // 1_000_000:014}", by=("date",)
             )

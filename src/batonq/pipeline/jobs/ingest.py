@@ -171,7 +171,10 @@ class Ingest:
 
     def with_names(self, frame: DataFrame) -> DataFrame:
         """The rows as the lake has them: names that a task was not told come from batches before."""
+        import pyarrow as pa
         from pyspark.sql import functions as f
+
+        from batonq.pipeline.spark.local import frame_of
 
         if self.names is None:
             spark = self.context.spark
@@ -179,7 +182,8 @@ class Ingest:
         columns = frame.columns
         if self.names:
             known = [(queue, tenant, name) for queue, (tenant, name) in self.names.items()]
-            names = frame.sparkSession.createDataFrame(known, "queue BIGINT, known_tenant STRING, known_name STRING")
+            schema = pa.schema([("queue", pa.int64()), ("known_tenant", pa.string()), ("known_name", pa.string())])
+            names = frame_of(frame.sparkSession, known, schema)
             frame = frame.join(f.broadcast(names), "queue", "left").withColumns(
                 {
                     "queue_name": f.coalesce("queue_name", "known_name"),

@@ -96,10 +96,12 @@ class Lake:
     def _read(self, spark: SparkSession, table: str, notes: Sequence[Note], chosen: Sequence[File]) -> DataFrame:
         from pyspark.sql.types import StructType
 
+        from batonq.pipeline.spark.local import nothing
+
         files = self._files(table)
         schema = StructType.fromJson(files.schema(max(note.schema for note in notes)))
         if not chosen:
-            return spark.createDataFrame([], schema)
+            return nothing(spark, schema)
         paths = [str(files.directory / file.path) for file in chosen]
         frame = spark.read.schema(schema).option("basePath", str(files.directory)).parquet(*paths)
         return frame.select(*(f"`{name}`" for name in schema.names))

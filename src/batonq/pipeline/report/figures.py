@@ -184,7 +184,10 @@ def _shares() -> Any:
 
 def _queues(whole: DataFrame, messages: DataFrame, clock: Clock) -> list[QueueLine]:
     """The busiest queues. Plots show the first few of them."""
+    import pyarrow as pa
     from pyspark.sql import functions as f
+
+    from batonq.pipeline.spark.local import frame_of
 
     key = ["source", "queue"]
     sums = [
@@ -195,10 +198,9 @@ def _queues(whole: DataFrame, messages: DataFrame, clock: Clock) -> list[QueueLi
     top = busy.orderBy(f.desc(f.col("sends") + f.col("receives")), *key).limit(ROWS_MAX).collect()
     if not top:
         return []
-    keys = whole.sparkSession.createDataFrame(
-        [(row["source"], row["queue"]) for row in top], "source string, queue long"
-    )
-    chosen = f.broadcast(keys)
+    keys = [(row["source"], row["queue"]) for row in top]
+    schema = pa.schema([("source", pa.string()), ("queue", pa.int64())])
+    chosen = f.broadcast(frame_of(whole.sparkSession, keys, schema))
     shares = {
         (row["source"], row["queue"]): row["shares"]
         for row in _latency(messages, "end_to_end", clock).join(chosen, key).groupBy(*key).agg(_shares()).collect()

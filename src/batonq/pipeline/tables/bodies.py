@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
+from pyspark.sql.types import BinaryType, IntegerType, LongType, MapType, StringType, StructType
 
+from batonq.pipeline.spark.local import nothing
 from batonq.pipeline.tables.lifecycle import KEY, with_source
 
 if TYPE_CHECKING:
@@ -20,6 +22,17 @@ if TYPE_CHECKING:
 PAYLOADS = ("sent", "edited", "carried", "arrived")
 QUEUES_MAX = 200  # more are not worth naming: all are read
 _COLUMNS = ("content", "attributes", "dedup_key", "body")
+_TEXT = StringType()
+_FOUND = (
+    StructType()
+    .add("source", _TEXT)
+    .add("shard", IntegerType())
+    .add("payload", LongType())
+    .add("content", _TEXT)
+    .add("attributes", MapType(_TEXT, _TEXT))
+    .add("dedup_key", _TEXT)
+    .add("body", BinaryType())
+)
 _ISO = "yyyy-MM-dd'T'HH:mm:ss.SSS'Z'"  # the session's time zone is UTC
 
 
@@ -36,7 +49,8 @@ def with_bodies(
 
     `history` has the options of format("baton"), and is that of `source`. A body is null when history has it no more.
     """
-    places = payload_places(messages.where(f.col("source") == source), events, lifecycle)
+    # Looked for once: what is read of history depends on them, and then they are joined with it.
+    places = payload_places(messages.where(f.col("source") == source), events, lifecycle).localCheckpoint()
     at, columns = ["source", "shard", "payload"], (*KEY, *_COLUMNS)
     if "body" in events.columns:
         known = _placed(events.where("body is not null"))
@@ -80,8 +94,7 @@ def _read(spark: SparkSession, history: Mapping[str, str], places: DataFrame, so
     ).head()
     assert span is not None
     if span["since"] is None:
-        nothing = "source string, shard int, payload bigint, content string, attributes map<string, string>"
-        return spark.createDataFrame([], nothing + ", dedup_key string, body binary")
+        return nothing(spark, _FOUND)
     reader = spark.read.format("baton").options(**history).options(bodies="true", names="false")
     reader = reader.options(since=span["since"], until=span["until"], events=",".join(sorted(span["events"])))
     if len(span["queues"]) <= QUEUES_MAX:

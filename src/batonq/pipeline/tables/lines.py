@@ -10,10 +10,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
 from batonq.core.records import Flag
+from batonq.pipeline.spark.local import frame_of
 from batonq.pipeline.tables.ids import id_of
 
 if TYPE_CHECKING:
@@ -27,9 +29,18 @@ _ADDED = ("first_id", "previous_id", "next_id", "line_deaths", "line_redrives")
 _OWN = ("source", "to_shard", "to_sequence", "to_id", "from_id", "reason")
 _ROUNDS_MAX = 20  # of two: a line of 2**40 moves is none
 SMALL = 200_000  # moves that the driver can look at, and every worker be told of
-_PLACED = (
-    "source string, shard int, sequence bigint, own_id string, previous_id string, reason string, depth int, "
-    "root_shard int, root_sequence bigint"
+_PLACED = pa.schema(
+    [
+        ("source", pa.string()),
+        ("shard", pa.int32()),
+        ("sequence", pa.int64()),
+        ("own_id", pa.string()),
+        ("previous_id", pa.string()),
+        ("reason", pa.string()),
+        ("depth", pa.int32()),
+        ("root_shard", pa.int32()),
+        ("root_sequence", pa.int64()),
+    ]
 )
 
 
@@ -95,7 +106,7 @@ def _dead(reason: Expression) -> Expression:
 
 def _placed_here(steps: DataFrame) -> DataFrame:
     """`_placed`, on the driver."""
-    rows = steps.select(*_OWN, "from_shard", "from_sequence").collect()
+    rows = steps.select(*_OWN, "from_shard", "from_sequence").toArrow().to_pylist()
     before = {
         (row["source"], row["to_shard"], row["to_sequence"]): (row["source"], row["from_shard"], row["from_sequence"])
         for row in rows
@@ -110,7 +121,7 @@ def _placed_here(steps: DataFrame) -> DataFrame:
         placed.append((*after, row["to_id"], row["from_id"], row["reason"], depth, *root))
         if (first := before[after]) not in before:
             placed.append((*first, row["from_id"], None, None, 0, *first[1:]))
-    return steps.sparkSession.createDataFrame(placed, _PLACED)
+    return frame_of(steps.sparkSession, placed, _PLACED)
 
 
 def _follow(place: Place, before: Mapping[Place, Place], begins: dict[Place, tuple[Place, int]]) -> None:
