@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> int:
     if server is None:
         answer = asyncio.run(_offline(Settings(data=arguments.data, log=arguments.log), action, given))
     else:
-        answer = call(server.address, f"/_baton/keys/{action}", given, server.token)
+        answer = call(server.address, f"/_baton/keys/{action}", given, server.token, server.context)
     _show(action, answer)
     return 0
 

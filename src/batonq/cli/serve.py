@@ -18,6 +18,7 @@ from batonq.api.http.messages import plain
 from batonq.api.internal import InternalApp
 from batonq.api.rest import ExpressRest, RestApp
 from batonq.api.sqs import ExpressSqs, SqsApp, SqsSettings
+from batonq.cli import tls
 from batonq.cli.quantities import parse_bytes
 from batonq.errors import InvalidInput
 from batonq.node import events, metrics
@@ -31,6 +32,8 @@ COMMON = {
     "host",
     "port",
     "data",
+    "tls_cert",
+    "tls_key",
     "account",
     "public_url",
     "shards",
@@ -104,6 +107,8 @@ def set_up_logging(settings: Settings) -> None:
 async def serve(settings: Settings) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    context, expires_s = tls.load(settings) if settings.tls_cert else (None, 0.0)
+    certificate: tls.Certificate | None = None
     for sign in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(sign, stop.set)
     node = ClusterNode(settings) if settings.advertise else Node(settings)
@@ -111,12 +116,15 @@ async def serve(settings: Settings) -> int:
     try:
         server = compose(node)
         try:
-            await server.start(settings.host, settings.port)
+            await server.start(settings.host, settings.port, ssl=context)
         except OSError as problem:
             raise InvalidInput(
                 f"Cannot listen on {settings.host} port {settings.port}: {problem.strerror}. Choose another --port."
             ) from None
-        url = address(settings.host, server.port)
+        if context is not None:
+            certificate = tls.Certificate(node, server, expires_s, node.world.wall)
+            loop.add_signal_handler(signal.SIGHUP, certificate.reload_soon)
+        url = address(server.scheme, settings.host, server.port)
         node.ownership.set_address(url)
         profile = "development profile, signatures are not checked" if settings.dev else "secured profile"
         text = f"Baton {__version__} serves {url} ({profile}), data in {settings.data}"
@@ -135,13 +143,16 @@ async def serve(settings: Settings) -> int:
         node.stop_waiting()
         await server.stop(settings.drain_s)
     finally:
+        if certificate is not None:
+            loop.remove_signal_handler(signal.SIGHUP)
+            certificate.close()
         await node.stop()
     events.info("stopped", "Stopped cleanly")
     return 0
 
 
-def address(host: str, port: int) -> str:
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+def address(scheme: str, host: str, port: int) -> str:
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def compose(node: Node) -> HttpServer:
