@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import gc
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -26,7 +27,7 @@ from batonq.node.cluster.node import ClusterNode
 from batonq.node.cluster.peers import PREFIX
 from batonq.node.node import Node
 from batonq.node.pages import Answer, Asked, Pages
-from batonq.node.settings import Settings, documented
+from batonq.node.settings import LOG_VARIABLE, Settings, documented
 
 COMMON = {
     "host",
@@ -66,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         group.add_argument(
             "--" + entry.name.replace("_", "-"),
             type=_type_of(entry),
-            default=entry.default,
+            default=os.environ.get(LOG_VARIABLE, "") if entry.name == "log" else entry.default,
             choices=CHOICES.get(entry.name),
             metavar=None if entry.name in CHOICES else _type_of(entry).__name__.removeprefix("parse_").upper(),
             help=doc.replace("%", "%%") + default,

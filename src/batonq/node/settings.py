@@ -11,6 +11,7 @@ from batonq.errors import InvalidInput
 
 LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
 LOG_SCHEMES = ("nats://", "tls://", "postgres://", "postgresql://")
+LOG_VARIABLE = "BATON_LOG"  # of the environment: what --log is when it is not given
 SHARDS_MAX = 256
 _NODE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 KIB = 1024
@@ -29,7 +30,9 @@ class Settings:
     port: int = setting(9324, "Port to listen on; 0 takes a free one.")
     data: str = setting("baton-data", "Data directory; one process at a time owns it.")
     log: str = setting(
-        "", "Where the logs are: nats://host/name or postgres://user@host/database; empty: in the data directory."
+        "",
+        "Where the logs are: nats://host/name or postgres://user@host/database; empty: in the data directory. "
+        "Default: what BATON_LOG is in the environment.",
     )
     node: str = setting("", "Name of this node among those that share a log; default the host's name.")
     advertise: str = setting("", "Where other nodes of the cluster reach this one: http://host:port; empty: alone.")
