@@ -123,7 +123,7 @@ async def serve(settings: Settings) -> int:
                 f"Cannot listen on {settings.host} port {settings.port}: {problem.strerror}. Choose another --port."
             ) from None
         if context is not None:
-            certificate = tls.Certificate(node, server, expires_s, node.world.wall)
+            certificate = tls.Certificate(node, server, expires_s, node.time_s)
             loop.add_signal_handler(signal.SIGHUP, certificate.reload_soon)
         url = address(server.scheme, settings.host, server.port)
         node.ownership.set_address(url)
@@ -159,10 +159,8 @@ def address(scheme: str, host: str, port: int) -> str:
 def compose(node: Node) -> HttpServer:
     """The front doors of a node: the SQS API, REST under /v1, and the node's own pages."""
     settings = node.settings
-    sqs = SqsApp(
-        node.broker, SqsSettings(account=settings.account, public_url=settings.public_url), wall=node.world.wall
-    )
-    rest = RestApp(node.broker, wall=node.world.wall)
+    sqs = SqsApp(node.broker, SqsSettings(account=settings.account, public_url=settings.public_url), wall=node.time_s)
+    rest = RestApp(node.broker, wall=node.time_s)
     router = Router(sqs.handle)
     router.mount_under("/v1", rest.handle)
     router.mount_under("/problems", rest.handle)

@@ -86,7 +86,7 @@ class ClusterNode(Node):
             settings=settings,
             alarms=self.alarms,
             random=Random(self.world.random_bytes(8)),
-            now_ms=self.clock.now_ms,
+            clock=self.clock,
             wall_ms=self.wall_ms,
             ask_to_take=self._ask_to_take,
             on_term=self._on_term,
@@ -228,6 +228,9 @@ class ClusterNode(Node):
     async def _ask_to_take(self, member: Member, shard: int, released_ms: int) -> None:
         body = msgspec.msgpack.encode((shard, released_ms))
         await self.peers.ask(member.address, f"{PREFIX}node/take", "", body, TAKE_S)
+
+    def time_s(self) -> float:
+        return self.ownership_loop.others.time_s()
 
     def trust(self, context: ssl.SSLContext) -> None:
         """Whom to take for a node of the cluster, for connections to come."""

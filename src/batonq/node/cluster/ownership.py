@@ -17,6 +17,7 @@ from batonq.errors import BatonError, Fenced, InvalidInput, NotFound, OwnershipH
 from batonq.log.ending import end
 from batonq.log.interface import Lease, Leases, Member
 from batonq.node import events
+from batonq.node.clock import Clock
 from batonq.node.cluster import balance
 from batonq.node.cluster.balance import Load
 from batonq.node.cluster.follower import Follower
@@ -61,7 +62,7 @@ class OwnershipLoop:
         settings: Settings,
         alarms: AlarmBoard,
         random: Random,
-        now_ms: Callable[[], int],
+        clock: Clock,
         wall_ms: Callable[[], int],
         ask_to_take: AskToTake,
         on_term: Callable[[], Awaitable[None]],
@@ -74,7 +75,7 @@ class OwnershipLoop:
         self._settings = settings
         self._alarms = alarms
         self._random = random
-        self._now_ms = now_ms
+        self._clock = clock
         self._ask_to_take = ask_to_take
         self._on_term = on_term
         self._loop = asyncio.get_running_loop()
@@ -87,7 +88,15 @@ class OwnershipLoop:
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._works: set[asyncio.Task[None]] = set()
-        self.others = Members(node, leases=leases, alarms=alarms, wall_ms=wall_ms, term_s=settings.lease_s / TERMS)
+        self.others = Members(
+            node,
+            leases=leases,
+            alarms=alarms,
+            wall_ms=wall_ms,
+            steady_ms=lambda: int(clock.monotonic() * 1000),
+            term_s=settings.lease_s / TERMS,
+        )
+        clock.follow(self.others.time_s)
 
     @property
     def members(self) -> dict[str, Known]:
@@ -179,7 +188,7 @@ class OwnershipLoop:
         pause_s = self._settings.lease_s / TERMS
         while True:
             try:
-                await self.others.announce(self._my_weights(), self.draining)
+                await self.others.announce(self._my_weights(), self.draining or self.others.clock_is_off())
                 await self.others.hear()
                 self._alarms.clear("lease-store")
             except BatonError as problem:
@@ -242,6 +251,8 @@ class OwnershipLoop:
         if shard in self._busy:
             return
         with self._at_work(shard):
+            if self._busy == {shard} and not self.serving():
+                self._clock.set()  # no shard has its time from it, so that it need not be worked off
             try:
                 await each.follower.take(released_ms)
             except OwnershipHeld:
@@ -266,6 +277,8 @@ class OwnershipLoop:
         each = self._find(shard)
         if self.draining:
             raise Unavailable(f"Node {self.node} is being drained.")
+        if self.others.clock_is_off():
+            raise Unavailable(f"The clock of node {self.node} is off the others': it takes no shards.")
         await self._take_one(shard, each, released_ms)
         if each.follower.state is not KeeperState.SERVING:
             raise Unavailable(f"{each.follower.name} could not be taken: {each.follower.why}")
@@ -287,7 +300,7 @@ class OwnershipLoop:
             weight = each.load().weight
             await each.follower.step_down()
             self._note(Lease(shard, "", "", 0))
-            await self._ask_to_take(known.member, shard, self._now_ms())
+            await self._ask_to_take(known.member, shard, self._clock.now_ms())
             self._handed[shard] = Handed(target, weight, self._loop.time() + self._settings.lease_s)
             events.info(
                 "handed_over",
