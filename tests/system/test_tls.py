@@ -21,6 +21,7 @@ import pytest
 import batonq
 from batonq.certificates import check_reached, client_context, server_context
 from batonq.errors import InvalidInput
+from batonq.pipeline.reading.remote import RemoteHistory
 from tests.support.authority import Authority, Signed
 from tests.system.process import ServerProcess, baton
 
@@ -41,7 +42,9 @@ def serial_shown(port: int) -> str:
     return ssl.DER_cert_to_PEM_cert(shown)
 
 
-def test_every_client_talks_tls_and_certificates_change_without_a_stop(tmp_path: Path, authority: Authority) -> None:
+def test_every_client_talks_tls_and_certificates_change_without_a_stop(
+    tmp_path: Path, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
     first = authority.sign("first", "localhost", "127.0.0.1")
     second = authority.sign("second", "localhost", "127.0.0.1")
     used = Signed(tmp_path / "used.pem", tmp_path / "used-key.pem")
@@ -65,6 +68,12 @@ def test_every_client_talks_tls_and_certificates_change_without_a_stop(tmp_path:
 
         trust = ssl.create_default_context(cafile=str(authority.file))
         asyncio.run(_client_receives(f"https://localhost:{port}", trust))
+        monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))  # whatever is not told otherwise trusts these
+        asked = RemoteHistory(server.url)
+        assert [found.shard for found in asked.shards()] == [0] and list(asked.frames(0, 1))
+        assert baton("peek", "work", "--url", server.url).returncode == 0
+        monkeypatch.delenv("SSL_CERT_FILE")
+        assert baton("peek", "work", "--url", server.url).returncode == 1
         answer = _curl(f"https://localhost:{port}/readyz", authority.file)
         assert (answer.returncode, answer.stdout) == (0, "ok\n")
         assert baton("keys", "list", "--data", str(tmp_path / "data")).returncode == 0, "it finds the server"
