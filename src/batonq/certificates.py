@@ -6,7 +6,7 @@ What a client would refuse is refused here, at the start, by shaking hands with 
 from __future__ import annotations
 
 import ssl
-from typing import Any
+from typing import Any, NamedTuple
 
 from batonq.errors import InvalidInput
 
@@ -15,8 +15,16 @@ STEPS_MAX = 16
 _CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
 
 
-def server_context(certificate_file: str, key_file: str = "") -> tuple[ssl.SSLContext, float]:
-    """For a server, and when its certificate expires (seconds since the Unix epoch). Raises InvalidInput."""
+class Served(NamedTuple):
+    """What a server shows, and from when until when that is valid, in seconds since the Unix epoch."""
+
+    context: ssl.SSLContext
+    begins_s: float
+    expires_s: float
+
+
+def server_context(certificate_file: str, key_file: str = "") -> Served:
+    """For a server. Raises InvalidInput."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     load_chain(context, certificate_file, key_file)
     context.set_alpn_protocols(["http/1.1"])
@@ -36,7 +44,8 @@ def server_context(certificate_file: str, key_file: str = "") -> tuple[ssl.SSLCo
         ) from None
     except ssl.SSLError as problem:
         raise InvalidInput(f"TLS does not work with what is in {certificate_file}: {_reason(problem)}") from None
-    return context, ssl.cert_time_to_seconds(str(found["notAfter"]))
+    begins_s, expires_s = (float(ssl.cert_time_to_seconds(str(found[end]))) for end in ("notBefore", "notAfter"))
+    return Served(context, begins_s, expires_s)
 
 
 def client_context(authority_file: str = "", certificate_file: str = "", key_file: str = "") -> ssl.SSLContext:

@@ -12,15 +12,20 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 from urllib.parse import urlsplit
 
 import boto3
 import pytest
 
 import batonq
+from batonq.api.http import HttpServer, Request, Response
 from batonq.certificates import check_reached, client_context, server_context
+from batonq.cli.tls import Certificate, load
 from batonq.errors import InvalidInput
+from batonq.node.events import AlarmBoard
+from batonq.node.node import Node
+from batonq.node.settings import Settings
 from batonq.pipeline.reading.remote import RemoteHistory
 from tests.support.authority import Authority, Signed
 from tests.system.process import ServerProcess, baton
@@ -149,8 +154,8 @@ def test_what_nobody_could_use_is_told_too(authority: Authority, given: dict[str
 
 def test_a_node_whose_certificate_others_would_refuse_is_told_why(tmp_path: Path, authority: Authority) -> None:
     made = authority.sign("node", "n0.example")
-    context, expires_s = server_context(str(made.certificate), str(made.key))
-    assert expires_s > time.time()
+    context, begins_s, expires_s = server_context(str(made.certificate), str(made.key))
+    assert begins_s < time.time() < expires_s
     trusted = str(authority.file)
     check_reached(context, client_context(trusted), "n0.example", trusted)
     with pytest.raises(InvalidInput, match=r"must name n1\.example"):
@@ -165,3 +170,47 @@ def test_a_certificate_that_clients_would_refuse_is_refused_at_the_start(tmp_pat
     refused = baton("serve", "--port", "0", "--data", str(tmp_path / "data"), *old.flags)
     assert refused.returncode == 1 and "has expired: put a new one there" in refused.stderr
     assert not (tmp_path / "data").exists()
+
+
+class Looked:
+    """As much of a node as a certificate needs, with a clock that is set by hand."""
+
+    def __init__(self, settings: Settings) -> None:
+        self.settings = settings
+        self.now_s = time.time()
+        self.alarms = AlarmBoard(lambda: int(self.now_s * 1000), 10)
+
+    def time_s(self) -> float:
+        return self.now_s
+
+
+def test_files_that_change_are_taken_and_an_alarm_tells_of_the_end(tmp_path: Path, authority: Authority) -> None:
+    used = Authority(tmp_path).sign("used", "localhost")
+    node = Looked(Settings(data=str(tmp_path), tls_cert=str(used.certificate), tls_key=str(used.key)))
+
+    async def main() -> None:
+        async def refuse(request: Request) -> Response:
+            raise AssertionError
+
+        served = load(node.settings)
+        server = HttpServer(lambda request: refuse)
+        await server.start("127.0.0.1", 0, ssl=served.context)
+        certificate = Certificate(cast(Node, node), server, served)
+        assert not node.alarms.active()
+        for days, severity in ((17, "warning"), (21, "critical")):  # of 21, of which one has passed
+            node.now_s = time.time() + days * 86_400
+            certificate._watch()
+            assert [alarm.severity for alarm in node.alarms.active()] == [severity]
+        other = authority.sign("next", "localhost", last_day=90)
+        shutil.copy(other.certificate, used.certificate)
+        shutil.copy(other.key, used.key)
+        certificate._watch()
+        assert certificate._reloading is not None
+        await certificate._reloading
+        assert not node.alarms.active()
+        shown = await asyncio.to_thread(serial_shown, server.port)
+        assert shown == other.certificate.read_text() == (tmp_path / "certificate.pem").read_text()
+        certificate.close()
+        await server.stop(1)
+
+    asyncio.run(main())

@@ -108,7 +108,7 @@ def set_up_logging(settings: Settings) -> None:
 async def serve(settings: Settings) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    context, expires_s = tls.load(settings) if settings.tls_cert else (None, 0.0)
+    served = tls.load(settings) if settings.tls_cert else None
     certificate: tls.Certificate | None = None
     for sign in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(sign, stop.set)
@@ -117,13 +117,13 @@ async def serve(settings: Settings) -> int:
     try:
         server = compose(node)
         try:
-            await server.start(settings.host, settings.port, ssl=context)
+            await server.start(settings.host, settings.port, ssl=served.context if served else None)
         except OSError as problem:
             raise InvalidInput(
                 f"Cannot listen on {settings.host} port {settings.port}: {problem.strerror}. Choose another --port."
             ) from None
-        if context is not None:
-            certificate = tls.Certificate(node, server, expires_s, node.time_s)
+        if served is not None:
+            certificate = tls.Certificate(node, server, served)
             loop.add_signal_handler(signal.SIGHUP, certificate.reload_soon)
         url = address(server.scheme, settings.host, server.port)
         node.ownership.set_address(url)
