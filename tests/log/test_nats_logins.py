@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from batonq.errors import AccessDenied, BatonError, InvalidInput
+from batonq.errors import AccessDenied, BatonError, InvalidInput, Unavailable
 from batonq.log.jetstream.address import parse
 from batonq.log.jetstream.store import JetStreamStore
 from tests.support.authority import Authority
@@ -68,6 +68,34 @@ def test_a_user_with_a_password(file: Callable[[str], str]) -> None:
             refused(wrong, AccessDenied, "does not let this node in.*password_file")
         refused(at("baton", "password_file=/nowhere"), InvalidInput, "cannot be read from /nowhere")
         refused(at("baton", f"password_file={file('')}"), InvalidInput, "the file is empty")
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():  # noqa: ASYNC110 - any condition
+            await asyncio.sleep(0.01)
+
+
+def test_a_password_that_is_changed_while_a_node_is_there(tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("hush1")
+
+    async def run(servers: NatsServers) -> None:
+        store = await JetStreamStore.open(parse(Asked(servers)("baton", f"password_file={password}")))
+        try:
+            assert not (await (await store.backend(0)).bounds()).next > 1
+            servers.reload(0, "hush1", "hush2")
+            await until(lambda: not store._client.is_connected)
+            with pytest.raises(Unavailable):
+                await store._bucket.get("cluster")
+            password.write_text("hush2")
+            await until(lambda: store._client.is_connected)
+            assert (await store._bucket.get("cluster")).text
+        finally:
+            await store.close()
+
+    with nats_servers(1, more="authorization { user: baton, password: hush1 }") as servers:
+        asyncio.run(run(servers))
 
 
 def test_a_token(file: Callable[[str], str]) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -90,6 +91,12 @@ class NatsServers:
                 pass
             assert time.monotonic() < deadline, f"NATS server {number} did not start"
             time.sleep(0.05)
+
+    def reload(self, number: int, before: str, after: str) -> None:
+        """Change something in a server's configuration while it runs."""
+        path = self._directory / f"n{number}.conf"
+        path.write_text(path.read_text().replace(before, after))
+        self._processes[number].send_signal(signal.SIGHUP)
 
     def kill(self, number: int) -> None:
         process = self._processes.pop(number)

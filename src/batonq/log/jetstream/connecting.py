@@ -24,6 +24,7 @@ CONNECT_ONE_S = 3
 RECONNECT_WAIT_S = 0.1
 PING_S = 5  # a server that is silent for two of them is left for another
 LOOK_S = 0.05
+_SHOWN_OUT = ("authorization violation", "authentication expired", "authentication revoked")
 _REFUSED = ("authorization", "authentication", "permissions violation")
 _CREDENTIALS = re.compile(r"-----BEGIN NATS USER JWT-----.*-----BEGIN USER NKEY SEED-----\s*([A-Z0-9]+)", re.DOTALL)
 _LOGIN = "user and password, password_file, token_file, credentials or nkey in the address of the log"
@@ -33,7 +34,17 @@ class PlainServer(nats.errors.Error):
     """The server does not ask for TLS."""
 
 
-class TlsClient(Client):
+class NodeClient(Client):
+    """Comes back when it was shown out, as when its password is changed or its credentials expire."""
+
+    async def _process_err(self, err_msg: str) -> None:
+        if any(word in err_msg.lower() for word in _SHOWN_OUT):
+            await self._process_op_err(nats.errors.AuthorizationError())
+        else:
+            await super()._process_err(err_msg)
+
+
+class TlsClient(NodeClient):
     """Says nothing to a server that does not speak TLS: neither who it is nor anything else."""
 
     def _connect_command(self) -> bytes:
@@ -44,7 +55,7 @@ class TlsClient(Client):
 
 async def connect(address: NatsAddress, connect_s: float) -> Client:
     """Raises InvalidInput and AccessDenied for what somebody has to change, Unreachable for the rest."""
-    client = TlsClient() if address.tls else Client()
+    client = TlsClient() if address.tls else NodeClient()
     problems: list[Exception] = []  # of the tries so far; what is said later, whoever asks something is told
 
     async def heard(problem: Exception) -> None:
