@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import nats.errors
-from nats.aio.client import Client
+from nats.aio.client import Client, Srv
 
 from batonq.certificates import client_context
 from batonq.errors import AccessDenied, BatonError, InvalidInput
@@ -42,6 +42,12 @@ class NodeClient(Client):
             await self._process_op_err(nats.errors.AuthorizationError())
         else:
             await super()._process_err(err_msg)
+
+    async def _connect_to_server(self, s: Srv) -> None:
+        if self._transport:
+            # Of a try that was refused: the client would leave it open.
+            self._transport.close()  # type: ignore[no-untyped-call]
+        await super()._connect_to_server(s)
 
 
 class TlsClient(NodeClient):
