@@ -79,3 +79,18 @@ def test_a_node_that_starts_with_a_wrong_clock_takes_nothing_until_it_is_right(t
         assert await look(wrong, queue) == (0, 1, 0)
 
     run_nodes(tmp_path, main, "a", "b", shards=1)
+
+
+def test_all_nodes_come_back_after_a_while_and_one_has_a_wrong_clock(tmp_path: Path) -> None:
+    async def main(nodes: Nodes) -> None:
+        queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {}, {})
+        await nodes["a"].broker.send(queue, [make_send("later", delay_ms=900_000)])
+        await nodes.stop()
+        nodes.ahead_s = {"a": HOUR_S, "b": 300.0, "c": 300.0}  # it is five minutes later
+        await nodes.start("a", "b", "c")
+        for shard in (queue.shard, CATALOG_SHARD):
+            owner = await nodes.owned(shard)
+            assert owner is not nodes["a"] and abs(off_s(owner) - 300) < 1
+        assert await look(owner, queue) == (0, 1, 0)
+
+    run_nodes(tmp_path, main, "a", "b", "c", shards=1, segment_bytes=1 << 20, catalog_segment_bytes=1 << 20)

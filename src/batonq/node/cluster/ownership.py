@@ -28,6 +28,7 @@ from batonq.node.settings import Settings
 
 TERMS = 3  # how often within a lease's term it is renewed
 LOOK_EVERY_S = 0.05
+LONG_AGO_MS = 60_000  # what is further back than this, by a clock that nothing confirms yet, may be an error of it
 WATCH_AGAIN_S = 0.2
 
 
@@ -79,6 +80,7 @@ class OwnershipLoop:
         self._ask_to_take = ask_to_take
         self._on_term = on_term
         self._loop = asyncio.get_running_loop()
+        self._started_s = self._loop.time()
         self._free_since: dict[int, float] = {}
         self._held_since: dict[int, float] = {}
         self._renewed: dict[int, float] = {}
@@ -237,10 +239,20 @@ class OwnershipLoop:
                 since_s = self._free_since.setdefault(shard, now_s + 0.2 * self._random.random())
                 owned = len(self.serving()) + len(self._busy)
                 may = not self.draining and self.node in self.members and not self.others.clock_is_off()
+                may = may and not self._waits_for_others(each)
                 if may and now_s - since_s >= balance.backoff_s(owned, 0.0):
                     self._spawn(self._take_one(shard, each, 0))
                     break  # it counts as owned when the next one is looked at
             await asyncio.sleep(LOOK_EVERY_S)
+
+    def _waits_for_others(self, each: Owned) -> bool:
+        """After a start: when all nodes were away for long, or this one's clock is wrong, others are there within a
+        lease's term to tell which.
+        """
+        machine = each.follower.machine
+        if machine is None or len(self.members) > 2 or self._loop.time() - self._started_s > self._settings.lease_s:
+            return False
+        return bool(machine.last_time_ms) and self._clock.now_ms() - machine.last_time_ms > LONG_AGO_MS
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
