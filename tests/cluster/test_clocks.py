@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from batonq.errors import Unavailable
 from batonq.log.layout import CATALOG_SHARD
 from batonq.node.broker import Queue
+from batonq.node.cluster import balance
 from batonq.node.cluster.node import ClusterNode
 from tests.cluster.memory import Nodes, run_nodes
 from tests.node.nodes import ACCOUNT, make_send
@@ -86,11 +88,23 @@ def test_all_nodes_come_back_after_a_while_and_one_has_a_wrong_clock(tmp_path: P
         queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {}, {})
         await nodes["a"].broker.send(queue, [make_send("later", delay_ms=900_000)])
         await nodes.stop()
+        nodes.hub.owners.clear()  # all of them have ended by then
         nodes.ahead_s = {"a": HOUR_S, "b": 300.0, "c": 300.0}  # it is five minutes later
-        await nodes.start("a", "b", "c")
+
+        def could_take() -> bool:
+            """The wrong one is there alone, and would have taken what is free if it were right."""
+            loop = getattr(nodes["a"], "ownership_loop", None)
+            free_s = loop._free_since.get(CATALOG_SHARD) if loop is not None else None
+            return free_s is not None and asyncio.get_running_loop().time() > free_s + 2 * balance.BACKOFF_FIRST_S
+
+        first = asyncio.create_task(nodes.start("a"))
+        await nodes.until(lambda: "http://a" in nodes.hub.nodes and could_take())
+        await nodes.start("b", "c")
+        await first
         for shard in (queue.shard, CATALOG_SHARD):
             owner = await nodes.owned(shard)
             assert owner is not nodes["a"] and abs(off_s(owner) - 300) < 1
         assert await look(owner, queue) == (0, 1, 0)
 
-    run_nodes(tmp_path, main, "a", "b", "c", shards=1, segment_bytes=1 << 20, catalog_segment_bytes=1 << 20)
+    small = 1 << 20
+    run_nodes(tmp_path, main, *"abc", shards=1, lease_s=3.0, segment_bytes=small, catalog_segment_bytes=small)
