@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ from batonq.log.interface import Lease, Member
 from batonq.node import wire
 from batonq.node.cluster.node import ClusterNode
 from batonq.node.cluster.peers import PREFIX, NoAnswer, NotSent
+from batonq.node.node import World
 from batonq.node.settings import Settings
 from batonq.sim.far import FarLog, MemoryBackend, Vice
 
@@ -176,6 +178,7 @@ class Nodes:
 
     def __init__(self, directory: Path, **settings: Any) -> None:
         self.hub = Hub()
+        self.ahead_s: dict[str, float] = {}  # of the clocks of these nodes
         self._directory = directory
         self._settings = {"shards": 3, "lease_s": LEASE_S, "hold_s": 3600.0, **settings}
 
@@ -194,7 +197,8 @@ class Nodes:
             advertise=f"http://{name}",
             **(self._settings | more),
         )
-        node = ClusterNode(settings, open_store=self.hub.store_of(name), peers=MemoryPeers(self.hub, name))
+        world = World(wall=lambda: time.time() + self.ahead_s.get(name, 0.0))
+        node = ClusterNode(settings, world, self.hub.store_of(name), MemoryPeers(self.hub, name))
         self.hub.nodes[f"http://{name}"] = node
         await node.start()
 

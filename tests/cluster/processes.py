@@ -7,6 +7,7 @@ import json
 import os
 import signal
 import socket
+import ssl
 import subprocess
 import sys
 import threading
@@ -33,11 +34,12 @@ def free_port(host: str) -> int:
 class NodeProcess:
     """One `baton serve` of a cluster."""
 
-    def __init__(self, number: int, directory: Path, log: str, *flags: str) -> None:
+    def __init__(self, number: int, directory: Path, log: str, *flags: str, trusted: Path | None = None) -> None:
+        self.trusted = trusted  # the authority that signed its certificate; None: it speaks plain HTTP
         self.name = f"n{number}"
         self.host = f"127.0.0.{number + 1}"
         self.port = free_port(self.host)
-        self.url = f"http://{self.host}:{self.port}"
+        self.url = f"{'https' if trusted else 'http'}://{self.host}:{self.port}"
         self.events: list[dict[str, Any]] = []
         self._command = [
             *(sys.executable, "-m", "batonq", "serve", "--host", self.host, "--port", str(self.port)),
@@ -102,9 +104,15 @@ class NodeProcess:
             config=Config(retries={"max_attempts": 0}, read_timeout=5, connect_timeout=2),
         )
 
+    def connection(self, timeout_s: float) -> http.client.HTTPConnection:
+        if self.trusted is None:
+            return http.client.HTTPConnection(self.host, self.port, timeout=timeout_s)
+        context = ssl.create_default_context(cafile=str(self.trusted))
+        return http.client.HTTPSConnection(self.host, self.port, timeout=timeout_s, context=context)
+
     def ask(self, what: str, body: Any = None) -> Any:
         """As one node asks another."""
-        connection = http.client.HTTPConnection(self.host, self.port, timeout=30)
+        connection = self.connection(30)
         try:
             connection.request("POST", f"/internal/node/{what}", msgspec.msgpack.encode(body))
             answer = connection.getresponse()
@@ -116,8 +124,8 @@ class NodeProcess:
 
 
 class Cluster:
-    def __init__(self, directory: Path, log: str, *flags: str, nodes: int = 3) -> None:
-        self.nodes = [NodeProcess(number, directory, log, *flags) for number in range(nodes)]
+    def __init__(self, directory: Path, log: str, *flags: str, nodes: int = 3, trusted: Path | None = None) -> None:
+        self.nodes = [NodeProcess(number, directory, log, *flags, trusted=trusted) for number in range(nodes)]
         self.random = Random(1)
         self.away: list[NodeProcess] = []  # not to be asked
 
@@ -141,7 +149,7 @@ class Cluster:
     def wait_ready(self, node: NodeProcess) -> None:
         def ready() -> bool:
             assert node.running, node.events
-            connection = http.client.HTTPConnection(node.host, node.port, timeout=5)
+            connection = node.connection(5)
             try:
                 connection.request("GET", "/readyz")
                 return connection.getresponse().status == 200

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from batonq.cli.localcluster import LocalCluster
+from batonq.cli.main import build_parser
 from tests.cluster.processes import wait_until
 from tests.system.process import baton
 from tests.system.test_process import sqs
@@ -117,3 +118,10 @@ def test_one_that_is_killed_is_started_again(tmp_path: Path, capsys: pytest.Capt
 def test_an_address_where_no_node_is(tmp_path: Path) -> None:
     outcome = baton("cluster", "status", "--url", f"http://127.0.0.1:{_free_range(1)}")
     assert outcome.returncode == 1 and "cannot be reached" in outcome.stderr
+
+
+def test_the_address_of_the_log_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BATON_LOG", "nats://baton:hush@n0/prod")
+    for words in (["serve"], ["keys", "list"]):
+        assert build_parser(words[0]).parse_args(words).log == "nats://baton:hush@n0/prod"
+        assert build_parser(words[0]).parse_args([*words, "--log", "nats://n1"]).log == "nats://n1"

@@ -9,6 +9,7 @@ from batonq.node.events import AlarmBoard
 from tests.cluster.memory import Hub, MemoryLeases
 
 HOUR_MS = 3_600_000
+STARTED_MS = 1_699_999_000_000
 
 
 class Clocks:
@@ -22,14 +23,19 @@ class Clocks:
     def _member(self, hub: Hub, name: str) -> Members:
         leases = MemoryLeases(hub, name, f"http://{name}", 60)
         return Members(
-            name, leases=leases, alarms=self.alarms, wall_ms=lambda: self.now_ms + self.ahead_ms[name], term_s=1.0
+            name,
+            leases=leases,
+            alarms=self.alarms,
+            wall_ms=lambda: self.now_ms + self.ahead_ms[name],
+            steady_ms=lambda: self.now_ms - STARTED_MS,
+            term_s=1.0,
         )
 
     async def meet(self) -> None:
         for _ in range(2):
             self.now_ms += 1_000
-            for each in self.members.values():
-                await each.announce({1: 2.5, 7: 1.0}, draining=each is self.members["c"])
+            for name, each in self.members.items():
+                await each.announce({1: 2.5, 7: 1.0}, draining=name == "c")
             for each in self.members.values():
                 await each.hear()
 
@@ -60,6 +66,47 @@ def test_the_one_whose_clock_jumped_an_hour_takes_no_shards() -> None:
         clocks.ahead_ms["a"] = 1_500  # within what may be
         await clocks.meet()
         assert not any(each.clock_is_off() for each in clocks.members.values())
+
+    asyncio.run(main())
+
+
+def test_the_time_is_that_of_most_as_soon_as_a_clock_jumps() -> None:
+    async def main() -> None:
+        clocks = Clocks()
+        await clocks.meet()
+        for jump_ms in (HOUR_MS, -HOUR_MS, 3_500):
+            clocks.ahead_ms["a"] = jump_ms  # nobody has heard or told anything since
+            for each in clocks.members.values():
+                assert each.time_s() * 1000 == clocks.now_ms
+        clocks.ahead_ms["a"] = 2_500
+        assert clocks.members["a"].time_s() * 1000 == clocks.now_ms + 2_500, "what is within bounds is worked off"
+
+    asyncio.run(main())
+
+
+def test_times_that_were_long_under_way_make_no_clock_late() -> None:
+    async def main() -> None:
+        clocks = Clocks()
+        clocks.ahead_ms["a"] = HOUR_MS
+        await clocks.meet()
+        for each in clocks.members.values():
+            await each.announce({}, draining=False)
+        clocks.now_ms += 5_000
+        for each in clocks.members.values():
+            await each.hear()
+        assert clocks.members["a"].time_s() * 1000 == clocks.now_ms
+
+    asyncio.run(main())
+
+
+def test_two_clocks_cannot_tell_which_of_them_is_wrong() -> None:
+    async def main() -> None:
+        clocks = Clocks()
+        del clocks.members["c"]
+        clocks.ahead_ms["a"] = HOUR_MS
+        await clocks.meet()
+        for name, each in clocks.members.items():
+            assert not each.clock_is_off() and each.time_s() * 1000 == clocks.now_ms + clocks.ahead_ms[name]
 
     asyncio.run(main())
 

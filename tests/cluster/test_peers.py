@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
@@ -11,6 +13,7 @@ import pytest
 
 from batonq.api.http import HttpServer, Request, Response
 from batonq.api.internal import InternalApp
+from batonq.certificates import client_context, server_context
 from batonq.errors import AccessDenied, InvalidInput, NotOwner
 from batonq.node import wire
 from batonq.node.cluster.answering import REMEMBERED_BYTES_MAX, REMEMBERED_MAX, Answering, Call, Memory, Served
@@ -18,6 +21,7 @@ from batonq.node.cluster.node import read_secret
 from batonq.node.cluster.peers import PREFIX, NoAnswer, NotSent, Peers, is_signed, signature
 from batonq.node.deliveries import Delivery
 from batonq.node.settings import Settings
+from tests.support.authority import Authority
 
 SECRET = b"a secret of some length"
 
@@ -51,14 +55,16 @@ class Echo(Answering):
         return body[::-1]
 
 
-def with_server(main: Callable[[str, Echo], Awaitable[None]], secret: bytes = SECRET) -> None:
+def with_server(
+    main: Callable[[str, Echo], Awaitable[None]], secret: bytes = SECRET, context: ssl.SSLContext | None = None
+) -> None:
     async def run() -> None:
         echo = Echo()
         app = InternalApp(echo, secret)
         server = HttpServer(lambda request: app.handle)
-        await server.start("127.0.0.1", 0)
+        await server.start("127.0.0.1", 0, ssl=context)
         try:
-            await main(f"http://127.0.0.1:{server.port}", echo)
+            await main(f"{server.scheme}://127.0.0.1:{server.port}", echo)
         finally:
             await server.stop(1)
 
@@ -93,6 +99,28 @@ def test_only_who_knows_the_secret_is_answered() -> None:
     assert is_signed(SECRET, "/internal/a", "call", b"body", good)
     for changed in (("/internal/b", "call", b"body"), ("/internal/a", "cal", b"lbody"), ("/internal/a", "call", b"")):
         assert not is_signed(SECRET, *changed, good)
+
+
+def test_a_node_is_asked_over_tls_when_it_says_so_and_only_one_that_is_known(tmp_path: Path) -> None:
+    authority, other = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs")
+    made = authority.sign("node", "127.0.0.1")
+
+    async def main(address: str, echo: Echo) -> None:
+        assert address.startswith("https://")
+        peers = Peers(SECRET, client_context(str(authority.file)))
+        body = bytes(1_000_000)
+        assert await asyncio.gather(*(peers.ask(address, f"{PREFIX}x", "", body, 5) for _ in range(5))) == [body] * 5
+        for context in (client_context(str(other.file)), None):
+            wary = Peers(SECRET, context)
+            with pytest.raises(NotSent, match="certificate verify failed"):
+                await wary.ask(address, f"{PREFIX}any", "", b"abc", 5)
+            wary.close()
+        with pytest.raises(NotSent):
+            await peers.ask(address.replace("127.0.0.1", "localhost"), f"{PREFIX}any", "", b"abc", 5)
+        assert len(echo.runs) == 5
+        peers.close()
+
+    with_server(main, context=server_context(str(made.certificate), str(made.key))[0])
 
 
 def test_without_a_secret_only_this_machine_may_ask() -> None:
@@ -209,7 +237,13 @@ def test_a_secret_that_is_no_secret_is_refused(tmp_path: object) -> None:
         read_secret(Settings(cluster_secret_file="/nowhere/at/all"))
     with pytest.raises(InvalidInput, match="Make a secret"):
         Settings(host="10.0.0.1", secure=True, log="nats://x", node="a", advertise="http://10.0.0.1:9324").check()
-    for wrong in ({"node": "a b"}, {"log": ""}, {"advertise": "10.0.0.1"}, {"archive": "file:///x"}):
+    for wrong in (
+        {"node": "a b"},
+        {"log": ""},
+        {"advertise": "10.0.0.1"},
+        {"tls_cert": "certificate.pem"},
+        {"tls_key": "key.pem"},
+    ):
         values: dict[str, Any] = {"log": "nats://x", "node": "a", "advertise": "http://127.0.0.1:1", **wrong}
         with pytest.raises(InvalidInput):
             Settings(**values).check()

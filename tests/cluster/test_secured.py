@@ -1,8 +1,9 @@
-"""A secured cluster: requests are signed by keys that every node knows, and nodes by a secret of their own."""
+"""A secured cluster: requests are signed by keys that every node knows, and nodes by a secret of their own. All of it
+is encrypted: what clients say, what nodes say to each other, and the way to NATS, whose password is in a file.
+"""
 
 from __future__ import annotations
 
-import http.client
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ from botocore.exceptions import ClientError
 
 from tests.api.conftest import client
 from tests.cluster.processes import Cluster, wait_until
+from tests.support.authority import Authority
 from tests.support.nats import nats_servers
 from tests.system.process import baton
 
@@ -25,33 +27,43 @@ def _is_known(sqs: Any) -> bool:
 
 
 def test_keys_are_known_everywhere_and_only_nodes_are_asked_as_nodes(tmp_path: Path) -> None:
-    secret = tmp_path / "secret"
+    secret, password = tmp_path / "secret", tmp_path / "password"
     secret.write_text("0123456789abcdef0123456789abcdef\n")
-    with nats_servers(1) as nats:
-        log = f"{nats.address}/secured?replicas=1&{nats.monitoring}"
-        flags = ("--secure", "--cluster-secret-file", str(secret), "--shards", "2")
-        with Cluster(tmp_path, log, *flags, nodes=2) as cluster:
+    password.write_text("hush\n")
+    authority = Authority(tmp_path / "tls")
+    trusted = str(authority.file)
+    made = authority.sign("nats", "127.0.0.1")
+    server = f'tls {{ cert_file: "{made.certificate}", key_file: "{made.key}" }}'
+    with nats_servers(1, more=f"{server}\nauthorization {{ user: baton, password: hush }}") as nats:
+        login = f"password_file={password}&tls_ca={trusted}"
+        log = f"{nats.address.replace('nats://', 'tls://baton@')}/secured?replicas=1&{nats.monitoring}&{login}"
+        shown = authority.sign("nodes", "127.0.0.1", "127.0.0.2")
+        flags = ("--secure", "--cluster-secret-file", str(secret), "--shards", "2", *shown.flags, "--peer-ca", trusted)
+        with Cluster(tmp_path, log, *flags, nodes=2, trusted=authority.file) as cluster:
             first, second = cluster.nodes
-            made = baton("keys", "create", "--data", str(tmp_path / first.name))
-            assert made.returncode == 0, made
-            key, hidden = (line.partition("=")[2] for line in made.stdout.splitlines()[:2])
-            clients = [client("sqs", node.url, key, hidden) for node in (first, second)]
+            keys = baton("keys", "create", "--data", str(tmp_path / first.name))
+            assert keys.returncode == 0, keys
+            key, hidden = (line.partition("=")[2] for line in keys.stdout.splitlines()[:2])
+            clients = [client("sqs", node.url, key, hidden, verify=trusted) for node in (first, second)]
             wait_until(partial(_is_known, clients[1]), "the key is not known")
-            queue = clients[0].create_queue(QueueName="work")["QueueUrl"]
-            other = queue.replace(first.url, second.url)
-            clients[1].send_message(QueueUrl=other, MessageBody="signed")
-            assert clients[0].receive_message(QueueUrl=queue)["Messages"][0]["Body"] == "signed"
-            stranger = client("sqs", second.url, key, "not the secret")
+            for name in ("work", "more"):  # on a shard each, of which each node has one
+                queue = clients[0].create_queue(QueueName=name)["QueueUrl"]
+                other = queue.replace(first.url, second.url)
+                clients[1].send_message(QueueUrl=other, MessageBody="signed")
+                assert clients[0].receive_message(QueueUrl=queue)["Messages"][0]["Body"] == "signed"
+            stranger = client("sqs", second.url, key, "not the secret", verify=trusted)
             with pytest.raises(ClientError, match="Signature"):
                 stranger.send_message(QueueUrl=other, MessageBody="forged")
             for each in (*clients, stranger):
                 each.close()
 
-            connection = http.client.HTTPConnection(first.host, first.port, timeout=10)
+            connection = first.connection(10)
             connection.request("POST", "/internal/node/status", b"\xc0")
             assert connection.getresponse().status == 403
             connection.close()
-            asked = ("cluster", "status", "--url", first.url)
+            asked = ("cluster", "status", "--url", first.url, "--peer-ca", trusted)
             assert baton(*asked).returncode == 1
-            shown = baton(*asked, "--cluster-secret-file", str(secret))
-            assert shown.returncode == 0 and "n1" in shown.stdout
+            told = baton(*asked, "--cluster-secret-file", str(secret))
+            assert told.returncode == 0 and second.url in told.stdout
+            with open(f"/proc/{first.process.pid}/cmdline", "rb") as line:
+                assert b"hush" not in line.read()

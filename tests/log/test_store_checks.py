@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
 
 import psycopg
 import pytest
 from nats.js.api import DiscardPolicy, StorageType, StreamConfig
 
+from batonq.certificates import client_context, server_context
 from batonq.errors import LogCorrupt, LogError, Unavailable
 from batonq.log.backend import Unsafe
 from batonq.log.jetstream import checks
@@ -18,6 +23,7 @@ from batonq.log.jetstream.checks import Server
 from batonq.log.jetstream.store import JetStreamStore
 from batonq.log.postgres.address import PostgresAddress
 from batonq.log.postgres.store import PostgresStore
+from tests.support.authority import Authority
 from tests.support.nats import NatsServers, nats_servers
 from tests.support.postgres import PostgresServer
 
@@ -190,3 +196,33 @@ def test_a_user_who_may_not_make_tables_is_told(postgres: PostgresServer, postgr
 def test_a_database_that_is_not_there_is_unavailable() -> None:
     with pytest.raises(Unavailable):
         open_postgres(PostgresAddress("postgres://nobody@127.0.0.1:1/x"))
+
+
+def test_a_monitoring_address_may_be_encrypted(tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    made = authority.sign("monitor", "localhost")
+    told = {"server_name": "n0", "version": "2.15.1", "max_payload": 8 << 20, "jetstream": {"config": {}}}
+
+    class Told(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(json.dumps(told).encode())
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with HTTPServer(("127.0.0.1", 0), Told) as server:
+        server.socket = server_context(str(made.certificate), str(made.key)).context.wrap_socket(
+            server.socket, server_side=True
+        )
+        serving = threading.Thread(target=server.serve_forever)
+        serving.start()
+        try:
+            monitor = f"https://localhost:{server.server_port}"
+            assert checks.fetch_server(monitor, client_context(str(authority.file))) == GOOD._replace(sync_always=False)
+            with pytest.raises(Unavailable, match="certificate verify failed"):
+                checks.fetch_server(monitor)
+        finally:
+            server.shutdown()
+            serving.join()

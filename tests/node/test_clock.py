@@ -114,3 +114,36 @@ def test_between_any_two_looks_it_runs_by_nine_to_eleven_tenths(steps: list[tupl
         now_ms = clock.now_ms()
         assert passed_s * 900 - 2 <= now_ms - before_ms <= passed_s * 1100 + 2
         before_ms = now_ms
+
+
+def test_it_is_set_at_once_only_when_asked_and_far_off() -> None:
+    hands = Hands()
+    clock = hands.clock()
+    for step_s in (3_600, -7_200):
+        hands.wall_s += step_s
+        before_ms = clock.now_ms()
+        clock.set()
+        assert clock.now_ms() == before_ms + step_s * 1000
+    hands.wall_s += 0.5
+    before_ms = clock.now_ms()
+    clock.set()
+    assert clock.now_ms() == before_ms
+
+
+def test_what_tests_have_moved_it_forward_by_outlives_being_set() -> None:
+    hands = Hands()
+    clock = hands.clock()
+    clock.advance(90_000)
+    hands.wall_s += 3_600
+    clock.set()
+    assert clock.now_ms() == int(hands.wall_s * 1000) + 90_000
+
+
+def test_it_follows_another_clock_when_told_to() -> None:
+    hands = Hands()
+    clock = hands.clock()
+    clock.follow(lambda: hands.monotonic_s + 1_699_999_900.0)
+    hands.wall_s += 3_600
+    for _ in range(100):
+        hands.run(1)
+        assert clock.now_ms() == int((hands.monotonic_s + 1_699_999_900.0) * 1000)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -24,6 +25,7 @@ http: 127.0.0.1:{monitor}
 max_payload: {max_payload}
 jetstream {{ store_dir: "{store}", max_file_store: 4G, sync_interval: {sync} }}
 {cluster}
+{more}
 """
 
 
@@ -36,7 +38,9 @@ def _free_port() -> int:
 class NatsServers:
     """Servers 0 to count - 1; more than one form a cluster."""
 
-    def __init__(self, directory: Path, count: int, *, sync: str = "always", max_payload: int = 8 << 20) -> None:
+    def __init__(
+        self, directory: Path, count: int, *, sync: str = "always", max_payload: int = 8 << 20, more: str = ""
+    ) -> None:
         self.count = count
         self.ports = [_free_port() for _ in range(count)]
         self.monitors = [_free_port() for _ in range(count)]
@@ -44,7 +48,7 @@ class NatsServers:
         self._directory = directory
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         for number in range(count):
-            self._configure(number, sync, max_payload)
+            self._configure(number, sync, max_payload, more)
 
     @property
     def monitor_addresses(self) -> tuple[str, ...]:
@@ -88,6 +92,12 @@ class NatsServers:
             assert time.monotonic() < deadline, f"NATS server {number} did not start"
             time.sleep(0.05)
 
+    def reload(self, number: int, before: str, after: str) -> None:
+        """Change something in a server's configuration while it runs."""
+        path = self._directory / f"n{number}.conf"
+        path.write_text(path.read_text().replace(before, after))
+        self._processes[number].send_signal(signal.SIGHUP)
+
     def kill(self, number: int) -> None:
         process = self._processes.pop(number)
         process.kill()
@@ -119,7 +129,7 @@ class NatsServers:
             told = json.loads(answer.read())
         return [stream for account in told.get("account_details", ()) for stream in account.get("stream_detail", ())]
 
-    def _configure(self, number: int, sync: str, max_payload: int) -> None:
+    def _configure(self, number: int, sync: str, max_payload: int, more: str) -> None:
         cluster = ""
         if self.count > 1:
             routes = ", ".join(f"nats-route://127.0.0.1:{port}" for port in self._routes)
@@ -132,6 +142,7 @@ class NatsServers:
             store=self._directory / f"n{number}",
             sync=sync,
             cluster=cluster,
+            more=more,
         )
         (self._directory / f"n{number}.conf").write_text(text)
 

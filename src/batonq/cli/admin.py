@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import ssl
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -12,13 +13,21 @@ from batonq.errors import BatonError, InvalidInput, Unavailable
 TIMEOUT_S = 30
 
 
-def call(url: str, path: str, body: dict[str, Any], token: str = "") -> dict[str, Any]:
-    """POST a JSON object and return the answer's. Raises BatonError with what the server said."""
+def call(
+    url: str, path: str, body: dict[str, Any], token: str = "", context: ssl.SSLContext | None = None
+) -> dict[str, Any]:
+    """POST a JSON object and return the answer's. Raises BatonError with what the server said.
+
+    `context` says whom to trust with https; without one, the system's authorities (or those of SSL_CERT_FILE).
+    """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
         raise InvalidInput(f"{url!r} is not an address such as http://127.0.0.1:9324")
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname, parts.port, timeout=TIMEOUT_S)
+    connection = (
+        http.client.HTTPSConnection(parts.hostname, parts.port, timeout=TIMEOUT_S, context=context)
+        if parts.scheme == "https"
+        else http.client.HTTPConnection(parts.hostname, parts.port, timeout=TIMEOUT_S)
+    )
     headers = {"Content-Type": "application/json"}
     if token:
         headers["Authorization"] = f"Bearer {token}"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import json
+import ssl
 import sys
 from typing import Any
 
@@ -33,6 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for action in (status, drain, move):
         action.add_argument("--url", default=DEFAULT_URL, help=f"address of any node (default {DEFAULT_URL})")
         action.add_argument("--cluster-secret-file", default="", help="file with the cluster's secret, if it has one")
+        action.add_argument("--peer-ca", default="", help="file with the authority that signed the nodes' certificates")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -44,11 +46,13 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 async def _ask(arguments: argparse.Namespace) -> int:
+    from batonq.certificates import client_context
     from batonq.log.layout import CATALOG_SHARD
     from batonq.node.cluster.node import read_secret
     from batonq.node.settings import Settings
 
-    asked = Asked(arguments.url, read_secret(Settings(cluster_secret_file=arguments.cluster_secret_file)))
+    secret = read_secret(Settings(cluster_secret_file=arguments.cluster_secret_file))
+    asked = Asked(secret, client_context(arguments.peer_ca))
     try:
         status = await asked.node("status", arguments.url)
         if arguments.action == "status":
@@ -70,10 +74,10 @@ async def _ask(arguments: argparse.Namespace) -> int:
 class Asked:
     """Questions to nodes."""
 
-    def __init__(self, url: str, secret: bytes) -> None:
+    def __init__(self, secret: bytes, context: ssl.SSLContext) -> None:
         from batonq.node.cluster.peers import Peers
 
-        self._peers = Peers(secret)
+        self._peers = Peers(secret, context)
 
     async def node(self, what: str, address: str, body: Any = None) -> Any:
         import msgspec

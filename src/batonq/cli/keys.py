@@ -18,7 +18,7 @@ from batonq.core.catalog.machine import Catalog
 from batonq.errors import InvalidInput
 from batonq.node.node import Node
 from batonq.node.pages import make_key, show_key
-from batonq.node.settings import Settings
+from batonq.node.settings import LOG_VARIABLE, Settings
 
 DEFAULTS = Settings()
 
@@ -33,7 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     for action in (create, listing, disable):
         action.add_argument("--data", default=DEFAULTS.data, help=f"data directory (default {DEFAULTS.data})")
         action.add_argument(
-            "--log", default="", help="where the logs are, if not in the data directory: nats://… or postgres://…"
+            "--log",
+            default=os.environ.get(LOG_VARIABLE, ""),
+            help="where the logs are, if not in the data directory: nats://… or postgres://… (default $BATON_LOG)",
         )
 
 
@@ -50,7 +52,7 @@ def run(arguments: argparse.Namespace) -> int:
     if server is None:
         answer = asyncio.run(_offline(Settings(data=arguments.data, log=arguments.log), action, given))
     else:
-        answer = call(server.address, f"/_baton/keys/{action}", given, server.token)
+        answer = call(server.address, f"/_baton/keys/{action}", given, server.token, server.context)
     _show(action, answer)
     return 0
 

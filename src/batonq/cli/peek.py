@@ -25,16 +25,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    url, token = arguments.url or DEFAULT_URL, ""
+    url, token, context = arguments.url or DEFAULT_URL, "", None
     if arguments.data:
         from batonq.cli.server import find  # it needs the whole node, which the development profile does not
 
         found = find(arguments.data)
         url, token = arguments.url or found.address, found.token
+        context = None if arguments.url else found.context
     given = {"queue": arguments.queue, "after": arguments.after, "limit": arguments.limit}
     if arguments.account:
         given["account"] = arguments.account
-    answer = call(url, "/_baton/peek", given, token)
+    answer = call(url, "/_baton/peek", given, token, context)
     if arguments.json:
         print(json.dumps(answer, indent=2, ensure_ascii=False))
         return 0

@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import gc
 import logging
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -18,6 +19,7 @@ from batonq.api.http.messages import plain
 from batonq.api.internal import InternalApp
 from batonq.api.rest import ExpressRest, RestApp
 from batonq.api.sqs import ExpressSqs, SqsApp, SqsSettings
+from batonq.cli import tls
 from batonq.cli.quantities import parse_bytes
 from batonq.errors import InvalidInput
 from batonq.node import events, metrics
@@ -25,12 +27,14 @@ from batonq.node.cluster.node import ClusterNode
 from batonq.node.cluster.peers import PREFIX
 from batonq.node.node import Node
 from batonq.node.pages import Answer, Asked, Pages
-from batonq.node.settings import Settings, documented
+from batonq.node.settings import LOG_VARIABLE, Settings, documented
 
 COMMON = {
     "host",
     "port",
     "data",
+    "tls_cert",
+    "tls_key",
     "account",
     "public_url",
     "shards",
@@ -63,7 +67,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         group.add_argument(
             "--" + entry.name.replace("_", "-"),
             type=_type_of(entry),
-            default=entry.default,
+            default=os.environ.get(LOG_VARIABLE, "") if entry.name == "log" else entry.default,
             choices=CHOICES.get(entry.name),
             metavar=None if entry.name in CHOICES else _type_of(entry).__name__.removeprefix("parse_").upper(),
             help=doc.replace("%", "%%") + default,
@@ -104,6 +108,8 @@ def set_up_logging(settings: Settings) -> None:
 async def serve(settings: Settings) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
+    served = tls.load(settings) if settings.tls_cert else None
+    certificate: tls.Certificate | None = None
     for sign in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(sign, stop.set)
     node = ClusterNode(settings) if settings.advertise else Node(settings)
@@ -111,12 +117,15 @@ async def serve(settings: Settings) -> int:
     try:
         server = compose(node)
         try:
-            await server.start(settings.host, settings.port)
+            await server.start(settings.host, settings.port, ssl=served.context if served else None)
         except OSError as problem:
             raise InvalidInput(
                 f"Cannot listen on {settings.host} port {settings.port}: {problem.strerror}. Choose another --port."
             ) from None
-        url = address(settings.host, server.port)
+        if served is not None:
+            certificate = tls.Certificate(node, server, served)
+            loop.add_signal_handler(signal.SIGHUP, certificate.reload_soon)
+        url = address(server.scheme, settings.host, server.port)
         node.ownership.set_address(url)
         profile = "development profile, signatures are not checked" if settings.dev else "secured profile"
         text = f"Baton {__version__} serves {url} ({profile}), data in {settings.data}"
@@ -135,22 +144,23 @@ async def serve(settings: Settings) -> int:
         node.stop_waiting()
         await server.stop(settings.drain_s)
     finally:
+        if certificate is not None:
+            loop.remove_signal_handler(signal.SIGHUP)
+            certificate.close()
         await node.stop()
     events.info("stopped", "Stopped cleanly")
     return 0
 
 
-def address(host: str, port: int) -> str:
-    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+def address(scheme: str, host: str, port: int) -> str:
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
 
 
 def compose(node: Node) -> HttpServer:
     """The front doors of a node: the SQS API, REST under /v1, and the node's own pages."""
     settings = node.settings
-    sqs = SqsApp(
-        node.broker, SqsSettings(account=settings.account, public_url=settings.public_url), wall=node.world.wall
-    )
-    rest = RestApp(node.broker, wall=node.world.wall)
+    sqs = SqsApp(node.broker, SqsSettings(account=settings.account, public_url=settings.public_url), wall=node.time_s)
+    rest = RestApp(node.broker, wall=node.time_s)
     router = Router(sqs.handle)
     router.mount_under("/v1", rest.handle)
     router.mount_under("/problems", rest.handle)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import ssl
 from typing import NamedTuple
 
+from batonq.certificates import pinned_context
 from batonq.errors import AccessDenied, OwnershipHeld, Unavailable
 from batonq.log.ownership import holder_of
 from batonq.node.pages import token_path
+
+CERTIFICATE = "certificate.pem"  # a copy of the one that the server shows
 
 
 class Found(NamedTuple):
     address: str
     token: str
+    context: ssl.SSLContext | None  # how it is known, when it speaks TLS
 
 
 def find_if_running(data_directory: str) -> Found | None:
@@ -24,7 +30,8 @@ def find_if_running(data_directory: str) -> Found | None:
     path = token_path(data_directory)
     try:
         with open(path, encoding="ascii") as file:
-            return Found(holder.address, file.read().strip())
+            context = _context(data_directory) if holder.address.startswith("https:") else None
+            return Found(holder.address, file.read().strip(), context)
     except OSError as problem:
         raise AccessDenied(f"The server is running, and its admin token in {path} cannot be read: {problem}") from None
 
@@ -34,3 +41,13 @@ def find(data_directory: str) -> Found:
     if found is None:
         raise Unavailable(f"No server is running on the data directory {data_directory}.")
     return found
+
+
+def certificate_path(data_directory: str) -> str:
+    return os.path.join(data_directory, CERTIFICATE)
+
+
+def _context(data_directory: str) -> ssl.SSLContext | None:
+    """None: it is known as any other server is, which a proxy in front may be."""
+    path = certificate_path(data_directory)
+    return pinned_context(path) if os.path.exists(path) else None

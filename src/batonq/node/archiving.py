@@ -37,17 +37,22 @@ class Archiving:
         self._settings = settings
         self._alarms = alarms
         self._now_ms = now_ms
-        self._copy = copy or ArchiveProcess(settings.data, settings.archive).copy
+        self._copy = copy or ArchiveProcess(settings.data, settings.archive, settings.segment_bytes).copy
         self._task: asyncio.Task[None] | None = None  # one at a time
         self._not_before_ms: dict[int, int] = {}
+        self._looked: dict[int, tuple[Log, int]] = {}  # by shard: up to where it was sealed when it was copied last
 
     def step(self, shard: int, log: Log) -> None:
-        """Begin a copy if there is a sealed segment that is not in the archive."""
+        """Begin a copy if there is a sealed segment that is not in the archive, and was not there the last time: what
+        is left of a mirror is too short for a piece of the archive.
+        """
         if self._task is not None and self._task.done():
             self._task = None
         if self._task is not None or self._now_ms() < self._not_before_ms.get(shard, 0):
             return
-        if any(segment.sealed and segment.stop > self.done.get(shard, 0) for segment in log.segments()):
+        sealed = max((segment.stop for segment in log.segments() if segment.sealed), default=0)
+        if sealed > self.done.get(shard, 0) and self._looked.get(shard) != (log, sealed):
+            self._looked[shard] = (log, sealed)
             self._task = asyncio.get_running_loop().create_task(self._run(shard, log))
 
     async def _run(self, shard: int, log: Log) -> None:
@@ -57,6 +62,7 @@ class Archiving:
             self.failures[shard] = self.failures.get(shard, 0) + 1
             self._not_before_ms[shard] = self._now_ms() + RETRY_AFTER_MS
             text = f"Shard {shard} cannot be archived to {self._settings.archive}: {problem}"
+            self._looked.pop(shard, None)
             self._alarms.put(key, text)
             events.warning("archive_failed", text, shard=shard)
             return
@@ -99,12 +105,13 @@ class Archiving:
 class ArchiveProcess:
     """Copies by a child process; see batonq.pipeline.reading.archiver."""
 
-    def __init__(self, data_directory: str, url: str) -> None:
+    def __init__(self, data_directory: str, url: str, segment_bytes: int) -> None:
         for name in ("fsspec", "pyarrow") if url.startswith("s3:") else ("fsspec",):
             if importlib.util.find_spec(name) is None:
                 raise InvalidInput(f"An archive at {url} needs the package {name}: pip install 'batonq[spark]'.")
         self._data_directory = os.path.abspath(data_directory)
         self._url = url
+        self._segment_bytes = segment_bytes
 
     async def copy(self, shard: int) -> tuple[int, str]:
         process = await asyncio.create_subprocess_exec(
@@ -114,6 +121,7 @@ class ArchiveProcess:
             self._data_directory,
             str(shard),
             self._url,
+            str(self._segment_bytes),
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

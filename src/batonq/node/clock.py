@@ -2,7 +2,7 @@
 
 When the wall clock is stepped, the difference is worked off at no more than a tenth of the time that passes: ten
 seconds of real time count as nine to eleven. In the development profile a test may move the clock forward; that lead
-is kept for good and is not worked off.
+is kept for good and is not worked off. In a cluster the wall clock is that of most nodes (cluster/members.py).
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 SLEW_MAX = 0.1
 ADJUST_EVERY_S = 1.0
 ERROR_TOLERATED_MS = 2.0
+ERROR_SET_MS = 1_000.0  # less than this is worked off, even where a jump would do no harm
 
 
 class Clock:
@@ -43,6 +44,17 @@ class Clock:
     def monotonic(self) -> Callable[[], float]:
         """The clock beneath, for measuring."""
         return self._monotonic
+
+    def follow(self, wall: Callable[[], float]) -> None:
+        """Work towards another wall clock from now on: that of a whole cluster."""
+        self._wall = wall
+
+    def set(self) -> None:
+        """Show the wall clock's time at once, although that may be a jump: while no shard has its time from here."""
+        now_s = self._monotonic()
+        error_ms = self._wall() * 1000 + self._lead_ms - self._time_ms(now_s)
+        if abs(error_ms) > ERROR_SET_MS:
+            self._anchor(now_s, self._time_ms(now_s) + error_ms)
 
     def now_ms(self) -> int:
         now_s = self._monotonic()

@@ -104,6 +104,10 @@ class Node:
     def wall_ms(self) -> int:
         return int(self.world.wall() * 1000)
 
+    def time_s(self) -> float:
+        """The time of day, as far as it can be trusted: what signatures and certificates are judged by."""
+        return self.world.wall()
+
     # --- start ----------------------------------------------------------------------------------
 
     async def start(self) -> None:

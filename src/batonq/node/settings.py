@@ -11,6 +11,7 @@ from batonq.errors import InvalidInput
 
 LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
 LOG_SCHEMES = ("nats://", "tls://", "postgres://", "postgresql://")
+LOG_VARIABLE = "BATON_LOG"  # of the environment: what --log is when it is not given
 SHARDS_MAX = 256
 _NODE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 KIB = 1024
@@ -29,11 +30,16 @@ class Settings:
     port: int = setting(9324, "Port to listen on; 0 takes a free one.")
     data: str = setting("baton-data", "Data directory; one process at a time owns it.")
     log: str = setting(
-        "", "Where the logs are: nats://host/name or postgres://user@host/database; empty: in the data directory."
+        "",
+        "Where the logs are: nats://host/name or postgres://user@host/database; empty: in the data directory. "
+        "Default: what BATON_LOG is in the environment.",
     )
     node: str = setting("", "Name of this node among those that share a log; default the host's name.")
     advertise: str = setting("", "Where other nodes of the cluster reach this one: http://host:port; empty: alone.")
     cluster_secret_file: str = setting("", "File with the secret that nodes of a cluster sign their requests with.")
+    tls_cert: str = setting("", "File with the certificate (and its chain) to serve HTTPS with; empty: plain HTTP.")
+    tls_key: str = setting("", "File with the certificate's key; empty: it is in the same file.")
+    peer_ca: str = setting("", "File with the authority that signed other nodes' certificates; empty: the system's.")
     account: str = setting("000000000000", "Account id in queue URLs and ARNs: twelve digits.")
     public_url: str = setting("", "Address in queue URLs; empty: the host that each client used.")
     shards: int = setting(1, "How many shards the queues are spread over; can grow, never shrinks.")
@@ -139,6 +145,8 @@ class Settings:
             raise InvalidInput(f"The move rate must be 1 to {self.move_rate_max_per_s}, not {self.move_rate_per_s}.")
         if self.log and not self.log.startswith(LOG_SCHEMES):
             raise InvalidInput("The log's address must begin with nats:// or postgres://.")
+        if self.tls_key and not self.tls_cert:
+            raise InvalidInput("A key for TLS (--tls-key) needs the certificate that it belongs to (--tls-cert).")
         if self.advertise:
             self._check_cluster()
         if self.lease_s < 1:
@@ -157,8 +165,11 @@ class Settings:
             raise InvalidInput(
                 f"Other nodes reach this one at an address like http://host:port, not {self.advertise!r}."
             )
-        if self.archive:
-            raise InvalidInput("Nodes of a cluster do not archive yet; read history from a node instead (/v1/history).")
+        if self.tls_cert and not self.advertise.startswith("https://"):
+            raise InvalidInput(
+                f"This node speaks TLS (--tls-cert), and other nodes would not: advertise https://…, not "
+                f"{self.advertise}."
+            )
         if not _NODE_NAME.fullmatch(self.node):
             raise InvalidInput("A node of a cluster has a name (--node) of up to 64 letters, digits, - and _.")
         if not self.loopback and not self.cluster_secret_file:

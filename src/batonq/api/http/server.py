@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import socket
 import ssl as tls
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 from batonq.api.http.connection import Connection
 from batonq.api.http.messages import Express, Handler, Heads, Refusal, Request, plain
@@ -14,6 +17,7 @@ from batonq.api.http.messages import Express, Handler, Heads, Refusal, Request, 
 KIB = 1024
 MIB = 1024 * KIB
 TICK_S = 1.0
+HANDSHAKE_S = 10.0  # a client that does not get on with TLS
 
 logger = logging.getLogger("batonq.http")
 
@@ -71,7 +75,7 @@ class HttpServer:
         self.port = 0  # the one that is listened on
         self.loop: asyncio.AbstractEventLoop
         self._connections: set[Connection] = set()
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._sweep: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Event
 
@@ -79,9 +83,30 @@ class HttpServer:
         self.loop = asyncio.get_running_loop()
         self._emptied = asyncio.Event()
         self.scheme = "https" if ssl is not None else "http"
-        self._server = await self.loop.create_server(lambda: Connection(self), host, port, ssl=ssl, backlog=backlog)
-        self.port = self._server.sockets[0].getsockname()[1]
+        self._servers = [
+            await self.loop.create_server(self._connection, host, port, backlog=backlog, **_secured(ssl)),
+        ]
+        self.port = self._servers[0].sockets[0].getsockname()[1]
         self._sweep = self.loop.call_later(TICK_S, self._tick)
+
+    def _connection(self) -> Connection:
+        return Connection(self)
+
+    async def renew(self, ssl: tls.SSLContext, *, backlog: int = 1024) -> None:
+        """Take another certificate for connections to come. Those that are open go on with the one they have, and
+        nobody is turned away meanwhile: the listening socket stays the same.
+        """
+        assert self.scheme == "https" and not self.stopping
+        before = self._servers
+        listeners = [os.dup(each.fileno()) for server in before for each in server.sockets]
+        self._servers = [
+            await self.loop.create_server(
+                self._connection, sock=socket.socket(fileno=listener), backlog=backlog, **_secured(ssl)
+            )
+            for listener in listeners
+        ]
+        for server in before:
+            server.close()
 
     @property
     def connections_open(self) -> int:
@@ -90,8 +115,8 @@ class HttpServer:
     def stop_accepting(self) -> None:
         """No new connections, no new requests; what is in work goes on. Idle connections are closed."""
         self.stopping = True
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         for connection in list(self._connections):
             connection.finish()
 
@@ -110,8 +135,8 @@ class HttpServer:
         tasks = [connection.task for connection in self._connections if connection.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=1.0)
-        if self._server is not None:
-            await self._server.wait_closed()
+        for server in self._servers:
+            await server.wait_closed()
 
     def opened(self, connection: Connection) -> bool:
         """Whether there is room for this connection."""
@@ -132,3 +157,7 @@ class HttpServer:
         self._sweep = self.loop.call_later(TICK_S, self._tick)
         for connection in list(self._connections):
             connection.check(self.tick)
+
+
+def _secured(context: tls.SSLContext | None) -> dict[str, Any]:
+    return {"ssl": context, "ssl_handshake_timeout": HANDSHAKE_S} if context is not None else {}

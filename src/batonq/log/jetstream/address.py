@@ -4,14 +4,16 @@
 
 `name` keeps several Baton clusters on one NATS apart (default `baton`). `replicas` is how many servers keep each log.
 `monitor`, once for each server, is where it tells its settings, because only there a client can see whether it syncs.
-`unsafe=yes` takes servers whatever they are set to. `max_bytes` limits the log of one shard. `credentials` is a file.
+`unsafe=yes` takes servers whatever they are set to. `max_bytes` limits the log of one shard.
+
+Who this is: `user:password@` or, without a password, a token; better, in files that only the service reads,
+`user@…?password_file=…`, `token_file`, `credentials` (a JWT with its seed, as `nsc` makes it) or `nkey` (a seed).
 The scheme `tls` asks for TLS, with `tls_ca`, `tls_cert` and `tls_key` as files.
 """
 
 from __future__ import annotations
 
 import re
-import ssl
 from dataclasses import dataclass
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -20,7 +22,8 @@ from batonq.errors import InvalidInput
 SCHEMES = ("nats", "tls")
 REPLICAS = (1, 3, 5)
 _NAME = re.compile(r"[a-z0-9_-]{1,40}")
-_OPTIONS = {"replicas", "monitor", "unsafe", "max_bytes", "credentials", "tls_ca", "tls_cert", "tls_key"}
+_FILES = ("password_file", "token_file", "credentials", "nkey", "tls_ca", "tls_cert", "tls_key")
+_OPTIONS = {"replicas", "monitor", "unsafe", "max_bytes", *_FILES}
 
 
 @dataclass(slots=True, frozen=True)
@@ -29,11 +32,15 @@ class NatsAddress:
     name: str = "baton"
     user: str = ""
     password: str = ""
+    token: str = ""
     replicas: int = 3
     monitors: tuple[str, ...] = ()
     unsafe: bool = False
     max_bytes: int = -1
+    password_file: str = ""
+    token_file: str = ""
     credentials: str = ""
+    nkey: str = ""
     tls: bool = False
     tls_ca: str = ""
     tls_cert: str = ""
@@ -42,15 +49,6 @@ class NatsAddress:
     @property
     def shown(self) -> str:
         return f"{'tls' if self.tls else 'nats'}://{','.join(self.servers)}/{self.name}"
-
-    def ssl_context(self) -> ssl.SSLContext | None:
-        """Raises OSError and ssl.SSLError for files that are not what they should be."""
-        if not self.tls:
-            return None
-        context = ssl.create_default_context(cafile=self.tls_ca or None)
-        if self.tls_cert:
-            context.load_cert_chain(self.tls_cert, self.tls_key or None)
-        return context
 
 
 def parse(url: str) -> NatsAddress:
@@ -71,20 +69,28 @@ def parse(url: str) -> NatsAddress:
     if not _NAME.fullmatch(name):
         raise InvalidInput(f"The name in the log's address must be lower-case letters, digits, _ and -, not {name!r}.")
     last = {key: values[-1] for key, values in options.items()}
+    files = {key: last.get(key, "") for key in _FILES}
+    named = bool(password or files["password_file"])
+    ways = (bool(login), *(bool(files[key]) for key in ("token_file", "credentials", "nkey")))
+    if sum(ways) > 1 or (password and files["password_file"]) or (files["password_file"] and not user):
+        raise InvalidInput(
+            "The log's address says in several ways who this is, or gives a password to nobody: use one of "
+            "user:password@, user@ with password_file, token@, token_file, credentials and nkey."
+        )
+    if parts.scheme != "tls" and any(files[key] for key in ("tls_ca", "tls_cert", "tls_key")):
+        raise InvalidInput("Files for TLS in the log's address need the scheme tls:// instead of nats://.")
     return NatsAddress(
         servers=servers,
         name=name,
-        user=unquote(user),
+        user=unquote(user) if named else "",
         password=unquote(password),
+        token="" if named else unquote(user),
         replicas=_choice("replicas", last.get("replicas", "3"), REPLICAS),
         monitors=tuple(monitor.rstrip("/") for monitor in options.get("monitor", ())),
         unsafe=last.get("unsafe", "no") == "yes",
         max_bytes=_positive("max_bytes", last["max_bytes"]) if "max_bytes" in last else -1,
-        credentials=last.get("credentials", ""),
         tls=parts.scheme == "tls",
-        tls_ca=last.get("tls_ca", ""),
-        tls_cert=last.get("tls_cert", ""),
-        tls_key=last.get("tls_key", ""),
+        **files,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import urllib.request
 from collections.abc import Iterable
 from typing import Any, NamedTuple
@@ -27,10 +28,10 @@ class Server(NamedTuple):
     sync_always: bool
 
 
-def fetch_server(monitor: str) -> Server:
-    """Ask one monitoring address. Blocks. Raises Unreachable."""
+def fetch_server(monitor: str, context: ssl.SSLContext | None = None) -> Server:
+    """Ask one monitoring address, with `context` if that is https. Blocks. Raises Unreachable."""
     try:
-        with urllib.request.urlopen(f"{monitor}/varz", timeout=MONITOR_TIMEOUT_S) as answer:
+        with urllib.request.urlopen(f"{monitor}/varz", timeout=MONITOR_TIMEOUT_S, context=context) as answer:
             told = json.loads(answer.read(ANSWER_BYTES_MAX))
         return server_of(told)
     except (OSError, ValueError, KeyError, TypeError) as problem:

@@ -7,7 +7,6 @@ import secrets
 from collections.abc import Awaitable
 from typing import Any, TypeVar
 
-import nats
 from nats.aio.client import Client
 from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfig, StreamInfo
 from nats.js.errors import APIError
@@ -18,15 +17,13 @@ from batonq.log.jetstream import checks
 from batonq.log.jetstream.address import NatsAddress
 from batonq.log.jetstream.asking import NO_STREAM, ask
 from batonq.log.jetstream.backend import JetStreamBackend
+from batonq.log.jetstream.connecting import connect, tls_context
 from batonq.log.jetstream.leases import MARKER_S, Bucket, JetStreamLeases
 from batonq.log.layout import CATALOG_SHARD
 
 T = TypeVar("T")
 TIMEOUT_S = 5.0
 CONNECT_S = 10.0  # for the first connection, over all servers
-CONNECT_ONE_S = 3
-RECONNECT_WAIT_S = 0.1
-PING_S = 5  # a server that is silent for two of them is left for another
 TRIES = 20  # while the servers elect a leader, questions go unanswered
 TRY_WAIT_S = 0.5
 IN_USE = 10058
@@ -50,7 +47,7 @@ class JetStreamStore:
         cls, address: NatsAddress, *, timeout_s: float = TIMEOUT_S, connect_s: float = CONNECT_S
     ) -> JetStreamStore:
         """Raises Unsafe when the servers would break the promise, saying what to change; Unavailable."""
-        client = await _connect(address, connect_s)
+        client = await connect(address, connect_s)
         store = cls(address, client, timeout_s)
         try:
             await store._check()
@@ -74,7 +71,11 @@ class JetStreamStore:
                 "(monitor=http://host:8222), or put unsafe=yes there if you know that sync_interval is always."
             )
         loop = asyncio.get_running_loop()
-        found = [loop.run_in_executor(None, checks.fetch_server, monitor) for monitor in self._address.monitors]
+        secured = any(monitor.startswith("https:") for monitor in self._address.monitors)
+        context = tls_context(self._address) if secured else None
+        found = [
+            loop.run_in_executor(None, checks.fetch_server, monitor, context) for monitor in self._address.monitors
+        ]
         servers = await asyncio.gather(*found)
         checks.check_servers(servers)
         self._known = [server.name for server in servers]
@@ -181,31 +182,3 @@ class JetStreamStore:
 
     async def _ask(self, question: Awaitable[T]) -> T:
         return await ask(self._client, self._address.shown, question, self._timeout_s)
-
-
-async def _connect(address: NatsAddress, connect_s: float) -> Client:
-    scheme = "tls" if address.tls else "nats"
-    options: dict[str, Any] = {}
-    if address.user:
-        options.update(user=address.user, password=address.password)
-    if address.credentials:
-        options.update(user_credentials=address.credentials)
-    connecting = nats.connect(
-        [f"{scheme}://{server}" for server in address.servers],
-        name="baton",
-        tls=address.ssl_context(),
-        connect_timeout=CONNECT_ONE_S,
-        reconnect_time_wait=RECONNECT_WAIT_S,
-        max_reconnect_attempts=-1,
-        ping_interval=PING_S,
-        error_cb=_unheard,
-        **options,
-    )
-    try:
-        return await asyncio.wait_for(connecting, connect_s)
-    except (nats.errors.Error, OSError, TimeoutError) as problem:
-        raise Unreachable(f"{address.shown}: {str(problem) or type(problem).__name__}") from None
-
-
-async def _unheard(problem: Exception) -> None:
-    """Whoever asked something is told; the client's own remarks are not needed."""

@@ -6,7 +6,7 @@ import asyncio
 import secrets
 from weakref import WeakSet
 
-from batonq.errors import LogCorrupt
+from batonq.errors import AccessDenied, BatonError, InvalidInput, LogCorrupt
 from batonq.log.backend import Unreachable, Unsafe
 from batonq.log.postgres import schema
 from batonq.log.postgres.address import PostgresAddress
@@ -56,8 +56,11 @@ class PostgresStore:
         return store
 
     async def _check(self) -> None:
-        ((number, version, standby, read_only, fsync, full_pages, commit),) = await self._line.run(_SETTINGS)
         shown = self._address.shown
+        try:
+            ((number, version, standby, read_only, fsync, full_pages, commit),) = await self._line.run(_SETTINGS)
+        except Unreachable as problem:
+            raise _told(problem) or problem from None
         if number < VERSION_MIN:
             raise Unsafe(f"{shown} is PostgreSQL {version}; the log needs {VERSION_MIN // 10000} or newer.")
         if standby or read_only == "on":
@@ -177,3 +180,19 @@ class PostgresStore:
         for shard in list(self._grown):
             self._wake(f"f{shard}")
         self._wake("o")
+
+
+def _told(problem: Unreachable) -> BatonError | None:
+    """What somebody has to change; None when trying again may help."""
+    text = problem.message.lower()
+    if any(word in text for word in ("password", "authentication failed", "no pg_hba.conf entry")):
+        return AccessDenied(
+            f"{problem.message}. Give the password by PGPASSFILE or ~/.pgpass (host:port:database:user:password, "
+            "readable for the service's user only), by PGPASSWORD or in the address of the log."
+        )
+    if "certificate" in text or "ssl" in text:
+        return InvalidInput(
+            f"{problem.message}. Look at sslmode, sslrootcert, sslcert and sslkey in the address of the log, and at "
+            "the server's ssl."
+        )
+    return None

@@ -1,4 +1,9 @@
-"""The nodes of a cluster, as each tells of itself: where it is, what it carries, what time it has."""
+"""The nodes of a cluster, as each tells of itself: where it is, what it carries, what time it has.
+
+A clock is compared by how far it is from this node's steady one, which nobody sets: so a node whose own clock jumps
+knows it at once, and goes on with the time that most have. What is told has been under way for a while and is up to a
+term old, never early, so of the last times that a node told the one that makes it latest is nearest to the truth.
+"""
 
 from __future__ import annotations
 
@@ -12,28 +17,42 @@ from batonq.node import events
 from batonq.node.cluster import balance
 from batonq.node.events import AlarmBoard
 
+HEARD_MAX = 8  # times of one node that are remembered
+
 
 class Known(NamedTuple):
     """A member, and what it tells of itself."""
 
     member: Member
-    ahead_ms: int  # of its clock, before ours, when it was heard
+    clocks_ms: tuple[int, ...]  # its clock less our steady one, the last times that it was heard
     weights: dict[int, float]
     draining: bool
+
+    @property
+    def clock_ms(self) -> int:
+        return max(self.clocks_ms)
 
 
 class Members:
     """`known` is as it was heard last. Notes are told and heard once in `term_s`, so they are up to that old."""
 
     def __init__(
-        self, node: str, *, leases: Leases, alarms: AlarmBoard, wall_ms: Callable[[], int], term_s: float
+        self,
+        node: str,
+        *,
+        leases: Leases,
+        alarms: AlarmBoard,
+        wall_ms: Callable[[], int],
+        steady_ms: Callable[[], int],
+        term_s: float,
     ) -> None:
         self.known: dict[str, Known] = {}
         self._node = node
         self._leases = leases
         self._alarms = alarms
         self._wall_ms = wall_ms
-        self._term_s = term_s
+        self._steady_ms = steady_ms
+        self._off_max_ms = balance.CLOCK_OFF_MAX_MS + term_s * 1000
         self._notes: dict[str, str] = {}  # the last one of each
 
     async def announce(self, weights: Mapping[int, float], draining: bool) -> None:
@@ -52,7 +71,7 @@ class Members:
     async def hear(self) -> None:
         """Raises Unavailable."""
         members = await self._leases.members()
-        now_ms = self._wall_ms()
+        steady_ms = self._steady_ms()
         known: dict[str, Known] = {}
         for member in members:
             before = self.known.get(member.node)
@@ -63,16 +82,27 @@ class Members:
             try:
                 told = json.loads(member.note)
                 weights = {int(shard): float(weight) for shard, weight in told["weights"].items()}
-                known[member.node] = Known(member, int(told["clock_ms"]) - now_ms, weights, bool(told["draining"]))
+                heard = (int(told["clock_ms"]) - steady_ms, *(before.clocks_ms if before is not None else ()))
+                known[member.node] = Known(member, heard[:HEARD_MAX], weights, bool(told["draining"]))
             except (ValueError, KeyError, TypeError, AttributeError):
                 events.warning("member_unreadable", f"What node {member.node} tells of itself cannot be read")
         self.known = known
 
+    def clock_off_ms(self) -> int:
+        """How far this node's clock is off the median of all; 0 when that is not much, or too few are there to tell."""
+        own_ms = self._wall_ms() - self._steady_ms()
+        others = [known.clock_ms - own_ms for name, known in self.known.items() if name != self._node]
+        off_ms = balance.clock_off_ms(others) if len(others) > 1 else 0
+        return off_ms if abs(off_ms) > self._off_max_ms else 0
+
+    def time_s(self) -> float:
+        """The time of day: this node's own, or that of most nodes when this one is far off."""
+        return (self._wall_ms() - self.clock_off_ms()) / 1000
+
     def clock_is_off(self) -> bool:
         """Whether this node's clock is too far off the others' to give a shard its time."""
-        others = [known.ahead_ms for name, known in self.known.items() if name != self._node]
-        off_ms = balance.clock_off_ms(others) if len(others) > 1 else 0
-        if abs(off_ms) > balance.CLOCK_OFF_MAX_MS + self._term_s * 1000:
+        off_ms = self.clock_off_ms()
+        if off_ms:
             text = f"This node's clock is {off_ms} ms off the others': it takes no shards. Set the clock."
             self._alarms.put("clock-off", text, severity="error")
             return True

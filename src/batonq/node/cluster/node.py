@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import os
+import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 from typing import Any
 
 import msgspec
 
+from batonq.certificates import client_context
 from batonq.core.catalog.machine import Catalog, Rules
 from batonq.errors import BatonError, InvalidInput, Unavailable
 from batonq.log.backend import LogStore
@@ -60,7 +62,7 @@ class ClusterNode(Node):
             raise InvalidInput("A node of a cluster needs a name (--node) and the address of the log (--log).")
         self.secret = read_secret(settings)
         self.answering = Answering(self)
-        self.peers: Asking = peers or Peers(self.secret)
+        self.peers: Asking = peers or Peers(self.secret, client_context(settings.peer_ca) if settings.peer_ca else None)
         self._open_store = open_store
         self.ownership_loop: OwnershipLoop
         self._routing: Routing
@@ -84,7 +86,7 @@ class ClusterNode(Node):
             settings=settings,
             alarms=self.alarms,
             random=Random(self.world.random_bytes(8)),
-            now_ms=self.clock.now_ms,
+            clock=self.clock,
             wall_ms=self.wall_ms,
             ask_to_take=self._ask_to_take,
             on_term=self._on_term,
@@ -226,6 +228,14 @@ class ClusterNode(Node):
     async def _ask_to_take(self, member: Member, shard: int, released_ms: int) -> None:
         body = msgspec.msgpack.encode((shard, released_ms))
         await self.peers.ask(member.address, f"{PREFIX}node/take", "", body, TAKE_S)
+
+    def time_s(self) -> float:
+        return self.ownership_loop.others.time_s()
+
+    def trust(self, context: ssl.SSLContext) -> None:
+        """Whom to take for a node of the cluster, for connections to come."""
+        if isinstance(self.peers, Peers):
+            self.peers.context = context
 
     # --- stop -------------------------------------------------------------------------------------
 

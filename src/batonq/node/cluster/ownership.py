@@ -17,6 +17,7 @@ from batonq.errors import BatonError, Fenced, InvalidInput, NotFound, OwnershipH
 from batonq.log.ending import end
 from batonq.log.interface import Lease, Leases, Member
 from batonq.node import events
+from batonq.node.clock import Clock
 from batonq.node.cluster import balance
 from batonq.node.cluster.balance import Load
 from batonq.node.cluster.follower import Follower
@@ -27,6 +28,7 @@ from batonq.node.settings import Settings
 
 TERMS = 3  # how often within a lease's term it is renewed
 LOOK_EVERY_S = 0.05
+LONG_AGO_MS = 60_000  # what is further back than this, by a clock that nothing confirms yet, may be an error of it
 WATCH_AGAIN_S = 0.2
 
 
@@ -61,7 +63,7 @@ class OwnershipLoop:
         settings: Settings,
         alarms: AlarmBoard,
         random: Random,
-        now_ms: Callable[[], int],
+        clock: Clock,
         wall_ms: Callable[[], int],
         ask_to_take: AskToTake,
         on_term: Callable[[], Awaitable[None]],
@@ -74,10 +76,11 @@ class OwnershipLoop:
         self._settings = settings
         self._alarms = alarms
         self._random = random
-        self._now_ms = now_ms
+        self._clock = clock
         self._ask_to_take = ask_to_take
         self._on_term = on_term
         self._loop = asyncio.get_running_loop()
+        self._started_s = self._loop.time()
         self._free_since: dict[int, float] = {}
         self._held_since: dict[int, float] = {}
         self._renewed: dict[int, float] = {}
@@ -87,7 +90,15 @@ class OwnershipLoop:
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
         self._works: set[asyncio.Task[None]] = set()
-        self.others = Members(node, leases=leases, alarms=alarms, wall_ms=wall_ms, term_s=settings.lease_s / TERMS)
+        self.others = Members(
+            node,
+            leases=leases,
+            alarms=alarms,
+            wall_ms=wall_ms,
+            steady_ms=lambda: int(clock.monotonic() * 1000),
+            term_s=settings.lease_s / TERMS,
+        )
+        clock.follow(self.others.time_s)
 
     @property
     def members(self) -> dict[str, Known]:
@@ -179,7 +190,7 @@ class OwnershipLoop:
         pause_s = self._settings.lease_s / TERMS
         while True:
             try:
-                await self.others.announce(self._my_weights(), self.draining)
+                await self.others.announce(self._my_weights(), self.draining or self.others.clock_is_off())
                 await self.others.hear()
                 self._alarms.clear("lease-store")
             except BatonError as problem:
@@ -228,10 +239,20 @@ class OwnershipLoop:
                 since_s = self._free_since.setdefault(shard, now_s + 0.2 * self._random.random())
                 owned = len(self.serving()) + len(self._busy)
                 may = not self.draining and self.node in self.members and not self.others.clock_is_off()
+                may = may and not self._waits_for_others(each)
                 if may and now_s - since_s >= balance.backoff_s(owned, 0.0):
                     self._spawn(self._take_one(shard, each, 0))
                     break  # it counts as owned when the next one is looked at
             await asyncio.sleep(LOOK_EVERY_S)
+
+    def _waits_for_others(self, each: Owned) -> bool:
+        """After a start: when all nodes were away for long, or this one's clock is wrong, others are there within a
+        lease's term to tell which.
+        """
+        machine = each.follower.machine
+        if machine is None or len(self.members) > 2 or self._loop.time() - self._started_s > self._settings.lease_s:
+            return False
+        return bool(machine.last_time_ms) and self._clock.now_ms() - machine.last_time_ms > LONG_AGO_MS
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
@@ -242,6 +263,8 @@ class OwnershipLoop:
         if shard in self._busy:
             return
         with self._at_work(shard):
+            if self._busy == {shard} and not self.serving():
+                self._clock.set()  # no shard has its time from it, so that it need not be worked off
             try:
                 await each.follower.take(released_ms)
             except OwnershipHeld:
@@ -266,6 +289,8 @@ class OwnershipLoop:
         each = self._find(shard)
         if self.draining:
             raise Unavailable(f"Node {self.node} is being drained.")
+        if self.others.clock_is_off():
+            raise Unavailable(f"The clock of node {self.node} is off the others': it takes no shards.")
         await self._take_one(shard, each, released_ms)
         if each.follower.state is not KeeperState.SERVING:
             raise Unavailable(f"{each.follower.name} could not be taken: {each.follower.why}")
@@ -287,7 +312,7 @@ class OwnershipLoop:
             weight = each.load().weight
             await each.follower.step_down()
             self._note(Lease(shard, "", "", 0))
-            await self._ask_to_take(known.member, shard, self._now_ms())
+            await self._ask_to_take(known.member, shard, self._clock.now_ms())
             self._handed[shard] = Handed(target, weight, self._loop.time() + self._settings.lease_s)
             events.info(
                 "handed_over",

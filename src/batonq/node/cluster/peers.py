@@ -57,9 +57,11 @@ class _Line(NamedTuple):
 
 
 class Peers:
+    """`context` says whom to trust with https; without one, the system's authorities."""
+
     def __init__(self, secret: bytes = b"", context: tls.SSLContext | None = None) -> None:
+        self.context = context
         self._secret = secret
-        self._context = context
         self._idle: dict[str, list[_Line]] = {}
 
     async def ask(self, address: str, path: str, call: str, body: bytes, timeout_s: float) -> bytes:
@@ -80,7 +82,9 @@ class Peers:
 
     async def _connect(self, address: str) -> _Line:
         parts = urlsplit(address)
-        context = (self._context or tls.create_default_context()) if parts.scheme == "https" else None
+        context = None
+        if parts.scheme == "https":
+            context = self.context = self.context or tls.create_default_context()
         try:
             async with asyncio.timeout(CONNECT_S):
                 port = parts.port or (443 if context else 80)

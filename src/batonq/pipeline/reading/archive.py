@@ -134,6 +134,11 @@ class Archive:
         self.store.write(manifest.name, data)
         self.store.write(manifest.manifest_name, manifest.encode())
 
+    def write_new(self, manifest: Manifest, data: bytes) -> bool:
+        """The same, unless somebody else has been quicker: False, and what he wrote counts."""
+        self.store.write(manifest.name, data)
+        return self.store.write_new(manifest.manifest_name, manifest.encode())
+
     def segment(self, manifest: Manifest) -> bytes:
         """A segment's bytes, checked. Raises LogCorrupt, LogError."""
         where = self.store.address(manifest.name)

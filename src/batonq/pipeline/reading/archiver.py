@@ -1,7 +1,11 @@
-"""Copies a shard's sealed segments into an archive: `python -m batonq.pipeline.reading.archiver DATA SHARD URL`.
+"""Copies a shard's sealed segments into an archive: `python -m batonq.pipeline.reading.archiver DATA SHARD URL SIZE`.
 
 A node runs it as a child process, so that neither its loop nor its memory knows of it. Prints the first frame that is
 not in the archive. It may be killed anywhere: what has no manifest is copied again, what has one is left alone.
+
+A directory that mirrors a log of several nodes has its segments cut elsewhere than other nodes' mirrors. From one, the
+archive gets pieces that begin where it ends and have `SIZE` bytes, or a frame more, so that every node cuts the same
+ones; of two that copy at once, the first one's piece counts, and the other goes on behind it.
 """
 
 from __future__ import annotations
@@ -13,15 +17,18 @@ from itertools import pairwise
 from batonq.errors import BatonError, LogCorrupt
 from batonq.log import layout
 from batonq.log.disk import Disk, RealDisk
-from batonq.log.frames import HEADER_BYTES, parse_header
-from batonq.log.ownership import cluster_of
+from batonq.log.frames import HEADER_BYTES, Frame, parse_header
+from batonq.log.ownership import cluster_of, mirrored_in
 from batonq.log.reading import Chain, read_frames
 from batonq.pipeline.reading.archive import Archive, Manifest, describe, folder
 
 NICENESS = 10
+PIECE_BYTES = 64 << 20
 
 
-def archive_shard(data_directory: str, shard: int, archive: Archive, disk: Disk | None = None) -> int:
+def archive_shard(
+    data_directory: str, shard: int, archive: Archive, piece_bytes: int = PIECE_BYTES, disk: Disk | None = None
+) -> int:
     """Copy what is sealed and not there yet, the oldest first; returns the first frame that is not in the archive."""
     disk = disk or RealDisk()
     directory = layout.log_directory(data_directory, shard)
@@ -29,6 +36,8 @@ def archive_shard(data_directory: str, shard: int, archive: Archive, disk: Disk 
     if cluster is None:
         raise LogCorrupt(f"{data_directory} does not say which cluster it is of")
     archive.store.sweep(folder(shard))
+    if mirrored_in(disk, data_directory):
+        return _archive_mirror(disk, directory, shard, cluster, archive, piece_bytes)
     firsts = layout.segments(disk, directory)
     known = archive.firsts(shard)
     if known:
@@ -44,6 +53,47 @@ def archive_shard(data_directory: str, shard: int, archive: Archive, disk: Disk 
         archive.write(describe(data, shard, cluster, first, layout.segment_name(first)), data)
         done = stop
     return done
+
+
+def _archive_mirror(disk: Disk, directory: str, shard: int, cluster: int, archive: Archive, piece_bytes: int) -> int:
+    while True:
+        known = archive.firsts(shard)
+        last = archive.manifest(shard, known[-1]) if known else None
+        if last is not None:
+            _check_cluster(last, cluster, archive)
+        done = last.last + 1 if last is not None else 0
+        data = _piece(disk, directory, shard, cluster, done, piece_bytes)
+        if data is None:
+            return done
+        first = parse_header(data[:HEADER_BYTES])
+        if last is not None and first.number == done and first.previous_digest.hex() != last.last_digest:
+            raise LogCorrupt(
+                f"{archive.store.address(last.name)} has other frames than the log: move the archive away, or give "
+                "another address"
+            )
+        archive.write_new(describe(data, shard, cluster, first.number, directory), data)
+
+
+def _piece(disk: Disk, directory: str, shard: int, cluster: int, start: int, piece_bytes: int) -> bytes | None:
+    """Frames from `start` on (from the first one, when that is gone), so many that they have `piece_bytes`; None when
+    that many are not sealed yet, or the mirror is being dropped or built anew.
+    """
+    parts: list[bytes] = []
+    size = 0
+    for first, stop in pairwise(layout.segments(disk, directory)):
+        if stop <= start:
+            continue
+        frames = _sealed_frames(disk, os.path.join(directory, layout.segment_name(first)), shard, cluster, first, stop)
+        if frames is None:
+            return None
+        for frame in frames:
+            if frame.number < start:
+                continue
+            parts += (frame.header, frame.rows, frame.variable)
+            size += frame.size
+            if size >= piece_bytes:
+                return b"".join(parts)
+    return None
 
 
 def _check_cluster(manifest: Manifest, cluster: int, archive: Archive) -> None:
@@ -83,6 +133,13 @@ def _digest_before(disk: Disk, directory: str, first: int) -> bytes | None:
 
 def _sealed(disk: Disk, path: str, shard: int, cluster: int, first: int, stop: int) -> bytes | None:
     """The frames of a sealed segment, without the blank rest of its file. None: it is not there any more."""
+    frames = _sealed_frames(disk, path, shard, cluster, first, stop)
+    if frames is None:
+        return None
+    return b"".join(part for frame in frames for part in (frame.header, frame.rows, frame.variable))
+
+
+def _sealed_frames(disk: Disk, path: str, shard: int, cluster: int, first: int, stop: int) -> list[Frame] | None:
     try:
         size = disk.size(path)
         handle = disk.open(path)
@@ -90,9 +147,7 @@ def _sealed(disk: Disk, path: str, shard: int, cluster: int, first: int, stop: i
         return None
     try:
         chain = Chain(shard, cluster, first)
-        parts: list[bytes] = []
-        for _, frame in read_frames(disk, handle, path, size, chain, 0, stop):
-            parts += (frame.header, frame.rows, frame.variable)
+        frames = [frame for _, frame in read_frames(disk, handle, path, size, chain, 0, stop)]
         if chain.number != stop:
             raise LogCorrupt(f"{path}: frame {chain.number} is missing")
     except LogCorrupt:
@@ -101,14 +156,14 @@ def _sealed(disk: Disk, path: str, shard: int, cluster: int, first: int, stop: i
         raise
     finally:
         disk.close(handle)
-    return b"".join(parts)
+    return frames
 
 
 def main(arguments: list[str]) -> int:
     os.nice(NICENESS)
     try:
-        data_directory, shard, url = arguments
-        done = archive_shard(data_directory, int(shard), Archive.at(url))
+        data_directory, shard, url, *size = arguments
+        done = archive_shard(data_directory, int(shard), Archive.at(url), int(size[0]) if size else PIECE_BYTES)
     except (BatonError, OSError, ImportError) as problem:
         sys.stderr.write(f"{problem}\n")
         return 1

@@ -60,6 +60,23 @@ class Store:
         except OSError as error:
             raise self._error("cannot be written", name, error) from error
 
+    def write_new(self, name: str, data: bytes) -> bool:
+        """Write a name that is not there; False when it is, which is left as it is.
+
+        In a directory the first of two that write at once wins. An object store may take both: what they write must be
+        the same then.
+        """
+        path = f"{self._root}/{name}"
+        try:
+            if self._local:
+                return _write_durably(path, data, replace=False)
+            if name.rpartition("/")[2] in self.names(name.rpartition("/")[0]):
+                return False
+        except OSError as error:
+            raise self._error("cannot be written", name, error) from error
+        self.write(name, data)
+        return True
+
     def sweep(self, folder: str) -> None:
         """Remove what a copy that was cut short left behind. An object store keeps no such thing."""
         path = f"{self._root}/{folder}"
@@ -112,8 +129,10 @@ def _s3() -> Any:
     return ArrowFSWrapper(S3FileSystem(**options))
 
 
-def _write_durably(path: str, data: bytes) -> None:
-    """The local log is dropped once this is done, so it must survive a power failure."""
+def _write_durably(path: str, data: bytes, replace: bool = True) -> bool:
+    """The local log is dropped once this is done, so it must survive a power failure. Whether it was written: what is
+    there already is left alone unless it may be replaced.
+    """
     folder = os.path.dirname(path)
     os.makedirs(folder, exist_ok=True)
     unfinished = f"{path}.{secrets.token_hex(4)}{UNFINISHED}"  # the copier of a killed node may still be at it
@@ -121,9 +140,18 @@ def _write_durably(path: str, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(unfinished, path)
+    if replace:
+        os.replace(unfinished, path)
+    else:
+        try:
+            os.link(unfinished, path)
+        except FileExistsError:
+            return False
+        finally:
+            os.unlink(unfinished)
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
+    return True

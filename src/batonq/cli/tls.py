@@ -1,0 +1,120 @@
+"""TLS of `baton serve`: the certificate that it shows, taken anew on SIGHUP or when its files change, and an alarm
+before it expires.
+
+A copy of the certificate (never of its key) lies in the data directory, so that commands on this machine know the
+server whatever name it is for.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+from urllib.parse import urlsplit
+
+from batonq.api.http import HttpServer
+from batonq.certificates import Served, check_reached, client_context, server_context
+from batonq.cli.server import certificate_path
+from batonq.errors import BatonError
+from batonq.node import events
+from batonq.node.cluster.node import ClusterNode
+from batonq.node.node import Node
+from batonq.node.settings import Settings
+
+LOOK_EVERY_S = 30.0
+EXPIRES_SOON_S = 14 * 86_400.0  # or a quarter of the time that it is valid, if that is less
+ALARM = "certificate"
+_BLOCK = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\r?\n?", re.DOTALL)
+
+
+def load(settings: Settings) -> Served:
+    """What to serve with. Raises InvalidInput when clients or other nodes would refuse it."""
+    served = server_context(settings.tls_cert, settings.tls_key)
+    if settings.advertise:
+        host = urlsplit(settings.advertise).hostname or ""
+        check_reached(served.context, client_context(settings.peer_ca), host, settings.peer_ca)
+    return served
+
+
+class Certificate:
+    """The server's own, while it serves."""
+
+    def __init__(self, node: Node, server: HttpServer, served: Served) -> None:
+        self._node = node
+        self._server = server
+        self._served = served
+        self._reloading: asyncio.Task[None] | None = None
+        self._look: asyncio.TimerHandle | None = None
+        self._stamps = self._stamp()
+        self._copy()
+        self._watch()
+
+    def reload_soon(self) -> None:
+        """On SIGHUP. What cannot be used is told by an alarm, and the one before stays."""
+        if self._reloading is None or self._reloading.done():
+            self._reloading = asyncio.get_running_loop().create_task(self._reload())
+
+    def _stamp(self) -> list[tuple[int, int]]:
+        """What changes when a file does. Nothing for one that is not there: it is on its way."""
+        settings = self._node.settings
+        stamps = []
+        for path in filter(None, (settings.tls_cert, settings.tls_key, settings.peer_ca)):
+            try:
+                found = os.stat(path)
+            except OSError:
+                continue
+            stamps.append((found.st_ino, found.st_mtime_ns))
+        return stamps
+
+    async def _reload(self) -> None:
+        settings = self._node.settings
+        self._stamps = self._stamp()
+        try:
+            self._served = load(settings)
+            if isinstance(self._node, ClusterNode):
+                self._node.trust(client_context(settings.peer_ca))
+        except BatonError as problem:
+            text = f"The certificate was not changed: {problem.message}"
+            events.warning("certificate_refused", text)
+            self._node.alarms.put(f"{ALARM}-refused", text, severity="error")
+            return
+        await self._server.renew(self._served.context)
+        self._node.alarms.clear(f"{ALARM}-refused")
+        self._copy()
+        self._watch()
+        events.info("certificate_reloaded", f"New connections get the certificate in {settings.tls_cert}")
+
+    def _copy(self) -> None:
+        with open(self._node.settings.tls_cert, "rb") as file:
+            blocks = b"".join(_BLOCK.findall(file.read()))
+        path = certificate_path(self._node.settings.data)
+        try:
+            with open(f"{path}.new", "wb") as file:
+                file.write(blocks)
+            os.replace(f"{path}.new", path)
+        except OSError as problem:  # commands on this machine will not know the server
+            events.warning("certificate_not_copied", f"{path} cannot be written: {problem.strerror}")
+
+    def _watch(self) -> None:
+        if self._look is not None:
+            self._look.cancel()
+        self._look = asyncio.get_running_loop().call_later(LOOK_EVERY_S, self._watch)
+        if self._stamp() != self._stamps:
+            self.reload_soon()
+        left_s = self._served.expires_s - self._node.time_s()
+        if left_s > min(EXPIRES_SOON_S, (self._served.expires_s - self._served.begins_s) / 4):
+            self._node.alarms.clear(ALARM)
+            return
+        path = self._node.settings.tls_cert
+        text = (
+            f"The certificate in {path} expires in {max(0, int(left_s // 3_600))} hours: put a new one there."
+            if left_s > 0
+            else f"The certificate in {path} has expired: clients refuse it. Put a new one there."
+        )
+        self._node.alarms.put(ALARM, text, severity="warning" if left_s > 0 else "critical")
+
+    def close(self) -> None:
+        if self._look is not None:
+            self._look.cancel()
+        if self._reloading is not None:
+            self._reloading.cancel()

@@ -1,0 +1,186 @@
+"""Connecting to NATS: who this node is, whom it trusts, and what is wrong when it is not let in.
+
+Secrets are read from their files at each connection, so that a file that was changed counts at the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import re
+import ssl
+from collections.abc import Callable
+from typing import Any
+
+import nats.errors
+from nats.aio.client import Client, Srv
+
+from batonq.certificates import client_context
+from batonq.errors import AccessDenied, BatonError, InvalidInput
+from batonq.log.backend import Unreachable
+from batonq.log.jetstream.address import NatsAddress
+
+CONNECT_ONE_S = 3
+RECONNECT_WAIT_S = 0.1
+PING_S = 5  # a server that is silent for two of them is left for another
+LOOK_S = 0.05
+_SHOWN_OUT = ("authorization violation", "authentication expired", "authentication revoked")
+_REFUSED = ("authorization", "authentication", "permissions violation")
+_CREDENTIALS = re.compile(r"-----BEGIN NATS USER JWT-----.*-----BEGIN USER NKEY SEED-----\s*([A-Z0-9]+)", re.DOTALL)
+_LOGIN = "user and password, password_file, token_file, credentials or nkey in the address of the log"
+
+
+class PlainServer(nats.errors.Error):
+    """The server does not ask for TLS."""
+
+
+class NodeClient(Client):
+    """Comes back when it was shown out, as when its password is changed or its credentials expire."""
+
+    async def _process_err(self, err_msg: str) -> None:
+        if any(word in err_msg.lower() for word in _SHOWN_OUT):
+            await self._process_op_err(nats.errors.AuthorizationError())
+        else:
+            await super()._process_err(err_msg)
+
+    async def _connect_to_server(self, s: Srv) -> None:
+        if self._transport:
+            # Of a try that was refused: the client would leave it open.
+            self._transport.close()  # type: ignore[no-untyped-call]
+        await super()._connect_to_server(s)
+
+
+class TlsClient(NodeClient):
+    """Says nothing to a server that does not speak TLS: neither who it is nor anything else."""
+
+    def _connect_command(self) -> bytes:
+        if not self._server_info.get("tls_required"):
+            raise PlainServer
+        return super()._connect_command()
+
+
+async def connect(address: NatsAddress, connect_s: float) -> Client:
+    """Raises InvalidInput and AccessDenied for what somebody has to change, Unreachable for the rest."""
+    client = TlsClient() if address.tls else NodeClient()
+    problems: list[Exception] = []  # of the tries so far; what is said later, whoever asks something is told
+
+    async def heard(problem: Exception) -> None:
+        if not client.is_connected and len(problems) < 10 * len(address.servers):
+            problems.append(problem)
+
+    connecting = asyncio.ensure_future(
+        client.connect(
+            [f"{'tls' if address.tls else 'nats'}://{server}" for server in address.servers],
+            name="baton",
+            connect_timeout=CONNECT_ONE_S,
+            max_reconnect_attempts=-1,
+            ping_interval=PING_S,
+            error_cb=heard,
+            **_options(address),
+        )
+    )
+    deadline_s = asyncio.get_running_loop().time() + connect_s
+    try:
+        while not connecting.done():
+            await asyncio.wait((connecting,), timeout=LOOK_S)
+            late = asyncio.get_running_loop().time() > deadline_s
+            for_good = [told for problem in problems if (told := _told(address, problem)) is not None]
+            if for_good and (late or len(for_good) >= len(address.servers)):
+                raise for_good[-1]
+            if late:
+                raise Unreachable(f"{address.shown}: {_text(problems[-1]) if problems else 'no answer'}")
+        connecting.result()
+    except (nats.errors.Error, OSError, TimeoutError) as problem:
+        raise _told(address, problem) or Unreachable(f"{address.shown}: {_text(problem)}") from None
+    finally:
+        if not connecting.done():
+            connecting.cancel()
+            await asyncio.wait((connecting,))
+            await client.close()
+    return client
+
+
+def _options(address: NatsAddress) -> dict[str, Any]:
+    options: dict[str, Any] = {"reconnect_time_wait": RECONNECT_WAIT_S}
+    if address.tls:
+        options["tls"] = tls_context(address)
+    if address.user:
+        options.update(user=address.user, password=_secret(address.password_file, address.password))
+    elif address.token or address.token_file:
+        options["token"] = _secret(address.token_file, address.token)
+    if address.credentials or address.nkey:
+        if importlib.util.find_spec("nkeys") is None:
+            raise InvalidInput("Credentials and nkeys for NATS need the package nkeys: pip install 'batonq[cluster]'.")
+        _check_seed(address)
+        options["user_credentials" if address.credentials else "nkeys_seed"] = address.credentials or address.nkey
+    return options
+
+
+def _check_seed(address: NatsAddress) -> None:
+    import nkeys
+
+    text = read_secret(address.credentials or address.nkey)
+    if address.credentials and not _CREDENTIALS.search(text):
+        raise InvalidInput(
+            f"{address.credentials} is no credentials file for NATS: it has a JWT and a seed, as nsc or the account's "
+            "owner makes it."
+        )
+    try:
+        nkeys.from_seed(bytearray((text if address.nkey else _CREDENTIALS.findall(text)[-1]).encode())).wipe()
+    except nkeys.NkeysError:
+        raise InvalidInput(f"In {address.credentials or address.nkey} is no seed of a NATS user (SU…).") from None
+
+
+def tls_context(address: NatsAddress) -> ssl.SSLContext:
+    """Raises InvalidInput for files that are not what they should be."""
+    return client_context(address.tls_ca, address.tls_cert, address.tls_key)
+
+
+def _secret(path: str, given: str) -> str | Callable[[], str]:
+    if not path:
+        return given
+    read_secret(path)
+    return lambda: read_secret(path)
+
+
+def read_secret(path: str) -> str:
+    """Raises InvalidInput."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            secret = file.read().strip()
+    except (OSError, UnicodeDecodeError) as problem:
+        raise InvalidInput(f"The secret for NATS cannot be read from {path}: {_text(problem)}") from None
+    if not secret:
+        raise InvalidInput(f"The secret for NATS should be in {path}, and the file is empty.")
+    return secret
+
+
+def _told(address: NatsAddress, problem: BaseException) -> BatonError | None:
+    """What somebody has to change; None when trying again may help."""
+    text = _text(problem)
+    if isinstance(problem, BatonError):
+        return problem
+    if isinstance(problem, PlainServer):
+        return InvalidInput(
+            f"{address.shown} does not ask for TLS, so nothing was sent to it. Add a tls block to the configuration of "
+            "every server, or say nats:// in the address of the log."
+        )
+    if isinstance(problem, ssl.SSLCertVerificationError):
+        return InvalidInput(
+            f"{address.shown} shows a certificate that is not trusted ({problem.verify_message}). Name the authority "
+            "that signed it in the address of the log (tls_ca=FILE), and the server as its certificate does."
+        )
+    if isinstance(problem, ssl.SSLError) and "alert" in text.lower():
+        return InvalidInput(
+            f"{address.shown} refuses this node's certificate, or misses one ({text}). Name one that it trusts in the "
+            "address of the log: tls_cert=FILE&tls_key=FILE."
+        )
+    if any(word in text.lower() for word in _REFUSED):
+        return AccessDenied(f"{address.shown} does not let this node in ({text}): look at {_LOGIN}.")
+    return None
+
+
+def _text(problem: BaseException) -> str:
+    if isinstance(problem, OSError) and problem.strerror:
+        return problem.strerror
+    return str(problem) or type(problem).__name__
