@@ -1,4 +1,4 @@
-"""The way to a shard that another node serves: by the owner that the leases name, and once more when it has moved.
+"""The way to a shard that another node serves: by the owner that is known, and once more when it has moved.
 
 A call carries an id that stays the same when it is made again: an owner answers a call that it has run from its memory
 (answering.py). So a call whose answer got lost is repeated to the same owner; when the owner has changed meanwhile,
@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 
@@ -18,7 +18,6 @@ from batonq.errors import BatonError, NotOwner, Unavailable
 from batonq.log.interface import Lease
 from batonq.log.layout import CATALOG_SHARD
 from batonq.node.cluster.answering import RECEIVES
-from batonq.node.cluster.ownership import OwnershipLoop
 from batonq.node.cluster.peers import PREFIX, Asking, NoAnswer, NotSent
 from batonq.node.ports import ShardPort
 from batonq.node.remoteshard import RemoteShard, answer
@@ -33,6 +32,21 @@ LOOK_S = 0.3  # who waits for an owner asks the leases so often, beside being to
 Here = Callable[[], Awaitable[bytes | None]]  # the answer of this node itself, if it serves the shard by now
 
 
+class Owners(Protocol):
+    """Who owns what, as far as it is known here: by leases, or because a supervisor says so."""
+
+    @property
+    def node(self) -> str: ...
+
+    def owner(self, shard: int) -> Lease | None: ...
+
+    async def refresh(self) -> None:
+        """Ask again: somebody said that it is another one by now. Raises BatonError."""
+
+    async def next_change(self, timeout_s: float) -> None:
+        """Until an owner changes, but not longer."""
+
+
 class Routing:
     """`local` gives the port of a shard that is served here by now, `catalog` the answer of a catalog that is kept here
     by now; or None.
@@ -41,13 +55,13 @@ class Routing:
     def __init__(
         self,
         *,
-        ownership: OwnershipLoop,
+        owners: Owners,
         peers: Asking,
         local: Callable[[int], ShardPort | None],
         catalog: Callable[[str, bytes], Awaitable[bytes | None]],
         new_call: Callable[[], str],
     ) -> None:
-        self._ownership = ownership
+        self._owners = owners
         self._peers = peers
         self._local = local
         self._catalog = catalog
@@ -93,7 +107,7 @@ class Routing:
         asked: Lease | None = None  # who did not answer, and may have run it
         why = "Nobody serves the shard right now; try again."
         while True:
-            lease = self._ownership.owners.get(shard)
+            lease = self._owners.owner(shard)
             if asked is not None and (lease is None or lease != asked):
                 raise Unavailable(
                     "The node that was asked went away before it answered: it may or may not have done it. Try again."
@@ -102,7 +116,7 @@ class Routing:
                 done = await here()
                 if done is not None:
                     return done
-            if lease is not None and lease.node != self._ownership.node:
+            if lease is not None and lease.node != self._owners.node:
                 try:
                     return await self._ask(shard, lease, path, call, data, CALL_S + wait_ms / 1000)
                 except NotOwner as problem:
@@ -121,7 +135,7 @@ class Routing:
             if now_s >= look_s:
                 look_s = now_s + LOOK_S
                 await self._look_again()
-            await self._ownership.next_change(AGAIN_S)
+            await self._owners.next_change(AGAIN_S)
 
     async def _ask(self, shard: int, lease: Lease, path: str, call: str, data: bytes, timeout_s: float) -> bytes:
         """Ask an owner, for as long as it is the owner: one that is no more may never answer."""
@@ -132,7 +146,7 @@ class Routing:
                 await asyncio.wait((asking,), timeout=AGAIN_S if moved_s else WATCH_S)
                 if asking.done():
                     return asking.result()
-                if not moved_s and self._ownership.owners.get(shard) != lease:
+                if not moved_s and self._owners.owner(shard) != lease:
                     moved_s = self._loop.time()
             raise NoAnswer(f"Node {lease.node} does not serve the shard any more, and has not answered.")
         except asyncio.CancelledError:
@@ -154,6 +168,6 @@ class Routing:
 
     async def _look_again(self) -> None:
         try:
-            await self._ownership.refresh()
+            await self._owners.refresh()
         except BatonError:
             return  # the watch tells
