@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import socket
 import ssl as tls
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -75,12 +76,31 @@ class HttpServer:
         self._sweep: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Event
 
-    async def start(self, host: str, port: int, *, ssl: tls.SSLContext | None = None, backlog: int = 1024) -> None:
+    async def start(
+        self,
+        host: str,
+        port: int,
+        *,
+        ssl: tls.SSLContext | None = None,
+        backlog: int = 1024,
+        reuse_port: bool = False,
+    ) -> None:
+        """`reuse_port`: other processes listen on the same address, and the system spreads connections over them."""
+        self._begin()
+        self.scheme = "https" if ssl is not None else "http"
+        self._server = await self.loop.create_server(
+            lambda: Connection(self), host, port, ssl=ssl, backlog=backlog, reuse_port=reuse_port or None
+        )
+        self.port = self._server.sockets[0].getsockname()[1]
+
+    async def start_here(self, listening: socket.socket, *, backlog: int = 1024) -> None:
+        """Serve on a Unix socket that is bound already."""
+        self._begin()
+        self._server = await self.loop.create_unix_server(lambda: Connection(self), sock=listening, backlog=backlog)
+
+    def _begin(self) -> None:
         self.loop = asyncio.get_running_loop()
         self._emptied = asyncio.Event()
-        self.scheme = "https" if ssl is not None else "http"
-        self._server = await self.loop.create_server(lambda: Connection(self), host, port, ssl=ssl, backlog=backlog)
-        self.port = self._server.sockets[0].getsockname()[1]
         self._sweep = self.loop.call_later(TICK_S, self._tick)
 
     @property
