@@ -1,14 +1,16 @@
 """The catalog among processes: the first keeps it, the others fold the frames that it has committed.
 
-They ask for frames from the number that they have come to, and an answer waits for the next commit. If the front of the
-log was dropped meanwhile, or a frame does not fit, the replica is folded anew from the log's beginning.
+They ask for frames from the number that they have come to, and an answer waits for the next commit. So the first knows
+how far each of them is: a change is answered when all that are up have folded it, and whoever asks any process then
+finds it. If the front of the log was dropped meanwhile, or a frame does not fit, the replica is folded anew from the
+log's beginning.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -20,15 +22,18 @@ from batonq.log.layout import CATALOG_SHARD
 from batonq.log.pieces import frames_of
 from batonq.log.reading import Chain
 from batonq.node import events
-from batonq.node.cluster.catalog import SharedCatalog
+from batonq.node.cataloghost import Changed
+from batonq.node.cluster.catalog import COMMANDS, SharedCatalog
 from batonq.node.recovery import Folder, Recovery
 
+T = TypeVar("T")
 FRAMES = "frames"
 PIECE_BYTES_MAX = 4 << 20
 WAIT_MS = 2_000  # of an answer that has nothing new
 AGAIN_S = 0.1
 ANEW_S = 1.0
 START_S = 60.0
+TOLD_S = 1.0  # how long a change waits for a process that does not follow
 
 
 class Frames(NamedTuple):
@@ -39,22 +44,37 @@ class Frames(NamedTuple):
     data: bytes
 
 
-_asked = msgspec.msgpack.Decoder(tuple[int, int])
+_asked = msgspec.msgpack.Decoder(tuple[int, int, int])  # who, from which frame, how long to wait
 _frames = msgspec.msgpack.Decoder(Frames)
 AskFrames = Callable[[bytes, int], Awaitable[bytes]]
 
 
 class ProcessCatalog(SharedCatalog):
-    """`ask_frames` asks the first process; None: this is the first."""
+    """`ask_frames` asks the first process; None: this is the first. `others` are the processes that are up beside this
+    one.
+    """
 
-    def __init__(self, *, rules: Rules, recovery: Recovery, ask_frames: AskFrames | None, **same: Any) -> None:
+    def __init__(
+        self,
+        *,
+        number: int,
+        others: Callable[[], Iterable[int]],
+        rules: Rules,
+        recovery: Recovery,
+        ask_frames: AskFrames | None,
+        **same: Any,
+    ) -> None:
         async def opened() -> tuple[Catalog, Log]:
             return await recovery.open_catalog(rules)
 
         super().__init__(opener=opened, **same)
+        self._number = number
+        self._others = others
         self._rules = rules
         self._ask_frames = ask_frames
         self._appended = asyncio.Event()
+        self._asked = asyncio.Event()
+        self._come_to: dict[int, int] = {}  # the frame that each process asked for last
         self._replica: Catalog | None = None
         self._folding: Folder
         self._chain: Chain | None = None  # None: from the beginning
@@ -84,13 +104,38 @@ class ProcessCatalog(SharedCatalog):
         self._appended.set()
         self._appended = asyncio.Event()
 
+    async def run(self, command: Callable[..., T], *arguments: Any, **named: Any) -> Changed[T]:
+        changed = await super().run(command, *arguments, **named)
+        await self._all_told()
+        return changed
+
+    async def _all_told(self) -> None:
+        """Until all processes that are up know what is committed. One that does not follow is not waited for long: it
+        finds out by itself.
+        """
+        if self._log is None:
+            return
+        number = self._log.next
+        try:
+            async with asyncio.timeout(TOLD_S):
+                while any(self._come_to.get(other, 0) < number for other in self._others()):
+                    await self._asked.wait()
+        except TimeoutError:
+            events.info("catalog_behind", "A process is behind the catalog, and is not waited for")
+
     async def answer(self, name: str, data: bytes) -> bytes:
         if name != FRAMES:
-            return await super().answer(name, data)
+            answered = await super().answer(name, data)
+            if name in COMMANDS:
+                await self._all_told()
+            return answered
         try:
-            start, wait_ms = _asked.decode(data)
+            who, start, wait_ms = _asked.decode(data)
         except msgspec.DecodeError as problem:
             raise InvalidInput(f"The request cannot be read: {problem}") from None
+        self._come_to[who] = start
+        self._asked.set()
+        self._asked = asyncio.Event()
         return msgspec.msgpack.encode(await self._read_frames(start, min(wait_ms, WAIT_MS)))
 
     async def _read_frames(self, start: int, wait_ms: int) -> Frames:
@@ -154,7 +199,7 @@ class ProcessCatalog(SharedCatalog):
         """Fold what came since. A replica that is read anew takes the old one's place when it is at the end."""
         assert self._ask_frames is not None
         chain = self._chain
-        asked = msgspec.msgpack.encode((chain.number if chain is not None else 0, wait_ms))
+        asked = msgspec.msgpack.encode((self._number, chain.number if chain is not None else 0, wait_ms))
         start, stop, data = _frames.decode(await self._ask_frames(asked, wait_ms))
         self._heard_s = self._loop.time()
         if chain is None:

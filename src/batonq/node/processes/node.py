@@ -96,6 +96,8 @@ class ProcessNode(Node):
             log_settings=self.world.log_settings,
         )
         self.catalog = ProcessCatalog(
+            number=self.place.number,
+            others=self.owners.others,
             rules=Rules(
                 name_wait_ms=settings.delete_wait_ms, purge_wait_ms=settings.purge_wait_ms, spread=settings.spread
             ),
