@@ -21,6 +21,7 @@ from batonq.api.http import HttpServer
 from batonq.cli.serve import compose, compose_internal, run_loop, set_up_logging, settle_memory
 from batonq.cli.tied import die_with
 from batonq.errors import BatonError
+from batonq.log.ending import end
 from batonq.node import events
 from batonq.node.cluster.peers import short_path
 from batonq.node.processes.node import ProcessNode
@@ -28,6 +29,7 @@ from batonq.node.processes.place import Place, ToldOwners, socket_path
 from batonq.node.settings import Settings
 
 LINE_BYTES_MAX = 1 << 20
+INTERNAL_S = 1.0  # what others still ask while all stop
 OTHERS_S = 10.0  # beside the time that requests under way get
 
 
@@ -58,7 +60,7 @@ class Process:
         self._control = control
         self._writer: asyncio.StreamWriter
         self._node: ProcessNode
-        self._internal: HttpServer
+        self._internal: HttpServer | None = None
         self._owners: ToldOwners
         self._stop_requests: asyncio.Event
         self._stop_all: asyncio.Event
@@ -75,8 +77,10 @@ class Process:
             loop.add_signal_handler(signal.SIGTERM, self._stop_alone)
             await self._serve()
         finally:
-            hearing.cancel()
+            if self._internal is not None:
+                await self._internal.stop(INTERNAL_S)
             await self._node.stop()
+            await end(hearing)
             self._writer.close()
         events.info("process_stopped", "Stopped cleanly")
         return 0
@@ -85,7 +89,8 @@ class Process:
         settings, node = self._settings, self._node
         server = compose(node)
         await server.start(settings.host, settings.port, reuse_port=True)
-        events.info("process_serving", f"Process {self._place.name} serves", shards=self._mine())
+        shards = [keeper.number for keeper in node.shards if keeper.serving]
+        events.info("process_serving", f"Process {self._place.name} serves", pid=os.getpid(), shards=shards)
         self._say("serving")
         settle_memory()
         await self._stop_requests.wait()
@@ -96,10 +101,6 @@ class Process:
         with suppress(TimeoutError):
             async with asyncio.timeout(settings.drain_s + OTHERS_S):
                 await self._stop_all.wait()
-        await self._internal.stop(1.0)
-
-    def _mine(self) -> list[int]:
-        return [keeper.number for keeper in self._node.shards if keeper.serving]
 
     def _stop_alone(self) -> None:
         """Somebody stops this process, and not the server: the supervisor starts another one."""
