@@ -6,7 +6,6 @@ import http.client
 import json
 import os
 import signal
-import socket
 import threading
 import time
 from collections.abc import Iterator
@@ -18,12 +17,12 @@ from urllib.parse import urlsplit
 
 import pytest
 
-from tests.cluster.processes import wait_until
+from tests.cluster.processes import runs, wait_until
 from tests.system.process import STOP_TIMEOUT_S, Client, NotAnswered, ServerProcess, baton
-from tests.system.test_kills import LEASE_S, Ledger, audit, drain
+from tests.system.test_kills import LEASE_S, Ledger, drain
 from tests.system.test_process import sqs
 
-KILLS = 6
+KILLS = 4
 WORKERS = 3
 CONNECTIONS = 12  # that none of them comes to one of two processes happens once in two thousand times
 
@@ -263,7 +262,7 @@ def test_kills_of_each_process_under_load_lose_nothing(tmp_path: Path) -> None:
         assert server.terminate() == 0
     ended = [event for event in server.events if event["event"] == "process_ended"]
     assert [event["code"] for event in ended] == [-signal.SIGKILL] * KILLS
-    audit(tmp_path)
+    assert baton("log", "verify", str(tmp_path)).returncode == 0
 
 
 def test_a_killed_supervisor_leaves_nobody_behind(tmp_path: Path) -> None:
@@ -280,13 +279,6 @@ def test_a_killed_supervisor_leaves_nobody_behind(tmp_path: Path) -> None:
     with Two(tmp_path) as server:
         judge(server.url, ledger)
         assert server.terminate() == 0
-
-
-def runs(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def test_while_a_process_is_away_the_others_answer(tmp_path: Path) -> None:
@@ -339,8 +331,7 @@ def ended(server: Two) -> list[dict[str, Any]]:
 # --- stop and start -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("sign", [signal.SIGTERM, signal.SIGINT])
-def test_a_stop_answers_those_who_wait_wherever_they_wait(tmp_path: Path, sign: signal.Signals) -> None:
+def test_a_stop_answers_those_who_wait_wherever_they_wait(tmp_path: Path) -> None:
     with Two(tmp_path) as server:
         queues = make_queues(server.url)
         answers: list[dict[str, Any]] = []
@@ -362,7 +353,7 @@ def test_a_stop_answers_those_who_wait_wherever_they_wait(tmp_path: Path, sign: 
         wait_until(waiting, "nobody waits")
         client.close()
         began_s = time.monotonic()
-        server.process.send_signal(sign)
+        server.process.send_signal(signal.SIGINT)
         for thread in polls:
             thread.join(15)
         assert answers == [{}] * 8
@@ -373,7 +364,7 @@ def test_a_stop_answers_those_who_wait_wherever_they_wait(tmp_path: Path, sign: 
 
 def test_the_number_of_processes_changes_between_starts(tmp_path: Path) -> None:
     ledger = Ledger()
-    for start, make in enumerate((ServerProcess, Two, ServerProcess, Two)):
+    for start, make in enumerate((ServerProcess, Two, ServerProcess)):
         flags = ("--shards", "2") if start else ()
         with make(tmp_path, *flags) as server:
             client = Client(server.url)
@@ -383,11 +374,11 @@ def test_the_number_of_processes_changes_between_starts(tmp_path: Path) -> None:
                 for number in range(5):
                     some_work(client, queue, ledger, Random(number))
             client.close()
-            if start == 3:
+            if start == 2:
                 judge(server.url, ledger)
             assert server.terminate() == 0
     assert sorted(path.name for path in tmp_path.glob("shard-*")) == ["shard-0000", "shard-0001"]
-    audit(tmp_path)
+    assert baton("log", "verify", str(tmp_path)).returncode == 0
 
 
 def test_a_process_that_cannot_start_ends_the_start(tmp_path: Path) -> None:
@@ -401,12 +392,7 @@ def test_a_process_that_cannot_start_ends_the_start(tmp_path: Path) -> None:
     assert str(segment) in done.stderr and "process p1" in done.stderr
 
 
-def test_the_port_is_free_again_and_one_process_is_the_plain_server(tmp_path: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = str(taken.getsockname()[1])
-        refused = baton("serve", "--processes", "2", "--port", port, "--data", str(tmp_path))
-        assert refused.returncode == 1 and f"port {port}" in refused.stderr
+def test_one_process_is_the_plain_server(tmp_path: Path) -> None:
     with ServerProcess(tmp_path, "--processes", "1") as server:
         assert not Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text()
         assert server.terminate() == 0

@@ -74,7 +74,6 @@ class ProcessNode(Node):
         self._history: ProcessHistory
         self._routing: Routing
         self._receipt_keys = -1
-        self._was_ready = False
 
     # --- start ------------------------------------------------------------------------------------
 
@@ -247,17 +246,12 @@ class ProcessNode(Node):
             return "stopping"
         if not self.catalog.serving:
             return self.catalog.why
-        mine = next((keeper.why for keeper in self.shards if self._has_stopped(keeper)), "")
-        if mine or self._was_ready:
-            return mine  # another process that is started again is no reason to send clients elsewhere
-        missing = [name_of(number) for number in range(self.place.of) if number not in self.owners.up]
+        # Another process that is being started again is no reason to send clients elsewhere.
+        missing = [name_of(number) for number in range(self.place.of) if number not in self.owners.seen]
         if missing:
             return f"not started yet: {', '.join(missing)}"
-        self._was_ready = True
-        return ""
-
-    def _has_stopped(self, keeper: ShardKeeper) -> bool:
-        return self.place.has(keeper.number) and not keeper.serving
+        mine = (keeper for keeper in self.shards if self.place.has(keeper.number))
+        return next((keeper.why or "stopped" for keeper in mine if not keeper.serving), "")
 
     def status(self) -> dict[str, Any]:
         """What this process knows, in the form of a cluster's node, for `baton cluster status`."""

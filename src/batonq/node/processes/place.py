@@ -57,6 +57,7 @@ class ToldOwners:
 
     def __init__(self, place: Place) -> None:
         self.up: dict[int, int] = {}
+        self.seen: set[int] = set()  # those that were up at some time
         self._place = place
         self._changed = asyncio.Event()
 
@@ -66,6 +67,7 @@ class ToldOwners:
 
     def tell(self, up: Mapping[int, int]) -> None:
         self.up = dict(up)
+        self.seen.update(up)
         self._changed.set()
         self._changed = asyncio.Event()
 
