@@ -26,6 +26,7 @@ ORDER = (
     "sim",
     "docs",
     "cluster",
+    "processes",
     "outbox",
     "log",
     "system",

@@ -37,7 +37,9 @@ class Settings:
     cluster_secret_file: str = setting("", "File with the secret that nodes of a cluster sign their requests with.")
     account: str = setting("000000000000", "Account id in queue URLs and ARNs: twelve digits.")
     public_url: str = setting("", "Address in queue URLs; empty: the host that each client used.")
-    shards: int = setting(1, "How many shards the queues are spread over; can grow, never shrinks.")
+    shards: int = setting(
+        1, "How many shards the queues are spread over, at least one a process; can grow, never shrinks."
+    )
     processes: int = setting(1, "How many processes serve the data directory together, each some of the shards.")
     spread: int = setting(1, "Shards that a new standard queue lies on when it does not say itself.")
     secure: bool | None = setting(None, "Secured profile: every request is signed. Off only when bound to loopback.")
