@@ -113,15 +113,18 @@ class Process:
         self._writer.write(json.dumps({"say": what}).encode() + b"\n")
 
     async def _hear(self, reader: asyncio.StreamReader) -> None:
-        while line := await reader.readline():
-            said: dict[str, Any] = json.loads(line)
-            if "up" in said:
-                self._owners.tell({int(number): start for number, start in said["up"].items()})
-            elif said.get("stop") == "requests":
-                self._stop_requests.set()
-            elif said.get("stop") == "all":
-                self._stop_all.set()
+        with suppress(OSError):
+            while line := await reader.readline():
+                self._obey(json.loads(line))
         os._exit(1)  # the supervisor is gone: the same as if it had been killed together with this process
+
+    def _obey(self, said: dict[str, Any]) -> None:
+        if "up" in said:
+            self._owners.tell({int(number): start for number, start in said["up"].items()})
+        elif said.get("stop") == "requests":
+            self._stop_requests.set()
+        elif said.get("stop") == "all":
+            self._stop_all.set()
 
     async def _announce(self) -> None:
         self._internal = compose_internal(self._node)

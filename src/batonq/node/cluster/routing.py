@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import msgspec
@@ -47,6 +48,15 @@ class Owners(Protocol):
         """Until an owner changes, but not longer."""
 
 
+@dataclass(slots=True, eq=False)
+class Asked:
+    """A call that an owner has not answered yet, and the end of its time once that one is not the owner any more."""
+
+    shard: int
+    lease: Lease
+    moved: asyncio.Timeout
+
+
 class Routing:
     """`local` gives the port of a shard that is served here by now, `catalog` the answer of a catalog that is kept here
     by now; or None.
@@ -69,6 +79,8 @@ class Routing:
         self._ports: dict[tuple[int, bool], RemoteShard] = {}
         self._loop = asyncio.get_running_loop()
         self._works: set[asyncio.Task[None]] = set()
+        self._asked: set[Asked] = set()
+        self._watching: asyncio.TimerHandle | None = None
 
     def port(self, shard: int, at_once: bool = False) -> ShardPort:
         """`at_once`: nobody is waited for. A call that no owner can have run ends with NotOwner, and may be made
@@ -139,22 +151,29 @@ class Routing:
 
     async def _ask(self, shard: int, lease: Lease, path: str, call: str, data: bytes, timeout_s: float) -> bytes:
         """Ask an owner, for as long as it is the owner: one that is no more may never answer."""
-        asking = self._loop.create_task(self._peers.ask(lease.address, path, call, data, timeout_s))
         try:
-            moved_s = 0.0
-            while not moved_s or self._loop.time() < moved_s + MOVED_S:
-                await asyncio.wait((asking,), timeout=AGAIN_S if moved_s else WATCH_S)
-                if asking.done():
-                    return asking.result()
-                if not moved_s and self._owners.owner(shard) != lease:
-                    moved_s = self._loop.time()
-            raise NoAnswer(f"Node {lease.node} does not serve the shard any more, and has not answered.")
+            async with asyncio.timeout(None) as moved:
+                asked = Asked(shard, lease, moved)
+                self._asked.add(asked)
+                if self._watching is None:
+                    self._watching = self._loop.call_later(WATCH_S, self._watch)
+                try:
+                    return await self._peers.ask(lease.address, path, call, data, timeout_s)
+                finally:
+                    self._asked.discard(asked)
+        except TimeoutError:
+            raise NoAnswer(f"Node {lease.node} does not serve the shard any more, and has not answered.") from None
         except asyncio.CancelledError:
             if path.endswith(RECEIVES):
                 self._spawn(self._give_up(lease, call))
             raise
-        finally:
-            asking.cancel()
+
+    def _watch(self) -> None:
+        """Look after all owners that are being asked by one timer: most have answered long before it."""
+        self._watching = self._loop.call_later(WATCH_S, self._watch) if self._asked else None
+        for asked in self._asked:
+            if asked.moved.when() is None and self._owners.owner(asked.shard) != asked.lease:
+                asked.moved.reschedule(self._loop.time() + MOVED_S)
 
     async def _give_up(self, lease: Lease, call: str) -> None:
         """Nobody waits for a receive any more; its answer may be on the way already."""
