@@ -6,6 +6,9 @@ import http.client
 import json
 import os
 import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -279,6 +282,16 @@ def test_a_killed_supervisor_leaves_nobody_behind(tmp_path: Path) -> None:
     with Two(tmp_path) as server:
         judge(server.url, ledger)
         assert server.terminate() == 0
+
+
+def test_a_process_ends_when_nobody_holds_the_other_end_of_its_socket() -> None:
+    """Where the system cannot tie a process to the one that started it, the socket between them does."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        command = [sys.executable, "-m", "batonq.cli.process", str(theirs.fileno())]
+        process = subprocess.Popen(command, pass_fds=(theirs.fileno(),))
+    ours.close()
+    assert process.wait(STOP_TIMEOUT_S) == 1
 
 
 def test_while_a_process_is_away_the_others_answer(tmp_path: Path) -> None:
