@@ -1,7 +1,7 @@
 """Run the benchmarks: contestants interleaved, medians, ratios, bars; JSON and a plot.
 
 python -m bench.run [send life rest single mix backlog memory idle readers recovery worker loading] [--quick]
-python -m bench.run replicated database [--quick] [--rounds N]
+python -m bench.run processes replicated database [--quick] [--rounds N]
 python -m bench.run decode ingest lifecycle audit growth [--quick] [--rounds N]
 
 The last line is the data pipeline's, which needs Spark; the first is what runs when nothing is named.
@@ -25,6 +25,7 @@ from bench.sections import (
     ingest,
     latency,
     loading,
+    processes,
     readers,
     recovery,
     replicated,
@@ -49,6 +50,7 @@ BROKER: dict[str, Callable[[Context], None]] = {
     "loading": loading.loading,
 }
 CLUSTER: dict[str, Callable[[Context], None]] = {
+    "processes": processes.processes,
     "replicated": replicated.replicated,
     "database": database.database,
 }

@@ -94,8 +94,10 @@ def call(port: int, operation: str, **fields: object) -> dict[str, object]:
 class SqsQueue:
     """One queue of an SQS server: the work of `flows.py` in SQS's words."""
 
-    def __init__(self, port: int, name: str, fifo: bool = False, sdk_headers: bool = True) -> None:
+    def __init__(self, port: int, name: str, fifo: bool = False, sdk_headers: bool = True, spread: int = 1) -> None:
         attributes = {"FifoQueue": "true"} if fifo else {}
+        if spread > 1:
+            attributes["Baton.Spread"] = str(spread)
         self._use(port, str(call(port, "CreateQueue", QueueName=name, Attributes=attributes)["QueueUrl"]), sdk_headers)
 
     @classmethod

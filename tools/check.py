@@ -28,6 +28,7 @@ ORDER = (
     "sim",
     "cluster",
     "campaign",
+    "processes",
     "system",
     "worker",
     "log",

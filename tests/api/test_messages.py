@@ -150,9 +150,8 @@ def test_attributes_count_for_the_size_and_the_trace_does_not(sqs: Any) -> None:
 def test_messages_that_are_refused(sqs: Any, queue: str, more: dict[str, Any], code: str, message: str) -> None:
     with refused(code, message):
         sqs.send_message(QueueUrl=queue, **more)
-    body = more.pop("MessageBody")
     named = message.replace("parameter MessageBody", "parameter SendMessageBatchRequestEntry.1.MessageBody")
-    answer = sqs.send_message_batch(QueueUrl=queue, Entries=[{"Id": "one", "MessageBody": body, **more}])
+    answer = sqs.send_message_batch(QueueUrl=queue, Entries=[{"Id": "one", **more}])
     assert answer["Failed"] == [{"Id": "one", "Code": code, "SenderFault": True, "Message": named}]
     assert "Successful" not in answer
     assert counts(sqs, queue) == (0, 0, 0)

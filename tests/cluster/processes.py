@@ -183,3 +183,10 @@ def wait_until(condition: Callable[[], bool], what: str, seconds: float = START_
         assert time.monotonic() - began_s < seconds, what
         time.sleep(0.02)
     return time.monotonic() - began_s
+
+
+def runs(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

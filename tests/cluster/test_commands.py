@@ -14,7 +14,7 @@ import pytest
 
 from batonq.cli.localcluster import LocalCluster
 from batonq.cli.main import build_parser
-from tests.cluster.processes import wait_until
+from tests.cluster.processes import runs, wait_until
 from tests.system.process import baton
 from tests.system.test_process import sqs
 
@@ -113,6 +113,24 @@ def test_one_that_is_killed_is_started_again(tmp_path: Path, capsys: pytest.Capt
     told = capsys.readouterr().out
     assert "n1 ended with code -9; it is started again in 0.1 s\nn1 is started again\n" in told
     assert [child.returncode for child in cluster._children.values()] == [-signal.SIGTERM] * 2
+
+
+def test_a_cluster_ends_with_a_starter_that_is_killed(tmp_path: Path) -> None:
+    """Whatever ends it: here it is killed before it could stop anybody."""
+    code = (
+        "import sys, time; from batonq.cli.localcluster import LocalCluster\n"
+        "cluster = LocalCluster(sys.argv[1], 1, 9324, 1)\n"
+        "cluster._start('n0', ['sleep', '600'])\n"
+        "print(cluster._children['n0'].pid, flush=True); time.sleep(600)"
+    )
+    starter = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    assert starter.stdout is not None
+    child = int(starter.stdout.readline())
+    assert runs(child)
+    starter.kill()
+    starter.wait()
+    starter.stdout.close()
+    wait_until(lambda: not runs(child), "the child is left behind", 30)
 
 
 def test_an_address_where_no_node_is(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 START_TIMEOUT_S = 60
@@ -79,7 +79,7 @@ class ServerProcess:
         self.process.stderr.close()
         return code
 
-    def __enter__(self) -> ServerProcess:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -112,9 +112,13 @@ class Client:
         return answer
 
     def get(self, path: str, headers: dict[str, str] | None = None) -> tuple[int, str]:
+        status, data = self.get_bytes(path, headers)
+        return status, data.decode()
+
+    def get_bytes(self, path: str, headers: dict[str, str] | None = None) -> tuple[int, bytes]:
         self._connection.request("GET", path, headers=headers or {})
         response = self._connection.getresponse()
-        return response.status, response.read().decode()
+        return response.status, response.read()
 
     def post(self, path: str, body: dict[str, Any], headers: dict[str, str] | None = None) -> tuple[int, Any]:
         sent = {"Content-Type": "application/json", **(headers or {})}

@@ -105,6 +105,25 @@ def test_every_client_talks_tls_and_certificates_change_without_a_stop(
         assert server.terminate() == 0
 
 
+def test_all_processes_of_a_server_show_its_certificate_and_take_a_new_one(tmp_path: Path, authority: Authority) -> None:
+    signed = [authority.sign(name, "localhost", "127.0.0.1") for name in ("third", "fourth")]
+    used = Signed(tmp_path / "used.pem", tmp_path / "used-key.pem")
+    shutil.copy(signed[0].certificate, used.certificate)
+    shutil.copy(signed[0].key, used.key)
+    with ServerProcess(tmp_path / "data", *used.flags, "--processes", "2") as server:
+        port = urlsplit(server.url).port
+        assert server.url == f"https://127.0.0.1:{port}" and port is not None
+        assert {serial_shown(port) for _ in range(20)} == {signed[0].certificate.read_text()}
+        shutil.copy(signed[1].key, used.key)
+        shutil.copy(signed[1].certificate, used.certificate)
+        server.process.send_signal(signal.SIGHUP)
+        deadline_s = time.monotonic() + 20
+        while {serial_shown(port) for _ in range(20)} != {signed[1].certificate.read_text()}:
+            assert time.monotonic() < deadline_s
+        assert baton("keys", "list", "--data", str(tmp_path / "data")).returncode == 0, "it finds the server"
+        assert server.terminate() == 0
+
+
 async def _client_receives(url: str, trust: ssl.SSLContext) -> None:
     async with batonq.Baton(url, ssl=trust) as client:
         (message,) = await client.queue("work").receive()

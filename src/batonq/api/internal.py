@@ -5,7 +5,7 @@ from __future__ import annotations
 from batonq.api.http import Request, Response
 from batonq.errors import AccessDenied, BatonError
 from batonq.node import events, wire
-from batonq.node.cluster.answering import Answering
+from batonq.node.cluster.answering import ShardAnswering
 from batonq.node.cluster.peers import CALL_HEADER, PREFIX, SIGNATURE_HEADER, is_signed
 
 LOOPBACK = ("127.", "::1", "[::1]")
@@ -13,9 +13,17 @@ _CALL, _SIGNATURE = CALL_HEADER.encode(), SIGNATURE_HEADER.encode()
 
 
 class InternalApp:
-    def __init__(self, answering: Answering, secret: bytes) -> None:
+    """`trusted`: whoever reaches this may ask, as on a socket that only its owner can open. `only`: the paths that are
+    answered; None: all.
+    """
+
+    def __init__(
+        self, answering: ShardAnswering, secret: bytes, *, trusted: bool = False, only: frozenset[str] | None = None
+    ) -> None:
         self._answering = answering
         self._secret = secret
+        self._trusted = trusted
+        self._only = only
 
     async def handle(self, request: Request) -> Response:
         call = request.header(_CALL)
@@ -34,6 +42,10 @@ class InternalApp:
     def _check(self, request: Request, call: str) -> None:
         if request.method != "POST":
             raise AccessDenied("Only nodes of the cluster may ask this.")
+        if self._only is not None and request.path.removeprefix(PREFIX) not in self._only:
+            raise AccessDenied("Processes of one server ask each other by sockets in its data directory.")
+        if self._trusted:
+            return
         if self._secret:
             given = request.header(_SIGNATURE)
             if not is_signed(self._secret, request.path, call, request.body, given):

@@ -142,12 +142,16 @@ def report(told: dict[str, dict[str, Any]], first: dict[str, Any]) -> list[str]:
     lines.append("")
     lines.append(f"{'SHARD':<8} {'OWNER':<12} {'EPOCH':>6} {'FRAME':>10}  BEHIND")
     for each in first["shards"]:
-        frames = {
-            name: next((other["next_frame"] for other in status["shards"] if other["shard"] == each["shard"]), 0)
+        known = {
+            name: other
             for name, status in told.items()
+            for other in status["shards"]
+            if other["shard"] == each["shard"] and other["state"] != "elsewhere"
         }
+        frames = {name: other["next_frame"] for name, other in known.items()}
+        epoch = max((other["epoch"] for other in known.values()), default=each["epoch"])
         last = max(frames.values(), default=0)
         behind = ", ".join(f"{name} {last - frame}" for name, frame in frames.items() if name != each["owner"])
         owner = each["owner"] or "nobody"
-        lines.append(f"{each['shard']!s:<8} {owner:<12} {each['epoch']:>6} {last - 1:>10}  {behind}")
+        lines.append(f"{each['shard']!s:<8} {owner:<12} {epoch:>6} {max(0, last - 1):>10}  {behind}")
     return lines

@@ -11,8 +11,10 @@ import subprocess
 import sys
 import time
 import urllib.request
+from functools import partial
 from pathlib import Path
 
+from batonq.cli.tied import die_with
 from batonq.errors import InvalidInput, Unavailable
 
 START_S = 60.0
@@ -120,8 +122,14 @@ class LocalCluster:
         self._commands[name] = command
         with (self._directory / f"{name}.log").open("ab") as output:
             # A session of its own: Ctrl-C is for this process, which stops the others in order.
+            # Tied to it all the same: whatever ends this process, nobody would stop the others.
             self._children[name] = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=output, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                start_new_session=True,
+                preexec_fn=partial(die_with, os.getpid()),
             )
 
     def _wait(self, url: str) -> None:

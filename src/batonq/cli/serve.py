@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import Field
 from typing import Any
 
@@ -23,10 +23,12 @@ from batonq.cli import tls
 from batonq.cli.quantities import parse_bytes
 from batonq.errors import InvalidInput
 from batonq.node import events, metrics
-from batonq.node.cluster.node import ClusterNode
+from batonq.node.cluster.node import ClusterNode, read_secret
 from batonq.node.cluster.peers import PREFIX
 from batonq.node.node import Node
 from batonq.node.pages import Answer, Asked, Pages
+from batonq.node.processes.answering import STATUS
+from batonq.node.processes.node import ProcessNode
 from batonq.node.settings import LOG_VARIABLE, Settings, documented
 
 COMMON = {
@@ -38,6 +40,7 @@ COMMON = {
     "account",
     "public_url",
     "shards",
+    "processes",
     "log_level",
     "log_format",
     "history_hours",
@@ -64,14 +67,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
             continue
         group = parser if entry.name in COMMON else tuning
         default = "" if entry.default in (None, "") else f" (default {entry.default})"
+        if entry.name == "shards":
+            default = " (default one a process)"
         group.add_argument(
             "--" + entry.name.replace("_", "-"),
             type=_type_of(entry),
-            default=os.environ.get(LOG_VARIABLE, "") if entry.name == "log" else entry.default,
+            default=_default_of(entry),
             choices=CHOICES.get(entry.name),
             metavar=None if entry.name in CHOICES else _type_of(entry).__name__.removeprefix("parse_").upper(),
             help=doc.replace("%", "%%") + default,
         )
+
+
+def _default_of(entry: Field[Any]) -> Any:
+    if entry.name == "log":
+        return os.environ.get(LOG_VARIABLE, "")
+    return None if entry.name == "shards" else entry.default  # of those it is known later
 
 
 def _type_of(entry: Field[Any]) -> Callable[[str], Any]:
@@ -84,9 +95,20 @@ def _type_of(entry: Field[Any]) -> Callable[[str], Any]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    settings = Settings(**{entry.name: getattr(arguments, entry.name) for entry, _ in documented()})
+    given = {entry.name: getattr(arguments, entry.name) for entry, _ in documented()}
+    if given["shards"] is None:
+        given["shards"] = max(1, arguments.processes)
+    settings = Settings(**given)
     settings.check()
     set_up_logging(settings)
+    if settings.processes > 1:
+        from batonq.cli.supervisor import Supervisor
+
+        return asyncio.run(Supervisor(settings).run())
+    return run_loop(serve(settings))
+
+
+def run_loop(work: Coroutine[Any, Any, int]) -> int:
     try:
         import uvloop
 
@@ -94,12 +116,13 @@ def run(arguments: argparse.Namespace) -> int:
     except ImportError:  # it is quicker, and not everywhere
         factory = None
     with asyncio.Runner(loop_factory=factory) as runner:
-        return runner.run(serve(settings))
+        return runner.run(work)
 
 
-def set_up_logging(settings: Settings) -> None:
+def set_up_logging(settings: Settings, **always: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(events.JsonFormatter() if settings.log_format == "json" else events.TextFormatter())
+    as_json = settings.log_format == "json"
+    handler.setFormatter(events.JsonFormatter(**always) if as_json else events.TextFormatter(**always))
     events.logger.handlers[:] = [handler]
     events.logger.setLevel(settings.log_level.upper())
     events.logger.propagate = False
@@ -109,7 +132,6 @@ async def serve(settings: Settings) -> int:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     served = tls.load(settings) if settings.tls_cert else None
-    certificate: tls.Certificate | None = None
     for sign in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(sign, stop.set)
     node = ClusterNode(settings) if settings.advertise else Node(settings)
@@ -119,21 +141,13 @@ async def serve(settings: Settings) -> int:
         try:
             await server.start(settings.host, settings.port, ssl=served.context if served else None)
         except OSError as problem:
-            raise InvalidInput(
-                f"Cannot listen on {settings.host} port {settings.port}: {problem.strerror}. Choose another --port."
-            ) from None
-        if served is not None:
-            certificate = tls.Certificate(node, server, served)
-            loop.add_signal_handler(signal.SIGHUP, certificate.reload_soon)
+            raise cannot_listen(settings, problem) from None
         url = address(server.scheme, settings.host, server.port)
         node.ownership.set_address(url)
-        profile = "development profile, signatures are not checked" if settings.dev else "secured profile"
-        text = f"Baton {__version__} serves {url} ({profile}), data in {settings.data}"
-        events.info("serving", text, url=url, shards=len(node.shards))
-        gc.collect()
-        gc.freeze()
-        gc.set_threshold(*GC_THRESHOLDS)
-        await stop.wait()
+        tell_serving(settings, url, shards=len(node.shards))
+        settle_memory()
+        with tls.renewed(node, server, served):
+            await stop.wait()
         for sign in (signal.SIGTERM, signal.SIGINT):
             loop.remove_signal_handler(sign)  # a second one ends the process at once
         if isinstance(node, ClusterNode):
@@ -144,12 +158,28 @@ async def serve(settings: Settings) -> int:
         node.stop_waiting()
         await server.stop(settings.drain_s)
     finally:
-        if certificate is not None:
-            loop.remove_signal_handler(signal.SIGHUP)
-            certificate.close()
         await node.stop()
     events.info("stopped", "Stopped cleanly")
     return 0
+
+
+def tell_serving(settings: Settings, url: str, **fields: int) -> None:
+    profile = "development profile, signatures are not checked" if settings.dev else "secured profile"
+    text = f"Baton {__version__} serves {url} ({profile}), data in {settings.data}"
+    events.info("serving", text, url=url, **fields)
+
+
+def settle_memory() -> None:
+    """What is there at the start stays: it need not be looked through for garbage."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(*GC_THRESHOLDS)
+
+
+def cannot_listen(settings: Settings, problem: OSError) -> InvalidInput:
+    return InvalidInput(
+        f"Cannot listen on {settings.host} port {settings.port}: {problem.strerror}. Choose another --port."
+    )
 
 
 def address(scheme: str, host: str, port: int) -> str:
@@ -169,16 +199,34 @@ def compose(node: Node) -> HttpServer:
     if isinstance(node, ClusterNode):
         router.mount_under(PREFIX.rstrip("/"), InternalApp(node.answering, node.secret).handle)
         limits = HttpLimits(connections_max=settings.connections_max, body_bytes_max=CALL_BYTES_MAX)
+    elif isinstance(node, ProcessNode):
+        mount_status(router, node)
     server = HttpServer(router.resolve, limits, express)
     server.refusal = lambda target, status, text: rest.refusal(target, status, text) or plain(status, text, close=True)
     pages = Pages(node)
-    pages.more_metrics = lambda: front_metrics(server, sqs, rest)
+    node.count_front = lambda: front_metrics(server, sqs, rest)
     for path, methods, answer in pages.routes:
         if path == "/":
             router.mount(path, browsers_only(sqs, answer), methods)
         else:
             router.mount(path, adapter(answer), methods)
     return server
+
+
+def mount_status(router: Router, node: ProcessNode) -> None:
+    """`baton cluster status` works with a server of several processes too. Without a secret only the development
+    profile answers it: another user of this machine must not learn what signatures protect.
+    """
+    secret = read_secret(node.settings)
+    if secret or node.settings.dev:
+        app = InternalApp(node.answering, secret, only=frozenset({f"node/{STATUS}"}))
+        router.mount_under(PREFIX.rstrip("/"), app.handle)
+
+
+def compose_internal(node: ProcessNode) -> HttpServer:
+    """What other processes of the server reach, by a socket that only its user can open."""
+    router = Router(InternalApp(node.answering, b"", trusted=True).handle)
+    return HttpServer(router.resolve, HttpLimits(body_bytes_max=CALL_BYTES_MAX))
 
 
 def adapter(answer: Answer) -> Callable[[Request], Any]:
@@ -210,20 +258,19 @@ def browsers_only(sqs: SqsApp, answer: Answer) -> Callable[[Request], Any]:
     return handle
 
 
-def front_metrics(server: HttpServer, sqs: SqsApp, rest: RestApp) -> bytes:
-    lines: list[str] = []
+def front_metrics(server: HttpServer, sqs: SqsApp, rest: RestApp) -> metrics.Front:
     counters = server.counters
-    metrics.block(lines, metrics.HTTP_CONNECTIONS, [("", server.connections_open)])
-    metrics.block(lines, metrics.HTTP_REQUESTS, [("", counters.requests)])
-    metrics.block(lines, metrics.HTTP_REFUSED, [("", counters.refused_requests)])
-    metrics.block(lines, metrics.HTTP_FAILURES, [("", counters.failures)])
-    calls = [(f'operation="{name}"', count) for name, count in sqs.calls.items()]
-    metrics.block(lines, metrics.SQS_CALLS, calls)
-    metrics.block(lines, metrics.SQS_ERRORS, [(f'code="{code}"', count) for code, count in sorted(sqs.errors.items())])
-    calls = [(f'operation="{name}"', count) for name, count in rest.calls.items()]
-    metrics.block(lines, metrics.REST_CALLS, calls)
-    metrics.block(
-        lines, metrics.REST_ERRORS, [(f'code="{code}"', count) for code, count in sorted(rest.errors.items())]
-    )
-    lines.append("")
-    return "\n".join(lines).encode()
+
+    def by(label: str, counted: Mapping[str, int]) -> list[tuple[str, float]]:
+        return [(f'{label}="{name}"', count) for name, count in counted.items()]
+
+    return [
+        (metrics.HTTP_CONNECTIONS, [("", server.connections_open)]),
+        (metrics.HTTP_REQUESTS, [("", counters.requests)]),
+        (metrics.HTTP_REFUSED, [("", counters.refused_requests)]),
+        (metrics.HTTP_FAILURES, [("", counters.failures)]),
+        (metrics.SQS_CALLS, by("operation", sqs.calls)),
+        (metrics.SQS_ERRORS, by("code", dict(sorted(sqs.errors.items())))),
+        (metrics.REST_CALLS, by("operation", rest.calls)),
+        (metrics.REST_ERRORS, by("code", dict(sorted(rest.errors.items())))),
+    ]

@@ -10,6 +10,9 @@ from __future__ import annotations
 import asyncio
 import os
 import re
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from urllib.parse import urlsplit
 
 from batonq.api.http import HttpServer
@@ -34,6 +37,22 @@ def load(settings: Settings) -> Served:
         host = urlsplit(settings.advertise).hostname or ""
         check_reached(served.context, client_context(settings.peer_ca), host, settings.peer_ca)
     return served
+
+
+@contextmanager
+def renewed(node: Node, server: HttpServer, served: Served | None) -> Iterator[None]:
+    """As long as this lasts, a certificate is taken anew when its files change, or on SIGHUP."""
+    if served is None:
+        yield
+        return
+    loop = asyncio.get_running_loop()
+    certificate = Certificate(node, server, served)
+    loop.add_signal_handler(signal.SIGHUP, certificate.reload_soon)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
+        certificate.close()
 
 
 class Certificate:
@@ -88,10 +107,11 @@ class Certificate:
         with open(self._node.settings.tls_cert, "rb") as file:
             blocks = b"".join(_BLOCK.findall(file.read()))
         path = certificate_path(self._node.settings.data)
+        new = f"{path}.{os.getpid()}"  # processes of one server may do this at once
         try:
-            with open(f"{path}.new", "wb") as file:
+            with open(new, "wb") as file:
                 file.write(blocks)
-            os.replace(f"{path}.new", path)
+            os.replace(new, path)
         except OSError as problem:  # commands on this machine will not know the server
             events.warning("certificate_not_copied", f"{path} cannot be written: {problem.strerror}")
 

@@ -108,6 +108,14 @@ class LockFileOwnership:
         assert self._lock is not None
         return self._cluster
 
+    @property
+    def lock_handle(self) -> int:
+        """The lock's file descriptor. A process that inherits it holds the lock too, until the last of them ends: so
+        nobody else gets the directory while one of them may still write.
+        """
+        assert self._lock is not None
+        return self._lock
+
     async def acquire(self, shard: int, above: int = 0) -> int:
         self.take()
         try:
@@ -162,6 +170,50 @@ class MirrorDirectory(LockFileOwnership):
                 "are the right ones."
             )
         return found
+
+
+class SharedDirectory:
+    """A data directory that a parent process owns, for one of the processes that it started: see `lock_handle`.
+
+    The parent gives each log to one process at a time, and waits for the end of that one before the next. Epochs are
+    given by whoever needs one, under a lock of the directory.
+    """
+
+    def __init__(self, data_directory: str) -> None:
+        self._directory = data_directory
+        self._disk = RealDisk()
+        self._epochs = EpochFile(self._disk, os.path.join(data_directory, EPOCH))
+        self._cluster = 0
+
+    def take(self) -> None:
+        cluster = cluster_of(self._disk, self._directory)
+        if cluster is None:
+            raise LogError(f"the data directory {self._directory} has no identity: nobody has taken it")
+        self._cluster = cluster
+
+    def set_address(self, address: str) -> None:
+        """The parent tells where it serves."""
+
+    @property
+    def cluster(self) -> int:
+        return self._cluster
+
+    async def acquire(self, shard: int, above: int = 0) -> int:
+        handle = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)  # for the length of one small write
+            self._epochs.load()
+            return self._epochs.raise_(above)
+        except OSError as error:
+            raise LogError(f"cannot write the epoch in {self._directory}: {error.strerror}") from error
+        finally:
+            os.close(handle)
+
+    async def release(self, shard: int) -> None:
+        """It is given up with the process."""
+
+    def close(self) -> None:
+        """The parent lets go of the directory."""
 
 
 class EpochFile:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Protocol
 
 from batonq.core.openframe import OpenFrame
@@ -39,17 +40,15 @@ ESTIMATE_STEP = 1.05  # how far one measurement moves the estimate of the median
 ESTIMATE_MIN_S = 1e-6
 
 
+@dataclass(slots=True)
 class CommitStatistics:
     """What has been committed so far, for the metrics."""
 
-    __slots__ = ("bytes", "frames", "in_thread", "rows", "seconds")
-
-    def __init__(self) -> None:
-        self.frames = 0
-        self.rows = 0
-        self.bytes = 0
-        self.seconds = 0.0
-        self.in_thread = 0  # frames that were committed beside the loop
+    frames: int = 0
+    rows: int = 0
+    bytes: int = 0
+    seconds: float = 0.0
+    in_thread: int = 0  # frames that were committed beside the loop
 
 
 class SyncChoice:

@@ -41,7 +41,11 @@ def _stamp(record: logging.LogRecord) -> str:
 
 
 class JsonFormatter(logging.Formatter):
-    """One JSON object a line."""
+    """One JSON object a line. `always` are fields of every event."""
+
+    def __init__(self, **always: Any) -> None:
+        super().__init__()
+        self._always = always
 
     def format(self, record: logging.LogRecord) -> str:
         entry: dict[str, Any] = {
@@ -50,6 +54,7 @@ class JsonFormatter(logging.Formatter):
             "event": getattr(record, "event", record.name),
             "text": record.getMessage(),
         }
+        entry.update(self._always)
         entry.update(getattr(record, "fields", {}))
         if record.exc_info:
             entry["traceback"] = self.formatException(record.exc_info)
@@ -57,10 +62,14 @@ class JsonFormatter(logging.Formatter):
 
 
 class TextFormatter(logging.Formatter):
-    """A line for people: when, how bad, what, and the fields behind it."""
+    """A line for people: when, how bad, what, and the fields behind it. `always` are fields of every event."""
+
+    def __init__(self, **always: Any) -> None:
+        super().__init__()
+        self._always = always
 
     def format(self, record: logging.LogRecord) -> str:
-        fields: dict[str, Any] = getattr(record, "fields", {})
+        fields: dict[str, Any] = {**getattr(record, "fields", {}), **self._always}
         tail = "".join(f" {key}={value}" for key, value in fields.items())
         line = f"{_stamp(record)} {record.levelname.lower():<7} {record.getMessage()}{tail}"
         if record.exc_info:

@@ -45,6 +45,16 @@ class NamedQueue(NamedTuple):
     name: str
 
 
+class Listed(NamedTuple):
+    """What history there is: shards that can be read, the names of their queues if asked for, shards that cannot be
+    read now.
+    """
+
+    shards: list[ShardHistory]
+    queues: dict[int, list[NamedQueue]]
+    unavailable: list[int]
+
+
 class Served(NamedTuple):
     """Frames `start` up to `next`, as they are stored; none when `data` is empty."""
 
@@ -83,6 +93,11 @@ class History:
         """The names that a shard knows now: for one who begins to read behind the records that told them."""
         known = self._keeper(shard).reading()[0].queues.values()
         return [NamedQueue(queue.number, queue.policy.tenant, queue.policy.name) for queue in known]
+
+    async def listed(self, names: bool) -> Listed:
+        shards = self.shards()
+        queues = {one.shard: self.queues(one.shard) for one in shards} if names else {}
+        return Listed(shards, queues, self.unavailable())
 
     async def read(self, shard: int, start: int, bytes_max: int, wait_s: float, stop: int | None = None) -> Served:
         """Frames from `start` on, before `stop`; waits for one up to `wait_s`.

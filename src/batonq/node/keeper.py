@@ -50,6 +50,7 @@ class KeeperState(Enum):
     FOLLOWING = "following"  # in a cluster: another node serves it, or nobody
     TAKING = "taking"  # this node is about to
     LEAVING = "leaving"  # this node hands it over
+    ELSEWHERE = "elsewhere"  # another process of the same server has it
 
 
 class ShardKeeper:

@@ -109,6 +109,7 @@ ALL: tuple[Metric, ...] = (
 )
 
 Samples = Iterable[tuple[str, float]]
+Front = list[tuple[Metric, list[tuple[str, float]]]]  # what a front door counts
 
 
 def render(overview: Overview) -> bytes:
@@ -146,6 +147,14 @@ def render(overview: Overview) -> bytes:
     block(lines, ARCHIVE_SEGMENTS, [(f'shard="{one.shard}"', one.segments) for one in overview.archive])
     block(lines, ARCHIVE_FAILURES, [(f'shard="{one.shard}"', one.failures) for one in overview.archive])
     block(lines, ARCHIVE_BEHIND, [(f'shard="{one.shard}"', one.behind_bytes) for one in overview.archive])
+    lines.append("")
+    return "\n".join(lines).encode()
+
+
+def render_front(front: Front) -> bytes:
+    lines: list[str] = []
+    for metric, samples in front:
+        block(lines, metric, samples)
     lines.append("")
     return "\n".join(lines).encode()
 

@@ -38,6 +38,7 @@ from batonq.node.keeper import ShardKeeper
 from batonq.node.leasing import LeaseKeeper
 from batonq.node.logs import DirectoryLogs, Logs, StoreLogs
 from batonq.node.maintenance import Maintenance, MakeSnapshot, SnapshotProcess
+from batonq.node.metrics import Front
 from batonq.node.overview import ArchiveReading, HistoryReading, Overview, QueueReading, ShardReading
 from batonq.node.ports import ShardPort
 from batonq.node.receipts import Receipts
@@ -100,6 +101,7 @@ class Node:
         self._channels: Channels
         self._upkeep: asyncio.Task[None] | None = None
         self._last_overview: Overview | None = None
+        self.count_front: Callable[[], Front] = list  # the front door sets it
 
     def wall_ms(self) -> int:
         return int(self.world.wall() * 1000)
@@ -365,6 +367,14 @@ class Node:
         if not self.catalog.serving:
             return self.catalog.why
         return next((keeper.why or "stopped" for keeper in self.shards if not keeper.serving), "")
+
+    async def front_metrics(self) -> Front:
+        """What the front door counts."""
+        return self.count_front()
+
+    async def advance_clock(self, forward_ms: int) -> int:
+        """See Broker.advance_clock."""
+        return await self.broker.advance_clock(forward_ms)
 
     async def overview(self) -> Overview:
         """All queues and shards, from committed state. If the disk hangs, what was last read."""

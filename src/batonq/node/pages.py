@@ -61,8 +61,7 @@ class Pages:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._token = load_or_make_token(node)
-        self.more_metrics: Callable[[], bytes] | None = None  # the front door's own
+        self._token = load_or_make_token(node.settings.data, node.world.random_bytes)
 
     @property
     def routes(self) -> list[tuple[str, tuple[str, ...], Answer]]:
@@ -91,9 +90,7 @@ class Pages:
         return Page(503, TEXT, f"{why}\n".encode()) if why else Page(200, TEXT, b"ok\n")
 
     async def metrics(self, asked: Asked) -> Page:
-        text = metrics.render(await self._node.overview())
-        if self.more_metrics is not None:
-            text += self.more_metrics()
+        text = metrics.render(await self._node.overview()) + metrics.render_front(await self._node.front_metrics())
         return Page(200, metrics.CONTENT_TYPE, text)
 
     async def status(self, asked: Asked) -> Page:
@@ -107,7 +104,7 @@ class Pages:
         seconds = given.get("seconds")
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < 1e12:
             raise InvalidInput('Say by how much: {"seconds": 30}.')
-        now_ms = await self._node.broker.advance_clock(int(seconds * 1000))
+        now_ms = await self._node.advance_clock(int(seconds * 1000))
         return {"now_ms": now_ms, "now": iso_time(now_ms)}
 
     async def _peek(self, given: dict[str, Any]) -> dict[str, Any]:
@@ -195,16 +192,16 @@ class Pages:
         return compare_digest(given.strip().encode(), self._token.encode())
 
 
-def load_or_make_token(node: Node) -> str:
+def load_or_make_token(data_directory: str, random_bytes: Callable[[int], bytes]) -> str:
     """The admin token of a data directory; made at the first start."""
-    path = token_path(node.settings.data)
+    path = token_path(data_directory)
     try:
         with open(path, encoding="ascii") as file:
             token = file.read().strip()
     except FileNotFoundError:
         token = ""
     if len(token) < TOKEN_BYTES:
-        token = node.world.random_bytes(TOKEN_BYTES).hex()
+        token = random_bytes(TOKEN_BYTES).hex()
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
         with open(handle, "w", encoding="ascii") as file:
             file.write(token + "\n")

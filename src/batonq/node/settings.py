@@ -13,6 +13,7 @@ LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
 LOG_SCHEMES = ("nats://", "tls://", "postgres://", "postgresql://")
 LOG_VARIABLE = "BATON_LOG"  # of the environment: what --log is when it is not given
 SHARDS_MAX = 256
+PROCESSES_MAX = 64
 _NODE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 KIB = 1024
 MIB = 1024 * KIB
@@ -42,7 +43,10 @@ class Settings:
     peer_ca: str = setting("", "File with the authority that signed other nodes' certificates; empty: the system's.")
     account: str = setting("000000000000", "Account id in queue URLs and ARNs: twelve digits.")
     public_url: str = setting("", "Address in queue URLs; empty: the host that each client used.")
-    shards: int = setting(1, "How many shards the queues are spread over; can grow, never shrinks.")
+    shards: int = setting(
+        1, "How many shards the queues are spread over, at least one a process; can grow, never shrinks."
+    )
+    processes: int = setting(1, "How many processes serve the data directory together, each some of the shards.")
     spread: int = setting(1, "Shards that a new standard queue lies on when it does not say itself.")
     secure: bool | None = setting(None, "Secured profile: every request is signed. Off only when bound to loopback.")
 
@@ -133,6 +137,8 @@ class Settings:
             raise InvalidInput(f"The account must be twelve digits, not {self.account!r}.")
         if not 1 <= self.shards <= SHARDS_MAX:
             raise InvalidInput(f"The number of shards must be 1 to {SHARDS_MAX}, not {self.shards}.")
+        if self.processes != 1:
+            self._check_processes()
         if not 1 <= self.spread <= SPREAD_MAX:
             raise InvalidInput(f"A queue lies on 1 to {SPREAD_MAX} shards, not {self.spread}.")
         if not 0 <= self.port <= 65535:
@@ -155,6 +161,21 @@ class Settings:
             raise InvalidInput(f"The archive must be file:///directory or s3://bucket/prefix, not {self.archive!r}.")
         if self.public_url and not self.public_url.startswith(("http://", "https://")):
             raise InvalidInput(f"The public address must start with http:// or https://, not {self.public_url!r}.")
+
+    def _check_processes(self) -> None:
+        if not 1 <= self.processes <= PROCESSES_MAX:
+            raise InvalidInput(f"The number of processes must be 1 to {PROCESSES_MAX}, not {self.processes}.")
+        if self.log or self.advertise:
+            raise InvalidInput(
+                "Several processes serve logs that are in the data directory. With --log, start as many nodes as "
+                "processes are wanted, each with its own --node, --advertise, --port and --data."
+            )
+        if self.processes > self.shards:
+            raise InvalidInput(
+                f"{self.processes} processes need at least {self.processes} shards, since each shard is served by one "
+                f"process, and --shards says {self.shards}. Start with --shards {self.processes} or more, or with "
+                "fewer processes."
+            )
 
     def _check_cluster(self) -> None:
         if not self.log:

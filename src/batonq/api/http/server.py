@@ -79,14 +79,33 @@ class HttpServer:
         self._sweep: asyncio.TimerHandle | None = None
         self._emptied: asyncio.Event
 
-    async def start(self, host: str, port: int, *, ssl: tls.SSLContext | None = None, backlog: int = 1024) -> None:
-        self.loop = asyncio.get_running_loop()
-        self._emptied = asyncio.Event()
+    async def start(
+        self,
+        host: str,
+        port: int,
+        *,
+        ssl: tls.SSLContext | None = None,
+        backlog: int = 1024,
+        reuse_port: bool = False,
+    ) -> None:
+        """`reuse_port`: other processes listen on the same address, and the system spreads connections over them."""
+        self._begin()
         self.scheme = "https" if ssl is not None else "http"
         self._servers = [
-            await self.loop.create_server(self._connection, host, port, backlog=backlog, **_secured(ssl)),
+            await self.loop.create_server(
+                self._connection, host, port, backlog=backlog, reuse_port=reuse_port or None, **_secured(ssl)
+            ),
         ]
         self.port = self._servers[0].sockets[0].getsockname()[1]
+
+    async def start_here(self, listening: socket.socket, *, backlog: int = 1024) -> None:
+        """Serve on a Unix socket that is bound already."""
+        self._begin()
+        self._servers = [await self.loop.create_unix_server(self._connection, sock=listening, backlog=backlog)]
+
+    def _begin(self) -> None:
+        self.loop = asyncio.get_running_loop()
+        self._emptied = asyncio.Event()
         self._sweep = self.loop.call_later(TICK_S, self._tick)
 
     def _connection(self) -> Connection:

@@ -60,12 +60,12 @@ async def list_history(call: Call) -> Answer:
     names = query(call, ("names",)).get("names", "false")
     if names not in ("true", "false"):
         raise InvalidInput("names must be true or false.")
-    history = call.broker.history
-    listed = [RetainedHistory(*one) for one in history.shards()]
-    if names == "true":
-        for one in listed:
-            one.queues = [NamedQueue(*queue) for queue in history.queues(one.shard)]
-    return Answer(200, Histories(listed, history.unavailable()))
+    found = await call.broker.history.listed(names == "true")
+    listed = [RetainedHistory(*one) for one in found.shards]
+    for one in listed:
+        if one.shard in found.queues:
+            one.queues = [NamedQueue(*queue) for queue in found.queues[one.shard]]
+    return Answer(200, Histories(listed, found.unavailable))
 
 
 async def read_history(call: Call) -> Answer:

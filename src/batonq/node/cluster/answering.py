@@ -14,7 +14,7 @@ import msgspec
 
 from batonq.errors import InvalidInput, NotFound, NotOwner
 from batonq.node import wire
-from batonq.node.cluster.catalog import ClusterCatalog
+from batonq.node.cluster.catalog import SharedCatalog
 from batonq.node.cluster.ownership import OwnershipLoop
 from batonq.node.deliveries import Delivery
 from batonq.node.ports import ShardPort
@@ -78,20 +78,27 @@ def _size(task: asyncio.Task[bytes]) -> int:
     return 0 if task.exception() is not None else len(task.result())
 
 
-class Served(Protocol):
-    """The node, as far as others may ask it."""
+class Serving(Protocol):
+    """What has shards that others may ask for."""
 
     @property
-    def catalog(self) -> ClusterCatalog: ...
-    @property
-    def ownership_loop(self) -> OwnershipLoop: ...
+    def catalog(self) -> SharedCatalog: ...
     def port_here(self, shard: int) -> ShardPort | None: ...
     def status(self) -> dict[str, Any]: ...
     async def give_back(self, found: Sequence[tuple[int, Delivery]]) -> None: ...
 
 
-class Answering:
-    def __init__(self, node: Served) -> None:
+class Served(Serving, Protocol):
+    """The node of a cluster, as far as others may ask it."""
+
+    @property
+    def ownership_loop(self) -> OwnershipLoop: ...
+
+
+class ShardAnswering:
+    """The part that is about shards and the catalog."""
+
+    def __init__(self, node: Serving) -> None:
         self._node = node
         self._memory = Memory()
         self._undoing: set[asyncio.Task[None]] = set()
@@ -158,7 +165,24 @@ class Answering:
         return await answer(port, operation, body)
 
     async def _own(self, what: str, body: bytes) -> bytes:
-        loop = self._node.ownership_loop
+        """About the node itself."""
+        raise NotImplementedError
+
+    def _let_go(self, body: bytes) -> None:
+        """Whoever made a call does not want its answer any more."""
+        name = _name.decode(body)
+        call = self._memory.find(name)
+        if call is not None:
+            self._give_up(name, call)
+
+
+class Answering(ShardAnswering):
+    def __init__(self, node: Served) -> None:
+        super().__init__(node)
+        self._served = node
+
+    async def _own(self, what: str, body: bytes) -> bytes:
+        loop = self._served.ownership_loop
         try:
             if what == "status":
                 await loop.others.look()
@@ -172,10 +196,7 @@ class Answering:
             elif what == "undrain":
                 loop.draining = False
             elif what == "give_up":
-                name = _name.decode(body)
-                call = self._memory.find(name)
-                if call is not None:
-                    self._give_up(name, call)
+                self._let_go(body)
             else:
                 raise NotFound(f"A node cannot {what!r}.")
         except msgspec.DecodeError as problem:

@@ -1,4 +1,4 @@
-"""The catalog in a cluster: one node decides on changes, all others follow, and every node answers from what it has.
+"""The catalog where several share it: one decides on changes, all others follow, and each answers from what it has.
 
 A command that another node has to run goes there by its name, and is answered with the catalog's version; the node that
 asked waits until its own replica is there. Before a queue is said not to exist, the owner is asked for its version.
@@ -61,92 +61,34 @@ _arguments = msgspec.msgpack.Decoder(tuple[list[Any], dict[str, Any]])
 _version = msgspec.msgpack.Decoder(int)
 
 
-class ClusterCatalog(CatalogHost):
-    def __init__(self, *, rules: Rules, recovery: Recovery, leases: Leases, ask: AskOwner, **same: Any) -> None:
-        async def read() -> tuple[Catalog, Log]:
-            return await recovery.read_catalog(rules)
+class SharedCatalog(CatalogHost):
+    """What is the same wherever a catalog is followed by somebody: its versions, and its commands from afar."""
 
-        super().__init__(opener=read, **same)
-        self.follower = Follower(
-            CATALOG_SHARD,
-            "The catalog",
-            loop=self._loop,
-            clock=self._clock,
-            settings=self._settings,
-            alarms=self._alarms,
-            leases=leases,
-            read=self._read_replica,
-            serve=self._serve_machine,
-            stop=self._stop,
-            on_frame=self._folded,
-            on_state=self._set_state,
-        )
-        self.state = KeeperState.OPENING
+    def __init__(self, *, ask: AskOwner, **same: Any) -> None:
+        super().__init__(**same)
         self._ask = ask
         self._seen: Catalog | None = None
         self._waiting: list[tuple[int, asyncio.Future[None]]] = []
         self._heard_s = self._loop.time()
 
-    def _set_state(self, state: KeeperState, why: str) -> None:
-        self.state, self.why = state, why
+    def replica(self) -> Catalog | None:
+        """What is folded so far of a catalog that is kept elsewhere."""
+        raise NotImplementedError
 
     def current(self) -> Catalog:
-        if self._catalog is not None:
-            return self._catalog
-        machine = self.follower.machine
-        if machine is None:
+        catalog = self._catalog or self.replica()
+        if catalog is None:
             raise Unavailable(self.why)
-        return cast(Catalog, machine)
+        return catalog
 
     @property
     def serving(self) -> bool:
-        return self._catalog is not None or self.follower.machine is not None
-
-    # --- following and owning ---------------------------------------------------------------------
-
-    async def open(self) -> None:
-        await self.follower.open()
-
-    async def _read_replica(self) -> tuple[Machine, MirroredLog]:
-        catalog, log = await self._opener()
-        return catalog, cast(MirroredLog, log)
-
-    async def _serve_machine(self, machine: Machine, log: MirroredLog, outage_ms: int) -> None:
-        await self._serve(cast(Catalog, machine), log)
-        self._wake()
-
-    async def _stop(self) -> bool:
-        commit = self._commit
-        if commit is None:
-            return False
-        try:
-            async with asyncio.timeout(self._settings.drain_s):
-                await self.drain()
-        except (TimeoutError, BatonError) as problem:
-            events.warning("drain_failed", f"The catalog could not be drained: {problem}")
-        clean = commit.idle and not commit.failed
-        self._catalog = self._log = self._commit = None
-        commit.stop("The catalog is being handed over to another node; try again.")
-        return clean
-
-    def _lost(self, problem: BaseException, log: Log) -> None:
-        self._alarms.clear("catalog")  # it is followed; whether anybody keeps it is another question
-        self.follower.lost(problem)
-
-    async def close(self) -> None:
-        self._closed = True
-        if self._commit is not None:
-            self._commit.stop("The node is stopping; try again.")
-        self._catalog = self._log = self._commit = None
-        await self.follower.close()
-
-    def load(self) -> Load:
-        return Load()
+        return self._catalog is not None or self.replica() is not None
 
     def _folded(self) -> None:
         """The replica has moved: the shards that are served here hear of it."""
-        catalog = self.follower.machine
-        if self._commit is not None or not isinstance(catalog, Catalog):
+        catalog = self.replica()
+        if self._commit is not None or catalog is None:
             return
         changed, catalog.changed = catalog.changed, {}
         if catalog is not self._seen:
@@ -241,3 +183,73 @@ class ClusterCatalog(CatalogHost):
         changed: Changed[Any] = await super().run(getattr(Catalog, name), *arguments, **named)
         told = COMMANDS[name][0](changed.result)
         return msgspec.msgpack.encode(Answer(changed.version, sorted(changed.shards), told))
+
+
+class ClusterCatalog(SharedCatalog):
+    """Followed at all times, and kept while this node owns it."""
+
+    def __init__(self, *, rules: Rules, recovery: Recovery, leases: Leases, **same: Any) -> None:
+        async def read() -> tuple[Catalog, Log]:
+            return await recovery.read_catalog(rules)
+
+        super().__init__(opener=read, **same)
+        self.follower = Follower(
+            CATALOG_SHARD,
+            "The catalog",
+            loop=self._loop,
+            clock=self._clock,
+            settings=self._settings,
+            alarms=self._alarms,
+            leases=leases,
+            read=self._read_replica,
+            serve=self._serve_machine,
+            stop=self._stop,
+            on_frame=self._folded,
+            on_state=self._set_state,
+        )
+        self.state = KeeperState.OPENING
+
+    def _set_state(self, state: KeeperState, why: str) -> None:
+        self.state, self.why = state, why
+
+    def replica(self) -> Catalog | None:
+        return cast("Catalog | None", self.follower.machine)
+
+    async def open(self) -> None:
+        await self.follower.open()
+
+    async def _read_replica(self) -> tuple[Machine, MirroredLog]:
+        catalog, log = await self._opener()
+        return catalog, cast(MirroredLog, log)
+
+    async def _serve_machine(self, machine: Machine, log: MirroredLog, outage_ms: int) -> None:
+        await self._serve(cast(Catalog, machine), log)
+        self._wake()
+
+    async def _stop(self) -> bool:
+        commit = self._commit
+        if commit is None:
+            return False
+        try:
+            async with asyncio.timeout(self._settings.drain_s):
+                await self.drain()
+        except (TimeoutError, BatonError) as problem:
+            events.warning("drain_failed", f"The catalog could not be drained: {problem}")
+        clean = commit.idle and not commit.failed
+        self._catalog = self._log = self._commit = None
+        commit.stop("The catalog is being handed over to another node; try again.")
+        return clean
+
+    def _lost(self, problem: BaseException, log: Log) -> None:
+        self._alarms.clear("catalog")  # it is followed; whether anybody keeps it is another question
+        self.follower.lost(problem)
+
+    async def close(self) -> None:
+        self._closed = True
+        if self._commit is not None:
+            self._commit.stop("The node is stopping; try again.")
+        self._catalog = self._log = self._commit = None
+        await self.follower.close()
+
+    def load(self) -> Load:
+        return Load()

@@ -92,7 +92,7 @@ class ClusterNode(Node):
             on_term=self._on_term,
         )
         self._routing = Routing(
-            ownership=self.ownership_loop,
+            owners=self.ownership_loop,
             peers=self.peers,
             local=self.port_here,
             catalog=self._catalog_here,

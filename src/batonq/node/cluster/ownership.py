@@ -121,6 +121,9 @@ class OwnershipLoop:
         except TimeoutError:
             return
 
+    def owner(self, shard: int) -> Lease | None:
+        return self.owners.get(shard)
+
     def serving(self) -> list[int]:
         return [number for number, each in self._owned.items() if each.follower.state is KeeperState.SERVING]
 

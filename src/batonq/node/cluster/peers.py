@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import os
 import ssl as tls
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import blake2b
 from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
@@ -19,6 +22,8 @@ CONNECT_S = 2.0
 IDLE_MAX = 64  # connections to one node that are kept without a request
 HEAD_BYTES_MAX = 64 << 10
 ANSWER_BYTES_MAX = 64 << 20
+UNIX = "unix:"  # an address on this machine: unix:/path/of/a/socket
+UNIX_PATH_MAX = 100  # the system takes a few more
 
 
 class NotSent(Unavailable):
@@ -51,6 +56,19 @@ class Asking(Protocol):
     def close(self) -> None: ...
 
 
+@contextmanager
+def short_path(path: str) -> Iterator[str]:
+    """A path of a socket that the system takes, however long its directory's is."""
+    if len(os.fsencode(path)) <= UNIX_PATH_MAX:
+        yield path
+        return
+    directory = os.open(os.path.dirname(path), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{directory}/{os.path.basename(path)}"
+    finally:
+        os.close(directory)
+
+
 class _Line(NamedTuple):
     reader: asyncio.StreamReader
     writer: asyncio.StreamWriter
@@ -81,6 +99,8 @@ class Peers:
         return await self._talk(address, await self._connect(address), path, call, body, timeout_s)
 
     async def _connect(self, address: str) -> _Line:
+        if address.startswith(UNIX):
+            return await self._connect_here(address)
         parts = urlsplit(address)
         context = None
         if parts.scheme == "https":
@@ -92,10 +112,20 @@ class Peers:
         except (OSError, TimeoutError) as problem:
             raise NotSent(f"{address} cannot be reached: {str(problem) or type(problem).__name__}") from None
 
+    @staticmethod
+    async def _connect_here(address: str) -> _Line:
+        try:
+            async with asyncio.timeout(CONNECT_S):
+                with short_path(address.removeprefix(UNIX)) as path:
+                    return _Line(*await asyncio.open_unix_connection(path, limit=HEAD_BYTES_MAX))
+        except (OSError, TimeoutError) as problem:
+            raise NotSent(f"{address} cannot be reached: {str(problem) or type(problem).__name__}") from None
+
     async def _talk(self, address: str, line: _Line, path: str, call: str, body: bytes, timeout_s: float) -> bytes:
         signed = f"{SIGNATURE_HEADER}: {signature(self._secret, path, call, body)}\r\n" if self._secret else ""
+        host = urlsplit(address).netloc or "localhost"
         head = (
-            f"POST {path} HTTP/1.1\r\nHost: {urlsplit(address).netloc}\r\nContent-Type: {wire.CONTENT_TYPE}\r\n"
+            f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: {wire.CONTENT_TYPE}\r\n"
             f"Content-Length: {len(body)}\r\n{CALL_HEADER}: {call}\r\n{signed}\r\n"
         )
         kept = False

@@ -1,4 +1,4 @@
-"""The way to a shard that another node serves: by the owner that the leases name, and once more when it has moved.
+"""The way to a shard that another node serves: by the owner that is known, and once more when it has moved.
 
 A call carries an id that stays the same when it is made again: an owner answers a call that it has run from its memory
 (answering.py). So a call whose answer got lost is repeated to the same owner; when the owner has changed meanwhile,
@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import msgspec
 
@@ -18,7 +19,6 @@ from batonq.errors import BatonError, NotOwner, Unavailable
 from batonq.log.interface import Lease
 from batonq.log.layout import CATALOG_SHARD
 from batonq.node.cluster.answering import RECEIVES
-from batonq.node.cluster.ownership import OwnershipLoop
 from batonq.node.cluster.peers import PREFIX, Asking, NoAnswer, NotSent
 from batonq.node.ports import ShardPort
 from batonq.node.remoteshard import RemoteShard, answer
@@ -33,6 +33,30 @@ LOOK_S = 0.3  # who waits for an owner asks the leases so often, beside being to
 Here = Callable[[], Awaitable[bytes | None]]  # the answer of this node itself, if it serves the shard by now
 
 
+class Owners(Protocol):
+    """Who owns what, as far as it is known here: by leases, or because a supervisor says so."""
+
+    @property
+    def node(self) -> str: ...
+
+    def owner(self, shard: int) -> Lease | None: ...
+
+    async def refresh(self) -> None:
+        """Ask again: somebody said that it is another one by now. Raises BatonError."""
+
+    async def next_change(self, timeout_s: float) -> None:
+        """Until an owner changes, but not longer."""
+
+
+@dataclass(slots=True, eq=False)
+class Asked:
+    """A call that an owner has not answered yet, and the end of its time once that one is not the owner any more."""
+
+    shard: int
+    lease: Lease
+    moved: asyncio.Timeout
+
+
 class Routing:
     """`local` gives the port of a shard that is served here by now, `catalog` the answer of a catalog that is kept here
     by now; or None.
@@ -41,13 +65,13 @@ class Routing:
     def __init__(
         self,
         *,
-        ownership: OwnershipLoop,
+        owners: Owners,
         peers: Asking,
         local: Callable[[int], ShardPort | None],
         catalog: Callable[[str, bytes], Awaitable[bytes | None]],
         new_call: Callable[[], str],
     ) -> None:
-        self._ownership = ownership
+        self._owners = owners
         self._peers = peers
         self._local = local
         self._catalog = catalog
@@ -55,6 +79,8 @@ class Routing:
         self._ports: dict[tuple[int, bool], RemoteShard] = {}
         self._loop = asyncio.get_running_loop()
         self._works: set[asyncio.Task[None]] = set()
+        self._asked: set[Asked] = set()
+        self._watching: asyncio.TimerHandle | None = None
 
     def port(self, shard: int, at_once: bool = False) -> ShardPort:
         """`at_once`: nobody is waited for. A call that no owner can have run ends with NotOwner, and may be made
@@ -93,7 +119,7 @@ class Routing:
         asked: Lease | None = None  # who did not answer, and may have run it
         why = "Nobody serves the shard right now; try again."
         while True:
-            lease = self._ownership.owners.get(shard)
+            lease = self._owners.owner(shard)
             if asked is not None and (lease is None or lease != asked):
                 raise Unavailable(
                     "The node that was asked went away before it answered: it may or may not have done it. Try again."
@@ -102,7 +128,7 @@ class Routing:
                 done = await here()
                 if done is not None:
                     return done
-            if lease is not None and lease.node != self._ownership.node:
+            if lease is not None and lease.node != self._owners.node:
                 try:
                     return await self._ask(shard, lease, path, call, data, CALL_S + wait_ms / 1000)
                 except NotOwner as problem:
@@ -121,26 +147,33 @@ class Routing:
             if now_s >= look_s:
                 look_s = now_s + LOOK_S
                 await self._look_again()
-            await self._ownership.next_change(AGAIN_S)
+            await self._owners.next_change(AGAIN_S)
 
     async def _ask(self, shard: int, lease: Lease, path: str, call: str, data: bytes, timeout_s: float) -> bytes:
         """Ask an owner, for as long as it is the owner: one that is no more may never answer."""
-        asking = self._loop.create_task(self._peers.ask(lease.address, path, call, data, timeout_s))
         try:
-            moved_s = 0.0
-            while not moved_s or self._loop.time() < moved_s + MOVED_S:
-                await asyncio.wait((asking,), timeout=AGAIN_S if moved_s else WATCH_S)
-                if asking.done():
-                    return asking.result()
-                if not moved_s and self._ownership.owners.get(shard) != lease:
-                    moved_s = self._loop.time()
-            raise NoAnswer(f"Node {lease.node} does not serve the shard any more, and has not answered.")
+            async with asyncio.timeout(None) as moved:
+                asked = Asked(shard, lease, moved)
+                self._asked.add(asked)
+                if self._watching is None:
+                    self._watching = self._loop.call_later(WATCH_S, self._watch)
+                try:
+                    return await self._peers.ask(lease.address, path, call, data, timeout_s)
+                finally:
+                    self._asked.discard(asked)
+        except TimeoutError:
+            raise NoAnswer(f"Node {lease.node} does not serve the shard any more, and has not answered.") from None
         except asyncio.CancelledError:
             if path.endswith(RECEIVES):
                 self._spawn(self._give_up(lease, call))
             raise
-        finally:
-            asking.cancel()
+
+    def _watch(self) -> None:
+        """Look after all owners that are being asked by one timer: most have answered long before it."""
+        self._watching = self._loop.call_later(WATCH_S, self._watch) if self._asked else None
+        for asked in self._asked:
+            if asked.moved.when() is None and self._owners.owner(asked.shard) != asked.lease:
+                asked.moved.reschedule(self._loop.time() + MOVED_S)
 
     async def _give_up(self, lease: Lease, call: str) -> None:
         """Nobody waits for a receive any more; its answer may be on the way already."""
@@ -154,6 +187,6 @@ class Routing:
 
     async def _look_again(self) -> None:
         try:
-            await self._ownership.refresh()
+            await self._owners.refresh()
         except BatonError:
             return  # the watch tells

@@ -1,0 +1,297 @@
+"""One process of several that serve a data directory: it owns its shards for good, and asks the others for theirs.
+
+It is a plain node over the embedded log, with the ways of a cluster to the shards that it has not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from batonq.core.catalog.machine import Catalog, Rules
+from batonq.errors import Unavailable
+from batonq.log.layout import CATALOG_SHARD
+from batonq.log.ownership import SharedDirectory
+from batonq.node import events
+from batonq.node.cataloghost import Changes
+from batonq.node.cluster.peers import PREFIX, Asking, Peers
+from batonq.node.cluster.routing import CALL_S, Routing
+from batonq.node.deliveries import Delivery
+from batonq.node.history import Listed, Served
+from batonq.node.keeper import KeeperState, ShardKeeper
+from batonq.node.metrics import Front
+from batonq.node.node import Node, World
+from batonq.node.overview import Overview
+from batonq.node.ports import ShardPort
+from batonq.node.processes.answering import ProcessAnswering
+from batonq.node.processes.catalog import FRAMES, ProcessCatalog
+from batonq.node.processes.gathering import Others, ProcessHistory, joined, labelled
+from batonq.node.processes.place import Place, ToldOwners, name_of
+from batonq.node.recovery import Recovery
+from batonq.node.settings import Settings
+
+START_S = 60.0
+AGAIN_S = 0.05
+QUEUES_TOLD = 1_000
+
+
+class ElsewhereKeeper(ShardKeeper):
+    """The place of a shard that another process has: nothing is ever opened."""
+
+    def __init__(self, number: int, owner: str, **same: Any) -> None:
+        super().__init__(number, **same)
+        self.state = KeeperState.ELSEWHERE
+        self.why = f"Process {owner} serves the shard."
+
+    async def open(self) -> None:
+        pass
+
+
+class ProcessNode(Node):
+    """`owners` is told which processes are up. `announce` is awaited once others may ask this one."""
+
+    catalog: ProcessCatalog
+
+    def __init__(
+        self,
+        settings: Settings,
+        place: Place,
+        owners: ToldOwners,
+        announce: Callable[[], Awaitable[None]],
+        world: World | None = None,
+        peers: Asking | None = None,
+    ) -> None:
+        world = replace(world or World(), ownership=SharedDirectory)
+        super().__init__(replace(settings, node=place.name), world)
+        self.place = place
+        self.owners = owners
+        self.answering = ProcessAnswering(self)
+        self.peers: Asking = peers or Peers()
+        self._announce = announce
+        self._others = Others(place, owners, self.peers)
+        self._history: ProcessHistory
+        self._routing: Routing
+        self._receipt_keys = -1
+
+    # --- start ------------------------------------------------------------------------------------
+
+    async def _open_catalog(self) -> None:
+        settings = self.settings
+        self._routing = Routing(
+            owners=self.owners,
+            peers=self.peers,
+            local=self.port_here,
+            catalog=self._catalog_here,
+            new_call=lambda: self.world.random_bytes(16).hex(),
+        )
+        self._recovery = Recovery(
+            settings=settings,
+            logs=self._logs,
+            clock=self.clock,
+            disk=self.world.disk,
+            loop=self._loop,
+            log_settings=self.world.log_settings,
+        )
+        self.catalog = ProcessCatalog(
+            number=self.place.number,
+            others=self.owners.others,
+            rules=Rules(
+                name_wait_ms=settings.delete_wait_ms, purge_wait_ms=settings.purge_wait_ms, spread=settings.spread
+            ),
+            recovery=self._recovery,
+            ask_frames=None if self.place.first else self._ask_frames,
+            ask=self._routing.ask_catalog,
+            loop=self._loop,
+            clock=self.clock,
+            settings=settings,
+            cluster=self._logs.cluster,
+            alarms=self.alarms,
+            on_open=self._catalog_opened,
+            on_change=self._catalog_changed,
+        )
+        await self.catalog.open()
+
+    async def _ask_frames(self, data: bytes, wait_ms: int) -> bytes:
+        """By no name, so that the answer is not remembered: whoever asks again asks for the same frames."""
+        lease = self.owners.owner(CATALOG_SHARD)
+        if lease is None:
+            raise Unavailable("The first process is not up.")
+        return await self.peers.ask(lease.address, f"{PREFIX}catalog/{FRAMES}", "", data, CALL_S + wait_ms / 1000)
+
+    async def _open(self) -> None:
+        await self._open_catalog()
+        self._compose()
+        self._history = ProcessHistory(
+            place=self.place,
+            others=self._others,
+            shards=self.shards,
+            rate_bytes=self.settings.history_rate_bytes,
+            seconds=self._loop.time,
+        )
+        self.broker.history = self._history
+        if self.place.first:
+            await self._make_shards()
+        await self._announce()
+        await self._known_shards()
+        for number in range(len(self.catalog.current().shards)):
+            self.shards.append(self._keeper(number))
+        for keeper in self.shards:
+            if self.place.has(keeper.number):
+                await keeper.open()
+                await keeper.host().drain()
+        self._upkeep = self._loop.create_task(self.maintenance.run())
+
+    async def _make_shards(self) -> None:
+        known = len(self.catalog.current().shards)
+        if known > self.settings.shards:
+            events.info("shards", f"The data directory has {known} shards: all of them are served", shards=known)
+        await self.catalog.change(Catalog.open_shards, max(known, self.settings.shards))
+        await self.maintenance.rotate_receipt_key()
+
+    async def _known_shards(self) -> None:
+        """Until the first process has said how many shards there are, and what receipts are signed with."""
+        deadline_s = self._loop.time() + START_S
+        while len(self.catalog.current().shards) < self.settings.shards or not self.catalog.current().receipt_keys:
+            if self._loop.time() > deadline_s:
+                raise Unavailable("The first process has not made the shards.")
+            await asyncio.sleep(AGAIN_S)
+
+    def _keeper(self, number: int) -> ShardKeeper:
+        if self.place.has(number):
+            return super()._keeper(number)
+        return ElsewhereKeeper(
+            number,
+            name_of(self.place.process_of(number)),
+            loop=self._loop,
+            clock=self.clock,
+            settings=self.settings,
+            cluster=self._logs.cluster,
+            alarms=self.alarms,
+            opener=self._recovery.open_shard,
+        )
+
+    def _route(self) -> tuple[Callable[[int], ShardPort], Callable[[int], ShardPort]]:
+        return self._routing.port, self._routing.port_at_once
+
+    def _catalog_opened(self, catalog: Catalog) -> None:
+        super()._catalog_opened(catalog)
+        self._receipt_keys = catalog.next_receipt_key
+
+    def _catalog_changed(self, changes: Changes) -> None:
+        if not self.catalog.serving:
+            return  # its first frame: the rest is told when it is open
+        super()._catalog_changed(changes)
+        catalog = self.catalog.current()
+        if catalog.next_receipt_key != self._receipt_keys:
+            self._receipt_keys = catalog.next_receipt_key
+            self.receipts.set_keys(catalog.receipt_keys.values())
+
+    async def _close(self) -> None:
+        self.peers.close()
+        await super()._close()
+
+    # --- what others ask ----------------------------------------------------------------------------
+
+    def port_here(self, shard: int) -> ShardPort | None:
+        """The port of a shard that this process serves."""
+        return self.broker.local_port(shard) if hasattr(self, "broker") and self.broker.serves(shard) else None
+
+    async def _catalog_here(self, name: str, data: bytes) -> bytes | None:
+        return await self.catalog.answer(name, data) if self.catalog.owned else None
+
+    async def give_back(self, found: Sequence[tuple[int, Delivery]]) -> None:
+        """What was received for another process that does not want it any more."""
+        await self.broker.give_back_found(found)
+
+    async def overview_here(self) -> Overview:
+        overview = await super().overview()
+        overview.shards = [shard for shard in overview.shards if self.place.has(shard.number)]
+        return overview
+
+    def front_here(self) -> Front:
+        return self.count_front()
+
+    async def histories_here(self, names: bool) -> Listed:
+        return await self._history.listed_here(names)
+
+    async def read_history_here(
+        self, shard: int, start: int, bytes_max: int, wait_s: float, stop: int | None
+    ) -> Served:
+        return await self._history.read_here(shard, start, bytes_max, wait_s, stop)
+
+    async def advance_clock_here(self, forward_ms: int) -> int:
+        return await super().advance_clock(forward_ms)
+
+    # --- of all processes -----------------------------------------------------------------------------
+
+    async def overview(self) -> Overview:
+        parts = [await self.overview_here(), *await self._others.overviews()]
+        return joined(parts, len(self.catalog.current().queues), len(self.shards))
+
+    async def front_metrics(self) -> Front:
+        fronts = {self.place.name: self.front_here(), **await self._others.fronts()}
+        return labelled(dict(sorted(fronts.items())))
+
+    async def advance_clock(self, forward_ms: int) -> int:
+        now_ms = await self.advance_clock_here(forward_ms)
+        await self._others.advance_clock(forward_ms)
+        return now_ms
+
+    def not_ready(self) -> str:
+        if not self.started:
+            return "starting"
+        if self.stopping:
+            return "stopping"
+        if not self.catalog.serving:
+            return self.catalog.why
+        # Another process that is being started again is no reason to send clients elsewhere.
+        missing = [name_of(number) for number in range(self.place.of) if number not in self.owners.seen]
+        if missing:
+            return f"not started yet: {', '.join(missing)}"
+        mine = (keeper for keeper in self.shards if self.place.has(keeper.number))
+        return next((keeper.why or "stopped" for keeper in mine if not keeper.serving), "")
+
+    def status(self) -> dict[str, Any]:
+        """What this process knows, in the form of a cluster's node, for `baton cluster status`."""
+        owner = self.owners.owner
+        catalog = self.catalog
+        numbers = [CATALOG_SHARD, *(keeper.number for keeper in self.shards)]
+        names = {number: lease.node for number in numbers if (lease := owner(number)) is not None}
+        state = KeeperState.SERVING if catalog.owned else KeeperState.FOLLOWING
+        shards: list[dict[str, Any]] = [
+            {
+                "shard": "catalog",
+                "state": state.value,
+                "owner": names.get(CATALOG_SHARD, ""),
+                "epoch": catalog.current().epoch,
+                "next_frame": catalog.next_frame,
+                "trouble": catalog.why,
+            }
+        ]
+        for keeper in self.shards:
+            host = keeper.host() if keeper.serving else None
+            shards.append(
+                {
+                    "shard": keeper.number,
+                    "state": keeper.state.value,
+                    "owner": names.get(keeper.number, ""),
+                    "epoch": host.shard.epoch if host else 0,
+                    "next_frame": host.log.next if host else 0,
+                    "trouble": "" if keeper.state is KeeperState.ELSEWHERE else keeper.why,
+                }
+            )
+        up = sorted(self.owners.up)
+        return {
+            "node": self.place.name,
+            "address": self.place.address,
+            "draining": self.stopping,
+            "members": [name_of(number) for number in up],
+            "addresses": {name_of(number): self.place.address_of(number) for number in up},
+            "shards": shards,
+            "queues": [
+                {"account": queue.account, "name": queue.name, "shard": queue.shard}
+                for queue in list(catalog.current().queues.values())[:QUEUES_TOLD]
+            ],
+        }

@@ -1,0 +1,19 @@
+"""The fixtures of the SQS tests, over two processes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.api.conftest import account, fifo, queue, sqs
+from tests.processes.server import ProcessesServer
+
+__all__ = ["account", "fifo", "queue", "server", "sqs"]
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessesServer]:
+    processes = ProcessesServer(str(tmp_path_factory.mktemp("processes")))
+    with processes:
+        yield processes

@@ -1,0 +1,411 @@
+"""`baton serve --processes`: real processes that are started, killed and stopped, and another number of them next."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.cluster.processes import runs, wait_until
+from tests.system.process import STOP_TIMEOUT_S, Client, NotAnswered, ServerProcess, baton
+from tests.system.test_kills import LEASE_S, Ledger, drain
+from tests.system.test_process import sqs
+
+KILLS = 4
+WORKERS = 3
+CONNECTIONS = 12  # that none of them comes to one of two processes happens once in two thousand times
+
+
+class Two(ServerProcess):
+    """A server of two processes. What it says is read all the time."""
+
+    def __init__(self, data: Path, *flags: str) -> None:
+        super().__init__(data, "--processes", "2", *flags)
+        self._reading = threading.Thread(target=self._read_all, daemon=True)
+        self._reading.start()
+
+    def _read_all(self) -> None:
+        while self._read() is not None:
+            pass
+
+    def _end(self) -> int:
+        code = self.process.wait(STOP_TIMEOUT_S)
+        self._reading.join(STOP_TIMEOUT_S)
+        assert not self._reading.is_alive(), "somebody still has its standard error: a process is left behind"
+        assert self.process.stderr is not None
+        self.process.stderr.close()
+        return code
+
+    def pids(self) -> dict[str, list[int]]:
+        """Of each process, all that served, the last one last."""
+        found: dict[str, list[int]] = {"p0": [], "p1": []}
+        for event in list(self.events):
+            if event["event"] == "process_serving":
+                found[event["process"]].append(event["pid"])
+        return found
+
+    def kill_process(self, name: str) -> None:
+        os.kill(self.pids()[name][-1], signal.SIGKILL)
+
+    def wait_started(self, name: str, times: int) -> None:
+        wait_until(lambda: len(self.pids()[name]) >= times, f"{name} was not started again: {self.events[-5:]}")
+
+
+def post(url: str, path: str, body: bytes = b"\xc0") -> int:
+    """The status of a request on a connection of its own."""
+    parts = urlsplit(url)
+    connection = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=10)
+    try:
+        connection.request("POST", path, body)
+        return connection.getresponse().status
+    finally:
+        connection.close()
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Two]:
+    """For tests that leave it as it is."""
+    # A path that is too long for the address of a Unix socket.
+    with Two(tmp_path_factory.mktemp("directory") / ("long" * 20) / ("longer" * 10)) as running:
+        yield running
+
+
+@pytest.fixture
+def clients(server: Two) -> Iterator[list[Client]]:
+    """On connections of their own, so that some of them are answered by each process."""
+    made = [Client(server.url) for _ in range(CONNECTIONS)]
+    yield made
+    for client in made:
+        client.close()
+
+
+# --- one server, for whoever uses it -----------------------------------------------------------------
+
+
+def test_every_process_answers_for_all_queues(server: Two, clients: list[Client]) -> None:
+    client = clients[0]
+    names = ("even", "odd", "wide")
+    queues = [
+        client.call("CreateQueue", QueueName=name, Attributes={"Baton.Spread": "2"} if name == "wide" else {})[
+            "QueueUrl"
+        ]
+        for name in names
+    ]
+    for each in clients:
+        for queue in queues:
+            each.call("SendMessage", QueueUrl=queue, MessageBody="hello")
+    shown = client.get("/metrics")[1]
+    for name in names:
+        assert f'baton_queue_messages{{account="000000000000",queue="{name}",state="visible"}} {CONNECTIONS}\n' in shown
+    requests = {name: f'baton_http_requests_total{{process="{name}"}}' in shown for name in ("p0", "p1")}
+    assert requests == {"p0": True, "p1": True}
+    assert all(f'baton_shard_up{{shard="{shard}"}} 1' in shown for shard in (0, 1))
+    page = client.get("/", {"Accept": "text/html"})[1]
+    assert "All well: 3 queues" in page and "not served" not in page
+    for each in clients:
+        assert each.get("/readyz") == (200, "ok\n")
+        listed = json.loads(each.get("/v1/history?names=true")[1])
+        assert [shard["shard"] for shard in listed["shards"]] == [0, 1] and listed["unavailable"] == []
+        assert all("wide" in {queue["name"] for queue in shard["queues"]} for shard in listed["shards"])
+        for shard in listed["shards"]:
+            status, frames = each.get_bytes(f"/v1/history/{shard['shard']}?max_bytes=1")
+            assert status == 200 and frames
+        assert each.get("/v1/history/7")[0] == 404
+    for queue in queues:
+        bodies = [body for each in clients for body, _ in drain(each, queue)]
+        assert bodies == ["hello"] * CONNECTIONS
+
+
+def test_what_one_process_changed_all_know(clients: list[Client]) -> None:
+    for at, (one, other) in enumerate(pairwise(clients)):
+        queue = one.call("CreateQueue", QueueName=f"known-{at}")["QueueUrl"]
+        one.call("TagQueue", QueueUrl=queue, Tags={"at": str(at)})
+        assert other.call("ListQueueTags", QueueUrl=queue) == {"Tags": {"at": str(at)}}
+        other.call("DeleteQueue", QueueUrl=queue)
+        assert queue not in one.call("ListQueues", QueueNamePrefix="known").get("QueueUrls", [])
+
+
+def test_the_clock_of_all_is_moved(clients: list[Client]) -> None:
+    for name in ("first", "second"):
+        queue = clients[0].call("CreateQueue", QueueName=f"later-{name}")["QueueUrl"]
+        clients[1].call("SendMessage", QueueUrl=queue, MessageBody="later", DelaySeconds=600)
+        assert clients[2].call("ReceiveMessage", QueueUrl=queue) == {}
+    clients[3].advance(600)
+    for name in ("first", "second"):
+        queue = clients[0].call("GetQueueUrl", QueueName=f"later-{name}")["QueueUrl"]
+        assert clients[4].call("ReceiveMessage", QueueUrl=queue)["Messages"][0]["Body"] == "later"
+
+
+def test_the_command_line_finds_it(server: Two) -> None:
+    shown = baton("cluster", "status", "--url", server.url)
+    assert shown.returncode == 0, shown
+    assert "owns catalog, 0\n" in shown.stdout and "owns 1\n" in shown.stdout
+    moved = baton("cluster", "move", "0", "--to", "p1", "--url", server.url)
+    assert moved.returncode == 1 and "--processes" in moved.stderr
+    assert post(server.url, "/internal/node/status") == 200
+    assert post(server.url, "/internal/shards/0/next_sequence") == 403, "only by the sockets in the data directory"
+    port = server.url.rpartition(":")[2]
+    second = baton("serve", "--processes", "2", "--port", port, "--data", f"{server.url.rpartition('/')[2]}-data")
+    assert second.returncode == 1 and f"port {port}" in second.stderr and "--port" in second.stderr
+
+
+def test_a_secured_server(tmp_path: Path) -> None:
+    with Two(tmp_path, "--secure") as server:
+        made = baton("keys", "create", "--data", str(tmp_path))
+        key, secret = (line.partition("=")[2] for line in made.stdout.splitlines()[:2])
+        for _ in range(CONNECTIONS):
+            client = sqs(server.url, key, secret)
+            client.create_queue(QueueName="orders")
+            client.close()
+        assert post(server.url, "/internal/node/status") != 200
+        assert {path.stat().st_mode & 0o777 for path in tmp_path.glob("*.sock")} == {0o600}
+        assert server.terminate() == 0
+    assert not list(tmp_path.glob("*.sock"))
+
+
+# --- kills --------------------------------------------------------------------------------------------
+
+
+def work(server: Two, queues: list[str], ledger: Ledger, enough: threading.Event, seed: int) -> None:
+    """Send, receive and delete; when a process goes away, go on with another."""
+    random = Random(seed)
+    while not enough.is_set():
+        client = Client(server.url)
+        try:
+            while not enough.is_set():
+                some_work(client, random.choice(queues), ledger, random)
+        except NotAnswered:
+            continue
+        finally:
+            client.close()
+
+
+def some_work(client: Client, queue: str, ledger: Ledger, random: Random) -> None:
+    bodies = [f"message {next(ledger.numbers)}" for _ in range(random.randint(1, 10))]
+    with ledger.lock:
+        ledger.tried.update(bodies)
+    entries = [{"Id": str(at), "MessageBody": body} for at, body in enumerate(bodies)]
+    answer = client.call("SendMessageBatch", QueueUrl=queue, Entries=entries)
+    with ledger.lock:
+        ledger.acknowledged.update(bodies[int(entry["Id"])] for entry in answer.get("Successful", []))
+    answer = client.call("ReceiveMessage", QueueUrl=queue, MaxNumberOfMessages=random.randint(1, 10))
+    held = [(message["Body"], message["ReceiptHandle"]) for message in answer.get("Messages", [])]
+    ledger.take(held)
+    for body, receipt in held[: len(held) // 2]:
+        with ledger.lock:
+            ledger.deleting.add(body)
+        client.call("DeleteMessage", QueueUrl=queue, ReceiptHandle=receipt)
+        with ledger.lock:
+            ledger.deleted.add(body)
+
+
+def make_queues(url: str) -> list[str]:
+    """One on each shard, and one on both."""
+    client = Client(url)
+    same = {"VisibilityTimeout": str(LEASE_S), "Baton.StrictReceipts": "true"}
+    spreads = {"first": "1", "second": "1", "wide": "2"}
+    queues = [
+        str(client.call("CreateQueue", QueueName=name, Attributes={**same, "Baton.Spread": spread})["QueueUrl"])
+        for name, spread in spreads.items()
+    ]
+    client.close()
+    return queues
+
+
+def judge(url: str, ledger: Ledger) -> None:
+    """Nothing acknowledged is lost, nothing deleted comes back, every lease is kept."""
+    client = Client(url)
+    queues = [client.call("GetQueueUrl", QueueName=name)["QueueUrl"] for name in ("first", "second", "wide")]
+    waiting = [found for queue in queues for found in drain(client, queue)]
+    ledger.take(waiting)
+    assert ledger.wrong == []
+    client.advance(LEASE_S + 3_600)  # what was held comes back now
+    left = {body for body, _ in waiting} | {body for queue in queues for body, _ in drain(client, queue)}
+    client.close()
+    lost = ledger.acknowledged - ledger.deleting - left
+    assert not lost, f"{len(lost)} of {len(ledger.acknowledged)} acknowledged messages are gone"
+    assert not left & ledger.deleted
+    assert left <= ledger.tried
+
+
+def test_kills_of_each_process_under_load_lose_nothing(tmp_path: Path) -> None:
+    ledger = Ledger()
+    with Two(tmp_path) as server:
+        queues = make_queues(server.url)
+        enough = threading.Event()
+        threads = [threading.Thread(target=work, args=(server, queues, ledger, enough, at)) for at in range(WORKERS)]
+        for thread in threads:
+            thread.start()
+        try:
+            for kill in range(KILLS):
+                before = len(ledger.acknowledged)
+                wait_until(lambda before=before: len(ledger.acknowledged) > before + 50, "no progress")  # type: ignore[misc]
+                server.kill_process(f"p{kill % 2}")
+                server.wait_started(f"p{kill % 2}", 2 + kill // 2)
+        finally:
+            enough.set()
+            for thread in threads:
+                thread.join(60)
+        assert not any(thread.is_alive() for thread in threads)
+        judge(server.url, ledger)
+        assert server.terminate() == 0
+    ended = [event for event in server.events if event["event"] == "process_ended"]
+    assert [event["code"] for event in ended] == [-signal.SIGKILL] * KILLS
+    assert baton("log", "verify", str(tmp_path)).returncode == 0
+
+
+def test_a_killed_supervisor_leaves_nobody_behind(tmp_path: Path) -> None:
+    ledger = Ledger()
+    with Two(tmp_path) as server:
+        queues = make_queues(server.url)
+        client = Client(server.url)
+        for number in range(20):
+            some_work(client, queues[number % 3], ledger, Random(number))
+        client.close()
+        pids = [pid for pids in server.pids().values() for pid in pids]
+        server.kill()  # which waits until nobody has its standard error any more
+        wait_until(lambda: not any(map(runs, pids)), f"some of {pids} still run", 10)
+    with Two(tmp_path) as server:
+        judge(server.url, ledger)
+        assert server.terminate() == 0
+
+
+def test_a_process_ends_when_nobody_holds_the_other_end_of_its_socket() -> None:
+    """Where the system cannot tie a process to the one that started it, the socket between them does."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        command = [sys.executable, "-m", "batonq.cli.process", str(theirs.fileno())]
+        process = subprocess.Popen(command, pass_fds=(theirs.fileno(),))
+    ours.close()
+    assert process.wait(STOP_TIMEOUT_S) == 1
+
+
+def test_while_a_process_is_away_the_others_answer(tmp_path: Path) -> None:
+    """It cannot come back, because its log is damaged: it is tried again and again, and the rest goes on."""
+    with Two(tmp_path) as server:
+        queues = make_queues(server.url)
+        client = Client(server.url)
+        for queue in queues:
+            client.call("SendMessage", QueueUrl=queue, MessageBody="hello")
+        client.close()
+        server.kill_process("p1")
+        segment = tmp_path / "shard-0001" / "segment-00000000000000000001.log"
+        flip(segment)
+        wait_until(lambda: len(ended(server)) >= 2, "it should not come up")
+        client = Client(server.url)
+        shown = client.get("/metrics")[1]
+        assert 'baton_shard_up{shard="0"} 1' in shown and 'baton_shard_up{shard="1"} 0' in shown
+        assert "shard 1 is stopped" in client.get("/", {"Accept": "text/html"})[1]
+        client.call("SendMessage", QueueUrl=queues[0], MessageBody="here")
+        for _ in range(4):
+            client.call("SendMessage", QueueUrl=queues[2], MessageBody="on the other shard")
+        with pytest.raises(NotAnswered):
+            client.call("SendMessage", QueueUrl=queues[1], MessageBody="nobody has it")
+        assert json.loads(client.get("/v1/history")[1])["unavailable"] == [1]
+        client.close()
+        flip(segment)
+        server.wait_started("p1", 2)
+        client = Client(server.url)
+        client.call("SendMessage", QueueUrl=queues[1], MessageBody="again")
+        assert [body for body, _ in drain(client, queues[1])] == ["hello", "again"]
+        client.close()
+        assert server.terminate() == 0
+    pauses = [event["text"] for event in ended(server)]
+    assert "in 0.1 s" in pauses[0] and "in 0.2 s" in pauses[1], pauses
+
+
+def flip(segment: Path) -> None:
+    """A bit of the first frame."""
+    with segment.open("r+b") as file:
+        file.seek(70)
+        byte = file.read(1)[0]
+        file.seek(70)
+        file.write(bytes([byte ^ 1]))
+
+
+def ended(server: Two) -> list[dict[str, Any]]:
+    return [event for event in list(server.events) if event["event"] == "process_ended"]
+
+
+# --- stop and start -----------------------------------------------------------------------------------
+
+
+def test_a_stop_answers_those_who_wait_wherever_they_wait(tmp_path: Path) -> None:
+    with Two(tmp_path) as server:
+        queues = make_queues(server.url)
+        answers: list[dict[str, Any]] = []
+
+        def poll(queue: str) -> None:
+            waiting = Client(server.url)
+            answers.append(waiting.call("ReceiveMessage", QueueUrl=queue, WaitTimeSeconds=20))
+            waiting.close()
+
+        polls = [threading.Thread(target=poll, args=(queue,)) for queue in queues[:2] for _ in range(4)]
+        for thread in polls:
+            thread.start()
+        client = Client(server.url)
+
+        def waiting() -> bool:
+            shown = client.get("/metrics")[1]
+            return all(f'queue="{name}"}} 4' in shown for name in ("first", "second"))
+
+        wait_until(waiting, "nobody waits")
+        client.close()
+        began_s = time.monotonic()
+        server.process.send_signal(signal.SIGINT)
+        for thread in polls:
+            thread.join(15)
+        assert answers == [{}] * 8
+        assert server._end() == 0 and time.monotonic() - began_s < 15
+        assert server.events[-1]["event"] == "stopped"
+        assert not [event for event in server.events if event["level"] in ("warning", "error")]
+
+
+def test_the_number_of_processes_changes_between_starts(tmp_path: Path) -> None:
+    ledger = Ledger()
+    for start, make in enumerate((ServerProcess, Two, ServerProcess)):
+        flags = ("--shards", "2") if start else ()
+        with make(tmp_path, *flags) as server:
+            client = Client(server.url)
+            for name in ("first", "second", "wide")[: start + 1]:
+                attributes = {"VisibilityTimeout": str(LEASE_S), "Baton.StrictReceipts": "true"}
+                queue = client.call("CreateQueue", QueueName=name, Attributes=attributes)["QueueUrl"]
+                for number in range(5):
+                    some_work(client, queue, ledger, Random(number))
+            client.close()
+            if start == 2:
+                judge(server.url, ledger)
+            assert server.terminate() == 0
+    assert sorted(path.name for path in tmp_path.glob("shard-*")) == ["shard-0000", "shard-0001"]
+    assert baton("log", "verify", str(tmp_path)).returncode == 0
+
+
+def test_a_process_that_cannot_start_ends_the_start(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, "--shards", "2") as server:
+        make_queues(server.url)
+        server.kill()
+    segment = tmp_path / "shard-0001" / "segment-00000000000000000001.log"
+    flip(segment)
+    done = baton("serve", "--processes", "2", "--port", "0", "--data", str(tmp_path))
+    assert done.returncode == 1
+    assert str(segment) in done.stderr and "process p1" in done.stderr
+
+
+def test_one_process_is_the_plain_server(tmp_path: Path) -> None:
+    with ServerProcess(tmp_path, "--processes", "1") as server:
+        assert not Path(f"/proc/{server.process.pid}/task/{server.process.pid}/children").read_text()
+        assert server.terminate() == 0

@@ -1,0 +1,19 @@
+"""The fixtures of the REST tests, over two processes, with every standard queue on both."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.processes.server import ProcessesServer
+from tests.rest.conftest import account, packed, rest, sqs
+
+__all__ = ["account", "packed", "rest", "server", "sqs"]
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessesServer]:
+    processes = ProcessesServer(str(tmp_path_factory.mktemp("processes")), spread=2)
+    with processes:
+        yield processes
