@@ -117,6 +117,19 @@ class Server(Program):
             )
         )
 
+    async def ready(self) -> bool:
+        try:
+            reader, writer = await asyncio.open_connection(self.host, self.monitor)
+        except OSError:
+            return False
+        try:
+            writer.write(b"GET /healthz HTTP/1.0\r\n\r\n")
+            return b" 200 " in await reader.readline()
+        except OSError:
+            return False
+        finally:
+            writer.close()
+
 
 class BatonNode(Program):
     def __init__(self, number: int, directory: Path) -> None:
@@ -212,7 +225,7 @@ class Cluster:
             server.configure(mine, f"{PROXY}:{ports[at]}")
             server.start()
         for server in self.servers:
-            await until(lambda server=server: is_healthy(server), f"{server.name} does not get ready")
+            await until(server.ready, f"{server.name} does not get ready")
         there = ",".join(f"{PROXY}:{port}" for port in ports[:SERVERS])
         looked_at = "&".join(f"monitor=http://{server.host}:{server.monitor}" for server in self.servers)
         log = f"nats://{there}/{NAME}?replicas={SERVERS}&{looked_at}"
@@ -296,20 +309,6 @@ class Cluster:
 
     async def heal(self) -> None:
         await self._tell_proxy({"heal": True})
-
-
-async def is_healthy(server: Server) -> bool:
-    try:
-        reader, writer = await asyncio.open_connection(server.host, server.monitor)
-    except OSError:
-        return False
-    try:
-        writer.write(b"GET /healthz HTTP/1.0\r\n\r\n")
-        return b" 200 " in await reader.readline()
-    except OSError:
-        return False
-    finally:
-        writer.close()
 
 
 async def until(condition: Callable[[], Awaitable[bool]], what: str, seconds: float = START_S) -> float:

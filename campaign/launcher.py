@@ -42,7 +42,7 @@ def come_from(address: str) -> None:
             options.setdefault("local_addr", (address, 0))
         return await connect(host, port, **options)
 
-    asyncio.open_connection = open_connection
+    setattr(asyncio, "open_connection", open_connection)  # noqa: B010
 
 
 def main() -> int:

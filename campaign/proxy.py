@@ -90,9 +90,7 @@ class Proxy:
 
         return accept
 
-    async def _carry(
-        self, source: str, door: Door, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> None:
+    async def _carry(self, source: str, door: Door, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         links, destination = self.links, door.destination
         if links.is_cut(source, destination) or links.is_cut(destination, source):
             await links.open(source, destination)
