@@ -49,7 +49,8 @@ class Report:
         away = ", ".join(f"shard {shard} {seconds:.1f} s" for shard, seconds in sorted(self.away_s.items()))
         return (
             f"round {self.number} {self.fault}: {verdict}; {self.text}; away: {away or 'none'}; ready "
-            f"{self.ready_s:.1f} s after healing; other shards' p99 {self.others_p99_ms:.0f} ms (quiet {self.quiet_p99_ms:.0f} ms); "
+            f"{self.ready_s:.1f} s after healing; other shards' p99 {self.others_p99_ms:.0f} ms "
+            f"(quiet {self.quiet_p99_ms:.0f} ms); "
             f"{self.sent} acknowledged, {self.delivered} deliveries, {self.seconds:.0f} s"
             + "".join(f"; LATE: {text}" for text in self.late)
         )
