@@ -117,6 +117,21 @@ def test_a_planned_move_keeps_everything_and_gives_no_grace(tmp_path: Path) -> N
     run_nodes(tmp_path, main, "a", "b")
 
 
+def test_a_shard_that_the_other_node_cannot_take_is_taken_back_at_once(tmp_path: Path) -> None:
+    async def main(nodes: Nodes) -> None:
+        queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {}, {})
+        first = await nodes.owned(queue.shard)
+        second = other(nodes, first)
+        await nodes.crash(second.settings.node)
+        with pytest.raises(Unavailable):
+            await first.ownership_loop.move(queue.shard, second.settings.node)
+        assert keeper(first, queue.shard).follower.state is KeeperState.SERVING
+        (sent,) = await first.broker.send(queue, [make_send("to the old owner")])
+        assert isinstance(sent, Accepted)
+
+    run_nodes(tmp_path, main, "a", "b")
+
+
 def test_another_node_takes_over_from_one_that_crashed(tmp_path: Path) -> None:
     async def main(nodes: Nodes) -> None:
         queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {}, {})
