@@ -14,7 +14,7 @@ from pathlib import Path
 from campaign.bugs import BUGS
 from campaign.cluster import Broken, Cluster
 from campaign.faults import FAULTS
-from campaign.rounds import Report, Rounds
+from campaign.rounds import Pace, Report, Rounds
 
 SHOWN = 10
 
@@ -37,7 +37,7 @@ async def run(arguments: argparse.Namespace, seed: int, directory: Path) -> list
     reports: list[Report] = []
     deadline_s = time.monotonic() + arguments.minutes * 60
     async with Cluster(directory, lease_s=arguments.lease_s, bug=arguments.bug) as cluster:
-        rounds = Rounds(cluster, seed, directory, arguments.scale)
+        rounds = Rounds(cluster, seed, directory, Pace(arguments.scale))
         for turn in range(arguments.rounds):
             for fault in arguments.fault or FAULTS:
                 if arguments.minutes and time.monotonic() > deadline_s:
@@ -47,7 +47,7 @@ async def run(arguments: argparse.Namespace, seed: int, directory: Path) -> list
                 print(f"{turn + 1}/{arguments.rounds} {report.line()}", flush=True)
                 for violation in report.violations[:SHOWN]:
                     print(f"    {violation}", flush=True)
-                if arguments.bug and report.violations:
+                if report.violations and (arguments.bug or report.broken):
                     return reports
         if arguments.audit:
             await cluster.wait_ready()

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from batonq.errors import BatonError
-from campaign.cluster import BatonNode, Broken, Cluster, Program, until
+from campaign.cluster import SHARDS, BatonNode, Broken, Cluster, Program, until
 
 AWAY_S = 9.0  # a killed process stays away so long, beyond a lease and a takeover
 HOUR_S = 3600.0
@@ -68,9 +68,11 @@ class Faults:
         done = Done(time.monotonic(), "kill -9 of " + " and ".join(node.name for node in nodes))
         for node in nodes:
             node.kill()
-        done.victims = {node.name for node in nodes}
         if len(nodes) < len(self._cluster.nodes):
-            done.shards, done.limit_s = shards, CRASH_MAX_S
+            done.victims = {node.name for node in nodes}
+        done.shards = shards
+        if len(nodes) < len(self._cluster.nodes):
+            done.limit_s = CRASH_MAX_S
             await asyncio.sleep(self._lasts_s)
         for node in nodes:
             node.start()
@@ -79,13 +81,14 @@ class Faults:
     async def kill_leader(self) -> Done:
         leader = self._cluster.leader(self._shard)
         done = Done(time.monotonic(), f"kill -9 of {leader.name}, which leads the stream of shard {self._shard}")
+        done.shards = {self._shard}
         leader.kill()
         await asyncio.sleep(self._lasts_s)
         leader.start()
         return done
 
     async def kill_servers(self) -> Done:
-        done = Done(time.monotonic(), "kill -9 of all NATS servers")
+        done = Done(time.monotonic(), "kill -9 of all NATS servers", shards=set(range(SHARDS)))
         for server in self._cluster.servers:
             server.kill()
         await asyncio.sleep(1.0)
@@ -143,6 +146,7 @@ class Faults:
         others = [server.name for server in cluster.servers if server is not leader]
         pairs = [(leader.name, other) for other in others] + [(other, leader.name) for other in others]
         done = Done(time.monotonic(), f"{leader.name}, which leads shard {self._shard}, cut off from other servers")
+        done.shards = {self._shard}
         await cluster.cut(pairs)
         await asyncio.sleep(self._lasts_s + self._random.random())
         await cluster.heal()
@@ -181,7 +185,7 @@ class Faults:
     async def outage(self) -> Done:
         """Everything is away for longer than a visibility timeout: leases go on where they were, see DESIGN's grace."""
         done = Done(time.monotonic(), "kill -9 of all nodes, for the length of an outage")
-        done.victims = {node.name for node in self._cluster.nodes}
+        done.shards = set(range(SHARDS))
         for node in self._cluster.nodes:
             node.kill()
         await asyncio.sleep(AWAY_S)

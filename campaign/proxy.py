@@ -71,7 +71,6 @@ class Proxy:
         self.links = Links()
         self._doors = doors
         self._names = names  # address → who comes from there
-        self._tasks: set[asyncio.Task[None]] = set()
         self._servers: list[asyncio.Server] = []
 
     async def start(self) -> list[int]:
@@ -79,6 +78,10 @@ class Proxy:
         for door in self._doors:
             self._servers.append(await asyncio.start_server(self._accepter(door), door.host, 0, limit=CHUNK_BYTES))
         return [int(server.sockets[0].getsockname()[1]) for server in self._servers]
+
+    def close(self) -> None:
+        for server in self._servers:
+            server.close()
 
     def _accepter(self, door: Door) -> Any:
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

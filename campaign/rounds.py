@@ -20,9 +20,16 @@ from campaign.holding import HELD_MS, Holder
 from campaign.judge import Judge
 from campaign.load import Load, Probe, Probes, QueuePlan, make_queue, plans
 
-QUIET_S = 5.0
-AFTER_S = 3.0  # of load once everything is healed
 DRAIN_S = 120.0
+
+
+@dataclass(slots=True, frozen=True)
+class Pace:
+    """How much load there is, how long before the fault, and how long after it is healed."""
+
+    scale: float = 1.0
+    quiet_s: float = 5.0
+    after_s: float = 3.0
 
 
 @dataclass(slots=True)
@@ -34,6 +41,7 @@ class Report:
     seed: str
     text: str = ""
     violations: list[Violation] = field(default_factory=list)
+    broken: bool = False  # the cluster did not come back
     late: list[str] = field(default_factory=list)  # what took longer than promised
     away_s: dict[int, float] = field(default_factory=dict)  # shard → how long nothing was acknowledged
     ready_s: float = 0.0  # from healing until every node was ready
@@ -59,11 +67,11 @@ class Report:
 class Rounds:
     """Rounds on one cluster, one after another: each has queues and a history of its own, the logs go on."""
 
-    def __init__(self, cluster: Cluster, seed: int, directory: Path, scale: float = 1.0) -> None:
+    def __init__(self, cluster: Cluster, seed: int, directory: Path, pace: Pace | None = None) -> None:
         self._cluster = cluster
         self._seed = seed
         self._directory = directory
-        self._scale = scale
+        self._pace = pace or Pace()
         self._judge = Judge(cluster, SHARDS)
         self._numbers = count(1)
         self._messages = count(1)
@@ -71,7 +79,6 @@ class Rounds:
         self._prepared = False
 
     async def run(self, fault: str) -> Report:
-        """Raises Broken when the cluster does not come back."""
         if not self._prepared:
             await self._probes.prepare(SHARDS)
             self._prepared = True
@@ -82,6 +89,10 @@ class Rounds:
         queues = plans(number)
         try:
             await self._go(report, around, queues)
+        except Broken as problem:  # the logs may tell why
+            report.broken = True
+            await self._judge.read()
+            report.violations += [*self._judge.violations, Violation("liveness", str(problem))]
         finally:
             self._write(report, around)
         report.seconds = time.monotonic() - began_s
@@ -90,7 +101,7 @@ class Rounds:
     async def _go(self, report: Report, around: Surroundings, queues: list[QueuePlan]) -> None:
         probing = asyncio.create_task(self._probes.run())
         self._probes.done.clear()
-        load = Load(around, queues, lambda: next(self._messages), self._scale)
+        load = Load(around, queues, lambda: next(self._messages), self._pace.scale)
         holder = Holder(around, f"r{report.number}-held") if report.fault == "outage" else None
         try:
             async with load:
@@ -99,11 +110,11 @@ class Rounds:
                     await holder.start(next(self._messages))
                 shard = await self._shard_of(queues[1].name)
                 quiet_s = time.monotonic()
-                await asyncio.sleep(QUIET_S + around.random.random())
+                await asyncio.sleep(self._pace.quiet_s + around.random.random())
                 done = await Faults(self._cluster, around.random, shard).run(report.fault)
                 report.text = done.text
                 report.ready_s = await self._cluster.wait_ready()
-                await asyncio.sleep(AFTER_S)
+                await asyncio.sleep(self._pace.after_s)
                 if holder is not None:
                     report.violations += await holder.finish()
                     queues.append(holder.plan)
