@@ -129,6 +129,7 @@ class Server(Program):
             return False
         finally:
             writer.close()
+            await asyncio.gather(writer.wait_closed(), return_exceptions=True)
 
 
 class BatonNode(Program):
@@ -205,6 +206,8 @@ class Cluster:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        for node in self.nodes:
+            await node.transport.close()
         for program in (*self.nodes, *self.servers):
             program.kill()
         if hasattr(self, "_proxy"):

@@ -37,13 +37,13 @@ class Faults:
         self._lasts_s = max(AWAY_S, cluster.lease_s * 1.5)
 
     async def run(self, name: str) -> Done:
-        await self._cluster.wait_ready()
         done = await FAULTS[name](self)
         done.healed_s = done.healed_s or time.monotonic()
         return done
 
     async def _owner(self) -> BatonNode:
-        return (await self._cluster.owners())[self._shard]
+        await self._cluster.wait_ready()  # a shard that is being moved has none for a moment
+        return (await self._cluster.owners()).get(self._shard) or await self._owner()
 
     async def _owned_by(self, *nodes: Program) -> set[int]:
         owners = await self._cluster.owners()

@@ -72,6 +72,7 @@ class Proxy:
         self._doors = doors
         self._names = names  # address → who comes from there
         self._servers: list[asyncio.Server] = []
+        self._inside: set[asyncio.Task[Any]] = set()  # one a connection
 
     async def start(self) -> list[int]:
         """The port of each door."""
@@ -79,17 +80,24 @@ class Proxy:
             self._servers.append(await asyncio.start_server(self._accepter(door), door.host, 0, limit=CHUNK_BYTES))
         return [int(server.sockets[0].getsockname()[1]) for server in self._servers]
 
-    def close(self) -> None:
+    async def close(self) -> None:
         for server in self._servers:
             server.close()
+        for task in self._inside:
+            task.cancel()
+        await asyncio.gather(*self._inside, return_exceptions=True)
 
     def _accepter(self, door: Door) -> Any:
         async def accept(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            task = asyncio.current_task()
+            assert task is not None
+            self._inside.add(task)
             source = door.source or self._names.get(writer.get_extra_info("peername")[0], "")
             try:
                 await self._carry(source, door, reader, writer)
             finally:
                 writer.transport.abort()
+                self._inside.discard(task)
 
         return accept
 

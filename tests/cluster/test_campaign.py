@@ -46,15 +46,17 @@ def test_a_link_is_cut_in_one_direction_and_what_was_sent_comes_late(reset: bool
         writer.write(b"two")
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(reader.readexactly(3), 0.2)
-        late, _ = await asyncio.open_connection("127.0.0.1", port)
+        late, later = await asyncio.open_connection("127.0.0.1", port)
         if reset:
             writer.transport.abort()
         proxy.links.heal()
         if not reset:
             assert await reader.readexactly(3) == b"two"
         assert await late.read() == b"", "a connection that was begun over a cut link leads nowhere"
-        writer.close()
-        proxy.close()
+        for each in (writer, later):
+            each.close()
+            await asyncio.gather(each.wait_closed(), return_exceptions=True)
+        await proxy.close()
         server.close()
 
     asyncio.run(main())
