@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import secrets
+import signal
 import subprocess
 import sys
 import tempfile
@@ -35,6 +36,9 @@ def parse() -> argparse.Namespace:
 
 async def run(arguments: argparse.Namespace, seed: int, directory: Path) -> list[Report]:
     reports: list[Report] = []
+    this = asyncio.current_task()
+    assert this is not None
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)  # so that no process is left behind
     deadline_s = time.monotonic() + arguments.minutes * 60
     async with Cluster(directory, lease_s=arguments.lease_s, bug=arguments.bug) as cluster:
         rounds = Rounds(cluster, seed, directory, Pace(arguments.scale))

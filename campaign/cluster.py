@@ -13,6 +13,7 @@ import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
+from urllib.request import urlopen
 
 import msgspec
 
@@ -289,9 +290,7 @@ class Cluster:
         return await until(ready, "the cluster does not get ready")
 
     def leader(self, shard: int) -> Server:
-        """The NATS server that leads the stream of a shard."""
-        from urllib.request import urlopen
-
+        """The NATS server that leads the stream of a shard. Raises Broken while there is none."""
         stream = f"baton-{NAME}-shard-{shard:04}"
         for server in self.servers:
             if not server.running:
@@ -300,9 +299,10 @@ class Cluster:
                 told = json.loads(answer.read())
             for account in told.get("account_details", ()):
                 for detail in account.get("stream_detail", ()):
-                    if detail["name"] == stream:
-                        return next(each for each in self.servers if each.name == detail["cluster"]["leader"])
-        raise Broken(f"nobody knows of stream {stream}")
+                    leader = detail.get("cluster", {}).get("leader", "")
+                    if detail["name"] == stream and leader:
+                        return next(each for each in self.servers if each.name == leader)
+        raise Broken(f"nobody leads stream {stream}")
 
     # --- links ----------------------------------------------------------------------------------
 

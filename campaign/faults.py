@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from random import Random
 
 from batonq.errors import BatonError
-from campaign.cluster import SHARDS, BatonNode, Broken, Cluster, Program, until
+from campaign.cluster import SHARDS, BatonNode, Broken, Cluster, Program, Server, until
 
 AWAY_S = 9.0  # a killed process stays away so long, beyond a lease and a takeover
 HOUR_S = 3600.0
@@ -49,6 +49,19 @@ class Faults:
         owners = await self._cluster.owners()
         return {shard for shard, node in owners.items() if isinstance(shard, int) and node in nodes}
 
+    async def _leader(self) -> Server:
+        async def led() -> bool:
+            try:
+                return all(self._cluster.leader(shard) for shard in range(SHARDS))
+            except (Broken, OSError):
+                return False
+
+        await until(led, "there is a stream without a leader")
+        return self._cluster.leader(self._shard)
+
+    def _led_by(self, server: Program) -> set[int]:
+        return {shard for shard in range(SHARDS) if self._cluster.leader(shard) is server}
+
     # --- kills ----------------------------------------------------------------------------------
 
     async def kill_owner(self) -> Done:
@@ -79,9 +92,9 @@ class Faults:
         return done
 
     async def kill_leader(self) -> Done:
-        leader = self._cluster.leader(self._shard)
+        leader = await self._leader()
         done = Done(time.monotonic(), f"kill -9 of {leader.name}, which leads the stream of shard {self._shard}")
-        done.shards = {self._shard}
+        done.shards = self._led_by(leader)
         leader.kill()
         await asyncio.sleep(self._lasts_s)
         leader.start()
@@ -142,11 +155,11 @@ class Faults:
     async def cut_leader(self) -> Done:
         """The leader of the shard's stream from the other servers; its clients stay."""
         cluster = self._cluster
-        leader = cluster.leader(self._shard)
+        leader = await self._leader()
         others = [server.name for server in cluster.servers if server is not leader]
         pairs = [(leader.name, other) for other in others] + [(other, leader.name) for other in others]
         done = Done(time.monotonic(), f"{leader.name}, which leads shard {self._shard}, cut off from other servers")
-        done.shards = {self._shard}
+        done.shards = self._led_by(leader)
         await cluster.cut(pairs)
         await asyncio.sleep(self._lasts_s + self._random.random())
         await cluster.heal()

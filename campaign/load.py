@@ -15,7 +15,7 @@ from batonq.sim.bodies import make_body
 from batonq.sim.clients import UNREACHED
 from batonq.sim.history import OK, UNKNOWN, Delivered, Outgoing, Sending
 from campaign.clients import Client, Surroundings
-from campaign.cluster import Broken, Cluster
+from campaign.cluster import Broken, Cluster, until
 
 RETRIES_S = 60.0
 RETRIED = ("unavailable", "log_error", "over_limit", UNREACHED, UNKNOWN)
@@ -211,6 +211,14 @@ class Probes:
             for queue in (await self._cluster.status())["queues"]:
                 if queue["name"] == name:
                     self._queues.setdefault(queue["shard"], name)
+
+    async def wait_served(self, since_s: float) -> None:
+        """Until something was sent to every shard that was not asked for before this."""
+
+        async def served() -> bool:
+            return {probe.shard for probe in self.done if probe.ok and probe.started_s > since_s} == set(self._queues)
+
+        await until(served, "there is a shard to which nothing can be sent")
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:

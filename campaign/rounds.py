@@ -56,8 +56,8 @@ class Report:
         verdict = f"{len(self.violations)} VIOLATIONS" if self.violations else "ok"
         away = ", ".join(f"shard {shard} {seconds:.1f} s" for shard, seconds in sorted(self.away_s.items()))
         return (
-            f"round {self.number} {self.fault}: {verdict}; {self.text}; away: {away or 'none'}; ready "
-            f"{self.ready_s:.1f} s after healing; other shards' p99 {self.others_p99_ms:.0f} ms "
+            f"round {self.number} {self.fault}: {verdict}; {self.text}; away: {away or 'none'}; "
+            f"all served {self.ready_s:.1f} s after healing; other shards' p99 {self.others_p99_ms:.0f} ms "
             f"(quiet {self.quiet_p99_ms:.0f} ms); "
             f"{self.sent} acknowledged, {self.delivered} deliveries, {self.seconds:.0f} s"
             + "".join(f"; LATE: {text}" for text in self.late)
@@ -113,7 +113,9 @@ class Rounds:
                 await asyncio.sleep(self._pace.quiet_s + around.random.random())
                 done = await Faults(self._cluster, around.random, shard).run(report.fault)
                 report.text = done.text
-                report.ready_s = await self._cluster.wait_ready()
+                await self._cluster.wait_ready()
+                await self._probes.wait_served(done.healed_s)
+                report.ready_s = time.monotonic() - done.healed_s
                 await asyncio.sleep(self._pace.after_s)
                 if holder is not None:
                     report.violations += await holder.finish()
