@@ -58,6 +58,7 @@ class Surroundings:
         self.history = History()
         self.outcomes: Counter[str] = Counter()
         self.unexpected: list[str] = []
+        self.asked: dict[int, str] = {}  # call → the node that it went to
         self.visibility_ms: dict[str, int] = {}  # of each queue
 
 
@@ -139,9 +140,11 @@ class Client:
         """Make the call; what was told, if it was good."""
         data = b"" if body is None else json.dumps(body).encode()
         told = None
+        node = self.any_node()
+        self.around.asked[call.number] = node.name
         sent = [("Content-Type", "application/json"), *(headers or ())]
         try:
-            answer = await self.any_node().transport.request(
+            answer = await node.transport.request(
                 "POST", path, data, sent, timeout_s, polls=isinstance(call, Receiving)
             )
             told = json.loads(answer.body) if answer.body else {}

@@ -175,7 +175,8 @@ class Rounds:
             for probe in self._probes.done:
                 file.write(msgspec.json.encode({"kind": "Probe", "probe": probe._asdict()}) + b"\n")
             for call in history.calls:
-                file.write(msgspec.json.encode({"kind": type(call).__name__, "call": call}) + b"\n")
+                line = {"kind": type(call).__name__, "node": around.asked.get(call.number), "call": call}
+                file.write(msgspec.json.encode(line) + b"\n")
 
 
 def longest_gap_s(probes: list[Probe], shard: int, done: Done) -> float:
