@@ -21,6 +21,7 @@ from campaign.judge import Judge
 from campaign.load import Load, Probe, Probes, QueuePlan, make_queue, plans
 
 DRAIN_S = 120.0
+SHORT_S = 2.0  # what other shards notice of a fault that is over at once is looked for so long
 
 
 @dataclass(slots=True, frozen=True)
@@ -156,10 +157,9 @@ class Rounds:
             if done.limit_s and report.away_s[shard] > done.limit_s:
                 report.late.append(f"shard {shard} was away for {report.away_s[shard]:.1f} s")
         quiet = [probe for probe in probes if probe.ok and quiet_s <= probe.started_s and probe.ended_s < done.began_s]
+        until_s = max(done.healed_s, done.began_s + SHORT_S)
         others = [
-            probe
-            for probe in useful
-            if probe.shard not in done.shards and done.began_s <= probe.started_s <= done.healed_s
+            probe for probe in useful if probe.shard not in done.shards and done.began_s <= probe.started_s <= until_s
         ]
         report.quiet_p99_ms = p99_ms(quiet)
         report.others_p99_ms = p99_ms(others) if done.shards else 0.0
