@@ -12,10 +12,10 @@ PYTHON ?= $(shell for name in python3.13 python3.12 python3.11 python3 python; d
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 # Nothing outside of the hashed files is taken, whatever else the user's pip is told to look at.
 INSTALL := $(PIP) install --quiet --require-hashes
-SOURCES := src tests $(wildcard bench tools examples)
+SOURCES := src tests $(wildcard bench campaign tools examples)
 ARGS ?=
 
-.PHONY: help setup run test test-fast lint types contracts format bench bench-peers bench-pipeline sim sync example docs lock clean
+.PHONY: help setup run test test-fast lint types contracts format bench bench-peers bench-pipeline campaign sim sync example docs lock clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -82,6 +82,9 @@ bench-peers: $(VENV)/dev.stamp ## Baton beside Redis, PostgreSQL, and RabbitMQ a
 
 sim: $(VENV)/dev.stamp ## Replay one simulation: make sim SEED=7
 	@$(BIN)/python -m batonq.sim --seed $(or $(SEED),1) $(ARGS)
+
+campaign: $(VENV)/spark.stamp ## Faults on a real cluster, 20 rounds of each (ARGS="--rounds 1 --fault kill-owner")
+	@$(BIN)/python -m campaign $(ARGS)
 
 example: $(VENV)/dev.stamp ## Run the worked example: 200 images through a whole pipeline (ARGS="--images 20")
 	@$(BIN)/python -m examples.transcode $(ARGS)

@@ -175,6 +175,25 @@ def test_an_answer_without_a_length_ends_with_its_connection(form: str) -> None:
     run(body())
 
 
+def test_an_answer_without_a_length_is_not_given_again_when_the_connection_ends(form: str) -> None:
+    """As a 204 to an ack: the next request on its connection, whose server is killed, was not answered."""
+
+    async def body() -> None:
+        said: list[bytes | None] = [b"HTTP/1.1 204 No Content\r\n\r\n", None]
+
+        async def script(asked: Asked) -> bytes | None:
+            return said.pop(0)
+
+        with ScriptedServer(script) as server:
+            transport = http(form, server.url)
+            assert (await transport.request("POST", "/", b"", (), 5.0))[0] == 204
+            with pytest.raises(Unavailable):
+                await transport.request("POST", "/", b"", (), 5.0)
+            await transport.close()
+
+    run(body())
+
+
 def test_something_else_than_http_is_told(form: str) -> None:
     async def body() -> None:
         async def script(asked: Asked) -> bytes:

@@ -16,6 +16,7 @@ from batonq.log.interface import Member
 from batonq.log.layout import CATALOG_SHARD
 from batonq.log.opening import OnFrame
 from batonq.node.broker import Queue
+from batonq.node.cluster import balance
 from batonq.node.cluster.keeper import ClusterKeeper
 from batonq.node.cluster.node import ClusterNode
 from batonq.node.deliveries import Delivery
@@ -115,6 +116,48 @@ def test_a_planned_move_keeps_everything_and_gives_no_grace(tmp_path: Path) -> N
             await second.ownership_loop.move(queue.shard, "nobody")
 
     run_nodes(tmp_path, main, "a", "b")
+
+
+def test_a_shard_that_the_other_node_cannot_take_is_taken_back_at_once(tmp_path: Path) -> None:
+    async def main(nodes: Nodes) -> None:
+        queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {}, {})
+        first = await nodes.owned(queue.shard)
+        second = other(nodes, first)
+        await nodes.crash(second.settings.node)
+        with pytest.raises(Unavailable):
+            await first.ownership_loop.move(queue.shard, second.settings.node)
+        assert keeper(first, queue.shard).follower.state is KeeperState.SERVING
+        (sent,) = await first.broker.send(queue, [make_send("to the old owner")])
+        assert isinstance(sent, Accepted)
+
+    run_nodes(tmp_path, main, "a", "b")
+
+
+def test_a_node_that_starts_takes_no_shard_before_it_has_read_them_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main(nodes: Nodes) -> None:
+        queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {}, {})
+        await nodes.crash("a")
+        reading, read = asyncio.Event(), asyncio.Event()
+        open_keeper = ClusterKeeper.open
+
+        async def slow(self: ClusterKeeper) -> None:
+            if self.number == 2:
+                reading.set()
+                await read.wait()
+            await open_keeper(self)
+
+        monkeypatch.setattr(ClusterKeeper, "open", slow)
+        starting = asyncio.create_task(nodes.start("a"))
+        await reading.wait()
+        await asyncio.sleep(LEASE_S + balance.backoff_s(2, 1.0))  # a shard that is free is taken by then
+        assert nodes.hub.lease(queue.shard) is None
+        read.set()
+        await starting
+        await nodes.owned(queue.shard)
+
+    run_nodes(tmp_path, main, "a")
 
 
 def test_another_node_takes_over_from_one_that_crashed(tmp_path: Path) -> None:

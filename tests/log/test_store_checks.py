@@ -20,6 +20,7 @@ from batonq.log.backend import Unsafe
 from batonq.log.jetstream import checks
 from batonq.log.jetstream.address import NatsAddress
 from batonq.log.jetstream.checks import Server
+from batonq.log.jetstream.leases import NOTHING, Bucket, Value
 from batonq.log.jetstream.store import JetStreamStore
 from batonq.log.postgres.address import PostgresAddress
 from batonq.log.postgres.store import PostgresStore
@@ -104,6 +105,22 @@ def test_nats_that_is_not_there_is_unavailable() -> None:
 def test_a_cluster_id_is_made_once(nats_address: NatsAddress, postgres_address: PostgresAddress) -> None:
     assert 0 < open_nats(nats_address) == open_nats(nats_address)
     assert 0 < open_postgres(postgres_address) == open_postgres(postgres_address)
+
+
+def test_a_cluster_id_that_another_node_has_just_written_is_waited_for(
+    nats_address: NatsAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nodes start together: one is refused to write, and cannot read yet what the other has written."""
+    cluster = open_nats(nats_address)
+    get = Bucket.get
+    unread = [True, True]
+
+    async def late(self: Bucket, key: str) -> Value:
+        return NOTHING if key == "cluster" and unread and unread.pop() else await get(self, key)
+
+    monkeypatch.setattr(Bucket, "get", late)
+    assert open_nats(nats_address) == cluster
+    assert not unread
 
 
 def test_more_replicas_than_servers_are_refused(nats_address: NatsAddress) -> None:

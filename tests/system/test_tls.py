@@ -105,7 +105,7 @@ def test_every_client_talks_tls_and_certificates_change_without_a_stop(
         assert server.terminate() == 0
 
 
-def test_all_processes_of_a_server_show_its_certificate_and_take_a_new_one(tmp_path: Path, authority: Authority) -> None:
+def test_all_processes_show_the_certificate_and_take_a_new_one(tmp_path: Path, authority: Authority) -> None:
     signed = [authority.sign(name, "localhost", "127.0.0.1") for name in ("third", "fourth")]
     used = Signed(tmp_path / "used.pem", tmp_path / "used-key.pem")
     shutil.copy(signed[0].certificate, used.certificate)

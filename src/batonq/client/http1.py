@@ -124,6 +124,7 @@ class Reader:
         self._body.append(body)
 
     def on_message_complete(self) -> None:
+        self._whole_head = False  # what ends from here on is not this answer
         status = self._parser.get_status_code()
         if status < 200:
             return  # "continue", and the like: the answer is still to come

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import secrets
 from collections.abc import Awaitable
+from functools import partial
 from typing import Any, TypeVar
 
 from nats.aio.client import Client
@@ -26,6 +27,7 @@ TIMEOUT_S = 5.0
 CONNECT_S = 10.0  # for the first connection, over all servers
 TRIES = 20  # while the servers elect a leader, questions go unanswered
 TRY_WAIT_S = 0.5
+AGAIN_S = 0.1
 IN_USE = 10058
 
 
@@ -93,15 +95,22 @@ class JetStreamStore:
             **self._kept(),
         )
         await self._stream(wanted)
-        value = await self._patiently(lambda: self._bucket.get("cluster"))
-        if not value.text:
-            cluster = secrets.randbits(64) or 1
-            await self._patiently(lambda: self._bucket.put("cluster", f"{cluster:016x}", value.revision))
-            value = await self._patiently(lambda: self._bucket.get("cluster"))
+        text = await self._cluster_id()
         try:
-            self.cluster = int(value.text, 16)
+            self.cluster = int(text, 16)
         except ValueError:
-            raise LogCorrupt(f"the cluster id in {self._bucket.where} cannot be read: {value.text!r}") from None
+            raise LogCorrupt(f"the cluster id in {self._bucket.where} cannot be read: {text!r}") from None
+
+    async def _cluster_id(self) -> str:
+        """The one that is there, or a new one."""
+        for _ in range(TRIES):
+            value = await self._patiently(lambda: self._bucket.get("cluster"))
+            if value.text:
+                return str(value.text)
+            write = partial(self._bucket.put, "cluster", f"{secrets.randbits(64) or 1:016x}", value.revision)
+            if await self._patiently(write) is None:  # another node's is written, and may not be there to be read yet
+                await asyncio.sleep(AGAIN_S)
+        raise Unreachable(f"{self._bucket.where}: the cluster id that was written cannot be read yet")
 
     def _kept(self) -> dict[str, Any]:
         return {

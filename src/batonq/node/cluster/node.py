@@ -150,12 +150,17 @@ class ClusterNode(Node):
         await self._follow_shards()
 
     async def _follow_shards(self) -> None:
+        """Read all of them before one is taken: leases get the length of an outage, and it would be over for them
+        while nobody can be answered here yet.
+        """
         count = len(self.catalog.current().shards)
+        read: dict[int, Owned] = {}
         for number in range(len(self.shards), count):
             keeper = self._keeper(number)
             self.shards.append(keeper)
             await keeper.open()
-            self._owned[number] = keeper
+            read[number] = keeper
+        self._owned.update(read)
 
     def _follow_new_shards(self, count: int) -> None:
         """Shards were added to the cluster while it runs."""

@@ -315,7 +315,12 @@ class OwnershipLoop:
             weight = each.load().weight
             await each.follower.step_down()
             self._note(Lease(shard, "", "", 0))
-            await self._ask_to_take(known.member, shard, self._clock.now_ms())
+            released_ms = self._clock.now_ms()
+            try:
+                await self._ask_to_take(known.member, shard, released_ms)
+            except BatonError:
+                await self._take_back(shard, each, released_ms)
+                raise
             self._handed[shard] = Handed(target, weight, self._loop.time() + self._settings.lease_s)
             events.info(
                 "handed_over",
@@ -324,6 +329,17 @@ class OwnershipLoop:
                 target=target,
                 ms=round((self._loop.time() - began_s) * 1000),
             )
+
+    async def _take_back(self, shard: int, each: Owned, released_ms: int) -> None:
+        """The node that should have it has gone, or cannot: its clients shall not wait for somebody to notice."""
+        if self.draining:
+            return
+        try:
+            await each.follower.take(released_ms)
+        except BatonError as problem:  # the other one has it after all; or it is free, and taken like any other
+            events.info("not_taken_back", f"{each.follower.name}: {problem.message}", shard=shard)
+            return
+        self._held_since[shard] = self._renewed[shard] = self._loop.time()
 
     def _find(self, shard: int) -> Owned:
         each = self._owned.get(shard)

@@ -26,6 +26,7 @@ from batonq.node.remoteshard import RemoteShard, answer
 OWNER_WAIT_S = 4.0  # how long a request waits for a shard to have an owner that answers
 CALL_S = 10.0  # how long an owner may take, beside what a call waits by itself
 AGAIN_S = 0.05
+AGAIN_MAX_S = 0.4  # the pause grows up to this, and ends at once when an owner changes
 WATCH_S = 0.25  # how often it is looked whether an owner that is being asked still is the owner
 MOVED_S = 0.5  # one that is not may still answer so long
 GIVE_UP_S = 2.0
@@ -81,6 +82,7 @@ class Routing:
         self._works: set[asyncio.Task[None]] = set()
         self._asked: set[Asked] = set()
         self._watching: asyncio.TimerHandle | None = None
+        self._looking: asyncio.Task[None] | None = None
 
     def port(self, shard: int, at_once: bool = False) -> ShardPort:
         """`at_once`: nobody is waited for. A call that no owner can have run ends with NotOwner, and may be made
@@ -117,6 +119,8 @@ class Routing:
         deadline_s = self._loop.time() + OWNER_WAIT_S
         look_s = self._loop.time() + LOOK_S
         asked: Lease | None = None  # who did not answer, and may have run it
+        tried: Lease | None = None
+        pause_s = AGAIN_S
         why = "Nobody serves the shard right now; try again."
         while True:
             lease = self._owners.owner(shard)
@@ -147,7 +151,10 @@ class Routing:
             if now_s >= look_s:
                 look_s = now_s + LOOK_S
                 await self._look_again()
-            await self._owners.next_change(AGAIN_S)
+            # Many may wait for one owner, at a node that has others' requests to answer.
+            pause_s = min(pause_s * 2, AGAIN_MAX_S) if lease == tried else AGAIN_S
+            tried = lease
+            await self._owners.next_change(pause_s)
 
     async def _ask(self, shard: int, lease: Lease, path: str, call: str, data: bytes, timeout_s: float) -> bytes:
         """Ask an owner, for as long as it is the owner: one that is no more may never answer."""
@@ -186,6 +193,12 @@ class Routing:
         task.add_done_callback(self._works.discard)
 
     async def _look_again(self) -> None:
+        """One look at a time, for all that wait."""
+        if self._looking is None or self._looking.done():
+            self._looking = self._loop.create_task(self._look())
+        await asyncio.shield(self._looking)
+
+    async def _look(self) -> None:
         try:
             await self._owners.refresh()
         except BatonError:

@@ -86,8 +86,15 @@ def _group_locked_until_ms(evidence: Evidence, earlier: HeldLease, later: HeldLe
 
 
 def _sequences(evidence: Evidence, facts: QueueFacts) -> Iterator[Finding]:
-    """A send that was answered before another one began has the lower sequence number."""
+    """A send that was answered before another one began has the lower sequence number.
+
+    A retry is answered with what its first try came to, so it began with that.
+    """
     answered: list[tuple[float, int, int]] = []
+    asked_s: dict[str, float] = {}
+    for call in evidence.history.of(Sending):
+        if call.invocation:
+            asked_s[call.invocation] = min(call.started_s, asked_s.get(call.invocation, call.started_s))
     calls = sorted(
         (call for call in evidence.history.of(Sending) if call.queue == facts.name and call.outcome == OK),
         key=lambda call: call.ended_s,
@@ -98,9 +105,10 @@ def _sequences(evidence: Evidence, facts: QueueFacts) -> Iterator[Finding]:
             for message, answer in zip(call.messages, call.answers, strict=True)
             if answer.outcome == OK and not answer.duplicate
         ]
+        began_s = asked_s.get(call.invocation, call.started_s)
         for number, sequence in taken:
             for ended_s, before, before_sequence in answered:
-                if ended_s < call.started_s and before_sequence >= sequence:
+                if ended_s < began_s and before_sequence >= sequence:
                     yield about(
                         f"{facts.name}: #{number} got sequence {sequence}, #{before} before it {before_sequence}",
                         number,

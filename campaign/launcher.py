@@ -1,0 +1,67 @@
+"""Starts a node as `baton serve` does, in a process that the campaign has changed beforehand.
+
+    python -m campaign.launcher --address 127.0.0.2 --clock FILE [--bug NAME] -- serve …
+
+Its wall clock is ahead by the seconds in FILE, which may change at any time; its connections come from its own address,
+so that the proxy knows them; and a bug may be planted. The product knows nothing of all this.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import mmap
+import struct
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+CLOCK = struct.Struct("<d")
+
+
+def move_clock(path: str) -> None:
+    """Let the time of day be ahead by what the file says. What measures time, the monotonic clock, stays."""
+    with open(path, "rb") as file:
+        ahead = mmap.mmap(file.fileno(), CLOCK.size, access=mmap.ACCESS_READ)
+    wall: Callable[[], float] = time.time
+
+    def moved() -> float:
+        return wall() + float(CLOCK.unpack_from(ahead)[0])
+
+    time.time = moved
+    time.time_ns = lambda: int(moved() * 1_000_000_000)
+
+
+def come_from(address: str) -> None:
+    """Let connections to this machine come from this address of it."""
+    connect: Any = asyncio.open_connection
+
+    async def open_connection(host: str | None = None, port: int | None = None, **options: Any) -> Any:
+        if host is not None and host.startswith("127."):
+            options.setdefault("local_addr", (address, 0))
+        return await connect(host, port, **options)
+
+    setattr(asyncio, "open_connection", open_connection)  # noqa: B010
+
+
+def main() -> int:
+    at = sys.argv.index("--")
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--address", required=True)
+    parser.add_argument("--clock", required=True)
+    parser.add_argument("--bug", default="")
+    options = parser.parse_args(sys.argv[1:at])
+    move_clock(options.clock)
+    come_from(options.address)
+    if options.bug:
+        from campaign.bugs import plant
+
+        plant(options.bug)
+    from batonq.cli.main import main as baton
+
+    return baton(sys.argv[at + 1 :])
+
+
+if __name__ == "__main__":
+    sys.exit(main())
