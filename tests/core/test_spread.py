@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -11,7 +12,20 @@ from hypothesis import strategies as st
 from batonq.core.catalog.machine import Catalog, Rules
 from batonq.core.commands import Send
 from batonq.core.ids import key_hash
-from batonq.core.spread import GROWTHS_MAX, SLOTS, Hint, Spread, divided, even, is_keyed, key_of, parse, shares
+from batonq.core.spread import (
+    GROWTHS_MAX,
+    NUMBER_BITS,
+    SLOTS,
+    SPREAD_MAX,
+    Hint,
+    Spread,
+    divided,
+    even,
+    is_keyed,
+    key_of,
+    parse,
+    shares,
+)
 from batonq.errors import InvalidAttributeValue
 
 ACCOUNT = "000000000000"
@@ -82,6 +96,19 @@ def test_growth_moves_as_few_slots_as_it_can_and_those_who_had_a_key_are_asked_f
 
 
 # --- hints ---------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(1, 4), max_size=6), st.integers(0, (1 << 64) - 1))
+def test_the_numbers_of_a_key_rise_when_it_moves(growths: list[int], hashed: int) -> None:
+    spread = Spread((7,))
+    shards = [7]
+    for count in growths:
+        spread = spread.grown(range(100 + len(spread.shards), 100 + len(spread.shards) + count))
+        shards.append(spread.of_hash(hashed))
+    first = [spread.numbers_from(shard) for shard in shards]
+    assert first == sorted(first) and first[0] == 0
+    assert all(later - before >= 1 << NUMBER_BITS for before, later in pairwise(first) if later != before)
+    assert Spread(tuple(range(SPREAD_MAX))).numbers_from(SPREAD_MAX - 1) + (1 << NUMBER_BITS) <= 1 << 53
 
 
 def test_receives_go_to_the_highest_priority_then_the_oldest_and_here_breaks_ties() -> None:

@@ -22,7 +22,7 @@ from batonq.errors import (
     ReceiptInvalid,
     Unavailable,
 )
-from batonq.node.broker import Queue, place_of
+from batonq.node.broker import Queue
 from batonq.node.jobs import Redrive
 from batonq.node.node import Node
 from tests.node.nodes import ACCOUNT, Faults, drain, kill, make_node, make_send, open_node, receive, send
@@ -571,6 +571,7 @@ def test_fifo_order_holds_while_the_spread_grows_under_load_and_through_a_crash(
         sent = dict.fromkeys(groups, 0)
         got: dict[str, list[int]] = {group: [] for group in groups}
         held: list[tuple[Any, str]] = []
+        numbers: dict[str, list[int]] = {group: [] for group in groups}
 
         async def work(rounds: int) -> None:
             for turn in range(rounds):
@@ -579,14 +580,17 @@ def test_fifo_order_holds_while_the_spread_grows_under_load_and_through_a_crash(
                 sends = [make_send(f"{sent[group]}", group=group, dedup_id=f"{sent[group]}") for group in chosen]
                 results = await node.broker.send(queue, sends)
                 assert all(isinstance(result, Accepted) and not result.duplicate for result in results)
-                for group in chosen:
+                for group, result in zip(chosen, results, strict=True):
                     sent[group] += 1
+                    numbers[group].append(result.sequence)  # type: ignore[union-attr]
                 again = await node.broker.send(queue, sends)
                 assert all(result.duplicate for result in again)  # type: ignore[union-attr]
+                assert [one.sequence for one in again] == [one.sequence for one in results]  # type: ignore[union-attr]
                 found = await node.broker.receive(queue, 7, None, 0, "tester")
                 holders = {group for _, group in held}
                 for delivery in found:
                     assert delivery.group not in holders, "a group is in two hands"
+                    assert delivery.sequence == numbers[delivery.group][int(delivery.body)]
                     got[delivery.group].append(int(delivery.body))
                 held.extend((delivery, delivery.group) for delivery in found)
                 if turn % 2:
@@ -612,6 +616,8 @@ def test_fifo_order_holds_while_the_spread_grows_under_load_and_through_a_crash(
         await drained(node, node.broker.queue(ACCOUNT, "wide.fifo"), got, held)
         assert got == {group: list(range(count)) for group, count in sent.items()}
         assert min(keeper.host().shard.next_sequence for keeper in node.shards) > 1, "all shards were used"
+        for group in groups:
+            assert numbers[group] == sorted(set(numbers[group])), "numbers rise, wherever the group lies"
         await node.stop()
 
     run_virtual(main)
@@ -679,7 +685,7 @@ def test_counters_peeks_and_purges_are_of_the_whole_queue(tmp_path: Path) -> Non
         after = 0
         while page := await node.broker.peek(queue, after, 2):
             seen += [peeked.body.decode() for peeked in page]
-            after = place_of(queue, page[-1])
+            after = page[-1].view.sequence
         assert sorted(seen) == [str(number) for number in range(7)]
         await node.broker.purge_queue(queue)
         counters = await node.broker.counters(queue)

@@ -19,6 +19,7 @@ from batonq.core.ids import key_hash
 SLOTS = 256
 GROWTHS_MAX = 8  # of one queue that are not over
 SPREAD_MAX = 32  # shards of one queue: an empty receive may have to ask each of them
+NUMBER_BITS = 48  # of a sequence, in the number of a message in its queue
 
 
 class Spread(NamedTuple):
@@ -47,6 +48,14 @@ class Spread(NamedTuple):
             return [self.of_hash(hashed)]
         places = [*self.before[hashed % SLOTS :: SLOTS], self.slots[hashed % SLOTS]]
         return list(dict.fromkeys(self.shards[place] for place in places))
+
+    def numbers_from(self, shard: int) -> int:
+        """What is added to the sequence of a message on this shard, to number it in its queue.
+
+        A key only ever moves to a shard that came later, so the numbers of a group rise wherever it lies. The largest
+        is below 2**53, which every reader of JSON takes as it is.
+        """
+        return self.shards.index(shard) << NUMBER_BITS
 
     def text(self) -> str:
         """A short text that `parse` reads: where keys belong, not where they were."""

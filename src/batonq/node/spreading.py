@@ -16,9 +16,9 @@ from typing import Any, TypeVar
 
 from batonq.core import spread as routing
 from batonq.core.commands import Counters, Send
-from batonq.core.ids import key_hash, parse_message_id
+from batonq.core.ids import key_hash
 from batonq.core.shard.once import Once
-from batonq.core.spread import Hint
+from batonq.core.spread import NUMBER_BITS, Hint
 from batonq.errors import BatonError, IdempotencyConflict, NotOwner, OverLimit, QueueDoesNotExist
 from batonq.node.control import Queue
 from batonq.node.deliveries import ANSWER_BYTES_MAX, Delivery
@@ -32,7 +32,6 @@ RECENT_WAIT_S = 0.05  # how long an answer is waited for while there is somethin
 FRESH_WAIT_S = 1.0  # and while there is nothing
 HINTS_MAX = 10_000  # hints of other nodes that are remembered
 ANY = -1  # stands for whichever shard has its turn
-PLACE_BITS = 48  # of a sequence, in a place where a look at a queue goes on
 
 T = TypeVar("T")
 GiveBack = Callable[[Queue, Sequence[Delivery]], Coroutine[Any, Any, None]]
@@ -464,9 +463,9 @@ class Spreading:
         return summed(await self.of_all(queue, lambda port: port.counters(queue.number)))
 
     async def peek(self, queue: Queue, after: int, limit: int) -> list[Peeked]:
-        """One shard after the other; `after` is a place as `place_of` gives it."""
+        """One shard after the other; `after` is the number of a message."""
         found: list[Peeked] = []
-        at, after = after >> PLACE_BITS, after & ((1 << PLACE_BITS) - 1)
+        at, after = after >> NUMBER_BITS, after & ((1 << NUMBER_BITS) - 1)
         for shard in queue.shards[at:]:
             found += await self._peek_one(queue, shard, after, limit - len(found))
             if len(found) >= limit:
@@ -496,13 +495,6 @@ def _put(
 ) -> None:
     for place, answer in zip(places, outcome[0], strict=True):
         results[place], known[place] = answer, outcome[1]
-
-
-def place_of(queue: Queue, peeked: Peeked) -> int:
-    """Where a look at a queue goes on behind this message."""
-    named = parse_message_id(peeked.current_id)
-    at = queue.shards.index(named[0]) if named is not None and named[0] in queue.shards else 0
-    return at << PLACE_BITS | peeked.view.sequence
 
 
 def summed(parts: Sequence[Counters]) -> Counters:

@@ -108,6 +108,12 @@ class Shard(Holding, Persist, Validate):
             for line in range(len(lines.key))
         )
 
+    def numbers_from(self, number: int) -> int:
+        """What is added to sequences here, where messages of the queue are shown: see Spread."""
+        queue = self.queues.get(number)
+        spread = queue.policy.spread if queue is not None else ""
+        return parse(spread).numbers_from(self.number) if spread else 0
+
     def hint(self, number: int) -> Hint:
         """What a receive would find in a queue, without looking at more than the next message."""
         queue = self.queue_state(number)
