@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from batonq.core.catalog.machine import Catalog, Rules
 from batonq.core.commands import Send
 from batonq.core.ids import key_hash
+from batonq.core.records import FORMAT_VERSION, PLAIN_VERSION
+from batonq.core.shard.machine import Shard
 from batonq.core.spread import (
     GROWTHS_MAX,
     NUMBER_BITS,
@@ -220,6 +222,27 @@ def test_a_spread_survives_the_log_and_a_base() -> None:
     based._apply_base(made.version, T0, made.dump())
     based.validate()
     assert based.dump() == made.dump()
+
+
+def test_only_what_is_about_a_spread_queue_is_written_in_the_newest_format() -> None:
+    made = catalog(3)
+    dead = made.create_queue(ACCOUNT, "dead", {}, {}, T0)
+    work = made.create_queue(ACCOUNT, "work", {"RedrivePolicy": arn("dead")}, {}, T0)
+    source, target = Shard(work.shard), Shard(dead.shard)
+    source.set_policy(work.policy, T0)
+    assert (made.format, source.format, target.format) == (PLAIN_VERSION,) * 3
+    made.spread_refused = "Not yet."
+    with pytest.raises(InvalidAttributeValue, match=r"Not yet\."):
+        made.set_attributes(dead.number, {"Baton.Spread": "2"}, T0)
+    made.spread_refused = ""
+    made.set_attributes(dead.number, {"Baton.Spread": "2"}, T0)
+    source.set_policy(made.queues[work.number].policy, T0)
+    target.set_policy(made.queues[dead.number].policy, T0)
+    assert (made.format, source.format, target.format) == (FORMAT_VERSION,) * 3
+    again, restored = Catalog(), Shard(source.number)
+    again._apply_base(made.version, made.last_time_ms, made.dump())
+    restored.load(source.save())
+    assert (again.format, restored.format) == (FORMAT_VERSION, FORMAT_VERSION)
 
 
 def test_a_growth_is_over_when_the_shards_that_gave_something_up_say_so() -> None:

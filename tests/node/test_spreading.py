@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections import Counter
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -618,6 +619,80 @@ def test_fifo_order_holds_while_the_spread_grows_under_load_and_through_a_crash(
         assert min(keeper.host().shard.next_sequence for keeper in node.shards) > 1, "all shards were used"
         for group in groups:
             assert numbers[group] == sorted(set(numbers[group])), "numbers rise, wherever the group lies"
+        await node.stop()
+
+    run_virtual(main)
+
+
+class Unsteady:
+    """A port that now and then fails, before or after it did what it was asked for."""
+
+    def __init__(self, port: Any, random: Random) -> None:
+        self._port = port
+        self._random = random
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._port, name)
+
+    async def send(self, *arguments: Any) -> Any:
+        fate = self._random.random()
+        if fate < 0.1:
+            raise Unavailable
+        results = await self._port.send(*arguments)
+        if fate > 0.9:
+            raise Unavailable
+        return results
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_numbered_messages_are_taken_once_while_their_groups_move_and_shards_fail(tmp_path: Path, seed: int) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        random = Random(seed)
+        node = await open_node(loop, tmp_path, shards=4)
+        await make_fifo(node, spread=1)
+        spreading = node.broker._spreading
+        port = spreading._port
+        spreading._port = lambda shard: Unsteady(port(shard), random)  # type: ignore[assignment,return-value]
+        groups = [f"group-{at}" for at in range(9)]
+        numbers = dict.fromkeys(("p", "q"), 0)
+        sent: dict[str, list[str]] = {group: [] for group in groups}
+        got: dict[str, list[str]] = {group: [] for group in groups}
+
+        async def numbered(producer: str) -> None:
+            """Until all of them are taken, as a client does."""
+            first = numbers[producer] + 1
+            chosen = [random.choice(groups[producer == "q" :: 2]) for _ in range(random.randint(1, 6))]
+            texts = [f"{producer}{first + at}" for at in range(len(chosen))]
+            sends = [
+                make_send(text, group=group, producer=producer, producer_sequence=first + at)
+                for at, (text, group) in enumerate(zip(texts, chosen, strict=True))
+            ]
+            numbers[producer] += len(sends)
+            for group, text in zip(chosen, texts, strict=True):
+                sent[group].append(text)
+            for _ in range(200):
+                queue = node.broker.queue(ACCOUNT, "wide.fifo") if random.random() < 0.7 else known
+                try:
+                    if all(isinstance(result, Accepted) for result in await node.broker.send(queue, sends)):
+                        return
+                except Unavailable:
+                    continue
+            raise AssertionError("they are never taken")
+
+        for turn in range(40):
+            known = node.broker.queue(ACCOUNT, "wide.fifo")
+            if turn % 10 == 9 and len(known.shards) < 4:
+                await node.broker.set_attributes(known, {"Baton.Spread": str(len(known.shards) + 1)})
+            for producer in numbers:
+                await numbered(producer)
+            for delivery in await receive(node, known, random.randint(1, 6)):
+                got[delivery.group].append(delivery.body.decode())
+                await node.broker.delete(known, [delivery.receipt])
+        while found := await receive(node, node.broker.queue(ACCOUNT, "wide.fifo")):
+            for delivery in found:
+                got[delivery.group].append(delivery.body.decode())
+                await node.broker.delete(known, [delivery.receipt])
+        assert got == sent
         await node.stop()
 
     run_virtual(main)

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Coroutine, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
 from batonq.errors import BatonError, QueueDoesNotExist
 from batonq.node.broker import Broker, Queue
-from batonq.sim.actors import Consumer, Operator, Producer
+from batonq.sim.actors import Consumer, Grower, Operator, Producer
 from batonq.sim.audit import audit
 from batonq.sim.bugs import planted
 from batonq.sim.chaos import Chaos
@@ -116,6 +116,7 @@ class Simulation:
         await machine.stop()
         if not machine.broken:
             await machine.start()
+            self._note_growth()
             self._audit(replay=True)
             machine.crash("at the end")
         await asyncio.sleep(0)
@@ -148,7 +149,8 @@ class Simulation:
             for at in range(scenario.consumers)
         ]
         operator = Operator(self, self._random("operator"), plans)
-        return [*(one.run() for one in producers), *(one.run() for one in consumers), operator.run()]
+        grower = Grower(self, self._random("grower"), plans)
+        return [*(one.run() for one in (*producers, *consumers)), operator.run(), grower.run()]
 
     async def _set_up(self) -> None:
         for plan in self.scenario.queues:
@@ -177,6 +179,13 @@ class Simulation:
         self.queues.pop(self.current_name(plan.name), None)
         self.queues[name] = self.known[name] = _facts(name, entry)
         self.history.say(self.loop.time(), "set-up", f"queue {entry.number} is {name}, on shard {entry.shard}")
+
+    def _note_growth(self) -> None:
+        """On which shards each queue lies in the end."""
+        for name, facts in self.known.items():
+            entry = self.machine.node.broker.queue_by_number(facts.number) if self.machine.node is not None else None
+            if entry is not None:
+                self.known[name] = replace(facts, shards=entry.shards)
 
     def current_name(self, called: str) -> str:
         """What the queue that has this name now is called here."""

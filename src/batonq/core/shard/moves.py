@@ -149,6 +149,7 @@ class Moves(ShardState):
 
     def _on_job(self, data: bytes) -> None:
         job = Job.from_values(json.loads(data))
+        self._note_format(job.destination_spread or "".join(job.origin_spreads.values()))
         for job_id in self.jobs.put(job):
             self.job_pace.pop(job_id, None)
             self.job_place.pop(job_id, None)

@@ -16,7 +16,7 @@ from batonq.core.catalog.names import queue_arn
 from batonq.core.commands import Alarm, Entry, Job
 from batonq.core.ids import message_id
 from batonq.core.payload import Lineage
-from batonq.core.records import Flag, Reason, State, Type
+from batonq.core.records import FORMAT_VERSION, Flag, Reason, State, Type
 from batonq.core.shard.columns import NIL
 from batonq.core.shard.queuestate import QueueState
 from batonq.core.shard.replay import Replay
@@ -274,6 +274,8 @@ class Transfer(Replay):
                 auxiliary=reason,
             )
             self._on_settled(queue, slot, now, shard, number, verdict, reason, until, position)
+            if verdict == Reason.REFUSED_MOVED:
+                self.format = FORMAT_VERSION
             if verdict != Reason.ACCEPTED:
                 self._refused(queue, to, reason, Reason(verdict), columns.sequence[slot], now)
             if queue.closed and not queue.messages:

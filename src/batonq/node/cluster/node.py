@@ -111,6 +111,7 @@ class ClusterNode(Node):
             recovery=self._recovery,
             leases=self._leases,
             ask=self._routing.ask_catalog,
+            too_old=self.ownership_loop.others.too_old,
             loop=self._loop,
             clock=self.clock,
             settings=settings,
