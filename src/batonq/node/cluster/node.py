@@ -301,8 +301,19 @@ class ClusterNode(Node):
         }
 
     def _queues(self) -> list[dict[str, Any]]:
-        queues = list(self.catalog.current().queues.values())[:QUEUES_TOLD]
-        return [{"account": queue.account, "name": queue.name, "shard": queue.shard} for queue in queues]
+        """Where queues lie; those on several shards first, if not all can be told."""
+        queues = sorted(self.catalog.current().queues.values(), key=lambda queue: -len(queue.shards))
+        return [
+            {
+                "account": queue.account,
+                "name": queue.name,
+                "shard": queue.shard,
+                "shards": list(queue.shards),
+                "spread": len(queue.shards),
+                "growing": bool(queue.before),
+            }
+            for queue in queues[:QUEUES_TOLD]
+        ]
 
 
 def read_secret(settings: Settings) -> bytes:
