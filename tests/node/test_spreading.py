@@ -725,15 +725,19 @@ def test_dead_letters_of_a_queue_that_grew_come_back_to_where_their_group_is(tmp
             return (await node.broker.counters(morgue)).visible == len(groups)
 
         await until(arrived)
+        busy = next(group for group in groups if queue.spread.grown((7, 8)).of_key(group) != queue.shard)
+        await send(node, queue, "waits", group=busy, dedup_id="2")
         wide = await grow_fifo(node, queue, 3)
         job = await node.broker.start_job(morgue, Redrive(rate_per_s=1_000, ramp_s=0))
         status = await ended(node, job.id)
         assert (status.state, status.moved) == ("COMPLETED", len(groups))
         found = await node.broker.peek(wide, 0, 100)
-        assert len(found) == len(groups)
+        assert len(found) == len(groups) + 1
         for peeked in found:
             place = parse_message_id(peeked.current_id)
-            assert place is not None and place[0] == wide.spread.of_key(peeked.group)
+            stays = peeked.group == busy  # behind the message that waits there
+            assert place is not None and place[0] == (queue.shard if stays else wide.spread.of_key(peeked.group))
+        assert [peeked.body.decode() for peeked in found if peeked.group == busy] == ["waits", busy]
         await node.stop()
 
     run_virtual(main)

@@ -58,8 +58,14 @@ class Spread(NamedTuple):
         return self.shards.index(shard) << NUMBER_BITS
 
     def text(self) -> str:
-        """A short text that `parse` reads: where keys belong, not where they were."""
-        return ",".join(map(str, self.shards)) + ":" + self.slots.hex()
+        """A short text that `parse` reads."""
+        text = ",".join(map(str, self.shards)) + ":" + self.slots.hex()
+        return f"{text}:{self.before.hex()}" if self.before else text
+
+    @property
+    def now(self) -> Spread:
+        """Where keys belong, without where they were."""
+        return self._replace(before=b"")
 
     def grown(self, shards: Iterable[int]) -> Spread:
         """With more shards, which take their part of the slots: each of the others gives up as few as can be.
@@ -112,8 +118,8 @@ def even(shards: Sequence[int]) -> Spread:
 
 @lru_cache(maxsize=1024)
 def parse(text: str) -> Spread:
-    shards, _, slots = text.partition(":")
-    return Spread(tuple(map(int, shards.split(","))), bytes.fromhex(slots))
+    shards, slots, *before = text.split(":")
+    return Spread(tuple(map(int, shards.split(","))), *map(bytes.fromhex, (slots, *before)))
 
 
 def key_of(send: Send, fifo: bool) -> str:

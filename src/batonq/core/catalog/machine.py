@@ -409,7 +409,11 @@ class Catalog(CatalogState):
         entry = self.queue_by_number(number)
         if not entry.before:
             return entry
-        return self._change(replace(entry, before=entry.spread.settled(shard).before), self._time(now))
+        now = self._time(now)
+        changed = self._change(replace(entry, before=entry.spread.settled(shard).before), now)
+        if changed.link != entry.link:
+            self._refresh_sources(changed.key, now)
+        return changed
 
     # --- shards, settings ----------------------------------------------------------------------
 

@@ -90,7 +90,9 @@ class Moves(ShardState):
                     queue.expired_messages += 1
             return
         self._leave(queue, slot, time)
-        self.owed_to.pop(slot, None)
+        _, _, to, _ = self.owed_to.pop(slot, (0, 0, 0, 0))
+        if reason == Reason.REFUSED_MOVED:
+            self.passed[slot] = shard | to << 16
         self.columns.last[slot] = position
         self.columns.doomed[slot] = 0
         if until == FOREVER_MS:

@@ -22,7 +22,7 @@ from batonq.errors import LogCorrupt
 
 BASE_BYTES_MAX = 1 << 29
 FRAME_OVERHEAD_BYTES = 1 << 10  # header and rows
-_NOTES = ("holders", "maxima", "kept_maxima", "origins", "refusals", "redriven", "edited", "uncharged")
+_NOTES = ("holders", "maxima", "kept_maxima", "origins", "refusals", "passed", "redriven", "edited", "uncharged")
 
 
 class Persist(Replay):

@@ -186,6 +186,10 @@ class ClusterNode(Node):
         """The port of a shard that this node serves."""
         return self.broker.local_port(shard) if hasattr(self, "broker") and self.broker.serves(shard) else None
 
+    def epoch_here(self, shard: int) -> int:
+        """With which epoch this node serves a shard, or keeps the catalog."""
+        return self.catalog.current().epoch if shard == CATALOG_SHARD else self.shards[shard].host().shard.epoch
+
     async def give_back(self, found: Sequence[tuple[int, Delivery]]) -> None:
         """What was received for another node that does not want it any more."""
         await self.broker.give_back_found(found)
