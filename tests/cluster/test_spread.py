@@ -11,6 +11,7 @@ import pytest
 
 from batonq.core.commands import Accepted
 from batonq.core.records import FORMAT_VERSION, PLAIN_VERSION
+from batonq.core.shard import machine
 from batonq.errors import InvalidAttributeValue, QueueDoesNotExist, Unavailable
 from batonq.log.frames import parse_header
 from batonq.node.broker import Queue
@@ -261,6 +262,45 @@ def test_a_job_goes_on_at_all_shards_through_the_death_of_an_owner(tmp_path: Pat
         while found := await take(kept, queue):
             bodies += found
         assert sorted(map(int, bodies)) == list(range(30))
+
+    run_nodes(tmp_path, main, *NAMES)
+
+
+def test_a_purge_goes_on_through_the_death_of_an_owner_and_spares_what_came_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "PURGE_STEP", 5)
+
+    async def main(nodes: Nodes) -> None:
+        queue = await spread(nodes)
+        kept, loses = nodes["a"], nodes["c"]
+        for number in range(20):
+            await kept.broker.send(queue, [make_send(f"{number} {at}") for at in range(5)])
+        host = loses.shards[2].host()
+        held = host.counters(queue.number).visible
+        purge, steps = host.purge, 0
+
+        def purge_and_die(number: int, through: int) -> tuple[int, bool]:
+            nonlocal steps
+            steps += 1
+            if steps > 2:
+                raise Unavailable("it dies")
+            return purge(number, through)
+
+        host.purge = purge_and_die  # type: ignore[method-assign]
+        purging = asyncio.create_task(kept.broker.purge_queue(queue))
+        await nodes.until(lambda: steps > 2)
+        left = host.counters(queue.number).visible
+        assert 0 < left < held, "it died in the middle"
+        await nodes.crash("c")
+        late = [make_send(f"late {number}", dedup_id=str(number)) for number in range(9)]
+        results = await kept.broker.send(queue, late)
+        assert all(isinstance(result, Accepted) for result in results)
+        await purging
+        assert (await kept.broker.counters(queue)).visible == len(late)
+        again = await kept.broker.send(queue, late)
+        known = {key for key in range(9) if queue.spread.of_key(str(key)) != 2}
+        assert all(again[key].duplicate for key in known), "they were sent after the purge"  # type: ignore[union-attr]
 
     run_nodes(tmp_path, main, *NAMES)
 

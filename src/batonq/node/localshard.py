@@ -134,12 +134,16 @@ class LocalShard:
     async def reach(self, queue: int, version: int) -> None:
         await self._reach(self._host(), queue, version)
 
-    async def purge(self, queue: int) -> None:
+    async def purge_point(self, queue: int) -> tuple[int, int]:
         host = self._host()
-        through = host.shard.next_sequence - 1
-        done = False
-        while not done:
-            _, done = host.purge(queue, through)
+        point = host.shard.next_sequence - 1, host.shard.queue_state(queue).purge_generation
+        await committed(host)
+        return point
+
+    async def purge(self, queue: int, through: int, purges: int) -> None:
+        host = self._host()
+        while host.shard.queue_state(queue).purge_generation == purges:
+            host.purge(queue, through)
             await committed(host)
 
     async def next_sequence(self) -> int:
