@@ -287,7 +287,7 @@ def test_a_purge_goes_on_through_the_death_of_an_owner_and_spares_what_came_late
                 raise Unavailable("it dies")
             return purge(number, through)
 
-        host.purge = purge_and_die  # type: ignore[method-assign]
+        monkeypatch.setattr(host, "purge", purge_and_die)
         purging = asyncio.create_task(kept.broker.purge_queue(queue))
         await nodes.until(lambda: steps > 2)
         left = host.counters(queue.number).visible

@@ -1,4 +1,4 @@
-"""Messages on their way from shard to shard, in a cluster whose nodes die between any two steps of it: one copy is left.
+"""Messages on their way from shard to shard while nodes die between any two steps of it: one copy is left.
 
 The steps of a transfer: the source decides that it owes a message, commits that, hands it to the destination, which
 decides that it arrived and commits that, and answers; the source decides that it is settled, and commits that.

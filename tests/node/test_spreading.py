@@ -652,7 +652,7 @@ def test_numbered_messages_are_taken_once_while_their_groups_move_and_shards_fai
         await make_fifo(node, spread=1)
         spreading = node.broker._spreading
         port = spreading._port
-        spreading._port = lambda shard: Unsteady(port(shard), random)  # type: ignore[assignment,return-value]
+        spreading._port = lambda shard: Unsteady(port(shard), random)
         groups = [f"group-{at}" for at in range(9)]
         numbers = dict.fromkeys(("p", "q"), 0)
         sent: dict[str, list[str]] = {group: [] for group in groups}

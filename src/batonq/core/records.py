@@ -16,7 +16,7 @@ A record is one outcome. It is a row of eight unsigned 64-bit words and, for som
 deduplication key (0: none). Other departures are listed beside the type. A position is `frame number << 16 | row`.
 
 FORMAT_VERSION is raised when a type or a word changes its meaning; a reader refuses a version that it does not know,
-and old readers are kept (see docs/reference/log-format.md). A log whose state has nothing of the newest version in it is
+and old readers are kept (see docs/reference/log-format.md). A log that has nothing of the newest version in it is
 written as PLAIN_VERSION, so that nodes of the release before can follow it.
 """
 

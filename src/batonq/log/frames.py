@@ -216,12 +216,7 @@ def parse(data: bytes, offset: int = 0) -> Frame:
         crc,
         header_crc,
     ) = _unpack(header)
-    if (
-        magic != MAGIC
-        or _crc(header[:76]) != header_crc
-        or version > FORMAT_VERSION
-        or not 0 < count <= FRAME_ROWS_MAX
-    ):
+    if magic != MAGIC or _crc(header[:76]) != header_crc or version > FORMAT_VERSION or not 0 < count <= FRAME_ROWS_MAX:
         parse_header(header)  # says what is wrong
     variable_at = rows_at + count * ROW_BYTES
     end = variable_at + variable_bytes

@@ -23,8 +23,8 @@ from batonq.errors import BatonError, IdempotencyConflict, NotOwner, OverLimit, 
 from batonq.node.control import Queue
 from batonq.node.deliveries import ANSWER_BYTES_MAX, Delivery
 from batonq.node.host import ShardHost
-from batonq.node.peeking import Peeked
 from batonq.node.offering import Offer, Offering
+from batonq.node.peeking import Peeked
 from batonq.node.ports import Sent, ShardPort
 from batonq.node.rooms import Room
 

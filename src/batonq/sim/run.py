@@ -150,7 +150,8 @@ class Simulation:
         ]
         operator = Operator(self, self._random("operator"), plans)
         grower = Grower(self, self._random("grower"), plans)
-        return [*(one.run() for one in (*producers, *consumers)), operator.run(), grower.run()]
+        actors: list[Producer | Consumer | Operator | Grower] = [*producers, *consumers, operator, grower]
+        return [actor.run() for actor in actors]
 
     async def _set_up(self) -> None:
         for plan in self.scenario.queues:

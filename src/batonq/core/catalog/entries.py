@@ -94,7 +94,7 @@ class QueueEntry:
 
     @property
     def link(self) -> Link:
-        """This queue as the dead-letter queue of others. Messages of FIFO groups ask those shards first that had them."""
+        """This queue as the dead-letter queue of others. FIFO groups are looked for where they were, too."""
         spread = self.spread if self.fifo else self.spread.now
         return Link(self.number, self.shard, spread.text() if len(self.shards) > 1 else "")
 

@@ -225,7 +225,9 @@ class Catalog(CatalogState):
 
     def _with_spread(self, values: dict[str, str]) -> dict[str, str]:
         """A standard queue that does not say on how many shards it lies gets as many as the rules say and allow."""
-        if self.rules.spread == 1 or self.spread_refused or is_fifo(values) or "Baton.Spread" in values or _wants_own(values):
+        if is_fifo(values) or "Baton.Spread" in values or _wants_own(values):
+            return values
+        if self.rules.spread == 1 or self.spread_refused:
             return values
         limits = [int(values.get(name, "0")) or SHARDS_MAX for name in attribute_table.DIVIDED]
         wanted = min(self.rules.spread, len(self.shards) - len(self._taken), *limits)

@@ -94,7 +94,7 @@ class ShardState:
         self.origins: dict[int, int] = {}  # dead letters: source queue | source shard << 32
         self.living_keys: dict[int, tuple[int, int]] = {}  # slot → dedup key that lives with it, end of its window (s)
         self.refusals: dict[int, int] = {}  # slot → how often its destination refused it
-        self.passed: dict[int, int] = {}  # slot → the last shard (16 bits) of a queue that said that its group has moved
+        self.passed: dict[int, int] = {}  # slot → the last shard (16 bits) of a queue that its group has moved from
         self.owed_to: dict[int, tuple[int, int, int, int]] = {}  # slot → shard, number, queue, reason
         self.channels: dict[int, Channel] = {}
         self.cursors: dict[int, int] = {}  # source shard → number of the last entry that arrived
