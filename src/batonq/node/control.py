@@ -270,13 +270,8 @@ class Control:
         """A change goes through to its end although the client that asked for it has gone."""
         task = self._loop.create_task(_run(work))
         self._control.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._control.discard)
         return asyncio.shield(task)
-
-    def _ended(self, task: asyncio.Task[Any]) -> None:
-        self._control.discard(task)
-        if not task.cancelled():
-            task.exception()  # it is told, or nobody is there to be told
 
     async def finish_control(self) -> None:
         """Wait for changes that are under way."""

@@ -92,6 +92,8 @@ class Simulation:
         if "task" in context and "destroyed" in context.get("message", ""):
             return  # a crash leaves tasks where they stand; when they are collected is not the simulation's to say
         problem = context.get("exception")
+        if isinstance(problem, BatonError) and "never retrieved" in context.get("message", ""):
+            return  # the answer to a request whose node crashed before it left
         text = "".join(traceback.format_exception(problem)) if problem is not None else ""
         self.violated("exception", f"{context.get('message')} {text}")
 
