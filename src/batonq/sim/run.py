@@ -205,14 +205,20 @@ class Simulation:
         client = Client("drain", self, self._random("drain"))
         if NARROW in self.queues:
             room = {"Baton.MaximumMessages": "0"}
-            await client.steer(NARROW, "set", lambda broker, entry: broker.set_attributes(entry, room), "no limit")
+            for _ in range(SETUP_TRIES_MAX):  # a node may be about to start
+                call = await client.steer(
+                    NARROW, "set", lambda broker, entry: broker.set_attributes(entry, room), "no limit"
+                )
+                if call.outcome == OK:
+                    break
+                await asyncio.sleep(0.2)
         left = list(self.queues)
         for at in range(DRAIN_ROUNDS_MAX):
             for queue in left:
-                call = await client.receive(queue, 10, 30_000, 0)
-                while call.deliveries:
-                    await client.delete(*call.deliveries)
-                    call = await client.receive(queue, 10, 30_000, 0)
+                received = await client.receive(queue, 10, 30_000, 0)
+                while received.deliveries:
+                    await client.delete(*received.deliveries)
+                    received = await client.receive(queue, 10, 30_000, 0)
             left = [queue for queue in self.queues if not await self._is_empty(queue)]
             if not left or self.machine.broken:
                 return
