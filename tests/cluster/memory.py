@@ -34,6 +34,7 @@ class Hub:
         self.cut: set[tuple[str, str]] = set()  # from a node, to an address
         self.unanswered: list[str] = []  # ends of paths whose next answer is lost
         self.calls: list[str] = []
+        self.around: Callable[[str, bool], Awaitable[None]] | None = None  # told of each call, before and after it
 
     def store_of(self, name: str) -> Callable[[str], Awaitable[MemoryStore]]:
         async def open_store(url: str) -> MemoryStore:
@@ -159,6 +160,8 @@ class MemoryPeers:
             raise NotSent(f"{address} cannot be reached")
         self._hub.calls.append(path)
         await asyncio.sleep(0)
+        if self._hub.around is not None:
+            await self._hub.around(path, False)
         try:
             answer = await node.answering.handle(path.removeprefix(PREFIX), call, body)
         except BatonError as problem:
@@ -167,6 +170,8 @@ class MemoryPeers:
             if path.endswith(end):
                 self._hub.unanswered.remove(end)
                 raise NoAnswer("the answer was lost")
+        if self._hub.around is not None:
+            await self._hub.around(path, True)
         return answer
 
     def close(self) -> None:

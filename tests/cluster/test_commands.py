@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import socket
 import subprocess
@@ -51,10 +52,16 @@ def test_a_cluster_is_started_operated_and_stopped(tmp_path: Path) -> None:
 
         shown = baton("cluster", "status", "--url", url)
         assert shown.returncode == 0 and "n0" in shown.stdout and "catalog" in shown.stdout, shown
+        assert "SPREAD" not in shown.stdout
+        sqs(url).create_queue(QueueName="wide", Attributes={"Baton.Spread": "2"})
+        shown = baton("cluster", "status", "--url", url)
+        assert re.search(r"/wide +2  (0, 1|1, 0)\n", shown.stdout), shown
 
         drained = baton("cluster", "drain", "n1", "--url", url)
         assert drained.returncode == 0, drained
         told = json.loads(baton("cluster", "status", "--json", "--url", url).stdout)
+        lies = {queue["name"]: (queue["spread"], sorted(queue["shards"])) for queue in told["nodes"]["n0"]["queues"]}
+        assert lies["wide"] == (2, [0, 1]) and lies["work"][0] == 1
         assert {each["owner"] for each in told["nodes"]["n0"]["shards"]} == {"n0"}
         assert told["nodes"]["n1"]["draining"] is True
 

@@ -39,7 +39,7 @@ class Echo(Answering):
     async def give_back(self, found: Any) -> None:
         self.back += found
 
-    async def _run(self, path: str, body: bytes) -> bytes:
+    async def _run(self, path: str, name: str, body: bytes) -> bytes:
         self.runs.append(path)
         await asyncio.sleep(0)
         if path == "elsewhere":
@@ -47,7 +47,7 @@ class Echo(Answering):
         if path == "wrong":
             raise InvalidInput("that is wrong")
         if path.startswith("node/"):
-            return await super()._run(path, body)
+            return await super()._run(path, name, body)
         if path.endswith("/receive_matching"):
             return wire.encode(self.found)
         if path.endswith("/receive"):

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from batonq.core.commands import Accepted
-from batonq.errors import QueueDoesNotExist, Unavailable
+from batonq.core.records import FORMAT_VERSION, PLAIN_VERSION
+from batonq.core.shard import machine
+from batonq.errors import InvalidAttributeValue, QueueDoesNotExist, Unavailable
+from batonq.log.frames import parse_header
 from batonq.node.broker import Queue
 from batonq.node.cluster.node import ClusterNode
 from batonq.node.jobs import Redrive
@@ -66,6 +70,43 @@ def test_any_node_sends_receives_and_deletes_on_every_shard(tmp_path: Path) -> N
         assert Counter(bodies) == Counter([*map(str, range(12)), *(f"key {number}" for number in range(20))])
 
     run_nodes(tmp_path, main, *NAMES)
+
+
+def versions(nodes: Nodes) -> set[int]:
+    """Of all frames of all logs."""
+    return {parse_header(data).version for far in nodes.hub.fars.values() for data in far.stored}
+
+
+def test_nothing_is_written_that_an_older_node_cannot_read(tmp_path: Path) -> None:
+    async def main(nodes: Nodes) -> None:
+        members = nodes["c"].ownership_loop.others
+        leases = members._leases
+        announce = leases.announce
+
+        async def announce_as_before(note: str) -> None:
+            told = json.loads(note)
+            del told["format"]
+            await announce(json.dumps(told))
+
+        leases.announce = announce_as_before  # type: ignore[method-assign]
+        await members.announce({}, draining=False)
+        broker = nodes["b"].broker
+        plain = await broker.create_queue(ACCOUNT, "plain", {}, {})
+        assert len(plain.shards) == 1, "--spread is a wish"
+        for number in range(20):
+            await broker.send(plain, [make_send(str(number))])
+        with pytest.raises(InvalidAttributeValue, match=r"log format 4.*upgrade c \(up to 3\) first"):
+            await broker.create_queue(ACCOUNT, "wide", {"Baton.Spread": "2"}, {})
+        with pytest.raises(InvalidAttributeValue, match=r"upgrade c \(up to 3\) first"):
+            await nodes["a"].broker.set_attributes(plain, {"Baton.Spread": "3"})
+        assert versions(nodes) == {PLAIN_VERSION}
+        leases.announce = announce  # type: ignore[method-assign]
+        await members.announce({}, draining=False)
+        await broker.set_attributes(plain, {"Baton.Spread": "3"})
+        assert versions(nodes) == {PLAIN_VERSION, FORMAT_VERSION}
+        assert len((await broker.create_queue(ACCOUNT, "wide", {}, {})).shards) == 2
+
+    run_nodes(tmp_path, main, *NAMES, spread=2)
 
 
 def test_an_empty_receive_asks_each_shard_of_another_node_once(tmp_path: Path) -> None:
@@ -221,6 +262,45 @@ def test_a_job_goes_on_at_all_shards_through_the_death_of_an_owner(tmp_path: Pat
         while found := await take(kept, queue):
             bodies += found
         assert sorted(map(int, bodies)) == list(range(30))
+
+    run_nodes(tmp_path, main, *NAMES)
+
+
+def test_a_purge_goes_on_through_the_death_of_an_owner_and_spares_what_came_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(machine, "PURGE_STEP", 5)
+
+    async def main(nodes: Nodes) -> None:
+        queue = await spread(nodes)
+        kept, loses = nodes["a"], nodes["c"]
+        for number in range(20):
+            await kept.broker.send(queue, [make_send(f"{number} {at}") for at in range(5)])
+        host = loses.shards[2].host()
+        held = host.counters(queue.number).visible
+        purge, steps = host.purge, 0
+
+        def purge_and_die(number: int, through: int) -> tuple[int, bool]:
+            nonlocal steps
+            steps += 1
+            if steps > 2:
+                raise Unavailable("it dies")
+            return purge(number, through)
+
+        monkeypatch.setattr(host, "purge", purge_and_die)
+        purging = asyncio.create_task(kept.broker.purge_queue(queue))
+        await nodes.until(lambda: steps > 2)
+        left = host.counters(queue.number).visible
+        assert 0 < left < held, "it died in the middle"
+        await nodes.crash("c")
+        late = [make_send(f"late {number}", dedup_id=str(number)) for number in range(9)]
+        results = await kept.broker.send(queue, late)
+        assert all(isinstance(result, Accepted) for result in results)
+        await purging
+        assert (await kept.broker.counters(queue)).visible == len(late)
+        again = await kept.broker.send(queue, late)
+        known = {key for key in range(9) if queue.spread.of_key(str(key)) != 2}
+        assert all(again[key].duplicate for key in known), "they were sent after the purge"  # type: ignore[union-attr]
 
     run_nodes(tmp_path, main, *NAMES)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from random import Random
 
 import pytest
@@ -11,7 +12,22 @@ from hypothesis import strategies as st
 from batonq.core.catalog.machine import Catalog, Rules
 from batonq.core.commands import Send
 from batonq.core.ids import key_hash
-from batonq.core.spread import GROWTHS_MAX, SLOTS, Hint, Spread, divided, even, is_keyed, key_of, parse, shares
+from batonq.core.records import FORMAT_VERSION, PLAIN_VERSION
+from batonq.core.shard.machine import Shard
+from batonq.core.spread import (
+    GROWTHS_MAX,
+    NUMBER_BITS,
+    SLOTS,
+    SPREAD_MAX,
+    Hint,
+    Spread,
+    divided,
+    even,
+    is_keyed,
+    key_of,
+    parse,
+    shares,
+)
 from batonq.errors import InvalidAttributeValue
 
 ACCOUNT = "000000000000"
@@ -82,6 +98,19 @@ def test_growth_moves_as_few_slots_as_it_can_and_those_who_had_a_key_are_asked_f
 
 
 # --- hints ---------------------------------------------------------------------------------------
+
+
+@given(st.lists(st.integers(1, 4), max_size=6), st.integers(0, (1 << 64) - 1))
+def test_the_numbers_of_a_key_rise_when_it_moves(growths: list[int], hashed: int) -> None:
+    spread = Spread((7,))
+    shards = [7]
+    for count in growths:
+        spread = spread.grown(range(100 + len(spread.shards), 100 + len(spread.shards) + count))
+        shards.append(spread.of_hash(hashed))
+    first = [spread.numbers_from(shard) for shard in shards]
+    assert first == sorted(first) and first[0] == 0
+    assert all(later - before >= 1 << NUMBER_BITS for before, later in pairwise(first) if later != before)
+    assert Spread(tuple(range(SPREAD_MAX))).numbers_from(SPREAD_MAX - 1) + (1 << NUMBER_BITS) <= 1 << 53
 
 
 def test_receives_go_to_the_highest_priority_then_the_oldest_and_here_breaks_ties() -> None:
@@ -193,6 +222,27 @@ def test_a_spread_survives_the_log_and_a_base() -> None:
     based._apply_base(made.version, T0, made.dump())
     based.validate()
     assert based.dump() == made.dump()
+
+
+def test_only_what_is_about_a_spread_queue_is_written_in_the_newest_format() -> None:
+    made = catalog(3)
+    dead = made.create_queue(ACCOUNT, "dead", {}, {}, T0)
+    work = made.create_queue(ACCOUNT, "work", {"RedrivePolicy": arn("dead")}, {}, T0)
+    source, target = Shard(work.shard), Shard(dead.shard)
+    source.set_policy(work.policy, T0)
+    assert (made.format, source.format, target.format) == (PLAIN_VERSION,) * 3
+    made.spread_refused = "Not yet."
+    with pytest.raises(InvalidAttributeValue, match=r"Not yet\."):
+        made.set_attributes(dead.number, {"Baton.Spread": "2"}, T0)
+    made.spread_refused = ""
+    made.set_attributes(dead.number, {"Baton.Spread": "2"}, T0)
+    source.set_policy(made.queues[work.number].policy, T0)
+    target.set_policy(made.queues[dead.number].policy, T0)
+    assert (made.format, source.format, target.format) == (FORMAT_VERSION,) * 3
+    again, restored = Catalog(), Shard(source.number)
+    again._apply_base(made.version, made.last_time_ms, made.dump())
+    restored.load(source.save())
+    assert (again.format, restored.format) == (FORMAT_VERSION, FORMAT_VERSION)
 
 
 def test_a_growth_is_over_when_the_shards_that_gave_something_up_say_so() -> None:

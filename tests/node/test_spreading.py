@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections import Counter
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -22,7 +23,7 @@ from batonq.errors import (
     ReceiptInvalid,
     Unavailable,
 )
-from batonq.node.broker import Queue, place_of
+from batonq.node.broker import Queue
 from batonq.node.jobs import Redrive
 from batonq.node.node import Node
 from tests.node.nodes import ACCOUNT, Faults, drain, kill, make_node, make_send, open_node, receive, send
@@ -571,6 +572,7 @@ def test_fifo_order_holds_while_the_spread_grows_under_load_and_through_a_crash(
         sent = dict.fromkeys(groups, 0)
         got: dict[str, list[int]] = {group: [] for group in groups}
         held: list[tuple[Any, str]] = []
+        numbers: dict[str, list[int]] = {group: [] for group in groups}
 
         async def work(rounds: int) -> None:
             for turn in range(rounds):
@@ -579,14 +581,17 @@ def test_fifo_order_holds_while_the_spread_grows_under_load_and_through_a_crash(
                 sends = [make_send(f"{sent[group]}", group=group, dedup_id=f"{sent[group]}") for group in chosen]
                 results = await node.broker.send(queue, sends)
                 assert all(isinstance(result, Accepted) and not result.duplicate for result in results)
-                for group in chosen:
+                for group, result in zip(chosen, results, strict=True):
                     sent[group] += 1
+                    numbers[group].append(result.sequence)  # type: ignore[union-attr]
                 again = await node.broker.send(queue, sends)
                 assert all(result.duplicate for result in again)  # type: ignore[union-attr]
+                assert [one.sequence for one in again] == [one.sequence for one in results]  # type: ignore[union-attr]
                 found = await node.broker.receive(queue, 7, None, 0, "tester")
                 holders = {group for _, group in held}
                 for delivery in found:
                     assert delivery.group not in holders, "a group is in two hands"
+                    assert delivery.sequence == numbers[delivery.group][int(delivery.body)]
                     got[delivery.group].append(int(delivery.body))
                 held.extend((delivery, delivery.group) for delivery in found)
                 if turn % 2:
@@ -612,6 +617,82 @@ def test_fifo_order_holds_while_the_spread_grows_under_load_and_through_a_crash(
         await drained(node, node.broker.queue(ACCOUNT, "wide.fifo"), got, held)
         assert got == {group: list(range(count)) for group, count in sent.items()}
         assert min(keeper.host().shard.next_sequence for keeper in node.shards) > 1, "all shards were used"
+        for group in groups:
+            assert numbers[group] == sorted(set(numbers[group])), "numbers rise, wherever the group lies"
+        await node.stop()
+
+    run_virtual(main)
+
+
+class Unsteady:
+    """A port that now and then fails, before or after it did what it was asked for."""
+
+    def __init__(self, port: Any, random: Random) -> None:
+        self._port = port
+        self._random = random
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._port, name)
+
+    async def send(self, *arguments: Any) -> Any:
+        fate = self._random.random()
+        if fate < 0.1:
+            raise Unavailable
+        results = await self._port.send(*arguments)
+        if fate > 0.9:
+            raise Unavailable
+        return results
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_numbered_messages_are_taken_once_while_their_groups_move_and_shards_fail(tmp_path: Path, seed: int) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        random = Random(seed)
+        node = await open_node(loop, tmp_path, shards=4)
+        await make_fifo(node, spread=1)
+        spreading = node.broker._spreading
+        port = spreading._port
+        spreading._port = lambda shard: Unsteady(port(shard), random)
+        groups = [f"group-{at}" for at in range(9)]
+        numbers = dict.fromkeys(("p", "q"), 0)
+        sent: dict[str, list[str]] = {group: [] for group in groups}
+        got: dict[str, list[str]] = {group: [] for group in groups}
+
+        async def numbered(producer: str) -> None:
+            """Until all of them are taken, as a client does."""
+            first = numbers[producer] + 1
+            chosen = [random.choice(groups[producer == "q" :: 2]) for _ in range(random.randint(1, 6))]
+            texts = [f"{producer}{first + at}" for at in range(len(chosen))]
+            sends = [
+                make_send(text, group=group, producer=producer, producer_sequence=first + at)
+                for at, (text, group) in enumerate(zip(texts, chosen, strict=True))
+            ]
+            numbers[producer] += len(sends)
+            for group, text in zip(chosen, texts, strict=True):
+                sent[group].append(text)
+            for _ in range(200):
+                queue = node.broker.queue(ACCOUNT, "wide.fifo") if random.random() < 0.7 else known
+                try:
+                    if all(isinstance(result, Accepted) for result in await node.broker.send(queue, sends)):
+                        return
+                except Unavailable:
+                    continue
+            raise AssertionError("they are never taken")
+
+        for turn in range(40):
+            known = node.broker.queue(ACCOUNT, "wide.fifo")
+            if turn % 10 == 9 and len(known.shards) < 4:
+                await node.broker.set_attributes(known, {"Baton.Spread": str(len(known.shards) + 1)})
+            for producer in numbers:
+                await numbered(producer)
+            for delivery in await receive(node, known, random.randint(1, 6)):
+                got[delivery.group].append(delivery.body.decode())
+                await node.broker.delete(known, [delivery.receipt])
+        while found := await receive(node, node.broker.queue(ACCOUNT, "wide.fifo")):
+            for delivery in found:
+                got[delivery.group].append(delivery.body.decode())
+                await node.broker.delete(known, [delivery.receipt])
+        assert got == sent
         await node.stop()
 
     run_virtual(main)
@@ -644,15 +725,19 @@ def test_dead_letters_of_a_queue_that_grew_come_back_to_where_their_group_is(tmp
             return (await node.broker.counters(morgue)).visible == len(groups)
 
         await until(arrived)
+        busy = next(group for group in groups if queue.spread.grown((7, 8)).of_key(group) != queue.shard)
+        await send(node, queue, "waits", group=busy, dedup_id="2")
         wide = await grow_fifo(node, queue, 3)
         job = await node.broker.start_job(morgue, Redrive(rate_per_s=1_000, ramp_s=0))
         status = await ended(node, job.id)
         assert (status.state, status.moved) == ("COMPLETED", len(groups))
         found = await node.broker.peek(wide, 0, 100)
-        assert len(found) == len(groups)
+        assert len(found) == len(groups) + 1
         for peeked in found:
             place = parse_message_id(peeked.current_id)
-            assert place is not None and place[0] == wide.spread.of_key(peeked.group)
+            stays = peeked.group == busy  # behind the message that waits there
+            assert place is not None and place[0] == (queue.shard if stays else wide.spread.of_key(peeked.group))
+        assert [peeked.body.decode() for peeked in found if peeked.group == busy] == ["waits", busy]
         await node.stop()
 
     run_virtual(main)
@@ -679,7 +764,7 @@ def test_counters_peeks_and_purges_are_of_the_whole_queue(tmp_path: Path) -> Non
         after = 0
         while page := await node.broker.peek(queue, after, 2):
             seen += [peeked.body.decode() for peeked in page]
-            after = place_of(queue, page[-1])
+            after = page[-1].view.sequence
         assert sorted(seen) == [str(number) for number in range(7)]
         await node.broker.purge_queue(queue)
         counters = await node.broker.counters(queue)

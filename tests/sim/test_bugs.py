@@ -20,6 +20,8 @@ FOUND_BY = {
     "keys-forgotten": {"delay", "total-queue"},
     "numbers-forgotten": {"total-queue"},
     "group-not-locked": {"fifo"},
+    "group-moved-early": {"fifo"},
+    "numbers-begin-anew": {"fifo"},
 }
 
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from batonq.core.spread import NUMBER_BITS
 from batonq.sim.checks import CHECKERS, Evidence, QueueFacts
 from batonq.sim.history import OK, UNKNOWN, Answer, Delivered, History, Holding, Outgoing, Receiving, Sending, Steering
 from batonq.sim.ledger import Copy, Ledger
@@ -304,7 +306,31 @@ def test_nothing_passes_what_is_in_flight(story: Story) -> None:
 def test_sequences_follow_the_sends(story: Story) -> None:
     story.send(0, message(2, group="a"), queue=LINE)
     story.send(1, message(1, group="a"), queue=LINE)
-    assert "got sequence 1, #2 before it 2" in story.findings("fifo")[0]
+    assert "#1 of a got sequence 1, #2 of a before it 2" in story.findings("fifo")[0]
+
+
+def test_on_several_shards_the_sequences_of_a_group_follow_the_sends(story: Story) -> None:
+    first, second = 1 << NUMBER_BITS | 1, 1 << NUMBER_BITS | 2  # on the second shard
+    for at, (sequence, group) in enumerate([(first, "a"), (5, "b"), (second, "a"), (6, "b")]):
+        story.send(at, message(sequence, group=group), queue=LINE)
+    assert story.findings("fifo") == []
+    story.send(9, message(7, group="a"), queue=LINE)
+    assert f"of a got sequence 7, #{first} of a before it {first}" in story.findings("fifo")[0]
+
+
+def test_a_group_that_moved_goes_out_in_order_too(story: Story) -> None:
+    wide = replace(LINE, shards=(0, 4))
+    later = 1 << NUMBER_BITS | 1
+    story.send(0, message(2, group="a"), queue=LINE)
+    story.send(1, message(later, group="a"), queue=LINE)
+    story.copy(2, 0, LINE, end="deleted", ended_ms=T0 + 4_000)
+    there = story.copy(later, 1, LINE, sequence=1)
+    there.shard = 4
+    story.ledger.book(4).copies[1] = story.book.copies.pop(1)
+    story.receive(2, later, queue=LINE, group="a")
+    evidence = Evidence(story.history, story.ledger, [ORDERS, STRICT, wide])
+    findings = [text for text, _ in CHECKERS["fifo"](evidence)]
+    assert "before #2 (sequence 2)" in findings[0]
 
 
 # --- delay and keys ---------------------------------------------------------------------------

@@ -133,7 +133,9 @@ async def _show(asked: Asked, first: dict[str, Any], as_json: bool) -> int:
 
 
 def report(told: dict[str, dict[str, Any]], first: dict[str, Any]) -> list[str]:
-    """Nodes, then shards with their owner, its epoch and frame, and how many frames each other node is behind."""
+    """Nodes, then shards with their owner, its epoch and frame, and how many frames each other node is behind, then
+    where the queues lie that are spread over several shards.
+    """
     lines = []
     for name, status in told.items():
         owned = [str(each["shard"]) for each in status["shards"] if each["state"] == "serving"]
@@ -154,4 +156,14 @@ def report(told: dict[str, dict[str, Any]], first: dict[str, Any]) -> list[str]:
         behind = ", ".join(f"{name} {last - frame}" for name, frame in frames.items() if name != each["owner"])
         owner = each["owner"] or "nobody"
         lines.append(f"{each['shard']!s:<8} {owner:<12} {epoch:>6} {max(0, last - 1):>10}  {behind}")
+    return lines + _spread(first["queues"])
+
+
+def _spread(queues: list[dict[str, Any]]) -> list[str]:
+    """The queues that lie on several shards."""
+    wide = [queue for queue in queues if queue.get("spread", 1) > 1]
+    lines = ["", f"{'QUEUE':<32} {'SPREAD':>6}  SHARDS"] if wide else []
+    for queue in sorted(wide, key=lambda queue: (queue["account"], queue["name"])):
+        shards = ", ".join(map(str, queue["shards"])) + (" (growing)" if queue["growing"] else "")
+        lines.append(f"{queue['account'] + '/' + queue['name']:<32} {queue['spread']:>6}  {shards}")
     return lines

@@ -16,7 +16,8 @@ A record is one outcome. It is a row of eight unsigned 64-bit words and, for som
 deduplication key (0: none). Other departures are listed beside the type. A position is `frame number << 16 | row`.
 
 FORMAT_VERSION is raised when a type or a word changes its meaning; a reader refuses a version that it does not know,
-and old readers are kept (see docs/reference/log-format.md).
+and old readers are kept (see docs/reference/log-format.md). A log that has nothing of the newest version in it is
+written as PLAIN_VERSION, so that nodes of the release before can follow it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from __future__ import annotations
 from enum import IntEnum, IntFlag
 
 FORMAT_VERSION = 4
+PLAIN_VERSION = 3  # while no queue that the log is about lies on several shards
 ROW_WORDS = 8
 ROW_BYTES = 64
 FRAME_ROWS_MAX = 0xFFFF

@@ -19,6 +19,7 @@ from batonq.core.ids import key_hash
 SLOTS = 256
 GROWTHS_MAX = 8  # of one queue that are not over
 SPREAD_MAX = 32  # shards of one queue: an empty receive may have to ask each of them
+NUMBER_BITS = 48  # of a sequence, in the number of a message in its queue
 
 
 class Spread(NamedTuple):
@@ -48,9 +49,23 @@ class Spread(NamedTuple):
         places = [*self.before[hashed % SLOTS :: SLOTS], self.slots[hashed % SLOTS]]
         return list(dict.fromkeys(self.shards[place] for place in places))
 
+    def numbers_from(self, shard: int) -> int:
+        """What is added to the sequence of a message on this shard, to number it in its queue.
+
+        A key only ever moves to a shard that came later, so the numbers of a group rise wherever it lies. The largest
+        is below 2**53, which every reader of JSON takes as it is.
+        """
+        return self.shards.index(shard) << NUMBER_BITS
+
     def text(self) -> str:
-        """A short text that `parse` reads: where keys belong, not where they were."""
-        return ",".join(map(str, self.shards)) + ":" + self.slots.hex()
+        """A short text that `parse` reads."""
+        text = ",".join(map(str, self.shards)) + ":" + self.slots.hex()
+        return f"{text}:{self.before.hex()}" if self.before else text
+
+    @property
+    def now(self) -> Spread:
+        """Where keys belong, without where they were."""
+        return self._replace(before=b"")
 
     def grown(self, shards: Iterable[int]) -> Spread:
         """With more shards, which take their part of the slots: each of the others gives up as few as can be.
@@ -103,8 +118,8 @@ def even(shards: Sequence[int]) -> Spread:
 
 @lru_cache(maxsize=1024)
 def parse(text: str) -> Spread:
-    shards, _, slots = text.partition(":")
-    return Spread(tuple(map(int, shards.split(","))), bytes.fromhex(slots))
+    shards, slots, *before = text.split(":")
+    return Spread(tuple(map(int, shards.split(","))), *map(bytes.fromhex, (slots, *before)))
 
 
 def key_of(send: Send, fifo: bool) -> str:

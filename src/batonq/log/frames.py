@@ -136,6 +136,7 @@ def build(
     previous_digest: bytes,
     rows: bytes,
     variable: bytes,
+    version: int = FORMAT_VERSION,
 ) -> Frame:
     """Seal rows and variable section into a frame."""
     count, rest = divmod(len(rows), ROW_BYTES)
@@ -145,7 +146,7 @@ def build(
     crc = _extend(_crc(rows), variable) if variable else _crc(rows)
     head = HEADER.pack(
         MAGIC,
-        FORMAT_VERSION,
+        version,
         region,
         cluster,
         shard,
@@ -160,7 +161,7 @@ def build(
     header = head + CRC.pack(_crc(head))
     digest = blake2b(header, digest_size=16).digest()
     fields = (cluster, region, shard, epoch, number, time_ms, previous_digest, rows, variable, header, digest)
-    return _new(Frame, (*fields, FORMAT_VERSION))
+    return _new(Frame, (*fields, version))
 
 
 def parse_header(data: bytes) -> Header:
@@ -215,12 +216,7 @@ def parse(data: bytes, offset: int = 0) -> Frame:
         crc,
         header_crc,
     ) = _unpack(header)
-    if (
-        magic != MAGIC
-        or _crc(header[:76]) != header_crc
-        or version != FORMAT_VERSION
-        or not 0 < count <= FRAME_ROWS_MAX
-    ):
+    if magic != MAGIC or _crc(header[:76]) != header_crc or version > FORMAT_VERSION or not 0 < count <= FRAME_ROWS_MAX:
         parse_header(header)  # says what is wrong
     variable_at = rows_at + count * ROW_BYTES
     end = variable_at + variable_bytes

@@ -29,7 +29,7 @@ from batonq.node.peeking import Peeked
 from batonq.node.ports import Sent, ShardPort
 from batonq.node.receipts import Receipts
 from batonq.node.settings import Settings
-from batonq.node.spreading import Spreading, joined, place_of
+from batonq.node.spreading import Spreading, joined
 from batonq.node.watching import Selection, give_back, receive_all_over, receive_any
 
 HOLDER_LENGTH_MAX = 256
@@ -448,7 +448,7 @@ class Broker(JobControl):
 
     async def peek(self, queue: Queue, after: int, limit: int) -> list[Peeked]:
         """Messages in order of arrival, whatever their state, without leasing them; of a queue on several shards, one
-        shard after the other. `after` is 0 or the `place_of` a message.
+        shard after the other. `after` is 0 or the number (`view.sequence`) of a message.
         """
         if len(queue.shards) > 1:
             return await self._spreading.peek(queue, after, limit)
@@ -477,4 +477,4 @@ class Broker(JobControl):
                 return
 
 
-__all__ = ["Broker", "Delivery", "Peeked", "Queue", "Sent", "place_of"]
+__all__ = ["Broker", "Delivery", "Peeked", "Queue", "Sent"]

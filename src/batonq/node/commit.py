@@ -29,6 +29,10 @@ class Machine(Protocol):
     def epoch(self) -> int: ...
     @property
     def last_time_ms(self) -> int: ...
+    @property
+    def format(self) -> int:
+        """The version of the log format that its records need."""
+
     def begin_frame(self, number: int) -> None: ...
     def seal(self) -> tuple[bytes, bytes]: ...
 
@@ -225,6 +229,7 @@ class GroupCommit:
             previous_digest=self._log.tail_digest,
             rows=rows,
             variable=variable,
+            version=machine.format,
         )
         self._scheduled = False
         self._appending = True

@@ -14,7 +14,7 @@ from batonq.core.catalog.entries import QueueEntry
 from batonq.core.catalog.machine import Catalog
 from batonq.core.catalog.names import QueueName
 from batonq.core.policy import QueuePolicy
-from batonq.errors import BatonError, QueueDoesNotExist
+from batonq.errors import BatonError, QueueDoesNotExist, Unavailable
 from batonq.node import events
 from batonq.node.cataloghost import CatalogHost, Changed, Changes
 from batonq.node.host import ShardHost, committed
@@ -24,6 +24,8 @@ from batonq.node.ports import ShardPort
 T = TypeVar("T")
 
 Queue = QueueEntry
+PURGE_S = 10.0  # how long a purge waits for a shard that nobody serves
+AGAIN_S = 0.1
 
 
 class Control:
@@ -120,14 +122,34 @@ class Control:
         await self._uncancelled(delete())
 
     async def purge_queue(self, queue: Queue) -> None:
-        """Remove all messages that the queue has now."""
+        """Remove all messages that the queue has now, on all of its shards, whoever serves them meanwhile."""
 
         async def purge() -> None:
             await self._catalog.change(Catalog.purge_queue, queue.number)
-            ports = [self._port(shard) for shard in self._now(queue).shards]
-            await asyncio.gather(*(port.purge(queue.number) for port in ports))
+            shards = self._now(queue).shards
+            await asyncio.gather(*(self._purge_shard(queue.number, shard) for shard in shards))
 
         await self._uncancelled(purge())
+
+    async def _purge_shard(self, queue: int, shard: int) -> None:
+        """What was there at first, and nothing that was sent later, though its owner dies in between."""
+        give_up_s = self._loop.time() + PURGE_S
+        point: tuple[int, int] | None = None
+        while True:
+            try:
+                port = self._port(shard)
+                if point is None:
+                    point = await port.purge_point(queue)
+                await port.purge(queue, *point)
+                return
+            except QueueDoesNotExist:
+                if self.queue_by_number(queue) is None:
+                    raise
+                return  # the shard has not heard of it yet, so it has nothing of it
+            except Unavailable:
+                if self._loop.time() >= give_up_s:
+                    raise
+            await asyncio.sleep(AGAIN_S)
 
     def _now(self, queue: Queue) -> Queue:
         """The queue as it is now: it may have grown since it was looked up."""

@@ -46,7 +46,7 @@ class Delivery(NamedTuple):
     group: str
     dedup_id: str
     trace: str
-    sequence: int
+    sequence: int  # its number in the queue, see Spread.numbers_from
     sent_ms: int
     first_received_ms: int
     receive_count: int
@@ -83,6 +83,7 @@ class Deliveries:
         shard, log = host.shard, host.log
         number = shard.number
         receipts = self._receipts.seal_many(queue.account, queue.number, number, leases)
+        numbers_from = shard.numbers_from(queue.number)
         deliveries: list[Delivery] = []
         for lease, receipt in zip(leases, receipts, strict=True):
             try:
@@ -105,7 +106,7 @@ class Deliveries:
                     payload.group,
                     payload.dedup_id,
                     payload.trace,
-                    lease.sequence,
+                    numbers_from + lease.sequence,
                     lease.sent_ms,
                     lease.first_received_ms,
                     lease.receive_count,

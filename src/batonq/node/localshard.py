@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
-from batonq.core.commands import Arrival, Claim, Counters, Job, Nack, Send
+from batonq.core.commands import Accepted, Arrival, Claim, Counters, Job, Nack, Send
 from batonq.core.shard.once import Once
 from batonq.core.spread import Hint
 from batonq.errors import BatonError
@@ -36,13 +36,13 @@ class LocalShard:
         host = self._host()
         results = host.send(queue, sends, invocation)
         await committed(host)
-        return results
+        return _numbered(host, queue, results)
 
     async def send_once(self, queue: int, sends: Sequence[Send], once: Once) -> tuple[list[Sent | BatonError], bool]:
         host = self._host()
-        outcome = host.send_once(queue, sends, once)
+        results, known = host.send_once(queue, sends, once)
         await committed(host)
-        return outcome
+        return _numbered(host, queue, results), known
 
     async def receive(
         self,
@@ -124,17 +124,26 @@ class LocalShard:
         return self._host().waiting(queue)
 
     async def peek(self, queue: int, after_sequence: int, limit: int) -> list[Peeked]:
-        return await look(self._host(), queue, after_sequence, limit)
+        host = self._host()
+        numbers_from = host.shard.numbers_from(queue)
+        found = await look(host, queue, after_sequence, limit)
+        if not numbers_from:
+            return found
+        return [one._replace(view=one.view._replace(sequence=numbers_from + one.view.sequence)) for one in found]
 
     async def reach(self, queue: int, version: int) -> None:
         await self._reach(self._host(), queue, version)
 
-    async def purge(self, queue: int) -> None:
+    async def purge_point(self, queue: int) -> tuple[int, int]:
         host = self._host()
-        through = host.shard.next_sequence - 1
-        done = False
-        while not done:
-            _, done = host.purge(queue, through)
+        point = host.shard.next_sequence - 1, host.shard.queue_state(queue).purge_generation
+        await committed(host)
+        return point
+
+    async def purge(self, queue: int, through: int, purges: int) -> None:
+        host = self._host()
+        while host.shard.queue_state(queue).purge_generation == purges:
+            host.purge(queue, through)
             await committed(host)
 
     async def next_sequence(self) -> int:
@@ -148,8 +157,9 @@ class LocalShard:
 
     async def dry_run(self, job: Job) -> tuple[JobView, list[Sample]]:
         host = self._host()
+        numbers_from = host.shard.numbers_from(job.source)
         job, sample = await examine_all(host, job)
-        return JobView(job, 0.0), sample
+        return JobView(job, 0.0), [one._replace(sequence=numbers_from + one.sequence) for one in sample]
 
     async def jobs(self, queue: int) -> list[JobView]:
         host = self._host()
@@ -180,6 +190,19 @@ class LocalShard:
         results = host.arrive(arrivals)
         await committed(host)
         return results
+
+
+def _numbered(host: ShardHost, queue: int, results: list[Sent | BatonError]) -> list[Sent | BatonError]:
+    """With the messages' numbers in the queue, where the shard has their sequences."""
+    numbers_from = host.shard.numbers_from(queue)
+    if not numbers_from:
+        return results
+    return [
+        result._replace(sequence=numbers_from + result.sequence)
+        if isinstance(result, Accepted) and result.sequence
+        else result
+        for result in results
+    ]
 
 
 def _seen(host: ShardHost, job: Job) -> JobView:

@@ -18,7 +18,6 @@ from batonq.core.catalog.entries import AccessKey
 from batonq.core.catalog.machine import Catalog
 from batonq.errors import AccessDenied, BatonError, InvalidInput
 from batonq.node import metrics, peeking, statuspage
-from batonq.node.broker import place_of
 from batonq.node.clock import iso_time
 from batonq.node.node import Node
 
@@ -123,7 +122,7 @@ class Pages:
             "account": queue.account,
             "now": iso_time(situation.now_ms),
             "messages": [peeking.show(peeked, situation) for peeked in found[:limit]],
-            "next": place_of(queue, found[limit - 1]) if len(found) > limit else None,
+            "next": found[limit - 1].view.sequence if len(found) > limit else None,
         }
 
     def _queue_name(self, number: int) -> str:

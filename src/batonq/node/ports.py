@@ -84,8 +84,11 @@ class ShardPort(Protocol):
         none in particular) even if it was away meanwhile.
         """
 
-    async def purge(self, queue: int) -> None:
-        """Remove all messages that the queue has there now."""
+    async def purge_point(self, queue: int) -> tuple[int, int]:
+        """What a purge that begins now goes by: the last sequence that it removes, and how many purges there were."""
+
+    async def purge(self, queue: int, through: int, purges: int) -> None:
+        """Remove all messages that the queue had there at a purge point, if that is not done yet."""
 
     async def next_sequence(self) -> int:
         """The sequence that the shard's next message gets: none has a higher one yet."""

@@ -103,8 +103,12 @@ class RemoteShard:
     async def reach(self, queue: int, version: int) -> None:
         await self._ask("reach", queue, version)
 
-    async def purge(self, queue: int) -> None:
-        await self._ask("purge", queue)
+    async def purge_point(self, queue: int) -> tuple[int, int]:
+        point: tuple[int, int] = await self._ask("purge_point", queue)
+        return point
+
+    async def purge(self, queue: int, through: int, purges: int) -> None:
+        await self._ask("purge", queue, through, purges)
 
     async def next_sequence(self) -> int:
         sequence: int = await self._ask("next_sequence")

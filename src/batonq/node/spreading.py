@@ -16,13 +16,14 @@ from typing import Any, TypeVar
 
 from batonq.core import spread as routing
 from batonq.core.commands import Counters, Send
-from batonq.core.ids import key_hash, parse_message_id
+from batonq.core.ids import key_hash
 from batonq.core.shard.once import Once
-from batonq.core.spread import Hint
+from batonq.core.spread import NUMBER_BITS, Hint
 from batonq.errors import BatonError, IdempotencyConflict, NotOwner, OverLimit, QueueDoesNotExist
 from batonq.node.control import Queue
 from batonq.node.deliveries import ANSWER_BYTES_MAX, Delivery
 from batonq.node.host import ShardHost
+from batonq.node.offering import Offer, Offering
 from batonq.node.peeking import Peeked
 from batonq.node.ports import Sent, ShardPort
 from batonq.node.rooms import Room
@@ -32,7 +33,6 @@ RECENT_WAIT_S = 0.05  # how long an answer is waited for while there is somethin
 FRESH_WAIT_S = 1.0  # and while there is nothing
 HINTS_MAX = 10_000  # hints of other nodes that are remembered
 ANY = -1  # stands for whichever shard has its turn
-PLACE_BITS = 48  # of a sequence, in a place where a look at a queue goes on
 
 T = TypeVar("T")
 GiveBack = Callable[[Queue, Sequence[Delivery]], Coroutine[Any, Any, None]]
@@ -113,66 +113,43 @@ class Spreading:
                 return await self._ask(queue, home, lambda port: port.send(queue.number, sends, name))
             return await self._send_anywhere(queue, sends, name)
         # A shard knows a request by its name, so each must get all of its part at once.
-        unkeyed = queue.spread.of_hash(name) if name else ANY
-        ways = {place: self._way(queue, send, unkeyed) for place, send in enumerate(sends)}
-        parts = _by_shard(ways)
-
-        async def send_part(shard: int, places: list[int]) -> list[Sent | BatonError]:
-            some = [sends[place] for place in places]
-            if shard == ANY:
-                return await self._send_anywhere(queue, some, name)
-            return await self._ask(queue, shard, lambda port: port.send(queue.number, some, name))
-
-        results = await joined(len(sends), parts, send_part)
-        return await self.send_moved(queue, sends, results, name, ways)
-
-    @staticmethod
-    def _way(queue: Queue, send: Send, unkeyed: int) -> list[int]:
-        """The shards that a message is offered to, one after the other."""
-        key = routing.key_of(send, queue.fifo)
-        return queue.spread.asked(key_hash(key)) if key else [unkeyed]
+        offering = self._sending(queue, sends, name, queue.spread.of_hash(name) if name else ANY)
+        await offering.run()
+        if sends and len(offering.problems) == len(sends):
+            raise offering.problems[0]
+        return offering.results
 
     async def send_moved(
-        self,
-        queue: Queue,
-        sends: Sequence[Send],
-        results: list[Sent | BatonError],
-        name: int,
-        ways: dict[int, list[int]] | None = None,
+        self, queue: Queue, sends: Sequence[Send], results: list[Sent | BatonError], name: int
     ) -> list[Sent | BatonError]:
-        """Messages whose shard said that their key has moved go on: along their ways, which begin with that shard."""
-        left = _moved(results, ways if ways is not None else {place: [queue.shard] for place in range(len(sends))})
-        asked = 1
-        while left:
-            left = await self._further(queue, sends, left)
-            asked += 1
-            by = key_hash(name, "moved", asked) if name else 0  # the shard may know the name for a part of its own
+        """Of a queue that was on one shard: messages go on whose keys have moved, as the shard said."""
+        if not any(isinstance(result, NotOwner) for result in results):
+            return results
+        offering = self._sending(queue, sends, name, queue.shard)
+        await offering.go_on(results)
+        return offering.results
 
-            async def send_part(shard: int, places: list[int], by: int = by) -> None:
-                some = [sends[place] for place in places]
-                try:
-                    answers = await self._ask(queue, shard, lambda port: port.send(queue.number, some, by))
-                except BatonError as problem:
-                    answers = [problem] * len(places)
-                for place, answer in zip(places, answers, strict=True):
-                    results[place] = answer
+    def _sending(self, queue: Queue, sends: Sequence[Send], name: int, unkeyed: int) -> Offering:
+        async def offer(shard: int, places: list[int], turn: int) -> list[Sent | BatonError]:
+            some = [sends[place] for place in places]
+            by = key_hash(name, "moved", turn) if name and turn > 1 else name  # it may know the name for another part
+            if shard == ANY:
+                return await self._send_anywhere(queue, some, by)
+            return await self._ask(queue, shard, lambda port: port.send(queue.number, some, by))
 
-            await asyncio.gather(*(send_part(shard, places) for shard, places in _by_shard(left).items()))
-            left = _moved(results, left)
-        return results
+        return self._offering(queue, sends, offer, unkeyed)
 
-    async def _further(self, queue: Queue, sends: Sequence[Send], ways: dict[int, list[int]]) -> dict[int, list[int]]:
-        """The ways without the shards that were asked. Who is at the end of one has not heard of a growth: then the
-        catalog is asked. What has no further way even then is left out, and its sender may try again.
-        """
-        if all(len(way) > 1 for way in ways.values()):
-            return {place: way[1:] for place, way in ways.items()}
-        known = await self._newest(queue)
-        further: dict[int, list[int]] = {}
-        for place, way in ways.items():
-            newest = self._way(known, sends[place], way[0])
-            further[place] = newest[newest.index(way[0]) + 1 :] if way[0] in newest else newest
-        return {place: way for place, way in further.items() if way}
+    def _offering(self, queue: Queue, sends: Sequence[Send], offer: Offer, unkeyed: int) -> Offering:
+        """Messages on their ways; `unkeyed` is where those go that have no key."""
+
+        def ways(queue: Queue) -> list[list[int]]:
+            keys = [routing.key_of(send, queue.fifo) for send in sends]
+            return [queue.spread.asked(key_hash(key)) if key else [unkeyed] for key in keys]
+
+        async def newest() -> list[list[int]]:
+            return ways(await self._newest(queue))
+
+        return Offering(sends, ways(queue), offer, newest)
 
     async def _newest(self, queue: Queue) -> Queue:
         """A queue that has grown: as the catalog knows it."""
@@ -225,37 +202,44 @@ class Spreading:
         of the request's name is asked first, whether it stands for another request; what has no key goes there.
         """
         home = queue.spread.asked(key_hash(once.name))[0]
-        ways = {place: self._way(queue, send, home) for place, send in enumerate(sends)}
-        parts = _by_shard(ways)
+        known = [False] * len(sends)
+        asked_home: asyncio.Future[None] = self._loop.create_future()
 
-        async def send_part(shard: int, places: Sequence[int], by: Once = once) -> tuple[list[Sent | BatonError], bool]:
-            some = [sends[place] for place in places]
+        async def ask(shard: int, some: Sequence[Send], by: Once) -> tuple[list[Sent | BatonError], bool]:
             return await self._ask(queue, shard, lambda port: port.send_once(queue.number, some, by))
 
+        async def offer(shard: int, places: list[int], turn: int) -> list[Sent | BatonError]:
+            if shard != home:
+                await asked_home
+            by = once._replace(name=f"{once.name}\n{turn}") if turn > 1 else once
+            try:
+                answers, is_known = await ask(shard, [sends[place] for place in places], by)
+                if any(isinstance(answer, IdempotencyConflict) for answer in answers):
+                    raise IdempotencyConflict
+            except BatonError as problem:
+                if not asked_home.done():
+                    asked_home.set_exception(problem)
+                raise
+            if not asked_home.done():
+                asked_home.set_result(None)
+            for place in places:
+                known[place] = is_known
+            return answers
+
+        offering = self._offering(queue, sends, offer, home)
         try:
-            outcomes = {home: await send_part(home, parts.get(home, ()))}
+            if not offering.begins_at(home):
+                await ask(home, (), once)
+                asked_home.set_result(None)
+            await offering.run()
+            for problem in offering.problems.values():
+                raise problem
         except IdempotencyConflict as conflict:
             return [conflict] * len(sends), False
-        if any(isinstance(answer, IdempotencyConflict) for answer in outcomes[home][0]):
-            return [IdempotencyConflict() for _ in sends], False
-        others = [shard for shard in parts if shard != home]
-        answered = await asyncio.gather(*(send_part(shard, parts[shard]) for shard in others))
-        outcomes.update(zip(others, answered, strict=True))
-        results: list[Any] = [None] * len(sends)
-        known = [False] * len(sends)
-        for shard, places in parts.items():
-            _put(results, known, places, outcomes[shard])
-        left, asked = _moved(results, ways), 1
-        while left:
-            left = await self._further(queue, sends, left)
-            asked += 1
-            by = once._replace(name=f"{once.name}\n{asked}")
-            parts = _by_shard(left)
-            again = await asyncio.gather(*(send_part(shard, places, by) for shard, places in parts.items()))
-            for places, outcome in zip(parts.values(), again, strict=True):
-                _put(results, known, places, outcome)
-            left = _moved(results, left)
-        return results, all(known)
+        finally:
+            if not asked_home.cancel():
+                asked_home.exception()  # told to whoever waited for it
+        return offering.results, all(known)
 
     # --- receiving ------------------------------------------------------------------------------
 
@@ -464,9 +448,9 @@ class Spreading:
         return summed(await self.of_all(queue, lambda port: port.counters(queue.number)))
 
     async def peek(self, queue: Queue, after: int, limit: int) -> list[Peeked]:
-        """One shard after the other; `after` is a place as `place_of` gives it."""
+        """One shard after the other; `after` is the number of a message."""
         found: list[Peeked] = []
-        at, after = after >> PLACE_BITS, after & ((1 << PLACE_BITS) - 1)
+        at, after = after >> NUMBER_BITS, after & ((1 << NUMBER_BITS) - 1)
         for shard in queue.shards[at:]:
             found += await self._peek_one(queue, shard, after, limit - len(found))
             if len(found) >= limit:
@@ -476,33 +460,6 @@ class Spreading:
 
     async def _peek_one(self, queue: Queue, shard: int, after: int, limit: int) -> list[Peeked]:
         return await self._ask(queue, shard, lambda port: port.peek(queue.number, after, limit))
-
-
-def _by_shard(ways: dict[int, list[int]]) -> dict[int, list[int]]:
-    """The places of messages by the shard that each is offered to next."""
-    parts: dict[int, list[int]] = {}
-    for place, way in ways.items():
-        parts.setdefault(way[0], []).append(place)
-    return parts
-
-
-def _moved(results: Sequence[Sent | BatonError], ways: dict[int, list[int]]) -> dict[int, list[int]]:
-    """The ways of messages whose shard said that their key has moved."""
-    return {place: way for place, way in ways.items() if isinstance(results[place], NotOwner)}
-
-
-def _put(
-    results: list[Any], known: list[bool], places: Sequence[int], outcome: tuple[list[Sent | BatonError], bool]
-) -> None:
-    for place, answer in zip(places, outcome[0], strict=True):
-        results[place], known[place] = answer, outcome[1]
-
-
-def place_of(queue: Queue, peeked: Peeked) -> int:
-    """Where a look at a queue goes on behind this message."""
-    named = parse_message_id(peeked.current_id)
-    at = queue.shards.index(named[0]) if named is not None and named[0] in queue.shards else 0
-    return at << PLACE_BITS | peeked.view.sequence
 
 
 def summed(parts: Sequence[Counters]) -> Counters:

@@ -14,7 +14,8 @@ from batonq.sim.scenario import ACCOUNT, QueuePlan
 
 RETRIES_S = 60.0  # a producer gives up by then, well before its invocation is forgotten
 OLD_RECEIPTS_MAX = 40
-RETRIED = ("unavailable", "disk_full", "over_limit", "log_error", UNREACHED, "unknown")
+GROWTH_S = 6.0
+RETRIED = ("unavailable", "not_owner", "disk_full", "over_limit", "log_error", UNREACHED, "unknown")
 
 
 class Producer:
@@ -161,6 +162,29 @@ class Consumer:
             await self._client.change(held, self._random.choice((0, 5_000)))
 
 
+class Grower:
+    """Spreads FIFO queues over more shards, one at a time, as long as there are any."""
+
+    def __init__(self, around: Surroundings, random: Random, plans: list[QueuePlan]) -> None:
+        self._client = Client("grower", around, random)
+        self._around = around
+        self._random = random
+        self._names = [plan.name for plan in plans if plan.attributes.get("DeduplicationScope") == "messageGroup"]
+
+    async def run(self) -> None:
+        while self._names:
+            await asyncio.sleep(self._random.expovariate(1.0) * GROWTH_S)
+            if self._around.calls_left <= 0:
+                return
+            await self._client.steer(self._random.choice(self._names), "grow", self._grow)
+
+    @staticmethod
+    async def _grow(broker: Broker, entry: Queue) -> str:
+        wanted = len(entry.shards) + 1
+        await broker.set_attributes(entry, {"Baton.Spread": str(wanted)})
+        return f"to {wanted} shards"
+
+
 class Operator:
     """Redrives, purges, changes attributes, spreads queues over more shards, and deletes a queue to make it anew."""
 
@@ -202,7 +226,7 @@ class Operator:
         self._sets += 1
 
         async def change(broker: Broker, entry: Queue) -> None:
-            grows = self._sets % 3 == 0 and not entry.fifo  # the books of FIFO groups are kept a shard at a time
+            grows = self._sets % 3 == 0 and not entry.fifo
             spread = {"Baton.Spread": str(len(entry.shards) + 1)} if grows else {}
             await broker.set_attributes(entry, changes | spread)
 

@@ -13,6 +13,7 @@ from batonq.core.shard.dedup import DedupTable
 from batonq.core.shard.lifecycle import Standing
 from batonq.core.shard.machine import Shard
 from batonq.core.shard.producers import Producers
+from batonq.core.spread import parse
 from batonq.errors import BatonError
 from batonq.node.broker import Broker, Queue
 from batonq.node.host import ShardHost
@@ -117,6 +118,25 @@ def group_not_locked() -> Patches:
     return [(Shard, "_choose_fifo", newest)]
 
 
+def group_moved_early() -> Patches:
+    """A FIFO group moves to its new shard although the old one still has messages of it."""
+
+    def has_moved(self: Shard, queue: Any, group: int) -> bool:
+        spread = queue.policy.spread
+        return bool(spread) and queue.fifo and parse(spread).of_hash(group) != self.number
+
+    return [(Shard, "has_moved", has_moved)]
+
+
+def numbers_begin_anew() -> Patches:
+    """A message's number in its queue is its sequence in the shard, whichever that is."""
+
+    def numbers_from(self: Shard, number: int) -> int:
+        return 0
+
+    return [(Shard, "numbers_from", numbers_from)]
+
+
 BUGS: dict[str, Callable[[], Patches]] = {
     "no-fsync": no_fsync,
     "release-before-commit": release_before_commit,
@@ -126,6 +146,8 @@ BUGS: dict[str, Callable[[], Patches]] = {
     "keys-forgotten": keys_forgotten,
     "numbers-forgotten": numbers_forgotten,
     "group-not-locked": group_not_locked,
+    "group-moved-early": group_moved_early,
+    "numbers-begin-anew": numbers_begin_anew,
 }
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import traceback
 from collections.abc import Coroutine, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
 from batonq.errors import BatonError, QueueDoesNotExist
 from batonq.node.broker import Broker, Queue
-from batonq.sim.actors import Consumer, Operator, Producer
+from batonq.sim.actors import Consumer, Grower, Operator, Producer
 from batonq.sim.audit import audit
 from batonq.sim.bugs import planted
 from batonq.sim.chaos import Chaos
@@ -92,6 +92,8 @@ class Simulation:
         if "task" in context and "destroyed" in context.get("message", ""):
             return  # a crash leaves tasks where they stand; when they are collected is not the simulation's to say
         problem = context.get("exception")
+        if isinstance(problem, BatonError) and "never retrieved" in context.get("message", ""):
+            return  # the answer to a request whose node crashed before it left
         text = "".join(traceback.format_exception(problem)) if problem is not None else ""
         self.violated("exception", f"{context.get('message')} {text}")
 
@@ -116,6 +118,7 @@ class Simulation:
         await machine.stop()
         if not machine.broken:
             await machine.start()
+            self._note_growth()
             self._audit(replay=True)
             machine.crash("at the end")
         await asyncio.sleep(0)
@@ -148,7 +151,9 @@ class Simulation:
             for at in range(scenario.consumers)
         ]
         operator = Operator(self, self._random("operator"), plans)
-        return [*(one.run() for one in producers), *(one.run() for one in consumers), operator.run()]
+        grower = Grower(self, self._random("grower"), plans)
+        actors: list[Producer | Consumer | Operator | Grower] = [*producers, *consumers, operator, grower]
+        return [actor.run() for actor in actors]
 
     async def _set_up(self) -> None:
         for plan in self.scenario.queues:
@@ -178,6 +183,13 @@ class Simulation:
         self.queues[name] = self.known[name] = _facts(name, entry)
         self.history.say(self.loop.time(), "set-up", f"queue {entry.number} is {name}, on shard {entry.shard}")
 
+    def _note_growth(self) -> None:
+        """On which shards each queue lies in the end."""
+        for name, facts in self.known.items():
+            entry = self.machine.node.broker.queue_by_number(facts.number) if self.machine.node is not None else None
+            if entry is not None:
+                self.known[name] = replace(facts, shards=entry.shards)
+
     def current_name(self, called: str) -> str:
         """What the queue that has this name now is called here."""
         return next((facts.name for facts in self.queues.values() if facts.called == called), called)
@@ -193,14 +205,20 @@ class Simulation:
         client = Client("drain", self, self._random("drain"))
         if NARROW in self.queues:
             room = {"Baton.MaximumMessages": "0"}
-            await client.steer(NARROW, "set", lambda broker, entry: broker.set_attributes(entry, room), "no limit")
+            for _ in range(SETUP_TRIES_MAX):  # a node may be about to start
+                call = await client.steer(
+                    NARROW, "set", lambda broker, entry: broker.set_attributes(entry, room), "no limit"
+                )
+                if call.outcome == OK:
+                    break
+                await asyncio.sleep(0.2)
         left = list(self.queues)
         for at in range(DRAIN_ROUNDS_MAX):
             for queue in left:
-                call = await client.receive(queue, 10, 30_000, 0)
-                while call.deliveries:
-                    await client.delete(*call.deliveries)
-                    call = await client.receive(queue, 10, 30_000, 0)
+                received = await client.receive(queue, 10, 30_000, 0)
+                while received.deliveries:
+                    await client.delete(*received.deliveries)
+                    received = await client.receive(queue, 10, 30_000, 0)
             left = [queue for queue in self.queues if not await self._is_empty(queue)]
             if not left or self.machine.broken:
                 return

@@ -112,7 +112,7 @@ def choose(seed: int, steps: int | None = None) -> Scenario:
         settings=settings,
         log_settings=log_settings,
         faults=_choose_faults(random, settings.secured),
-        queues=_choose_queues(random),
+        queues=_choose_queues(random, Random(f"fifo {seed}"), settings.shards),
         sync_s=random.choice((0.0002, 0.002, 0.02)),
         duration_s=random.choice((20.0, 30.0, 50.0)),
         producers=random.randint(2, 4),
@@ -142,7 +142,7 @@ def _redrive(target: str, receives: int) -> str:
     return json.dumps({"deadLetterTargetArn": queue_arn(ACCOUNT, target), "maxReceiveCount": receives})
 
 
-def _choose_queues(random: Random) -> list[QueuePlan]:
+def _choose_queues(random: Random, fifo: Random, shards: int) -> list[QueuePlan]:
     """Some of all the kinds there are. Dead-letter queues come first, because others name them."""
 
     def visibility() -> str:
@@ -228,20 +228,30 @@ def _choose_queues(random: Random) -> list[QueuePlan]:
             ),
         ]
     if random.random() < 0.8:
-        plans += _fifo_queues(random, visibility(), on())
+        plans += _fifo_queues(random, fifo, shards, visibility(), on())
     return plans
 
 
-def _fifo_queues(random: Random, visibility: str, on: str) -> list[QueuePlan]:
+def _fifo_queues(random: Random, fifo: Random, shards: int, visibility: str, on: str) -> list[QueuePlan]:
+    """Those that can lie on several shards may do so from the start, and grow."""
+
+    def spread(scope: str) -> dict[str, str]:
+        count = fifo.randint(1, max(1, shards - 1)) if scope == "messageGroup" else 1
+        return {"DeduplicationScope": scope, **({"Baton.Spread": str(count)} if count > 1 else {})}
+
     redrive = {"RedrivePolicy": _redrive("dead.fifo", random.randint(1, 4)), "Baton.DeadLetterOn": on}
     return [
-        QueuePlan("dead.fifo", {"FifoQueue": "true", "VisibilityTimeout": "5"}, dead_letters=True),
+        QueuePlan(
+            "dead.fifo",
+            {"FifoQueue": "true", "VisibilityTimeout": "5", **spread(fifo.choice(("queue", "messageGroup")))},
+            dead_letters=True,
+        ),
         QueuePlan(
             "line.fifo",
             {
                 "FifoQueue": "true",
                 "VisibilityTimeout": visibility,
-                "DeduplicationScope": random.choice(("queue", "messageGroup")),
+                **spread(random.choice(("queue", "messageGroup"))),
                 "Baton.DeduplicationWindow": random.choice(("5", "300")),
                 **(redrive if random.random() < 0.7 else {}),
             },

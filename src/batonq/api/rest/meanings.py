@@ -109,7 +109,7 @@ MEANINGS = {
     "messages": "The messages.",
     "messageId": "The message's id.",
     "currentId": "Its id where it lies now, as history has it; `messageId` is the one that it had when it was sent.",
-    "sequence": "The message's number in its shard: later messages of a queue have higher ones.",
+    "sequence": "The message's number in its queue: of one group or shard, later messages have higher ones.",
     "duplicate": "It was there already: this is the first one's id, and nothing was sent.",
     "results": "One for each entry, in order.",
     "error": "What went wrong with this entry.",

@@ -38,7 +38,7 @@ async def peek(call: Call) -> Answer:
     for _ in range(0, LOOKED_AT_MAX, STEP):
         page = await call.broker.peek(queue, after, min(STEP, limit - len(found)) if wanted is None else STEP)
         for message in page:
-            after = node.place_of(queue, message)
+            after = message.view.sequence
             if wanted is None or message.view.state == STATES[wanted]:
                 found.append(_shown(message, binary=binary))
                 size += len(message.body)

@@ -67,7 +67,7 @@ class QueueEntry:
             self.attributes,
             lambda _target: link,
             shards=len(self.shards),
-            spread=self.spread.text() if len(self.shards) > 1 else "",
+            spread=self.spread.now.text() if len(self.shards) > 1 else "",
         )
         for name, value in (
             ("policy", policy),
@@ -94,8 +94,9 @@ class QueueEntry:
 
     @property
     def link(self) -> Link:
-        """This queue as the dead-letter queue of others."""
-        return Link(self.number, self.shard, self.spread.text() if len(self.shards) > 1 else "")
+        """This queue as the dead-letter queue of others. FIFO groups are looked for where they were, too."""
+        spread = self.spread if self.fifo else self.spread.now
+        return Link(self.number, self.shard, spread.text() if len(self.shards) > 1 else "")
 
     @property
     def key(self) -> QueueName:

@@ -20,7 +20,7 @@ from batonq.core.catalog.names import QueueName, check_queue_name, is_text, is_w
 from batonq.core.catalog.permissions import ACCOUNT_DIGITS, Statement
 from batonq.core.catalog.state import CatalogState, encode
 from batonq.core.policy import SECOND_MS, QueuePolicy
-from batonq.core.records import FORMAT_VERSION, Flag, Type, word0
+from batonq.core.records import Flag, Type, word0
 from batonq.core.spread import GROWTHS_MAX, Spread, even
 from batonq.errors import (
     InvalidAttributeValue,
@@ -65,6 +65,7 @@ class Catalog(CatalogState):
     def __init__(self, rules: Rules | None = None) -> None:
         super().__init__()
         self.rules = rules or Rules()
+        self.spread_refused = ""  # why no queue can be spread over several shards right now; the host knows
 
     # --- the frame, ownership, truncation ------------------------------------------------------
 
@@ -81,7 +82,7 @@ class Catalog(CatalogState):
             raise LogCorrupt("the front of the catalog's log is gone, and no base follows that says what was in it")
         assert epoch > self.epoch, "an owner's epoch is above every one before"
         base_ms = max(base_ms, self.last_time_ms)
-        self.frame.add(Type.EPOCH, epoch, base_ms, base_ms, grace_ms, 0, 0, FORMAT_VERSION)
+        self.frame.add(Type.EPOCH, epoch, base_ms, base_ms, grace_ms, 0, 0, self.format)
         self._apply_epoch(epoch, base_ms)
 
     @property
@@ -224,7 +225,9 @@ class Catalog(CatalogState):
 
     def _with_spread(self, values: dict[str, str]) -> dict[str, str]:
         """A standard queue that does not say on how many shards it lies gets as many as the rules say and allow."""
-        if self.rules.spread == 1 or is_fifo(values) or "Baton.Spread" in values or _wants_own(values):
+        if is_fifo(values) or "Baton.Spread" in values or _wants_own(values):
+            return values
+        if self.rules.spread == 1 or self.spread_refused:
             return values
         limits = [int(values.get(name, "0")) or SHARDS_MAX for name in attribute_table.DIVIDED]
         wanted = min(self.rules.spread, len(self.shards) - len(self._taken), *limits)
@@ -237,6 +240,8 @@ class Catalog(CatalogState):
         """
         if not self.shards:
             raise Unavailable("No shard is open yet; try again.")
+        if self.spread_refused and count + len(besides) > 1:
+            raise InvalidAttributeValue(self.spread_refused)
         free = [number for number in self.shards if number not in besides and number not in self._taken]
         if own:
             free = [number for number in free if not self._loads[number]]
@@ -406,7 +411,11 @@ class Catalog(CatalogState):
         entry = self.queue_by_number(number)
         if not entry.before:
             return entry
-        return self._change(replace(entry, before=entry.spread.settled(shard).before), self._time(now))
+        now = self._time(now)
+        changed = self._change(replace(entry, before=entry.spread.settled(shard).before), now)
+        if changed.link != entry.link:
+            self._refresh_sources(changed.key, now)
+        return changed
 
     # --- shards, settings ----------------------------------------------------------------------
 

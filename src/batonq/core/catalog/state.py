@@ -25,7 +25,7 @@ from batonq.core.catalog.entries import (
 from batonq.core.catalog.names import QueueName
 from batonq.core.openframe import OpenFrame
 from batonq.core.policy import QueuePolicy
-from batonq.core.records import Flag, Type
+from batonq.core.records import FORMAT_VERSION, PLAIN_VERSION, Flag, Type
 from batonq.core.spread import GROWTHS_MAX, SLOTS
 from batonq.errors import LogCorrupt
 
@@ -43,6 +43,7 @@ class CatalogState:
     def __init__(self) -> None:
         self.frame = OpenFrame()
         self.epoch = 0
+        self.format = PLAIN_VERSION  # of the frames that are written, see records.py
         self.last_time_ms = 0
         self.before_base = False  # the log's front was dropped, and its Base has not been read yet
         self.changed: dict[int, frozenset[int]] = {}  # queues whose policy changed or ended → shards it concerns
@@ -174,6 +175,8 @@ class CatalogState:
 
     def _index(self, entry: QueueEntry) -> None:
         self.queues[entry.number] = entry
+        if entry.slots or (entry.dead_letter is not None and entry.dead_letter.spread):
+            self.format = FORMAT_VERSION
         if entry.before:
             self.growing.add(entry.number)
         self.by_name[entry.key] = entry

@@ -298,16 +298,18 @@ class Jobs(Arrivals):
         One that came from nowhere begins anew in its own queue when it died there, and stays otherwise.
         """
         columns = self.columns
-        shard, to = self.place_of(slot, job.destination_shard, job.destination_spread), job.destination
+        queue = self.queues[job.source]
+        to = job.destination
+        shard = self.place_of(slot, to, job.destination_shard, job.destination_spread)
         if not to:
             origin = self.origins.get(slot, 0)
             shard, to = origin >> 32, origin & 0xFFFFFFFF
-            shard = self.place_of(slot, shard, job.origin_spreads.get(str(to), ""))
+            shard = self.place_of(slot, to, shard, job.origin_spreads.get(str(to), ""))
         if not to and columns.state[slot] == State.DEAD:
-            shard, to = self.place_of(slot, self.number, self.queues[job.source].policy.spread), job.source
+            to = job.source  # a FIFO group is here for as long as any of its messages is
+            shard = self.number if queue.fifo else self.place_of(slot, to, self.number, queue.policy.spread)
         if not to:
             return Outcome.STAYS
-        queue = self.queues[job.source]
         if shard == self.number and to != job.source:
             size = columns.extent[slot] >> 32 if payload is None else len(payload)
             if self._acceptance(self.queues.get(to), queue.fifo, size) == Reason.REFUSED_FULL:
@@ -316,6 +318,8 @@ class Jobs(Arrivals):
         if payload is not None:
             self._edit(queue, slot, payload, job.key, now)
         self.owe(slot, shard, to, Reason.REDRIVE, now)
+        if self.passed and self.passed.get(slot) == shard | to << 16 and columns.state[slot] != State.OWED:
+            return self._redrive(job, slot, None, now)  # its group has moved from this very shard
         return Outcome.MOVED if self.jobs[job.id].state == "RUNNING" else Outcome.FAILED
 
     def _edit(self, queue: QueueState, slot: int, payload: bytes, key: int, now: int) -> None:

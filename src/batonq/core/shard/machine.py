@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from batonq.core.commands import Counters, MessageView
 from batonq.core.policy import QueuePolicy
-from batonq.core.records import FORMAT_VERSION, Reason, State, Type
+from batonq.core.records import Reason, State, Type
 from batonq.core.shard.columns import NIL
 from batonq.core.shard.holding import Holding
 from batonq.core.shard.persist import Persist
@@ -38,7 +38,7 @@ class Shard(Holding, Persist, Validate):
         """The first record of a new owner. Leases that were running get `grace_ms` more."""
         assert epoch > self.epoch, "an owner's epoch is above every one before"
         base_ms = max(base_ms, self.last_time_ms)
-        self.frame.add(Type.EPOCH, epoch, base_ms, base_ms, grace_ms, 0, 0, FORMAT_VERSION)
+        self.frame.add(Type.EPOCH, epoch, base_ms, base_ms, grace_ms, 0, 0, self.format)
         self._on_epoch(epoch, base_ms, grace_ms)
 
     def set_policy(self, policy: QueuePolicy, now: int) -> None:
@@ -107,6 +107,12 @@ class Shard(Holding, Persist, Validate):
             and there.of_hash(lines.tenant(line, fifo=True)) != self.number
             for line in range(len(lines.key))
         )
+
+    def numbers_from(self, number: int) -> int:
+        """What is added to sequences here, where messages of the queue are shown: see Spread."""
+        queue = self.queues.get(number)
+        spread = queue.policy.spread if queue is not None else ""
+        return parse(spread).numbers_from(self.number) if spread else 0
 
     def hint(self, number: int) -> Hint:
         """What a receive would find in a queue, without looking at more than the next message."""

@@ -90,7 +90,9 @@ class Moves(ShardState):
                     queue.expired_messages += 1
             return
         self._leave(queue, slot, time)
-        self.owed_to.pop(slot, None)
+        _, _, to, _ = self.owed_to.pop(slot, (0, 0, 0, 0))
+        if reason == Reason.REFUSED_MOVED:
+            self.passed[slot] = shard | to << 16
         self.columns.last[slot] = position
         self.columns.doomed[slot] = 0
         if until == FOREVER_MS:
@@ -149,6 +151,7 @@ class Moves(ShardState):
 
     def _on_job(self, data: bytes) -> None:
         job = Job.from_values(json.loads(data))
+        self._note_format(job.destination_spread or "".join(job.origin_spreads.values()))
         for job_id in self.jobs.put(job):
             self.job_pace.pop(job_id, None)
             self.job_place.pop(job_id, None)

@@ -21,7 +21,7 @@ from batonq.errors import LogCorrupt
 
 BASE_BYTES_MAX = 1 << 29
 FRAME_OVERHEAD_BYTES = 1 << 10  # header and rows
-_NOTES = ("holders", "maxima", "kept_maxima", "origins", "refusals", "redriven", "edited", "uncharged")
+_NOTES = ("holders", "maxima", "kept_maxima", "origins", "refusals", "passed", "redriven", "edited", "uncharged")
 
 
 class Persist(Replay):
@@ -64,6 +64,7 @@ class Persist(Replay):
         self.last_time_ms = max(self.last_time_ms, facts["last_time_ms"])
         for fact in facts["queues"]:
             policy = QueuePolicy.decode(json.dumps(fact["policy"]).encode())
+            self._note_format(policy.spread or policy.dead_letter_spread)
             queue = QueueState(policy, self.lines)
             queue.closed, queue.purge_generation = fact["closed"], fact["purge_generation"]
             for name, value in zip(TOTALS, fact["totals"], strict=True):
@@ -89,7 +90,9 @@ class Persist(Replay):
         self.refused_numbers = {(shard, number): verdict for shard, number, verdict in facts["refused_numbers"]}
         self.jobs = JobBook()
         for fact in facts["jobs"]:
-            self.jobs.put(Job.from_values(fact))
+            job = Job.from_values(fact)
+            self._note_format(job.destination_spread or "".join(job.origin_spreads.values()))
+            self.jobs.put(job)
         self.redriving = {}
         for slot, (_, _, _, reason) in self.owed_to.items():
             if reason == Reason.REDRIVE:

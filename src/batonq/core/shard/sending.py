@@ -24,7 +24,7 @@ PRODUCERS_MAX = 1_000_000
 BYTE_MAX = 255  # a record has a byte for each
 _SHARD_FULL = "The shard holds as many messages as it can; receive and delete some."
 _ELSEWHERE = "The message's key is on another shard since the queue has grown; try again."
-_PRODUCER_WAITS = (
+PRODUCER_WAITS = (
     "An earlier message of this producer was refused, or too many producers are remembered; send it again from there."
 )
 _SENT, _REQUESTED, _PRODUCED = int(Type.SENT), int(Type.REQUESTED), int(Type.PRODUCED)
@@ -246,6 +246,7 @@ class Sending(Jobs):
     def _send_numbered(self, queue: QueueState, sends: Sequence[Send], now: int) -> list[Accepted | BatonError]:
         """Messages of producers, and perhaps others: as many at a time as have numbers one after the other."""
         refused: set[int] = set()
+        moved: set[int] = set()
         results: list[Accepted | BatonError] = []
         start = 0
         while start < len(sends):
@@ -260,17 +261,17 @@ class Sending(Jobs):
                     if sends[end].producer_sequence != number:
                         break
                     end += 1
-                results += self._send_of_producer(queue, sends[start:end], now, refused)
+                results += self._send_of_producer(queue, sends[start:end], now, refused, moved)
             start = end
         return results
 
     def _send_of_producer(
-        self, queue: QueueState, sends: Sequence[Send], now: int, refused: set[int]
+        self, queue: QueueState, sends: Sequence[Send], now: int, refused: set[int], moved: set[int]
     ) -> list[Accepted | BatonError]:
         """Messages of one producer, numbered one after the other: those that were taken before are passed over.
 
         Once one of them is refused for now, so are those behind it, in this batch too: they would make it look like a
-        repetition when it is sent again.
+        repetition when it is sent again. The same goes for one that has moved: only what has moved too is told so.
         """
         key = producer_key(queue.number, sends[0].producer)
         first = sends[0].producer_sequence
@@ -284,10 +285,12 @@ class Sending(Jobs):
         if not sends:
             return results
         if queue.policy.spread and self._producer_is_elsewhere(queue, sends):
+            moved.add(key)
             return results + [NotOwner(_ELSEWHERE) for _ in sends]
-        if key in refused or self._no_producer_more(key, now):
+        waits = key in moved and not self._has_moved(queue, sends[0], now)
+        if key in refused or waits or self._no_producer_more(key, now):
             refused.add(key)
-            return results + [OverLimit(_PRODUCER_WAITS) for _ in sends]
+            return results + [OverLimit(PRODUCER_WAITS) for _ in sends]
         if self._sends_are_plain(queue, sends):
             taken = self._send_run(queue, sends, now)
             end = taken[-1]
@@ -299,8 +302,9 @@ class Sending(Jobs):
         last: Accepted | None = None
         number = run = 0
         for send in sends:
-            if key in refused:
-                results.append(OverLimit(_PRODUCER_WAITS))
+            if key in refused or (key in moved and not self._has_moved(queue, send, now)):
+                refused.add(key)
+                results.append(OverLimit(PRODUCER_WAITS))
                 continue
             result = self._send(queue, send, now)
             results.append(result)
@@ -311,6 +315,8 @@ class Sending(Jobs):
                 )
                 run = run + 1 if follows else 1
                 number, last = send.producer_sequence, result
+            elif isinstance(result, NotOwner):
+                moved.add(key)
             elif result.retryable:
                 refused.add(key)
         if last is not None:
@@ -346,6 +352,11 @@ class Sending(Jobs):
         key = key_of(send, fifo=False)
         return bool(key) and parse(queue.policy.spread).of_key(key) != self.number
 
+    def _has_moved(self, queue: QueueState, send: Send, now: int) -> bool:
+        """The same of any message: it is not known here, and would not be taken."""
+        known = bool(send.dedup_id) and self.dedup.get(_dedup_key(queue, send), now // 1000) is not None
+        return not known and self._belongs_elsewhere(queue, send)
+
     # --- one by one ----------------------------------------------------------------------------------
 
     def _send(self, queue: QueueState, send: Send, now: int) -> Accepted | BatonError:
@@ -358,8 +369,7 @@ class Sending(Jobs):
         key = 0
         flags = _FIFO if queue.fifo else 0
         if send.dedup_id:
-            scope = send.group if policy.dedup_per_group else ""
-            key = key_hash(number, queue.purge_generation, scope, send.dedup_id)
+            key = _dedup_key(queue, send)
             known = self.dedup.get(key, now // 1000)
             if known is not None:
                 if send.strict_content and known.fingerprint != content_mark(payload):
@@ -393,6 +403,11 @@ class Sending(Jobs):
         if key:
             self._on_dedup(queue, slot, sequence, now, key, content_mark(payload), policy.dedup_lives)
         return Accepted(sequence, message_id(self.number, sequence), False)
+
+
+def _dedup_key(queue: QueueState, send: Send) -> int:
+    scope = send.group if queue.policy.dedup_per_group else ""
+    return key_hash(queue.number, queue.purge_generation, scope, send.dedup_id)
 
 
 def producer_key(queue: int, producer: str) -> int:

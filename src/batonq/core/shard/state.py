@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from batonq.core.commands import Alarm
 from batonq.core.openframe import OpenFrame
 from batonq.core.policy import QueuePolicy
-from batonq.core.records import Flag, Reason, State, Type
+from batonq.core.records import FORMAT_VERSION, PLAIN_VERSION, Flag, Reason, State, Type
 from batonq.core.shard.columns import COUNT_MAX, DELTA_MAX, NIL, Columns
 from batonq.core.shard.dedup import FOREVER_S, DedupTable
 from batonq.core.shard.jobbook import JobBook
@@ -67,6 +67,7 @@ class ShardState:
     def __init__(self, number: int) -> None:
         self.number = number
         self.epoch = 0
+        self.format = PLAIN_VERSION  # of the frames that are written, see records.py
         self.next_sequence = 1
         self.last_time_ms = 0
         self.frame = OpenFrame()
@@ -93,6 +94,7 @@ class ShardState:
         self.origins: dict[int, int] = {}  # dead letters: source queue | source shard << 32
         self.living_keys: dict[int, tuple[int, int]] = {}  # slot → dedup key that lives with it, end of its window (s)
         self.refusals: dict[int, int] = {}  # slot → how often its destination refused it
+        self.passed: dict[int, int] = {}  # slot → the last shard (16 bits) of a queue that its group has moved from
         self.owed_to: dict[int, tuple[int, int, int, int]] = {}  # slot → shard, number, queue, reason
         self.channels: dict[int, Channel] = {}
         self.cursors: dict[int, int] = {}  # source shard → number of the last entry that arrived
@@ -268,6 +270,7 @@ class ShardState:
             self.overlays,
             self.origins,
             self.refusals,
+            self.passed,
             self.owed_to,
         )
 
@@ -443,11 +446,17 @@ class ShardState:
     # --- control records -------------------------------------------------------------------------
 
     def _on_policy(self, policy: QueuePolicy) -> None:
+        self._note_format(policy.spread or policy.dead_letter_spread)
         queue = self.queues.get(policy.queue)
         if queue is None:
             self.queues[policy.queue] = QueueState(policy, self.lines)
         else:
             queue.policy = policy
+
+    def _note_format(self, spread: str) -> None:
+        """Something here is about a queue on several shards, if it is not empty."""
+        if spread:
+            self.format = FORMAT_VERSION
 
     def _on_purged(self, queue: QueueState, survivor: int, time: int, final: bool) -> None:
         """Remove the messages below sequence `survivor`; `final` ends the purge and forgets the dedup window."""

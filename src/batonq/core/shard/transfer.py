@@ -16,7 +16,7 @@ from batonq.core.catalog.names import queue_arn
 from batonq.core.commands import Alarm, Entry, Job
 from batonq.core.ids import message_id
 from batonq.core.payload import Lineage
-from batonq.core.records import Flag, Reason, State, Type
+from batonq.core.records import FORMAT_VERSION, Flag, Reason, State, Type
 from batonq.core.shard.columns import NIL
 from batonq.core.shard.queuestate import QueueState
 from batonq.core.shard.replay import Replay
@@ -123,19 +123,32 @@ class Transfer(Replay):
     def dead_letter_shard(self, queue: QueueState, slot: int) -> int:
         """The shard on which the dead-letter queue takes this message."""
         policy = queue.policy
-        return self.place_of(slot, policy.dead_letter_shard, policy.dead_letter_spread)
+        return self.place_of(slot, policy.dead_letter_queue, policy.dead_letter_shard, policy.dead_letter_spread)
 
-    def place_of(self, slot: int, shard: int, spread: str) -> int:
-        """On which of a queue's shards one of the messages here belongs: in a FIFO queue on that of its group, else on
-        this very shard if the queue lies on it, and on the next one each time that it was refused.
+    def place_of(self, slot: int, to: int, shard: int, spread: str) -> int:
+        """On which of a queue's shards one of the messages here belongs: in a FIFO queue on that of its group, or the
+        first that may still have it; else on this very shard if the queue lies on it, and on the next one each time
+        that it was refused.
         """
         if not spread:
             return shard
         there = parse(spread)
         if self.queues[self.columns.queue[slot]].fifo:
-            return there.of_hash(self.tenant_of(slot))
+            way = there.asked(self.tenant_of(slot))
+            passed = self.passed.get(slot, 0)
+            if passed >> 16 != to or passed & 0xFFFF not in way:
+                return way[0]
+            return way[min(way.index(passed & 0xFFFF) + 1, len(way) - 1)]
         start = there.shards.index(self.number) if self.number in there.shards else self.number
         return there.shards[(start + self.refusals.get(slot, 0)) % len(there.shards)]
+
+    def _goes_on(self, queue: QueueState, slot: int, shard: int, to: int, reason: int) -> bool:
+        """Whether a message whose group has moved from this shard of a queue has another one to ask."""
+        spread = queue.policy.dead_letter_spread
+        if reason == Reason.REDRIVE:
+            job = self.jobs.active_on(queue.number)
+            spread = "" if job is None else job.destination_spread or job.origin_spreads.get(str(to), "")
+        return bool(spread) and shard in parse(spread).asked(self.tenant_of(slot))[:-1]
 
     def owe(self, slot: int, shard: int, to: int, reason: Reason, now: int) -> None:
         """Start moving a message to queue `to` on `shard`; within this shard it arrives, or is refused, at once."""
@@ -258,7 +271,10 @@ class Transfer(Replay):
             queue = self.queues[columns.queue[slot]]
             _, _, to, reason = self.owed_to[slot]
             until = now
-            if verdict != Reason.ACCEPTED and reason != Reason.REDRIVE:
+            goes_on = verdict == Reason.REFUSED_MOVED and self._goes_on(queue, slot, shard, to, reason)
+            if goes_on and reason != Reason.REDRIVE:
+                until = now + 1
+            elif verdict != Reason.ACCEPTED and reason != Reason.REDRIVE:
                 tries = min(self.refusals.get(slot, 0), 16)
                 until = now + min(REFUSED_BACKOFF_MS << tries, REFUSED_BACKOFF_MAX_MS)
             if verdict != Reason.ACCEPTED and columns.doomed[slot] == State.DEAD:
@@ -274,7 +290,11 @@ class Transfer(Replay):
                 auxiliary=reason,
             )
             self._on_settled(queue, slot, now, shard, number, verdict, reason, until, position)
-            if verdict != Reason.ACCEPTED:
+            if verdict == Reason.REFUSED_MOVED:
+                self.format = FORMAT_VERSION
+            if goes_on and reason == Reason.REDRIVE:
+                self._go_back(self.jobs.active_on(queue.number), columns.sequence[slot], now)
+            elif verdict != Reason.ACCEPTED and not goes_on:
                 self._refused(queue, to, reason, Reason(verdict), columns.sequence[slot], now)
             if queue.closed and not queue.messages:
                 self.frame.add(Type.QUEUE_PURGED | queue.number << 32, 0, now, 1, 0, 0, 0, 0)
@@ -298,13 +318,19 @@ class Transfer(Replay):
         text = f"The dead-letter queue of {queue.policy.name} {words[verdict]}; its dead letters stay where they are."
         self.alarms.append(Alarm(f"dead-letter-refused:{queue.number}", queue.number, text))
 
+    def _go_back(self, job: Job | None, sequence: int, now: int) -> None:
+        """The job comes to this message once more."""
+        if job is not None and sequence <= job.cursor and job.state != "CANCELLING":
+            self.job_place.pop(job.id, None)
+            self._set_job(replace(job, cursor=sequence - 1), now)
+
     def _wait_for_room(self, job: Job, sequence: int, to: int, now: int) -> None:
         """A message's destination is full: the job goes back to it, after a pause that grows."""
-        cursor = min(job.cursor, sequence - 1)
         if job.state != "RUNNING" or job.again_ms > now:
-            if cursor < job.cursor and job.state != "CANCELLING":
-                self._set_job(replace(job, cursor=cursor), now)
+            self._go_back(job, sequence, now)
             return
+        self.job_place.pop(job.id, None)
+        cursor = min(job.cursor, sequence - 1)
         pause_ms = min(REFUSED_BACKOFF_MS << min(job.tries, 16), JOB_BACKOFF_MAX_MS)
         why = f"{self._destination_name(job, to)} is full; the job goes on when there is room."
         again = replace(job, cursor=cursor, blocked=sequence, tries=job.tries + 1, again_ms=now + pause_ms, why=why)

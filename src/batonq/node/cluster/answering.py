@@ -1,7 +1,7 @@
 """What one node answers another: about shards that it serves, the catalog that it keeps, and itself.
 
-Answers are remembered for some seconds by the id of the call, so that a call whose answer got lost can be made again
-without being run again.
+Answers are remembered for some seconds by the name of the call, so that a call whose answer got lost can be made again
+without being run again. The name says which owner is meant, by its epoch: no other one runs it.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from batonq.errors import InvalidInput, NotFound, NotOwner
+from batonq.log.layout import CATALOG_SHARD
 from batonq.node import wire
 from batonq.node.cluster.catalog import SharedCatalog
 from batonq.node.cluster.ownership import OwnershipLoop
@@ -27,6 +28,16 @@ RECEIVES = ("/receive", "/receive_matching")
 _take = msgspec.msgpack.Decoder(tuple[int, int])
 _name = msgspec.msgpack.Decoder(str)
 _move = msgspec.msgpack.Decoder(tuple[int, str])
+
+
+def call_name(call: str, epoch: int) -> str:
+    return f"{call}-{epoch}"
+
+
+def _meant_epoch(name: str) -> int:
+    """Of the owner that a call is meant for; 0: it is not said."""
+    epoch = name.rpartition("-")[2] if "-" in name else ""
+    return int(epoch) if epoch.isdigit() else 0
 
 
 class Call(NamedTuple):
@@ -84,6 +95,7 @@ class Serving(Protocol):
     @property
     def catalog(self) -> SharedCatalog: ...
     def port_here(self, shard: int) -> ShardPort | None: ...
+    def epoch_here(self, shard: int) -> int: ...
     def status(self) -> dict[str, Any]: ...
     async def give_back(self, found: Sequence[tuple[int, Delivery]]) -> None: ...
 
@@ -107,7 +119,7 @@ class ShardAnswering:
         """The answer to a request below `/internal/`, by the name of the call if it has one. Raises BatonError."""
         call = self._memory.find(name) if name else None
         if call is None:
-            call = Call(asyncio.get_running_loop().create_task(self._run(path, body)), path, body)
+            call = Call(asyncio.get_running_loop().create_task(self._run(path, name, body)), path, body)
             if name:
                 self._memory.add(name, call)
         try:
@@ -145,24 +157,31 @@ class ShardAnswering:
             found = [(queue.number, delivery) for delivery in found]
         await self._node.give_back(found)
 
-    async def _run(self, path: str, body: bytes) -> bytes:
+    async def _run(self, path: str, name: str, body: bytes) -> bytes:
         match path.split("/"):
             case ["shards", number, operation] if number.isdigit():
-                return await self._shard(int(number), operation, body)
-            case ["catalog", name]:
+                return await self._shard(int(number), operation, name, body)
+            case ["catalog", command]:
                 catalog = self._node.catalog
                 if not catalog.owned:
                     raise NotOwner("This node does not keep the catalog.")
-                return await catalog.answer(name, body)
+                self._check_meant(CATALOG_SHARD, name)
+                return await catalog.answer(command, body)
             case ["node", what]:
                 return await self._own(what, body)
         raise NotFound(f"Nodes are not asked for {path!r}: the node that asks may be of a newer release.")
 
-    async def _shard(self, number: int, operation: str, body: bytes) -> bytes:
+    async def _shard(self, number: int, operation: str, name: str, body: bytes) -> bytes:
         port = self._node.port_here(number)
         if port is None:
             raise NotOwner(f"This node does not serve shard {number}.")
+        self._check_meant(number, name)
         return await answer(port, operation, body)
+
+    def _check_meant(self, shard: int, name: str) -> None:
+        meant, epoch = _meant_epoch(name), self._node.epoch_here(shard)
+        if meant and meant != epoch:
+            raise NotOwner(f"The call is meant for the owner with epoch {meant}; this node serves it with {epoch}.")
 
     async def _own(self, what: str, body: bytes) -> bytes:
         """About the node itself."""

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeVar, cast
 import msgspec
 
 from batonq.core.catalog.machine import Catalog, Rules
+from batonq.core.records import FORMAT_VERSION
 from batonq.errors import BatonError, InvalidInput, Unavailable
 from batonq.log.interface import Leases, Log
 from batonq.log.layout import CATALOG_SHARD
@@ -47,6 +48,8 @@ COMMANDS: dict[str, _Told] = {
     "disable_key": _KEY,
 }
 
+SPREADING = ("create_queue", "set_attributes")  # may make a queue lie on several shards
+
 
 class Answer(NamedTuple):
     version: int
@@ -56,6 +59,7 @@ class Answer(NamedTuple):
 
 # To the catalog's owner: what is asked, the arguments, how long it may take in ms.
 AskOwner = Callable[[str, bytes, int], Awaitable[bytes]]
+TooOld = Callable[[int], Awaitable[str]]  # which nodes cannot read a version of the log format, see members.py
 _answer = msgspec.msgpack.Decoder(Answer)
 _arguments = msgspec.msgpack.Decoder(tuple[list[Any], dict[str, Any]])
 _version = msgspec.msgpack.Decoder(int)
@@ -157,9 +161,9 @@ class SharedCatalog(CatalogHost):
     # --- commands -----------------------------------------------------------------------------------
 
     async def run(self, command: Callable[..., T], *arguments: Any, **named: Any) -> Changed[T]:
-        if self.owned:
-            return await super().run(command, *arguments, **named)
         name = command.__name__
+        if self.owned:
+            return await self._run_here(name, command, *arguments, **named)
         if name not in COMMANDS:
             raise Unavailable(f"Only the node that keeps the catalog may do that ({name}).")
         data = msgspec.msgpack.encode((arguments, named))
@@ -167,6 +171,11 @@ class SharedCatalog(CatalogHost):
         await self.reached(answer.version)
         result = COMMANDS[name][1](self.current(), answer.told)
         return Changed(cast(T, result), answer.version, frozenset(answer.shards))
+
+    async def _run_here(self, name: str, command: Callable[..., T], *arguments: Any, **named: Any) -> Changed[T]:
+        """By the catalog's owner."""
+        del name
+        return await super().run(command, *arguments, **named)
 
     async def answer(self, name: str, data: bytes) -> bytes:
         """What another node asks of the owner. Raises BatonError."""
@@ -180,7 +189,7 @@ class SharedCatalog(CatalogHost):
             arguments, named = _arguments.decode(data)
         except msgspec.DecodeError as problem:
             raise InvalidInput(f"The arguments of {name} cannot be read: {problem}") from None
-        changed: Changed[Any] = await super().run(getattr(Catalog, name), *arguments, **named)
+        changed: Changed[Any] = await self._run_here(name, getattr(Catalog, name), *arguments, **named)
         told = COMMANDS[name][0](changed.result)
         return msgspec.msgpack.encode(Answer(changed.version, sorted(changed.shards), told))
 
@@ -188,7 +197,7 @@ class SharedCatalog(CatalogHost):
 class ClusterCatalog(SharedCatalog):
     """Followed at all times, and kept while this node owns it."""
 
-    def __init__(self, *, rules: Rules, recovery: Recovery, leases: Leases, **same: Any) -> None:
+    def __init__(self, *, rules: Rules, recovery: Recovery, leases: Leases, too_old: TooOld, **same: Any) -> None:
         async def read() -> tuple[Catalog, Log]:
             return await recovery.read_catalog(rules)
 
@@ -208,6 +217,7 @@ class ClusterCatalog(SharedCatalog):
             on_state=self._set_state,
         )
         self.state = KeeperState.OPENING
+        self._too_old = too_old
 
     def _set_state(self, state: KeeperState, why: str) -> None:
         self.state, self.why = state, why
@@ -239,6 +249,17 @@ class ClusterCatalog(SharedCatalog):
         self._catalog = self._log = self._commit = None
         commit.stop("The catalog is being handed over to another node; try again.")
         return clean
+
+    async def _run_here(self, name: str, command: Callable[..., T], *arguments: Any, **named: Any) -> Changed[T]:
+        """What makes a queue lie on several shards is written in a format that all nodes must be able to read."""
+        catalog = self.current()
+        refused = ""
+        if name in SPREADING and catalog.format < FORMAT_VERSION:
+            refused = await self._too_old(FORMAT_VERSION)
+        if not self.owned:
+            raise Unavailable(self.why or "This node keeps the catalog no more; try again.")
+        self.current().spread_refused = refused and f"The queue cannot be spread over several shards yet. {refused}"
+        return await super()._run_here(name, command, *arguments, **named)
 
     def _lost(self, problem: BaseException, log: Log) -> None:
         self._alarms.clear("catalog")  # it is followed; whether anybody keeps it is another question

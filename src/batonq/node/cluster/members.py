@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from batonq.core.records import FORMAT_VERSION, PLAIN_VERSION
 from batonq.errors import BatonError
 from batonq.log.interface import Leases, Member
 from batonq.node import events
@@ -27,6 +28,7 @@ class Known(NamedTuple):
     clocks_ms: tuple[int, ...]  # its clock less our steady one, the last times that it was heard
     weights: dict[int, float]
     draining: bool
+    format: int  # the newest version of the log format that it reads
 
     @property
     def clock_ms(self) -> int:
@@ -58,8 +60,8 @@ class Members:
     async def announce(self, weights: Mapping[int, float], draining: bool) -> None:
         """Tell the others. Raises Unavailable."""
         told = {str(shard): round(weight, 3) for shard, weight in weights.items()}
-        note = json.dumps({"clock_ms": self._wall_ms(), "weights": told, "draining": draining})
-        await self._leases.announce(note)
+        note = {"clock_ms": self._wall_ms(), "weights": told, "draining": draining, "format": FORMAT_VERSION}
+        await self._leases.announce(json.dumps(note))
 
     async def look(self) -> None:
         """Who is alive right now, for somebody who asks; if that cannot be told, what was heard last stays."""
@@ -83,10 +85,24 @@ class Members:
                 told = json.loads(member.note)
                 weights = {int(shard): float(weight) for shard, weight in told["weights"].items()}
                 heard = (int(told["clock_ms"]) - steady_ms, *(before.clocks_ms if before is not None else ()))
-                known[member.node] = Known(member, heard[:HEARD_MAX], weights, bool(told["draining"]))
+                known[member.node] = Known(
+                    member,
+                    heard[:HEARD_MAX],
+                    weights,
+                    bool(told["draining"]),
+                    int(told.get("format", PLAIN_VERSION)),  # releases before it did not tell
+                )
             except (ValueError, KeyError, TypeError, AttributeError):
                 events.warning("member_unreadable", f"What node {member.node} tells of itself cannot be read")
         self.known = known
+
+    async def too_old(self, format: int) -> str:
+        """The nodes that cannot read this version of the log format, and what to do about it; empty: all can."""
+        await self.look()
+        old = [f"{name} (up to {known.format})" for name, known in sorted(self.known.items()) if known.format < format]
+        if not old:
+            return ""
+        return f"It needs log format {format}, which not all nodes read: upgrade {', '.join(old)} first."
 
     def clock_off_ms(self) -> int:
         """How far this node's clock is off the median of all; 0 when that is not much, or too few are there to tell."""

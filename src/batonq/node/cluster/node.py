@@ -113,6 +113,7 @@ class ClusterNode(Node):
             recovery=self._recovery,
             leases=self._leases,
             ask=self._routing.ask_catalog,
+            too_old=self.ownership_loop.others.too_old,
             loop=self._loop,
             clock=self.clock,
             settings=settings,
@@ -191,6 +192,10 @@ class ClusterNode(Node):
     def port_here(self, shard: int) -> ShardPort | None:
         """The port of a shard that this node serves."""
         return self.broker.local_port(shard) if hasattr(self, "broker") and self.broker.serves(shard) else None
+
+    def epoch_here(self, shard: int) -> int:
+        """With which epoch this node serves a shard, or keeps the catalog."""
+        return self.catalog.current().epoch if shard == CATALOG_SHARD else self.shards[shard].host().shard.epoch
 
     async def give_back(self, found: Sequence[tuple[int, Delivery]]) -> None:
         """What was received for another node that does not want it any more."""
@@ -315,8 +320,19 @@ class ClusterNode(Node):
         }
 
     def _queues(self) -> list[dict[str, Any]]:
-        queues = list(self.catalog.current().queues.values())[:QUEUES_TOLD]
-        return [{"account": queue.account, "name": queue.name, "shard": queue.shard} for queue in queues]
+        """Where queues lie; those on several shards first, if not all can be told."""
+        queues = sorted(self.catalog.current().queues.values(), key=lambda queue: -len(queue.shards))
+        return [
+            {
+                "account": queue.account,
+                "name": queue.name,
+                "shard": queue.shard,
+                "shards": list(queue.shards),
+                "spread": len(queue.shards),
+                "growing": bool(queue.before),
+            }
+            for queue in queues[:QUEUES_TOLD]
+        ]
 
 
 def read_secret(settings: Settings) -> bytes:

@@ -2,7 +2,9 @@
 
 A call carries an id that stays the same when it is made again: an owner answers a call that it has run from its memory
 (answering.py). So a call whose answer got lost is repeated to the same owner; when the owner has changed meanwhile,
-nobody can tell whether it was run, and the client is told to decide.
+nobody can tell whether it was run, and the client is told to decide. With the id goes the epoch of the owner that is
+meant: a node that died and came back has no memory, but it has another epoch, and does not run what was meant for the
+one before it.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ import msgspec
 from batonq.errors import BatonError, NotOwner, Unavailable
 from batonq.log.interface import Lease
 from batonq.log.layout import CATALOG_SHARD
-from batonq.node.cluster.answering import RECEIVES
+from batonq.node.cluster.answering import RECEIVES, call_name
 from batonq.node.cluster.peers import PREFIX, Asking, NoAnswer, NotSent
 from batonq.node.ports import ShardPort
 from batonq.node.remoteshard import RemoteShard, answer
@@ -134,7 +136,8 @@ class Routing:
                     return done
             if lease is not None and lease.node != self._owners.node:
                 try:
-                    return await self._ask(shard, lease, path, call, data, CALL_S + wait_ms / 1000)
+                    name = call_name(call, lease.epoch)
+                    return await self._ask(shard, lease, path, name, data, CALL_S + wait_ms / 1000)
                 except NotOwner as problem:
                     why = problem.message
                     await self._look_again()

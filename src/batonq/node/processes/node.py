@@ -194,6 +194,10 @@ class ProcessNode(Node):
 
     # --- what others ask ----------------------------------------------------------------------------
 
+    def epoch_here(self, shard: int) -> int:
+        """Which start of this process others must mean; 0 until it has been told."""
+        return self.owners.up.get(self.place.number, 0)
+
     def port_here(self, shard: int) -> ShardPort | None:
         """The port of a shard that this process serves."""
         return self.broker.local_port(shard) if hasattr(self, "broker") and self.broker.serves(shard) else None

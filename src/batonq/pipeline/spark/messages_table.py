@@ -23,7 +23,7 @@ COLUMNS = (
     Column("content", "text", "What the body is: `text`, `json` or `bytes`."),
     Column("group", "text", "Message group."),
     Column("priority", "int16", "Priority, 0 to 255."),
-    Column("sequence", "int64", "Sequence of the message in its shard."),
+    Column("sequence", "int64", "Number of the message in its queue."),
     Column("sent_at", "time", "When it was sent."),
     Column("receive_count", "int64", "How often it was received, this time counted in. Null in a replay."),
     Column("attributes", "map", "Message attributes, name to value; binary ones in base64."),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from batonq.core.ids import parse_message_id
-from batonq.sim.checks.evidence import Evidence, Finding, QueueFacts, about
+from batonq.sim.checks.evidence import Evidence, Finding, QueueFacts, about, sequence_of
 from batonq.sim.history import OK, Outgoing, Sending
 from batonq.sim.ledger import Copy
 
@@ -85,20 +85,37 @@ def _false_duplicates(evidence: Evidence) -> Iterator[Finding]:
                 continue
             place = parse_message_id(answer.message_id)
             book = evidence.ledger.books.get(facts.shard if place is None else place[0])
-            untold = (
-                call.producer and not answer.sequence
-            )  # by its number, and the first one's id is not known any more
-            if untold and (message.dedup_id or evidence.copies.get(message.number)):
+            # By its number, and the first one's id is not known any more.
+            untold = bool(call.producer) and not answer.sequence
+            if untold and (evidence.copies.get(message.number) or _has_counted(evidence, facts, message)):
                 continue
-            copy = book.copies.get(answer.sequence) if book is not None else None
+            first = _first_try(evidence, message) if call.producer else call
+            copy = book.copies.get(sequence_of(answer.sequence)) if book is not None else None
             original = evidence.messages.get(copy.number) if copy is not None else None
-            if copy is not None and original is not None and _counts(facts, call, message, original, copy):
+            if copy is not None and original is not None and _counts(facts, first, message, original, copy):
                 continue
             yield about(
                 f"{call.queue}: #{message.number} was called a duplicate of sequence {answer.sequence} "
                 f"(call {call.number}), which is {copy}",
                 message.number,
             )
+
+
+def _first_try(evidence: Evidence, message: Outgoing) -> Sending:
+    return next(call for call in evidence.history.of(Sending) if message in call.messages)
+
+
+def _has_counted(evidence: Evidence, facts: QueueFacts, message: Outgoing) -> bool:
+    """Whether a message with its key counted when it was first sent, or later."""
+    if not message.dedup_id:
+        return False
+    first = _first_try(evidence, message)
+    return any(
+        copy.queue == facts.number and _counts(facts, first, message, original, copy)
+        for original in evidence.messages.values()
+        if original.dedup_id and _scope(facts, original) == _scope(facts, message)
+        for copy in evidence.copies.get(original.number, ())
+    )
 
 
 def _counts(facts: QueueFacts, call: Sending, message: Outgoing, original: Outgoing, copy: Copy) -> bool:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from batonq.core.shard.sending import REQUEST_WINDOW_MS
+from batonq.core.spread import NUMBER_BITS, Spread
 from batonq.sim.history import OK, Delivered, History, Holding, Outgoing, Receiving, Sending
 from batonq.sim.ledger import Copy, Ledger
 
@@ -28,6 +29,11 @@ class QueueFacts:
     dedup_window_ms: int = 300_000
     dedup_per_group: bool = False
     dedup_lives: bool = False
+    shards: tuple[int, ...] = ()  # all that it lies on in the end, in their order; none: only the first
+
+    def number_of(self, copy: Copy) -> int:
+        """The number of a message in the queue, see core/spread.py."""
+        return Spread(self.shards or (self.shard,)).numbers_from(copy.shard) + copy.sequence
 
 
 @dataclass(slots=True)
@@ -148,7 +154,12 @@ class Evidence:
         """The copy that was delivered."""
         first = self.queues[delivered.queue].shard
         book = self.ledger.books.get(first if delivered.shard is None else delivered.shard)
-        return book.copies.get(delivered.sequence) if book is not None else None
+        return book.copies.get(sequence_of(delivered.sequence)) if book is not None else None
+
+
+def sequence_of(number: int) -> int:
+    """The sequence in its shard of the message that has this number in its queue."""
+    return number & ((1 << NUMBER_BITS) - 1)
 
 
 def about(text: str, *numbers: int) -> Finding:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from batonq.core.spread import NUMBER_BITS
 from batonq.sim.checks.evidence import Evidence, Finding, HeldLease, QueueFacts, about
-from batonq.sim.history import OK, Sending
+from batonq.sim.history import OK, Outgoing, Sending
 from batonq.sim.ledger import Copy
 
 
@@ -18,11 +19,11 @@ def check(evidence: Evidence) -> Iterator[Finding]:
 
 
 def _groups(evidence: Evidence, facts: QueueFacts) -> dict[str, list[Copy]]:
-    book = evidence.ledger.books.get(facts.shard)
     groups: dict[str, list[Copy]] = {}
-    for copy in book.copies.values() if book is not None else ():
-        if copy.queue == facts.number and copy.number in evidence.messages:
-            groups.setdefault(evidence.messages[copy.number].group, []).append(copy)
+    for book in evidence.ledger.books.values():
+        for copy in book.copies.values():
+            if copy.queue == facts.number and copy.number in evidence.messages:
+                groups.setdefault(evidence.messages[copy.number].group, []).append(copy)
     return groups
 
 
@@ -34,13 +35,14 @@ def _order(evidence: Evidence, facts: QueueFacts) -> Iterator[Finding]:
             continue
         places = {other.sequence: at for at, other in enumerate(call.deliveries)}
         for copy in groups.get(delivered.group, ()):
-            if copy.sequence >= delivered.sequence or _is_out_of_the_way(copy, delivered.began_ms):
+            number = facts.number_of(copy)
+            if number >= delivered.sequence or _is_out_of_the_way(copy, delivered.began_ms):
                 continue
-            if places.get(copy.sequence, len(places)) > places[delivered.sequence]:
+            if places.get(number, len(places)) > places[delivered.sequence]:
                 yield about(
                     f"{facts.name}, group {delivered.group}: message #{delivered.number} (sequence "
                     f"{delivered.sequence}) went out at {delivered.began_ms} (call {call.number}) before "
-                    f"#{copy.number} (sequence {copy.sequence})",
+                    f"#{copy.number} (sequence {number})",
                     delivered.number,
                     copy.number,
                 )
@@ -86,11 +88,11 @@ def _group_locked_until_ms(evidence: Evidence, earlier: HeldLease, later: HeldLe
 
 
 def _sequences(evidence: Evidence, facts: QueueFacts) -> Iterator[Finding]:
-    """A send that was answered before another one began has the lower sequence number.
+    """A send that was answered before another one began has the lower number, if they are of one group or one shard.
 
-    A retry is answered with what its first try came to, so it began with that.
+    What arrived from elsewhere is no send. A retry is answered with what its first try came to, so it began with that.
     """
-    answered: list[tuple[float, int, int]] = []
+    answered: list[tuple[float, Outgoing, int]] = []
     asked_s: dict[str, float] = {}
     for call in evidence.history.of(Sending):
         if call.invocation:
@@ -101,18 +103,20 @@ def _sequences(evidence: Evidence, facts: QueueFacts) -> Iterator[Finding]:
     )
     for call in calls:
         taken = [
-            (message.number, answer.sequence)
+            (message, answer.sequence)
             for message, answer in zip(call.messages, call.answers, strict=True)
             if answer.outcome == OK and not answer.duplicate
         ]
         began_s = asked_s.get(call.invocation, call.started_s)
-        for number, sequence in taken:
+        for message, sequence in taken:
             for ended_s, before, before_sequence in answered:
-                if ended_s < began_s and before_sequence >= sequence:
+                related = message.group == before.group or sequence >> NUMBER_BITS == before_sequence >> NUMBER_BITS
+                if ended_s < began_s and related and before_sequence >= sequence:
                     yield about(
-                        f"{facts.name}: #{number} got sequence {sequence}, #{before} before it {before_sequence}",
-                        number,
-                        before,
+                        f"{facts.name}: #{message.number} of {message.group} got sequence {sequence}, "
+                        f"#{before.number} of {before.group} before it {before_sequence}",
+                        message.number,
+                        before.number,
                     )
-        answered += [(call.ended_s, number, sequence) for number, sequence in taken]
+        answered += [(call.ended_s, message, sequence) for message, sequence in taken]
         answered = answered[-50:]

@@ -1,0 +1,136 @@
+"""Calls from node to node: one that may have been run is made again only to the owner that remembers it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any, cast
+
+import pytest
+
+from batonq.core.commands import Accepted, Send
+from batonq.errors import BatonError, Unavailable
+from batonq.log.interface import Lease
+from batonq.node import wire
+from batonq.node.cluster.answering import Answering, Served
+from batonq.node.cluster.peers import PREFIX, NoAnswer
+from batonq.node.cluster.routing import Routing
+from tests.node.nodes import make_send
+
+SHARD = 1
+
+
+class Owner:
+    """A node that serves a shard, from its start to its death; it is only asked to send."""
+
+    def __init__(self, epoch: int, sent: list[int]) -> None:
+        self.epoch = epoch
+        self.answering = Answering(cast(Served, self))
+        self._sent = sent
+
+    def port_here(self, shard: int) -> Any:
+        return self
+
+    def epoch_here(self, shard: int) -> int:
+        return self.epoch
+
+    async def send(self, queue: int, sends: Sequence[Send], invocation: int) -> list[Accepted]:
+        self._sent.append(self.epoch)
+        return [Accepted(len(self._sent), "id", False)]
+
+
+class Cluster:
+    """What the node that asks knows of the others, and the way to them."""
+
+    node = "asking"
+
+    def __init__(self) -> None:
+        self.sent: list[int] = []  # the epochs of those who ran it
+        self.served = Owner(5, self.sent)
+        self.lease = Lease(SHARD, "owner", "http://owner", 5)  # as it is known where it is asked
+        self.lost = 0  # answers to be lost
+        self.dies = False  # with the next answer that is lost: another process takes its place at once
+        self.asked: list[str] = []
+
+    def owner(self, shard: int) -> Lease:
+        return self.lease
+
+    async def refresh(self) -> None:
+        self.lease = Lease(SHARD, "owner", "http://owner", self.served.epoch)
+
+    async def next_change(self, timeout_s: float) -> None:
+        await asyncio.sleep(0.001)
+
+    async def ask(self, address: str, path: str, call: str, body: bytes, timeout_s: float) -> bytes:
+        self.asked.append(call)
+        try:
+            answer = await self.served.answering.handle(path.removeprefix(PREFIX), call, body)
+        except BatonError as problem:
+            raise wire.decode_problem(wire.encode_problem(problem)) from None
+        if self.lost:
+            self.lost -= 1
+            if self.dies:
+                self.served = Owner(self.served.epoch + 1, self.sent)
+            raise NoAnswer("the answer was lost")
+        return answer
+
+    def close(self) -> None:
+        pass
+
+    async def send(self) -> list[Accepted | BatonError]:
+        async def no_catalog(name: str, data: bytes) -> bytes | None:
+            return None
+
+        routing = Routing(
+            owners=self,
+            peers=self,
+            local=lambda shard: None,
+            catalog=no_catalog,
+            new_call=lambda: "a-call",
+        )
+        return await routing.port(SHARD).send(7, [make_send("once")], 0)
+
+
+def test_an_answer_that_was_lost_comes_from_the_owners_memory() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        cluster.lost = 2
+        assert await cluster.send() == [Accepted(1, "id", False)]
+        assert cluster.sent == [5] and cluster.asked == ["a-call-5"] * 3
+
+    asyncio.run(main())
+
+
+def test_an_owner_that_died_and_has_its_own_lease_again_does_not_run_a_call_twice() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        cluster.lost, cluster.dies = 1, True
+        with pytest.raises(Unavailable, match="may or may not"):
+            await cluster.send()
+        assert cluster.sent == [5], "the next one was asked, by the lease that was known, and refused"
+        assert cluster.asked == ["a-call-5", "a-call-5"]
+        assert await cluster.send() == [Accepted(2, "id", False)], "another call is meant for the one that is there"
+        assert cluster.sent == [5, 6]
+
+    asyncio.run(main())
+
+
+def test_who_is_told_of_another_epoch_before_anything_was_run_asks_again() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        cluster.owner = Owner(6, cluster.sent)
+        assert await cluster.send() == [Accepted(1, "id", False)]
+        assert cluster.sent == [6] and cluster.asked == ["a-call-5", "a-call-6"]
+
+    asyncio.run(main())
+
+
+def test_a_node_of_the_release_before_names_no_epoch() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        body = wire.encode((7, wire.send_rows([make_send("x")]), 0))
+        for name in ("", "0123456789abcdef"):
+            await cluster.owner.answering.handle(f"shards/{SHARD}/send", name, body)
+        assert cluster.sent == [5, 5]
+
+    asyncio.run(main())
