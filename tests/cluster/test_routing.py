@@ -118,7 +118,7 @@ def test_an_owner_that_died_and_has_its_own_lease_again_does_not_run_a_call_twic
 def test_who_is_told_of_another_epoch_before_anything_was_run_asks_again() -> None:
     async def main() -> None:
         cluster = Cluster()
-        cluster.owner = Owner(6, cluster.sent)
+        cluster.served = Owner(6, cluster.sent)
         assert await cluster.send() == [Accepted(1, "id", False)]
         assert cluster.sent == [6] and cluster.asked == ["a-call-5", "a-call-6"]
 
@@ -130,7 +130,7 @@ def test_a_node_of_the_release_before_names_no_epoch() -> None:
         cluster = Cluster()
         body = wire.encode((7, wire.send_rows([make_send("x")]), 0))
         for name in ("", "0123456789abcdef"):
-            await cluster.owner.answering.handle(f"shards/{SHARD}/send", name, body)
+            await cluster.served.answering.handle(f"shards/{SHARD}/send", name, body)
         assert cluster.sent == [5, 5]
 
     asyncio.run(main())
