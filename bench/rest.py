@@ -6,6 +6,7 @@ import http.client
 import json
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -32,9 +33,10 @@ def _caller(port: int, path: str) -> bytes:
 class RestQueue:
     """One queue: the work of `flows.py` in REST's words."""
 
-    def __init__(self, port: int, name: str) -> None:
+    def __init__(self, port: int, name: str, **settings: Any) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        connection.request("POST", "/v1/queues", json.dumps({"name": name}), {"Content-Type": "application/json"})
+        fields = json.dumps({"name": name, **settings})
+        connection.request("POST", "/v1/queues", fields, {"Content-Type": "application/json"})
         answer = connection.getresponse()
         text = answer.read()
         connection.close()

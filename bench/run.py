@@ -1,7 +1,7 @@
 """Run the benchmarks: contestants interleaved, medians, ratios, bars; JSON and a plot.
 
 python -m bench.run [send life rest single mix backlog memory idle readers recovery worker loading] [--quick]
-python -m bench.run replicated database [--quick] [--rounds N]
+python -m bench.run replicated database cluster [--quick] [--rounds N]
 python -m bench.run decode ingest lifecycle audit growth [--quick] [--rounds N]
 
 The last line is the data pipeline's, which needs Spark; the first is what runs when nothing is named.
@@ -18,6 +18,7 @@ from bench.context import Context
 from bench.report import Report
 from bench.sections import (
     backlog,
+    cluster,
     database,
     decode,
     growth,
@@ -51,6 +52,7 @@ BROKER: dict[str, Callable[[Context], None]] = {
 CLUSTER: dict[str, Callable[[Context], None]] = {
     "replicated": replicated.replicated,
     "database": database.database,
+    "cluster": cluster.cluster,
 }
 PIPELINE: dict[str, Callable[[Context], None]] = {
     "decode": decode.decode,

@@ -27,11 +27,19 @@ _START_S = 300
 _STOP_S = 300
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+def free_port(count: int = 1) -> int:
+    """A port that is free, and with it the next ones, as many as are wanted."""
+    while True:
+        with contextlib.ExitStack() as stack:
+            port = 0
+            try:
+                for place in range(count):
+                    listener = stack.enter_context(socket.socket())
+                    listener.bind(("127.0.0.1", port + place if place else 0))
+                    port = port or int(listener.getsockname()[1])
+            except (OSError, OverflowError):
+                continue
+            return port
 
 
 def answers_readyz(port: int) -> bool:
@@ -56,8 +64,16 @@ def accepts(port: int) -> bool:
 class Server:
     """One contestant's server process."""
 
-    def __init__(self, name: str, directory: Path, command: Callable[[int], list[str]], ready: Callable[[int], bool]):
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        command: Callable[[int], list[str]],
+        ready: Callable[[int], bool],
+        ports: int = 1,
+    ) -> None:
         self.name = name
+        self._ports = ports
         self.directory = directory
         self._command = command
         self._ready = ready
@@ -72,7 +88,7 @@ class Server:
 
     def start(self) -> float:
         """Start it, and wait until it is ready; the seconds that this took."""
-        self.port = free_port()
+        self.port = free_port(self._ports)
         environment = os.environ | {"PYTHONPATH": f"{_ROOT / 'src'}:{_ROOT}"}
         errors = (self.directory.parent / f"{self.directory.name}.stderr").open("ab")
         started = time.perf_counter()
@@ -148,10 +164,12 @@ class Servers:
             server.discard()
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def start(self, name: str, command: Callable[[int, Path], list[str]], ready: Callable[[int], bool]) -> Server:
+    def start(
+        self, name: str, command: Callable[[int, Path], list[str]], ready: Callable[[int], bool], ports: int = 1
+    ) -> Server:
         directory = self.directory / f"{len(self._started):02d}-{name.lower()}"
         directory.mkdir()
-        server = Server(name, directory, lambda port: command(port, directory), ready)
+        server = Server(name, directory, lambda port: command(port, directory), ready, ports)
         self._started.append(server)
         server.start()
         return server
