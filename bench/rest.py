@@ -61,7 +61,7 @@ class RestQueue:
     def send(self, prepared: Prepared) -> Request:
         return _request(self._send, prepared.data)
 
-    def receive(self, count: int, wait_s: int = 0) -> Request:
+    def receive(self, count: int, wait_s: float = 0) -> Request:
         fields: dict[str, float] = {"maxMessages": count, "visibilityTimeoutSeconds": 600}
         if wait_s:
             fields["waitSeconds"] = wait_s

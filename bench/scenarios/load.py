@@ -25,7 +25,7 @@ from bench.scenarios.ledger import Ledger
 from bench.scenarios.places import Place
 
 DRAIN_S = 60  # how long after the last send messages may still come
-_WAIT_S = 1
+_WAIT_S = 0.2
 _AGAIN_S = 0.05
 _READ_BYTES = 1 << 20
 _BUSY = (429, 503)

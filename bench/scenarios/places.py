@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from bench import clusters
+from bench.clusters import Cluster
 from bench.servers import Servers
 
 
@@ -27,6 +28,10 @@ def embedded(servers: Servers) -> Place:
 
 
 def cluster(servers: Servers, shards: int) -> Place:
-    running = clusters.start(servers, shards)
+    return on(clusters.start(servers, shards))
+
+
+def on(running: Cluster) -> Place:
+    shards = running.shards
     name = f"cluster, {shards} shards" if shards > 1 else "cluster, 1 shard"
     return Place(name, running.ports, shards, running.components_us, running.settle, running.discard)

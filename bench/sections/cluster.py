@@ -145,19 +145,26 @@ def compare(context: Context, counts: Sequence[int], messages: int, batch: int) 
     for count in counts:
         running = clusters.start(context.servers, count)
         try:
-            with RawLog(running.nats_servers, count) as raw:
-                load = _Load(running, raw, messages, batch)
-                samples = context.interleave([_Contestant(name) for name in (EVERY_NODE, OWNER, RAW)], load.measure)
+            components |= compare_on(context, running, messages, batch)
         finally:
             running.discard()
-        shards = "1 shard" if count == 1 else f"{count} shards"
-        _tell(context, shards, batch, samples)
-        for name, rounds in samples.items():
-            components[f"{shards}, {name}, send"] = [_components(sample, "message") for sample in rounds]
-            if name != RAW:
-                components[f"{shards}, {name}, life"] = [_components(sample, "life") for sample in rounds]
-    title = "server CPU of each component, and of the client, µs a message"
+    title = "processor time of each component, and of the client, µs a message"
     context.report.table("cluster", title, components, "all servers")
+
+
+def compare_on(context: Context, running: Cluster, messages: int, batch: int) -> dict[str, list[Sample]]:
+    """What each component took, by what was done."""
+    with RawLog(running.nats_servers, running.shards) as raw:
+        load = _Load(running, raw, messages, batch)
+        samples = context.interleave([_Contestant(name) for name in (EVERY_NODE, OWNER, RAW)], load.measure)
+    shards = "1 shard" if running.shards == 1 else f"{running.shards} shards"
+    _tell(context, shards, batch, samples)
+    components: dict[str, list[Sample]] = {}
+    for name, rounds in samples.items():
+        components[f"{shards}, {name}, send"] = [_components(sample, "message") for sample in rounds]
+        if name != RAW:
+            components[f"{shards}, {name}, life"] = [_components(sample, "life") for sample in rounds]
+    return components
 
 
 def _tell(context: Context, shards: str, batch: int, samples: dict[str, list[Sample]]) -> None:
