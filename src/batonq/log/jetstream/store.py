@@ -18,6 +18,7 @@ from batonq.log.jetstream import checks
 from batonq.log.jetstream.address import NatsAddress
 from batonq.log.jetstream.asking import NO_STREAM, ask
 from batonq.log.jetstream.backend import JetStreamBackend
+from batonq.log.jetstream.client import LongClient
 from batonq.log.jetstream.leases import MARKER_S, Bucket, JetStreamLeases
 from batonq.log.layout import CATALOG_SHARD
 
@@ -185,24 +186,25 @@ class JetStreamStore:
 
 async def _connect(address: NatsAddress, connect_s: float) -> Client:
     scheme = "tls" if address.tls else "nats"
-    options: dict[str, Any] = {}
+    options: dict[str, Any] = {"reconnect_time_wait": RECONNECT_WAIT_S}
     if address.user:
         options.update(user=address.user, password=address.password)
     if address.credentials:
         options.update(user_credentials=address.credentials)
-    connecting = nats.connect(
+    client = LongClient()
+    connecting = client.connect(
         [f"{scheme}://{server}" for server in address.servers],
         name="baton",
         tls=address.ssl_context(),
         connect_timeout=CONNECT_ONE_S,
-        reconnect_time_wait=RECONNECT_WAIT_S,
         max_reconnect_attempts=-1,
         ping_interval=PING_S,
         error_cb=_unheard,
         **options,
     )
     try:
-        return await asyncio.wait_for(connecting, connect_s)
+        await asyncio.wait_for(connecting, connect_s)
+        return client
     except (nats.errors.Error, OSError, TimeoutError) as problem:
         raise Unreachable(f"{address.shown}: {str(problem) or type(problem).__name__}") from None
 
