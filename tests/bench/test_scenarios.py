@@ -28,9 +28,9 @@ def context(tmp_path: Path) -> Iterator[Context]:
 
 
 def small(load: Load) -> Load:
-    return replace(
-        load, texts=load.texts[:20], rate=400, batch=5, producers=2, consumers=2, entities=load.entities // 200
-    )
+    entities, backlog_s = load.entities // 200, load.backlog_s / 30
+    few = replace(load, texts=load.texts[:20], batch=5, producers=2, consumers=2)
+    return replace(few, rate=400, entities=entities, backlog_s=backlog_s)
 
 
 def test_loads_on_one_node(context: Context) -> None:
