@@ -15,7 +15,7 @@ INSTALL := $(PIP) install --quiet --require-hashes
 SOURCES := src tests $(wildcard bench campaign tools examples)
 ARGS ?=
 
-.PHONY: help setup run test test-fast lint types contracts format bench bench-peers bench-pipeline campaign sim sync example docs lock clean
+.PHONY: help setup run test test-fast lint types contracts format bench bench-cluster bench-peers bench-pipeline campaign sim sync example docs lock clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -76,6 +76,9 @@ bench: $(VENV)/spark.stamp ## Run the benchmarks (ARGS are passed on)
 
 bench-pipeline: $(VENV)/spark.stamp ## The data pipeline beside DuckDB, Polars and Parquet to Parquet (ARGS are passed on)
 	@$(BIN)/python -m bench decode ingest lifecycle audit growth --results bench/results/pipeline $(ARGS)
+
+bench-cluster: $(VENV)/cluster.stamp ## A cluster beside its raw log, and the stated loads on it (ARGS are passed on)
+	@$(BIN)/python -m bench cluster scenarios --cluster --results bench/results/cluster $(ARGS)
 
 bench-peers: $(VENV)/dev.stamp ## Baton beside Redis, PostgreSQL, and RabbitMQ and NATS if installed (ARGS are passed on)
 	@$(BIN)/python -m bench.peers $(ARGS)

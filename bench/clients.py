@@ -79,9 +79,14 @@ def drive_one(port: int | str, complete: Complete, flow: Flow) -> float:
 
 def drive(port: int | str, complete: Complete, flows: Iterable[Flow]) -> float:
     """Run each flow on a connection of its own, all on this thread; the seconds until the last one ended."""
+    return drive_several([(port, flow) for flow in flows], complete)
+
+
+def drive_several(flows: Iterable[tuple[int | str, Flow]], complete: Complete) -> float:
+    """The same with flows that go to different ports."""
     poll = select.epoll()
     connections: dict[int, _Connection] = {}
-    for flow in flows:
+    for port, flow in flows:
         connection = _Connection(connect(port), flow)
         connection.socket.setblocking(False)
         connections[connection.socket.fileno()] = connection

@@ -33,6 +33,7 @@ class Context:
     report: Report
     quick: bool
     rounds: int
+    on_cluster: bool = False  # scenarios run on a cluster
     deep: Any = None  # a server with a deep backlog, which several sections use (see sections/backlog.py)
     deep_users: int = 0  # how many sections still want it
     _lab: Lab | None = None

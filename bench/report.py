@@ -66,10 +66,11 @@ class Report:
         self.tables.append(table)
         print(f"\n{section}: {title}")
         figures = list(next(iter(samples.values()))[0])
-        print("  " + " " * 12 + "".join(f"{figure:>20}" for figure in figures))
+        width = max(12, *map(len, samples))
+        print("  " + " " * width + "".join(f"{figure:>20}" for figure in figures))
         for contestant in samples:
-            cells = [f"{table.median(contestant, figure):>20,.1f}" for figure in figures]
-            print(f"  {contestant:<12}" + "".join(cells), flush=True)
+            cells = [f"{table.median(contestant, figure):>20,.{2 if '÷' in figure else 1}f}" for figure in figures]
+            print(f"  {contestant:<{width}}" + "".join(cells), flush=True)
         return table
 
     def bar(self, section: str, text: str, value: float, limit: float, at_least: bool) -> None:

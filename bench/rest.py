@@ -6,6 +6,7 @@ import http.client
 import json
 import re
 from collections.abc import Sequence
+from typing import Any
 
 import msgspec
 
@@ -32,9 +33,10 @@ def _caller(port: int, path: str) -> bytes:
 class RestQueue:
     """One queue: the work of `flows.py` in REST's words."""
 
-    def __init__(self, port: int, name: str) -> None:
+    def __init__(self, port: int, name: str, **settings: Any) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
-        connection.request("POST", "/v1/queues", json.dumps({"name": name}), {"Content-Type": "application/json"})
+        fields = json.dumps({"name": name, **settings})
+        connection.request("POST", "/v1/queues", fields, {"Content-Type": "application/json"})
         answer = connection.getresponse()
         text = answer.read()
         connection.close()
@@ -59,7 +61,7 @@ class RestQueue:
     def send(self, prepared: Prepared) -> Request:
         return _request(self._send, prepared.data)
 
-    def receive(self, count: int, wait_s: int = 0) -> Request:
+    def receive(self, count: int, wait_s: float = 0) -> Request:
         fields: dict[str, float] = {"maxMessages": count, "visibilityTimeoutSeconds": 600}
         if wait_s:
             fields["waitSeconds"] = wait_s

@@ -1,7 +1,8 @@
 """Run the benchmarks: contestants interleaved, medians, ratios, bars; JSON and a plot.
 
 python -m bench.run [send life rest single mix backlog memory idle readers recovery worker loading] [--quick]
-python -m bench.run processes replicated database [--quick] [--rounds N]
+python -m bench.run processes replicated database cluster [--quick] [--rounds N]
+python -m bench.run scenarios [--cluster] [--quick] [--rounds N]
 python -m bench.run decode ingest lifecycle audit growth [--quick] [--rounds N]
 
 The last line is the data pipeline's, which needs Spark; the first is what runs when nothing is named.
@@ -18,6 +19,7 @@ from bench.context import Context
 from bench.report import Report
 from bench.sections import (
     backlog,
+    cluster,
     database,
     decode,
     growth,
@@ -29,6 +31,7 @@ from bench.sections import (
     readers,
     recovery,
     replicated,
+    scenarios,
     tables,
     throughput,
     worker,
@@ -53,6 +56,8 @@ CLUSTER: dict[str, Callable[[Context], None]] = {
     "processes": processes.processes,
     "replicated": replicated.replicated,
     "database": database.database,
+    "cluster": cluster.cluster,
+    "scenarios": scenarios.scenarios,
 }
 PIPELINE: dict[str, Callable[[Context], None]] = {
     "decode": decode.decode,
@@ -73,6 +78,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="smaller work and fewer rounds; figures are rougher")
     parser.add_argument("--rounds", type=int, default=0, help=f"rounds of each comparison (default {_ROUNDS})")
+    parser.add_argument("--cluster", action="store_true", help="scenarios run on a cluster of three nodes")
     parser.add_argument("--data", type=Path, default=Path(".bench-data"), help="where the servers keep their files")
     parser.add_argument("--results", type=Path, default=Path("bench/results"), help="where JSON and plot are written")
     options = parser.parse_args()
@@ -94,7 +100,7 @@ def main() -> None:
         print(f"{facts['processors']} processors ({facts['processor']}), Linux {facts['kernel']}, data on {disk}")
         if disk in ("tmpfs", "ramfs", "overlay"):
             report.note(f"a sync on {disk} is not like one on a disk: name a directory with --data")
-        context = Context(servers, report, options.quick, rounds)
+        context = Context(servers, report, options.quick, rounds, options.cluster)
         context.deep_users = len({"backlog", "memory"} & set(names))
         try:
             for name in names:

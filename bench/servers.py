@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
+import random
 import shutil
 import signal
 import socket
@@ -25,13 +26,24 @@ from bench.sqs import SqsQueue
 _ROOT = Path(__file__).resolve().parent.parent
 _START_S = 300
 _STOP_S = 300
+_QUIET_PORTS = (12_000, 30_000)
 
 
-def free_port() -> int:
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        port: int = listener.getsockname()[1]
-        return port
+def free_port(count: int = 1) -> int:
+    """A port that is free, and with it the next ones, as many as are wanted.
+
+    Several are bound only later, so they are not of those that the system gives to outgoing connections.
+    """
+    while True:
+        port = 0 if count == 1 else random.randrange(*_QUIET_PORTS)
+        with contextlib.ExitStack() as stack:
+            try:
+                for place in range(count):
+                    listener = stack.enter_context(socket.socket())
+                    listener.bind(("127.0.0.1", port + place if port else 0))
+            except OSError:
+                continue
+            return port or int(listener.getsockname()[1])
 
 
 def answers_readyz(port: int) -> bool:
@@ -56,8 +68,16 @@ def accepts(port: int) -> bool:
 class Server:
     """One contestant's server process."""
 
-    def __init__(self, name: str, directory: Path, command: Callable[[int], list[str]], ready: Callable[[int], bool]):
+    def __init__(
+        self,
+        name: str,
+        directory: Path,
+        command: Callable[[int], list[str]],
+        ready: Callable[[int], bool],
+        ports: int = 1,
+    ) -> None:
         self.name = name
+        self._ports = ports
         self.directory = directory
         self._command = command
         self._ready = ready
@@ -72,7 +92,7 @@ class Server:
 
     def start(self) -> float:
         """Start it, and wait until it is ready; the seconds that this took."""
-        self.port = free_port()
+        self.port = free_port(self._ports)
         environment = os.environ | {"PYTHONPATH": f"{_ROOT / 'src'}:{_ROOT}"}
         errors = (self.directory.parent / f"{self.directory.name}.stderr").open("ab")
         started = time.perf_counter()
@@ -148,10 +168,12 @@ class Servers:
             server.discard()
         shutil.rmtree(self.directory, ignore_errors=True)
 
-    def start(self, name: str, command: Callable[[int, Path], list[str]], ready: Callable[[int], bool]) -> Server:
+    def start(
+        self, name: str, command: Callable[[int, Path], list[str]], ready: Callable[[int], bool], ports: int = 1
+    ) -> Server:
         directory = self.directory / f"{len(self._started):02d}-{name.lower()}"
         directory.mkdir()
-        server = Server(name, directory, lambda port: command(port, directory), ready)
+        server = Server(name, directory, lambda port: command(port, directory), ready, ports)
         self._started.append(server)
         server.start()
         return server

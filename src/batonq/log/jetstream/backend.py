@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import AsyncGenerator, Awaitable
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from nats.aio.client import Client
 from nats.js import JetStreamContext
@@ -16,6 +16,7 @@ from batonq.log.backend import Bounds, Entry, Unreachable, WrongEnd
 from batonq.log.frames import Frame
 from batonq.log.interface import Room
 from batonq.log.jetstream.asking import NO_MESSAGE, NO_ROOM, NO_STREAM, WRONG_LAST_SEQUENCE, Puller, ask
+from batonq.log.jetstream.client import Parts
 
 T = TypeVar("T")
 HEADERS_BYTES = 1024  # of a message beside the frame
@@ -68,7 +69,7 @@ class JetStreamBackend:
             Header.EXPECTED_STREAM.value: self._stream,
             Header.EXPECTED_LAST_SEQUENCE.value: str(frame.number - 1),
         }
-        data = b"".join((frame.header, frame.rows, frame.variable))
+        data: Any = Parts((frame.header, frame.rows, frame.variable))
         publish = self._context.publish(self._subject, data, timeout=self._timeout_s, headers=headers)
         try:
             acknowledged = await self._ask(publish)

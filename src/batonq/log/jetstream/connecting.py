@@ -19,6 +19,7 @@ from batonq.certificates import client_context
 from batonq.errors import AccessDenied, BatonError, InvalidInput
 from batonq.log.backend import Unreachable
 from batonq.log.jetstream.address import NatsAddress
+from batonq.log.jetstream.client import LongClient
 
 CONNECT_ONE_S = 3
 RECONNECT_WAIT_S = 0.1
@@ -34,7 +35,7 @@ class PlainServer(nats.errors.Error):
     """The server does not ask for TLS."""
 
 
-class NodeClient(Client):
+class NodeClient(LongClient):
     """Comes back when it was shown out, as when its password is changed or its credentials expire."""
 
     async def _process_err(self, err_msg: str) -> None:

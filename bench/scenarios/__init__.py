@@ -1,0 +1,1 @@
+"""The loads that the product was asked to carry, scaled to the machine, with every message counted."""
