@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
-import random
 import shutil
 import signal
 import socket
@@ -26,24 +25,21 @@ from bench.sqs import SqsQueue
 _ROOT = Path(__file__).resolve().parent.parent
 _START_S = 300
 _STOP_S = 300
-_QUIET_PORTS = (12_000, 30_000)
 
 
 def free_port(count: int = 1) -> int:
-    """A port that is free, and with it the next ones, as many as are wanted.
-
-    Several are bound only later, so they are not of those that the system gives to outgoing connections.
-    """
+    """A port that is free, and with it the next ones, as many as are wanted."""
     while True:
-        port = 0 if count == 1 else random.randrange(*_QUIET_PORTS)
         with contextlib.ExitStack() as stack:
+            port = 0
             try:
                 for place in range(count):
                     listener = stack.enter_context(socket.socket())
-                    listener.bind(("127.0.0.1", port + place if port else 0))
-            except OSError:
+                    listener.bind(("127.0.0.1", port + place if place else 0))
+                    port = port or int(listener.getsockname()[1])
+            except (OSError, OverflowError):
                 continue
-            return port or int(listener.getsockname()[1])
+            return port
 
 
 def answers_readyz(port: int) -> bool:

@@ -2,20 +2,20 @@
 
 nats-py puts every command together as one text and takes messages apart in one growing buffer, 32 KiB at a time, which
 is right for messages of a few hundred bytes. A frame of a megabyte is copied eight times by that. Here its parts are
-handed to the socket as they are, and the socket is read into the place of one that arrives (pipe.py). The rest is
-nats-py's own.
+handed to the socket as they are, and what arrives of it is joined once. Everything else is nats-py's own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
+from urllib.parse import ParseResult
 
 from nats.aio.client import Client
+from nats.aio.transport import TcpTransport
 from nats.protocol.parser import AWAITING_CONTROL_LINE, AWAITING_MSG_PAYLOAD, Parser
 
-from batonq.log.jetstream.pipe import PipeTransport
-
+READ_BYTES = 1 << 20
 LONG_BYTES = 32 << 10  # of a message, from which on it pays
 _END = b"\r\n"
 
@@ -39,7 +39,7 @@ class LongClient(Client):
     def __init__(self) -> None:
         super().__init__()
         self._ps = LongParser(self)
-        self._transport = PipeTransport()
+        self._transport = LongTransport()  # type: ignore[no-untyped-call]
 
     async def _send_publish(
         self, subject: str, reply: str, payload: Any, payload_size: int, headers: dict[str, Any] | None
@@ -59,42 +59,65 @@ class LongClient(Client):
             await self._flush_pending()
 
 
+class LongTransport(TcpTransport):
+    async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
+        await super().connect(uri, READ_BYTES, connect_timeout)
+
+    async def read(self, buffer_size: int) -> bytes:
+        data: bytes = await super().read(READ_BYTES)
+        return data
+
+    def __bool__(self) -> bool:
+        return True  # else the client takes one of its own
+
+
 class LongParser(Parser):
-    """Has what is missing of a long message received in its place."""
+    """Gathers what arrives of a long message apart from the rest."""
 
     def reset(self) -> None:
         super().reset()
-        self._message: bytearray | None = None  # header, payload and the line's end, as far as they are there
+        self._header: bytes | None = None
+        self._pieces: list[bytes | memoryview] = []
+        self._missing = 0  # bytes of the message that is being gathered, its end included; 0: none is
 
     async def parse(self, data: bytes = b"") -> None:
-        if self._message is not None:
-            if self.nc._transport.missing:
-                return  # the connection ended
+        if self._missing:
+            if len(data) < self._missing:
+                self._missing -= len(data)
+                self._pieces.append(data)
+                return
+            cut, self._missing = self._missing, 0
+            self._pieces.append(memoryview(data)[:cut])
+            data = data[cut:]
             await self._finish()
         await super().parse(data)
-        while self.state == AWAITING_MSG_PAYLOAD and self.needed - len(self.buf) >= LONG_BYTES and self._begin():
-            if self.nc._transport.missing:
-                return
-            await self._finish()
+        if self.state == AWAITING_MSG_PAYLOAD and self.needed >= LONG_BYTES and len(self.buf) >= self.header_needed:
+            self._begin()
 
-    def _begin(self) -> bool:
+    def _begin(self) -> None:
         """The rest of the parser has read the beginning of a message, and waits for more."""
-        have = len(self.buf)
-        message = bytearray(self.needed + len(_END))
-        place = memoryview(message)
-        place[:have] = self.buf
-        if not self.nc._transport.fill(place[have:]):
-            return False
-        self._message = message
+        head = self.header_needed
+        self._header = bytes(self.buf[:head]) if head else None
+        self._missing = self.needed + len(_END) - len(self.buf)
+        self._pieces = [bytes(self.buf[head:])]
         self.buf = bytearray()
-        return True
 
     async def _finish(self) -> None:
-        assert self._message is not None
-        whole, self._message = memoryview(self._message), None
-        head, self.header_needed = self.header_needed, 0
-        payload = bytes(whole[head : self.needed])
+        pieces, self._pieces = self._pieces, []
+        length = self.needed - self.header_needed
+        payload = _joined(pieces, length)
+        header, self._header = self._header, None
+        self.header_needed = 0
         self.state = AWAITING_CONTROL_LINE
         known = self.msg_arg
-        header = bytes(whole[:head]) if head else None
         await self.nc._process_msg(known["sid"], known["subject"], known["reply"], payload, header)
+
+
+def _joined(pieces: list[bytes | memoryview], length: int) -> bytes:
+    """The pieces without what is behind `length`: the line's end, which may be a part of the last two."""
+    over = sum(map(len, pieces)) - length
+    while over and len(pieces[-1]) <= over:
+        over -= len(pieces.pop())
+    if over:
+        pieces[-1] = memoryview(pieces[-1])[:-over]
+    return b"".join(pieces)
