@@ -23,7 +23,6 @@ from campaign.load import QueuePlan
 SLACK_MS = 50  # what the shards' time may differ within a round beside what was seen
 TRIES = 30
 TRY_S = 1.0
-SHOWN = 20
 
 
 class RoundLedger(Ledger):

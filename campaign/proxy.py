@@ -38,7 +38,6 @@ class Links:
     def __init__(self) -> None:
         self._cut: set[tuple[str, str]] = set()
         self._open: dict[tuple[str, str], asyncio.Event] = {}
-        self.healed = 0
 
     def cut(self, pairs: list[list[str]]) -> None:
         for source, destination in pairs:
@@ -47,7 +46,6 @@ class Links:
 
     def heal(self) -> None:
         self._cut.clear()
-        self.healed += 1
         for event in self._open.values():
             event.set()
 
