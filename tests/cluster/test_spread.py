@@ -289,7 +289,8 @@ def test_a_purge_goes_on_through_the_death_of_an_owner_and_spares_what_came_late
 
         monkeypatch.setattr(host, "purge", purge_and_die)
         purging = asyncio.create_task(kept.broker.purge_queue(queue))
-        await nodes.until(lambda: steps > 2)
+        others = [nodes[name].shards[at].host().shard.queues[queue.number] for at, name in enumerate("ab")]
+        await nodes.until(lambda: steps > 2 and all(state.purge_generation for state in others))
         left = host.counters(queue.number).visible
         assert 0 < left < held, "it died in the middle"
         await nodes.crash("c")

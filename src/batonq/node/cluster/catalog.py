@@ -48,7 +48,7 @@ COMMANDS: dict[str, _Told] = {
     "disable_key": _KEY,
 }
 
-SPREADING = ("create_queue", "set_attributes")  # may make a queue lie on several shards
+SPREADING = {"create_queue": 2, "set_attributes": 1}  # commands that may spread a queue → which argument says so
 
 
 class Answer(NamedTuple):
@@ -255,7 +255,9 @@ class ClusterCatalog(SharedCatalog):
         catalog = self.current()
         refused = ""
         if name in SPREADING and catalog.format < FORMAT_VERSION:
-            refused = await self._too_old(FORMAT_VERSION)
+            asked = "Baton.Spread" in arguments[SPREADING[name]]
+            if asked or catalog.rules.spread > 1:
+                refused = await self._too_old(FORMAT_VERSION)
         if not self.owned:
             raise Unavailable(self.why or "This node keeps the catalog no more; try again.")
         self.current().spread_refused = refused and f"The queue cannot be spread over several shards yet. {refused}"
