@@ -59,6 +59,7 @@ class ToldOwners:
         self.up: dict[int, int] = {}
         self.seen: set[int] = set()  # those that were up at some time
         self._place = place
+        self._owners: dict[int, Lease] = {}  # found since `up` changed: it is asked for with every request
         self._changed = asyncio.Event()
 
     @property
@@ -68,13 +69,19 @@ class ToldOwners:
     def tell(self, up: Mapping[int, int]) -> None:
         self.up = dict(up)
         self.seen.update(up)
+        self._owners.clear()
         self._changed.set()
         self._changed = asyncio.Event()
 
     def owner(self, shard: int) -> Lease | None:
-        number = self._place.process_of(shard)
-        start = self.up.get(number)
-        return None if start is None else Lease(shard, name_of(number), self._place.address_of(number), start)
+        lease = self._owners.get(shard)
+        if lease is None:
+            number = self._place.process_of(shard)
+            start = self.up.get(number)
+            if start is not None:
+                lease = Lease(shard, name_of(number), self._place.address_of(number), start)
+                self._owners[shard] = lease
+        return lease
 
     def others(self) -> dict[int, str]:
         """The addresses of the other processes that can be asked."""
