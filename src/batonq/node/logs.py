@@ -101,12 +101,15 @@ class HeldLeases:
 class StoreLogs:
     """In a store, with mirrors in the data directory. A shard's lease is taken before its log is read."""
 
-    def __init__(self, data: str, *, store: LogStore, leases: Leases, patience_s: float) -> None:
+    def __init__(
+        self, data: str, *, store: LogStore, leases: Leases, patience_s: float, disk: Disk | None = None
+    ) -> None:
         self.cluster = store.cluster
         self.ownership = HeldLeases(leases)
         self.opened: dict[int, MirroredLog] = {}  # the last one of each shard
         self._data = data
         self._store = store
+        self._disk = disk  # of the mirrors; None: the real one
         self._leases = leases
         self._patience_s = patience_s  # how long a lease is waited for that another node has
 
@@ -124,6 +127,7 @@ class StoreLogs:
             layout.log_directory(self._data, shard),
             cluster=self.cluster,
             settings=MirrorSettings(files=files),
+            disk=self._disk,
             start=start,
             on_frame=on_frame,
         )
