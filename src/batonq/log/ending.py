@@ -18,6 +18,12 @@ async def end(*tasks: asyncio.Task[Any] | None) -> None:
             task.cancel()
         await asyncio.wait(running, timeout=AGAIN_S)
         for task in running:
-            if task.done() and not task.cancelled():
-                task.exception()  # nobody else asks for it
+            if task.done():
+                heard(task)  # nobody else asks for it
         running = [task for task in running if not task.done()]
+
+
+def heard(task: asyncio.Task[Any]) -> None:
+    """For a task that ended: how it failed is told, or nobody is there any more to be told."""
+    if not task.cancelled():
+        task.exception()

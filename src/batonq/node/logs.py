@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 from batonq.errors import BatonError, OwnershipHeld
@@ -119,14 +120,11 @@ class StoreLogs:
         if before is not None:
             before.close()
             await before.wait_closed()
-        files = FileLogSettings(
-            segment_bytes=settings.segment_bytes, free_floor_bytes=settings.free_floor_bytes, prewrite=False
-        )
         log = await MirroredLog.open(
             await self._store.backend(shard),
             layout.log_directory(self._data, shard),
             cluster=self.cluster,
-            settings=MirrorSettings(files=files),
+            settings=MirrorSettings(files=replace(settings, prewrite=False)),
             disk=self._disk,
             start=start,
             on_frame=on_frame,

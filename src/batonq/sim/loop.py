@@ -114,11 +114,11 @@ class SimLoop(asyncio.BaseEventLoop):
         *args: *Arguments,
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
-        if _is_over(context):
-            return _nothing(asyncio.Handle(callback, args, self, context))
-        life = _life_of(context)
-        if life is not None and life.paused:
+        life = _LIFE.get() if context is None else context.get(_LIFE, None)
+        if life is not None and (life.paused or not life.alive):
             handle = asyncio.Handle(callback, args, self, context)
+            if not life.alive:
+                return _nothing(handle)
             life.held.append(handle)
             return handle
         return super().call_soon(callback, *args, context=context)
@@ -130,11 +130,11 @@ class SimLoop(asyncio.BaseEventLoop):
         *args: *Arguments,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        if _is_over(context):
-            return _nothing(asyncio.TimerHandle(when, callback, args, self, context))
-        life = _life_of(context)
-        if life is not None and life.paused:
+        life = _LIFE.get() if context is None else context.get(_LIFE, None)
+        if life is not None and (life.paused or not life.alive):
             handle = asyncio.TimerHandle(when, callback, args, self, context)
+            if not life.alive:
+                return _nothing(handle)
             life.held_timers.append(handle)
             return handle
         return super().call_at(when, callback, *args, context=context)
@@ -232,11 +232,6 @@ def _life_of(context: contextvars.Context | None) -> Life | None:
 def _context_of(handle: asyncio.Handle) -> contextvars.Context:
     context: contextvars.Context = handle._context  # type: ignore[attr-defined]
     return context
-
-
-def _is_over(context: contextvars.Context | None) -> bool:
-    life = _life_of(context)
-    return life is not None and not life.alive
 
 
 HandleType = TypeVar("HandleType", bound=asyncio.Handle)

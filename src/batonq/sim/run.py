@@ -54,6 +54,8 @@ class Outcome:
 class Simulation:
     """The surroundings of everything in one run (see clients.Surroundings)."""
 
+    drain_rounds_max = DRAIN_ROUNDS_MAX
+
     def __init__(self, scenario: Scenario, loop: SimLoop) -> None:
         self.scenario = scenario
         self.loop = loop
@@ -210,7 +212,7 @@ class Simulation:
             room = {"Baton.MaximumMessages": "0"}
             await client.steer(NARROW, "set", lambda broker, entry: broker.set_attributes(entry, room), "no limit")
         left = list(self.queues)
-        for at in range(DRAIN_ROUNDS_MAX):
+        for at in range(self.drain_rounds_max):
             for queue in left:
                 call = await client.receive(queue, 10, 30_000, 0)
                 while call.deliveries:
@@ -220,7 +222,7 @@ class Simulation:
             if not left or self.broken:
                 return
             await asyncio.sleep(1.0 if at < DRAIN_ROUNDS_MAX // 10 else 30.0)
-        self.violated("liveness", f"after {DRAIN_ROUNDS_MAX} rounds there are still messages in {', '.join(left)}")
+        self.violated("liveness", f"after {self.drain_rounds_max} rounds there are still messages in {', '.join(left)}")
 
     async def _is_empty(self, queue: str, random: Random) -> bool:
         machine = self.machine_for(random)
@@ -297,11 +299,12 @@ def _facts(name: str, entry: Queue) -> QueueFacts:
 
 def simulate(seed: int, steps: int | None = None, bug: str | None = None) -> Outcome:
     """Run one seed to its end, with a bug planted if one is named (see bugs.py)."""
-    return run_to_its_end(lambda loop: Simulation(choose(seed, steps), loop), SimLoop(), bug)
+    with planted(bug):
+        return run_to_its_end(lambda loop: Simulation(choose(seed, steps), loop), SimLoop(), bug)
 
 
 def run_to_its_end(make: Callable[[SimLoop], Simulation], loop: SimLoop, bug: str | None) -> Outcome:
-    with quiet_logging(), planted(bug):
+    with quiet_logging():
         try:
             simulation = make(loop)
             try:

@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable, Coroutine
 from random import Random
 from typing import Any
 
+import msgspec
+
 from batonq.errors import BatonError
 from batonq.node.cluster.node import ClusterNode
 from batonq.sim.cluster.machine import Cluster, ClusterMachine
@@ -14,7 +16,7 @@ from batonq.sim.cluster.network import FAIR, SERVER, Weather
 from batonq.sim.loop import current_life
 from batonq.sim.machine import Gone
 
-STOPPED_S = 10.0  # a clean stop may take so long, then it is killed
+ANSWER_S = 10.0  # an operator waits so long
 
 
 class ClusterChaos:
@@ -130,9 +132,10 @@ class ClusterChaos:
             return
         drains = self._random.random() < 0.2
         self._say(f"{machine.name} is asked to {'drain' if drains else f'hand shard {shard} over to {target}'}")
+        what = ("node/drain", b"") if drains else ("node/move", msgspec.msgpack.encode((shard, target)))
         try:
-            async with asyncio.timeout(STOPPED_S):
-                await machine.run(loop.hand_over() if drains else loop.move(shard, target))
+            async with asyncio.timeout(ANSWER_S):
+                await machine.run(node.answering.handle(what[0], "", what[1]))
         except (BatonError, Gone, TimeoutError) as problem:
             self._say(f"{machine.name} did not: {type(problem).__name__} {problem}")
 

@@ -34,6 +34,10 @@ class MirrorDisk(SimulatedDisk):
     def fsync_directory(self, path: str) -> None:
         pass
 
+    def free(self, path: str) -> int:
+        """It is never full, so nobody has to count."""
+        return self.capacity_bytes
+
 
 class SimMirrorDirectory:
     """A data directory with mirrors, without a lock: a crash would free it."""

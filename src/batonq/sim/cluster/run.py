@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from random import Random
 from typing import cast
 
@@ -10,6 +11,8 @@ from batonq.node.cluster.keeper import ClusterKeeper
 from batonq.node.cluster.node import ClusterNode
 from batonq.node.keeper import KeeperState
 from batonq.sim.audit import audit
+from batonq.sim.bugs import planted
+from batonq.sim.cluster.bugs import CLUSTER_BUGS
 from batonq.sim.cluster.chaos import ClusterChaos
 from batonq.sim.cluster.machine import Cluster, ClusterMachine
 from batonq.sim.cluster.network import Network
@@ -25,6 +28,7 @@ SETTLE_S = 60.0  # after healing every shard has an owner, and all followers are
 
 class ClusterSimulation(Simulation):
     scenario: ClusterScenario
+    drain_rounds_max = 40
 
     def _make_machines(self) -> list[Machine]:
         scenario = self.scenario
@@ -130,9 +134,16 @@ class ClusterSimulation(Simulation):
 
 
 def simulate_cluster(seed: int, steps: int | None = None, bug: str | None = None) -> Outcome:
-    """Run one seed of a cluster to its end, with a bug planted if one is named (see sim/bugs.py)."""
+    """Run one seed of a cluster to its end, with a bug planted if one is named (see bugs.py)."""
     scenario = choose(seed, steps)
-    return run_to_its_end(lambda loop: ClusterSimulation(scenario, loop), SimLoop(with_executors=True), bug)
+    collecting = gc.isenabled()
+    gc.disable()  # when a generator that was left open is collected must not depend on what ran before
+    try:
+        with planted(bug, CLUSTER_BUGS):
+            return run_to_its_end(lambda loop: ClusterSimulation(scenario, loop), SimLoop(with_executors=True), bug)
+    finally:
+        if collecting:
+            gc.enable()
 
 
 __all__ = ["ClusterSimulation", "simulate_cluster"]

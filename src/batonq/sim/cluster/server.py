@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextvars
+import json
 from collections import deque
 from collections.abc import Callable
 from random import Random
@@ -60,7 +61,7 @@ class Server:
         self._streams: dict[int, Stream] = {}
         self._keys: dict[str, Kept] = {}
         self._revision = 0
-        self._watching: list[asyncio.Future[None]] = []
+        self._watching: dict[str, list[asyncio.Future[None]]] = {}  # by prefix
 
     def _is_stale(self) -> bool:
         return bool(self.stale) and self._random.random() < self.stale
@@ -150,7 +151,14 @@ class Server:
         value = self._keys[key].value if key in self._keys else NOTHING
         if value.revision != revision:
             return None
+        if key.startswith("owner.") and value.text and text:
+            self._look_at_lease(key, json.loads(value.text), json.loads(text))
         return self._write(key, text, ttl_s)
+
+    def _look_at_lease(self, key: str, before: dict[str, str], after: dict[str, str]) -> None:
+        """While a lease runs nobody else gets one, and epochs never fall."""
+        if before["node"] != after["node"] or before["epoch"] > after["epoch"]:
+            self._violated("owners", f"{key}: the lease {after} takes the place of {before}, which runs still")
 
     def _write(self, key: str, text: str, ttl_s: int = 0) -> int:
         self._revision += 1
@@ -159,7 +167,8 @@ class Server:
         self._keys[key] = Kept(Value(text, revision), before)
         if ttl_s and text:
             self._loop.call_later(ttl_s, self._run_out, key, revision, context=self._outside)
-        _wake(self._watching)
+        if text != before.text:  # that a lease was renewed is no news
+            _wake(self._watching.setdefault(f"{key.partition('.')[0]}.", []))
         return revision
 
     def _run_out(self, key: str, revision: int) -> None:
@@ -175,10 +184,10 @@ class Server:
         ]
         return sorted(found)
 
-    def change(self) -> asyncio.Future[None]:
-        """Done when a key is written."""
+    def change(self, prefix: str) -> asyncio.Future[None]:
+        """Done when a key with this prefix is changed."""
         changed = self._loop.create_future()
-        self._watching.append(changed)
+        self._watching.setdefault(prefix, []).append(changed)
         return changed
 
 

@@ -113,4 +113,4 @@ class SimKeys:
             for revision, name, text in found:  # noqa: B007 - the last one is where to go on
                 yield name, text
             yield None
-            await asyncio.wait((self._server.change(),), timeout=HEARTBEAT_S)
+            await asyncio.wait((self._server.change(prefix),), timeout=HEARTBEAT_S)
