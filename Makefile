@@ -80,8 +80,8 @@ bench-pipeline: $(VENV)/spark.stamp ## The data pipeline beside DuckDB, Polars a
 bench-peers: $(VENV)/dev.stamp ## Baton beside Redis, PostgreSQL, and RabbitMQ and NATS if installed (ARGS are passed on)
 	@$(BIN)/python -m bench.peers $(ARGS)
 
-sim: $(VENV)/dev.stamp ## Replay one simulation: make sim SEED=7
-	@$(BIN)/python -m batonq.sim --seed $(or $(SEED),1) $(ARGS)
+sim: $(VENV)/dev.stamp ## Replay one simulation: make sim SEED=7, of a cluster: make sim SEED=7 CLUSTER=1
+	@$(BIN)/python -m batonq.sim --seed $(or $(SEED),1) $(if $(CLUSTER),--cluster) $(ARGS)
 
 example: $(VENV)/dev.stamp ## Run the worked example: 200 images through a whole pipeline (ARGS="--images 20")
 	@$(BIN)/python -m examples.transcode $(ARGS)

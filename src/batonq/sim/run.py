@@ -297,13 +297,18 @@ def _facts(name: str, entry: Queue) -> QueueFacts:
     )
 
 
-def simulate(seed: int, steps: int | None = None, bug: str | None = None) -> Outcome:
+Record = Callable[[Simulation], None]  # called with a run that has ended
+
+
+def simulate(
+    seed: int, steps: int | None = None, bug: str | None = None, record: Record = lambda simulation: None
+) -> Outcome:
     """Run one seed to its end, with a bug planted if one is named (see bugs.py)."""
     with planted(bug):
-        return run_to_its_end(lambda loop: Simulation(choose(seed, steps), loop), SimLoop(), bug)
+        return run_to_its_end(lambda loop: Simulation(choose(seed, steps), loop), SimLoop(), bug, record)
 
 
-def run_to_its_end(make: Callable[[SimLoop], Simulation], loop: SimLoop, bug: str | None) -> Outcome:
+def run_to_its_end(make: Callable[[SimLoop], Simulation], loop: SimLoop, bug: str | None, record: Record) -> Outcome:
     with quiet_logging():
         try:
             simulation = make(loop)
@@ -314,6 +319,7 @@ def run_to_its_end(make: Callable[[SimLoop], Simulation], loop: SimLoop, bug: st
         finally:
             loop.close()
     history = simulation.history
+    record(simulation)
     return Outcome(
         simulation.scenario.seed,
         bug,

@@ -21,7 +21,7 @@ from batonq.sim.cluster.server import Server
 from batonq.sim.log import Witness
 from batonq.sim.loop import SimLoop
 from batonq.sim.machine import Machine
-from batonq.sim.run import Outcome, Simulation, run_to_its_end
+from batonq.sim.run import Outcome, Record, Simulation, run_to_its_end
 
 SETTLE_S = 60.0  # after healing every shard has an owner, and all followers are there, by then
 
@@ -133,14 +133,17 @@ class ClusterSimulation(Simulation):
         )
 
 
-def simulate_cluster(seed: int, steps: int | None = None, bug: str | None = None) -> Outcome:
+def simulate_cluster(
+    seed: int, steps: int | None = None, bug: str | None = None, record: Record = lambda simulation: None
+) -> Outcome:
     """Run one seed of a cluster to its end, with a bug planted if one is named (see bugs.py)."""
     scenario = choose(seed, steps)
     collecting = gc.isenabled()
     gc.disable()  # when a generator that was left open is collected must not depend on what ran before
     try:
         with planted(bug, CLUSTER_BUGS):
-            return run_to_its_end(lambda loop: ClusterSimulation(scenario, loop), SimLoop(with_executors=True), bug)
+            loop = SimLoop(with_executors=True)
+            return run_to_its_end(lambda loop: ClusterSimulation(scenario, loop), loop, bug, record)
     finally:
         if collecting:
             gc.enable()
