@@ -102,6 +102,10 @@ class ClusterCatalog(CatalogHost):
     def serving(self) -> bool:
         return self._catalog is not None or self.follower.machine is not None
 
+    @property
+    def owned(self) -> bool:
+        return self._commit is not None and self.follower.leased
+
     # --- following and owning ---------------------------------------------------------------------
 
     async def open(self) -> None:

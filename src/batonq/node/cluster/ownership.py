@@ -69,6 +69,7 @@ class OwnershipLoop:
         self.node = node
         self.owners: dict[int, Lease] = {}
         self.draining = False
+        self.complete = False  # all shards that there are can be taken here
         self._leases = leases
         self._owned = owned
         self._settings = settings
@@ -179,7 +180,7 @@ class OwnershipLoop:
         pause_s = self._settings.lease_s / TERMS
         while True:
             try:
-                await self.others.announce(self._my_weights(), self.draining)
+                await self.others.announce(self._my_weights(), self.draining or not self.complete)
                 await self.others.hear()
                 self._alarms.clear("lease-store")
             except BatonError as problem:
@@ -197,7 +198,7 @@ class OwnershipLoop:
         try:
             async with asyncio.timeout(self._settings.lease_s):
                 await self._leases.renew(shard)
-            self._renewed[shard] = began_s
+            self._renewed[shard] = self._owned[shard].follower.leased_s = began_s
         except Fenced as problem:
             self._lose(shard, problem)
         except (BatonError, TimeoutError) as problem:
@@ -266,7 +267,10 @@ class OwnershipLoop:
         each = self._find(shard)
         if self.draining:
             raise Unavailable(f"Node {self.node} is being drained.")
-        await self._take_one(shard, each, released_ms)
+        while shard in self._busy:  # it may be about to take it anyway
+            await asyncio.sleep(LOOK_EVERY_S)
+        if each.follower.state is not KeeperState.SERVING:
+            await self._take_one(shard, each, released_ms)
         if each.follower.state is not KeeperState.SERVING:
             raise Unavailable(f"{each.follower.name} could not be taken: {each.follower.why}")
 

@@ -98,9 +98,11 @@ class Request:
         task.add_done_callback(self._handled, context=self._network.outside)
 
     def _handled(self, task: asyncio.Task[bytes]) -> None:
-        if not self._line.alive or task.cancelled():
+        if task.cancelled():
             return
         problem = task.exception()
+        if not self._line.alive:
+            return
         if problem is None:
             answer = task.result()
             self._send(self._machine.name, self._name, lambda: self._settle(answer))
