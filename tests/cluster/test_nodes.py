@@ -13,7 +13,7 @@ import pytest
 
 from batonq.core.catalog.machine import Catalog
 from batonq.core.commands import Accepted
-from batonq.errors import InvalidInput, JobNotFound, LeaseLost, QueueDoesNotExist, Unavailable
+from batonq.errors import InvalidInput, JobNotFound, LeaseLost, OwnershipHeld, QueueDoesNotExist, Unavailable
 from batonq.log.interface import Member
 from batonq.log.layout import CATALOG_SHARD
 from batonq.log.opening import OnFrame
@@ -227,6 +227,34 @@ def test_an_owner_that_cannot_know_whether_its_lease_lasts_tells_nothing(tmp_pat
         keeper(asked, queue.shard).follower.leased_s -= 10 * LEASE_S
         (sent,) = await asked.broker.send(queue, [make_send("once it knows")])
         assert isinstance(sent, Accepted)
+
+    run_nodes(tmp_path, main, "a", "b")
+
+
+def test_a_lease_that_another_owner_has_come_after_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Found by the simulator: a node whose lease ended while it read on made up an epoch above that of the next owner,
+    which went on serving what was not the end of the log any more.
+    """
+
+    async def main(nodes: Nodes) -> None:
+        queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {}, {})
+        owner = await nodes.owned(queue.shard)
+        late = other(nodes, owner)
+        follower = keeper(late, queue.shard).follower
+        epoch = keeper(owner, queue.shard).host().shard.epoch
+        await nodes.until(lambda: follower.log is not None and follower.log.tail_epoch == epoch)
+
+        async def acquired_before(shard: int, above: int = 0) -> int:
+            return epoch - 1
+
+        monkeypatch.setattr(late._leases, "acquire", acquired_before)
+        frames = nodes.hub.fars[queue.shard].next
+        with pytest.raises(OwnershipHeld):
+            await follower.take()
+        assert nodes.hub.fars[queue.shard].next == frames
+        assert follower.state is KeeperState.FOLLOWING
+        await late.broker.send(queue, [make_send("to the owner")])
+        assert await bodies(owner, queue) == ["to the owner"]
 
     run_nodes(tmp_path, main, "a", "b")
 

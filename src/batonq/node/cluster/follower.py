@@ -136,6 +136,8 @@ class Follower:
             await log.catch_up(self._folder)
             self._folder.finish(log)
             self._on_frame()
+            if epoch <= log.tail_epoch:
+                raise OwnershipHeld(f"{self.name} was taken by another node before this one had read on to the end")
             decided = True
             outage_ms = self._own(machine, log, epoch, released_ms)
             await self._serve(machine, log, outage_ms)
