@@ -1,4 +1,4 @@
-"""A simulated cluster: the same seed is the same run, a run can be written down and judged again, a life can be paused."""
+"""A simulated cluster: one seed is one run, a run can be written down and judged again, a life can be paused."""
 
 from __future__ import annotations
 

@@ -65,9 +65,7 @@ class Feed:
 class Mirror:
     """Where one mirror lies, and how it is opened."""
 
-    def __init__(
-        self, directory: str, *, shard: int, cluster: int, settings: FileLogSettings, disk: Disk
-    ) -> None:
+    def __init__(self, directory: str, *, shard: int, cluster: int, settings: FileLogSettings, disk: Disk) -> None:
         self.directory = directory
         self._shard = shard
         self._cluster = cluster

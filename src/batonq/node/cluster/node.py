@@ -73,9 +73,7 @@ class ClusterNode(Node):
         settings = self.settings
         store = await self._take_mirror(self._open_store)
         self._leases = store.leases(settings.node, settings.advertise, settings.lease_s)
-        self._logs = FollowedLogs(
-            settings.data, store=store, leases=self._leases, patience_s=0, disk=self.world.disk
-        )
+        self._logs = FollowedLogs(settings.data, store=store, leases=self._leases, patience_s=0, disk=self.world.disk)
 
     async def _open_catalog(self) -> None:
         settings = self.settings

@@ -268,7 +268,7 @@ class OwnershipLoop:
         if self.draining:
             raise Unavailable(f"Node {self.node} is being drained.")
         while shard in self._busy:  # it may be about to take it anyway
-            await asyncio.sleep(LOOK_EVERY_S)
+            await self.next_change(LOOK_EVERY_S)
         if each.follower.state is not KeeperState.SERVING:
             await self._take_one(shard, each, released_ms)
         if each.follower.state is not KeeperState.SERVING:

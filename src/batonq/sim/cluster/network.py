@@ -113,3 +113,4 @@ def _settle(answer: asyncio.Future[Value], value: Value) -> None:
 def _refuse(answer: asyncio.Future[Value], problem: Exception) -> None:
     if not answer.done():
         answer.set_exception(problem)
+        answer.exception()  # whoever asked may be dead by now

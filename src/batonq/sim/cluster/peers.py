@@ -84,6 +84,7 @@ class Request:
     def _reset(self) -> None:
         if not self.answer.done():
             self.answer.set_exception(NoAnswer(f"the connection to {self._machine.name} broke"))
+            self.answer.exception()  # whoever asked may be dead by now
 
     def _arrive(self) -> None:
         machine, life = self._machine, self._line
@@ -120,6 +121,7 @@ class Request:
     def _refuse(self, problem: BatonError) -> None:
         if not self.answer.done():
             self.answer.set_exception(problem)
+            self.answer.exception()
 
     def give_up(self) -> None:
         """Whoever asked has what it wanted, or has gone: then the connection is closed, if that can be told."""

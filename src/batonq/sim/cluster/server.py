@@ -176,7 +176,7 @@ class Server:
             self._write(key, "")
 
     def since(self, prefix: str, revision: int) -> list[tuple[int, str, str]]:
-        """What keys with this prefix have that was written after a revision: its own, the rest of the name, the text."""
+        """What was written to keys with this prefix after a revision: its own, the rest of the name, the text."""
         found = [
             (kept.value.revision, key.removeprefix(prefix), kept.value.text)
             for key, kept in self._keys.items()
