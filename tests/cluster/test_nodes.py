@@ -231,7 +231,9 @@ def test_an_owner_that_cannot_know_whether_its_lease_lasts_tells_nothing(tmp_pat
     run_nodes(tmp_path, main, "a", "b")
 
 
-def test_a_lease_that_another_owner_has_come_after_takes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lease_that_another_owner_has_come_after_takes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Found by the simulator: a node whose lease ended while it read on made up an epoch above that of the next owner,
     which went on serving what was not the end of the log any more.
     """

@@ -104,9 +104,9 @@ class Simulation:
     def _unhandled(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if "task" in context and "destroyed" in context.get("message", ""):
             return  # a crash leaves tasks where they stand; when they are collected is not the simulation's to say
-        if "future" in context and "task" not in context and "never retrieved" in context.get("message", ""):
-            if not isinstance(context["future"], asyncio.Task):
-                return  # it was a dead node's to hear
+        future = context.get("future")
+        if "never retrieved" in context.get("message", "") and not isinstance(future, asyncio.Task):
+            return  # it was a dead node's to hear
         problem = context.get("exception")
         text = "".join(traceback.format_exception(problem)) if problem is not None else ""
         self.violated("exception", f"{context.get('message')} {text}")

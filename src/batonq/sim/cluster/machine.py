@@ -13,7 +13,7 @@ from batonq.node.cluster.node import ClusterNode
 from batonq.node.node import Node, World
 from batonq.node.snapshotter import make_snapshot
 from batonq.sim.cluster.network import Network
-from batonq.sim.cluster.peers import SCHEME, SimPeers
+from batonq.sim.cluster.peers import SimPeers
 from batonq.sim.cluster.scenario import ClusterScenario
 from batonq.sim.cluster.server import Server
 from batonq.sim.cluster.store import Line, SimStore
@@ -172,7 +172,3 @@ class ClusterMachine(Machine):
         now_s = START_S + self.loop.time()
         scenario = self._cluster_of.scenario
         return int((now_s + scenario.offset_min_s) * 1000), int((now_s + scenario.offset_max_s) * 1000) + 1
-
-
-def address_of(name: str) -> str:
-    return SCHEME + name

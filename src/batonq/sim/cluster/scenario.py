@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field, replace
 from random import Random
 
@@ -151,6 +152,10 @@ def _choose_few(random: Random) -> list[QueuePlan]:
     chosen = random.sample(work, min(len(work), random.choice((1, 2, 2))))
     if fifo and fifo[0] not in chosen and random.random() < 0.6:
         chosen.append(fifo[0])
-    named = " ".join(str(plan.attributes) for plan in chosen)
-    dead = [plan for plan in plans if plan.dead_letters and f":{plan.name}\\" in named.replace('"', "\\")]
-    return [*dead, *chosen]
+    named = {_dead_letters_of(plan) for plan in chosen}
+    return [*(plan for plan in plans if plan.dead_letters and plan.name in named), *chosen]
+
+
+def _dead_letters_of(plan: QueuePlan) -> str:
+    policy = plan.attributes.get("RedrivePolicy")
+    return str(json.loads(policy)["deadLetterTargetArn"]).rpartition(":")[2] if policy else ""
