@@ -49,7 +49,10 @@ class Life:
         """Close the coroutines that were under way now, in order, and not whenever they are collected."""
         assert not self.alive
         for task in self._tasks:
-            if not task.done():
+            if task.done():
+                if not task.cancelled():
+                    task.exception()  # whoever would have heard it is dead
+            else:
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 try:
                     coroutine = task.get_coro()
