@@ -26,4 +26,4 @@ def test_nothing_is_violated_in_a_cluster(pool: ProcessPoolExecutor, first: int)
     failed = [outcome for outcome in outcomes if outcome.violations]
     assert not failed, "\n".join(told(outcome) for outcome in failed)
     acknowledged = sum(bool(outcome.acknowledged) for outcome in outcomes)
-    assert acknowledged > 0.9 * len(outcomes), "simulations in which nothing happens show nothing"
+    assert acknowledged > len(outcomes) // 2, "simulations in which nothing happens show nothing"
