@@ -83,8 +83,8 @@ bench-cluster: $(VENV)/cluster.stamp ## A cluster beside its raw log, and the st
 bench-peers: $(VENV)/dev.stamp ## Baton beside Redis, PostgreSQL, and RabbitMQ and NATS if installed (ARGS are passed on)
 	@$(BIN)/python -m bench.peers $(ARGS)
 
-sim: $(VENV)/dev.stamp ## Replay one simulation: make sim SEED=7
-	@$(BIN)/python -m batonq.sim --seed $(or $(SEED),1) $(ARGS)
+sim: $(VENV)/dev.stamp ## Replay one simulation: make sim SEED=7, of a cluster: make sim SEED=7 CLUSTER=1
+	@$(BIN)/python -m batonq.sim --seed $(or $(SEED),1) $(if $(CLUSTER),--cluster) $(ARGS)
 
 campaign: $(VENV)/spark.stamp ## Faults on a real cluster, 20 rounds of each (ARGS="--rounds 1 --fault kill-owner")
 	@$(BIN)/python -m campaign $(ARGS)

@@ -17,6 +17,7 @@ SLOW_FILES = {
     "test_bugs.py",
     "test_celery.py",
     "test_cluster.py",
+    "test_cluster_bugs.py",
     "test_dead_letter_jobs.py",
     "test_determinism.py",
     "test_embedded.py",

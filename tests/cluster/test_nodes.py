@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 from itertools import count
 from pathlib import Path
 from typing import cast
 
+import msgspec
 import pytest
 
 from batonq.core.catalog.machine import Catalog
 from batonq.core.commands import Accepted
-from batonq.errors import InvalidInput, JobNotFound, LeaseLost, QueueDoesNotExist, Unavailable
+from batonq.errors import InvalidInput, JobNotFound, LeaseLost, OwnershipHeld, QueueDoesNotExist, Unavailable
 from batonq.log.interface import Member
 from batonq.log.layout import CATALOG_SHARD
 from batonq.log.opening import OnFrame
@@ -245,6 +247,80 @@ def test_what_a_fenced_owner_had_decided_does_not_survive_it(tmp_path: Path) -> 
         mine, theirs = keeper(asleep, queue.shard).reading()[0], keeper(awake, queue.shard).host().shard
         await nodes.until(lambda: mine.next_sequence == theirs.next_sequence and mine.epoch == theirs.epoch)
         assert b"stale" not in b"".join(nodes.hub.fars[queue.shard].stored)
+
+    run_nodes(tmp_path, main, "a", "b")
+
+
+def test_an_owner_that_cannot_know_whether_its_lease_lasts_tells_nothing(tmp_path: Path) -> None:
+    """Found by the simulator: an owner that had been asleep refused a receipt that the next owner had given out."""
+
+    async def main(nodes: Nodes) -> None:
+        queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {}, {})
+        for shard in (queue.shard, CATALOG_SHARD):
+            owner = await nodes.owned(shard)
+            follower = owner.ownership_loop._owned[shard].follower
+            follower.leased_s -= 10 * LEASE_S  # as it is at the first moment after a long sleep
+            assert follower.state is KeeperState.SERVING
+            if shard == CATALOG_SHARD:
+                assert not owner.catalog.owned
+            else:
+                assert owner.port_here(shard) is None and not owner.broker.serves(shard)
+            await nodes.until(lambda follower=follower: follower.leased)  # type: ignore[misc]
+        asked = await nodes.owned(queue.shard)
+        keeper(asked, queue.shard).follower.leased_s -= 10 * LEASE_S
+        (sent,) = await asked.broker.send(queue, [make_send("once it knows")])
+        assert isinstance(sent, Accepted)
+
+    run_nodes(tmp_path, main, "a", "b")
+
+
+def test_a_lease_that_another_owner_has_come_after_takes_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Found by the simulator: a node whose lease ended while it read on made up an epoch above that of the next owner,
+    which went on serving what was not the end of the log any more.
+    """
+
+    async def main(nodes: Nodes) -> None:
+        queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {}, {})
+        owner = await nodes.owned(queue.shard)
+        late = other(nodes, owner)
+        follower = keeper(late, queue.shard).follower
+        epoch = keeper(owner, queue.shard).host().shard.epoch
+        await nodes.until(lambda: follower.log is not None and follower.log.tail_epoch == epoch)
+
+        async def acquired_before(shard: int, above: int = 0) -> int:
+            return epoch - 1
+
+        monkeypatch.setattr(late._leases, "acquire", acquired_before)
+        frames = nodes.hub.fars[queue.shard].next
+        with pytest.raises(OwnershipHeld):
+            await follower.take()
+        assert nodes.hub.fars[queue.shard].next == frames
+        assert follower.state is KeeperState.FOLLOWING
+        await late.broker.send(queue, [make_send("to the owner")])
+        assert await bodies(owner, queue) == ["to the owner"]
+
+    run_nodes(tmp_path, main, "a", "b")
+
+
+def test_what_fails_when_nobody_waits_for_it_any_more_is_no_stray_error(tmp_path: Path) -> None:
+    async def main(nodes: Nodes) -> None:
+        strays: list[dict[str, object]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: strays.append(context))
+        node = nodes["a"]
+        for work in (
+            node.answering.handle("node/move", "", msgspec.msgpack.encode((0, "nobody"))),
+            node.broker.create_queue(ACCOUNT, "not a name", {}, {}),
+        ):
+            asking = asyncio.ensure_future(work)
+            await asyncio.sleep(0)
+            asking.cancel()
+            await asyncio.wait((asking,))
+            await node.broker.refresh()
+            await asyncio.sleep(0.05)
+        gc.collect()
+        assert not strays
 
     run_nodes(tmp_path, main, "a", "b")
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
-from collections.abc import Iterator
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
@@ -13,15 +11,6 @@ from batonq.sim.run import Outcome, simulate
 
 SEEDS = 300 if os.environ.get("BATON_TEST_PROFILE") == "full" else 10
 CHUNK = 10
-PROCESSES = 2
-
-
-@pytest.fixture(scope="module")
-def pool() -> Iterator[ProcessPoolExecutor]:
-    # Started anew rather than forked: a simulation must not depend on what the tests before it have left behind.
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(PROCESSES, mp_context=context) as executor:
-        yield executor
 
 
 def told(outcome: Outcome) -> str:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from batonq.errors import LogCorrupt, LogGap
 from batonq.log import layout
-from batonq.log.disk import RealDisk, create_directory
+from batonq.log.disk import Disk, RealDisk, create_directory
 from batonq.log.files import FileLog, FileLogSettings
 from batonq.log.frames import Frame
 from batonq.log.opening import OnFrame, Start
@@ -65,9 +65,7 @@ class Feed:
 class Mirror:
     """Where one mirror lies, and how it is opened."""
 
-    def __init__(
-        self, directory: str, *, shard: int, cluster: int, settings: FileLogSettings, disk: UnsyncedDisk
-    ) -> None:
+    def __init__(self, directory: str, *, shard: int, cluster: int, settings: FileLogSettings, disk: Disk) -> None:
         self.directory = directory
         self._shard = shard
         self._cluster = cluster

@@ -15,6 +15,7 @@ from typing import TypeVar
 from batonq.errors import BatonError, Fenced, LogError
 from batonq.log import fencing
 from batonq.log.backend import Backend, Unreachable
+from batonq.log.disk import Disk
 from batonq.log.ending import end
 from batonq.log.files import FileLog
 from batonq.log.frames import Frame
@@ -69,7 +70,7 @@ class MirroredLog:
         *,
         cluster: int,
         settings: MirrorSettings | None = None,
-        disk: UnsyncedDisk | None = None,
+        disk: Disk | None = None,
         start: Start | None = None,
         on_frame: OnFrame | None = None,
     ) -> MirroredLog:

@@ -144,7 +144,7 @@ class LockFileOwnership:
 class MirrorDirectory(LockFileOwnership):
     """A data directory with mirrors of logs that are elsewhere, and for good: it never gets logs of its own."""
 
-    def __init__(self, data_directory: str, *, cluster: int, where: str) -> None:
+    def __init__(self, data_directory: str, cluster: int, where: str) -> None:
         super().__init__(data_directory)
         self._mirrored_cluster = cluster
         self._where = where

@@ -93,7 +93,7 @@ class Broker(JobControl):
 
     def serves(self, shard: int) -> bool:
         """Whether it is this node that serves a shard now."""
-        return shard < len(self._shards) and self._shards[shard].serving
+        return shard < len(self._shards) and self._shards[shard].answers
 
     def _routed_port(self, shard: int) -> ShardPort:
         assert self._route is not None

@@ -15,6 +15,7 @@ from batonq.core.catalog.machine import Catalog
 from batonq.core.catalog.names import QueueName
 from batonq.core.policy import QueuePolicy
 from batonq.errors import BatonError, QueueDoesNotExist, Unavailable
+from batonq.log.ending import heard
 from batonq.node import events
 from batonq.node.cataloghost import CatalogHost, Changed, Changes
 from batonq.node.host import ShardHost, committed
@@ -271,6 +272,7 @@ class Control:
         task = self._loop.create_task(_run(work))
         self._control.add(task)
         task.add_done_callback(self._control.discard)
+        task.add_done_callback(heard)
         return asyncio.shield(task)
 
     async def finish_control(self) -> None:

@@ -105,6 +105,11 @@ class ShardKeeper:
     def serving(self) -> bool:
         return self._host is not None and self._host.serving
 
+    @property
+    def answers(self) -> bool:
+        """Whether what this node knows of the shard may be told: it serves it, and nobody else does."""
+        return self.serving
+
     async def open(self) -> None:
         """Open and serve. Raises what prevents it."""
         await self._serve(await self._opener(self.number))

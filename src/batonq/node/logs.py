@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Protocol
 
 from batonq.errors import BatonError, OwnershipHeld
@@ -101,12 +102,15 @@ class HeldLeases:
 class StoreLogs:
     """In a store, with mirrors in the data directory. A shard's lease is taken before its log is read."""
 
-    def __init__(self, data: str, *, store: LogStore, leases: Leases, patience_s: float) -> None:
+    def __init__(
+        self, data: str, *, store: LogStore, leases: Leases, patience_s: float, disk: Disk | None = None
+    ) -> None:
         self.cluster = store.cluster
         self.ownership = HeldLeases(leases)
         self.opened: dict[int, MirroredLog] = {}  # the last one of each shard
         self._data = data
         self._store = store
+        self._disk = disk  # of the mirrors; None: the real one
         self._leases = leases
         self._patience_s = patience_s  # how long a lease is waited for that another node has
 
@@ -116,14 +120,12 @@ class StoreLogs:
         if before is not None:
             before.close()
             await before.wait_closed()
-        files = FileLogSettings(
-            segment_bytes=settings.segment_bytes, free_floor_bytes=settings.free_floor_bytes, prewrite=False
-        )
         log = await MirroredLog.open(
             await self._store.backend(shard),
             layout.log_directory(self._data, shard),
             cluster=self.cluster,
-            settings=MirrorSettings(files=files),
+            settings=MirrorSettings(files=replace(settings, prewrite=False)),
+            disk=self._disk,
             start=start,
             on_frame=on_frame,
         )

@@ -69,6 +69,7 @@ class World:
     random_bytes: Callable[[int], bytes] = secrets.token_bytes
     disk: Disk | None = None  # None: the real one
     ownership: Callable[[str], DirectoryOwnership] = LockFileOwnership
+    mirror_ownership: Callable[[str, int, str], DirectoryOwnership] = MirrorDirectory
     threads: bool = True  # False: nothing runs beside the event loop
     log_settings: FileLogSettings | None = None
     adapt_log: Callable[[Log], Log] | None = None  # lays something over each log that is opened
@@ -161,7 +162,7 @@ class Node:
         """Open where the logs are, and make the data directory ours as a mirror of that."""
         store = await opener(self.settings.log)
         try:
-            self.ownership = MirrorDirectory(self.settings.data, cluster=store.cluster, where=store.where)
+            self.ownership = self.world.mirror_ownership(self.settings.data, store.cluster, store.where)
             self.ownership.take()
         except BaseException:
             await store.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -152,9 +152,9 @@ BUGS: dict[str, Callable[[], Patches]] = {
 
 
 @contextlib.contextmanager
-def planted(name: str | None) -> Iterator[None]:
+def planted(name: str | None, bugs: Mapping[str, Callable[[], Patches]] = BUGS) -> Iterator[None]:
     """The bug is there inside of the block."""
-    patches = BUGS[name]() if name is not None else []
+    patches = bugs[name]() if name is not None else []
     before = [(target, attribute, getattr(target, attribute)) for target, attribute, _ in patches]
     for target, attribute, value in patches:
         setattr(target, attribute, value)

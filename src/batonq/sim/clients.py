@@ -10,7 +10,7 @@ import asyncio
 import hashlib
 import traceback
 from base64 import urlsafe_b64decode
-from collections.abc import Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine
 from random import Random
 from typing import Any, Protocol, TypeVar
 
@@ -48,12 +48,14 @@ class Surroundings(Protocol):
     """What clients know of the simulation."""
 
     loop: SimLoop
-    machine: Machine
     history: History
     queues: dict[str, QueueFacts]  # that there are now
     known: dict[str, QueueFacts]  # that there ever were
     lost_answers: float
     calls_left: int
+
+    def machine_for(self, random: Random) -> Machine:
+        """The one that a call goes to."""
 
     def violated(self, checker: str, text: str) -> None: ...
     def next_message(self) -> int: ...
@@ -236,11 +238,12 @@ class Client:
         """The way to the node and back."""
         around = self.around
         await self._travel()
-        node = around.machine.node
+        machine = around.machine_for(self.random)
+        node = machine.node
         if node is None or self.random.random() < around.lost_answers / 2:
             call.outcome = UNREACHED
             raise Gone
-        call.started_ms = node.clock.now_ms()
+        call.started_ms = machine.times_ms()[0]
         facts = around.known[call.queue]
 
         async def serve() -> Value:
@@ -251,9 +254,9 @@ class Client:
 
         try:
             async with asyncio.timeout(patience_s):
-                result = await around.machine.run(serve())
+                result = await machine.run(up_to_date(node.broker, serve))
         finally:
-            call.ended_ms = node.clock.now_ms()
+            call.ended_ms = machine.times_ms()[1] if machine.node is not None else node.clock.now_ms()
         if self.random.random() < around.lost_answers:
             raise Gone
         await self._travel()
@@ -261,6 +264,16 @@ class Client:
 
     async def _travel(self) -> None:
         await asyncio.sleep(self.random.choice((0.0, 0.0001, 0.001, 0.01)) * self.random.random())
+
+
+async def up_to_date(broker: Broker, serve: Callable[[], Awaitable[Value]]) -> Value:
+    """As a front door does it: before a queue is said not to exist, the node sees to it that it is up to date."""
+    try:
+        return await serve()
+    except QueueDoesNotExist:
+        if not await broker.refresh():
+            raise
+    return await serve()
 
 
 def _send(message: Outgoing) -> Send:

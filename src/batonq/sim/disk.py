@@ -173,7 +173,7 @@ class SimulatedDisk:
 
     def after_crash(self, survival: Survival, random: Random) -> SimulatedDisk:
         """The disk that the next start finds after a power failure now. This one stays as it is."""
-        found = SimulatedDisk(capacity_bytes=self.capacity_bytes)
+        found = type(self)(capacity_bytes=self.capacity_bytes)
         lost = self._lost_directories(survival, random)
         contents: dict[int, _File] = {}
         for path, directory in self._directories.items():

@@ -20,15 +20,15 @@ class Witness:
     def __init__(self) -> None:
         self.ledger = Ledger()
         self.lost: list[str] = []
-        self._frames: dict[int, list[Frame]] = {}
+        self.frames: dict[int, list[Frame]] = {}
 
     def committed(self, shard: int, frame: Frame) -> None:
-        frames = self._frames.setdefault(shard, [])
+        frames = self.frames.setdefault(shard, [])
         assert frame.number == len(frames) + 1, f"shard {shard}: frame {frame.number} is committed out of order"
         frames.append(frame)
 
     def opened(self, log: Log) -> None:
-        frames = self._frames.setdefault(log.shard, [])
+        frames = self.frames.setdefault(log.shard, [])
         known = len(frames)
         if log.next <= known:
             self.lost.append(f"shard {log.shard}: frame {known} was committed, the log ends with {log.next - 1}")
@@ -42,7 +42,7 @@ class Witness:
 
     def fold(self) -> Ledger:
         """The books up to now. Frames are committed for good, so they are taken in once."""
-        for shard, frames in self._frames.items():
+        for shard, frames in self.frames.items():
             if shard == CATALOG_SHARD:
                 continue
             book = self.ledger.book(shard)
@@ -51,7 +51,7 @@ class Witness:
         return self.ledger
 
     def count(self) -> int:
-        return sum(map(len, self._frames.values()))
+        return sum(map(len, self.frames.values()))
 
 
 class SlowLog:

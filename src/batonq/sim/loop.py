@@ -2,15 +2,16 @@
 
 Everything that a node schedules belongs to its life, by a context variable that tasks and callbacks inherit. When the
 life ends, all of it is dropped where it stands, as a process that is killed drops it: no cleanup reaches the disk, and
-no reply leaves.
+no reply leaves. While a life is paused, all of it is held, as a process that is stopped holds it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextvars
+import heapq
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from concurrent.futures import Executor
 from typing import Any, TypeVar, TypeVarTuple
 
@@ -30,6 +31,9 @@ class Life:
     def __init__(self, name: str) -> None:
         self.name = name
         self.alive = True
+        self.paused = False
+        self.held: list[asyncio.Handle] = []  # while it is paused
+        self.held_timers: list[asyncio.TimerHandle] = []
         self.context = contextvars.copy_context()
         self.context.run(_LIFE.set, self)
         self._tasks: list[asyncio.Task[Any]] = []
@@ -45,7 +49,10 @@ class Life:
         """Close the coroutines that were under way now, in order, and not whenever they are collected."""
         assert not self.alive
         for task in self._tasks:
-            if not task.done():
+            if task.done():
+                if not task.cancelled():
+                    task.exception()  # whoever would have heard it is dead
+            else:
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 try:
                     coroutine = task.get_coro()
@@ -78,16 +85,20 @@ class _Leap:
 
 
 class SimLoop(asyncio.BaseEventLoop):
-    """Runs in one thread; executors, sockets, signals and subprocesses are not there."""
+    """Runs in one thread; sockets, signals and subprocesses are not there. Executors are only `with_executors`: what
+    should run on another thread runs on this one, at the loop's next turn.
+    """
 
     _ready: deque[asyncio.Handle]
     _scheduled: list[asyncio.TimerHandle]
 
-    def __init__(self) -> None:
+    def __init__(self, *, with_executors: bool = False) -> None:
         super().__init__()
+        self._with_executors = with_executors
         self._now_s = 0.0
         self._standing = 0
         self._selector = _Leap(self)
+        self._generators: dict[int, Life] = {}  # asynchronous generators that are not closed yet, by id
 
     def time(self) -> float:
         return self._now_s
@@ -106,8 +117,13 @@ class SimLoop(asyncio.BaseEventLoop):
         *args: *Arguments,
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
-        if _is_over(context):
-            return _nothing(asyncio.Handle(callback, args, self, context))
+        life = _LIFE.get() if context is None else context.get(_LIFE, None)
+        if life is not None and (life.paused or not life.alive):
+            handle = asyncio.Handle(callback, args, self, context)
+            if not life.alive:
+                return _nothing(handle)
+            life.held.append(handle)
+            return handle
         return super().call_soon(callback, *args, context=context)
 
     def call_at(
@@ -117,8 +133,13 @@ class SimLoop(asyncio.BaseEventLoop):
         *args: *Arguments,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        if _is_over(context):
-            return _nothing(asyncio.TimerHandle(when, callback, args, self, context))
+        life = _LIFE.get() if context is None else context.get(_LIFE, None)
+        if life is not None and (life.paused or not life.alive):
+            handle = asyncio.TimerHandle(when, callback, args, self, context)
+            if not life.alive:
+                return _nothing(handle)
+            life.held_timers.append(handle)
+            return handle
         return super().call_at(when, callback, *args, context=context)
 
     def create_task(
@@ -129,24 +150,75 @@ class SimLoop(asyncio.BaseEventLoop):
         context: contextvars.Context | None = None,
     ) -> asyncio.Task[Value]:
         task = super().create_task(coro, name=name, context=context)  # type: ignore[arg-type, unused-ignore]
-        life = _LIFE.get() if context is None else context.get(_LIFE, None)
+        life = _life_of(context)
         if life is not None:
             life.adopt(task)
         return task
+
+    def pause(self, life: Life) -> None:
+        """Hold everything that this life has scheduled, or will have. Called from outside of the life."""
+        assert current_life() is not life and not life.paused
+        life.paused = True
+        life.held = [handle for handle in self._ready if _life_of(_context_of(handle)) is life]
+        life.held_timers = [timer for timer in self._scheduled if _life_of(_context_of(timer)) is life]
+        ready = [handle for handle in self._ready if _life_of(_context_of(handle)) is not life]
+        self._ready.clear()
+        self._ready.extend(ready)
+        self._scheduled[:] = [timer for timer in self._scheduled if _life_of(_context_of(timer)) is not life]
+        heapq.heapify(self._scheduled)
+        for timer in life.held_timers:
+            timer._scheduled = False  # type: ignore[attr-defined]
+
+    def resume(self, life: Life) -> None:
+        """Everything goes on; what has become due meanwhile is done at once."""
+        if not life.paused:
+            return
+        life.paused = False
+        self._ready.extend(handle for handle in life.held if not handle.cancelled())
+        for timer in life.held_timers:
+            if not timer.cancelled():
+                timer._scheduled = True  # type: ignore[attr-defined]
+                heapq.heappush(self._scheduled, timer)
+        life.held, life.held_timers = [], []
 
     def end_life(self, life: Life) -> None:
         """Drop everything that this life has scheduled. Called by the simulator, never from within the life."""
         assert current_life() is not life
         life.alive = False
+        life.held, life.held_timers = [], []
         for handle in (*self._ready, *self._scheduled):
-            context = handle._context  # type: ignore[attr-defined]
-            if context.get(_LIFE, None) is life:
+            if _life_of(_context_of(handle)) is life:
                 handle.cancel()
         life.end_tasks()
+
+    def _asyncgen_firstiter_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
+        super()._asyncgen_firstiter_hook(agen)  # type: ignore[misc]
+        life = current_life()
+        if life is not None:
+            self._generators[id(agen)] = life
+
+    def _asyncgen_finalizer_hook(self, agen: AsyncGenerator[Any, Any]) -> None:
+        """Nobody closes what a dead life has left open."""
+        life = self._generators.pop(id(agen), None)
+        if life is None or life.alive:
+            super()._asyncgen_finalizer_hook(agen)  # type: ignore[misc]
 
     def run_in_executor(
         self, executor: Executor | None, func: Callable[[*Arguments], Value], *args: *Arguments
     ) -> asyncio.Future[Value]:
+        if self._with_executors:
+            done: asyncio.Future[Value] = self.create_future()
+
+            def run() -> None:
+                if done.cancelled():
+                    return
+                try:
+                    done.set_result(func(*args))
+                except Exception as problem:
+                    done.set_exception(problem)
+
+            self.call_soon(run)
+            return done
         raise AssertionError("a simulated node has no other thread; put what must run there behind a port")
 
     def _process_events(self, event_list: list[Any]) -> None:
@@ -156,9 +228,13 @@ class SimLoop(asyncio.BaseEventLoop):
         """Called by call_soon_threadsafe: there is no other thread, so nobody has to be woken."""
 
 
-def _is_over(context: contextvars.Context | None) -> bool:
-    life = _LIFE.get() if context is None else context.get(_LIFE, None)
-    return life is not None and not life.alive
+def _life_of(context: contextvars.Context | None) -> Life | None:
+    return _LIFE.get() if context is None else context.get(_LIFE, None)
+
+
+def _context_of(handle: asyncio.Handle) -> contextvars.Context:
+    context: contextvars.Context = handle._context  # type: ignore[attr-defined]
+    return context
 
 
 HandleType = TypeVar("HandleType", bound=asyncio.Handle)

@@ -98,14 +98,16 @@ class Machine:
         settings: Settings,
         log_settings: FileLogSettings,
         sync_s: float,
+        name: str = "node",
     ) -> None:
+        self.name = name
         self.loop = loop
         self.history = history
         self.settings = settings
         self.witness = Witness()
         self.disk = SimulatedDisk()
         self.node: Node | None = None
-        self.life = Life("node 0")
+        self.life = Life(f"{name} 0")
         self.life.alive = False
         self.lives = 0
         self.crashes = 0
@@ -201,9 +203,9 @@ class Machine:
     async def _start_once(self) -> bool:
         assert not self.life.alive
         self.lives += 1
-        life = self.life = Life(f"node {self.lives}")
+        life = self.life = Life(f"{self.name} {self.lives}")
         self.disk.on_step = self._on_step
-        node = Node(self.settings, self._world(life))
+        node = self._make_node(life)
         self._say("starts")
         try:
             await self.run(node.start())
@@ -220,6 +222,9 @@ class Machine:
         self.node = node
         self._say(f"serves {len(node.shards)} shards")
         return True
+
+    def _make_node(self, life: Life) -> Node:
+        return Node(self.settings, self._world(life))
 
     async def run(self, work: Coroutine[Any, Any, Value]) -> Value:
         """Run something as a part of the node, and wait for it. Raises Gone when the node's life ends first.
@@ -276,7 +281,7 @@ class Machine:
         self._say("is asked to stop")
         self.node = None
         try:
-            await asyncio.wait_for(self.run(node.stop()), STOP_S)
+            await asyncio.wait_for(self.run(self._stop_node(node)), STOP_S)
         except Gone:
             return
         except asyncio.CancelledError:
@@ -289,6 +294,9 @@ class Machine:
         self._say("has stopped")
         self._end(self.life)
 
+    async def _stop_node(self, node: Node) -> None:
+        await node.stop()
+
     def _end(self, life: Life) -> None:
         self.node = None
         life.alive = False
@@ -298,6 +306,12 @@ class Machine:
             if not answer.done():
                 answer.set_exception(Gone())
         self.loop.call_soon(self.loop.end_life, life, context=self._outside)
+
+    def times_ms(self) -> tuple[int, int]:
+        """The time that shards have now, at least and at most."""
+        assert self.node is not None
+        now_ms = self.node.clock.now_ms()
+        return now_ms, now_ms
 
     def _say(self, text: str) -> None:
         self.history.say(self.loop.time(), self.life.name, text)

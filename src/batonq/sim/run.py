@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
 from batonq.errors import BatonError, QueueDoesNotExist
-from batonq.node.broker import Broker, Queue
+from batonq.node.broker import Queue
 from batonq.sim.actors import Consumer, Grower, Operator, Producer
 from batonq.sim.audit import audit
 from batonq.sim.bugs import planted
 from batonq.sim.chaos import Chaos
 from batonq.sim.checks import Evidence, QueueFacts, check_all
-from batonq.sim.clients import Client
+from batonq.sim.clients import Client, up_to_date
 from batonq.sim.history import OK, History, Receiving, Sending, Violation
 from batonq.sim.loop import SimLoop
 from batonq.sim.machine import Gone, Machine, quiet_logging
@@ -54,6 +54,8 @@ class Outcome:
 class Simulation:
     """The surroundings of everything in one run (see clients.Surroundings)."""
 
+    drain_rounds_max = DRAIN_ROUNDS_MAX
+
     def __init__(self, scenario: Scenario, loop: SimLoop) -> None:
         self.scenario = scenario
         self.loop = loop
@@ -63,18 +65,29 @@ class Simulation:
         self.lost_answers = 0.0
         self.calls_left = scenario.steps_max
         self.violations: list[Violation] = []
-        self.machine = Machine(
-            loop,
-            self._random("machine"),
-            self.history,
-            scenario.settings,
-            scenario.log_settings,
-            scenario.sync_s,
-        )
+        self.machines = self._make_machines()
         self._messages = 0
         self._spawned: dict[asyncio.Task[None], None] = {}
         self._audits = 0
         loop.set_exception_handler(self._unhandled)
+
+    def _make_machines(self) -> list[Machine]:
+        scenario = self.scenario
+        random = self._random("machine")
+        return [Machine(self.loop, random, self.history, scenario.settings, scenario.log_settings, scenario.sync_s)]
+
+    @property
+    def machine(self) -> Machine:
+        """The only one, or the first."""
+        return self.machines[0]
+
+    def machine_for(self, random: Random) -> Machine:
+        return self.machines[0]
+
+    @property
+    def broken(self) -> str:
+        """Why a node does not start any more."""
+        return next((machine.broken for machine in self.machines if machine.broken), "")
 
     def violated(self, checker: str, text: str) -> None:
         if len(self.violations) < VIOLATIONS_MAX:
@@ -91,6 +104,9 @@ class Simulation:
     def _unhandled(self, _: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         if "task" in context and "destroyed" in context.get("message", ""):
             return  # a crash leaves tasks where they stand; when they are collected is not the simulation's to say
+        future = context.get("future")
+        if "never retrieved" in context.get("message", "") and not isinstance(future, asyncio.Task):
+            return  # it was a dead node's to hear
         problem = context.get("exception")
         if isinstance(problem, BatonError) and "never retrieved" in context.get("message", ""):
             return  # the answer to a request whose node crashed before it left
@@ -135,7 +151,7 @@ class Simulation:
 
     async def _until(self, seconds: float) -> None:
         for _ in range(int(seconds * 2)):
-            if self.machine.broken or self.calls_left <= 0:
+            if self.broken or self.calls_left <= 0:
                 return
             await asyncio.sleep(0.5)
 
@@ -162,12 +178,14 @@ class Simulation:
 
     async def make_queue(self, plan: QueuePlan) -> None:
         """Make a queue, or make it anew, however often that takes."""
+        random = self._random(f"queue {plan.name} {len(self.known)}")
         for _ in range(SETUP_TRIES_MAX):
-            node = self.machine.node
+            machine = self.machine_for(random)
+            node = machine.node
             try:
                 if node is None:
                     raise Gone
-                entry = await self.machine.run(node.broker.create_queue(ACCOUNT, plan.name, plan.attributes, {}))
+                entry = await machine.run(node.broker.create_queue(ACCOUNT, plan.name, plan.attributes, {}))
             except (Gone, BatonError):
                 await asyncio.sleep(0.2)
                 continue
@@ -213,26 +231,31 @@ class Simulation:
                     break
                 await asyncio.sleep(0.2)
         left = list(self.queues)
-        for at in range(DRAIN_ROUNDS_MAX):
+        for at in range(self.drain_rounds_max):
             for queue in left:
                 received = await client.receive(queue, 10, 30_000, 0)
                 while received.deliveries:
                     await client.delete(*received.deliveries)
                     received = await client.receive(queue, 10, 30_000, 0)
-            left = [queue for queue in self.queues if not await self._is_empty(queue)]
-            if not left or self.machine.broken:
+            left = [queue for queue in self.queues if not await self._is_empty(queue, client.random)]
+            if not left or self.broken:
                 return
             await asyncio.sleep(1.0 if at < DRAIN_ROUNDS_MAX // 10 else 30.0)
-        self.violated("liveness", f"after {DRAIN_ROUNDS_MAX} rounds there are still messages in {', '.join(left)}")
+        self.violated("liveness", f"after {self.drain_rounds_max} rounds there are still messages in {', '.join(left)}")
 
-    async def _is_empty(self, queue: str) -> bool:
-        async def count(broker: Broker) -> bool:
+    async def _is_empty(self, queue: str, random: Random) -> bool:
+        machine = self.machine_for(random)
+        node = machine.node
+        if node is None:
+            return False
+        broker = node.broker
+
+        async def count() -> bool:
             counters = await broker.counters(broker.queue(ACCOUNT, self.known[queue].called))
             return not (counters.visible or counters.in_flight or counters.delayed or counters.owed)
 
-        node = self.machine.node
         try:
-            return node is not None and await self.machine.run(count(node.broker))
+            return await machine.run(up_to_date(broker, count))
         except QueueDoesNotExist:
             return True
         except (Gone, BatonError):
@@ -256,8 +279,8 @@ class Simulation:
     def _finish(self) -> None:
         for text in self.machine.witness.lost:
             self.violated("durability", text)
-        if self.machine.broken:
-            self.violated("recovery", self.machine.broken)
+        if self.broken:
+            self.violated("recovery", self.broken)
         evidence = Evidence(self.history, self.machine.witness.fold(), list(self.known.values()))
         for violation in check_all(evidence):
             if len(self.violations) < VIOLATIONS_MAX:
@@ -293,13 +316,21 @@ def _facts(name: str, entry: Queue) -> QueueFacts:
     )
 
 
-def simulate(seed: int, steps: int | None = None, bug: str | None = None) -> Outcome:
+Record = Callable[[Simulation], None]  # called with a run that has ended
+
+
+def simulate(
+    seed: int, steps: int | None = None, bug: str | None = None, record: Record = lambda simulation: None
+) -> Outcome:
     """Run one seed to its end, with a bug planted if one is named (see bugs.py)."""
-    scenario = choose(seed, steps)
-    loop = SimLoop()
-    with quiet_logging(), planted(bug):
+    with planted(bug):
+        return run_to_its_end(lambda loop: Simulation(choose(seed, steps), loop), SimLoop(), bug, record)
+
+
+def run_to_its_end(make: Callable[[SimLoop], Simulation], loop: SimLoop, bug: str | None, record: Record) -> Outcome:
+    with quiet_logging():
         try:
-            simulation = Simulation(scenario, loop)
+            simulation = make(loop)
             try:
                 loop.run_until_complete(simulation.run())
             except Exception as problem:
@@ -307,13 +338,14 @@ def simulate(seed: int, steps: int | None = None, bug: str | None = None) -> Out
         finally:
             loop.close()
     history = simulation.history
+    record(simulation)
     return Outcome(
-        seed,
+        simulation.scenario.seed,
         bug,
         history.digest(),
         simulation.acknowledged(),
         simulation.summary(),
-        str(scenario),
+        str(simulation.scenario),
         simulation.violations,
         history.lines,
     )

@@ -112,7 +112,7 @@ def choose(seed: int, steps: int | None = None) -> Scenario:
         settings=settings,
         log_settings=log_settings,
         faults=_choose_faults(random, settings.secured),
-        queues=_choose_queues(random, Random(f"fifo {seed}"), settings.shards),
+        queues=choose_queues(random, Random(f"fifo {seed}"), settings.shards),
         sync_s=random.choice((0.0002, 0.002, 0.02)),
         duration_s=random.choice((20.0, 30.0, 50.0)),
         producers=random.randint(2, 4),
@@ -142,7 +142,7 @@ def _redrive(target: str, receives: int) -> str:
     return json.dumps({"deadLetterTargetArn": queue_arn(ACCOUNT, target), "maxReceiveCount": receives})
 
 
-def _choose_queues(random: Random, fifo: Random, shards: int) -> list[QueuePlan]:
+def choose_queues(random: Random, fifo: Random, shards: int) -> list[QueuePlan]:
     """Some of all the kinds there are. Dead-letter queues come first, because others name them."""
 
     def visibility() -> str:

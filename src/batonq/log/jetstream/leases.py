@@ -13,7 +13,7 @@ import asyncio
 import json
 from collections.abc import AsyncGenerator, Awaitable
 from math import ceil
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
 from nats.aio.client import Client
 from nats.js import JetStreamContext
@@ -41,8 +41,26 @@ class Value(NamedTuple):
 NOTHING = Value("", 0)
 
 
+class Keys(Protocol):
+    """Keys with revisions. Anything may raise Unreachable."""
+
+    @property
+    def where(self) -> str: ...
+
+    async def get(self, key: str) -> Value:
+        """What a key has."""
+
+    async def put(self, key: str, text: str, revision: int, ttl_s: int = 0) -> int | None:
+        """Write a key that has this revision still; its new one, or None when it has another. No text deletes it."""
+
+    def read(self, keys: str) -> AsyncGenerator[tuple[str, str] | None, None]:
+        """The last state of each of these keys (the end of its name, and the text) and every one after it; None at the
+        end of what there is now.
+        """
+
+
 class Bucket:
-    """A KV bucket: its keys with their revisions, read from the leader."""
+    """See Keys: a KV bucket, read from the leader."""
 
     def __init__(self, name: str, client: Client, context: JetStreamContext, timeout_s: float) -> None:
         self.stream = f"KV_{name}"
@@ -62,7 +80,6 @@ class Bucket:
         return Value((message.data or b"").decode(), message.seq or 0)
 
     async def put(self, key: str, text: str, revision: int, ttl_s: int = 0) -> int | None:
-        """Write a key that has this revision still; its new one, or None when it has another. No text deletes it."""
         headers = {Header.EXPECTED_LAST_SUBJECT_SEQUENCE.value: str(revision)}
         if ttl_s:
             headers[Header.MSG_TTL.value] = str(ttl_s)
@@ -78,6 +95,21 @@ class Bucket:
             raise self._unsettled(refused) from None
         return stored.seq
 
+    async def read(self, keys: str) -> AsyncGenerator[tuple[str, str] | None, None]:
+        puller = Puller(self.client, self.context, self.stream, self.where, self.timeout_s)
+        try:
+            await puller.open(
+                ConsumerConfig(deliver_policy=DeliverPolicy.LAST_PER_SUBJECT, filter_subject=f"{self.prefix}{keys}")
+            )
+            while True:
+                messages = await puller.batch()
+                for message in messages:
+                    yield message.subject.rpartition(".")[2], message.data.decode()
+                if not messages or not messages[-1].metadata.num_pending:
+                    yield None
+        finally:
+            await puller.close()
+
     def _unsettled(self, refused: APIError) -> Unreachable:
         return Unreachable(f"{self.where}: {refused.description} ({refused.err_code})")
 
@@ -88,7 +120,7 @@ class Bucket:
 class JetStreamLeases:
     """See interface.Leases. A term is whole seconds, at least one."""
 
-    def __init__(self, bucket: Bucket, *, node: str, address: str, ttl_s: float) -> None:
+    def __init__(self, bucket: Keys, *, node: str, address: str, ttl_s: float) -> None:
         assert node
         self._bucket = bucket
         self._node = node
@@ -176,7 +208,7 @@ class JetStreamLeases:
 
     async def members(self) -> list[Member]:
         members: dict[str, Member] = {}
-        async for told in self._read("node.*"):
+        async for told in self._bucket.read("node.*"):
             if told is None:
                 break
             name, text = told
@@ -190,7 +222,7 @@ class JetStreamLeases:
 
     async def holders(self) -> dict[int, Lease]:
         leases = {}
-        async for told in self._read("owner.*"):
+        async for told in self._bucket.read("owner.*"):
             if told is None:
                 break
             lease = _parse(int(told[0]), told[1])
@@ -200,7 +232,7 @@ class JetStreamLeases:
 
     async def watch(self) -> AsyncGenerator[Lease, None]:
         known: dict[int, Lease] = {}
-        async for told in self._read("owner.*"):
+        async for told in self._bucket.read("owner.*"):
             if told is None:
                 continue
             lease = _parse(int(told[0]), told[1])
@@ -212,25 +244,6 @@ class JetStreamLeases:
             if lease != before:
                 known[lease.shard] = lease
                 yield lease
-
-    async def _read(self, keys: str) -> AsyncGenerator[tuple[str, str] | None, None]:
-        """The last state of each of these keys (the end of its name, and the text) and every one after it; None at the
-        end of what there is now.
-        """
-        bucket = self._bucket
-        puller = Puller(bucket.client, bucket.context, bucket.stream, bucket.where, bucket.timeout_s)
-        try:
-            await puller.open(
-                ConsumerConfig(deliver_policy=DeliverPolicy.LAST_PER_SUBJECT, filter_subject=f"{bucket.prefix}{keys}")
-            )
-            while True:
-                messages = await puller.batch()
-                for message in messages:
-                    yield message.subject.rpartition(".")[2], message.data.decode()
-                if not messages or not messages[-1].metadata.num_pending:
-                    yield None
-        finally:
-            await puller.close()
 
     def _text(self, epoch: int) -> str:
         return json.dumps({"node": self._node, "address": self._address, "epoch": epoch})

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Protocol
 import msgspec
 
 from batonq.errors import InvalidInput, NotFound, NotOwner
+from batonq.log.ending import heard
 from batonq.log.layout import CATALOG_SHARD
 from batonq.node import wire
 from batonq.node.cluster.catalog import SharedCatalog
@@ -120,6 +121,7 @@ class ShardAnswering:
         call = self._memory.find(name) if name else None
         if call is None:
             call = Call(asyncio.get_running_loop().create_task(self._run(path, name, body)), path, body)
+            call.task.add_done_callback(heard)
             if name:
                 self._memory.add(name, call)
         try:
@@ -127,9 +129,6 @@ class ShardAnswering:
         except asyncio.CancelledError:
             self._give_up(name, call)
             raise
-        finally:
-            if call.task.done() and not call.task.cancelled():
-                call.task.exception()  # it is told, or nobody is there to be told
 
     def _give_up(self, name: str, call: Call) -> None:
         """Whoever asked has gone. What was asked is done all the same, but nobody shall hold what a receive got."""

@@ -219,6 +219,10 @@ class ClusterCatalog(SharedCatalog):
         self.state = KeeperState.OPENING
         self._too_old = too_old
 
+    @property
+    def owned(self) -> bool:
+        return self._commit is not None and self.follower.leased
+
     def _set_state(self, state: KeeperState, why: str) -> None:
         self.state, self.why = state, why
 

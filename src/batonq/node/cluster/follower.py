@@ -69,6 +69,7 @@ class Follower:
         self._log: MirroredLog | None = None
         self._folder: Folder
         self._restarting: asyncio.Task[None] | None = None
+        self.leased_s = float("-inf")  # when the lease was asked for that was given last
 
     @property
     def machine(self) -> Machine | None:
@@ -78,6 +79,13 @@ class Follower:
     @property
     def log(self) -> MirroredLog | None:
         return self._log
+
+    @property
+    def leased(self) -> bool:
+        """Whether the lease surely lasts. A node that was asleep does not know what became of it meanwhile: what it
+        would append is refused, but what it would only tell, nobody else can check.
+        """
+        return self._loop.time() < self.leased_s + self._settings.lease_s
 
     async def open(self) -> None:
         """Read the log and follow it. Raises what prevents it."""
@@ -122,10 +130,14 @@ class Follower:
         decided = False
         try:
             await log.catch_up(self._folder)
+            asked_s = self._loop.time()
             epoch = await self._leases.acquire(self.number, log.tail_epoch)
+            self.leased_s = asked_s
             await log.catch_up(self._folder)
             self._folder.finish(log)
             self._on_frame()
+            if epoch <= log.tail_epoch:
+                raise OwnershipHeld(f"{self.name} was taken by another node before this one had read on to the end")
             decided = True
             outage_ms = self._own(machine, log, epoch, released_ms)
             await self._serve(machine, log, outage_ms)

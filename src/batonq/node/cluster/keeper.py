@@ -74,6 +74,10 @@ class ClusterKeeper(ShardKeeper):
     async def _serve_machine(self, machine: Machine, log: MirroredLog, outage_ms: int) -> None:
         await self._serve(Opened(cast(Shard, machine), log, outage_ms=outage_ms))
 
+    @property
+    def answers(self) -> bool:
+        return self.serving and self.follower.leased
+
     def reading(self) -> tuple[Shard, Log]:
         machine, log = self.follower.machine, self.follower.log
         if machine is None or log is None:

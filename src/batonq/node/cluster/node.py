@@ -75,7 +75,7 @@ class ClusterNode(Node):
         settings = self.settings
         store = await self._take_mirror(self._open_store)
         self._leases = store.leases(settings.node, settings.advertise, settings.lease_s)
-        self._logs = FollowedLogs(settings.data, store=store, leases=self._leases, patience_s=0)
+        self._logs = FollowedLogs(settings.data, store=store, leases=self._leases, patience_s=0, disk=self.world.disk)
 
     async def _open_catalog(self) -> None:
         settings = self.settings
@@ -130,6 +130,7 @@ class ClusterNode(Node):
         self._compose()
         self.ownership_loop.start()
         await self._open_shards()
+        self.ownership_loop.complete = True
         self._upkeep = self._loop.create_task(self.maintenance.run())
 
     async def _open_shards(self) -> None:

@@ -71,6 +71,7 @@ class OwnershipLoop:
         self.node = node
         self.owners: dict[int, Lease] = {}
         self.draining = False
+        self.complete = False  # all shards that there are can be taken here
         self._leases = leases
         self._owned = owned
         self._settings = settings
@@ -193,7 +194,8 @@ class OwnershipLoop:
         pause_s = self._settings.lease_s / TERMS
         while True:
             try:
-                await self.others.announce(self._my_weights(), self.draining or self.others.clock_is_off())
+                away = self.draining or not self.complete or self.others.clock_is_off()
+                await self.others.announce(self._my_weights(), away)
                 await self.others.hear()
                 self._alarms.clear("lease-store")
             except BatonError as problem:
@@ -211,7 +213,7 @@ class OwnershipLoop:
         try:
             async with asyncio.timeout(self._settings.lease_s):
                 await self._leases.renew(shard)
-            self._renewed[shard] = began_s
+            self._renewed[shard] = self._owned[shard].follower.leased_s = began_s
         except Fenced as problem:
             self._lose(shard, problem)
         except (BatonError, TimeoutError) as problem:
@@ -294,7 +296,10 @@ class OwnershipLoop:
             raise Unavailable(f"Node {self.node} is being drained.")
         if self.others.clock_is_off():
             raise Unavailable(f"The clock of node {self.node} is off the others': it takes no shards.")
-        await self._take_one(shard, each, released_ms)
+        while shard in self._busy:  # it may be about to take it anyway
+            await self.next_change(LOOK_EVERY_S)
+        if each.follower.state is not KeeperState.SERVING:
+            await self._take_one(shard, each, released_ms)
         if each.follower.state is not KeeperState.SERVING:
             raise Unavailable(f"{each.follower.name} could not be taken: {each.follower.why}")
 

@@ -1,0 +1,61 @@
+"""Bugs to be planted into a cluster, to see that the checkers find them: see sim/bugs.py."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from batonq.core.commands import Lease
+from batonq.log import fencing
+from batonq.log.backend import Backend
+from batonq.log.frames import Frame
+from batonq.log.jetstream.leases import JetStreamLeases
+from batonq.node import localshard
+from batonq.node.host import ShardHost
+from batonq.sim import express
+from batonq.sim.bugs import Patches, epoch_not_compared
+
+
+def append_epoch_not_checked() -> Patches:
+    """Whatever stands where a frame was refused counts as that frame, also when a later owner put it there."""
+    look = fencing._look
+
+    async def lenient(backend: Backend, frame: Frame, tail_epoch: int) -> str:
+        if await backend.find(frame.number) is not None:
+            return fencing._COMMITTED
+        return await look(backend, frame, tail_epoch)
+
+    return [(fencing, "_look", lenient)]
+
+
+def release_before_commit() -> Patches:
+    """Sends, receives and deletes are answered as soon as they are decided."""
+
+    async def decided(host: ShardHost) -> None:
+        host.commit.kick()
+
+    async def leased(self: ShardHost, queue: int, leases: list[Lease], attempt: str) -> None:
+        self.commit.kick()
+
+    return [(localshard, "committed", decided), (ShardHost, "_committed", leased), (express, "committed", decided)]
+
+
+def lease_epoch_ignored() -> Patches:
+    """Whoever renews a lease does not look whose it is by now."""
+
+    async def renew(self: JetStreamLeases, shard: int) -> None:
+        epoch, _ = self._held[shard]
+        key = f"owner.{shard}"
+        value = await self._bucket.get(key)
+        renewed = await self._bucket.put(key, self._text(epoch), value.revision, self._ttl_s)
+        if renewed is not None:
+            self._held[shard] = (epoch, renewed)
+
+    return [(JetStreamLeases, "_renew", renew)]
+
+
+CLUSTER_BUGS: dict[str, Callable[[], Patches]] = {
+    "append-epoch-not-checked": append_epoch_not_checked,
+    "release-before-commit": release_before_commit,
+    "lease-epoch-ignored": lease_epoch_ignored,
+    "epoch-not-compared": epoch_not_compared,
+}
