@@ -126,40 +126,6 @@ def test_every_operation_answers_the_same_over_the_wire(tmp_path: Path) -> None:
     }
 
 
-PLAIN = [Send(b"one", b"", sender="ann"), Send(b"two", b"", sender="ann")]
-
-
-@pytest.mark.parametrize(
-    ("attributes", "sends"),
-    [
-        ({}, PLAIN),
-        ({"Baton.MaximumMessages": "1"}, PLAIN),  # which the shard has to take one by one
-        ({"DelaySeconds": "5"}, PLAIN),
-        ({}, [*PLAIN, Send(b"three", b"", sender="ben")]),
-        ({}, [*PLAIN, Send(b"three", b"", sender="ann", priority=1)]),
-        ({}, [*PLAIN, Send(b"three", b"", sender="ann", content=1)]),
-    ],
-)
-def test_messages_that_are_only_bodies_are_sent_the_same_over_the_wire(
-    tmp_path: Path, attributes: dict[str, str], sends: list[Send]
-) -> None:
-    told: dict[bool, list[Any]] = {}
-
-    async def main(loop: VirtualLoop) -> None:
-        for remote in (False, True):
-            node = await open_node(loop, tmp_path / str(remote))
-            queue = await node.broker.create_queue(ACCOUNT, "orders", attributes, {})
-            if remote:
-                over_the_wire(node.broker)
-            started_ms = node.clock.now_ms()
-            answers = [await node.broker.send(queue, sends), await node.broker.peek(queue, 0, 10)]
-            told[remote] = [_shown(one, started_ms) for one in answers]
-            await node.stop()
-
-    run_virtual(main)
-    assert told[True] == told[False]
-
-
 def _shown(value: Any, started_ms: int) -> str:
     """As text; the times of two runs differ by when they began."""
     if isinstance(value, BatonError):

@@ -38,20 +38,6 @@ class LocalShard:
         await committed(host)
         return _numbered(host, queue, results)
 
-    async def send_bodies(
-        self, queue: int, bodies: Sequence[bytes], sender: str, content: int
-    ) -> tuple[int, int, list[Sent | BatonError]]:
-        """`send` for messages that are nothing but bodies of one kind: the shard and the first sequence, the others
-        follow; or 0 and one result each.
-        """
-        host = self._host()
-        results: list[Sent | BatonError] = []
-        first = host.send_plain(queue, bodies, (), sender, 0, content)
-        if not first:
-            results = host.send(queue, [Send(body, b"", sender=sender, content=content) for body in bodies], 0)
-        await committed(host)
-        return self._number, first, results
-
     async def send_once(self, queue: int, sends: Sequence[Send], once: Once) -> tuple[list[Sent | BatonError], bool]:
         host = self._host()
         results, known = host.send_once(queue, sends, once)

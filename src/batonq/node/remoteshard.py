@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from batonq.core.commands import Accepted, Arrival, Claim, Counters, Job, Nack, Send
-from batonq.core.ids import message_ids
+from batonq.core.commands import Arrival, Claim, Counters, Job, Nack, Send
 from batonq.core.shard.once import Once
 from batonq.core.spread import Hint
 from batonq.errors import BatonError
@@ -32,16 +31,7 @@ class RemoteShard:
         return wire.decode_answer(operation, await self._call(operation, wire.encode(arguments), wait_ms))
 
     async def send(self, queue: int, sends: Sequence[Send], invocation: int) -> list[Sent | BatonError]:
-        results: list[Sent | BatonError]
-        if not invocation and _only_bodies(sends):
-            bodies, one = [send.body for send in sends], sends[0]
-            shard, first, results = await self._ask("send_bodies", queue, bodies, one.sender, one.content)
-            if not first:
-                return results
-            sequences = range(first, first + len(bodies))
-            names = message_ids(shard, sequences)
-            return [Accepted(number, name, False) for number, name in zip(sequences, names, strict=True)]
-        results = await self._ask("send", queue, wire.send_rows(sends), invocation)
+        results: list[Sent | BatonError] = await self._ask("send", queue, wire.send_rows(sends), invocation)
         return results
 
     async def send_once(self, queue: int, sends: Sequence[Send], once: Once) -> tuple[list[Sent | BatonError], bool]:
@@ -155,16 +145,6 @@ class RemoteShard:
     async def arrive(self, arrivals: Sequence[Arrival]) -> list[tuple[int, int]]:
         results: list[tuple[int, int]] = await self._ask("arrive", arrivals)
         return results
-
-
-def _only_bodies(sends: Sequence[Send]) -> bool:
-    """Are they alike but for their bodies? Then those are all that has to go over the wire."""
-    if not sends:
-        return False
-    one = sends[0]
-    plain = Send(b"", b"", sender=one.sender, content=one.content)
-    rest = wire.values_beside_body(plain)
-    return all(wire.values_beside_body(send) == rest for send in sends)
 
 
 async def answer(port: Any, operation: str, data: bytes) -> bytes:

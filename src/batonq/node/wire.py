@@ -46,7 +46,6 @@ class Operation(NamedTuple):
 
 
 _send_values: Callable[[Send], tuple[Any, ...]] = attrgetter(*(field.name for field in fields(Send)))
-values_beside_body: Callable[[Send], tuple[Any, ...]] = attrgetter(*(field.name for field in fields(Send)[1:]))
 _SendRow = tuple[
     bytes, bytes, bytes, str, str, str, bool, str, int, int | None, int | None, int, int, str, int
 ]  # Send's fields, in their order
@@ -55,7 +54,6 @@ _Sent = list[Accepted | Problem]
 
 OPERATIONS: dict[str, Operation] = {
     "send": Operation(tuple[int, list[_SendRow], int], _Sent),
-    "send_bodies": Operation(tuple[int, list[bytes], str, int], tuple[int, int, _Sent]),
     "send_once": Operation(tuple[int, list[_SendRow], Once], tuple[_Sent, bool]),
     "receive": Operation(tuple[Queue, int, int | None, int, str, str], list[Delivery]),
     "receive_matching": Operation(tuple[str, list[str], int, int | None, int, str], list[tuple[int, Delivery]]),
@@ -117,8 +115,6 @@ def decode_answer(operation: str, data: bytes) -> Any:
     answer = _answers[operation].decode(data)
     if operation == "send_once":
         return [*map(_heard, answer[0])], answer[1]
-    if operation == "send_bodies":
-        return *answer[:2], [*map(_heard, answer[2])]
     return [*map(_heard, answer)] if isinstance(answer, list) else answer
 
 

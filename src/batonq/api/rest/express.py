@@ -119,12 +119,12 @@ class ExpressRest:
     def _send(self, request: Request, reply: Reply, name: str) -> bool:
         if idempotency.HEADER in request.headers:
             return False
-        caller, queue = self._find(request, name)
-        if queue.fifo or queue.content_dedup or not self._broker.is_here(queue):
-            return False
         given = _decode_bodies(request.body)
         messages = given.messages
         if not 0 < len(messages) <= BATCH_MAX:
+            return False
+        caller, queue = self._find(request, name)
+        if queue.fifo or queue.content_dedup:
             return False
         bodies, content = _bodies([message.body for message in messages])
         if content < 0 or max(map(len, bodies)) > queue.message_bytes_max:

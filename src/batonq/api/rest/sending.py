@@ -68,8 +68,7 @@ async def send_message(call: Call) -> Answer:
 
 async def send_batch(call: Call) -> Answer:
     queue = call.queue()
-    here = call.broker.is_here(queue)
-    plain = _read_plain(call) if here and idempotency.HEADER not in call.request.headers else None
+    plain = None if idempotency.HEADER in call.request.headers else _read_plain(call)
     if plain is not None:
         answer = await _send_plain(call, queue, plain)
         if answer is not None:
