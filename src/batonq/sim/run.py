@@ -203,10 +203,11 @@ class Simulation:
 
     def _note_growth(self) -> None:
         """On which shards each queue lies in the end."""
-        for name, facts in self.known.items():
-            entry = self.machine.node.broker.queue_by_number(facts.number) if self.machine.node is not None else None
-            if entry is not None:
-                self.known[name] = replace(facts, shards=entry.shards)
+        for machine in self.machines:
+            for name, facts in self.known.items():
+                entry = machine.node.broker.queue_by_number(facts.number) if machine.node is not None else None
+                if entry is not None and len(entry.shards) > len(self.known[name].shards):  # a node may be behind
+                    self.known[name] = replace(facts, shards=entry.shards)
 
     def current_name(self, called: str) -> str:
         """What the queue that has this name now is called here."""

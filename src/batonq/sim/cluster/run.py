@@ -67,6 +67,7 @@ class ClusterSimulation(Simulation):
             await self._settle()
         await self._end([*self._spawned, *supervisors])
         if not self.broken:
+            self._note_growth()
             self._look()
         for machine in self.machines:
             machine.crash("at the end")

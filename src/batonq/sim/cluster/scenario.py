@@ -146,7 +146,7 @@ def _choose_troubles(random: Random, steps: bool) -> ClusterFaults:
 
 def _choose_few(random: Random) -> list[QueuePlan]:
     """Up to three queues to work with, and the dead letters that they name."""
-    plans = choose_queues(random, random, shards=1)  # they lie on one shard each, and do not grow
+    plans = choose_queues(random, random, shards=1)  # each begins on one shard, and may grow
     work = [plan for plan in plans if not plan.dead_letters]
     fifo = [plan for plan in work if plan.fifo]
     chosen = random.sample(work, min(len(work), random.choice((1, 2, 2))))
