@@ -77,12 +77,12 @@ def judge(path: Path) -> tuple[Run, list[Violation]]:
 
 
 def write_archive(simulation: Simulation, directory: Path) -> None:
-    """Every frame of every log, as `baton pipeline audit --direct --history file://DIRECTORY` reads it."""
+    """Every frame of every shard, as `baton pipeline audit --direct --history file://DIRECTORY` reads it."""
     from batonq.pipeline.reading.archive import Archive, describe
 
     archive = Archive.at(f"file://{directory.resolve()}")
     for shard, committed in simulation.machine.witness.frames.items():
-        if committed:
+        if committed and shard != CATALOG_SHARD:
             data = b"".join(one.header + one.rows + one.variable for one in committed)
             cluster, first = committed[0].cluster, committed[0].number
             archive.write(describe(data, shard, cluster, first, segment_name(first)), data)
