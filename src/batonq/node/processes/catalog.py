@@ -33,7 +33,7 @@ WAIT_MS = 2_000  # of an answer that has nothing new
 AGAIN_S = 0.1
 ANEW_S = 1.0
 START_S = 60.0
-TOLD_S = 1.0  # how long a change waits for a process that does not follow
+TOLD_S = 3.0  # how long a change waits for a process that does not follow
 
 
 class Frames(NamedTuple):
