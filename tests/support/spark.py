@@ -14,7 +14,13 @@ JAVA_VARIABLE, JAVA_OPTIONS = "SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:
 # and so does the audit of a million events.
 CODE = {"spark.sql.codegen.wholeStage": "true", "spark.sql.codegen.factoryMode": "FALLBACK"}
 NO_CODE = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-FEW_ROWS = {"spark.sql.shuffle.partitions": "1", "spark.sql.adaptive.enabled": "false", **NO_CODE}
+# Every task that groups or sorts takes a page of memory, of 64 MB with our heap.
+FEW_ROWS = {
+    "spark.sql.shuffle.partitions": "1",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.buffer.pageSize": "4m",
+    **NO_CODE,
+}
 FIRST_S = 600
 _FIRST = """
 from batonq.pipeline.spark.session import start
