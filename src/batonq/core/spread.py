@@ -19,6 +19,7 @@ from batonq.core.ids import key_hash
 SLOTS = 256
 GROWTHS_MAX = 8  # of one queue that are not over
 SPREAD_MAX = 32  # shards of one queue: an empty receive may have to ask each of them
+PLACES_MAX = 4 * SPREAD_MAX  # the same with those that it is leaving; a place is a byte
 
 
 class Spread(NamedTuple):
@@ -30,7 +31,14 @@ class Spread(NamedTuple):
 
     @property
     def first(self) -> int:
-        return self.shards[0]
+        return self.taking[0]
+
+    @property
+    def taking(self) -> tuple[int, ...]:
+        """The shards that take new messages: all but those that the queue is leaving, which have no slot any more."""
+        if len(self.shards) == 1:
+            return self.shards
+        return tuple(shard for place, shard in enumerate(self.shards) if place in self.slots)
 
     def of_hash(self, hashed: int) -> int:
         """The shard of a key, by the key's hash."""
@@ -63,8 +71,11 @@ class Spread(NamedTuple):
         every = (*self.shards, *shards)
         old = self.slots or bytes(SLOTS)
         slots = bytearray(old)
-        most = [SLOTS * (place + 1) // len(every) - SLOTS * place // len(every) for place in range(len(every))]
         counts = [slots.count(place) for place in range(len(every))]
+        takers = [place for place in range(len(every)) if counts[place] or place >= len(self.shards)]
+        most = dict.fromkeys(range(len(every)), 0)
+        for at, place in enumerate(takers):
+            most[place] = SLOTS * (at + 1) // len(takers) - SLOTS * at // len(takers)
         to = len(self.shards)
         for slot in range(SLOTS):
             place = slots[slot]
@@ -76,13 +87,21 @@ class Spread(NamedTuple):
                 slots[slot] = to
         return Spread(every, bytes(slots), self.before + old)
 
+    def moved(self, shards: Sequence[int]) -> Spread:
+        """On these other shards, which take all of the slots: those that it has are left like slots that were given up,
+        and once there is nothing left, they go (`settled`).
+        """
+        start = len(self.shards)
+        slots = bytes(start + slot % len(shards) for slot in range(SLOTS))
+        return Spread((*self.shards, *shards), slots, self.before + (self.slots or bytes(SLOTS)))
+
     @property
     def growths(self) -> int:
         """How many are not over."""
         return len(self.before) // SLOTS
 
     def settled(self, shard: int) -> Spread:
-        """Without asking this shard about slots that it gave up."""
+        """Without asking this shard about slots that it gave up, and without it if it has no other."""
         maps = [self.before[start : start + SLOTS] for start in range(0, len(self.before), SLOTS)]
         later, kept = self.slots, b""
         for older in reversed(maps):
@@ -91,7 +110,17 @@ class Spread(NamedTuple):
             if older != later:
                 kept = older + kept
             later = older
-        return Spread(self.shards, self.slots, kept)
+        return Spread(self.shards, self.slots, kept)._without(shard)
+
+    def _without(self, shard: int) -> Spread:
+        place = self.shards.index(shard) if shard in self.shards else SLOTS
+        if place == SLOTS or shard in self.taking or place in self.before:
+            return self
+        closer = bytes(other - (other > place) for other in range(SLOTS))
+        shards = self.shards[:place] + self.shards[place + 1 :]
+        if len(shards) == 1:
+            return Spread(shards)
+        return Spread(shards, self.slots.translate(closer), self.before.translate(closer))
 
 
 def even(shards: Sequence[int]) -> Spread:
@@ -105,6 +134,12 @@ def even(shards: Sequence[int]) -> Spread:
 def parse(text: str) -> Spread:
     shards, _, slots = text.partition(":")
     return Spread(tuple(map(int, shards.split(","))), bytes.fromhex(slots))
+
+
+@lru_cache(maxsize=1024)
+def takes(text: str, shard: int) -> bool:
+    """Whether a shard takes messages that have no key, by the text of its queue's spread."""
+    return not text or shard in parse(text).taking
 
 
 def key_of(send: Send, fifo: bool) -> str:

@@ -170,7 +170,7 @@ class Spreading:
         known = await self._newest(queue)
         further: dict[int, list[int]] = {}
         for place, way in ways.items():
-            newest = self._way(known, sends[place], way[0])
+            newest = self._way(known, sends[place], known.spread.first)
             further[place] = newest[newest.index(way[0]) + 1 :] if way[0] in newest else newest
         return {place: way for place, way in further.items() if way}
 
@@ -210,7 +210,7 @@ class Spreading:
         return results or await self._ask(queue, shards[0], lambda port: port.send(queue.number, sends, name))
 
     def _in_turn(self, queue: Queue, name: int) -> tuple[int, ...]:
-        shards = queue.shards
+        shards = queue.spread.taking
         if name:
             at = shards.index(queue.spread.of_hash(name))
         else:

@@ -95,7 +95,7 @@ class QueueEntry:
     @property
     def link(self) -> Link:
         """This queue as the dead-letter queue of others."""
-        return Link(self.number, self.shard, self.spread.text() if len(self.shards) > 1 else "")
+        return Link(self.number, self.spread.first, self.spread.text() if len(self.shards) > 1 else "")
 
     @property
     def key(self) -> QueueName:
@@ -208,14 +208,18 @@ class ReceiptKey:
 
 @dataclass(slots=True, frozen=True)
 class ShardEntry:
-    """A shard that queues may be placed on."""
+    """A shard that queues may be placed on. How many replicas its log has is its kind, and never changes."""
 
     number: int
     created_ms: int
+    replicas: int = 0  # 0: it was made when there was one kind, and nobody has told yet
 
     def record(self) -> Record:
-        return {"created_ms": self.created_ms}
+        record = {"created_ms": self.created_ms}
+        if self.replicas:
+            record["replicas"] = self.replicas
+        return record
 
     @classmethod
     def from_record(cls, number: int, record: Record) -> ShardEntry:
-        return cls(number, record["created_ms"])
+        return cls(number, record["created_ms"], record.get("replicas", 0))

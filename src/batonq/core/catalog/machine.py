@@ -21,7 +21,7 @@ from batonq.core.catalog.permissions import ACCOUNT_DIGITS, Statement
 from batonq.core.catalog.state import CatalogState, encode
 from batonq.core.policy import SECOND_MS, QueuePolicy
 from batonq.core.records import FORMAT_VERSION, Flag, Type, word0
-from batonq.core.spread import GROWTHS_MAX, Spread, even
+from batonq.core.spread import GROWTHS_MAX, PLACES_MAX, Spread, even
 from batonq.errors import (
     InvalidAttributeValue,
     InvalidInput,
@@ -194,7 +194,7 @@ class Catalog(CatalogState):
             raise OverLimit(f"There are {len(self.queues)} queues, as many as the limit allows; delete some first.")
         number = self.next_queue
         values = self._with_spread(values)
-        spread = even(self._choose_shards(int(values.get("Baton.Spread", "1")), own=_wants_own(values)))
+        spread = even(self._choose_shards(int(values.get("Baton.Spread", "1")), values))
         entry = QueueEntry(
             number=number,
             account=account,
@@ -227,41 +227,72 @@ class Catalog(CatalogState):
         if self.rules.spread == 1 or is_fifo(values) or "Baton.Spread" in values or _wants_own(values):
             return values
         limits = [int(values.get(name, "0")) or SHARDS_MAX for name in attribute_table.DIVIDED]
-        wanted = min(self.rules.spread, len(self.shards) - len(self._taken), *limits)
+        wanted = min(self.rules.spread, len(self._free_shards(values)), *limits)
         return {**values, "Baton.Spread": str(wanted)} if wanted > 1 else values
 
-    def _choose_shards(self, count: int, besides: Sequence[int] = (), *, own: bool = False) -> list[int]:
-        """The shards with the fewest queues, the lowest of equals; those that a queue has for its own are left out.
+    def _replicas(self, values: Mapping[str, str]) -> int:
+        """The kind of the shards that a queue with these attributes lies on: unless it says, that of the first one."""
+        named = values.get("Baton.Durability")
+        return int(named) if named else self.shards[min(self.shards)].replicas
 
-        `own`: only shards that hold no queue at all.
+    def _free_shards(self, values: Mapping[str, str], besides: Sequence[int] = ()) -> list[int]:
+        """Those of its kind that a queue with these attributes may be placed on, the first to choose first: with the
+        fewest queues, the lowest of equals. Those that a queue has for its own are left out.
         """
         if not self.shards:
             raise Unavailable("No shard is open yet; try again.")
-        free = [number for number in self.shards if number not in besides and number not in self._taken]
-        if own:
+        kind = self.shards_of(self._replicas(values))
+        free = [number for number in kind if number not in besides and number not in self._taken]
+        if _wants_own(values):
             free = [number for number in free if not self._loads[number]]
+        return sorted(free, key=lambda number: (self._loads[number], number))
+
+    def _choose_shards(self, count: int, values: Mapping[str, str], besides: Sequence[int] = ()) -> list[int]:
+        free = self._free_shards(values, besides)
+        self._check_kind(self._replicas(values))
         if len(free) < count:
-            kind = "that hold no queue" if own else "to choose from"
+            kind = "that hold no queue" if _wants_own(values) else "to choose from"
             raise InvalidAttributeValue(
                 f"The queue needs {count} more shards {kind}, and there are {len(free)}: "
                 "open more of them, or give Baton.Spread a lower value."
             )
-        return sorted(free, key=lambda number: (self._loads[number], number))[:count]
+        return free[:count]
 
-    def _grown(self, entry: QueueEntry, values: Mapping[str, str]) -> Spread:
-        """The spread of a queue that is given these attributes."""
-        have = len(entry.shards)
-        wanted = int(values.get("Baton.Spread", "1"))
-        if wanted == have or values.get("Baton.Spread") == entry.attributes.get("Baton.Spread"):
-            return entry.spread
+    def _check_kind(self, replicas: int) -> None:
+        if not self.shards_of(replicas):
+            kinds = sorted({shard.replicas for shard in self.shards.values()})
+            raise InvalidAttributeValue(
+                f"No shard has {replicas} replicas, so no queue can have Baton.Durability {replicas}. Choose one of "
+                f"{', '.join(map(str, kinds))}, or open shards of that kind: start a node with --other-shards "
+                f"{replicas}:2, with the log in NATS JetStream on at least {replicas} servers."
+            )
+
+    def _placed(self, entry: QueueEntry, values: Mapping[str, str]) -> Spread:
+        """The spread of a queue that is given these attributes: it grows, or moves to shards of another kind."""
+        spread = entry.spread
+        have = len(spread.taking)
+        same = values.get("Baton.Spread") == entry.attributes.get("Baton.Spread")
+        wanted = have if same else int(values.get("Baton.Spread", "1"))
+        named = values.get("Baton.Durability") != entry.attributes.get("Baton.Durability")
+        moves = named and self.shards[spread.first].replicas != self._replicas(values)
         if wanted < have:
             raise InvalidAttributeValue(f"The queue lies on {have} shards: Baton.Spread can grow, never shrink.")
-        if entry.spread.growths >= GROWTHS_MAX:
+        if wanted == have and not moves:
+            return spread
+        if spread.growths >= GROWTHS_MAX:
             raise InvalidAttributeValue(
-                "The queue has grown often lately: wait until what was sent before does not count any more."
+                "The queue has grown or moved often lately: wait until what was sent before does not count any more."
             )
-        more = self._choose_shards(wanted - have, entry.shards, own=_wants_own(values))
-        return entry.spread.grown(more)
+        if not moves:
+            return spread.grown(self._choose_shards(wanted - have, values, entry.shards))
+        if entry.fifo and values.get("DeduplicationScope") != "messageGroup":
+            raise InvalidAttributeValue(
+                "Baton.Durability of a FIFO queue can be changed only when DeduplicationScope is messageGroup: what "
+                "counts in the whole queue needs one shard. Make another queue of that class."
+            )
+        if len(entry.shards) + wanted > PLACES_MAX:
+            raise InvalidAttributeValue("The queue still leaves too many shards: wait until what is there is gone.")
+        return spread.moved(self._choose_shards(wanted, values, entry.shards))
 
     def _check_redrive(self, source: QueueName, fifo: bool, policy: str | None, chains: bool = True) -> Link | None:
         """The dead-letter queue as it is now. Raises InvalidInput when it is not one for this source."""
@@ -341,7 +372,7 @@ class Catalog(CatalogState):
             link = self._check_redrive(entry.key, entry.fifo, values.get("RedrivePolicy"), chains)
         if values == entry.attributes:
             return entry
-        spread = self._grown(entry, values)
+        spread = self._placed(entry, values)
         changed = self._change(
             replace(
                 entry,
@@ -402,22 +433,34 @@ class Catalog(CatalogState):
         return entry
 
     def settle_spread(self, number: int, shard: int, now: int) -> QueueEntry:
-        """A shard that gave up slots when the queue grew has nothing of them any more."""
+        """A shard that gave up slots when the queue grew has nothing of them any more; if all, the queue has left it."""
         entry = self.queue_by_number(number)
         if not entry.before:
             return entry
-        return self._change(replace(entry, before=entry.spread.settled(shard).before), self._time(now))
+        spread = entry.spread.settled(shard)
+        changed = self._change(
+            replace(entry, shards=spread.shards, slots=spread.slots, before=spread.before), self._time(now)
+        )
+        if changed.shards != entry.shards:
+            self._refresh_sources(changed.key, self._time(now))
+        return changed
 
     # --- shards, settings ----------------------------------------------------------------------
 
-    def open_shards(self, count: int, now: int) -> list[int]:
-        """See to it that shards 0 to `count` - 1 exist. They can become more, never fewer. Returns the new ones."""
+    def open_shards(self, count: int, now: int, *, replicas: int = 1) -> list[int]:
+        """See to it that `count` shards of a kind exist, numbered on from those that there are. They can become more,
+        never fewer. Those whose kind nobody has told are of this one. Returns the new ones.
+        """
         now = self._time(now)
-        if not len(self.shards) <= count <= SHARDS_MAX:
-            raise InvalidInput(f"There are {len(self.shards)} shards: {count} is fewer, or above {SHARDS_MAX}.")
-        added = [number for number in range(count) if number not in self.shards]
+        untold = self.shards_of(0)
+        have = len(untold) + len(self.shards_of(replicas))
+        if not have <= count <= SHARDS_MAX - len(self.shards) + have:
+            raise InvalidInput(f"There are {have} shards of that kind: {count} is fewer, or above {SHARDS_MAX} in all.")
+        for number in untold:
+            self._write("shard", number, replace(self.shards[number], replicas=replicas).record(), now)
+        added = list(range(len(self.shards), len(self.shards) + count - have))
         for number in added:
-            self._write("shard", number, ShardEntry(number, now).record(), now)
+            self._write("shard", number, ShardEntry(number, now, replicas).record(), now)
         return added
 
     def put_setting(self, name: str, value: Any, now: int) -> None:

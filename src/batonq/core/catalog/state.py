@@ -26,7 +26,7 @@ from batonq.core.catalog.names import QueueName
 from batonq.core.openframe import OpenFrame
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import Flag, Type
-from batonq.core.spread import GROWTHS_MAX, SLOTS
+from batonq.core.spread import GROWTHS_MAX, PLACES_MAX, SLOTS
 from batonq.errors import LogCorrupt
 
 CATALOG_SHARD = 65535
@@ -256,6 +256,10 @@ class CatalogState:
         self.next_queue = base["next_queue"]
         self.next_receipt_key = base["next_receipt_key"]
 
+    def shards_of(self, replicas: int) -> list[int]:
+        """The shards of a kind; 0: those whose kind nobody has told."""
+        return [number for number, shard in self.shards.items() if shard.replicas == replicas]
+
     # --- what a shard should hold --------------------------------------------------------------
 
     def policies_for_shard(self, shard: int) -> dict[int, QueuePolicy]:
@@ -277,6 +281,7 @@ class CatalogState:
         sources: dict[QueueName, set[int]] = {}
         for entry in self.queues.values():
             assert entry.shards and set(entry.shards) <= self.shards.keys(), "a queue lies on shards that exist"
+            assert len(set(entry.shards)) == len(entry.shards) <= PLACES_MAX
             assert len(entry.slots) == (SLOTS if len(entry.shards) > 1 else 0), "every slot belongs to a shard"
             assert all(place < len(entry.shards) for place in entry.slots + entry.before)
             assert len(entry.before) % SLOTS == 0 and entry.spread.growths <= GROWTHS_MAX

@@ -21,7 +21,7 @@ from batonq.core.shard.columns import NIL
 from batonq.core.shard.queuestate import QueueState
 from batonq.core.shard.replay import Replay
 from batonq.core.shard.state import FOREVER_MS, encode_notes
-from batonq.core.spread import parse
+from batonq.core.spread import parse, takes
 
 REFUSED_BACKOFF_MS = 1_000
 REFUSED_BACKOFF_MAX_MS = 300_000
@@ -134,8 +134,9 @@ class Transfer(Replay):
         there = parse(spread)
         if self.queues[self.columns.queue[slot]].fifo:
             return there.of_hash(self.tenant_of(slot))
-        start = there.shards.index(self.number) if self.number in there.shards else self.number
-        return there.shards[(start + self.refusals.get(slot, 0)) % len(there.shards)]
+        taking = there.taking
+        start = taking.index(self.number) if self.number in taking else self.number
+        return taking[(start + self.refusals.get(slot, 0)) % len(taking)]
 
     def owe(self, slot: int, shard: int, to: int, reason: Reason, now: int) -> None:
         """Start moving a message to queue `to` on `shard`; within this shard it arrives, or is refused, at once."""
@@ -233,6 +234,8 @@ class Transfer(Replay):
             return Reason.REFUSED_TYPE
         if self._full(target, added_bytes):
             return Reason.REFUSED_FULL
+        if not fifo and not takes(target.policy.spread, self.number):
+            return Reason.REFUSED_MOVED
         if group is not None and self.has_moved(target, group):
             return Reason.REFUSED_MOVED
         return Reason.ACCEPTED
@@ -285,7 +288,7 @@ class Transfer(Replay):
             Reason.REFUSED_NO_QUEUE: "does not exist",
             Reason.REFUSED_FULL: "is full",
             Reason.REFUSED_TYPE: "is not of the same type",
-            Reason.REFUSED_MOVED: "has grown meanwhile: their groups are on other shards now",
+            Reason.REFUSED_MOVED: "has grown or moved meanwhile: they belong on other shards now",
         }
         if reason == Reason.REDRIVE:
             job = self.jobs.active_on(queue.number)

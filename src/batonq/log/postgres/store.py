@@ -102,7 +102,19 @@ class PostgresStore:
             )
         self.cluster = int(text, 16)
 
-    async def backend(self, shard: int) -> PostgresBackend:
+    @property
+    def replicas(self) -> int:
+        """One database; whether it has standbys is its own affair."""
+        return 1
+
+    async def check_kind(self, replicas: int) -> None:
+        if replicas != 1:
+            raise Unsafe(
+                f"A log in PostgreSQL has the replicas that the database has. Shards with {replicas} need the log in "
+                "NATS JetStream: --log nats://…"
+            )
+
+    async def backend(self, shard: int, replicas: int = 1) -> PostgresBackend:
         backend = PostgresBackend(
             shard,
             where=f"the log of shard {shard} in {self._address.shown}",

@@ -132,9 +132,12 @@ class ClusterNode(Node):
     async def _open_shards(self) -> None:
         """The first node makes the shards that there are; every node then follows them all."""
         deadline_s = self._loop.time() + START_S
-        while len(self.catalog.current().shards) < self.settings.shards:
+        for replicas, _ in self._kinds_to_open():
+            await self._logs.check_kind(replicas)
+        while missing := self._kinds_to_open():
+            replicas, count = missing[0]
             try:
-                await self.catalog.change(Catalog.open_shards, self.settings.shards)
+                await self.catalog.change(Catalog.open_shards, count, replicas=replicas)
             except BatonError as problem:
                 if self._loop.time() > deadline_s:
                     raise
@@ -148,8 +151,7 @@ class ClusterNode(Node):
         await self._follow_shards()
 
     async def _follow_shards(self) -> None:
-        count = len(self.catalog.current().shards)
-        for number in range(len(self.shards), count):
+        for number in range(len(self.shards), len(self.catalog.current().shards)):
             keeper = self._keeper(number)
             self.shards.append(keeper)
             await keeper.open()
@@ -164,6 +166,7 @@ class ClusterNode(Node):
             keeper.follower.open_in_time()
 
     def _keeper(self, number: int) -> ClusterKeeper:
+        self._logs.kinds[number] = self.catalog.current().shards[number].replicas
         return ClusterKeeper(
             number,
             recovery=self._recovery,
@@ -285,6 +288,7 @@ class ClusterNode(Node):
                     "state": each.follower.state.value,
                     "owner": lease.node if lease else "",
                     "epoch": lease.epoch if lease else 0,
+                    "replicas": self._logs.kinds.get(number, self._logs.replicas),
                     "next_frame": log.next if log is not None else 0,
                     "trouble": log.trouble if log is not None else each.follower.why,
                 }
