@@ -35,7 +35,7 @@ def test_what_is_missing_is_opened() -> None:
 def test_the_log_s_own_kind_stays_what_it_was() -> None:
     with pytest.raises(InvalidInput, match=r"made with 3 replicas.*says 5.*replicas=3.*--other-shards 5:2"):
         to_open(catalog(r3=2), 5, 2, {})
-    with pytest.raises(InvalidInput, match="said by --shards"):
+    with pytest.raises(InvalidInput, match="--shards says how many"):
         to_open(catalog(), 3, 2, {3: 2})
 
 

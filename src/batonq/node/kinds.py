@@ -18,9 +18,7 @@ def to_open(catalog: Catalog, own: int, count: int, others: Mapping[int, int]) -
     shards = catalog.shards
     _check_own(shards, own)
     if own in others:
-        raise InvalidInput(
-            f"The log's address says {own} replicas: how many such shards there are is said by --shards."
-        )
+        raise InvalidInput(f"The log's address says {own} replicas: --shards says how many such shards there are.")
     untold = len(catalog.shards_of(0))
     missing = []
     for replicas, wanted in {own: count, **others}.items():

@@ -18,12 +18,12 @@ from batonq.core.catalog.attributes import RETENTION_MAX_MS, is_fifo
 from batonq.core.catalog.entries import MISSING_QUEUE, AccessKey, Account, Link, QueueEntry, ReceiptKey, ShardEntry
 from batonq.core.catalog.names import QueueName, check_queue_name, is_text, is_word, queue_arn
 from batonq.core.catalog.permissions import ACCOUNT_DIGITS, Statement
-from batonq.core.catalog.state import CatalogState, encode
+from batonq.core.catalog.placement import Placement, wants_own
+from batonq.core.catalog.state import encode
 from batonq.core.policy import SECOND_MS, QueuePolicy
 from batonq.core.records import FORMAT_VERSION, Flag, Type, word0
-from batonq.core.spread import GROWTHS_MAX, PLACES_MAX, Spread, even
+from batonq.core.spread import even
 from batonq.errors import (
-    InvalidAttributeValue,
     InvalidInput,
     LogCorrupt,
     OverLimit,
@@ -31,7 +31,6 @@ from batonq.errors import (
     QueueDeletedRecently,
     QueueDoesNotExist,
     QueueExists,
-    Unavailable,
 )
 
 DAY_MS = 86_400 * SECOND_MS
@@ -61,7 +60,7 @@ class Rules:
     spread: int = 1  # shards of a new standard queue that does not say, as far as there are so many
 
 
-class Catalog(CatalogState):
+class Catalog(Placement):
     def __init__(self, rules: Rules | None = None) -> None:
         super().__init__()
         self.rules = rules or Rules()
@@ -224,75 +223,11 @@ class Catalog(CatalogState):
 
     def _with_spread(self, values: dict[str, str]) -> dict[str, str]:
         """A standard queue that does not say on how many shards it lies gets as many as the rules say and allow."""
-        if self.rules.spread == 1 or is_fifo(values) or "Baton.Spread" in values or _wants_own(values):
+        if self.rules.spread == 1 or is_fifo(values) or "Baton.Spread" in values or wants_own(values):
             return values
         limits = [int(values.get(name, "0")) or SHARDS_MAX for name in attribute_table.DIVIDED]
         wanted = min(self.rules.spread, len(self._free_shards(values)), *limits)
         return {**values, "Baton.Spread": str(wanted)} if wanted > 1 else values
-
-    def _replicas(self, values: Mapping[str, str]) -> int:
-        """The kind of the shards that a queue with these attributes lies on: unless it says, that of the first one."""
-        named = values.get("Baton.Durability")
-        return int(named) if named else self.shards[min(self.shards)].replicas
-
-    def _free_shards(self, values: Mapping[str, str], besides: Sequence[int] = ()) -> list[int]:
-        """Those of its kind that a queue with these attributes may be placed on, the first to choose first: with the
-        fewest queues, the lowest of equals. Those that a queue has for its own are left out.
-        """
-        if not self.shards:
-            raise Unavailable("No shard is open yet; try again.")
-        kind = self.shards_of(self._replicas(values))
-        free = [number for number in kind if number not in besides and number not in self._taken]
-        if _wants_own(values):
-            free = [number for number in free if not self._loads[number]]
-        return sorted(free, key=lambda number: (self._loads[number], number))
-
-    def _choose_shards(self, count: int, values: Mapping[str, str], besides: Sequence[int] = ()) -> list[int]:
-        free = self._free_shards(values, besides)
-        self._check_kind(self._replicas(values))
-        if len(free) < count:
-            kind = "that hold no queue" if _wants_own(values) else "to choose from"
-            raise InvalidAttributeValue(
-                f"The queue needs {count} more shards {kind}, and there are {len(free)}: "
-                "open more of them, or give Baton.Spread a lower value."
-            )
-        return free[:count]
-
-    def _check_kind(self, replicas: int) -> None:
-        if not self.shards_of(replicas):
-            kinds = sorted({shard.replicas for shard in self.shards.values()})
-            raise InvalidAttributeValue(
-                f"No shard has {replicas} replicas, so no queue can have Baton.Durability {replicas}. Choose one of "
-                f"{', '.join(map(str, kinds))}, or open shards of that kind: start a node with --other-shards "
-                f"{replicas}:2, with the log in NATS JetStream on at least {replicas} servers."
-            )
-
-    def _placed(self, entry: QueueEntry, values: Mapping[str, str]) -> Spread:
-        """The spread of a queue that is given these attributes: it grows, or moves to shards of another kind."""
-        spread = entry.spread
-        have = len(spread.taking)
-        same = values.get("Baton.Spread") == entry.attributes.get("Baton.Spread")
-        wanted = have if same else int(values.get("Baton.Spread", "1"))
-        named = values.get("Baton.Durability") != entry.attributes.get("Baton.Durability")
-        moves = named and self.shards[spread.first].replicas != self._replicas(values)
-        if wanted < have:
-            raise InvalidAttributeValue(f"The queue lies on {have} shards: Baton.Spread can grow, never shrink.")
-        if wanted == have and not moves:
-            return spread
-        if spread.growths >= GROWTHS_MAX:
-            raise InvalidAttributeValue(
-                "The queue has grown or moved often lately: wait until what was sent before does not count any more."
-            )
-        if not moves:
-            return spread.grown(self._choose_shards(wanted - have, values, entry.shards))
-        if entry.fifo and values.get("DeduplicationScope") != "messageGroup":
-            raise InvalidAttributeValue(
-                "Baton.Durability of a FIFO queue can be changed only when DeduplicationScope is messageGroup: what "
-                "counts in the whole queue needs one shard. Make another queue of that class."
-            )
-        if len(entry.shards) + wanted > PLACES_MAX:
-            raise InvalidAttributeValue("The queue still leaves too many shards: wait until what is there is gone.")
-        return spread.moved(self._choose_shards(wanted, values, entry.shards))
 
     def _check_redrive(self, source: QueueName, fifo: bool, policy: str | None, chains: bool = True) -> Link | None:
         """The dead-letter queue as it is now. Raises InvalidInput when it is not one for this source."""
@@ -433,7 +368,9 @@ class Catalog(CatalogState):
         return entry
 
     def settle_spread(self, number: int, shard: int, now: int) -> QueueEntry:
-        """A shard that gave up slots when the queue grew has nothing of them any more; if all, the queue has left it."""
+        """A shard that gave up slots when the queue grew or moved has nothing of them any more. One that gave up all is
+        left.
+        """
         entry = self.queue_by_number(number)
         if not entry.before:
             return entry
@@ -543,10 +480,6 @@ class Catalog(CatalogState):
         for old in expired:
             self._write("receipt_key", old, None, now)
         return self.receipt_keys[id]
-
-
-def _wants_own(values: Mapping[str, str]) -> bool:
-    return values.get("Baton.OwnShards") == "true"
 
 
 def _check_tags(queue: str, tags: Mapping[str, str]) -> None:

@@ -1,0 +1,80 @@
+"""Where queues lie: shards of the kind that they name, chosen when a queue is made, grows or changes its class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from batonq.core.catalog.entries import QueueEntry
+from batonq.core.catalog.state import CatalogState
+from batonq.core.spread import GROWTHS_MAX, PLACES_MAX, Spread
+from batonq.errors import InvalidAttributeValue, Unavailable
+
+
+class Placement(CatalogState):
+    def _replicas(self, values: Mapping[str, str]) -> int:
+        """The kind of the shards that a queue with these attributes lies on: unless it says, that of the first one."""
+        named = values.get("Baton.Durability")
+        return int(named) if named else self.shards[min(self.shards)].replicas
+
+    def _free_shards(self, values: Mapping[str, str], besides: Sequence[int] = ()) -> list[int]:
+        """Those of its kind that a queue with these attributes may be placed on, the first to choose first: with the
+        fewest queues, the lowest of equals. Those that a queue has for its own are left out.
+        """
+        if not self.shards:
+            raise Unavailable("No shard is open yet; try again.")
+        kind = self.shards_of(self._replicas(values))
+        free = [number for number in kind if number not in besides and number not in self._taken]
+        if wants_own(values):
+            free = [number for number in free if not self._loads[number]]
+        return sorted(free, key=lambda number: (self._loads[number], number))
+
+    def _choose_shards(self, count: int, values: Mapping[str, str], besides: Sequence[int] = ()) -> list[int]:
+        free = self._free_shards(values, besides)
+        self._check_kind(self._replicas(values))
+        if len(free) < count:
+            kind = "that hold no queue" if wants_own(values) else "to choose from"
+            raise InvalidAttributeValue(
+                f"The queue needs {count} more shards {kind}, and there are {len(free)}: "
+                "open more of them, or give Baton.Spread a lower value."
+            )
+        return free[:count]
+
+    def _check_kind(self, replicas: int) -> None:
+        if not self.shards_of(replicas):
+            kinds = sorted({shard.replicas for shard in self.shards.values()})
+            raise InvalidAttributeValue(
+                f"No shard has {replicas} replicas, so no queue can have Baton.Durability {replicas}. Choose one of "
+                f"{', '.join(map(str, kinds))}, or open shards of that kind: start a node with --other-shards "
+                f"{replicas}:2, with the log in NATS JetStream on at least {replicas} servers."
+            )
+
+    def _placed(self, entry: QueueEntry, values: Mapping[str, str]) -> Spread:
+        """The spread of a queue that is given these attributes: it grows, or moves to shards of another kind."""
+        spread = entry.spread
+        have = len(spread.taking)
+        same = values.get("Baton.Spread") == entry.attributes.get("Baton.Spread")
+        wanted = have if same else int(values.get("Baton.Spread", "1"))
+        named = values.get("Baton.Durability") != entry.attributes.get("Baton.Durability")
+        moves = named and self.shards[spread.first].replicas != self._replicas(values)
+        if wanted < have:
+            raise InvalidAttributeValue(f"The queue lies on {have} shards: Baton.Spread can grow, never shrink.")
+        if wanted == have and not moves:
+            return spread
+        if spread.growths >= GROWTHS_MAX:
+            raise InvalidAttributeValue(
+                "The queue has grown or moved often lately: wait until what was sent before does not count any more."
+            )
+        if not moves:
+            return spread.grown(self._choose_shards(wanted - have, values, entry.shards))
+        if entry.fifo and values.get("DeduplicationScope") != "messageGroup":
+            raise InvalidAttributeValue(
+                "Baton.Durability of a FIFO queue can be changed only when DeduplicationScope is messageGroup: what "
+                "counts in the whole queue needs one shard. Make another queue of that class."
+            )
+        if len(entry.shards) + wanted > PLACES_MAX:
+            raise InvalidAttributeValue("The queue still leaves too many shards: wait until what is there is gone.")
+        return spread.moved(self._choose_shards(wanted, values, entry.shards))
+
+
+def wants_own(values: Mapping[str, str]) -> bool:
+    return values.get("Baton.OwnShards") == "true"
