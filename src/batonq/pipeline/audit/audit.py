@@ -7,7 +7,7 @@ from functools import reduce
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import broadcast
 
-from batonq.pipeline.audit import channels, groups, keys, known, messages, shards
+from batonq.pipeline.audit import channels, groups, keys, known, messages, plain, shards
 from batonq.pipeline.audit.kinds import KINDS
 from batonq.pipeline.audit.table import TABLE
 from batonq.pipeline.audit.words import query, text
@@ -50,12 +50,13 @@ def audit(events: DataFrame, queues: DataFrame) -> DataFrame:
     of_shards = known.gathered(known.shards(few, pieces))
     policies = known.gathered(known.policies(queues))
     purges = known.gathered(known.purges(few))
+    rest = plain.without(events, policies, purges)
     found = [
-        messages.violations(events, of_shards, policies, purges),
+        messages.violations(rest, of_shards, policies, purges),
         shards.violations(pieces, of_shards),
-        channels.violations(events, of_shards),
-        groups.violations(events, of_shards, policies, purges),
-        keys.violations(events, policies, purges),
+        channels.violations(rest, of_shards),
+        groups.violations(rest, of_shards, policies, purges),
+        keys.violations(events, rest, policies, purges),
     ]
     everything = reduce(DataFrame.unionByName, found)
     return shaped(query(_TOLD, found=everything, policies=broadcast(policies)), TABLE)

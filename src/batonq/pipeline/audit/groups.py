@@ -33,56 +33,55 @@ FROM {CODED} AS facts
 LEFT SEMI JOIN {{policies}} AS policies
 ON policies.shard = facts.shard AND policies.queue = facts.queue AND policies.fifo
 """
-# Rows of leases one after the other, of one queue, time and deadline, are one receive: `received` is its first.
-_RECEIVES = f"""
-SELECT *, max(CASE WHEN begins THEN lt END) OVER (PARTITION BY shard, frame ORDER BY lt) AS received
+# Leases one after the other, of one queue, time and deadline, are one receive: `received` is its first.
+_LEASES = f"""
+SELECT message, shard, queue, lt, time, deadline,
+  max(CASE WHEN begins THEN lt END) OVER (PARTITION BY shard, frame ORDER BY lt) AS received
 FROM (
-  SELECT *, NOT coalesce(lag(event) OVER log = {Type.LEASED:d} AND lag(lt) OVER log = lt - 1
-    AND lag(queue) OVER log = queue AND lag(time) OVER log = time AND lag(deadline) OVER log = deadline, false)
-    AS begins
-  FROM (SELECT *, shiftright(lt, 16) AS frame FROM {{facts}})
+  SELECT *, NOT coalesce(lag(lt) OVER log = lt - 1 AND lag(queue) OVER log = queue AND lag(time) OVER log = time
+    AND lag(deadline) OVER log = deadline, false) AS begins
+  FROM (SELECT *, shiftright(lt, 16) AS frame FROM {{facts}} WHERE event = {Type.LEASED:d})
   WINDOW log AS (PARTITION BY shard, frame ORDER BY lt)
 )
 """
-# Beside each event: the group of its message, and when that leaves its line.
+# One row a message: its group, and when it leaves its line.
 _LIVES = f"""
-SELECT message, lives.shard, lives.queue, lt, event, state, time, deadline, moved, received, line, began,
-  coalesce(gone, CASE WHEN last_state <> {State.OWED:d} THEN {purged_at(_SEQUENCE, "last_lt")} END, {_NEVER}) AS leaves
+SELECT message, lives.shard, lives.queue, line, coalesce(CASE WHEN owed_before THEN began END, gone,
+  CASE WHEN last_state <> {State.OWED:d} THEN {purged_at(_SEQUENCE, "last_lt")} END, {_NEVER}) AS leaves
 FROM (
-  SELECT message, shard, queue, lt, event, state, time, deadline, moved, received, max(line) OVER life AS line, began,
-    max(lt) OVER life AS last_lt, max_by(state, lt) OVER life AS last_state,
-    min(CASE WHEN state IN ({State.DELETED:d}, {State.DEAD:d}) OR lt = began AND event = {Type.CARRIED:d}
-      AND state = {State.OWED:d} THEN lt END) OVER life AS gone
-  FROM (SELECT *, min(lt) OVER (PARTITION BY message) AS began FROM {{facts}})
-  WINDOW life AS (PARTITION BY message)
+  SELECT message, shard, queue, max(line) AS line, min(lt) AS began, max(lt) AS last_lt,
+    max_by(state, lt) AS last_state, min(CASE WHEN state IN ({State.DELETED:d}, {State.DEAD:d}) THEN lt END) AS gone,
+    min_by(event = {Type.CARRIED:d} AND state = {State.OWED:d}, lt) AS owed_before
+  FROM {{facts}} GROUP BY message, shard, queue
 ) AS lives
 LEFT JOIN {{purges}} AS purges ON purges.shard = lives.shard AND purges.queue = lives.queue
 """
 _MOVED = f"""
-SELECT new.message, old.line
-FROM {{lives}} AS new JOIN {{lives}} AS old ON old.shard = new.shard AND old.lt = new.lt - 1
-WHERE new.moved AND new.line IS NULL AND old.event = {Type.OWED:d}
+SELECT new.message, lives.line
+FROM {{facts}} AS new JOIN {{facts}} AS old ON old.shard = new.shard AND old.lt = new.lt - 1
+JOIN {{lives}} AS lives ON lives.message = old.message AND lives.queue = old.queue
+WHERE new.moved AND old.event = {Type.OWED:d}
 """
 _WITH_MOVED = """
-SELECT lives.*, coalesce(lives.line, moved.line) AS stands
+SELECT lives.message, shard, queue, coalesce(lives.line, moved.line) AS line, leaves
 FROM {lives} AS lives LEFT JOIN {moved} AS moved ON moved.message = lives.message
 """
-# A message's first event stands for it in its line; its leases are held against those before it.
-_IN_LINE = f"""
-SELECT *, dense_rank() OVER (PARTITION BY shard, queue, stands ORDER BY message) AS place,
-  max(struct(leaves, message)) OVER (PARTITION BY shard, queue, stands ORDER BY message
-    RANGE BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) AS ahead
-FROM {{lives}} WHERE stands IS NOT NULL AND (event = {Type.LEASED:d} OR lt = began)
+_IN_LINE = """
+SELECT *, row_number() OVER waits AS place, max(struct(leaves, message)) OVER before AS ahead
+FROM {lives} WHERE line IS NOT NULL
+WINDOW waits AS (PARTITION BY shard, queue, line ORDER BY message),
+  before AS (PARTITION BY shard, queue, line ORDER BY message ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
 """
 # Of one receive's messages of a group, each stands right behind the one before it: those need not be looked at.
-_SUSPECTS = f"""
+_SUSPECTS = """
 SELECT suspects.*, CASE WHEN p_received = received AND place > p_place THEN p_place END AS after
 FROM (
-  SELECT *, lag(received) OVER taken AS p_received, lag(place) OVER taken AS p_place
-  FROM {{in_line}} WHERE event = {Type.LEASED:d}
-  WINDOW taken AS (PARTITION BY shard, queue, stands ORDER BY lt)
+  SELECT leases.*, line, place, ahead, lag(received) OVER taken AS p_received, lag(place) OVER taken AS p_place
+  FROM {leases} AS leases
+  JOIN {in_line} AS in_line ON in_line.message = leases.message AND in_line.queue = leases.queue
+  WINDOW taken AS (PARTITION BY leases.shard, leases.queue, line ORDER BY lt)
 ) AS suspects
-JOIN {{shards}} AS shards ON shards.shard = suspects.shard
+JOIN {shards} AS shards ON shards.shard = suspects.shard
 WHERE ahead.leaves > lt AND lt >= known_from AND NOT coalesce(p_received = received AND p_place = place - 1, false)
 """
 # Behind another message of the same receive, only what stands between the two can be in the way.
@@ -92,7 +91,7 @@ SELECT message, shard, queue, lt, time, deadline, blocker FROM (
     CASE WHEN any_value(one.after) IS NULL THEN any_value(one.ahead).message
       ELSE max(struct(other.leaves, other.message)).message END AS blocker
   FROM {suspects} AS one LEFT JOIN {in_line} AS other
-  ON other.shard = one.shard AND other.queue = one.queue AND other.stands = one.stands AND other.lt = other.began
+  ON other.shard = one.shard AND other.queue = one.queue AND other.line = one.line
     AND other.place > one.after AND other.place < one.place AND other.leaves > one.lt
   GROUP BY one.message, one.shard, one.queue, one.lt
 ) WHERE blocker IS NOT NULL
@@ -119,13 +118,12 @@ def violations(events: DataFrame, shards: DataFrame, policies: DataFrame, purges
     if policies.where("fifo").isEmpty():
         return nothing(events)
     facts = query(_FACTS, events=events, policies=broadcast(policies)).localCheckpoint()
-    lives = query(_LIVES, facts=query(_RECEIVES, facts=facts), purges=broadcast(purges))
-    if facts.where("moved").isEmpty():
-        lives = lives.withColumn("stands", lives["line"])
-    else:
-        lives = query(_WITH_MOVED, lives=lives, moved=query(_MOVED, lives=lives))
+    lives = query(_LIVES, facts=facts, purges=broadcast(purges))
+    if not facts.where("moved").isEmpty():
+        lives = query(_WITH_MOVED, lives=lives, moved=query(_MOVED, facts=facts, lives=lives))
     in_line = query(_IN_LINE, lives=lives).localCheckpoint()
-    suspects = query(_SUSPECTS, in_line=in_line, shards=broadcast(shards)).localCheckpoint()
+    leases = query(_LEASES, facts=facts)
+    suspects = query(_SUSPECTS, leases=leases, in_line=in_line, shards=broadcast(shards)).localCheckpoint()
     if suspects.isEmpty():
         return nothing(events)
     blocked = query(_BLOCKED, suspects=suspects, in_line=in_line)

@@ -57,8 +57,9 @@ FROM {{suspects}}
 """
 
 
-def violations(events: DataFrame, policies: DataFrame, purges: DataFrame) -> DataFrame:
-    taken = query(_TAKEN, events=events, versions=broadcast(versions(policies)))
+def violations(events: DataFrame, keyed: DataFrame, policies: DataFrame, purges: DataFrame) -> DataFrame:
+    """`keyed`: those of the events, at least, that have a key."""
+    taken = query(_TAKEN, events=keyed, versions=broadcast(versions(policies)))
     suspects = query(_SUSPECTS, pairs=query(_PAIRS, taken=taken), purges=broadcast(purges)).localCheckpoint()
     guilty = suspects.where("in_window")
     if not suspects.where("NOT in_window").isEmpty():

@@ -1,4 +1,5 @@
-"""The rules of one message: its events in order, each beside the one before it, in one pass.
+"""The rules of one message: its events in order, each beside the one before it, in one pass. Plain lives are left out:
+plain.py has judged them.
 
 What an event leaves behind can be told from the event alone (words.STATE), so that a rule needs the event before it,
 the last epoch and receive count (a `settled` has none), and when the message expires. Rules:
@@ -52,7 +53,7 @@ SELECT {MESSAGE} AS message, logical_time AS lt,
   queue, time, coalesce(deadline, visible_at) AS until, expires_at AS expires, owner_epoch AS owner,
   CASE WHEN code IN ({Type.SENT:d}, {Type.ARRIVED:d}) THEN 0 ELSE lease_epoch END AS epoch,
   CASE WHEN code = {Type.SENT:d} THEN 0 ELSE receive_count END AS count
-FROM {CODED}
+FROM {CODED} WHERE other
 """
 _EVENT = "(what & 255)"
 _BEHIND = ", ".join(str(int(kind)) for kind in (Type.SENT, Type.ARRIVED, Type.CARRIED, Type.EDITED))
