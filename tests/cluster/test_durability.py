@@ -97,6 +97,26 @@ def test_a_queue_changes_its_class_under_load_and_nothing_is_lost(tmp_path: Path
     run_nodes(tmp_path, main, "a", "b", shards=2, other_shards="3:1")
 
 
+def test_a_wide_queue_changes_its_class_and_who_has_not_heard_sends_to_its_new_shards(tmp_path: Path) -> None:
+    async def main(nodes: Nodes) -> None:
+        queue = await create(nodes["a"], "wide", Baton_Spread="2")
+        await send(nodes["a"], queue, "0")
+        await send(nodes["a"], queue, "1")
+        await nodes["a"].broker.set_attributes(queue, {"Baton.Durability": "3"})
+        moved = known(nodes["a"], queue)
+        assert (moved.shards, moved.spread.taking) == ((0, 1, 2, 3), (2, 3))
+        for number in range(6):
+            await send(nodes["a"], queue, f"stale {number}")  # as it was
+            await send(nodes["b"], moved, f"new {number}")
+            results = await nodes["a"].broker.send(queue, [make_send(f"named {number}")], f"request {number}", False)
+            assert all(isinstance(result, Accepted) for result in results), results
+        assert [await held(nodes, queue, shard) for shard in (0, 1)] == [1, 1]
+        assert (await nodes["b"].broker.counters(moved)).visible == 20
+        assert min([await held(nodes, queue, shard) for shard in (2, 3)]) > 2
+
+    run_nodes(tmp_path, main, "a", "b", shards=2, other_shards="3:2")
+
+
 def test_a_shard_that_is_empty_is_left_once_nothing_it_remembers_counts(tmp_path: Path) -> None:
     async def main(nodes: Nodes) -> None:
         queue = await create(nodes["a"], "work", Baton_DeduplicationWindow="1")

@@ -110,8 +110,10 @@ class Spreading:
         if not routing.is_keyed(sends, queue.fifo):
             if name and not first_try:
                 home = queue.spread.of_hash(name)
-                return await self._ask(queue, home, lambda port: port.send(queue.number, sends, name))
-            return await self._send_anywhere(queue, sends, name)
+                results = await self._ask(queue, home, lambda port: port.send(queue.number, sends, name))
+            else:
+                results = await self._send_anywhere(queue, sends, name)
+            return await self.send_moved(queue, sends, results, name)
         # A shard knows a request by its name, so each must get all of its part at once.
         unkeyed = queue.spread.of_hash(name) if name else ANY
         ways = {place: self._way(queue, send, unkeyed) for place, send in enumerate(sends)}
