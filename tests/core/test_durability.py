@@ -18,8 +18,7 @@ FIFO = {"FifoQueue": "true", "DeduplicationScope": "messageGroup"}
 
 def bench(three: int = 2, one: int = 2, **rules: int) -> Bench:
     """Shards 0 and 1 have three replicas, 2 and 3 one."""
-    made = Bench(Rules(**rules), shards=0)
-    made.catalog.open_shards(three, T0, replicas=3)
+    made = Bench(Rules(replicas=3, **rules), shards=three)
     made.catalog.open_shards(one, T0, replicas=1)
     return made
 
@@ -30,7 +29,7 @@ def bench(three: int = 2, one: int = 2, **rules: int) -> Bench:
 def test_shards_of_a_kind_can_become_more_and_never_fewer() -> None:
     made = bench()
     catalog = made.catalog
-    assert [shard.replicas for shard in catalog.shards.values()] == [3, 3, 1, 1]
+    assert [catalog.replicas_of(shard) for shard in catalog.shards] == [3, 3, 1, 1]
     assert catalog.open_shards(3, T0, replicas=3) == [4]
     assert catalog.open_shards(1, T0, replicas=5) == [5]
     assert catalog.open_shards(3, T0, replicas=3) == []
@@ -40,15 +39,10 @@ def test_shards_of_a_kind_can_become_more_and_never_fewer() -> None:
     made.check()
 
 
-def test_shards_of_a_time_without_kinds_are_of_the_first_that_is_told() -> None:
-    made = Bench(shards=0)
-    made.catalog.open_shards(2, T0, replicas=0)
-    assert "replicas" not in made.catalog.shards[0].record()
-    made.create("old")
-    assert made.catalog.open_shards(3, T0, replicas=3) == [2]
-    assert made.catalog.shards_of(3) == [0, 1, 2] and made.catalog.shards_of(0) == []
-    assert made.create("new", Baton_Durability="3").shard == 1
-    made.check()
+def test_a_shard_says_its_kind_only_if_it_is_not_the_log_s_own() -> None:
+    made = bench()
+    assert [shard.record().get("replicas") for shard in made.catalog.shards.values()] == [None, None, 1, 1]
+    assert made.catalog.open_shards(3, T0) == made.catalog.shards_of(3)[2:] == [4]
 
 
 # --- placing --------------------------------------------------------------------------------------

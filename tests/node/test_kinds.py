@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from batonq.core.catalog.machine import Catalog
+from batonq.core.catalog.machine import Catalog, Rules
 from batonq.errors import InvalidAttributeValue, InvalidInput
 from batonq.node.kinds import to_open
 from batonq.node.settings import Settings
@@ -15,8 +15,8 @@ from tests.node.support import VirtualLoop, run_virtual
 
 
 def catalog(**kinds: int) -> Catalog:
-    """Shards by kind, as in `catalog(r3=2)`."""
-    made = Catalog()
+    """Shards by kind, as in `catalog(r3=2)`, of a log that has three replicas."""
+    made = Catalog(Rules(replicas=3))
     made.take_ownership(1, 1)
     for name, count in kinds.items():
         made.open_shards(count, 1, replicas=int(name[1:]))
@@ -24,19 +24,13 @@ def catalog(**kinds: int) -> Catalog:
 
 
 def test_what_is_missing_is_opened() -> None:
-    assert to_open(catalog(), 3, 6, {}) == [(3, 6)]
-    assert to_open(catalog(), 3, 2, {1: 2, 5: 1}) == [(3, 2), (1, 2), (5, 1)]
-    assert to_open(catalog(r3=6), 3, 6, {}) == []
-    assert to_open(catalog(r3=6), 3, 2, {}) == [], "they never become fewer"
-    assert to_open(catalog(r3=6, r1=1), 3, 6, {1: 3}) == [(1, 3)]
-    assert to_open(catalog(r0=4), 3, 2, {}) == [(3, 4)], "what has no kind yet gets the log's own"
-
-
-def test_the_log_s_own_kind_stays_what_it_was() -> None:
-    with pytest.raises(InvalidInput, match=r"made with 3 replicas.*says 5.*replicas=3.*--other-shards 5:2"):
-        to_open(catalog(r3=2), 5, 2, {})
+    assert to_open(catalog(), 6, {}) == [(3, 6)]
+    assert to_open(catalog(), 2, {1: 2, 5: 1}) == [(3, 2), (1, 2), (5, 1)]
+    assert to_open(catalog(r3=6), 6, {}) == []
+    assert to_open(catalog(r3=6), 2, {}) == [], "they never become fewer"
+    assert to_open(catalog(r3=6, r1=1), 6, {1: 3}) == [(1, 3)]
     with pytest.raises(InvalidInput, match="--shards says how many"):
-        to_open(catalog(), 3, 2, {3: 2})
+        to_open(catalog(), 2, {3: 2})
 
 
 def test_other_shards_are_counts_by_replicas() -> None:

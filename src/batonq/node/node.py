@@ -180,8 +180,8 @@ class Node:
             await self.catalog.change(Catalog.open_shards, count, replicas=replicas)
         self._compose()
         await self.maintenance.rotate_receipt_key()
-        for number, shard in sorted(self.catalog.current().shards.items()):
-            self._logs.kinds[number] = shard.replicas
+        for number in sorted(self.catalog.current().shards):
+            self._logs.kinds[number] = self.catalog.current().replicas_of(number)
             self.shards.append(self._keeper(number))
         for keeper in self.shards:
             await keeper.open()
@@ -190,7 +190,7 @@ class Node:
 
     def _kinds_to_open(self) -> list[tuple[int, int]]:
         settings = self.settings
-        return to_open(self.catalog.current(), self._logs.replicas, settings.shards, settings.kinds())
+        return to_open(self.catalog.current(), settings.shards, settings.kinds())
 
     async def _open_catalog(self) -> None:
         settings = self.settings
@@ -204,7 +204,10 @@ class Node:
             adapt_log=self.world.adapt_log,
         )
         rules = Rules(
-            name_wait_ms=settings.delete_wait_ms, purge_wait_ms=settings.purge_wait_ms, spread=settings.spread
+            name_wait_ms=settings.delete_wait_ms,
+            purge_wait_ms=settings.purge_wait_ms,
+            replicas=self._logs.replicas,
+            spread=settings.spread,
         )
         self.catalog = CatalogHost(
             loop=self._loop,

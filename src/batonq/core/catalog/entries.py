@@ -208,11 +208,11 @@ class ReceiptKey:
 
 @dataclass(slots=True, frozen=True)
 class ShardEntry:
-    """A shard that queues may be placed on. How many replicas its log has is its kind, and never changes."""
+    """A shard that queues may be placed on. How many replicas its log has is its kind."""
 
     number: int
     created_ms: int
-    replicas: int = 0  # 0: it was made when there was one kind, and nobody has told yet
+    replicas: int = 0  # 0: as the log's address says
 
     def record(self) -> Record:
         record = {"created_ms": self.created_ms}

@@ -57,13 +57,14 @@ class Rules:
     accounts_max: int = 10_000
     access_keys_max: int = 10_000
     settings_max: int = 1_000
+    replicas: int = 1  # of shards that do not say: the log's own kind
     spread: int = 1  # shards of a new standard queue that does not say, as far as there are so many
 
 
 class Catalog(Placement):
     def __init__(self, rules: Rules | None = None) -> None:
-        super().__init__()
         self.rules = rules or Rules()
+        super().__init__(self.rules.replicas)
 
     # --- the frame, ownership, truncation ------------------------------------------------------
 
@@ -384,20 +385,18 @@ class Catalog(Placement):
 
     # --- shards, settings ----------------------------------------------------------------------
 
-    def open_shards(self, count: int, now: int, *, replicas: int = 1) -> list[int]:
-        """See to it that `count` shards of a kind exist, numbered on from those that there are. They can become more,
-        never fewer. Those whose kind nobody has told are of this one. Returns the new ones.
+    def open_shards(self, count: int, now: int, *, replicas: int = 0) -> list[int]:
+        """See to it that `count` shards of a kind exist (0: the log's own), numbered on from those that there are. They
+        can become more, never fewer. Returns the new ones.
         """
         now = self._time(now)
-        untold = self.shards_of(0)
-        have = len(untold) + len(self.shards_of(replicas))
+        kind = 0 if replicas == self.own_replicas else replicas
+        have = len(self.shards_of(replicas))
         if not have <= count <= SHARDS_MAX - len(self.shards) + have:
             raise InvalidInput(f"There are {have} shards of that kind: {count} is fewer, or above {SHARDS_MAX} in all.")
-        for number in untold:
-            self._write("shard", number, replace(self.shards[number], replicas=replicas).record(), now)
         added = list(range(len(self.shards), len(self.shards) + count - have))
         for number in added:
-            self._write("shard", number, ShardEntry(number, now, replicas).record(), now)
+            self._write("shard", number, ShardEntry(number, now, kind).record(), now)
         return added
 
     def put_setting(self, name: str, value: Any, now: int) -> None:

@@ -11,10 +11,21 @@ from batonq.errors import InvalidAttributeValue, Unavailable
 
 
 class Placement(CatalogState):
+    def __init__(self, own_replicas: int) -> None:
+        """`own_replicas`: of shards that do not say."""
+        super().__init__()
+        self.own_replicas = own_replicas
+
+    def replicas_of(self, shard: int) -> int:
+        return self.shards[shard].replicas or self.own_replicas
+
+    def shards_of(self, replicas: int) -> list[int]:
+        """The shards of a kind; 0: of the log's own."""
+        return [number for number in self.shards if self.replicas_of(number) == (replicas or self.own_replicas)]
+
     def _replicas(self, values: Mapping[str, str]) -> int:
-        """The kind of the shards that a queue with these attributes lies on: unless it says, that of the first one."""
-        named = values.get("Baton.Durability")
-        return int(named) if named else self.shards[min(self.shards)].replicas
+        """The kind of the shards that a queue with these attributes lies on: unless it says, the log's own."""
+        return int(values.get("Baton.Durability") or self.own_replicas)
 
     def _free_shards(self, values: Mapping[str, str], besides: Sequence[int] = ()) -> list[int]:
         """Those of its kind that a queue with these attributes may be placed on, the first to choose first: with the
@@ -41,7 +52,7 @@ class Placement(CatalogState):
 
     def _check_kind(self, replicas: int) -> None:
         if not self.shards_of(replicas):
-            kinds = sorted({shard.replicas for shard in self.shards.values()})
+            kinds = sorted(set(map(self.replicas_of, self.shards)))
             raise InvalidAttributeValue(
                 f"No shard has {replicas} replicas, so no queue can have Baton.Durability {replicas}. Choose one of "
                 f"{', '.join(map(str, kinds))}, or open shards of that kind: start a node with --other-shards "
@@ -55,7 +66,7 @@ class Placement(CatalogState):
         same = values.get("Baton.Spread") == entry.attributes.get("Baton.Spread")
         wanted = have if same else int(values.get("Baton.Spread", "1"))
         named = values.get("Baton.Durability") != entry.attributes.get("Baton.Durability")
-        moves = named and self.shards[spread.first].replicas != self._replicas(values)
+        moves = named and self.replicas_of(spread.first) != self._replicas(values)
         if wanted < have:
             raise InvalidAttributeValue(f"The queue lies on {have} shards: Baton.Spread can grow, never shrink.")
         if wanted == have and not moves:

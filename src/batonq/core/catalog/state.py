@@ -256,10 +256,6 @@ class CatalogState:
         self.next_queue = base["next_queue"]
         self.next_receipt_key = base["next_receipt_key"]
 
-    def shards_of(self, replicas: int) -> list[int]:
-        """The shards of a kind; 0: those whose kind nobody has told."""
-        return [number for number, shard in self.shards.items() if shard.replicas == replicas]
-
     # --- what a shard should hold --------------------------------------------------------------
 
     def policies_for_shard(self, shard: int) -> dict[int, QueuePolicy]:

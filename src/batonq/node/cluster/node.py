@@ -106,7 +106,10 @@ class ClusterNode(Node):
         )
         self.catalog = ClusterCatalog(
             rules=Rules(
-                name_wait_ms=settings.delete_wait_ms, purge_wait_ms=settings.purge_wait_ms, spread=settings.spread
+                name_wait_ms=settings.delete_wait_ms,
+                purge_wait_ms=settings.purge_wait_ms,
+                replicas=self._logs.replicas,
+                spread=settings.spread,
             ),
             recovery=self._recovery,
             leases=self._leases,
@@ -166,7 +169,7 @@ class ClusterNode(Node):
             keeper.follower.open_in_time()
 
     def _keeper(self, number: int) -> ClusterKeeper:
-        self._logs.kinds[number] = self.catalog.current().shards[number].replicas
+        self._logs.kinds[number] = self.catalog.current().replicas_of(number)
         return ClusterKeeper(
             number,
             recovery=self._recovery,
