@@ -150,7 +150,7 @@ def test_the_clock_of_all_is_moved(clients: list[Client]) -> None:
         assert clients[4].call("ReceiveMessage", QueueUrl=queue)["Messages"][0]["Body"] == "later"
 
 
-def test_the_command_line_finds_it(server: Two) -> None:
+def test_the_command_line_finds_it(server: Two, tmp_path: Path) -> None:
     shown = baton("cluster", "status", "--url", server.url)
     assert shown.returncode == 0, shown
     assert "owns catalog, 0\n" in shown.stdout and "owns 1\n" in shown.stdout
@@ -160,7 +160,7 @@ def test_the_command_line_finds_it(server: Two) -> None:
     assert post(server.url, "/internal/node/status") == 200
     assert post(server.url, "/internal/shards/0/next_sequence") == 403, "only by the sockets in the data directory"
     port = server.url.rpartition(":")[2]
-    second = baton("serve", "--processes", "2", "--port", port, "--data", f"{server.url.rpartition('/')[2]}-data")
+    second = baton("serve", "--processes", "2", "--port", port, "--data", str(tmp_path))
     assert second.returncode == 1 and f"port {port}" in second.stderr and "--port" in second.stderr
 
 
