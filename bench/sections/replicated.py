@@ -124,7 +124,7 @@ def _postgres(runner: asyncio.Runner, conninfo: str, mirror: Path) -> list[_Cont
 
 
 async def _log(store: LogStore, mirror: Path) -> Append:
-    log = await MirroredLog.open(await store.backend(0), str(mirror), cluster=store.cluster)
+    log = await MirroredLog.open(await store.backend(0, store.replicas), str(mirror), cluster=store.cluster)
 
     async def append(count: int) -> None:
         for _ in range(count):

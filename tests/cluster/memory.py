@@ -35,6 +35,7 @@ class Hub:
         self.unanswered: list[str] = []  # ends of paths whose next answer is lost
         self.calls: list[str] = []
         self.around: Callable[[str, bool], Awaitable[None]] | None = None  # told of each call, before and after it
+        self.kinds: list[int] = []  # that were asked for
 
     def store_of(self, name: str) -> Callable[[str], Awaitable[MemoryStore]]:
         async def open_store(url: str) -> MemoryStore:
@@ -56,12 +57,16 @@ class MemoryStore:
 
     cluster = 77
     where = "a log in memory"
+    replicas = 1
 
     def __init__(self, hub: Hub, name: str) -> None:
         self._hub = hub
         self._name = name
 
-    async def backend(self, shard: int) -> MemoryBackend:
+    async def check_kind(self, replicas: int) -> None:
+        self._hub.kinds.append(replicas)
+
+    async def backend(self, shard: int, replicas: int) -> MemoryBackend:
         self._hub.check_reached(self._name)
         far = self._hub.fars.setdefault(shard, FarLog(shard))
         return MemoryBackend(far, lambda what: Vice.LOST if self._name in self._hub.away else Vice.NONE)

@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 
+from batonq.core.catalog.machine import Catalog
 from batonq.core.commands import Accepted
 from batonq.core.records import FORMAT_VERSION, PLAIN_VERSION
 from batonq.core.shard import machine
-from batonq.errors import InvalidAttributeValue, QueueDoesNotExist, Unavailable
+from batonq.errors import InvalidAttributeValue, InvalidInput, QueueDoesNotExist, Unavailable
 from batonq.log.frames import parse_header
 from batonq.node.broker import Queue
 from batonq.node.cluster.node import ClusterNode
@@ -99,6 +100,10 @@ def test_nothing_is_written_that_an_older_node_cannot_read(tmp_path: Path) -> No
             await broker.create_queue(ACCOUNT, "wide", {"Baton.Spread": "2"}, {})
         with pytest.raises(InvalidAttributeValue, match=r"upgrade c \(up to 3\) first"):
             await nodes["a"].broker.set_attributes(plain, {"Baton.Spread": "3"})
+        with pytest.raises(InvalidAttributeValue, match=r"upgrade c \(up to 3\) first"):
+            await broker.create_queue(ACCOUNT, "named", {"Baton.Durability": "1"}, {})
+        with pytest.raises(InvalidInput, match=r"upgrade c \(up to 3\) first"):
+            await nodes["b"].catalog.change(Catalog.open_shards, 1, replicas=3)
         assert versions(nodes) == {PLAIN_VERSION}
         leases.announce = announce  # type: ignore[method-assign]
         await members.announce({}, draining=False)

@@ -26,6 +26,7 @@ class AnySequence(RuleBasedStateMachine):
     @initialize(shards=st.integers(1, 3), wait_ms=st.sampled_from([0, 1000]))
     def start(self, shards: int, wait_ms: int) -> None:
         self.bench = Bench(Rules(name_wait_ms=wait_ms, purge_wait_ms=wait_ms, queues_max=4), shards)
+        self.bench.catalog.open_shards(3, self.bench.now, replicas=3)
         self.first = 1
         self.follower = Catalog()
         self.followed = 0
@@ -86,6 +87,14 @@ class AnySequence(RuleBasedStateMachine):
     def spread(self, name: str, spread: int, own: bool) -> None:
         changes = {"Baton.Spread": str(spread), "Baton.OwnShards": "true" if own else ""}
         self.attempt("set_attributes", self.number(name), changes)
+
+    @rule(name=names, replicas=st.sampled_from(["", "1", "3", "5"]))
+    def change_class(self, name: str, replicas: str) -> None:
+        self.attempt("set_attributes", self.number(name), {"Baton.Durability": replicas})
+
+    @rule(name=names, shard=st.integers(0, 5))
+    def settle(self, name: str, shard: int) -> None:
+        self.attempt("settle_spread", self.number(name), shard)
 
     @rule(key=st.sampled_from(["k1", "k2"]), command=st.sampled_from(["put_key", "disable_key", "remove_key"]))
     def keys(self, key: str, command: str) -> None:

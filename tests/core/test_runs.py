@@ -23,8 +23,7 @@ from tests.core.rig import Bench, Row, make_send
 class Plodding(Shard):
     """A shard that does everything one record at a time."""
 
-    @staticmethod
-    def _sends_are_plain(queue: QueueState, sends: Sequence[Send]) -> bool:
+    def _sends_are_plain(self, queue: QueueState, sends: Sequence[Send]) -> bool:
         return False
 
     def _held(self, *_: object) -> bool:

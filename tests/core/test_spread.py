@@ -270,5 +270,5 @@ def test_a_queue_grows_so_often_at_a_time() -> None:
     for spread in range(2, GROWTHS_MAX + 2):
         queue = made.set_attributes(queue.number, {"Baton.Spread": str(spread)}, T0)
     made.validate()
-    with pytest.raises(InvalidAttributeValue, match="grown often"):
+    with pytest.raises(InvalidAttributeValue, match="often lately"):
         made.set_attributes(queue.number, {"Baton.Spread": str(GROWTHS_MAX + 2)}, T0)

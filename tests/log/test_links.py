@@ -62,7 +62,11 @@ def stores(request: pytest.FixtureRequest) -> tuple[OpenStore, Callable[[], Prox
 @asynccontextmanager
 async def opened(store: LogStore, directory: Path, seen: list[Frame]) -> AsyncIterator[MirroredLog]:
     log = await MirroredLog.open(
-        await store.backend(SHARD), str(directory), cluster=CLUSTER, settings=SMALL, on_frame=seen.append
+        await store.backend(SHARD, store.replicas),
+        str(directory),
+        cluster=CLUSTER,
+        settings=SMALL,
+        on_frame=seen.append,
     )
     try:
         yield log

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from nats.js.api import DiscardPolicy, StorageType, StreamConfig
+from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
 
 from batonq.certificates import client_context, server_context
 from batonq.errors import LogCorrupt, LogError, Unavailable
@@ -126,6 +126,29 @@ def test_a_cluster_id_that_another_node_has_just_written_is_waited_for(
 def test_more_replicas_than_servers_are_refused(nats_address: NatsAddress) -> None:
     with pytest.raises(Unsafe, match="cannot be made with 3 replicas"):
         open_nats(replace(nats_address, replicas=3))
+
+
+@pytest.mark.parametrize(("has", "kind"), [(1, 3), (3, 1), (5, 3)])
+def test_a_stream_must_have_the_replicas_of_its_kind(has: int, kind: int) -> None:
+    wanted = StreamConfig(name="s", subjects=["s"], num_replicas=kind, discard=DiscardPolicy.NEW)
+    wanted.storage, wanted.retention = StorageType.FILE, RetentionPolicy.LIMITS
+    checks.check_stream(wanted, wanted)
+    with pytest.raises(Unsafe, match=rf"has {has} replicas, {kind} are asked for.*edit s --replicas {kind}"):
+        checks.check_stream(StreamConfig(**{**vars(wanted), "num_replicas": has}), wanted)
+
+
+def test_a_kind_is_shown_by_a_stream_that_is_made_and_removed(nats_address: NatsAddress) -> None:
+    async def run() -> None:
+        store = await JetStreamStore.open(nats_address, timeout_s=2)
+        try:
+            await store.check_kind(1)
+            with pytest.raises(Unsafe, match=r"cannot be made with 5 replicas.*That many NATS servers"):
+                await store.check_kind(5)
+            assert not [each for each in await store._context.streams_info() if "kind" in str(each.config.name)]
+        finally:
+            await store.close()
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(

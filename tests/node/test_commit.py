@@ -84,6 +84,57 @@ def test_a_log_may_call_back_from_any_thread() -> None:
     asyncio.run(main())
 
 
+class FarLog(MemoryLog):
+    """Commits somewhere else: when the test says so."""
+
+    def __init__(self, shard: int) -> None:
+        super().__init__(shard)
+        self.waiting: list[tuple[Frame, Done]] = []
+        self.begun: list[int] = []
+
+    def append(self, frame: Frame, done: Done, *, in_thread: bool = False) -> None:
+        self.begun.append(frame.number)
+        self.waiting.append((frame, done))
+
+    def commit(self) -> None:
+        frame, done = self.waiting.pop(0)
+        super().append(frame, done)
+
+
+def test_a_log_that_commits_elsewhere_has_the_next_frame_before_the_replies_are_written() -> None:
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        shard, log, seen = Shard(0), FarLog(0), list[tuple[int, list[int]]]()
+        commit = GroupCommit(
+            loop=loop,
+            machine=shard,
+            log=log,
+            cluster=1,
+            region=0,
+            before_seal=lambda: None,
+            after_commit=lambda: seen.append((commit.committed, list(log.begun))),
+            on_failure=lambda problem: pytest.fail(str(problem)),
+            statistics=CommitStatistics(),
+            inline_max_s=1.0,
+            clock=loop.time,
+        )
+        shard.take_ownership(1, 1_000, 0)
+        replies: list[tuple[int, list[int]]] = []
+        for at in range(3):
+            shard.set_policy(policies()[0], 1_000 + at)
+            commit.call(lambda problem: replies.append((commit.committed, list(log.begun))))
+            await asyncio.sleep(0)
+        assert log.begun == [1], "one at a time"
+        log.commit()
+        assert seen == [(1, [1])], "what is committed is told before anything else is sealed"
+        assert replies == [(1, [1, 2])]
+        log.commit()
+        assert replies[1:] == [(2, [1, 2])] * 2 and commit.idle
+        commit.stop("over")
+
+    asyncio.run(main())
+
+
 def test_one_reply_that_cannot_be_written_does_not_keep_the_others_from_being_told() -> None:
     async def main(loop: VirtualLoop) -> None:
         bench = await open_bench(loop)

@@ -17,7 +17,7 @@ from batonq.node import wire
 from batonq.node.broker import Broker, Queue
 from batonq.node.jobs import Redrive
 from batonq.node.node import Node
-from batonq.node.ports import ShardPort
+from batonq.node.ports import Bodies, ShardPort
 from batonq.node.remoteshard import RemoteShard, answer
 from tests.node.nodes import ACCOUNT, make_send, open_node
 from tests.node.support import VirtualLoop, run_virtual
@@ -54,6 +54,15 @@ async def whole_life(node: Node) -> list[Any]:
     ]
     told.append(await broker.send(orders, sends))
     told.append(await broker.send(orders, [Send(b"x" * 2_000_000, b"")]))
+    numbered = await broker.create_queue(ACCOUNT, "numbered", {"Baton.MaximumMessages": "3"}, {})
+    for queue in (dead, numbered):  # as one run, and one by one because of the limit
+        for sequence in (1, 2):
+            told.append(await broker.send_elsewhere(queue, Bodies([b"1", b"2"], "ann", 0, "producer", sequence)))
+    gone = [delivery.receipt for delivery in await broker.receive(dead, 10, 30_000, 0, "zoe")]
+    claims = broker.claims(dead, gone)
+    assert claims is not None and len(claims) == 3
+    told.append(await broker.delete_elsewhere(dead, claims))
+    told.append(await broker.delete_elsewhere(dead, claims))
     told.append(await broker.send_once(orders, [make_send("once")], "request-1", "content"))
     told.append(await broker.send_once(orders, [make_send("once")], "request-1", "content"))
     told.append(await broker.send_once(orders, [make_send("other")], "request-1", "another content"))

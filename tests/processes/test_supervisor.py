@@ -154,6 +154,7 @@ def test_the_command_line_finds_it(server: Two, tmp_path: Path) -> None:
     shown = baton("cluster", "status", "--url", server.url)
     assert shown.returncode == 0, shown
     assert "owns catalog, 0\n" in shown.stdout and "owns 1\n" in shown.stdout
+    assert "\n1               1 p1 " in shown.stdout, "a data directory is one replica"
     moved = baton("cluster", "move", "0", "--to", "p1", "--url", server.url)
     assert moved.returncode == 1 and "--processes" in moved.stderr
     assert post(server.url, "/internal/node/status") == 200

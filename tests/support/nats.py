@@ -123,6 +123,14 @@ class NatsServers:
         """The first message that a stream has."""
         return next(int(detail["state"]["first_seq"]) for detail in self._streams(0) if detail["name"] == stream)
 
+    def replicas(self) -> dict[str, int]:
+        """How many servers keep each stream."""
+        return {
+            str(detail["name"]): 1 + len(detail["cluster"].get("replicas", ()))
+            for number in self._processes
+            for detail in self._streams(number)
+        }
+
     def _streams(self, number: int) -> list[dict[str, Any]]:
         url = f"http://127.0.0.1:{self.monitors[number]}/jsz?streams=true&accounts=true"
         with urllib.request.urlopen(url, timeout=5) as answer:

@@ -23,6 +23,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     up.add_argument("--data", default="baton-cluster", help="directory for everything (default baton-cluster)")
     up.add_argument("--port", type=int, default=9324, help="port of the first node; the others follow (default 9324)")
     up.add_argument("--shards", type=int, default=6, help="how many shards the queues are spread over (default 6)")
+    up.add_argument(
+        "--other-shards", default="", help="more shards, with other replicas than there are NATS servers: 1:2"
+    )
     status = add_action(actions, "status", "nodes, shards, owners, epochs, and how far each replica is behind")
     status.add_argument("--json", action="store_true", help="all that every node tells, as JSON")
     drain = add_action(actions, "drain", "hand over all that a node owns, so that it can be stopped")
@@ -41,7 +44,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.action == "up":
         from batonq.cli.localcluster import LocalCluster
 
-        return LocalCluster(arguments.data, arguments.nodes, arguments.port, arguments.shards).run()
+        return LocalCluster(
+            arguments.data, arguments.nodes, arguments.port, arguments.shards, arguments.other_shards
+        ).run()
     return asyncio.run(_ask(arguments))
 
 
@@ -142,7 +147,7 @@ def report(told: dict[str, dict[str, Any]], first: dict[str, Any]) -> list[str]:
         note = " (draining)" if status["draining"] else ""
         lines.append(f"{name:<12} {status['address']:<32} owns {', '.join(owned) or 'nothing'}{note}")
     lines.append("")
-    lines.append(f"{'SHARD':<8} {'OWNER':<12} {'EPOCH':>6} {'FRAME':>10}  BEHIND")
+    lines.append(f"{'SHARD':<8} {'REPLICAS':>8} {'OWNER':<12} {'EPOCH':>6} {'FRAME':>10}  BEHIND")
     for each in first["shards"]:
         known = {
             name: other
@@ -155,13 +160,14 @@ def report(told: dict[str, dict[str, Any]], first: dict[str, Any]) -> list[str]:
         last = max(frames.values(), default=0)
         behind = ", ".join(f"{name} {last - frame}" for name, frame in frames.items() if name != each["owner"])
         owner = each["owner"] or "nobody"
-        lines.append(f"{each['shard']!s:<8} {owner:<12} {epoch:>6} {max(0, last - 1):>10}  {behind}")
+        kind = each.get("replicas", "")  # a node of the release before does not say
+        lines.append(f"{each['shard']!s:<8} {kind:>8} {owner:<12} {epoch:>6} {max(0, last - 1):>10}  {behind}")
     return lines + _spread(first["queues"])
 
 
 def _spread(queues: list[dict[str, Any]]) -> list[str]:
     """The queues that lie on several shards."""
-    wide = [queue for queue in queues if queue.get("spread", 1) > 1]
+    wide = [queue for queue in queues if len(queue.get("shards", ())) > 1]
     lines = ["", f"{'QUEUE':<32} {'SPREAD':>6}  SHARDS"] if wide else []
     for queue in sorted(wide, key=lambda queue: (queue["account"], queue["name"])):
         shards = ", ".join(map(str, queue["shards"])) + (" (growing)" if queue["growing"] else "")

@@ -34,7 +34,7 @@ jetstream {{ store_dir: "{store}", max_file_store: 20G, sync_interval: always }}
 class LocalCluster:
     """Ports of the NATS servers are chosen once and kept in the directory, so that it can be started again."""
 
-    def __init__(self, directory: str, nodes: int, port: int, shards: int) -> None:
+    def __init__(self, directory: str, nodes: int, port: int, shards: int, other_shards: str = "") -> None:
         if not 1 <= nodes <= NODES_MAX:
             raise InvalidInput(f"A cluster on one machine has 1 to {NODES_MAX} nodes, not {nodes}.")
         self._directory = Path(directory).resolve()
@@ -42,6 +42,7 @@ class LocalCluster:
         self._servers = 3 if nodes > 1 else 1
         self._port = port
         self._shards = shards
+        self._other_shards = other_shards
         self._commands: dict[str, list[str]] = {}
         self._children: dict[str, subprocess.Popen[bytes]] = {}
         self._again_at_s: dict[str, float] = {}  # when a child that ended is started again
@@ -114,6 +115,7 @@ class LocalCluster:
             command = [sys.executable, "-m", "batonq", "serve", "--port", str(port), "--shards", str(self._shards)]
             command += ["--data", str(self._directory / f"n{number}"), "--log", self._log]
             command += ["--node", f"n{number}", "--advertise", f"http://127.0.0.1:{port}"]
+            command += ["--other-shards", self._other_shards]
             self._start(f"n{number}", command)
         for number in range(self._nodes):
             self._wait(f"http://127.0.0.1:{self._port + number}/readyz")

@@ -243,6 +243,7 @@ class QueueInfo(Struct, rename="camel"):
     max_messages: int | None = None
     max_bytes: int | None = None
     spread: int | None = None
+    durability: int | None = None
     own_shards: bool | None = None
     tags: dict[str, str] = {}
 

@@ -33,6 +33,7 @@ class QueueSettings(TypedDict, total=False):
     max_messages: int
     max_bytes: int
     spread: int  # shards that it lies on
+    durability: Literal[1, 3, 5]  # replicas of each message; not set: as the log's address says
     own_shards: bool  # which take no other new queue
     tags: Mapping[str, str]
 
@@ -58,6 +59,7 @@ WIRE_NAMES = {
     "max_messages": "maxMessages",
     "max_bytes": "maxBytes",
     "spread": "spread",
+    "durability": "durability",
     "own_shards": "ownShards",
     "tags": "tags",
 }

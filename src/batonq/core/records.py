@@ -25,7 +25,7 @@ from __future__ import annotations
 from enum import IntEnum, IntFlag
 
 FORMAT_VERSION = 4
-PLAIN_VERSION = 3  # while no queue that the log is about lies on several shards
+PLAIN_VERSION = 3  # while no queue that the log is about lies on several shards or names its durability class
 ROW_WORDS = 8
 ROW_BYTES = 64
 FRAME_ROWS_MAX = 0xFFFF

@@ -19,7 +19,8 @@ from batonq.core.ids import key_hash
 SLOTS = 256
 GROWTHS_MAX = 8  # of one queue that are not over
 SPREAD_MAX = 32  # shards of one queue: an empty receive may have to ask each of them
-NUMBER_BITS = 48  # of a sequence, in the number of a message in its queue
+PLACES_MAX = 4 * SPREAD_MAX  # the same with those that it leaves, and those that a FIFO queue has left
+NUMBER_BITS = 46  # of a sequence, in the number of a message in its queue
 
 
 class Spread(NamedTuple):
@@ -28,10 +29,18 @@ class Spread(NamedTuple):
     shards: tuple[int, ...]
     slots: bytes = b""  # none at all: everything belongs to the first
     before: bytes = b""  # the same before the queue grew, once for each growth that is not over, oldest first
+    left: int = 0  # shards that came before these, and that the queue has left
 
     @property
     def first(self) -> int:
-        return self.shards[0]
+        return self.taking[0]
+
+    @property
+    def taking(self) -> tuple[int, ...]:
+        """The shards that take new messages: all but those that the queue is leaving, which have no slot any more."""
+        if len(self.shards) == 1:
+            return self.shards
+        return tuple(shard for place, shard in enumerate(self.shards) if place in self.slots)
 
     def of_hash(self, hashed: int) -> int:
         """The shard of a key, by the key's hash."""
@@ -52,14 +61,23 @@ class Spread(NamedTuple):
     def numbers_from(self, shard: int) -> int:
         """What is added to the sequence of a message on this shard, to number it in its queue.
 
-        A key only ever moves to a shard that came later, so the numbers of a group rise wherever it lies. The largest
-        is below 2**53, which every reader of JSON takes as it is.
+        A key only ever moves to a shard that came later, so the numbers of a group rise wherever it lies, and shards
+        that a queue has left are counted on. The largest is below 2**53, which every reader of JSON takes as it is.
         """
-        return self.shards.index(shard) << NUMBER_BITS
+        return self.left + self.shards.index(shard) << NUMBER_BITS
+
+    def place_of_number(self, number: int) -> tuple[int, int]:
+        """The place of the shard that gave a message this number, and its sequence there; of a shard that the queue has
+        left, what comes before all others.
+        """
+        place = (number >> NUMBER_BITS) - self.left
+        return (place, number & ((1 << NUMBER_BITS) - 1)) if place >= 0 else (0, 0)
 
     def text(self) -> str:
         """A short text that `parse` reads."""
         text = ",".join(map(str, self.shards)) + ":" + self.slots.hex()
+        if self.left:
+            text = f"{self.left}+{text}"
         return f"{text}:{self.before.hex()}" if self.before else text
 
     @property
@@ -78,8 +96,11 @@ class Spread(NamedTuple):
         every = (*self.shards, *shards)
         old = self.slots or bytes(SLOTS)
         slots = bytearray(old)
-        most = [SLOTS * (place + 1) // len(every) - SLOTS * place // len(every) for place in range(len(every))]
         counts = [slots.count(place) for place in range(len(every))]
+        takers = [place for place in range(len(every)) if counts[place] or place >= len(self.shards)]
+        most = dict.fromkeys(range(len(every)), 0)
+        for at, place in enumerate(takers):
+            most[place] = SLOTS * (at + 1) // len(takers) - SLOTS * at // len(takers)
         to = len(self.shards)
         for slot in range(SLOTS):
             place = slots[slot]
@@ -89,7 +110,15 @@ class Spread(NamedTuple):
                 counts[place] -= 1
                 counts[to] += 1
                 slots[slot] = to
-        return Spread(every, bytes(slots), self.before + old)
+        return Spread(every, bytes(slots), self.before + old, self.left)
+
+    def moved(self, shards: Sequence[int]) -> Spread:
+        """On these other shards, which take all of the slots: those that it has are left like slots that were given up,
+        and once there is nothing left, they go (`settled`).
+        """
+        start = len(self.shards)
+        slots = bytes(start + slot % len(shards) for slot in range(SLOTS))
+        return Spread((*self.shards, *shards), slots, self.before + (self.slots or bytes(SLOTS)), self.left)
 
     @property
     def growths(self) -> int:
@@ -97,7 +126,9 @@ class Spread(NamedTuple):
         return len(self.before) // SLOTS
 
     def settled(self, shard: int) -> Spread:
-        """Without asking this shard about slots that it gave up."""
+        """Without asking this shard about slots that it gave up, and without it if it has no other. A shard is left
+        only after those that came before it, so that the others keep their numbers.
+        """
         maps = [self.before[start : start + SLOTS] for start in range(0, len(self.before), SLOTS)]
         later, kept = self.slots, b""
         for older in reversed(maps):
@@ -106,7 +137,15 @@ class Spread(NamedTuple):
             if older != later:
                 kept = older + kept
             later = older
-        return Spread(self.shards, self.slots, kept)
+        return Spread(self.shards, self.slots, kept, self.left)._without_left()
+
+    def _without_left(self) -> Spread:
+        first = min(self.slots + self.before, default=0)
+        shards, left = self.shards[first:], self.left + first
+        if len(shards) == 1:
+            return Spread(shards, left=left)
+        closer = bytes(max(place - first, 0) for place in range(SLOTS))
+        return Spread(shards, self.slots.translate(closer), self.before.translate(closer), left)
 
 
 def even(shards: Sequence[int]) -> Spread:
@@ -119,7 +158,15 @@ def even(shards: Sequence[int]) -> Spread:
 @lru_cache(maxsize=1024)
 def parse(text: str) -> Spread:
     shards, slots, *before = text.split(":")
-    return Spread(tuple(map(int, shards.split(","))), *map(bytes.fromhex, (slots, *before)))
+    left, _, shards = shards.rpartition("+")
+    numbers = tuple(map(int, shards.split(",")))
+    return Spread(numbers, bytes.fromhex(slots), bytes.fromhex("".join(before)), int(left or 0))
+
+
+@lru_cache(maxsize=1024)
+def takes(text: str, shard: int) -> bool:
+    """Whether a shard takes messages that have no key, by the text of its queue's spread."""
+    return not text or shard in parse(text).taking
 
 
 def key_of(send: Send, fifo: bool) -> str:

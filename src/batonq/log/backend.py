@@ -94,8 +94,17 @@ class LogStore(Protocol):
     def where(self) -> str:
         """What to call it in messages; without secrets."""
 
-    async def backend(self, shard: int) -> Backend:
-        """The far side of a shard's log, made if there is none yet."""
+    @property
+    def replicas(self) -> int:
+        """How many replicas a log has here unless it is said; the catalog's and the leases always."""
+
+    async def check_kind(self, replicas: int) -> None:
+        """Raises Unsafe when no log with so many replicas can be kept here."""
+
+    async def backend(self, shard: int, replicas: int) -> Backend:
+        """The far side of a shard's log, made with so many replicas if there is none yet. Raises Unsafe when it has
+        others.
+        """
 
     def leases(self, node: str, address: str, ttl_s: float) -> Leases:
         """Ownership of shards as this node sees it."""

@@ -26,7 +26,7 @@ from batonq.node.jobs import JobControl
 from batonq.node.keeper import ShardKeeper
 from batonq.node.localshard import LocalShard
 from batonq.node.peeking import Peeked
-from batonq.node.ports import Sent, ShardPort
+from batonq.node.ports import Bodies, Sent, ShardPort
 from batonq.node.receipts import Receipts
 from batonq.node.settings import Settings
 from batonq.node.spreading import Spreading, joined
@@ -276,6 +276,21 @@ class Broker(JobControl):
         first = host.send_plain(queue.number, bodies, digests, sender, key, content, producer, producer_sequence)
         return (host, first) if first else None
 
+    def is_elsewhere(self, queue: Queue) -> bool:
+        """Whether the queue's requests can be run by one shard, which another node serves."""
+        return len(queue.shards) == 1 and self._route is not None and not self.serves(queue.shard)
+
+    async def send_elsewhere(self, queue: Queue, plain: Bodies) -> int | list[Sent | BatonError]:
+        """`send_plain` of a queue that is elsewhere: the first sequence, or one result each."""
+        answer = await self._port(queue.shard).send_plain(queue.number, plain)
+        if isinstance(answer, int):
+            return answer
+        return await self._spreading.send_moved(queue, plain.sends(), answer, 0)
+
+    async def delete_elsewhere(self, queue: Queue, claims: Sequence[tuple[int, int, int]]) -> list[BatonError | None]:
+        """`delete_plain` of a queue that is elsewhere, strictly, by what its receipts claim."""
+        return await self._port(queue.shard).delete(queue.number, [Claim(*claim) for claim in claims], True)
+
     def host(self, queue: Queue) -> ShardHost:
         """Where a queue's requests can be gathered and run together. Raises Unavailable."""
         return self._shards[queue.shard].host()
@@ -450,7 +465,7 @@ class Broker(JobControl):
         """Messages in order of arrival, whatever their state, without leasing them; of a queue on several shards, one
         shard after the other. `after` is 0 or the number (`view.sequence`) of a message.
         """
-        if len(queue.shards) > 1:
+        if len(queue.shards) > 1 or queue.left:
             return await self._spreading.peek(queue, after, limit)
         return await self._port(queue.shard).peek(queue.number, after, limit)
 

@@ -117,6 +117,7 @@ class GroupCommit:
         self._statistics = statistics
         self._choice = SyncChoice(inline_max_s)
         self._in_thread = False
+        self._aside = False  # the last frame was not written on the loop's thread, which was free meanwhile
         self._thread = threading.get_ident()
         self._scheduled = False
         self._appending = False
@@ -245,6 +246,7 @@ class GroupCommit:
         statistics.in_thread += self._in_thread
         try:
             self._log.append(frame, self._done, in_thread=self._in_thread)
+            self._aside = self._appending
         except Exception as problem:  # an append that raises is one that failed
             self._fail(problem)
 
@@ -268,16 +270,18 @@ class GroupCommit:
         self.committed += 1
         released, self._current = self._current, []
         calls, self._current_calls = self._current_calls, []
+        self._after_commit()
+        if self._aside and (self._scheduled or self._machine.frame.filled):
+            self._flush()  # the log is at work again while the replies are written
         for future in released:
             if not future.done():
                 future.set_result(None)
         _call_all(calls, None)
-        if self._noting is None:
+        if self._noting is None and not self._failed:
             self._noting = self._loop.call_later(NOTE_AFTER_S, self._note)
-        if self._scheduled or self._machine.frame.filled:
+        if not self._appending and (self._scheduled or self._machine.frame.filled):
             self._scheduled = True
             self._loop.call_soon(self._flush)
-        self._after_commit()
 
     def _note(self) -> None:
         self._noting = None

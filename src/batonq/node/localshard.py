@@ -15,7 +15,7 @@ from batonq.node.examining import Sample, examine_all
 from batonq.node.host import ShardHost, committed
 from batonq.node.keeper import ShardKeeper
 from batonq.node.peeking import Peeked, look
-from batonq.node.ports import JobView, Sent
+from batonq.node.ports import Bodies, JobView, Sent
 
 
 class LocalShard:
@@ -37,6 +37,15 @@ class LocalShard:
         results = host.send(queue, sends, invocation)
         await committed(host)
         return _numbered(host, queue, results)
+
+    async def send_plain(self, queue: int, plain: Bodies) -> int | list[Sent | BatonError]:
+        host = self._host()
+        bodies, sender, content, producer, number = plain
+        first = host.send_plain(queue, bodies, (), sender, 0, content, producer, number)
+        if not first:
+            return await self.send(queue, plain.sends(), 0)
+        await committed(host)
+        return first
 
     async def send_once(self, queue: int, sends: Sequence[Send], once: Once) -> tuple[list[Sent | BatonError], bool]:
         host = self._host()

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
-from batonq.errors import BatonError, OwnershipHeld
+from batonq.errors import BatonError, InvalidInput, OwnershipHeld
 from batonq.log import layout
 from batonq.log.backend import LogStore
 from batonq.log.disk import Disk
@@ -26,6 +26,16 @@ class Logs(Protocol):
     def cluster(self) -> int: ...
     @property
     def ownership(self) -> Ownership: ...
+    @property
+    def replicas(self) -> int:
+        """Of each log that is not said to have others."""
+
+    @property
+    def kinds(self) -> dict[int, int]:
+        """Shard → replicas; told before a shard is opened."""
+
+    async def check_kind(self, replicas: int) -> None:
+        """Raises InvalidInput or Unsafe when no log with so many replicas can be kept here."""
 
     async def open(self, shard: int, settings: FileLogSettings, start: Start | None, on_frame: OnFrame) -> Log:
         """Open a log and fold what it has from `start` on. `on_frame` may be called on another thread."""
@@ -49,10 +59,19 @@ class DirectoryLogs:
     ) -> None:
         self.cluster = cluster
         self.ownership = ownership
+        self.replicas = 1
+        self.kinds: dict[int, int] = {}
         self._data = data
         self._disk = disk
         self._loop = loop  # None: everything on the calling thread, as the simulator wants it
         self._wall_ms = wall_ms
+
+    async def check_kind(self, replicas: int) -> None:
+        if replicas != 1:
+            raise InvalidInput(
+                f"A log in the data directory has one replica. Shards with {replicas} need the log in NATS JetStream: "
+                "--log nats://…"
+            )
 
     async def open(self, shard: int, settings: FileLogSettings, start: Start | None, on_frame: OnFrame) -> Log:
         if self._loop is None:
@@ -106,6 +125,8 @@ class StoreLogs:
         self, data: str, *, store: LogStore, leases: Leases, patience_s: float, disk: Disk | None = None
     ) -> None:
         self.cluster = store.cluster
+        self.replicas = store.replicas
+        self.kinds: dict[int, int] = {}
         self.ownership = HeldLeases(leases)
         self.opened: dict[int, MirroredLog] = {}  # the last one of each shard
         self._data = data
@@ -114,6 +135,10 @@ class StoreLogs:
         self._leases = leases
         self._patience_s = patience_s  # how long a lease is waited for that another node has
 
+    async def check_kind(self, replicas: int) -> None:
+        if replicas != self.replicas:  # the store has shown the other kind already
+            await self._store.check_kind(replicas)
+
     async def open(self, shard: int, settings: FileLogSettings, start: Start | None, on_frame: OnFrame) -> Log:
         await self._lease(shard)
         before = self.opened.pop(shard, None)
@@ -121,7 +146,7 @@ class StoreLogs:
             before.close()
             await before.wait_closed()
         log = await MirroredLog.open(
-            await self._store.backend(shard),
+            await self._store.backend(shard, self.kinds.get(shard) or self.replicas),
             layout.log_directory(self._data, shard),
             cluster=self.cluster,
             settings=MirrorSettings(files=replace(settings, prewrite=False)),

@@ -35,6 +35,7 @@ from batonq.node.channels import Channels, PortTransport, Transport
 from batonq.node.clock import Clock
 from batonq.node.events import AlarmBoard
 from batonq.node.keeper import ShardKeeper
+from batonq.node.kinds import to_open
 from batonq.node.leasing import LeaseKeeper
 from batonq.node.logs import DirectoryLogs, Logs, StoreLogs
 from batonq.node.maintenance import Maintenance, MakeSnapshot, SnapshotProcess
@@ -179,18 +180,24 @@ class Node:
         await self._open_catalog()
         settings = self.settings
         known = len(self.catalog.current().shards)
-        if known > settings.shards:
+        if known > settings.shards + sum(settings.kinds().values()):
             events.info("shards", f"The data directory has {known} shards: all of them are served", shards=known)
-        count = max(known, settings.shards)
-        await self.catalog.change(Catalog.open_shards, count)
+        for replicas, count in self._kinds_to_open():
+            await self._logs.check_kind(replicas)
+            await self.catalog.change(Catalog.open_shards, count, replicas=replicas)
         self._compose()
         await self.maintenance.rotate_receipt_key()
-        for number in range(count):
+        for number in sorted(self.catalog.current().shards):
+            self._logs.kinds[number] = self.catalog.current().replicas_of(number)
             self.shards.append(self._keeper(number))
         for keeper in self.shards:
             await keeper.open()
             await keeper.host().drain()
         self._upkeep = self._loop.create_task(self.maintenance.run())
+
+    def _kinds_to_open(self) -> list[tuple[int, int]]:
+        settings = self.settings
+        return to_open(self.catalog.current(), settings.shards, settings.kinds())
 
     async def _open_catalog(self) -> None:
         settings = self.settings
@@ -204,7 +211,10 @@ class Node:
             adapt_log=self.world.adapt_log,
         )
         rules = Rules(
-            name_wait_ms=settings.delete_wait_ms, purge_wait_ms=settings.purge_wait_ms, spread=settings.spread
+            name_wait_ms=settings.delete_wait_ms,
+            purge_wait_ms=settings.purge_wait_ms,
+            replicas=self._logs.replicas,
+            spread=settings.spread,
         )
         self.catalog = CatalogHost(
             loop=self._loop,

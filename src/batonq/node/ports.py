@@ -27,9 +27,40 @@ class JobView(NamedTuple):
     current_rate: float
 
 
+class Bodies(NamedTuple):
+    """Messages that are nothing but a body, all of one kind, of one sender. A producer has numbered them on from its
+    sequence.
+    """
+
+    bodies: Sequence[bytes]
+    sender: str
+    content: int
+    producer: str = ""
+    producer_sequence: int = 0
+
+    def sends(self) -> list[Send]:
+        """The same one by one."""
+        return [
+            Send(
+                body,
+                b"",
+                sender=self.sender,
+                content=self.content,
+                producer=self.producer,
+                producer_sequence=self.producer_sequence + at if self.producer else 0,
+            )
+            for at, body in enumerate(self.bodies)
+        ]
+
+
 class ShardPort(Protocol):
     async def send(self, queue: int, sends: Sequence[Send], invocation: int) -> list[Sent | BatonError]:
         """Send messages; one result each. `invocation` is the hash of the request's name, or 0."""
+
+    async def send_plain(self, queue: int, plain: Bodies) -> int | list[Sent | BatonError]:
+        """The same of messages that may be taken as one run: the first sequence, the others follow; or else one result
+        each.
+        """
 
     async def send_once(self, queue: int, sends: Sequence[Send], once: Once) -> tuple[list[Sent | BatonError], bool]:
         """Send messages by a named request, and whether it was known: then nothing was sent."""

@@ -17,7 +17,7 @@ from batonq.node import wire
 from batonq.node.deliveries import Delivery, QueueRef
 from batonq.node.examining import Sample
 from batonq.node.peeking import Peeked
-from batonq.node.ports import JobView, Sent
+from batonq.node.ports import Bodies, JobView, Sent
 
 Call = Callable[[str, bytes, int], Awaitable[bytes]]  # operation, arguments, how long it may wait by itself in ms
 DRY_RUN_MS = 60_000  # it may look at millions of messages
@@ -33,6 +33,10 @@ class RemoteShard:
     async def send(self, queue: int, sends: Sequence[Send], invocation: int) -> list[Sent | BatonError]:
         results: list[Sent | BatonError] = await self._ask("send", queue, wire.send_rows(sends), invocation)
         return results
+
+    async def send_plain(self, queue: int, plain: Bodies) -> int | list[Sent | BatonError]:
+        answer: int | list[Sent | BatonError] = await self._ask("send_plain", queue, plain)
+        return answer
 
     async def send_once(self, queue: int, sends: Sequence[Send], once: Once) -> tuple[list[Sent | BatonError], bool]:
         outcome: tuple[list[Sent | BatonError], bool] = await self._ask("send_once", queue, wire.send_rows(sends), once)
@@ -153,4 +157,6 @@ async def answer(port: Any, operation: str, data: bytes) -> bytes:
     if operation in ("send", "send_once"):
         queue, rows, last = arguments
         arguments = (queue, wire.sends_of(rows), last)
+    elif operation == "send_plain":
+        arguments = (arguments[0], Bodies(*arguments[1]))
     return wire.encode(await getattr(port, operation)(*arguments))

@@ -6,6 +6,7 @@ import re
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
+from batonq.core.catalog.attributes import DURABILITY
 from batonq.core.spread import SPREAD_MAX
 from batonq.errors import InvalidInput
 
@@ -45,6 +46,9 @@ class Settings:
     public_url: str = setting("", "Address in queue URLs; empty: the host that each client used.")
     shards: int = setting(
         1, "How many shards the queues are spread over, at least one a process; can grow, never shrinks."
+    )
+    other_shards: str = setting(
+        "", "Shards with other replicas than the log's address says, replicas:count: 1:2,5:4; can grow, never shrink."
     )
     processes: int = setting(1, "How many processes serve the data directory together, each some of the shards.")
     spread: int = setting(1, "Shards that a new standard queue lies on when it does not say itself.")
@@ -126,6 +130,19 @@ class Settings:
     def delete_wait_ms(self) -> int:
         return _wait_ms(self.delete_wait_s, self.dev)
 
+    def kinds(self) -> dict[int, int]:
+        """What `other_shards` says: replicas → how many shards. Raises InvalidInput."""
+        found: dict[int, int] = {}
+        for part in filter(None, self.other_shards.split(",")):
+            replicas, _, count = part.partition(":")
+            if replicas not in map(str, DURABILITY) or not count.isdecimal() or not int(count):
+                raise InvalidInput(
+                    f"Other shards are given as replicas:count, with {', '.join(map(str, DURABILITY))} replicas, like "
+                    f"1:2,5:4; not {part!r}."
+                )
+            found[int(replicas)] = int(count)
+        return found
+
     def check(self) -> None:
         """Raise InvalidInput, saying what to do, when the settings cannot be served."""
         if not self.secured and not self.loopback:
@@ -137,6 +154,8 @@ class Settings:
             raise InvalidInput(f"The account must be twelve digits, not {self.account!r}.")
         if not 1 <= self.shards <= SHARDS_MAX:
             raise InvalidInput(f"The number of shards must be 1 to {SHARDS_MAX}, not {self.shards}.")
+        if self.shards + sum(self.kinds().values()) > SHARDS_MAX:
+            raise InvalidInput(f"There may be {SHARDS_MAX} shards in all: --shards and --other-shards name more.")
         if self.processes != 1:
             self._check_processes()
         if not 1 <= self.spread <= SPREAD_MAX:
@@ -169,6 +188,11 @@ class Settings:
             raise InvalidInput(
                 "Several processes serve logs that are in the data directory. With --log, start as many nodes as "
                 "processes are wanted, each with its own --node, --advertise, --port and --data."
+            )
+        if self.other_shards:
+            raise InvalidInput(
+                "Several processes serve logs that are in the data directory, which have one replica: --other-shards "
+                "needs --log nats://… and nodes in place of --processes."
             )
         if self.processes > self.shards:
             raise InvalidInput(

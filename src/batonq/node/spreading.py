@@ -18,7 +18,7 @@ from batonq.core import spread as routing
 from batonq.core.commands import Counters, Send
 from batonq.core.ids import key_hash
 from batonq.core.shard.once import Once
-from batonq.core.spread import NUMBER_BITS, Hint
+from batonq.core.spread import Hint
 from batonq.errors import BatonError, IdempotencyConflict, NotOwner, OverLimit, QueueDoesNotExist
 from batonq.node.control import Queue
 from batonq.node.deliveries import ANSWER_BYTES_MAX, Delivery
@@ -110,8 +110,10 @@ class Spreading:
         if not routing.is_keyed(sends, queue.fifo):
             if name and not first_try:
                 home = queue.spread.of_hash(name)
-                return await self._ask(queue, home, lambda port: port.send(queue.number, sends, name))
-            return await self._send_anywhere(queue, sends, name)
+                results = await self._ask(queue, home, lambda port: port.send(queue.number, sends, name))
+            else:
+                results = await self._send_anywhere(queue, sends, name)
+            return await self.send_moved(queue, sends, results, name)
         # A shard knows a request by its name, so each must get all of its part at once.
         offering = self._sending(queue, sends, name, queue.spread.of_hash(name) if name else ANY)
         await offering.run()
@@ -122,10 +124,12 @@ class Spreading:
     async def send_moved(
         self, queue: Queue, sends: Sequence[Send], results: list[Sent | BatonError], name: int
     ) -> list[Sent | BatonError]:
-        """Of a queue that was on one shard: messages go on whose keys have moved, as the shard said."""
+        """Messages go on that the shard which was asked does not take any more: of a queue that was on one shard, or
+        without a key.
+        """
         if not any(isinstance(result, NotOwner) for result in results):
             return results
-        offering = self._sending(queue, sends, name, queue.shard)
+        offering = self._sending(queue, sends, name, queue.shard if len(queue.shards) == 1 else ANY)
         await offering.go_on(results)
         return offering.results
 
@@ -142,14 +146,15 @@ class Spreading:
     def _offering(self, queue: Queue, sends: Sequence[Send], offer: Offer, unkeyed: int) -> Offering:
         """Messages on their ways; `unkeyed` is where those go that have no key."""
 
-        def ways(queue: Queue) -> list[list[int]]:
+        def ways(queue: Queue, unkeyed: int) -> list[list[int]]:
             keys = [routing.key_of(send, queue.fifo) for send in sends]
             return [queue.spread.asked(key_hash(key)) if key else [unkeyed] for key in keys]
 
         async def newest() -> list[list[int]]:
-            return ways(await self._newest(queue))
+            known = await self._newest(queue)
+            return ways(known, known.spread.first)
 
-        return Offering(sends, ways(queue), offer, newest)
+        return Offering(sends, ways(queue, unkeyed), offer, newest)
 
     async def _newest(self, queue: Queue) -> Queue:
         """A queue that has grown: as the catalog knows it."""
@@ -187,7 +192,7 @@ class Spreading:
         return results or await self._ask(queue, shards[0], lambda port: port.send(queue.number, sends, name))
 
     def _in_turn(self, queue: Queue, name: int) -> tuple[int, ...]:
-        shards = queue.shards
+        shards = queue.spread.taking
         if name:
             at = shards.index(queue.spread.of_hash(name))
         else:
@@ -450,7 +455,7 @@ class Spreading:
     async def peek(self, queue: Queue, after: int, limit: int) -> list[Peeked]:
         """One shard after the other; `after` is the number of a message."""
         found: list[Peeked] = []
-        at, after = after >> NUMBER_BITS, after & ((1 << NUMBER_BITS) - 1)
+        at, after = queue.spread.place_of_number(after)
         for shard in queue.shards[at:]:
             found += await self._peek_one(queue, shard, after, limit - len(found))
             if len(found) >= limit:

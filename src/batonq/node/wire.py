@@ -49,11 +49,13 @@ _send_values: Callable[[Send], tuple[Any, ...]] = attrgetter(*(field.name for fi
 _SendRow = tuple[
     bytes, bytes, bytes, str, str, str, bool, str, int, int | None, int | None, int, int, str, int
 ]  # Send's fields, in their order
+_Run = tuple[list[bytes], str, int, str, int]  # ports.Bodies's fields, in their order
 _Done = list[Problem | None]
 _Sent = list[Accepted | Problem]
 
 OPERATIONS: dict[str, Operation] = {
     "send": Operation(tuple[int, list[_SendRow], int], _Sent),
+    "send_plain": Operation(tuple[int, _Run], int | _Sent),
     "send_once": Operation(tuple[int, list[_SendRow], Once], tuple[_Sent, bool]),
     "receive": Operation(tuple[Queue, int, int | None, int, str, str], list[Delivery]),
     "receive_matching": Operation(tuple[str, list[str], int, int | None, int, str], list[tuple[int, Delivery]]),

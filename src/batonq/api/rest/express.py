@@ -18,11 +18,12 @@ from msgspec import Struct
 from batonq.api.http import Reply, Request, Response
 from batonq.api.http.messages import Heads
 from batonq.api.rest import idempotency
-from batonq.api.rest.app import REQUEST_BYTES_MAX, RestApp, template
+from batonq.api.rest.app import REQUEST_BYTES_MAX, RestApp, logger, template
 from batonq.api.rest.codec import MSGPACK
 from batonq.api.rest.content import body_from_value, value_of
 from batonq.api.rest.problems import item_error
 from batonq.api.rest.receiving import received
+from batonq.api.rest.sending import results_of
 from batonq.api.rest.service import milliseconds
 from batonq.api.rest.shapes import (
     BATCH_MAX,
@@ -41,9 +42,10 @@ from batonq.api.sqs.errors import SqsError
 from batonq.core.commands import FirstLeases
 from batonq.core.ids import message_ids
 from batonq.core.payload import AS_IS, NO_DIGEST, Content
-from batonq.errors import BatonError
+from batonq.errors import BatonError, QueueDoesNotExist
 from batonq.node.broker import Queue
 from batonq.node.host import ShardHost
+from batonq.node.ports import Bodies
 
 ADDRESSES_MAX = 10_000
 RECEIVES_MAX = 1_024  # different requests to receive that are remembered
@@ -131,6 +133,10 @@ class ExpressRest:
             return False
         ids = [message.client_message_id for message in messages]
         by, number = ("", 0) if given.producer is None else (given.producer.id, given.producer.sequence)
+        if self._broker.is_elsewhere(queue):
+            plain = Bodies(bodies, caller.sender, content, by, number)
+            self._begin(self._forwarded(request, reply, self._send_elsewhere(queue, plain, ids)))
+            return True
         found = self._broker.send_plain(queue, bodies, (), caller.sender, "", content, by, number)
         if found is None:
             return False
@@ -139,6 +145,28 @@ class ExpressRest:
         shard = queue.shard
         self._reply_when_committed(host, reply, lambda: self._answer(202, _sent(shard, first, ids)))
         return True
+
+    async def _send_elsewhere(self, queue: Queue, plain: Bodies, ids: list[str | None]) -> bytes:
+        answer = await self._broker.send_elsewhere(queue, plain)
+        self._app.calls["sendBatch"] += 1
+        if isinstance(answer, int):
+            return self._answer(202, _sent(queue.shard, answer, ids))
+        results = results_of(answer, ids)
+        return self._answer(200 if any(result.error for result in results) else 202, _encode(SendResults(results)))
+
+    async def _forwarded(self, request: Request, reply: Reply, work: Coroutine[Any, Any, bytes]) -> None:
+        """Another node does the work. When that one does not know the queue, the general way finds out who is right."""
+        answer: bytes | None
+        try:
+            answer = await work
+        except QueueDoesNotExist:
+            answer = None
+        except BatonError as problem:
+            answer = self._error(problem)
+        except Exception:
+            logger.exception("a request that was forwarded failed: %s %s", request.method, request.path)
+            answer = self._error(BatonError("Something went wrong in the server; its log says what."))
+        reply(answer)
 
     # --- receiving
 
@@ -224,18 +252,25 @@ class ExpressRest:
     def _ack(self, request: Request, reply: Reply, name: str) -> bool:
         receipts = _decode_receipts(request.body).receipt_handles
         _, queue = self._find(request, name)
+        if self._broker.is_elsewhere(queue):
+            claims = self._broker.claims(queue, receipts)
+            if not claims:
+                return False
+            self._begin(self._forwarded(request, reply, self._ack_elsewhere(queue, claims)))
+            return True
         found = self._broker.delete_plain(queue, receipts, strict=True)
         if found is None:
             return False
         self._app.calls["ackBatch"] += 1
         host, problems = found
-        if any(problems):
-            results = [LeaseResult(error=item_error(problem)) if problem else LeaseResult() for problem in problems]
-            body = _encode(LeaseResults(results=results))
-        else:
-            body = _RESULTS + _array(len(problems)) + b"\x80" * len(problems)
+        body = _acknowledged(problems)
         self._reply_when_committed(host, reply, lambda: self._answer(200, body))
         return True
+
+    async def _ack_elsewhere(self, queue: Queue, claims: list[tuple[int, int, int]]) -> bytes:
+        problems = await self._broker.delete_elsewhere(queue, claims)
+        self._app.calls["ackBatch"] += 1
+        return self._answer(200, _acknowledged(problems))
 
     # --- answers
 
@@ -264,6 +299,13 @@ def _bodies(values: list[Any]) -> tuple[list[bytes], int]:
     pairs = [body_from_value(value) for value in values]
     content = pairs[0][1]
     return [body for body, _ in pairs], content if all(other == content for _, other in pairs) else -1
+
+
+def _acknowledged(problems: Sequence[BatonError | None]) -> bytes:
+    if not any(problems):
+        return _RESULTS + _array(len(problems)) + b"\x80" * len(problems)
+    results = [LeaseResult(error=item_error(problem)) if problem else LeaseResult() for problem in problems]
+    return _encode(LeaseResults(results=results))
 
 
 # --- MessagePack by hand ----------------------------------------------------------------------

@@ -45,6 +45,7 @@ MEANINGS = {
     "shedClass": "Class of the queue when load is shed.",
     "alarmSeverity": "Severity of the queue's alarms.",
     "maxInFlight": "Most messages in flight at a time; default 120,000.",
+    "durability": "Replicas of each message, 1, 3 or 5, on shards of that kind; default as the log's address says.",
     "spread": "Shards that the queue lies on. It can grow, never shrink; default 1.",
     "ownShards": "Whether the queue's shards take no other new queue, and it is given empty ones; default false.",
     "maxMessages": "How many at most.",

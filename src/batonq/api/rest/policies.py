@@ -50,6 +50,7 @@ _PLAIN: dict[str, tuple[str, Callable[[Any], str]]] = {
     "max_messages": ("Baton.MaximumMessages", _number),
     "max_bytes": ("Baton.MaximumBytes", _number),
     "spread": ("Baton.Spread", _number),
+    "durability": ("Baton.Durability", _number),
     "own_shards": ("Baton.OwnShards", _word),
     "retry": ("Baton.RetryPolicy", lambda value: msgspec.json.encode(value).decode()),
 }
@@ -143,6 +144,7 @@ def show(queue: Queue) -> shapes.Queue:
         max_messages=number("Baton.MaximumMessages"),
         max_bytes=number("Baton.MaximumBytes"),
         spread=number("Baton.Spread"),
+        durability=number("Baton.Durability") if "Baton.Durability" in values else UNSET,
         own_shards=values["Baton.OwnShards"] == "true",
         tags=dict(queue.tags),
     )

@@ -34,6 +34,7 @@ MessageBytes = Annotated[int, Meta(ge=1024, le=1_048_576)]
 InFlight = Annotated[int, Meta(ge=1, le=120_000)]
 MessagesMax = Annotated[int, Meta(ge=0, le=10**12)]
 SpreadCount = Annotated[int, Meta(ge=1, le=SPREAD_MAX)]
+Replicas = Literal[1, 3, 5]
 BytesMax = Annotated[int, Meta(ge=0, le=10**15)]
 RetrySeconds = Annotated[float, Meta(ge=0, le=DAYS_14_S)]
 Jitter = Annotated[float, Meta(ge=0, le=1)]
@@ -94,6 +95,7 @@ class QueueChanges(Given):
     max_messages: MessagesMax | UnsetType | None = UNSET
     max_bytes: BytesMax | UnsetType | None = UNSET
     spread: SpreadCount | UnsetType | None = UNSET
+    durability: Replicas | UnsetType | None = UNSET
     own_shards: bool | UnsetType | None = UNSET
     tags: Tags | UnsetType | None = UNSET
 
@@ -147,6 +149,7 @@ class Queue(Answered, kw_only=True):
     max_messages: int
     max_bytes: int
     spread: int
+    durability: int | UnsetType = UNSET
     own_shards: bool
     tags: dict[str, str]
 

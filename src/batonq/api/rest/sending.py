@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from hashlib import md5, sha256
 from typing import Any, NamedTuple
 
@@ -35,7 +36,7 @@ from batonq.api.rest.shapes import (
     Sent,
 )
 from batonq.api.sqs.validate import attributes_size
-from batonq.core.commands import Send
+from batonq.core.commands import Accepted, Send
 from batonq.core.ids import message_id
 from batonq.core.payload import encode_attributes
 from batonq.errors import BatonError, InvalidInput, TooLarge
@@ -89,16 +90,19 @@ async def send_batch(call: Call) -> Answer:
     if producer is not None:
         _number(sends, places, producer)
     accepted, headers = await idempotency.send(call, queue, sends, "messages:batch") if sends else ([], ())
-    for at, outcome in zip(places, accepted, strict=True):
-        result = results[at]
-        if isinstance(outcome, BatonError):
-            result.error = item_error(outcome)
-        else:
-            result.message_id = outcome.message_id
-            result.sequence = outcome.sequence
-            result.duplicate = outcome.duplicate
+    for at, result in zip(places, results_of(accepted, [results[at].client_message_id for at in places]), strict=True):
+        results[at] = result
     failed = any(result.error is not None for result in results)
     return Answer(200 if failed else 202, SendResults(results), headers)
+
+
+def results_of(accepted: Sequence[Accepted | BatonError], ids: Sequence[str | None]) -> list[SendResult]:
+    return [
+        SendResult(client_id, error=item_error(outcome))
+        if isinstance(outcome, BatonError)
+        else SendResult(client_id, outcome.message_id, outcome.sequence, outcome.duplicate)
+        for outcome, client_id in zip(accepted, ids, strict=True)
+    ]
 
 
 def _read_plain(call: Call) -> PlainSendBatch | PackedPlainSendBatch | None:

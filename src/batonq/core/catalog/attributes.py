@@ -20,6 +20,7 @@ from batonq.core.spread import SPREAD_MAX
 from batonq.errors import InvalidAttributeName, InvalidAttributeValue
 
 PREFIX = "Baton."
+DURABILITY = (1, 3, 5)
 TEXT_BYTES_MAX = 8192
 RETENTION_MAX_S = 1_209_600
 RETENTION_MAX_MS = RETENTION_MAX_S * SECOND_MS
@@ -187,6 +188,12 @@ _TABLE = (
         SPREAD_MAX,
         1,
         "Shards that the queue lies on. It can grow, never shrink.",
+    ),
+    Attribute(
+        "Baton.Durability",
+        "Replicas that each message has: the queue lies on shards of that kind. Not set: as the log's address says.",
+        Kind.CHOICE,
+        choices=tuple(map(str, DURABILITY)),
     ),
     _boolean("Baton.OwnShards", "The queue's shards take no other new queue, and it is given empty ones."),
     # --- counted or given, never set
@@ -401,6 +408,11 @@ def to_policy(
     `resolve_dlq` gives number, shard and spread of the queue that a RedrivePolicy names.
     """
     values = effective(attributes)
+
+    def part(name: str) -> int:
+        limit = int(values[name])
+        return max(limit // shards, 1) if limit else 0
+
     dead_letter_queue, dead_letter_shard, dead_letter_spread = 0, 0, ""
     max_receives = int(values["Baton.MaxReceives"])
     if values.get("RedrivePolicy"):
@@ -427,9 +439,9 @@ def to_policy(
         expiry_to_dead_letter=values["Baton.ExpiryToDeadLetter"] == "true",
         strict_receipts=values["Baton.StrictReceipts"] == "true",
         ageing_ms=int(values["Baton.PriorityAgeingSeconds"]) * SECOND_MS,
-        in_flight_max=int(values["Baton.MaximumInFlight"]) // shards,
-        messages_max=int(values["Baton.MaximumMessages"]) // shards,
-        bytes_max=int(values["Baton.MaximumBytes"]) // shards,
+        in_flight_max=part("Baton.MaximumInFlight"),
+        messages_max=part("Baton.MaximumMessages"),
+        bytes_max=part("Baton.MaximumBytes"),
         spread=spread,
         sla_seconds=int(values["Baton.SLASeconds"]),
         shed_class=values.get("Baton.ShedClass", ""),

@@ -48,6 +48,7 @@ class QueueEntry:
     purged_ms: int = 0
     slots: bytes = b""  # which shard has which keys, see spread.py
     before: bytes = b""  # and which had them before the queue grew, while that is not over
+    left: int = 0  # shards that a FIFO queue has left: numbers of messages go on behind theirs
 
     # What every request asks for, worked out once.
     policy: QueuePolicy = field(init=False, compare=False)
@@ -67,7 +68,7 @@ class QueueEntry:
             self.attributes,
             lambda _target: link,
             shards=len(self.shards),
-            spread=self.spread.now.text() if len(self.shards) > 1 else "",
+            spread=self.spread.now.text() if len(self.shards) > 1 or self.left else "",
         )
         for name, value in (
             ("policy", policy),
@@ -85,7 +86,7 @@ class QueueEntry:
 
     @property
     def spread(self) -> Spread:
-        return Spread(self.shards, self.slots, self.before)
+        return Spread(self.shards, self.slots, self.before, self.left)
 
     @property
     def own_shards(self) -> bool:
@@ -93,10 +94,16 @@ class QueueEntry:
         return self.attributes.get("Baton.OwnShards") == "true"
 
     @property
+    def needs_new_format(self) -> bool:
+        """It lies on several shards, or names its class, or its dead-letter queue lies on several: see records.py."""
+        several = self.slots or self.left or (self.dead_letter is not None and self.dead_letter.spread)
+        return bool(several) or "Baton.Durability" in self.attributes
+
+    @property
     def link(self) -> Link:
         """This queue as the dead-letter queue of others. FIFO groups are looked for where they were, too."""
-        spread = self.spread if self.fifo else self.spread.now
-        return Link(self.number, self.shard, spread.text() if len(self.shards) > 1 else "")
+        spread = self.spread._replace(left=0) if self.fifo else self.spread.now
+        return Link(self.number, spread.first, spread.text() if len(self.shards) > 1 else "")
 
     @property
     def key(self) -> QueueName:
@@ -130,6 +137,8 @@ class QueueEntry:
             record["slots"] = self.slots.hex()
         if self.before:
             record["before"] = self.before.hex()
+        if self.left:
+            record["left"] = self.left
         return record
 
     @classmethod
@@ -149,6 +158,7 @@ class QueueEntry:
             purged_ms=record["purged_ms"],
             slots=bytes.fromhex(record.get("slots", "")),
             before=bytes.fromhex(record.get("before", "")),
+            left=record.get("left", 0),
         )
 
 
@@ -209,14 +219,18 @@ class ReceiptKey:
 
 @dataclass(slots=True, frozen=True)
 class ShardEntry:
-    """A shard that queues may be placed on."""
+    """A shard that queues may be placed on. How many replicas its log has is its kind."""
 
     number: int
     created_ms: int
+    replicas: int = 0  # 0: as the log's address says
 
     def record(self) -> Record:
-        return {"created_ms": self.created_ms}
+        record = {"created_ms": self.created_ms}
+        if self.replicas:
+            record["replicas"] = self.replicas
+        return record
 
     @classmethod
     def from_record(cls, number: int, record: Record) -> ShardEntry:
-        return cls(number, record["created_ms"])
+        return cls(number, record["created_ms"], record.get("replicas", 0))

@@ -18,12 +18,12 @@ from batonq.core.catalog.attributes import RETENTION_MAX_MS, is_fifo
 from batonq.core.catalog.entries import MISSING_QUEUE, AccessKey, Account, Link, QueueEntry, ReceiptKey, ShardEntry
 from batonq.core.catalog.names import QueueName, check_queue_name, is_text, is_word, queue_arn
 from batonq.core.catalog.permissions import ACCOUNT_DIGITS, Statement
-from batonq.core.catalog.state import CatalogState, encode
+from batonq.core.catalog.placement import Placement, wants_own
+from batonq.core.catalog.state import encode
 from batonq.core.policy import SECOND_MS, QueuePolicy
 from batonq.core.records import Flag, Type, word0
-from batonq.core.spread import GROWTHS_MAX, Spread, even
+from batonq.core.spread import even
 from batonq.errors import (
-    InvalidAttributeValue,
     InvalidInput,
     LogCorrupt,
     OverLimit,
@@ -31,7 +31,6 @@ from batonq.errors import (
     QueueDeletedRecently,
     QueueDoesNotExist,
     QueueExists,
-    Unavailable,
 )
 
 DAY_MS = 86_400 * SECOND_MS
@@ -58,14 +57,14 @@ class Rules:
     accounts_max: int = 10_000
     access_keys_max: int = 10_000
     settings_max: int = 1_000
+    replicas: int = 1  # of shards that do not say: the log's own kind
     spread: int = 1  # shards of a new standard queue that does not say, as far as there are so many
 
 
-class Catalog(CatalogState):
+class Catalog(Placement):
     def __init__(self, rules: Rules | None = None) -> None:
-        super().__init__()
         self.rules = rules or Rules()
-        self.spread_refused = ""  # why no queue can be spread over several shards right now; the host knows
+        super().__init__(self.rules.replicas)
 
     # --- the frame, ownership, truncation ------------------------------------------------------
 
@@ -195,7 +194,7 @@ class Catalog(CatalogState):
             raise OverLimit(f"There are {len(self.queues)} queues, as many as the limit allows; delete some first.")
         number = self.next_queue
         values = self._with_spread(values)
-        spread = even(self._choose_shards(int(values.get("Baton.Spread", "1")), own=_wants_own(values)))
+        spread = even(self._choose_shards(int(values.get("Baton.Spread", "1")), values))
         entry = QueueEntry(
             number=number,
             account=account,
@@ -225,48 +224,13 @@ class Catalog(CatalogState):
 
     def _with_spread(self, values: dict[str, str]) -> dict[str, str]:
         """A standard queue that does not say on how many shards it lies gets as many as the rules say and allow."""
-        if is_fifo(values) or "Baton.Spread" in values or _wants_own(values):
+        if is_fifo(values) or "Baton.Spread" in values or wants_own(values):
             return values
         if self.rules.spread == 1 or self.spread_refused:
             return values
         limits = [int(values.get(name, "0")) or SHARDS_MAX for name in attribute_table.DIVIDED]
-        wanted = min(self.rules.spread, len(self.shards) - len(self._taken), *limits)
+        wanted = min(self.rules.spread, len(self._free_shards(values)), *limits)
         return {**values, "Baton.Spread": str(wanted)} if wanted > 1 else values
-
-    def _choose_shards(self, count: int, besides: Sequence[int] = (), *, own: bool = False) -> list[int]:
-        """The shards with the fewest queues, the lowest of equals; those that a queue has for its own are left out.
-
-        `own`: only shards that hold no queue at all.
-        """
-        if not self.shards:
-            raise Unavailable("No shard is open yet; try again.")
-        if self.spread_refused and count + len(besides) > 1:
-            raise InvalidAttributeValue(self.spread_refused)
-        free = [number for number in self.shards if number not in besides and number not in self._taken]
-        if own:
-            free = [number for number in free if not self._loads[number]]
-        if len(free) < count:
-            kind = "that hold no queue" if own else "to choose from"
-            raise InvalidAttributeValue(
-                f"The queue needs {count} more shards {kind}, and there are {len(free)}: "
-                "open more of them, or give Baton.Spread a lower value."
-            )
-        return sorted(free, key=lambda number: (self._loads[number], number))[:count]
-
-    def _grown(self, entry: QueueEntry, values: Mapping[str, str]) -> Spread:
-        """The spread of a queue that is given these attributes."""
-        have = len(entry.shards)
-        wanted = int(values.get("Baton.Spread", "1"))
-        if wanted == have or values.get("Baton.Spread") == entry.attributes.get("Baton.Spread"):
-            return entry.spread
-        if wanted < have:
-            raise InvalidAttributeValue(f"The queue lies on {have} shards: Baton.Spread can grow, never shrink.")
-        if entry.spread.growths >= GROWTHS_MAX:
-            raise InvalidAttributeValue(
-                "The queue has grown often lately: wait until what was sent before does not count any more."
-            )
-        more = self._choose_shards(wanted - have, entry.shards, own=_wants_own(values))
-        return entry.spread.grown(more)
 
     def _check_redrive(self, source: QueueName, fifo: bool, policy: str | None, chains: bool = True) -> Link | None:
         """The dead-letter queue as it is now. Raises InvalidInput when it is not one for this source."""
@@ -346,7 +310,7 @@ class Catalog(CatalogState):
             link = self._check_redrive(entry.key, entry.fifo, values.get("RedrivePolicy"), chains)
         if values == entry.attributes:
             return entry
-        spread = self._grown(entry, values)
+        spread = self._placed(entry, values)
         changed = self._change(
             replace(
                 entry,
@@ -359,7 +323,7 @@ class Catalog(CatalogState):
             ),
             now,
         )
-        if changed.shards != entry.shards:
+        if changed.link != entry.link:
             self._refresh_sources(changed.key, now)
         return changed
 
@@ -407,26 +371,38 @@ class Catalog(CatalogState):
         return entry
 
     def settle_spread(self, number: int, shard: int, now: int) -> QueueEntry:
-        """A shard that gave up slots when the queue grew has nothing of them any more."""
+        """A shard that gave up slots when the queue grew or moved has nothing of them any more. One that gave up all is
+        left.
+        """
         entry = self.queue_by_number(number)
         if not entry.before:
             return entry
         now = self._time(now)
-        changed = self._change(replace(entry, before=entry.spread.settled(shard).before), now)
+        spread = entry.spread.settled(shard)
+        left = spread.left if entry.fifo else 0
+        changed = self._change(
+            replace(entry, shards=spread.shards, slots=spread.slots, before=spread.before, left=left), now
+        )
         if changed.link != entry.link:
             self._refresh_sources(changed.key, now)
         return changed
 
     # --- shards, settings ----------------------------------------------------------------------
 
-    def open_shards(self, count: int, now: int) -> list[int]:
-        """See to it that shards 0 to `count` - 1 exist. They can become more, never fewer. Returns the new ones."""
+    def open_shards(self, count: int, now: int, *, replicas: int = 0) -> list[int]:
+        """See to it that `count` shards of a kind exist (0: the log's own), numbered on from those that there are. They
+        can become more, never fewer. Returns the new ones.
+        """
         now = self._time(now)
-        if not len(self.shards) <= count <= SHARDS_MAX:
-            raise InvalidInput(f"There are {len(self.shards)} shards: {count} is fewer, or above {SHARDS_MAX}.")
-        added = [number for number in range(count) if number not in self.shards]
+        kind = 0 if replicas == self.own_replicas else replicas
+        have = len(self.shards_of(replicas))
+        if not have <= count <= SHARDS_MAX - len(self.shards) + have:
+            raise InvalidInput(f"There are {have} shards of that kind: {count} is fewer, or above {SHARDS_MAX} in all.")
+        added = list(range(len(self.shards), len(self.shards) + count - have))
+        if kind and added and self.spread_refused:
+            raise InvalidInput(self.spread_refused)
         for number in added:
-            self._write("shard", number, ShardEntry(number, now).record(), now)
+            self._write("shard", number, ShardEntry(number, now, kind).record(), now)
         return added
 
     def put_setting(self, name: str, value: Any, now: int) -> None:
@@ -509,10 +485,6 @@ class Catalog(CatalogState):
         for old in expired:
             self._write("receipt_key", old, None, now)
         return self.receipt_keys[id]
-
-
-def _wants_own(values: Mapping[str, str]) -> bool:
-    return values.get("Baton.OwnShards") == "true"
 
 
 def _check_tags(queue: str, tags: Mapping[str, str]) -> None:

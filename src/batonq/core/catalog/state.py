@@ -26,7 +26,7 @@ from batonq.core.catalog.names import QueueName
 from batonq.core.openframe import OpenFrame
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import FORMAT_VERSION, PLAIN_VERSION, Flag, Type
-from batonq.core.spread import GROWTHS_MAX, SLOTS
+from batonq.core.spread import GROWTHS_MAX, PLACES_MAX, SLOTS
 from batonq.errors import LogCorrupt
 
 CATALOG_SHARD = 65535
@@ -150,6 +150,8 @@ class CatalogState:
         elif kind == "shard":
             _put(self.shards, int(key), None if value is None else ShardEntry.from_record(int(key), value))
             self._loads.setdefault(int(key), 0)
+            if value is not None and value.get("replicas"):
+                self.format = FORMAT_VERSION
         elif kind == "setting":
             _put(self.settings, key, value)
         else:
@@ -175,7 +177,7 @@ class CatalogState:
 
     def _index(self, entry: QueueEntry) -> None:
         self.queues[entry.number] = entry
-        if entry.slots or (entry.dead_letter is not None and entry.dead_letter.spread):
+        if entry.needs_new_format:
             self.format = FORMAT_VERSION
         if entry.before:
             self.growing.add(entry.number)
@@ -280,6 +282,8 @@ class CatalogState:
         sources: dict[QueueName, set[int]] = {}
         for entry in self.queues.values():
             assert entry.shards and set(entry.shards) <= self.shards.keys(), "a queue lies on shards that exist"
+            assert len(set(entry.shards)) == len(entry.shards) <= PLACES_MAX - entry.left
+            assert not entry.left or entry.fifo
             assert len(entry.slots) == (SLOTS if len(entry.shards) > 1 else 0), "every slot belongs to a shard"
             assert all(place < len(entry.shards) for place in entry.slots + entry.before)
             assert len(entry.before) % SLOTS == 0 and entry.spread.growths <= GROWTHS_MAX

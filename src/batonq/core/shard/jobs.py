@@ -318,9 +318,11 @@ class Jobs(Arrivals):
         if payload is not None:
             self._edit(queue, slot, payload, job.key, now)
         self.owe(slot, shard, to, Reason.REDRIVE, now)
+        if self.jobs[job.id].state != "RUNNING":
+            return Outcome.FAILED
         if self.passed and self.passed.get(slot) == shard | to << 16 and columns.state[slot] != State.OWED:
             return self._redrive(job, slot, None, now)  # its group has moved from this very shard
-        return Outcome.MOVED if self.jobs[job.id].state == "RUNNING" else Outcome.FAILED
+        return Outcome.MOVED
 
     def _edit(self, queue: QueueState, slot: int, payload: bytes, key: int, now: int) -> None:
         w6 = self.frame.put(EDITED_PREFIX.pack(key) + self.carried_prefix(slot) + payload)

@@ -17,7 +17,7 @@ from batonq.core.shard.holding import Holding
 from batonq.core.shard.persist import Persist
 from batonq.core.shard.queuestate import QueueState
 from batonq.core.shard.validate import Validate
-from batonq.core.spread import Hint, parse
+from batonq.core.spread import Hint, parse, takes
 
 PURGE_STEP = 5_000
 
@@ -97,6 +97,8 @@ class Shard(Holding, Persist, Validate):
         spread = queue.policy.spread
         if not spread:
             return False
+        if not takes(spread, self.number):
+            return queue.messages > 0  # the queue leaves this shard
         if not queue.fifo:
             return queue.policy.dedup_lives and queue.messages > 0  # keys count while their messages live
         lines, there = self.lines, parse(spread)

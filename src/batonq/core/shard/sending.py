@@ -14,7 +14,7 @@ from batonq.core.shard.columns import joined
 from batonq.core.shard.jobs import Jobs
 from batonq.core.shard.producers import RUN_MAX, Produced
 from batonq.core.shard.queuestate import QueueState
-from batonq.core.spread import key_of, parse
+from batonq.core.spread import key_of, parse, takes
 from batonq.errors import BatonError, DeduplicationConflict, InvalidInput, NotOwner, OverLimit
 
 REQUEST_WINDOW_MS = 120_000  # an SDK has given up on a request by then
@@ -23,7 +23,7 @@ DEDUP_ENTRIES_MAX = 50_000_000
 PRODUCERS_MAX = 1_000_000
 BYTE_MAX = 255  # a record has a byte for each
 _SHARD_FULL = "The shard holds as many messages as it can; receive and delete some."
-_ELSEWHERE = "The message's key is on another shard since the queue has grown; try again."
+_ELSEWHERE = "The message's key is on another shard since the queue has grown or moved; try again."
 PRODUCER_WAITS = (
     "An earlier message of this producer was refused, or too many producers are remembered; send it again from there."
 )
@@ -145,15 +145,15 @@ class Sending(Jobs):
         self.frame.add(_REQUESTED | number << 32, first_sequence, now, until, count, invocation, 0, 0)
         self.requests.put(invocation, first_sequence, -(-until // 1000), count, now // 1000)
 
-    @staticmethod
-    def _takes_runs(queue: QueueState) -> bool:
+    def _takes_runs(self, queue: QueueState) -> bool:
         policy = queue.policy
-        return not (queue.fifo or policy.delay_ms or policy.messages_max or policy.bytes_max)
+        if queue.fifo or policy.delay_ms or policy.messages_max or policy.bytes_max:
+            return False
+        return takes(policy.spread, self.number)
 
-    @staticmethod
-    def _sends_are_plain(queue: QueueState, sends: Sequence[Send]) -> bool:
+    def _sends_are_plain(self, queue: QueueState, sends: Sequence[Send]) -> bool:
         """May they be taken as one run? Nothing about them needs a decision of its own."""
-        if not Sending._takes_runs(queue):
+        if not self._takes_runs(queue):
             return False
         priority = sends[0].priority
         sender = sends[0].sender
@@ -350,7 +350,9 @@ class Sending(Jobs):
         if queue.fifo:
             return self.has_moved(queue, key_hash(send.group))
         key = key_of(send, fifo=False)
-        return bool(key) and parse(queue.policy.spread).of_key(key) != self.number
+        if not key:
+            return not takes(queue.policy.spread, self.number)
+        return parse(queue.policy.spread).of_key(key) != self.number
 
     def _has_moved(self, queue: QueueState, send: Send, now: int) -> bool:
         """The same of any message: it is not known here, and would not be taken."""

@@ -21,7 +21,7 @@ from batonq.core.shard.columns import NIL
 from batonq.core.shard.queuestate import QueueState
 from batonq.core.shard.replay import Replay
 from batonq.core.shard.state import FOREVER_MS, encode_notes
-from batonq.core.spread import parse
+from batonq.core.spread import parse, takes
 
 REFUSED_BACKOFF_MS = 1_000
 REFUSED_BACKOFF_MAX_MS = 300_000
@@ -139,8 +139,9 @@ class Transfer(Replay):
             if passed >> 16 != to or passed & 0xFFFF not in way:
                 return way[0]
             return way[min(way.index(passed & 0xFFFF) + 1, len(way) - 1)]
-        start = there.shards.index(self.number) if self.number in there.shards else self.number
-        return there.shards[(start + self.refusals.get(slot, 0)) % len(there.shards)]
+        taking = there.taking
+        start = taking.index(self.number) if self.number in taking else self.number
+        return taking[(start + self.refusals.get(slot, 0)) % len(taking)]
 
     def _goes_on(self, queue: QueueState, slot: int, shard: int, to: int, reason: int) -> bool:
         """Whether a message whose group has moved from this shard of a queue has another one to ask."""
@@ -246,6 +247,8 @@ class Transfer(Replay):
             return Reason.REFUSED_TYPE
         if self._full(target, added_bytes):
             return Reason.REFUSED_FULL
+        if not fifo and not takes(target.policy.spread, self.number):
+            return Reason.REFUSED_MOVED
         if group is not None and self.has_moved(target, group):
             return Reason.REFUSED_MOVED
         return Reason.ACCEPTED
@@ -305,7 +308,7 @@ class Transfer(Replay):
             Reason.REFUSED_NO_QUEUE: "does not exist",
             Reason.REFUSED_FULL: "is full",
             Reason.REFUSED_TYPE: "is not of the same type",
-            Reason.REFUSED_MOVED: "has grown meanwhile: their groups are on other shards now",
+            Reason.REFUSED_MOVED: "has grown or moved meanwhile: they belong on other shards now",
         }
         if reason == Reason.REDRIVE:
             job = self.jobs.active_on(queue.number)

@@ -94,11 +94,11 @@ def check_stream(config: StreamConfig, wanted: StreamConfig) -> None:
     what = f"Stream {wanted.name}"
     if config.subjects != wanted.subjects or config.mirror or config.sources:
         raise Unsafe(f"{what} takes messages from elsewhere than {wanted.subjects}. Give this cluster another name.")
-    if (config.num_replicas or 1) < (wanted.num_replicas or 1):
+    if (config.num_replicas or 1) != (wanted.num_replicas or 1):
         raise Unsafe(
             f"{what} has {config.num_replicas} replicas, {wanted.num_replicas} are asked for. Change it with "
-            f"`nats stream edit {wanted.name} --replicas {wanted.num_replicas}`, or say replicas={config.num_replicas} "
-            "in the address of the log."
+            f"`nats stream edit {wanted.name} --replicas {wanted.num_replicas}`; if all of them have "
+            f"{config.num_replicas}, say replicas={config.num_replicas} in the address of the log."
         )
     lossy = {
         "storage": config.storage != StorageType.FILE,

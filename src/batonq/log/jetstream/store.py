@@ -112,19 +112,33 @@ class JetStreamStore:
                 await asyncio.sleep(AGAIN_S)
         raise Unreachable(f"{self._bucket.where}: the cluster id that was written cannot be read yet")
 
-    def _kept(self) -> dict[str, Any]:
+    def _kept(self, replicas: int = 0) -> dict[str, Any]:
         return {
             "retention": RetentionPolicy.LIMITS,
             "discard": DiscardPolicy.NEW,
             "storage": StorageType.FILE,
-            "num_replicas": self._address.replicas,
+            "num_replicas": replicas or self._address.replicas,
             "max_msgs": -1,
             "max_age": 0,
             "allow_direct": False,
         }
 
-    async def backend(self, shard: int) -> JetStreamBackend:
-        """Raises Unsafe when there is a stream of that name that would not keep everything."""
+    @property
+    def replicas(self) -> int:
+        return self._address.replicas
+
+    async def check_kind(self, replicas: int) -> None:
+        """A stream of that kind is made and removed: only the servers know whether enough of them have room."""
+        part = f"kind-{replicas}-{secrets.token_hex(4)}"
+        name, subject = f"baton-{self._address.name}-{part}", f"baton.{self._address.name}.{part}"
+        await self._stream(StreamConfig(name=name, subjects=[subject], **self._kept(replicas)))
+        try:
+            await self._ask(self._context.delete_stream(name))
+        except APIError as refused:
+            raise Unreachable(f"{self._address.shown}: {refused.description}") from None
+
+    async def backend(self, shard: int, replicas: int = 0) -> JetStreamBackend:
+        """Raises Unsafe when there is a stream of that name that would not keep everything, or has other replicas."""
         part = "catalog" if shard == CATALOG_SHARD else f"shard-{shard:04}"
         stream = f"baton-{self._address.name}-{part}"
         subject = f"baton.{self._address.name}.{part}"
@@ -133,7 +147,7 @@ class JetStreamStore:
             subjects=[subject],
             max_bytes=self._address.max_bytes,
             deny_delete=True,
-            **self._kept(),
+            **self._kept(replicas),
         )
         await self._stream(wanted)
         return JetStreamBackend(
@@ -170,7 +184,7 @@ class JetStreamStore:
                 raise Unreachable(f"{self._address.shown}: {refused.description}") from None
             raise Unsafe(
                 f"Stream {wanted.name} cannot be made with {wanted.num_replicas} replicas: {refused.description} "
-                f"({refused.err_code})."
+                f"({refused.err_code}). That many NATS servers must be in the cluster, with room for it."
             ) from None
 
     async def _patiently(self, question: Any) -> Any:

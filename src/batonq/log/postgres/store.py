@@ -18,7 +18,7 @@ VERSION_MIN = 140000
 TIMEOUT_S = 10.0
 POLL_S = 1.0  # how often a follower looks although nothing was notified
 LISTEN_AGAIN_S = 0.5
-ANNOUNCE_AFTER_S = 0.01  # followers are told at most so often, of all that was appended meanwhile
+ANNOUNCE_EVERY_S = 0.05  # followers are told at once, and then at most so often of all that was appended meanwhile
 _SETTINGS = """
     SELECT current_setting('server_version_num')::int, current_setting('server_version'), pg_is_in_recovery(),
         current_setting('transaction_read_only'), current_setting('fsync'), current_setting('full_page_writes'),
@@ -105,7 +105,19 @@ class PostgresStore:
             )
         self.cluster = int(text, 16)
 
-    async def backend(self, shard: int) -> PostgresBackend:
+    @property
+    def replicas(self) -> int:
+        """One database; whether it has standbys is its own affair."""
+        return 1
+
+    async def check_kind(self, replicas: int) -> None:
+        if replicas != 1:
+            raise Unsafe(
+                f"A log in PostgreSQL has the replicas that the database has. Shards with {replicas} need the log in "
+                "NATS JetStream: --log nats://…"
+            )
+
+    async def backend(self, shard: int, replicas: int = 1) -> PostgresBackend:
         backend = PostgresBackend(
             shard,
             where=f"the log of shard {shard} in {self._address.shown}",
@@ -147,9 +159,9 @@ class PostgresStore:
     async def _tell_others(self) -> None:
         try:
             while self._announced:
-                await asyncio.sleep(ANNOUNCE_AFTER_S)
                 shards, self._announced = self._announced, set()
                 await self._line.run(schema.ANNOUNCE, (list(shards),))
+                await asyncio.sleep(ANNOUNCE_EVERY_S)
         except Unreachable:
             pass  # they look by themselves
         finally:

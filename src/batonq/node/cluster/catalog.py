@@ -49,6 +49,7 @@ COMMANDS: dict[str, _Told] = {
 }
 
 SPREADING = {"create_queue": 2, "set_attributes": 1}  # commands that may spread a queue → which argument says so
+NEW = {"Baton.Spread", "Baton.Durability"}  # attributes that readers of the format before do not know
 
 
 class Answer(NamedTuple):
@@ -255,16 +256,20 @@ class ClusterCatalog(SharedCatalog):
         return clean
 
     async def _run_here(self, name: str, command: Callable[..., T], *arguments: Any, **named: Any) -> Changed[T]:
-        """What makes a queue lie on several shards is written in a format that all nodes must be able to read."""
+        """What makes a queue lie on several shards, or a shard be of another kind, is written in a format that all
+        nodes must be able to read.
+        """
         catalog = self.current()
         refused = ""
-        if name in SPREADING and catalog.format < FORMAT_VERSION:
-            asked = "Baton.Spread" in arguments[SPREADING[name]]
-            if asked or catalog.rules.spread > 1:
+        if catalog.format < FORMAT_VERSION:
+            asked = name in SPREADING and (catalog.rules.spread > 1 or NEW & arguments[SPREADING[name]].keys())
+            if asked or named.get("replicas", 0) not in (0, catalog.own_replicas):
                 refused = await self._too_old(FORMAT_VERSION)
         if not self.owned:
             raise Unavailable(self.why or "This node keeps the catalog no more; try again.")
-        self.current().spread_refused = refused and f"The queue cannot be spread over several shards yet. {refused}"
+        self.current().spread_refused = (
+            refused and f"Queues cannot be spread over several shards, nor have durability classes, yet. {refused}"
+        )
         return await super()._run_here(name, command, *arguments, **named)
 
     def _lost(self, problem: BaseException, log: Log) -> None:

@@ -108,7 +108,10 @@ class ClusterNode(Node):
         )
         self.catalog = ClusterCatalog(
             rules=Rules(
-                name_wait_ms=settings.delete_wait_ms, purge_wait_ms=settings.purge_wait_ms, spread=settings.spread
+                name_wait_ms=settings.delete_wait_ms,
+                purge_wait_ms=settings.purge_wait_ms,
+                replicas=self._logs.replicas,
+                spread=settings.spread,
             ),
             recovery=self._recovery,
             leases=self._leases,
@@ -136,9 +139,12 @@ class ClusterNode(Node):
     async def _open_shards(self) -> None:
         """The first node makes the shards that there are; every node then follows them all."""
         deadline_s = self._loop.time() + START_S
-        while len(self.catalog.current().shards) < self.settings.shards:
+        for replicas, _ in self._kinds_to_open():
+            await self._logs.check_kind(replicas)
+        while missing := self._kinds_to_open():
+            replicas, count = missing[0]
             try:
-                await self.catalog.change(Catalog.open_shards, self.settings.shards)
+                await self.catalog.change(Catalog.open_shards, count, replicas=replicas)
             except BatonError as problem:
                 if self._loop.time() > deadline_s:
                     raise
@@ -173,6 +179,7 @@ class ClusterNode(Node):
             keeper.follower.open_in_time()
 
     def _keeper(self, number: int) -> ClusterKeeper:
+        self._logs.kinds[number] = self.catalog.current().replicas_of(number)
         return ClusterKeeper(
             number,
             recovery=self._recovery,
@@ -306,6 +313,7 @@ class ClusterNode(Node):
                     "state": each.follower.state.value,
                     "owner": lease.node if lease else "",
                     "epoch": lease.epoch if lease else 0,
+                    "replicas": self._logs.kinds.get(number, self._logs.replicas),
                     "next_frame": log.next if log is not None else 0,
                     "trouble": log.trouble if log is not None else each.follower.why,
                 }
@@ -329,7 +337,7 @@ class ClusterNode(Node):
                 "name": queue.name,
                 "shard": queue.shard,
                 "shards": list(queue.shards),
-                "spread": len(queue.shards),
+                "spread": len(queue.spread.taking),
                 "growing": bool(queue.before),
             }
             for queue in queues[:QUEUES_TOLD]

@@ -98,7 +98,10 @@ class ProcessNode(Node):
             number=self.place.number,
             others=self.owners.others,
             rules=Rules(
-                name_wait_ms=settings.delete_wait_ms, purge_wait_ms=settings.purge_wait_ms, spread=settings.spread
+                name_wait_ms=settings.delete_wait_ms,
+                purge_wait_ms=settings.purge_wait_ms,
+                replicas=self._logs.replicas,
+                spread=settings.spread,
             ),
             recovery=self._recovery,
             ask_frames=None if self.place.first else self._ask_frames,
@@ -270,6 +273,7 @@ class ProcessNode(Node):
                 "state": state.value,
                 "owner": names.get(CATALOG_SHARD, ""),
                 "epoch": catalog.current().epoch,
+                "replicas": self._logs.replicas,
                 "next_frame": catalog.next_frame,
                 "trouble": catalog.why,
             }
@@ -282,6 +286,7 @@ class ProcessNode(Node):
                     "state": keeper.state.value,
                     "owner": names.get(keeper.number, ""),
                     "epoch": host.shard.epoch if host else 0,
+                    "replicas": self._logs.replicas,
                     "next_frame": host.log.next if host else 0,
                     "trouble": "" if keeper.state is KeeperState.ELSEWHERE else keeper.why,
                 }

@@ -35,12 +35,16 @@ class SimStore:
     """See backend.LogStore."""
 
     where = "a JetStream in memory"
+    replicas = 3
 
     def __init__(self, line: Line, cluster: int) -> None:
         self.cluster = cluster
         self._line = line
 
-    async def backend(self, shard: int) -> Backend:
+    async def check_kind(self, replicas: int) -> None:
+        pass
+
+    async def backend(self, shard: int, replicas: int) -> Backend:
         await self._line.ask(lambda: self._line.server.stream(shard))
         return SimBackend(self._line, shard)
 

@@ -1,0 +1,99 @@
+"""Where queues lie: shards of the kind that they name, chosen when a queue is made, grows or changes its class."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from batonq.core.catalog.entries import QueueEntry
+from batonq.core.catalog.state import CatalogState
+from batonq.core.spread import GROWTHS_MAX, PLACES_MAX, Spread
+from batonq.errors import InvalidAttributeValue, Unavailable
+
+
+class Placement(CatalogState):
+    def __init__(self, own_replicas: int) -> None:
+        """`own_replicas`: of shards that do not say."""
+        super().__init__()
+        self.own_replicas = own_replicas
+        self.spread_refused = ""  # why no queue can be spread, nor name its class, right now; the host knows
+
+    def replicas_of(self, shard: int) -> int:
+        return self.shards[shard].replicas or self.own_replicas
+
+    def shards_of(self, replicas: int) -> list[int]:
+        """The shards of a kind; 0: of the log's own."""
+        return [number for number in self.shards if self.replicas_of(number) == (replicas or self.own_replicas)]
+
+    def _replicas(self, values: Mapping[str, str]) -> int:
+        """The kind of the shards that a queue with these attributes lies on: unless it says, the log's own."""
+        return int(values.get("Baton.Durability") or self.own_replicas)
+
+    def _free_shards(self, values: Mapping[str, str], besides: Sequence[int] = ()) -> list[int]:
+        """Those of its kind that a queue with these attributes may be placed on, the first to choose first: with the
+        fewest queues, the lowest of equals. Those that a queue has for its own are left out.
+        """
+        if not self.shards:
+            raise Unavailable("No shard is open yet; try again.")
+        kind = self.shards_of(self._replicas(values))
+        free = [number for number in kind if number not in besides and number not in self._taken]
+        if wants_own(values):
+            free = [number for number in free if not self._loads[number]]
+        return sorted(free, key=lambda number: (self._loads[number], number))
+
+    def _choose_shards(self, count: int, values: Mapping[str, str], besides: Sequence[int] = ()) -> list[int]:
+        free = self._free_shards(values, besides)
+        self._check_kind(self._replicas(values))
+        if self.spread_refused and (count + len(besides) > 1 or values.get("Baton.Durability")):
+            raise InvalidAttributeValue(self.spread_refused)
+        if len(free) < count:
+            kind = "that hold no queue" if wants_own(values) else "to choose from"
+            raise InvalidAttributeValue(
+                f"The queue needs {count} more shards {kind}, and there are {len(free)}: "
+                "open more of them, or give Baton.Spread a lower value."
+            )
+        return free[:count]
+
+    def _check_kind(self, replicas: int) -> None:
+        if not self.shards_of(replicas):
+            kinds = sorted(set(map(self.replicas_of, self.shards)))
+            raise InvalidAttributeValue(
+                f"No shard has {replicas} replicas, so no queue can have Baton.Durability {replicas}. Choose one of "
+                f"{', '.join(map(str, kinds))}, or open shards of that kind: start a node with --other-shards "
+                f"{replicas}:2, with the log in NATS JetStream on at least {replicas} servers."
+            )
+
+    def _placed(self, entry: QueueEntry, values: Mapping[str, str]) -> Spread:
+        """The spread of a queue that is given these attributes: it grows, or moves to shards of another kind."""
+        spread = entry.spread
+        have = len(spread.taking)
+        same = values.get("Baton.Spread") == entry.attributes.get("Baton.Spread")
+        wanted = have if same else int(values.get("Baton.Spread", "1"))
+        named = values.get("Baton.Durability") != entry.attributes.get("Baton.Durability")
+        moves = named and self.replicas_of(spread.first) != self._replicas(values)
+        if wanted < have:
+            raise InvalidAttributeValue(f"The queue lies on {have} shards: Baton.Spread can grow, never shrink.")
+        if named and values.get("Baton.Durability") and self.spread_refused:
+            raise InvalidAttributeValue(self.spread_refused)
+        if wanted == have and not moves:
+            return spread
+        if spread.growths >= GROWTHS_MAX:
+            raise InvalidAttributeValue(
+                "The queue has grown or moved often lately: wait until what was sent before does not count any more."
+            )
+        if entry.left + len(entry.shards) + wanted - (0 if moves else have) > PLACES_MAX:
+            raise InvalidAttributeValue(
+                "The queue leaves too many shards, or, if it is a FIFO queue, has left too many: wait until what is "
+                "there is gone, or make another queue."
+            )
+        if not moves:
+            return spread.grown(self._choose_shards(wanted - have, values, entry.shards))
+        if entry.fifo and values.get("DeduplicationScope") != "messageGroup":
+            raise InvalidAttributeValue(
+                "Baton.Durability of a FIFO queue can be changed only when DeduplicationScope is messageGroup: what "
+                "counts in the whole queue needs one shard. Make another queue of that class."
+            )
+        return spread.moved(self._choose_shards(wanted, values, entry.shards))
+
+
+def wants_own(values: Mapping[str, str]) -> bool:
+    return values.get("Baton.OwnShards") == "true"

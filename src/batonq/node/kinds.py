@@ -1,0 +1,20 @@
+"""Kinds of shards: how many replicas the log of each has, and how many shards there shall be of each kind."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from batonq.core.catalog.machine import Catalog
+from batonq.errors import InvalidInput
+
+
+def to_open(catalog: Catalog, count: int, others: Mapping[int, int]) -> list[tuple[int, int]]:
+    """Kinds of which shards are missing, each with how many there are to be: `count` of the log's own kind, and others.
+
+    Raises InvalidInput when the log's own kind is among the others.
+    """
+    own = catalog.own_replicas
+    if own in others:
+        raise InvalidInput(f"The log's address says {own} replicas: --shards says how many such shards there are.")
+    wanted = {own: count, **others}
+    return [(replicas, number) for replicas, number in wanted.items() if len(catalog.shards_of(replicas)) < number]
