@@ -210,12 +210,7 @@ class Node:
             log_settings=self.world.log_settings,
             adapt_log=self.world.adapt_log,
         )
-        rules = Rules(
-            name_wait_ms=settings.delete_wait_ms,
-            purge_wait_ms=settings.purge_wait_ms,
-            replicas=self._logs.replicas,
-            spread=settings.spread,
-        )
+        rules = self._rules()
         self.catalog = CatalogHost(
             loop=self._loop,
             clock=self.clock,
@@ -227,6 +222,16 @@ class Node:
             on_change=self._catalog_changed,
         )
         await self.catalog.open()
+
+    def _rules(self) -> Rules:
+        """What the catalog goes by."""
+        settings = self.settings
+        return Rules(
+            name_wait_ms=settings.delete_wait_ms,
+            purge_wait_ms=settings.purge_wait_ms,
+            replicas=self._logs.replicas,
+            spread=settings.spread,
+        )
 
     def _compose(self) -> None:
         transport: Transport = PortTransport(lambda shard: self.broker.port(shard))

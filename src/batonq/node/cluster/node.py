@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from batonq.certificates import client_context
-from batonq.core.catalog.machine import Catalog, Rules
+from batonq.core.catalog.machine import Catalog
 from batonq.errors import BatonError, InvalidInput, Unavailable
 from batonq.log.backend import LogStore
 from batonq.log.interface import Leases, Member
@@ -107,12 +107,7 @@ class ClusterNode(Node):
             log_settings=self.world.log_settings,
         )
         self.catalog = ClusterCatalog(
-            rules=Rules(
-                name_wait_ms=settings.delete_wait_ms,
-                purge_wait_ms=settings.purge_wait_ms,
-                replicas=self._logs.replicas,
-                spread=settings.spread,
-            ),
+            rules=self._rules(),
             recovery=self._recovery,
             leases=self._leases,
             ask=self._routing.ask_catalog,

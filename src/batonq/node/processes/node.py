@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from batonq.core.catalog.machine import Catalog, Rules
+from batonq.core.catalog.machine import Catalog
 from batonq.errors import Unavailable
 from batonq.log.layout import CATALOG_SHARD
 from batonq.log.ownership import SharedDirectory
@@ -97,12 +97,7 @@ class ProcessNode(Node):
         self.catalog = ProcessCatalog(
             number=self.place.number,
             others=self.owners.others,
-            rules=Rules(
-                name_wait_ms=settings.delete_wait_ms,
-                purge_wait_ms=settings.purge_wait_ms,
-                replicas=self._logs.replicas,
-                spread=settings.spread,
-            ),
+            rules=self._rules(),
             recovery=self._recovery,
             ask_frames=None if self.place.first else self._ask_frames,
             ask=self._routing.ask_catalog,

@@ -6,11 +6,14 @@ Before a shuffle everything is a number: rows are short, and one number a messag
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import cast
 
 from pyspark.sql import DataFrame
+from pyspark.sql.types import StructType
 
 from batonq.core.records import Reason, State, Type
 from batonq.pipeline.events.schema import EVENTS, REASONS, STATES
+from batonq.pipeline.spark import local
 
 SEQUENCES = 1 << 48  # a sequence has 48 bits
 DOOMED = 7  # delayed until it is owed again: it was refused, and never becomes visible
@@ -112,4 +115,4 @@ def query(text: str, **frames: DataFrame) -> DataFrame:
 
 def nothing(like: DataFrame) -> DataFrame:
     """No violations, as a frame of that session."""
-    return like.sparkSession.createDataFrame([], _FOUND)
+    return local.nothing(like.sparkSession, cast(StructType, StructType.fromDDL(_FOUND)))
