@@ -179,7 +179,7 @@ def test_our_attributes_are_shown_when_they_are_set_or_asked_for(sqs: Any, queue
     assert ours == {"Baton.SLASeconds", "Baton.AgeOfOldestMessage"}
     everything = names("Baton.All")
     assert all(name.startswith("Baton.") for name in everything)
-    unset = {"Baton.ShedClass", "Baton.AlarmSeverity", "Baton.RetryPolicy"}
+    unset = {"Baton.ShedClass", "Baton.AlarmSeverity", "Baton.RetryPolicy", "Baton.Durability"}
     assert everything == {name for name, row in ATTRIBUTES.items() if row.own} - unset
     sqs.set_queue_attributes(QueueUrl=queue, Attributes={"Baton.SLASeconds": ""})
     assert "Baton.SLASeconds" not in names("All")
