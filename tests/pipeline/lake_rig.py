@@ -99,7 +99,11 @@ class FakeSpark:
     def option(self, *_: object) -> FakeSpark:
         return self
 
-    def createDataFrame(self, *_: object) -> FakeFrame:
+    def range(self, _: int) -> FakeSpark:
+        return self
+
+    def selectExpr(self, *_: str) -> FakeFrame:
+        """Of a range without rows."""
         return FakeFrame([], self.fuse)
 
     def parquet(self, *paths: str) -> FakeFrame:

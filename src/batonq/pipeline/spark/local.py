@@ -20,6 +20,6 @@ def frame_of(spark: SparkSession, rows: Sequence[Sequence[Any]], schema: Schema)
 
 def nothing(spark: SparkSession, schema: StructType) -> DataFrame:
     """A frame without rows."""
-    from pyspark.sql import functions as f
-
-    return spark.range(0).select(*(f.lit(None).cast(field.dataType).alias(field.name) for field in schema))
+    return spark.range(0).selectExpr(
+        *(f"CAST(NULL AS {field.dataType.simpleString()}) AS `{field.name}`" for field in schema)
+    )
