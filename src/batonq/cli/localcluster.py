@@ -150,7 +150,9 @@ class LocalCluster:
         """While it starts: all of it, or nothing."""
         for name, child in self._children.items():
             if child.poll() is not None:
-                raise Unavailable(f"{name} ended with code {child.returncode}; see {self._directory / name}.log.")
+                log = self._directory / f"{name}.log"
+                said = log.read_text(errors="replace").strip().rpartition("\n")[2]
+                raise Unavailable(f"{name} ended with code {child.returncode} ({said}); see {log}.")
 
     def _mend(self, again_s: float = AGAIN_S) -> None:
         """Once it is up: one that ended, or was killed to see what happens, is started again after a while."""

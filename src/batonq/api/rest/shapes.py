@@ -37,7 +37,7 @@ Count = Annotated[int, Meta(ge=1, le=BATCH_MAX)]
 IdempotencyKey = Annotated[str, Meta(min_length=1, max_length=255, pattern="^[!-~]([ -~]*[!-~])?$")]
 JobId = Annotated[str, Meta(min_length=1, max_length=64)]
 PeekSize = Annotated[int, Meta(ge=1, le=PEEK_MAX)]
-Sequence = Annotated[int, Meta(ge=0, le=(1 << 48) - 1)]
+Sequence = Annotated[int, Meta(ge=0, le=(1 << 53) - 1)]
 ProducerSequence = Annotated[int, Meta(ge=1, le=(1 << 53) - 1)]
 
 

@@ -90,7 +90,7 @@ class OwnershipLoop:
         self._noted_s: dict[int, float] = {}  # when an owner was told of last
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._works: set[asyncio.Task[None]] = set()
+        self._works: dict[asyncio.Task[None], None] = {}
         self.others = Members(
             node,
             leases=leases,
@@ -261,8 +261,8 @@ class OwnershipLoop:
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = self._loop.create_task(work)
-        self._works.add(task)
-        task.add_done_callback(self._works.discard)
+        self._works[task] = None
+        task.add_done_callback(self._works.pop)
 
     async def _take_one(self, shard: int, each: Owned, released_ms: int) -> None:
         if shard in self._busy:

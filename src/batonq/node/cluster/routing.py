@@ -82,7 +82,7 @@ class Routing:
         self._ports: dict[tuple[int, bool], RemoteShard] = {}
         self._loop = asyncio.get_running_loop()
         self._works: set[asyncio.Task[None]] = set()
-        self._asked: set[Asked] = set()
+        self._asked: dict[Asked, None] = {}  # in the order in which they were asked
         self._watching: asyncio.TimerHandle | None = None
         self._looking: asyncio.Task[None] | None = None
 
@@ -164,13 +164,13 @@ class Routing:
         try:
             async with asyncio.timeout(None) as moved:
                 asked = Asked(shard, lease, moved)
-                self._asked.add(asked)
+                self._asked[asked] = None
                 if self._watching is None:
                     self._watching = self._loop.call_later(WATCH_S, self._watch)
                 try:
                     return await self._peers.ask(lease.address, path, call, data, timeout_s)
                 finally:
-                    self._asked.discard(asked)
+                    del self._asked[asked]
         except TimeoutError:
             raise NoAnswer(f"Node {lease.node} does not serve the shard any more, and has not answered.") from None
         except asyncio.CancelledError:
