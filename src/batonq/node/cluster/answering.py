@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 import msgspec
 
-from batonq.errors import InvalidInput, NotFound, NotOwner
+from batonq.errors import InvalidInput, NotFound, NotOwner, Unavailable
 from batonq.log.ending import heard
 from batonq.log.layout import CATALOG_SHARD
 from batonq.node import wire
@@ -211,6 +211,11 @@ class Answering(ShardAnswering):
                 await loop.move(*_move.decode(body))
             elif what == "drain":
                 await loop.hand_over()
+                if loop.serving():
+                    raise Unavailable(
+                        f"No other node takes shards right now, so {loop.node} keeps its own. It takes no new ones; "
+                        "ask again once another node is ready."
+                    )
             elif what == "undrain":
                 loop.draining = False
             elif what == "give_up":

@@ -128,7 +128,7 @@ class ClusterNode(Node):
         self._compose()
         self.ownership_loop.start()
         await self._open_shards()
-        self.ownership_loop.complete = True
+        await self.ownership_loop.set_complete()
         self._upkeep = self._loop.create_task(self.maintenance.run())
 
     async def _open_shards(self) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from contextlib import aclosing, contextmanager, suppress
 from random import Random
 from typing import Any, NamedTuple, Protocol
 
@@ -194,8 +194,7 @@ class OwnershipLoop:
         pause_s = self._settings.lease_s / TERMS
         while True:
             try:
-                away = self.draining or not self.complete or self.others.clock_is_off()
-                await self.others.announce(self._my_weights(), away)
+                await self._announce()
                 await self.others.hear()
                 self._alarms.clear("lease-store")
             except BatonError as problem:
@@ -367,6 +366,16 @@ class OwnershipLoop:
     def _full(self) -> list[str]:
         """Nodes that take nothing more from this one."""
         return [name for name, known in self.members.items() if known.draining or name == self.node]
+
+    async def _announce(self) -> None:
+        away = self.draining or not self.complete or self.others.clock_is_off()
+        await self.others.announce(self._my_weights(), away)
+
+    async def set_complete(self) -> None:
+        """All shards that there are can be taken here: the others hear of it at once."""
+        self.complete = True
+        with suppress(BatonError):  # it is told again soon
+            await self._announce()
 
     async def hand_over(self) -> None:
         """Give everything to the others, if there are any: before a stop, or to be drained."""
