@@ -362,6 +362,18 @@ def test_dead_letters_go_from_node_to_node(tmp_path: Path) -> None:
     run_nodes(tmp_path, main, "a", "b")
 
 
+def test_a_drain_says_when_nobody_can_take_what_the_node_owns(tmp_path: Path) -> None:
+    async def main(nodes: Nodes) -> None:
+        await nodes["b"].ownership_loop.hand_over()
+        await nodes["b"].ownership_loop.others.announce({}, draining=True)
+        kept = nodes["a"].ownership_loop.serving()
+        with pytest.raises(Unavailable, match="No other node takes shards"):
+            await nodes["a"].answering.handle("node/drain", "", b"")
+        assert nodes["a"].ownership_loop.serving() == kept != [], "it goes on serving them"
+
+    run_nodes(tmp_path, main, "a", "b")
+
+
 def test_a_node_that_is_drained_owns_nothing_until_it_may_again(tmp_path: Path) -> None:
     async def main(nodes: Nodes) -> None:
         await nodes["a"].ownership_loop.hand_over()
