@@ -33,11 +33,14 @@ HEAP_MB = (1024, 4096)  # of a session on one machine, at least and at most; bet
 
 def local_settings() -> dict[str, str]:
     """On one machine. A shuffle of a few partitions is quicker there than Spark's 200, and its heap of one gigabyte is
-    too small for millions of messages; a cluster keeps Spark's own choices.
+    too small for millions of messages. Every task that groups or sorts takes a page of memory, of 64 MB with such a
+    heap: more than the few rows of most need, and with much smaller ones large tasks are slow. A cluster keeps Spark's
+    own choices.
     """
     memory_mb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
     return {
         "spark.sql.shuffle.partitions": str(2 * (os.cpu_count() or 1)),
+        "spark.buffer.pageSize": "16m",
         "spark.driver.memory": f"{min(max(memory_mb // 4, HEAP_MB[0]), HEAP_MB[1])}m",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.bindAddress": "127.0.0.1",
