@@ -127,6 +127,8 @@ class Request:
         """Whoever asked has what it wanted, or has gone: then the connection is closed, if that can be told."""
         if self.answer.done() and not self.answer.cancelled():
             return
+        if self.answer.get_loop().is_closed():
+            return  # the run is over, and this was left of it
         if not self.answer.done():
             self.answer.cancel()
         self._network.send(self._name, self._machine.name, self._hang_up)
