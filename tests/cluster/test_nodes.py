@@ -539,6 +539,26 @@ def test_a_take_that_fails_leaves_no_lease_behind(tmp_path: Path) -> None:
     run_nodes(tmp_path, main, "a", "b")
 
 
+def test_what_is_served_without_a_lease_is_given_up_and_taken_again(tmp_path: Path) -> None:
+    """Found by the simulator: a node slept while it took the catalog, heard that its lease had ended before it served
+    it, and then served it for ever, a lease that nobody renews.
+    """
+
+    async def main(nodes: Nodes) -> None:
+        node = nodes["a"]
+        queue = await node.broker.create_queue(ACCOUNT, "work", {}, {})
+        await node.broker.send(queue, [make_send("kept")])
+        for number in (CATALOG_SHARD, queue.shard):
+            epoch = nodes.hub.epochs[number]
+            cast(MemoryLeases, node._leases)._held.pop(number)
+            nodes.hub.owners.pop(number)
+            follower = node._owned[number].follower
+            await nodes.until(lambda: nodes.hub.epochs[number] > epoch and follower.state is KeeperState.SERVING)  # noqa: B023
+        assert await bodies(node, queue) == ["kept"]
+
+    run_nodes(tmp_path, main, "a")
+
+
 def test_a_node_whose_catalog_is_behind_closes_no_queue(tmp_path: Path) -> None:
     """A shard whose log knows a queue that the catalog here has not heard of yet."""
 

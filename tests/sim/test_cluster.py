@@ -17,9 +17,6 @@ from batonq.sim.cluster.run import simulate_cluster
 from batonq.sim.loop import Life, SimLoop
 from batonq.sim.recording import judge
 
-# Coroutines of nodes that were killed in a run are collected after it, when their loop is closed.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
-
 
 def test_two_runs_of_one_seed_have_the_same_history() -> None:
     first, second = simulate_cluster(11), simulate_cluster(11)

@@ -26,6 +26,7 @@ class LeaseSpan:
     began_ms: int
     deadline_ms: int
     ended_ms: int = -1  # by a return, a delete or a move
+    place: int = 0  # of the commit that began it, see ShardBook.fold
 
 
 @dataclass(slots=True)
@@ -45,6 +46,7 @@ class Copy:
     ended_ms: int = -1
     end: str = ""  # deleted, expired, moved, purged
     dead_ms: int = -1  # since when it is DEAD
+    gone_at: int = -1  # the place of the commit by which it is out of its queue's way: it ended, or is DEAD
     leases: list[LeaseSpan] = field(default_factory=list)
 
     @property
@@ -85,6 +87,7 @@ class ShardBook:
         self._live: dict[int, dict[int, Copy]] = {}  # queue → its present copies by sequence
         self._at_slot: dict[int, Copy] = {}
         self._time_ms = 0
+        self._place = 0
         self._handlers: dict[int, Callable[[list[int], bytes], None]] = {
             Type.SENT: self._sent,
             Type.LEASED: self._leased,
@@ -98,8 +101,10 @@ class ShardBook:
             Type.EPOCH: self._epoch,
         }
 
-    def fold(self, frame: Frame) -> None:
+    def fold(self, frame: Frame, place: int = 0) -> None:
+        """`place`: of the commit among those of all shards, whose clocks may differ."""
         assert frame.number == self.frames + 1, "the ledger takes every frame once"
+        self._place = place
         words: array[int] = frame.words()
         for at in range(0, len(words), 8):
             row = list(words[at : at + 8])
@@ -141,6 +146,7 @@ class ShardBook:
     def _end(self, copy: Copy, time_ms: int, end: str) -> None:
         copy.end = end
         copy.ended_ms = time_ms
+        copy.gone_at = copy.gone_at if copy.dead_ms >= 0 else self._place
         copy.owed = None
         self._end_lease(copy, time_ms)
         del self.live(copy.queue)[copy.sequence]
@@ -166,7 +172,7 @@ class ShardBook:
             self.anomalies.append(f"message {copy.sequence} is leased as {epoch} at {row[2]} over {last}")
         if copy.owed is not None or row[2] < copy.visible_ms or copy.dead_ms >= 0:
             self.anomalies.append(f"message {copy.sequence} is leased at {row[2]} though it is not visible: {copy}")
-        copy.leases.append(LeaseSpan(epoch, row[2], row[3]))
+        copy.leases.append(LeaseSpan(epoch, row[2], row[3], place=self._place))
 
     def _extended(self, row: list[int], _: bytes) -> None:
         copy = self._find(row, "extended")
@@ -187,9 +193,9 @@ class ShardBook:
             self.anomalies.append(f"the lease of message {copy.sequence} is ended at {row[2]}, before its time")
         self._end_lease(copy, row[2])
         if row[3] == FOREVER_MS:
-            copy.dead_ms = row[2]
+            copy.dead_ms, copy.gone_at = row[2], self._place
         else:
-            copy.visible_ms, copy.dead_ms = row[3], -1
+            copy.visible_ms, copy.dead_ms, copy.gone_at = row[3], -1, -1
 
     def _deleted(self, row: list[int], _: bytes) -> None:
         copy = self._find(row, "deleted")
@@ -264,9 +270,9 @@ class ShardBook:
             self.of(copy.queue).moved += 1
             self.of(copy.queue).moved_expired += reason == Reason.EXPIRY_DEAD_LETTER
         elif row[4] == FOREVER_MS:
-            copy.dead_ms = row[2]
+            copy.dead_ms, copy.gone_at = row[2], self._place
         else:
-            copy.visible_ms, copy.dead_ms = row[4], -1
+            copy.visible_ms, copy.dead_ms, copy.gone_at = row[4], -1, -1
 
     def _purged(self, row: list[int], _: bytes) -> None:
         queue = row[0] >> 32

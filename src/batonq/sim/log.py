@@ -21,11 +21,14 @@ class Witness:
         self.ledger = Ledger()
         self.lost: list[str] = []
         self.frames: dict[int, list[Frame]] = {}
+        self.places: dict[int, list[int]] = {}  # of each frame's commit among all
+        self._commits = 0
 
     def committed(self, shard: int, frame: Frame) -> None:
         frames = self.frames.setdefault(shard, [])
         assert frame.number == len(frames) + 1, f"shard {shard}: frame {frame.number} is committed out of order"
         frames.append(frame)
+        self._place(shard)
 
     def opened(self, log: Log) -> None:
         frames = self.frames.setdefault(log.shard, [])
@@ -36,9 +39,19 @@ class Witness:
             self.lost.append(f"shard {log.shard}: frame {known} is another one than was committed")
         else:
             frames.extend(log.frames(known + 1))
+            self._place(log.shard)
             return
         frames[log.first - 1 :] = log.frames(log.first)
         self.ledger.books.pop(log.shard, None)
+        self.places.pop(log.shard, None)
+        self._place(log.shard)
+
+    def _place(self, shard: int) -> None:
+        """What is new of a shard comes after all that was committed before."""
+        places = self.places.setdefault(shard, [])
+        while len(places) < len(self.frames[shard]):
+            self._commits += 1
+            places.append(self._commits)
 
     def fold(self) -> Ledger:
         """The books up to now. Frames are committed for good, so they are taken in once."""
@@ -46,8 +59,8 @@ class Witness:
             if shard == CATALOG_SHARD:
                 continue
             book = self.ledger.book(shard)
-            for frame in frames[book.frames :]:
-                book.fold(frame)
+            for at in range(book.frames, len(frames)):
+                book.fold(frames[at], self.places[shard][at])
         return self.ledger
 
     def count(self) -> int:

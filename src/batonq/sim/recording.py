@@ -17,7 +17,7 @@ from batonq.sim.history import Call, History, Holding, Receiving, Sending, Steer
 from batonq.sim.ledger import Ledger
 from batonq.sim.run import Simulation
 
-FORMAT = 1
+FORMAT = 2
 _CALLS: dict[str, type[Call]] = {kind.__name__: kind for kind in (Sending, Receiving, Holding, Steering)}
 
 
@@ -37,6 +37,7 @@ class Line(msgspec.Struct):
 
 class Committed(msgspec.Struct):
     shard: int
+    place: int
     data: bytes
 
 
@@ -46,8 +47,12 @@ def write_history(simulation: Simulation, path: Path) -> None:
     values: list[tuple[str, Any]] = [("run", run)]
     values += [("queue", facts) for facts in simulation.known.values()]
     values += [(type(call).__name__, call) for call in history.calls]
-    for shard, committed in simulation.machine.witness.frames.items():
-        values += [("frame", Committed(shard, one.header + one.rows + one.variable)) for one in committed]
+    witness = simulation.machine.witness
+    for shard, committed in witness.frames.items():
+        values += [
+            ("frame", Committed(shard, place, one.header + one.rows + one.variable))
+            for one, place in zip(committed, witness.places[shard], strict=True)
+        ]
     with path.open("wb") as file:
         for kind, value in values:
             file.write(msgspec.json.encode(Line(kind, msgspec.Raw(msgspec.json.encode(value)))) + b"\n")
@@ -68,7 +73,7 @@ def judge(path: Path) -> tuple[Run, list[Violation]]:
             elif line.kind == "frame":
                 committed = msgspec.json.decode(line.value, type=Committed)
                 if committed.shard != CATALOG_SHARD:
-                    ledger.book(committed.shard).fold(frames.parse(committed.data))
+                    ledger.book(committed.shard).fold(frames.parse(committed.data), committed.place)
             else:
                 history.add(msgspec.json.decode(line.value, type=_CALLS[line.kind]))
     if run is None or run.format != FORMAT:

@@ -336,6 +336,8 @@ def run_to_its_end(make: Callable[[SimLoop], Simulation], loop: SimLoop, bug: st
                 loop.run_until_complete(simulation.run())
             except Exception as problem:
                 simulation.violated("exception", "".join(traceback.format_exception(problem)))
+            for machine in simulation.machines:
+                loop.end_life(machine.life)  # what an exception left running ends here, in order
         finally:
             loop.close()
     history = simulation.history

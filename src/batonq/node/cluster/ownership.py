@@ -180,8 +180,16 @@ class OwnershipLoop:
     async def _renew(self) -> None:
         pause_s = self._settings.lease_s / TERMS
         while True:
+            self._give_up_what_is_lost()
             await asyncio.gather(*(self._renew_one(shard) for shard in self._leases.held() if self._uses(shard)))
             await asyncio.sleep(pause_s)
+
+    def _give_up_what_is_lost(self) -> None:
+        """A node that was asleep while it took a shard may hear that the lease has ended before it serves it."""
+        held = self._leases.held()
+        for shard in self.serving():
+            if shard not in held:
+                self._lose(shard, Fenced("its lease ended while it was being taken"))
 
     def _uses(self, shard: int) -> bool:
         """A lease that is held and not used is one that could not be given up: it ends by itself."""

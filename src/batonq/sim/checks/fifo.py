@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from batonq.core.spread import NUMBER_BITS
 from batonq.sim.checks.evidence import Evidence, Finding, HeldLease, QueueFacts, about
-from batonq.sim.history import OK, Outgoing, Sending
+from batonq.sim.history import OK, Delivered, Outgoing, Sending
 from batonq.sim.ledger import Copy
 
 
@@ -36,7 +36,7 @@ def _order(evidence: Evidence, facts: QueueFacts) -> Iterator[Finding]:
         places = {other.sequence: at for at, other in enumerate(call.deliveries)}
         for copy in groups.get(delivered.group, ()):
             number = facts.number_of(copy)
-            if number >= delivered.sequence or _is_out_of_the_way(copy, delivered.began_ms):
+            if number >= delivered.sequence or _is_out_of_the_way(evidence, copy, delivered):
                 continue
             if places.get(number, len(places)) > places[delivered.sequence]:
                 yield about(
@@ -48,14 +48,23 @@ def _order(evidence: Evidence, facts: QueueFacts) -> Iterator[Finding]:
                 )
 
 
-def _is_out_of_the_way(copy: Copy, at_ms: int) -> bool:
-    return (bool(copy.end) and copy.ended_ms <= at_ms) or 0 <= copy.dead_ms <= at_ms
+def _is_out_of_the_way(evidence: Evidence, copy: Copy, delivered: Delivered) -> bool:
+    """By the time of their shard, if they are on one; two shards' clocks may differ, so there it is what was committed
+    first.
+    """
+    at_ms = delivered.began_ms
+    other = evidence.copy_of(delivered)
+    if other is None or other.shard == copy.shard:
+        return (bool(copy.end) and copy.ended_ms <= at_ms) or 0 <= copy.dead_ms <= at_ms
+    # A receive that is repeated within its attempt is answered with the lease that there is, from a new time on.
+    leased_at = max((lease.place for lease in other.leases if lease.began_ms <= at_ms), default=-1)
+    return 0 <= copy.gone_at < leased_at
 
 
 def _exclusion(evidence: Evidence, facts: QueueFacts) -> Iterator[Finding]:
     """While a message is with one holder, no other receive gets one that comes after it in its group.
 
-    Those before it may come again, when it was extended and they ran out.
+    Those before it may come again, when it was extended and they ran out. On another shard they are gone: see `_order`.
     """
     groups: dict[str, list[HeldLease]] = {}
     for lease in evidence.leases.values():
@@ -66,6 +75,8 @@ def _exclusion(evidence: Evidence, facts: QueueFacts) -> Iterator[Finding]:
         for at, later in enumerate(leases):
             for earlier in leases[:at]:
                 if earlier.first.call == later.first.call or earlier.first.sequence >= later.first.sequence:
+                    continue
+                if earlier.first.shard != later.first.shard:
                     continue
                 until_ms = _group_locked_until_ms(evidence, earlier, later)
                 if later.first.began_ms < until_ms:
