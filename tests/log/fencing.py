@@ -51,6 +51,7 @@ class Meddler:
         self.frame_bytes_max = inner.frame_bytes_max
         self.next: list[Callable[[Frame], Awaitable[None]]] = []
         self.late: list[Frame] = []
+        self.first_bounds: Callable[[Bounds], Awaitable[Bounds]] | None = None  # what becomes of the first answer
         self.appends = 0
 
     async def append(self, frame: Frame) -> None:
@@ -78,7 +79,9 @@ class Meddler:
         return await asyncio.gather(*map(self.inner.append, late), return_exceptions=True)
 
     async def bounds(self) -> Bounds:
-        return await self.inner.bounds()
+        bounds = await self.inner.bounds()
+        change, self.first_bounds = self.first_bounds, None
+        return bounds if change is None else await change(bounds)
 
     async def find(self, number: int) -> bytes | None:
         return await self.inner.find(number)
@@ -106,9 +109,14 @@ class World:
         return self._loop.run(asyncio.wait_for(work, 2 * WAIT_S))
 
     async def open(
-        self, node: str, on_frame: Callable[[Frame], None] | None = None, start: Start | None = None
+        self,
+        node: str,
+        on_frame: Callable[[Frame], None] | None = None,
+        start: Start | None = None,
+        first_bounds: Callable[[Bounds], Awaitable[Bounds]] | None = None,
     ) -> tuple[MirroredLog, Meddler]:
         meddler = Meddler(await self.far.backend())
+        meddler.first_bounds = first_bounds
         log = await MirroredLog.open(
             meddler, self.mirror(node), cluster=CLUSTER, settings=SMALL, start=start, on_frame=on_frame
         )
@@ -364,7 +372,49 @@ class FencingSuite:
 
         world.run(run())
 
+    def test_a_front_that_is_dropped_while_a_node_opens_is_no_damage(self, world: World) -> None:
+        """Found by the simulator: the node looked for its last frame in vain, and said that the log was damaged."""
+
+        async def run() -> None:
+            owner, _ = await world.open("owner")
+            away, _ = await world.open("away")
+            await append(owner, epoch=1)
+            await away.catch_up(lambda frame: None)
+            await shut(away)
+            for _ in range(50):
+                await append(owner, bytes(300))
+
+            async def dropped(bounds: Bounds) -> Bounds:
+                owner.drop_front(owner.next - 5)
+                await until(lambda: owner._upkeep is None and owner._dropped > 2)
+                return bounds
+
+            with pytest.raises(LogGap):
+                await world.open("away", first_bounds=dropped)
+            again, _ = await world.open("away")
+            assert list(owner.frames(owner.first)) == list(again.frames(again.first))
+
+        world.run(run())
+
     # --- the mirror
+
+    def test_a_stale_answer_about_a_log_whose_mirror_is_damaged_is_not_believed(self, world: World) -> None:
+        """Found by the simulator: what the mirror still had was handed on, and then the log seemed to be shorter."""
+
+        async def run() -> None:
+            log, _ = await world.open("node")
+            written = [await append(log, b"%d" % at * 100, epoch=1) for at in range(40)]
+            await shut(log)
+            self._cut_middle(Path(world.mirror("node")))
+
+            async def stale(bounds: Bounds) -> Bounds:
+                return bounds._replace(next=1)
+
+            seen: list[Frame] = []
+            log, _ = await world.open("node", seen.append, first_bounds=stale)
+            assert seen == written == list(log.frames(1))
+
+        world.run(run())
 
     def test_a_mirror_that_is_lost_or_damaged_is_built_anew(self, world: World) -> None:
         async def run() -> None:

@@ -46,15 +46,15 @@ class Intake:
         files = await self._apart(lambda: self._mirror.load(start, feed, self.remarks.append))
         if files is not None:
             self._take(files)
-        bounds = await self.ask(self._backend.bounds)
+        bounds = await self._bounds_from(feed.next)
+        if files is not None:
+            bounds = await self.compare(files, bounds)
         if files is not None and files.next < bounds.first:
             files.close()
             self.opened = False
             self._mirror.wipe()
             raise LogGap(f"the mirror of shard {self._backend.shard} ends before what is retained; it is built anew")
-        if files is not None:
-            bounds = await self.compare(files, bounds)
-        elif bounds.first == bounds.next:
+        if files is None and bounds.first == bounds.next:
             if bounds.next > 1:
                 raise LogCorrupt(f"{self._backend.where}: the last frame, {bounds.next - 1}, is missing")
             self._take(self._mirror.begin(Start(1, NO_DIGEST)))
@@ -69,35 +69,41 @@ class Intake:
 
     async def compare(self, files: FileLog, bounds: Bounds) -> Bounds:
         """The mirror has only what was committed, so the far side must have it, or have dropped it."""
-        for tries in range(fencing.LOOKS_MAX):
-            if files.next <= bounds.next:
-                break
-            await asyncio.sleep(self._settings.pauses.after(tries))  # the answer may be a stale one
-            bounds = await self.ask(self._backend.bounds)
-        else:
+        if bounds.next < files.next:
+            bounds = await self._bounds_from(files.next)
+        if bounds.next < files.next:
             raise LogCorrupt(
                 f"{self._backend.where} ends with frame {bounds.next - 1}, but frame {files.next - 1} was committed: "
                 "it has lost what it acknowledged. Restore it if you can. The frames are still in "
                 f"{files.directory}; move that away to go on without them."
             )
         last = files.next - 1
-        if last >= bounds.first:
-            stored = await self._find(last)
-            if stored is None or frames.parse(stored).digest != files.tail_digest:
-                raise LogCorrupt(
-                    f"{self._backend.where}: frame {last} is not the one that was committed, of which there is a copy "
-                    f"in {files.directory}. Move that away to go on with what is stored there."
-                )
-        return bounds
-
-    async def _find(self, number: int) -> bytes | None:
-        """What must be stored, asked for again while the answer may be a stale one."""
         for tries in range(fencing.LOOKS_MAX):
-            stored = await self.ask(lambda: self._backend.find(number))
+            if last < bounds.first:
+                return bounds
+            stored = await self.ask(lambda: self._backend.find(last))
+            if stored is not None and frames.parse(stored).digest == files.tail_digest:
+                return bounds
             if stored is not None:
-                return stored
+                break
+            await asyncio.sleep(self._settings.pauses.after(tries))  # a stale answer, or it was dropped just now
+            bounds = await self.ask(self._backend.bounds)
+        raise LogCorrupt(
+            f"{self._backend.where}: frame {last} is not the one that was committed, of which there is a copy in "
+            f"{files.directory}. Move that away to go on with what is stored there."
+        )
+
+    async def _bounds_from(self, number: int) -> Bounds:
+        """Where the far side begins and ends. It is known to reach to this frame, so if it seems to end before it,
+        that may be a stale answer, and it is asked again.
+        """
+        bounds = await self.ask(self._backend.bounds)
+        for tries in range(fencing.LOOKS_MAX):
+            if number <= bounds.next:
+                break
             await asyncio.sleep(self._settings.pauses.after(tries))
-        return None
+            bounds = await self.ask(self._backend.bounds)
+        return bounds
 
     async def read_to(self, stop: int, feed: Callable[[Frame], None]) -> None:
         """Take in frames up to `stop` (exclusive)."""

@@ -36,6 +36,11 @@ class Feed:
         self._digest = start.digest if start is not None else b""
         self._on_frame = on_frame
 
+    @property
+    def next(self) -> int:
+        """The frame after those that were handed on, or that the state is of."""
+        return self._number or 1
+
     def __call__(self, frame: Frame) -> None:
         if self._number:
             if frame.number < self._number:

@@ -55,10 +55,12 @@ def _wrongly_obeyed(evidence: Evidence, lease: HeldLease, use: Holding) -> Itera
 
 
 def _may_be_gone(evidence: Evidence, lease: HeldLease, use: Holding) -> bool:
-    """Was the message ended before, or may another holder have deleted it?"""
+    """Was the message ended before, or by something else meanwhile?"""
     copy = evidence.copy_of(lease.first)
     if copy is None or (not copy.present and copy.ended_ms <= use.started_ms):
         return True
+    if copy.end in ("moved", "expired", "purged") and copy.ended_ms <= use.ended_ms:
+        return True  # while the delete was under way, and not by it
     return any(
         other.kind == "delete" and other.started_s < use.ended_s
         for rival in evidence.rivals(lease)
