@@ -24,6 +24,7 @@ SETTINGS = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.compression.codec": "zstd",
     "spark.sql.icu.caseMappings.enabled": "false",  # hex digits of ids need no table of all of Unicode
+    "spark.sql.codegen.cache.maxEntries": "1000",  # of the code that Spark writes; an audit has over 200 of Spark's 100
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
