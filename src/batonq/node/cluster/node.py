@@ -157,13 +157,13 @@ class ClusterNode(Node):
         while nobody can be answered here yet.
         """
         count = len(self.catalog.current().shards)
-        read: dict[int, Owned] = {}
-        for number in range(len(self.shards), count):
-            keeper = self._keeper(number)
-            self.shards.append(keeper)
-            await keeper.open()
-            read[number] = keeper
-        self._owned.update(read)
+        keepers = [self._keeper(number) for number in range(len(self.shards), count)]
+        self.shards.extend(keepers)
+        problems = await asyncio.gather(*(keeper.open() for keeper in keepers), return_exceptions=True)
+        for problem in problems:
+            if problem is not None:
+                raise problem
+        self._owned.update({keeper.number: keeper for keeper in keepers})
 
     def _follow_new_shards(self, count: int) -> None:
         """Shards were added to the cluster while it runs."""
