@@ -7,12 +7,14 @@ port (ports.py), wherever it is served; what must not wait goes to shards of thi
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from typing import TypeVar, cast
 
 from batonq.core.commands import Claim, Counters, FirstLeases, Nack, Send
 from batonq.core.ids import key_hash
+from batonq.core.shard.columns import as_run
 from batonq.core.shard.once import Once
 from batonq.errors import BatonError, InvalidInput, NotOwner, ReceiptInvalid
 from batonq.node.cataloghost import CatalogHost
@@ -26,8 +28,10 @@ from batonq.node.jobs import JobControl
 from batonq.node.keeper import ShardKeeper
 from batonq.node.localshard import LocalShard
 from batonq.node.peeking import Peeked
-from batonq.node.ports import Bodies, Sent, ShardPort
+from batonq.node.ports import Bodies, Route, Sent, ShardPort
 from batonq.node.receipts import Receipts
+from batonq.node.relayed import RelayedTexts
+from batonq.node.relaying import Relaying
 from batonq.node.settings import Settings
 from batonq.node.spreading import Spreading, joined
 from batonq.node.watching import Selection, give_back, receive_all_over, receive_any
@@ -53,14 +57,12 @@ class Broker(JobControl):
         receipts: Receipts,
         alarms: AlarmBoard,
         random_bytes: Callable[[int], bytes],
-        route: tuple[Callable[[int], ShardPort], Callable[[int], ShardPort]] | None = None,
+        route: Route | None = None,
     ) -> None:
         self.dev = settings.dev
         self.account = settings.account
         super().__init__(loop, catalog, shards, self.local_port if route is None else self._routed_port)
-        # To shards that other nodes serve, now or soon, and only now; None: there are none.
-        self._route = route[0] if route is not None else None
-        self._route_at_once = route[1] if route is not None else None
+        self._route = route  # None: no other node serves any
         self._clock = clock
         self._settings = settings
         self._receipts = receipts
@@ -80,6 +82,7 @@ class Broker(JobControl):
             first_turn=key_hash(settings.node),
             refresh=self.refresh,
         )
+        self.relaying = Relaying(loop, self.port, lambda shard: route is not None and route.knows(shard))
         self.history = History(shards=shards, rate_bytes=settings.history_rate_bytes, seconds=loop.time)
 
     def local_port(self, shard: int) -> ShardPort:
@@ -97,13 +100,13 @@ class Broker(JobControl):
 
     def _routed_port(self, shard: int) -> ShardPort:
         assert self._route is not None
-        return self.local_port(shard) if self.serves(shard) else self._route(shard)
+        return self.local_port(shard) if self.serves(shard) else self._route.port(shard)
 
     def _port_at_once(self, shard: int) -> ShardPort | None:
         """One that has an owner right now, as far as is known here."""
         if self.serves(shard):
             return self.local_port(shard)
-        return None if self._route_at_once is None else self._route_at_once(shard)
+        return None if self._route is None else self._route.port_at_once(shard)
 
     def _host_here(self, shard: int) -> ShardHost | None:
         return self._shards[shard].host() if self.serves(shard) else None
@@ -280,6 +283,15 @@ class Broker(JobControl):
         """Whether the queue's requests can be run by one shard, which another node serves."""
         return len(queue.shards) == 1 and self._route is not None and not self.serves(queue.shard)
 
+    def is_relayed(self, queue: Queue) -> bool:
+        """Whether plain calls of such a queue can be given to `relaying`."""
+        return self.is_elsewhere(queue) and self.relaying.takes(queue.shard)
+
+    def seal_relayed(self, queue: Queue, found: RelayedTexts) -> list[str]:
+        """The receipts of what was relayed."""
+        slots, sequences = as_run(found.slots), array("Q", found.sequences)
+        return self._receipts.seal_first(queue.account, queue.number, queue.shard, slots, sequences)
+
     async def send_elsewhere(self, queue: Queue, plain: Bodies) -> int | list[Sent | BatonError]:
         """`send_plain` of a queue that is elsewhere: the first sequence, or one result each."""
         answer = await self._port(queue.shard).send_plain(queue.number, plain)
@@ -331,11 +343,7 @@ class Broker(JobControl):
 
     async def deliver_front(self, queue: Queue, host: ShardHost, front: FirstLeases) -> list[Delivery]:
         """The leased messages, whatever they are."""
-        leases = host.shard.expand(front)
-        if host.is_late(front):
-            leases = await host.extend_late(queue.number, leases, front.leased_ms)
-        await self._deliveries.warm(host, front.positions)
-        return self._deliveries.of(queue, host, leases)
+        return await self._deliveries.front(queue, host, front)
 
     def give_back(self, queue: Queue, host: ShardHost, front: FirstLeases) -> None:
         """The client went before its answer left: nobody holds these messages, so the next one may."""

@@ -139,7 +139,16 @@ class Deliveries:
     def run(
         self, queue: QueueRef, host: ShardHost, leases: FirstLeases
     ) -> tuple[list[str], list[int], list[bytes], list[bytes]] | None:
-        """Receipts, contents, MD5s and bodies of the leased messages, if all of them are nothing else.
+        """Receipts, and the rest as `read` has it."""
+        found = self.read(host, leases)
+        if found is None:
+            return None
+        seal = self._receipts.seal_first
+        return seal(queue.account, queue.number, host.shard.number, leases.slots, leases.sequences), *found
+
+    @staticmethod
+    def read(host: ShardHost, leases: FirstLeases) -> tuple[list[int], list[bytes], list[bytes]] | None:
+        """Contents, MD5s and bodies of the leased messages, if all of them are nothing else.
 
         None: they have to be expanded. Ask `is_cold` before. A content may have `payload.NO_DIGEST` and
         `payload.AS_IS` in it.
@@ -151,13 +160,17 @@ class Deliveries:
         if len(extents) > FEW_LEASES and sum([extent >> 32 for extent in extents]) > ANSWER_BYTES_MAX:
             return None
         try:
-            found = read_run(host.log, leases.positions, leases.extents)
+            return read_run(host.log, leases.positions, leases.extents)
         except LogError:
             return None
-        if found is None:
-            return None
-        seal = self._receipts.seal_first
-        return seal(queue.account, queue.number, host.shard.number, leases.slots, leases.sequences), *found
+
+    async def front(self, queue: QueueRef, host: ShardHost, front: FirstLeases) -> list[Delivery]:
+        """The leased messages, whatever they are; their leases extended if they are late. Raises BatonError."""
+        leases = host.shard.expand(front)
+        if host.is_late(front):
+            leases = await host.extend_late(queue.number, leases, front.leased_ms)
+        await self.warm(host, front.positions)
+        return self.of(queue, host, leases)
 
 
 def _fitting(queue: QueueRef, host: ShardHost, leases: list[Lease], room: int) -> list[Lease]:

@@ -16,6 +16,7 @@ from batonq.node.host import ShardHost, committed
 from batonq.node.keeper import ShardKeeper
 from batonq.node.peeking import Peeked, look
 from batonq.node.ports import Bodies, JobView, Sent
+from batonq.node.relayed import RelayedAnswer, RelayedCall, run_relayed
 
 
 class LocalShard:
@@ -131,6 +132,9 @@ class LocalShard:
 
     async def waiting(self, queue: int) -> int:
         return self._host().waiting(queue)
+
+    async def relay(self, calls: Sequence[RelayedCall]) -> list[RelayedAnswer]:
+        return await run_relayed(self._host(), self._deliveries, calls)
 
     async def peek(self, queue: int, after_sequence: int, limit: int) -> list[Peeked]:
         host = self._host()

@@ -41,7 +41,7 @@ from batonq.node.logs import DirectoryLogs, Logs, StoreLogs
 from batonq.node.maintenance import Maintenance, MakeSnapshot, SnapshotProcess
 from batonq.node.metrics import Front
 from batonq.node.overview import ArchiveReading, HistoryReading, Overview, QueueReading, ShardReading
-from batonq.node.ports import ShardPort
+from batonq.node.ports import Route
 from batonq.node.receipts import Receipts
 from batonq.node.recovery import Recovery, snapshot_store
 from batonq.node.settings import Settings
@@ -271,8 +271,8 @@ class Node:
             archiving=self._archiving,
         )
 
-    def _route(self) -> tuple[Callable[[int], ShardPort], Callable[[int], ShardPort]] | None:
-        """The ways to shards that other nodes serve: to one that has an owner soon, and to one that has one now."""
+    def _route(self) -> Route | None:
+        """The ways to shards that other nodes serve; None: there are none."""
         return None
 
     def _keeper(self, number: int) -> ShardKeeper:

@@ -16,6 +16,7 @@ from batonq.errors import BatonError
 from batonq.node.deliveries import Delivery, QueueRef
 from batonq.node.examining import Sample
 from batonq.node.peeking import Peeked
+from batonq.node.relayed import RelayedAnswer, RelayedCall
 
 Sent = Accepted  # sequence, message_id, duplicate
 
@@ -142,9 +143,25 @@ class ShardPort(Protocol):
 
     async def resume_job(self, job_id: str) -> JobView: ...
 
+    async def relay(self, calls: Sequence[RelayedCall]) -> list[RelayedAnswer]:
+        """Plain calls of several clients, run together; one answer each, see relayed.py."""
+
     # --- between shards
 
     async def arrive(self, arrivals: Sequence[Arrival]) -> list[tuple[int, int]]:
         """Take entries of a channel from another shard: (number, verdict) of each. Raises LogCorrupt when the numbers
         do not fit.
         """
+
+
+class Route(Protocol):
+    """The ways to shards that other nodes serve."""
+
+    def port(self, shard: int) -> ShardPort:
+        """To one that has an owner, now or soon."""
+
+    def port_at_once(self, shard: int) -> ShardPort:
+        """To one that has an owner now; else a call ends with NotOwner."""
+
+    def knows(self, shard: int) -> bool:
+        """Whether another node is known to serve it now."""

@@ -18,6 +18,7 @@ from batonq.node.deliveries import Delivery, QueueRef
 from batonq.node.examining import Sample
 from batonq.node.peeking import Peeked
 from batonq.node.ports import Bodies, JobView, Sent
+from batonq.node.relayed import RelayedAnswer, RelayedCall
 
 Call = Callable[[str, bytes, int], Awaitable[bytes]]  # operation, arguments, how long it may wait by itself in ms
 DRY_RUN_MS = 60_000  # it may look at millions of messages
@@ -99,6 +100,10 @@ class RemoteShard:
     async def waiting(self, queue: int) -> int:
         waiting: int = await self._ask("waiting", queue)
         return waiting
+
+    async def relay(self, calls: Sequence[RelayedCall]) -> list[RelayedAnswer]:
+        answers: list[RelayedAnswer] = await self._ask("relay", calls)
+        return answers
 
     async def peek(self, queue: int, after_sequence: int, limit: int) -> list[Peeked]:
         peeked: list[Peeked] = await self._ask("peek", queue, after_sequence, limit)

@@ -21,6 +21,7 @@ from batonq.node.deliveries import Delivery
 from batonq.node.examining import Sample
 from batonq.node.peeking import Peeked
 from batonq.node.ports import JobView
+from batonq.node.relayed import RelayedAnswer, RelayedCall
 
 CONTENT_TYPE = "application/msgpack"
 
@@ -66,6 +67,7 @@ OPERATIONS: dict[str, Operation] = {
     "give_back": Operation(tuple[int, list[Claim]], None),
     "counters": Operation(tuple[int], Counters),
     "waiting": Operation(tuple[int], int),
+    "relay": Operation(tuple[list[RelayedCall]], list[RelayedAnswer]),
     "peek": Operation(tuple[int, int, int], list[Peeked]),
     "reach": Operation(tuple[int, int], None),
     "purge_point": Operation(tuple[int], tuple[int, int]),

@@ -4,7 +4,8 @@ Each function either takes a request whole, or returns False before it has done 
 the answer, or the error in SQS's words. What is plain: JSON without an escape or a letter beyond ASCII, no fields but
 the ones below, a queue that the caller may use. The answers are the same to the byte.
 
-Requests are only read here; what they ask for is done for all of one turn of the event loop, see together.py.
+Requests are only read here; what they ask for is done for all of one turn of the event loop, see together.py, and
+elsewhere.py for what another node has to do.
 
 That a text is plain, and that no key is in it twice, shows in its length: one without blanks, escapes, long letters and
 second keys is exactly as long as the texts in it and the signs between them. A text with blanks is searched instead:
@@ -23,6 +24,7 @@ from batonq.api.http import Reply, Request
 from batonq.api.sqs import protocol_json
 from batonq.api.sqs.app import SqsApp
 from batonq.api.sqs.digests import md5
+from batonq.api.sqs.elsewhere import Elsewhere
 from batonq.api.sqs.errors import SqsError
 from batonq.api.sqs.operations.batches import outcome
 from batonq.api.sqs.operations.leases import DONE, told
@@ -33,7 +35,7 @@ from batonq.api.sqs.shapes import (
     ReceiveMessageInput,
     SendMessageOutput,
 )
-from batonq.api.sqs.together import DeletedAnswer, SentAnswer, Together
+from batonq.api.sqs.together import AnswerHeads, DeletedAnswer, SentAnswer, Together
 from batonq.api.sqs.validate import BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, ENTRY_ID_LENGTH_MAX
 from batonq.core.ids import key_hash, message_id, message_ids
 from batonq.errors import BatonError
@@ -124,7 +126,9 @@ class ExpressSqs:
         self._app = app
         self._service = app.service
         self._broker = app.service.broker
-        self._together = Together(app)
+        heads = AnswerHeads(app)
+        self._together = Together(app, heads)
+        self._elsewhere = Elsewhere(app, heads)
         self._receives: dict[bytes, tuple[str, int, int | None]] = {}  # body → URL, messages and visibility
         prefix = protocol_json.TARGET_PREFIX
         self._calls: dict[bytes, Callable[[Request, Reply], bool]] = {
@@ -193,13 +197,17 @@ class ExpressSqs:
             return False
         if TRACE_HEADER in request.headers:
             return False
-        if not self._broker.is_here(queue):
+        here = self._broker.is_here(queue)
+        if not here and not self._broker.is_relayed(queue):
             return False
-        host = self._broker.host(queue)
         digests = [md5(body).digest() for body in bodies]
         name = invocation(request, digests) if INVOCATION_HEADER in request.headers else ""
         key = key_hash(queue.number, name) if name else 0
-        self._together.send(host, queue, call.caller.sender, (bodies, digests, key, answer, operation, reply))
+        one = bodies, digests, key, answer, operation, reply
+        if here:
+            self._together.send(self._broker.host(queue), queue, call.caller.sender, one)
+        else:
+            self._elsewhere.send(queue, call.caller.sender, one)
         return True
 
     # --- ReceiveMessage
@@ -214,14 +222,15 @@ class ExpressSqs:
         call, queue = self._find(request, "ReceiveMessage", url)
         if queue.fifo:
             return False
-        if not self._broker.is_here(queue):
-            return False
-        host = self._broker.host(queue)
-        if not host.has_front(queue.number):
+        host = self._broker.host(queue) if self._broker.is_here(queue) else None
+        if not (host.has_front(queue.number) if host is not None else self._broker.is_relayed(queue)):
             return False
         request.cancellable = True  # whoever leaves before the answer takes no message along
-        name = holder(call, "")[:HOLDER_LENGTH_MAX]
-        self._together.receive(host, queue, visibility_ms, (name, count, reply))
+        one = holder(call, "")[:HOLDER_LENGTH_MAX], count, reply
+        if host is not None:
+            self._together.receive(host, queue, visibility_ms, one)
+        else:
+            self._elsewhere.receive(queue, visibility_ms, one)
         return True
 
     def _read_receive(self, request: Request) -> tuple[str, int, int | None] | None:
@@ -290,11 +299,15 @@ class ExpressSqs:
 
     def _remove(self, queue: Queue, operation: str, receipts: list[str], answer: DeletedAnswer, reply: Reply) -> bool:
         """Messages to be deleted with those of others; False when a receipt is not in order."""
-        if not self._broker.is_here(queue):
+        here = self._broker.is_here(queue)
+        if not here and not self._broker.is_relayed(queue):
             return False
-        host = self._broker.host(queue)
         claims = self._broker.claims(queue, receipts)
         if claims is None:
             return False
-        self._together.delete(host, queue, (claims, answer, operation, reply))
+        one = claims, answer, operation, reply
+        if here:
+            self._together.delete(self._broker.host(queue), queue, one)
+        else:
+            self._elsewhere.delete(queue, one)
         return True

@@ -31,15 +31,16 @@ from batonq.core.payload import AS_IS, Content
 from batonq.errors import BatonError
 from batonq.node.broker import Queue
 from batonq.node.host import ShardHost
+from batonq.node.relayed import are_different
 
 TOGETHER_MAX = 256  # requests that are run at once,
 TOGETHER_BYTES_MAX = 4 * 1024 * 1024  # and bytes of theirs: the host looks at its limits in between
 
 SentAnswer = Callable[[int, int, list[bytes]], bytes]  # shard, first sequence, digests
 DeletedAnswer = Callable[[Sequence[BatonError | None]], bytes]  # no problems at all: all is well
-_Sending = tuple[list[bytes], list[bytes], int, SentAnswer, str, Reply]  # bodies, digests, invocation, …, operation, …
-_Receiving = tuple[str, int, Reply]  # holder, messages
-_Deleting = tuple[list[tuple[int, int, int]], DeletedAnswer, str, Reply]
+Sending = tuple[list[bytes], list[bytes], int, SentAnswer, str, Reply]  # bodies, digests, invocation, …, operation, …
+Receiving = tuple[str, int, Reply]  # holder, messages
+Deleting = tuple[list[tuple[int, int, int]], DeletedAnswer, str, Reply]
 
 
 _encode = protocol_json.encode
@@ -49,19 +50,19 @@ _TEXTS = {int(Content.TEXT), Content.TEXT | AS_IS}
 class Together:
     """Gathers calls by queue and by what else must be alike, and answers them once they are committed."""
 
-    def __init__(self, app: SqsApp) -> None:
+    def __init__(self, app: SqsApp, heads: AnswerHeads) -> None:
         self._app = app
         self._service = app.service
         self._broker = app.service.broker
-        self._heads = _Heads(app)
+        self._heads = heads
         self._tasks: set[asyncio.Task[None]] = set()
-        self._sends: dict[tuple[int, str], list[_Sending]] = {}  # by queue and sender
-        self._receives: dict[tuple[int, int | None], list[_Receiving]] = {}  # by queue and visibility
-        self._deletes: dict[int, list[_Deleting]] = {}  # by queue
+        self._sends: dict[tuple[int, str], list[Sending]] = {}  # by queue and sender
+        self._receives: dict[tuple[int, int | None], list[Receiving]] = {}  # by queue and visibility
+        self._deletes: dict[int, list[Deleting]] = {}  # by queue
 
     # --- sending
 
-    def send(self, host: ShardHost, queue: Queue, sender: str, one: _Sending) -> None:
+    def send(self, host: ShardHost, queue: Queue, sender: str, one: Sending) -> None:
         place = queue.number, sender
         waiting = self._sends.get(place)
         if waiting is None:
@@ -70,7 +71,7 @@ class Together:
         waiting.append(one)
 
     def _send_gathered(self, host: ShardHost, queue: Queue, place: tuple[int, str]) -> None:
-        some: list[_Sending] = []
+        some: list[Sending] = []
         size = 0
         for one in self._sends.pop(place):
             size += sum(map(len, one[0]))
@@ -81,10 +82,10 @@ class Together:
             some.append(one)
         self._send_some(host, queue, place[1], some)
 
-    def _send_some(self, host: ShardHost, queue: Queue, sender: str, waiting: list[_Sending]) -> None:
+    def _send_some(self, host: ShardHost, queue: Queue, sender: str, waiting: list[Sending]) -> None:
         requests = [one[:3] for one in waiting]
         firsts: list[int] = []
-        if len(waiting) == 1 or _are_different([key for _, _, key in requests]):
+        if len(waiting) == 1 or are_different([key for _, _, key in requests]):
             try:
                 firsts = host.send_together(queue.number, requests, sender, AS_IS)
             except Exception:  # the general way says what it is; the host has logged a fault
@@ -107,7 +108,7 @@ class Together:
 
     # --- receiving
 
-    def receive(self, host: ShardHost, queue: Queue, visibility_ms: int | None, one: _Receiving) -> None:
+    def receive(self, host: ShardHost, queue: Queue, visibility_ms: int | None, one: Receiving) -> None:
         place = queue.number, visibility_ms
         waiting = self._receives.get(place)
         if waiting is None:
@@ -120,9 +121,7 @@ class Together:
         for at in range(0, len(waiting), TOGETHER_MAX):
             self._receive_some(host, queue, place[1], waiting[at : at + TOGETHER_MAX])
 
-    def _receive_some(
-        self, host: ShardHost, queue: Queue, visibility_ms: int | None, waiting: list[_Receiving]
-    ) -> None:
+    def _receive_some(self, host: ShardHost, queue: Queue, visibility_ms: int | None, waiting: list[Receiving]) -> None:
         try:
             found = host.receive_together(queue.number, [one[:2] for one in waiting], visibility_ms)
         except Exception:
@@ -167,7 +166,7 @@ class Together:
         columns: list[Any] = [message_ids(queue.shard, leases.sequences), *found]
         for start, end, reply in parts:
             some = columns if len(parts) == 1 else [column[start:end] for column in columns]
-            if not reply(self._heads.answer(_received(*some))):
+            if not reply(self._heads.answer(received(*some))):
                 self._broker.give_back(queue, host, leases.part(start, end))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
@@ -194,7 +193,7 @@ class Together:
 
     # --- deleting
 
-    def delete(self, host: ShardHost, queue: Queue, one: _Deleting) -> None:
+    def delete(self, host: ShardHost, queue: Queue, one: Deleting) -> None:
         waiting = self._deletes.get(queue.number)
         if waiting is None:
             waiting = self._deletes[queue.number] = []
@@ -206,7 +205,7 @@ class Together:
         for at in range(0, len(waiting), TOGETHER_MAX):
             self._delete_some(host, queue, waiting[at : at + TOGETHER_MAX])
 
-    def _delete_some(self, host: ShardHost, queue: Queue, waiting: list[_Deleting]) -> None:
+    def _delete_some(self, host: ShardHost, queue: Queue, waiting: list[Deleting]) -> None:
         try:
             claims = waiting[0][0] if len(waiting) == 1 else [claim for one in waiting for claim in one[0]]
             together = host.delete_together(queue.number, claims)
@@ -224,12 +223,6 @@ class Together:
             self._reply_when_committed(host, reply, answer(problems))
 
 
-def _are_different(keys: list[int]) -> bool:
-    """Else somebody repeats a request that is still here."""
-    named = [key for key in keys if key]
-    return len({*named}) == len(named)
-
-
 @cache
 def _received_form(count: int) -> str:
     """The answer to a receive of bodies that stand for themselves: id, receipt, digest, and a line's end for a body."""
@@ -237,7 +230,7 @@ def _received_form(count: int) -> str:
     return '{"Messages":[' + ",".join([message] * count) + "]}"
 
 
-def _received(
+def received(
     names: list[str], receipts: list[str], contents: list[int], digests: list[bytes], bodies: list[bytes]
 ) -> bytes:
     """The answer to a receive of bodies alone."""
@@ -254,7 +247,7 @@ def _received(
     return b"".join(parts)
 
 
-class _Heads:
+class AnswerHeads:
     """The heads of answers, which differ in nothing but a number and a length for a second."""
 
     def __init__(self, app: SqsApp) -> None:

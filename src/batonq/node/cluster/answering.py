@@ -7,12 +7,14 @@ without being run again. The name says which owner is meant, by its epoch: no ot
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any, NamedTuple, Protocol
+from collections.abc import Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Protocol
 
 import msgspec
 
-from batonq.errors import InvalidInput, NotFound, NotOwner, Unavailable
+from batonq.errors import BatonError, InvalidInput, NotFound, NotOwner, Unavailable
 from batonq.log.ending import heard
 from batonq.log.layout import CATALOG_SHARD
 from batonq.node import wire
@@ -20,12 +22,14 @@ from batonq.node.cluster.catalog import SharedCatalog
 from batonq.node.cluster.ownership import OwnershipLoop
 from batonq.node.deliveries import Delivery
 from batonq.node.ports import ShardPort
+from batonq.node.relayed import without_leases
 from batonq.node.remoteshard import answer
 
 REMEMBERED_S = 20.0
 REMEMBERED_MAX = 20_000
 REMEMBERED_BYTES_MAX = 64 << 20
 RECEIVES = ("/receive", "/receive_matching")
+RELAY = "/relay"
 _take = msgspec.msgpack.Decoder(tuple[int, int])
 _name = msgspec.msgpack.Decoder(str)
 _move = msgspec.msgpack.Decoder(tuple[int, str])
@@ -41,10 +45,14 @@ def _meant_epoch(name: str) -> int:
     return int(epoch) if epoch.isdigit() else 0
 
 
-class Call(NamedTuple):
+@dataclass(slots=True, eq=False)
+class Call:
     task: asyncio.Task[bytes]
     path: str
     body: bytes
+    waiting: int = 0  # requests that wait for its answer
+    told: bool = False  # somebody was given the answer
+    instead: bytes = b""  # what is answered from now on
 
 
 class Memory:
@@ -124,22 +132,32 @@ class ShardAnswering:
             call.task.add_done_callback(heard)
             if name:
                 self._memory.add(name, call)
+        call.waiting += 1
         try:
-            return await asyncio.shield(call.task)
+            answer = await asyncio.shield(call.task)
+            call.told = True
+            return call.instead or answer
         except asyncio.CancelledError:
             self._give_up(name, call)
             raise
+        finally:
+            call.waiting -= 1
 
     def _give_up(self, name: str, call: Call) -> None:
         """Whoever asked has gone. What was asked is done all the same, but nobody shall hold what a receive got."""
         if call.path.endswith(RECEIVES):
             self._memory.forget(name)
-            task = asyncio.get_running_loop().create_task(self._undo(call))
-            self._undoing.add(task)
-            task.add_done_callback(self._undoing.discard)
+            self._spawn(self._undo(call))
         elif call.path.endswith("/hint"):
             self._memory.forget(name)
             call.task.cancel()
+        elif call.path.endswith(RELAY):
+            self._spawn(self._undo_receives(call))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._undoing.add(task)
+        task.add_done_callback(self._undoing.discard)
 
     async def _undo(self, call: Call) -> None:
         call.task.cancel()
@@ -155,6 +173,23 @@ class ShardAnswering:
                 return  # whoever asked asks for the same leases again
             found = [(queue.number, delivery) for delivery in found]
         await self._node.give_back(found)
+
+    async def _undo_receives(self, call: Call) -> None:
+        """Of a call that did other things too. Whoever makes it again is told that its receives were not run; one who
+        has done so meanwhile, or who was answered, keeps them.
+        """
+        await asyncio.wait((call.task,))
+        if call.waiting or call.told or call.task.cancelled() or call.task.exception() is not None:
+            return
+        (calls,) = wire.decode_arguments("relay", call.body)
+        answers, leases = without_leases(calls, wire.decode_answer("relay", call.task.result()))
+        port = self._node.port_here(int(call.path.split("/")[1]))
+        if port is None or not leases:
+            return  # they run out
+        call.instead = wire.encode(answers)
+        for queue, claims in leases:
+            with suppress(BatonError):
+                await port.give_back(queue, claims)
 
     async def _run(self, path: str, name: str, body: bytes) -> bytes:
         match path.split("/"):

@@ -29,7 +29,7 @@ from batonq.node.cluster.routing import Routing
 from batonq.node.deliveries import Delivery
 from batonq.node.logs import StoreLogs
 from batonq.node.node import Node, World
-from batonq.node.ports import ShardPort
+from batonq.node.ports import Route, ShardPort
 from batonq.node.recovery import Recovery
 from batonq.node.settings import Settings
 
@@ -189,8 +189,8 @@ class ClusterNode(Node):
             on_commit=self._committed,
         )
 
-    def _route(self) -> tuple[Callable[[int], ShardPort], Callable[[int], ShardPort]]:
-        return self._routing.port, self._routing.port_at_once
+    def _route(self) -> Route:
+        return self._routing
 
     def port_here(self, shard: int) -> ShardPort | None:
         """The port of a shard that this node serves."""

@@ -86,7 +86,18 @@ class Routing:
         self._watching: asyncio.TimerHandle | None = None
         self._looking: asyncio.Task[None] | None = None
 
-    def port(self, shard: int, at_once: bool = False) -> ShardPort:
+    def port(self, shard: int) -> ShardPort:
+        return self._port(shard, at_once=False)
+
+    def port_at_once(self, shard: int) -> ShardPort:
+        return self._port(shard, at_once=True)
+
+    def knows(self, shard: int) -> bool:
+        """Whether another node is known to serve a shard now."""
+        lease = self._owners.owner(shard)
+        return lease is not None and lease.node != self._owners.node
+
+    def _port(self, shard: int, at_once: bool) -> ShardPort:
         """`at_once`: nobody is waited for. A call that no owner can have run ends with NotOwner, and may be made
         elsewhere.
         """
@@ -98,9 +109,6 @@ class Routing:
 
             port = self._ports[shard, at_once] = RemoteShard(call)
         return port
-
-    def port_at_once(self, shard: int) -> ShardPort:
-        return self.port(shard, at_once=True)
 
     async def _call_shard(self, shard: int, operation: str, data: bytes, wait_ms: int, at_once: bool) -> bytes:
         async def here() -> bytes | None:

@@ -24,7 +24,7 @@ from batonq.node.keeper import KeeperState, ShardKeeper
 from batonq.node.metrics import Front
 from batonq.node.node import Node, World
 from batonq.node.overview import Overview
-from batonq.node.ports import ShardPort
+from batonq.node.ports import Route, ShardPort
 from batonq.node.processes.answering import ProcessAnswering
 from batonq.node.processes.catalog import FRAMES, ProcessCatalog
 from batonq.node.processes.gathering import Others, ProcessHistory, joined, labelled
@@ -170,8 +170,8 @@ class ProcessNode(Node):
             opener=self._recovery.open_shard,
         )
 
-    def _route(self) -> tuple[Callable[[int], ShardPort], Callable[[int], ShardPort]]:
-        return self._routing.port, self._routing.port_at_once
+    def _route(self) -> Route:
+        return self._routing
 
     def _catalog_opened(self, catalog: Catalog) -> None:
         super()._catalog_opened(catalog)

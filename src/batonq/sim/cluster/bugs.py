@@ -9,7 +9,7 @@ from batonq.log import fencing
 from batonq.log.backend import Backend
 from batonq.log.frames import Frame
 from batonq.log.jetstream.leases import JetStreamLeases
-from batonq.node import localshard
+from batonq.node import localshard, relayed
 from batonq.node.host import ShardHost
 from batonq.sim import express
 from batonq.sim.bugs import Patches, epoch_not_compared
@@ -36,7 +36,8 @@ def release_before_commit() -> Patches:
     async def leased(self: ShardHost, queue: int, leases: list[Lease], attempt: str) -> None:
         self.commit.kick()
 
-    return [(localshard, "committed", decided), (ShardHost, "_committed", leased), (express, "committed", decided)]
+    decisions: Patches = [(module, "committed", decided) for module in (localshard, relayed, express)]
+    return [*decisions, (ShardHost, "_committed", leased)]
 
 
 def lease_epoch_ignored() -> Patches:
