@@ -223,6 +223,7 @@ def test_answers_are_forgotten_in_time_though_a_call_from_before_still_runs() ->
         await asyncio.sleep(0)
         memory.add("after it", call(1_000))
         assert memory.find("last") is None, "all answers together have a limit"
+        assert memory.has_lost("last") and not memory.has_lost("after it"), "but what was run is not run again"
         assert memory.find("poll") is not None
         poll.cancel()
         await asyncio.gather(poll, return_exceptions=True)

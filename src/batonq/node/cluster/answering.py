@@ -28,6 +28,7 @@ from batonq.node.remoteshard import answer
 REMEMBERED_S = 20.0
 REMEMBERED_MAX = 20_000
 REMEMBERED_BYTES_MAX = 64 << 20
+NAMES_MAX = 200_000  # of calls whose answers took too much room
 RECEIVES = ("/receive", "/receive_matching")
 RELAY = "/relay"
 _take = msgspec.msgpack.Decoder(tuple[int, int])
@@ -49,22 +50,30 @@ def _meant_epoch(name: str) -> int:
 class Call:
     task: asyncio.Task[bytes]
     path: str
-    body: bytes
+    body: bytes  # what was asked, as long as it may have to be undone
     waiting: int = 0  # requests that wait for its answer
     told: bool = False  # somebody was given the answer
     instead: bytes = b""  # what is answered from now on
 
 
 class Memory:
-    """The last answers: at most so many, so long, and so many bytes. Calls that still run are not counted."""
+    """The last answers: at most so many, so long, and so many bytes. Calls that still run are not counted.
+
+    An answer that had to go before its time leaves the call's name: it must not be run again.
+    """
 
     def __init__(self) -> None:
         self._calls: dict[str, Call] = {}
+        self._names: dict[str, float] = {}  # of answers that had to go, and when their calls ended
         self._ends: dict[str, float] = {}  # when a call ended, the first to end first
         self._bytes = 0
 
     def find(self, name: str) -> Call | None:
         return self._calls.get(name)
+
+    def has_lost(self, name: str) -> bool:
+        """Whether a call was run whose answer is not here any more."""
+        return name in self._names
 
     def add(self, name: str, call: Call) -> None:
         self._calls[name] = call
@@ -89,9 +98,17 @@ class Memory:
         while self._ends:
             oldest, ended_s = next(iter(self._ends.items()))
             over = len(self._ends) > REMEMBERED_MAX or self._bytes > REMEMBERED_BYTES_MAX
-            if not over and now_s - ended_s <= REMEMBERED_S:
-                return
+            young = now_s - ended_s <= REMEMBERED_S
+            if young and not over:
+                break
             self.forget(oldest)
+            if young:
+                self._names[oldest] = ended_s
+        while self._names:
+            oldest, ended_s = next(iter(self._names.items()))
+            if now_s - ended_s <= REMEMBERED_S and len(self._names) <= NAMES_MAX:
+                return
+            del self._names[oldest]
 
 
 def _size(task: asyncio.Task[bytes]) -> int:
@@ -128,7 +145,10 @@ class ShardAnswering:
         """The answer to a request below `/internal/`, by the name of the call if it has one. Raises BatonError."""
         call = self._memory.find(name) if name else None
         if call is None:
-            call = Call(asyncio.get_running_loop().create_task(self._run(path, name, body)), path, body)
+            if self._memory.has_lost(name):
+                raise Unavailable("It may or may not have been done: the answer had to be forgotten. Try again.")
+            kept = body if path.endswith((*RECEIVES, RELAY)) else b""
+            call = Call(asyncio.get_running_loop().create_task(self._run(path, name, body)), path, kept)
             call.task.add_done_callback(heard)
             if name:
                 self._memory.add(name, call)
@@ -136,6 +156,8 @@ class ShardAnswering:
         try:
             answer = await asyncio.shield(call.task)
             call.told = True
+            if path.endswith(RELAY):
+                call.body = b""
             return call.instead or answer
         except asyncio.CancelledError:
             self._give_up(name, call)
