@@ -7,15 +7,18 @@ handed to the socket as they are, and what arrives of it is joined once. Everyth
 
 from __future__ import annotations
 
+import asyncio
+from collections import deque
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, cast
 from urllib.parse import ParseResult
 
 from nats.aio.client import Client
 from nats.aio.transport import TcpTransport
 from nats.protocol.parser import AWAITING_CONTROL_LINE, AWAITING_MSG_PAYLOAD, Parser
 
-READ_BYTES = 1 << 20
+READ_BYTES = 1 << 20  # that are kept until they are read
+STEP_BYTES = 4 << 10  # that nats-py's parser gets at a time: it looks for the beginnings of messages
 LONG_BYTES = 32 << 10  # of a message, from which on it pays
 _END = b"\r\n"
 
@@ -59,9 +62,95 @@ class LongClient(Client):
             await self._flush_pending()
 
 
+class Pieces:
+    """What arrives, as it arrives, in place of a StreamReader, which puts it into one buffer and takes it out again."""
+
+    _source_traceback = None  # asyncio asks for it
+
+    def __init__(self) -> None:
+        self._pieces: deque[bytes] = deque()
+        self._size = 0
+        self._ended = False
+        self._problem: BaseException | None = None
+        self._waiting: asyncio.Future[None] | None = None
+        self._transport: asyncio.ReadTransport | None = None
+        self._paused = False
+
+    # --- asyncio's side
+
+    def set_transport(self, transport: asyncio.ReadTransport) -> None:
+        self._transport = transport
+
+    def feed_data(self, data: bytes) -> None:
+        self._pieces.append(data)
+        self._size += len(data)
+        self._wake()
+        if self._size > READ_BYTES and not self._paused and self._transport is not None:
+            self._transport.pause_reading()
+            self._paused = True
+
+    def feed_eof(self) -> None:
+        self._ended = True
+        self._wake()
+
+    def set_exception(self, problem: BaseException) -> None:
+        self._problem = problem
+        self._wake()
+
+    def exception(self) -> BaseException | None:
+        return self._problem
+
+    def _wake(self) -> None:
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None and not waiting.done():
+            waiting.set_result(None)
+
+    # --- nats-py's side
+
+    def at_eof(self) -> bool:
+        return self._ended and not self._pieces
+
+    async def read(self, most: int = -1) -> bytes:
+        """The next piece, however long it is; nothing at the end."""
+        while not self._pieces:
+            if self._problem is not None:
+                raise self._problem
+            if self._ended:
+                return b""
+            self._waiting = asyncio.get_running_loop().create_future()
+            await self._waiting
+        piece = self._pieces.popleft()
+        self._size -= len(piece)
+        if self._paused and self._size <= READ_BYTES // 2 and self._transport is not None:
+            self._paused = False
+            self._transport.resume_reading()
+        return piece
+
+    async def readline(self) -> bytes:
+        line = b""
+        while piece := await self.read():
+            head, end, rest = piece.partition(b"\n")
+            line += head + end
+            if end:
+                if rest:
+                    self._pieces.appendleft(rest)
+                    self._size += len(rest)
+                break
+        return line
+
+
 class LongTransport(TcpTransport):
+    """TLS, if it is asked for, is nats-py's own."""
+
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
-        await super().connect(uri, READ_BYTES, connect_timeout)
+        assert uri.hostname is not None and uri.port is not None
+        loop = asyncio.get_running_loop()
+        reader = cast(asyncio.StreamReader, Pieces())
+        protocol = asyncio.StreamReaderProtocol(reader)
+        async with asyncio.timeout(connect_timeout):
+            transport, _ = await loop.create_connection(lambda: protocol, uri.hostname, uri.port)
+        self._bare_io_reader = self._io_reader = reader
+        self._bare_io_writer = self._io_writer = asyncio.StreamWriter(transport, protocol, None, loop)
 
     async def read(self, buffer_size: int) -> bytes:
         data: bytes = await super().read(READ_BYTES)
@@ -81,18 +170,19 @@ class LongParser(Parser):
         self._missing = 0  # bytes of the message that is being gathered, its end included; 0: none is
 
     async def parse(self, data: bytes = b"") -> None:
-        if self._missing:
-            if len(data) < self._missing:
-                self._missing -= len(data)
-                self._pieces.append(data)
-                return
-            cut, self._missing = self._missing, 0
-            self._pieces.append(memoryview(data)[:cut])
-            data = data[cut:]
-            await self._finish()
-        await super().parse(data)
-        if self.state == AWAITING_MSG_PAYLOAD and self.needed >= LONG_BYTES and len(self.buf) >= self.header_needed:
-            self._begin()
+        view = memoryview(data)
+        while view:
+            if self._missing:
+                piece, view = view[: self._missing], view[self._missing :]
+                self._pieces.append(piece)
+                self._missing -= len(piece)
+                if not self._missing:
+                    await self._finish()
+                continue
+            step, view = bytes(view[:STEP_BYTES]), view[STEP_BYTES:]
+            await super().parse(step)
+            if self.state == AWAITING_MSG_PAYLOAD and self.needed >= LONG_BYTES and len(self.buf) >= self.header_needed:
+                self._begin()
 
     def _begin(self) -> None:
         """The rest of the parser has read the beginning of a message, and waits for more."""

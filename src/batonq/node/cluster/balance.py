@@ -16,7 +16,7 @@ BACKOFF_MAX_S = 3.0
 CLOCK_OFF_MAX_MS = 2_000
 SPREAD_MIN = 1.5  # two nodes are left alone that differ by less
 SPREAD_SHARE = 0.25  # or by less than this share of what the heavier has
-EVENED_MIN = 0.1  # a move that makes less than this share of the difference go away is not worth it
+EVENED_MIN = 0.25  # a move that makes less than this share of the difference go away is not worth it
 
 
 class Load(NamedTuple):
@@ -46,7 +46,8 @@ def backoff_s(owned: int, chance: float) -> float:
 
 
 def next_move(weights: Mapping[str, Mapping[int, float]], full: Sequence[str] = ()) -> Move | None:
-    """The shard whose move makes the heaviest and the lightest node most alike; None when they are alike enough.
+    """The shard whose move makes the heaviest and the lightest node most alike, the lighter of two that do; None when
+    they are alike enough, or nothing makes them much more so: one busy shard is not handed round.
 
     `weights` has the shards of every live node; nodes that are `full` (being drained) take nothing.
     """
@@ -60,7 +61,7 @@ def next_move(weights: Mapping[str, Mapping[int, float]], full: Sequence[str] = 
     if source == target or gap < max(SPREAD_MIN, SPREAD_SHARE * totals[source]):
         return None
     candidates = weights[source]
-    shard = min(sorted(candidates), key=lambda number: abs(gap - 2 * candidates[number]))
+    shard = min(sorted(candidates), key=lambda number: (abs(gap - 2 * candidates[number]), candidates[number]))
     if abs(gap - 2 * candidates[shard]) > (1 - EVENED_MIN) * gap:
         return None
     return Move(shard, source, target)

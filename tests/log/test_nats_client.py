@@ -1,0 +1,134 @@
+"""Long messages of NATS: taken in whole, however they are cut on their way, and read no faster than they are used."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from batonq.log.jetstream.client import LONG_BYTES, READ_BYTES, LongParser, Parts, Pieces
+
+Taken = tuple[int, bytes, bytes, bytes, bytes | None]
+
+
+class Heard:
+    """A client, as far as the parser asks for it."""
+
+    def __init__(self) -> None:
+        self.messages: list[Taken] = []
+        self.pings = 0
+
+    async def _process_msg(self, sid: int, subject: bytes, reply: bytes, payload: bytes, header: bytes | None) -> None:
+        assert type(payload) is bytes
+        self.messages.append((sid, subject, reply, payload, header))
+
+    async def _process_ping(self) -> None:
+        self.pings += 1
+
+
+LENGTHS = st.one_of(
+    st.integers(0, 60), st.integers(LONG_BYTES - 3, LONG_BYTES + 3), st.integers(LONG_BYTES, 6 * LONG_BYTES)
+)
+MESSAGES = st.lists(st.tuples(LENGTHS, st.sampled_from([b"", b"NATS/1.0\r\nName: value\r\n\r\n"])), max_size=6)
+
+
+def written(messages: list[tuple[int, bytes]]) -> tuple[bytes, list[Taken]]:
+    text, wanted = b"", []
+    for number, (length, header) in enumerate(messages):
+        payload = bytes([number + 65]) * (length // 2) + b"\r\n" * (length - length // 2)
+        payload = payload[:length]
+        if header:
+            text += b"HMSG subject %d reply %d %d\r\n" % (number, len(header), len(header) + length)
+        else:
+            text += b"MSG subject %d reply %d\r\n" % (number, length)
+        text += header + payload + b"\r\nPING\r\n"
+        wanted.append((number, b"subject", b"reply", payload, header or None))
+    return text, wanted
+
+
+@settings(deadline=None)
+@given(MESSAGES, st.lists(st.integers(1, 3 * LONG_BYTES), max_size=12))
+def test_messages_are_whole_however_they_are_cut(messages: list[tuple[int, bytes]], cuts: list[int]) -> None:
+    text, wanted = written(messages)
+
+    async def run() -> Heard:
+        heard = Heard()
+        parser = LongParser(heard)
+        rest = text
+        for cut in cuts:
+            piece, rest = rest[:cut], rest[cut:]
+            await parser.parse(piece)
+        await parser.parse(rest)
+        return heard
+
+    heard = asyncio.run(run())
+    assert heard.messages == wanted
+    assert heard.pings == len(messages)
+
+
+class Wire:
+    """A transport that can be told to wait."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def pause_reading(self) -> None:
+        self.calls.append("pause")
+
+    def resume_reading(self) -> None:
+        self.calls.append("resume")
+
+
+def test_what_is_not_read_yet_is_not_taken_in_without_end() -> None:
+    async def run() -> None:
+        wire: Any = Wire()
+        pieces = Pieces()
+        pieces.set_transport(wire)
+        chunk = bytes(READ_BYTES // 4)
+        for _ in range(5):
+            pieces.feed_data(chunk)
+        assert wire.calls == ["pause"]
+        assert await pieces.read() is chunk
+        assert await pieces.read() is chunk
+        assert wire.calls == ["pause"]
+        await pieces.read()
+        assert wire.calls == ["pause", "resume"]
+
+    asyncio.run(run())
+
+
+def test_a_line_comes_before_what_follows_it_and_the_end_is_told() -> None:
+    async def run() -> None:
+        pieces = Pieces()
+        reading = asyncio.ensure_future(pieces.readline())
+        await asyncio.sleep(0)
+        pieces.feed_data(b"INFO {")
+        pieces.feed_data(b"}\r\nPI")
+        assert await reading == b"INFO {}\r\n"
+        pieces.feed_data(b"NG\r\n")
+        pieces.feed_eof()
+        assert not pieces.at_eof()
+        assert await pieces.read() + await pieces.read() == b"PING\r\n"
+        assert pieces.at_eof() and await pieces.read() == b"" and await pieces.readline() == b""
+
+    asyncio.run(run())
+
+
+def test_whoever_waits_hears_of_a_connection_that_breaks() -> None:
+    async def run() -> None:
+        pieces = Pieces()
+        reading = asyncio.ensure_future(pieces.read())
+        await asyncio.sleep(0)
+        pieces.set_exception(ConnectionResetError("gone"))
+        with pytest.raises(ConnectionResetError):
+            await reading
+        assert isinstance(pieces.exception(), ConnectionResetError)
+
+    asyncio.run(run())
+
+
+def test_parts_have_the_length_of_all_of_them() -> None:
+    assert len(Parts([b"ab", b"", b"cde"])) == 5
