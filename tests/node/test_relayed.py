@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from hashlib import md5
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -35,6 +36,14 @@ from tests.node.test_ports import over_the_wire
 @pytest.fixture(params=[False, True], ids=["in place", "over the wire"])
 def remote(request: pytest.FixtureRequest) -> bool:
     return bool(request.param)
+
+
+def noted(runs: list[str], name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    def call(*given: Any) -> Any:
+        runs.append(name)
+        return function(*given)
+
+    return call
 
 
 def on_a_node(
@@ -85,8 +94,7 @@ def bodies(answers: list[RelayedAnswer]) -> list[list[str]]:
 def test_a_whole_life_in_three_calls(tmp_path: Path, remote: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     runs: list[str] = []
     for name in ("send_together", "receive_together", "delete_together"):
-        function = getattr(ShardHost, name)
-        monkeypatch.setattr(ShardHost, name, lambda *given, f=function, n=name: (runs.append(n), f(*given))[1])
+        monkeypatch.setattr(ShardHost, name, noted(runs, name, getattr(ShardHost, name)))
 
     async def main(node: Node) -> None:
         broker = node.broker

@@ -185,7 +185,7 @@ def test_a_lost_answer_comes_from_the_owners_memory(server: ClusterServer, far: 
 
 
 def test_an_owner_that_has_moved_before_it_was_asked(server: ClusterServer, far: Far) -> None:
-    moved = []
+    moved: list[str] = []
 
     async def around(path: str, after: bool) -> None:
         if path.endswith("/relay") and not after and not moved:
