@@ -29,6 +29,11 @@ TRIES = 20  # while the servers elect a leader, questions go unanswered
 TRY_WAIT_S = 0.5
 AGAIN_S = 0.1
 IN_USE = 10058
+NO_PEERS = 10005
+
+
+class TooFew(Unsafe):
+    """There are not enough servers for as many replicas; some may only just have started."""
 
 
 class JetStreamStore:
@@ -132,10 +137,14 @@ class JetStreamStore:
         part = f"kind-{replicas}-{secrets.token_hex(4)}"
         name, subject = f"baton-{self._address.name}-{part}", f"baton.{self._address.name}.{part}"
         await self._stream(StreamConfig(name=name, subjects=[subject], **self._kept(replicas)))
+        await self._patiently(lambda: self._remove(name))
+
+    async def _remove(self, stream: str) -> None:
         try:
-            await self._ask(self._context.delete_stream(name))
+            await self._ask(self._context.delete_stream(stream))
         except APIError as refused:
-            raise Unreachable(f"{self._address.shown}: {refused.description}") from None
+            if refused.err_code != NO_STREAM:  # it was removed, and the answer got lost
+                raise Unreachable(f"{self._address.shown}: {refused.description}") from None
 
     async def backend(self, shard: int, replicas: int = 0) -> JetStreamBackend:
         """Raises Unsafe when there is a stream of that name that would not keep everything, or has other replicas."""
@@ -180,9 +189,10 @@ class JetStreamStore:
                     raise
             return await self._ask(self._context.stream_info(str(wanted.name)))
         except APIError as refused:
-            if refused.code == 503:  # no leader yet
+            if refused.code == 503 or refused.err_code == NO_STREAM:  # no leader yet, or another node has just made it
                 raise Unreachable(f"{self._address.shown}: {refused.description}") from None
-            raise Unsafe(
+            problem = TooFew if refused.err_code == NO_PEERS else Unsafe
+            raise problem(
                 f"Stream {wanted.name} cannot be made with {wanted.num_replicas} replicas: {refused.description} "
                 f"({refused.err_code}). That many NATS servers must be in the cluster, with room for it."
             ) from None
@@ -191,7 +201,7 @@ class JetStreamStore:
         for attempt in range(TRIES):
             try:
                 return await question()
-            except Unreachable:
+            except (Unreachable, TooFew):
                 if attempt + 1 == TRIES:
                     raise
             await asyncio.sleep(TRY_WAIT_S)
