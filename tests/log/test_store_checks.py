@@ -73,6 +73,12 @@ def test_a_server_that_would_break_the_promise_is_refused(server: Server, what: 
         checks.check_servers([GOOD, server])
 
 
+def test_a_server_that_is_away_need_not_be_known() -> None:
+    checks.check_known(["n0", "n1", "n2"], ["n0", "n2"], "s", away=1)
+    with pytest.raises(Unsafe, match="Server n1 keeps a replica"):
+        checks.check_known(["n0", "n1", "n2"], ["n0"], "s", away=1)
+
+
 def test_every_server_that_keeps_a_replica_must_be_known() -> None:
     checks.check_known(["n0", "n1"], ["n1", "n0", "n2"], "s")
     with pytest.raises(Unsafe, match="Server n1 keeps a replica"):
@@ -102,6 +108,25 @@ def test_a_careless_nats_server_is_refused(careless: NatsServers, nats: NatsServ
 def test_nats_that_is_not_there_is_unavailable() -> None:
     with pytest.raises(Unavailable, match=r"127\.0\.0\.1:1/"):
         asyncio.run(JetStreamStore.open(NatsAddress(("127.0.0.1:1",), replicas=1), connect_s=0.5))
+
+
+def test_most_servers_must_be_there_to_be_looked_at(nats_address: NatsAddress) -> None:
+    (there,) = nats_address.monitors
+    away = "http://127.0.0.1:1"
+
+    async def remarks(*monitors: str) -> list[str]:
+        store = await JetStreamStore.open(replace(nats_address, monitors=monitors), timeout_s=2)
+        try:
+            await store.backend(1)
+            return store.remarks
+        finally:
+            await store.close()
+
+    assert asyncio.run(remarks(there)) == []
+    (remark,) = asyncio.run(remarks(there, away, there))
+    assert away in remark and "when this node starts again" in remark
+    with pytest.raises(Unreachable, match=away):
+        asyncio.run(remarks(there, away))
 
 
 def test_a_cluster_id_is_made_once(nats_address: NatsAddress, postgres_address: PostgresAddress) -> None:

@@ -48,6 +48,7 @@ class JetStreamStore:
         self._context = client.jetstream(timeout=timeout_s)
         self._bucket = Bucket(f"baton_{address.name}", client, self._context, timeout_s)
         self._known: list[str] = []  # names of the servers whose settings were looked at
+        self._away: list[Unreachable] = []  # why others were not
 
     @classmethod
     async def open(
@@ -83,7 +84,17 @@ class JetStreamStore:
         found = [
             loop.run_in_executor(None, checks.fetch_server, monitor, context) for monitor in self._address.monitors
         ]
-        servers = await asyncio.gather(*found)
+        answers = await asyncio.gather(*found, return_exceptions=True)
+        servers: list[checks.Server] = []
+        for answer in answers:
+            if isinstance(answer, Unreachable):
+                self._away.append(answer)
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                servers.append(answer)
+        if len(servers) <= len(self._away):
+            raise self._away[0]
         checks.check_servers(servers)
         self._known = [server.name for server in servers]
 
@@ -127,6 +138,10 @@ class JetStreamStore:
             "max_age": 0,
             "allow_direct": False,
         }
+
+    @property
+    def remarks(self) -> list[str]:
+        return [f"{away.message}. Its settings are looked at when this node starts again." for away in self._away]
 
     @property
     def replicas(self) -> int:
@@ -173,7 +188,7 @@ class JetStreamStore:
         checks.check_stream(info.config, wanted)
         if self._known and info.cluster is not None:
             keepers = [info.cluster.leader, *(peer.name for peer in info.cluster.replicas or ())]
-            checks.check_known([name for name in keepers if name], self._known, str(wanted.name))
+            checks.check_known([name for name in keepers if name], self._known, str(wanted.name), len(self._away))
 
     async def _find_or_make(self, wanted: StreamConfig) -> StreamInfo:
         try:
