@@ -57,6 +57,7 @@ class MemoryStore:
 
     cluster = 77
     where = "a log in memory"
+    remarks = ()
     replicas = 1
 
     def __init__(self, hub: Hub, name: str) -> None:

@@ -85,6 +85,22 @@ def test_the_leader_of_a_stream_is_killed(cluster: NatsServers, tmp_path: Path) 
         world.close()
 
 
+def test_two_of_five_servers_are_killed_and_stay_away(tmp_path: Path) -> None:
+    """What durability class 5 answers for."""
+    with nats_servers(5) as servers:
+        address = NatsAddress(servers.servers, name="five", replicas=5, monitors=servers.monitor_addresses)
+        world = World(JetStreamFar(address), tmp_path)
+
+        async def kill_leader() -> None:
+            leader = await asyncio.to_thread(servers.leader, f"baton-{address.name}-shard-{SHARD:04}")
+            await asyncio.to_thread(servers.kill, leader)
+
+        try:
+            world.run(survive(world, [kill_leader, kill_leader]))
+        finally:
+            world.close()
+
+
 def test_all_servers_of_a_stream_are_killed(cluster: NatsServers, tmp_path: Path) -> None:
     address = NatsAddress(cluster.servers, name="all", monitors=cluster.monitor_addresses)
     world = World(JetStreamFar(address), tmp_path)

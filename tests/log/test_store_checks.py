@@ -12,16 +12,18 @@ from pathlib import Path
 
 import psycopg
 import pytest
-from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfig
+from nats.js import JetStreamContext
+from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfig, StreamInfo
+from nats.js.errors import BadRequestError
 
 from batonq.certificates import client_context, server_context
 from batonq.errors import LogCorrupt, LogError, Unavailable
-from batonq.log.backend import Unsafe
+from batonq.log.backend import Unreachable, Unsafe
 from batonq.log.jetstream import checks
 from batonq.log.jetstream.address import NatsAddress
 from batonq.log.jetstream.checks import Server
 from batonq.log.jetstream.leases import NOTHING, Bucket, Value
-from batonq.log.jetstream.store import JetStreamStore
+from batonq.log.jetstream.store import NO_PEERS, JetStreamStore
 from batonq.log.postgres.address import PostgresAddress
 from batonq.log.postgres.store import PostgresStore
 from tests.support.authority import Authority
@@ -71,6 +73,12 @@ def test_a_server_that_would_break_the_promise_is_refused(server: Server, what: 
         checks.check_servers([GOOD, server])
 
 
+def test_a_server_that_is_away_need_not_be_known() -> None:
+    checks.check_known(["n0", "n1", "n2"], ["n0", "n2"], "s", away=1)
+    with pytest.raises(Unsafe, match="Server n1 keeps a replica"):
+        checks.check_known(["n0", "n1", "n2"], ["n0"], "s", away=1)
+
+
 def test_every_server_that_keeps_a_replica_must_be_known() -> None:
     checks.check_known(["n0", "n1"], ["n1", "n0", "n2"], "s")
     with pytest.raises(Unsafe, match="Server n1 keeps a replica"):
@@ -102,6 +110,25 @@ def test_nats_that_is_not_there_is_unavailable() -> None:
         asyncio.run(JetStreamStore.open(NatsAddress(("127.0.0.1:1",), replicas=1), connect_s=0.5))
 
 
+def test_most_servers_must_be_there_to_be_looked_at(nats_address: NatsAddress) -> None:
+    (there,) = nats_address.monitors
+    away = "http://127.0.0.1:1"
+
+    async def remarks(*monitors: str) -> list[str]:
+        store = await JetStreamStore.open(replace(nats_address, monitors=monitors), timeout_s=2)
+        try:
+            await store.backend(1)
+            return store.remarks
+        finally:
+            await store.close()
+
+    assert asyncio.run(remarks(there)) == []
+    (remark,) = asyncio.run(remarks(there, away, there))
+    assert away in remark and "when this node starts again" in remark
+    with pytest.raises(Unreachable, match=away):
+        asyncio.run(remarks(there, away))
+
+
 def test_a_cluster_id_is_made_once(nats_address: NatsAddress, postgres_address: PostgresAddress) -> None:
     assert 0 < open_nats(nats_address) == open_nats(nats_address)
     assert 0 < open_postgres(postgres_address) == open_postgres(postgres_address)
@@ -126,6 +153,50 @@ def test_a_cluster_id_that_another_node_has_just_written_is_waited_for(
 def test_more_replicas_than_servers_are_refused(nats_address: NatsAddress) -> None:
     with pytest.raises(Unsafe, match="cannot be made with 3 replicas"):
         open_nats(replace(nats_address, replicas=3))
+
+
+def test_servers_that_have_only_just_started_are_waited_for(
+    nats_address: NatsAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first of several servers cannot place a stream before the others are there."""
+    make = JetStreamContext.add_stream
+    alone = [True, True]
+
+    async def later(self: JetStreamContext, config: StreamConfig) -> StreamInfo:
+        if alone:
+            alone.pop()
+            raise BadRequestError(code=400, err_code=NO_PEERS, description="no suitable peers for placement")
+        return await make(self, config)
+
+    monkeypatch.setattr(JetStreamContext, "add_stream", later)
+    monkeypatch.setattr("batonq.log.jetstream.store.TRY_WAIT_S", 0.01)
+    assert open_nats(nats_address)
+    assert not alone
+
+
+def test_a_stream_is_gone_when_it_is_missing_for_long(
+    nats_address: NatsAddress, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def run() -> None:
+        store = await JetStreamStore.open(nats_address, timeout_s=2)
+        try:
+            there = await store.backend(1)
+            assert (await there.bounds()).next == 1
+            await store._context.delete_stream(f"baton-{nats_address.name}-shard-0001")
+            with pytest.raises(Unreachable, match="not known to the servers"):
+                await there.bounds()
+            again = await store.backend(1)
+            assert (await there.bounds()) == (await again.bounds())
+            await store._context.delete_stream(f"baton-{nats_address.name}-shard-0001")
+            with pytest.raises(Unreachable):
+                await there.bounds()
+            monkeypatch.setattr("batonq.log.jetstream.backend.GONE_S", 0.0)
+            with pytest.raises(LogCorrupt, match="shard-0001 is gone"):
+                await there.bounds()
+        finally:
+            await store.close()
+
+    asyncio.run(run())
 
 
 @pytest.mark.parametrize(("has", "kind"), [(1, 3), (3, 1), (5, 3)])

@@ -19,13 +19,14 @@ TIMEOUT_S = 60.0
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="action", required=True)
     up = add_action(actions, "up", "start a whole cluster on this machine, to try it; Ctrl-C stops it")
-    up.add_argument("--nodes", type=int, default=3, help="how many nodes, and NATS servers (default 3)")
+    up.add_argument("--nodes", type=int, default=3, help="how many nodes (default 3)")
+    up.add_argument(
+        "--servers", type=int, default=0, help="how many NATS servers (default 3, and 1 for one node); 5 for class 5"
+    )
     up.add_argument("--data", default="baton-cluster", help="directory for everything (default baton-cluster)")
     up.add_argument("--port", type=int, default=9324, help="port of the first node; the others follow (default 9324)")
     up.add_argument("--shards", type=int, default=6, help="how many shards the queues are spread over (default 6)")
-    up.add_argument(
-        "--other-shards", default="", help="more shards, with other replicas than there are NATS servers: 1:2"
-    )
+    up.add_argument("--other-shards", default="", help="more shards, with other replicas than three: 1:2,5:2")
     status = add_action(actions, "status", "nodes, shards, owners, epochs, and how far each replica is behind")
     status.add_argument("--json", action="store_true", help="all that every node tells, as JSON")
     drain = add_action(actions, "drain", "hand over all that a node owns, so that it can be stopped")
@@ -45,7 +46,12 @@ def run(arguments: argparse.Namespace) -> int:
         from batonq.cli.localcluster import LocalCluster
 
         return LocalCluster(
-            arguments.data, arguments.nodes, arguments.port, arguments.shards, arguments.other_shards
+            arguments.data,
+            arguments.nodes,
+            arguments.port,
+            arguments.shards,
+            arguments.other_shards,
+            arguments.servers,
         ).run()
     return asyncio.run(_ask(arguments))
 

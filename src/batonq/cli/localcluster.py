@@ -21,6 +21,7 @@ START_S = 60.0
 STOP_S = 30.0
 AGAIN_S = 20.0  # long enough to see how the others take over
 NODES_MAX = 9
+SERVERS_MAX = 9
 NATS = """server_name: nats{number}
 listen: 127.0.0.1:{port}
 http: 127.0.0.1:{monitor}
@@ -34,12 +35,16 @@ jetstream {{ store_dir: "{store}", max_file_store: 20G, sync_interval: always }}
 class LocalCluster:
     """Ports of the NATS servers are chosen once and kept in the directory, so that it can be started again."""
 
-    def __init__(self, directory: str, nodes: int, port: int, shards: int, other_shards: str = "") -> None:
+    def __init__(
+        self, directory: str, nodes: int, port: int, shards: int, other_shards: str = "", servers: int = 0
+    ) -> None:
         if not 1 <= nodes <= NODES_MAX:
             raise InvalidInput(f"A cluster on one machine has 1 to {NODES_MAX} nodes, not {nodes}.")
         self._directory = Path(directory).resolve()
         self._nodes = nodes
-        self._servers = 3 if nodes > 1 else 1
+        self._servers = servers or (3 if nodes > 1 else 1)
+        if not 1 <= self._servers <= SERVERS_MAX:
+            raise InvalidInput(f"A cluster on one machine has 1 to {SERVERS_MAX} NATS servers, not {servers}.")
         self._port = port
         self._shards = shards
         self._other_shards = other_shards
@@ -107,7 +112,7 @@ class LocalCluster:
             self._wait(f"http://127.0.0.1:{monitor}/healthz")
         servers = ",".join(f"127.0.0.1:{port}" for port in clients)
         looked_at = "&".join(f"monitor=http://127.0.0.1:{port}" for port in monitors)
-        self._log = f"nats://{servers}/baton?replicas={self._servers}&{looked_at}"
+        self._log = f"nats://{servers}/baton?replicas={3 if self._servers >= 3 else 1}&{looked_at}"
 
     def _start_nodes(self) -> None:
         for number in range(self._nodes):

@@ -7,7 +7,7 @@ and none tries again by itself.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from typing import NamedTuple, Protocol
 
 from batonq.errors import LogError, Unavailable
@@ -93,6 +93,10 @@ class LogStore(Protocol):
     @property
     def where(self) -> str:
         """What to call it in messages; without secrets."""
+
+    @property
+    def remarks(self) -> Sequence[str]:
+        """What opening it found worth telling."""
 
     @property
     def replicas(self) -> int:

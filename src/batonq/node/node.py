@@ -162,6 +162,8 @@ class Node:
     async def _take_mirror(self, opener: Callable[[str], Awaitable[LogStore]]) -> LogStore:
         """Open where the logs are, and make the data directory ours as a mirror of that."""
         store = await opener(self.settings.log)
+        for remark in store.remarks:
+            events.warning("log_unchecked", remark)
         try:
             self.ownership = self.world.mirror_ownership(self.settings.data, store.cluster, store.where)
             self.ownership.take()

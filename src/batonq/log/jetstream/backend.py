@@ -22,6 +22,7 @@ T = TypeVar("T")
 HEADERS_BYTES = 1024  # of a message beside the frame
 FULL_S = 10.0  # how long after a refusal for want of room only the reserve is there
 RESERVE_PART = 10  # a tenth of the stream's limit
+GONE_S = 10.0  # how long a stream is missing before it is believed to be gone
 
 
 class JetStreamBackend:
@@ -43,6 +44,7 @@ class JetStreamBackend:
         self._context = context
         self._timeout_s = timeout_s
         self._full_at_s = -FULL_S
+        self._missing_since_s: float | None = None
 
     @property
     def frame_bytes_max(self) -> int:
@@ -136,11 +138,22 @@ class JetStreamBackend:
 
     async def _info(self) -> StreamInfo:
         try:
-            return await self._ask(self._context.stream_info(self._stream))
+            info = await self._ask(self._context.stream_info(self._stream))
         except APIError as refused:
             if refused.err_code == NO_STREAM:
-                raise LogCorrupt(f"{self.where} is gone") from None
+                raise self._missing() from None
             raise self._unsettled(refused) from None
+        self._missing_since_s = None
+        return info
+
+    def _missing(self) -> Unreachable | LogCorrupt:
+        """It was there: a server that has only just started, or elects a leader, may not know of it for a while."""
+        now_s = time.monotonic()
+        if self._missing_since_s is None:
+            self._missing_since_s = now_s
+        if now_s - self._missing_since_s < GONE_S:
+            return Unreachable(f"{self.where} is not known to the servers now")
+        return LogCorrupt(f"{self.where} is gone: the servers have not known of it for {GONE_S:.0f} s")
 
     def _unsettled(self, refused: APIError) -> Unreachable:
         return Unreachable(f"{self.where}: {refused.description} ({refused.err_code})")

@@ -79,10 +79,10 @@ def check_servers(servers: Iterable[Server]) -> None:
             )
 
 
-def check_known(keepers: Iterable[str], known: Iterable[str], stream: str) -> None:
-    """Every server that keeps a replica must be one whose settings were looked at."""
+def check_known(keepers: Iterable[str], known: Iterable[str], stream: str, away: int = 0) -> None:
+    """Every server that keeps a replica must be one whose settings were looked at, or one of those that are away."""
     missing = sorted(set(keepers) - set(known))
-    if missing:
+    if len(missing) > away:
         raise Unsafe(
             f"Server {missing[0]} keeps a replica of stream {stream}, and none of the monitoring addresses is its own. "
             "Name the monitoring address of every server in the address of the log: monitor=http://host:8222."

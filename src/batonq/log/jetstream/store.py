@@ -29,6 +29,11 @@ TRIES = 20  # while the servers elect a leader, questions go unanswered
 TRY_WAIT_S = 0.5
 AGAIN_S = 0.1
 IN_USE = 10058
+NO_PEERS = 10005
+
+
+class TooFew(Unsafe):
+    """There are not enough servers for as many replicas; some may only just have started."""
 
 
 class JetStreamStore:
@@ -43,6 +48,7 @@ class JetStreamStore:
         self._context = client.jetstream(timeout=timeout_s)
         self._bucket = Bucket(f"baton_{address.name}", client, self._context, timeout_s)
         self._known: list[str] = []  # names of the servers whose settings were looked at
+        self._away: list[Unreachable] = []  # why others were not
 
     @classmethod
     async def open(
@@ -78,7 +84,17 @@ class JetStreamStore:
         found = [
             loop.run_in_executor(None, checks.fetch_server, monitor, context) for monitor in self._address.monitors
         ]
-        servers = await asyncio.gather(*found)
+        answers = await asyncio.gather(*found, return_exceptions=True)
+        servers: list[checks.Server] = []
+        for answer in answers:
+            if isinstance(answer, Unreachable):
+                self._away.append(answer)
+            elif isinstance(answer, BaseException):
+                raise answer
+            else:
+                servers.append(answer)
+        if len(servers) <= len(self._away):
+            raise self._away[0]
         checks.check_servers(servers)
         self._known = [server.name for server in servers]
 
@@ -124,6 +140,10 @@ class JetStreamStore:
         }
 
     @property
+    def remarks(self) -> list[str]:
+        return [f"{away.message}. Its settings are looked at when this node starts again." for away in self._away]
+
+    @property
     def replicas(self) -> int:
         return self._address.replicas
 
@@ -132,10 +152,14 @@ class JetStreamStore:
         part = f"kind-{replicas}-{secrets.token_hex(4)}"
         name, subject = f"baton-{self._address.name}-{part}", f"baton.{self._address.name}.{part}"
         await self._stream(StreamConfig(name=name, subjects=[subject], **self._kept(replicas)))
+        await self._patiently(lambda: self._remove(name))
+
+    async def _remove(self, stream: str) -> None:
         try:
-            await self._ask(self._context.delete_stream(name))
+            await self._ask(self._context.delete_stream(stream))
         except APIError as refused:
-            raise Unreachable(f"{self._address.shown}: {refused.description}") from None
+            if refused.err_code != NO_STREAM:  # it was removed, and the answer got lost
+                raise Unreachable(f"{self._address.shown}: {refused.description}") from None
 
     async def backend(self, shard: int, replicas: int = 0) -> JetStreamBackend:
         """Raises Unsafe when there is a stream of that name that would not keep everything, or has other replicas."""
@@ -164,7 +188,7 @@ class JetStreamStore:
         checks.check_stream(info.config, wanted)
         if self._known and info.cluster is not None:
             keepers = [info.cluster.leader, *(peer.name for peer in info.cluster.replicas or ())]
-            checks.check_known([name for name in keepers if name], self._known, str(wanted.name))
+            checks.check_known([name for name in keepers if name], self._known, str(wanted.name), len(self._away))
 
     async def _find_or_make(self, wanted: StreamConfig) -> StreamInfo:
         try:
@@ -180,9 +204,10 @@ class JetStreamStore:
                     raise
             return await self._ask(self._context.stream_info(str(wanted.name)))
         except APIError as refused:
-            if refused.code == 503:  # no leader yet
+            if refused.code == 503 or refused.err_code == NO_STREAM:  # no leader yet, or another node has just made it
                 raise Unreachable(f"{self._address.shown}: {refused.description}") from None
-            raise Unsafe(
+            problem = TooFew if refused.err_code == NO_PEERS else Unsafe
+            raise problem(
                 f"Stream {wanted.name} cannot be made with {wanted.num_replicas} replicas: {refused.description} "
                 f"({refused.err_code}). That many NATS servers must be in the cluster, with room for it."
             ) from None
@@ -191,7 +216,7 @@ class JetStreamStore:
         for attempt in range(TRIES):
             try:
                 return await question()
-            except Unreachable:
+            except (Unreachable, TooFew):
                 if attempt + 1 == TRIES:
                     raise
             await asyncio.sleep(TRY_WAIT_S)

@@ -28,6 +28,8 @@ _SETTINGS = """
 class PostgresStore:
     """See backend.LogStore. Made by `await PostgresStore.open(…)`."""
 
+    remarks = ()
+
     def __init__(self, address: PostgresAddress, timeout_s: float) -> None:
         self.cluster = 0
         self.where = address.shown

@@ -35,6 +35,7 @@ class SimStore:
     """See backend.LogStore."""
 
     where = "a JetStream in memory"
+    remarks = ()
     replicas = 3
 
     def __init__(self, line: Line, cluster: int) -> None:
