@@ -14,8 +14,9 @@ import pytest
 from batonq.api.http import HttpServer, Request, Response
 from batonq.api.internal import InternalApp
 from batonq.certificates import client_context, server_context
-from batonq.errors import AccessDenied, InvalidInput, NotOwner
+from batonq.errors import AccessDenied, InvalidInput, NotOwner, Unavailable
 from batonq.node import wire
+from batonq.node.cluster import answering
 from batonq.node.cluster.answering import REMEMBERED_BYTES_MAX, REMEMBERED_MAX, Answering, Call, Memory, Served
 from batonq.node.cluster.node import read_secret
 from batonq.node.cluster.peers import PREFIX, NoAnswer, NotSent, Peers, is_signed, signature
@@ -142,6 +143,21 @@ def test_a_call_that_is_made_again_is_not_run_again() -> None:
             with pytest.raises(NotOwner):  # that was not run, and may be the next time
                 await peers.ask(address, f"{PREFIX}elsewhere", "call-3", b"", 5)
         assert sorted(echo.runs) == ["any", "elsewhere", "elsewhere", "elsewhere", "wrong"]
+        peers.close()
+
+    with_server(main)
+
+
+def test_a_call_whose_answer_had_to_be_forgotten_is_not_run_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answering, "REMEMBERED_MAX", 1)
+
+    async def main(address: str, echo: Echo) -> None:
+        peers = Peers(SECRET)
+        for name in ("first", "second", "third", "fourth"):
+            await peers.ask(address, f"{PREFIX}{name}", name, b"", 5)
+        with pytest.raises(Unavailable, match="may or may not"):
+            await peers.ask(address, f"{PREFIX}first", "first", b"", 5)
+        assert echo.runs == ["first", "second", "third", "fourth"]
         peers.close()
 
     with_server(main)
