@@ -34,8 +34,7 @@ def parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-async def run(arguments: argparse.Namespace, seed: int, directory: Path) -> list[Report]:
-    reports: list[Report] = []
+async def run(arguments: argparse.Namespace, seed: int, directory: Path, reports: list[Report]) -> None:
     this = asyncio.current_task()
     assert this is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, this.cancel)  # so that no process is left behind
@@ -52,11 +51,10 @@ async def run(arguments: argparse.Namespace, seed: int, directory: Path) -> list
                 for violation in report.violations[:SHOWN]:
                     print(f"    {violation}", flush=True)
                 if report.violations and (arguments.bug or report.broken):
-                    return reports
+                    return
         if arguments.audit:
             await cluster.wait_ready()
             await asyncio.to_thread(audit, cluster.nodes[0].url)
-    return reports
 
 
 def audit(url: str) -> None:
@@ -73,8 +71,11 @@ def main() -> int:
     directory = Path(arguments.directory or tempfile.mkdtemp(prefix="baton-campaign-")).resolve()
     directory.mkdir(parents=True, exist_ok=True)
     print(f"campaign, seed {seed}, in {directory}", flush=True)
+    reports: list[Report] = []
     try:
-        reports = asyncio.run(run(arguments, seed, directory))
+        asyncio.run(run(arguments, seed, directory, reports))
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        print("stopped")
     except Broken as problem:
         print(f"BROKEN: {problem}; seed {seed}, see {directory}")
         return 0 if arguments.bug else 1
