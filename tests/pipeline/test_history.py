@@ -15,6 +15,7 @@ from batonq.core.catalog.machine import Catalog
 from batonq.errors import AccessDenied, BatonError, InvalidInput, LogCorrupt, LogGap, NotFound, OverLimit, Unavailable
 from batonq.log import layout
 from batonq.log.disk import RealDisk
+from batonq.log.ending import end
 from batonq.pipeline.events.names import Names, told_by
 from batonq.pipeline.reading import remote
 from batonq.pipeline.reading.archive import Archive
@@ -55,6 +56,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Place]:
             server.run(server.node.maintenance.step)
         rest.close()
         server.run(server.node.maintenance.step)  # notes what is committed
+
+        async def end_upkeep() -> None:
+            await end(server.node._upkeep)  # which would drop more of the front while it is read
+
+        server.run(end_upkeep)
         archive_shard(str(root / "data"), 0, Archive.at(archive))
         yield Place(server, root / "data", archive)
 
