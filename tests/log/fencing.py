@@ -148,6 +148,18 @@ async def shut(log: MirroredLog) -> None:
     await log.wait_closed()
 
 
+async def left_behind(world: World) -> MirroredLog:
+    """An owner that has gone on since the node `away` left, whose mirror has the first frame only."""
+    owner, _ = await world.open("owner")
+    away, _ = await world.open("away")
+    await append(owner, epoch=1)
+    await away.catch_up(lambda frame: None)
+    await shut(away)
+    for _ in range(50):
+        await append(owner, bytes(300))
+    return owner
+
+
 async def append(log: MirroredLog, body: bytes = b"", epoch: int | None = None) -> Frame:
     frame = next_frame(log, body, epoch=epoch)
     await sent(log, frame)
@@ -354,13 +366,7 @@ class FencingSuite:
 
     def test_a_node_that_was_away_while_the_front_was_dropped_begins_anew(self, world: World) -> None:
         async def run() -> None:
-            owner, _ = await world.open("owner")
-            away, _ = await world.open("away")
-            await append(owner, epoch=1)
-            await away.catch_up(lambda frame: None)
-            await shut(away)
-            for _ in range(50):
-                await append(owner, bytes(300))
+            owner = await left_behind(world)
             owner.drop_front(owner.next - 5)
             await until(lambda: owner._upkeep is None and owner._dropped > 2)
             with pytest.raises(LogGap):
@@ -376,13 +382,7 @@ class FencingSuite:
         """Found by the simulator: the node looked for its last frame in vain, and said that the log was damaged."""
 
         async def run() -> None:
-            owner, _ = await world.open("owner")
-            away, _ = await world.open("away")
-            await append(owner, epoch=1)
-            await away.catch_up(lambda frame: None)
-            await shut(away)
-            for _ in range(50):
-                await append(owner, bytes(300))
+            owner = await left_behind(world)
 
             async def dropped(bounds: Bounds) -> Bounds:
                 owner.drop_front(owner.next - 5)

@@ -10,9 +10,10 @@ import pytest
 
 from batonq.errors import BatonError, Unavailable
 from batonq.node import relaying
+from batonq.node.host import TOGETHER_BYTES_MAX, TOGETHER_MAX
 from batonq.node.ports import ShardPort
 from batonq.node.relayed import RelayedAnswer, RelayedCall, RelayedDelete, RelayedSent
-from batonq.node.relaying import BYTES_MAX, CALLS_MAX, PATIENCE_S, Relaying
+from batonq.node.relaying import PATIENCE_S, Relaying
 from tests.node.support import VirtualLoop, run_virtual, settle
 
 
@@ -75,12 +76,18 @@ def test_those_of_one_turn_are_one_call_and_the_next_gathers_meanwhile() -> None
 
 def test_calls_are_bounded_in_number_and_bytes() -> None:
     async def main(asking: Asking) -> None:
-        for number in range(CALLS_MAX + 1):
+        for number in range(TOGETHER_MAX + 1):
             asking.add(number)
         await settle()
-        assert [len(some) for some in asking.owner.asked] == [CALLS_MAX, 1]
+        assert [len(some) for some in asking.owner.asked] == [TOGETHER_MAX, 1]
         asking.owner.asked.clear()
-        sizes = {1_001: BYTES_MAX // 2, 1_002: BYTES_MAX // 2, 1_003: 1, 1_004: 2 * BYTES_MAX, 1_005: 1}
+        sizes = {
+            1_001: TOGETHER_BYTES_MAX // 2,
+            1_002: TOGETHER_BYTES_MAX // 2,
+            1_003: 1,
+            1_004: 2 * TOGETHER_BYTES_MAX,
+            1_005: 1,
+        }
         for number, size in sizes.items():
             asking.add(number, size)
         await settle()

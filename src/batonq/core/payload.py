@@ -40,6 +40,9 @@ class Content(IntEnum):
     BYTES = 2
 
 
+TEXTS = frozenset((int(Content.TEXT), Content.TEXT | AS_IS))  # the contents of bodies that are nothing but a text
+
+
 class Payload(NamedTuple):
     sent_ms: int
     sender: str

@@ -46,18 +46,21 @@ class Intake:
         files = await self._apart(lambda: self._mirror.load(start, feed, self.remarks.append))
         if files is not None:
             self._take(files)
-        bounds = await self._bounds_from(feed.next)
-        if files is not None:
-            bounds = await self.compare(files, bounds)
-        if files is not None and files.next < bounds.first:
-            files.close()
-            self.opened = False
-            self._mirror.wipe()
-            raise LogGap(f"the mirror of shard {self._backend.shard} ends before what is retained; it is built anew")
-        if files is None and bounds.first == bounds.next:
-            if bounds.next > 1:
-                raise LogCorrupt(f"{self._backend.where}: the last frame, {bounds.next - 1}, is missing")
-            self._take(self._mirror.begin(Start(1, NO_DIGEST)))
+        if files is None:
+            bounds = await self._bounds_from(feed.next)
+            if bounds.first == bounds.next:
+                if bounds.next > 1:
+                    raise LogCorrupt(f"{self._backend.where}: the last frame, {bounds.next - 1}, is missing")
+                self._take(self._mirror.begin(Start(1, NO_DIGEST)))
+        else:
+            bounds = await self.compare(files, feed.next)
+            if files.next < bounds.first:
+                files.close()
+                self.opened = False
+                self._mirror.wipe()
+                raise LogGap(
+                    f"the mirror of shard {self._backend.shard} ends before what is retained; it is built anew"
+                )
         await self.read_to(bounds.next, feed)
         feed.check_end(self.files.next, self._backend.where)
         self.files.drop_front(bounds.first)
@@ -67,10 +70,11 @@ class Intake:
         self.files = files
         self.opened = True
 
-    async def compare(self, files: FileLog, bounds: Bounds) -> Bounds:
-        """The mirror has only what was committed, so the far side must have it, or have dropped it."""
-        if bounds.next < files.next:
-            bounds = await self._bounds_from(files.next)
+    async def compare(self, files: FileLog, known: int = 1) -> Bounds:
+        """The mirror has only what was committed, so the far side must have it, or have dropped it. It has the frames
+        before `known`, too.
+        """
+        bounds = await self._bounds_from(max(files.next, known))
         if bounds.next < files.next:
             raise LogCorrupt(
                 f"{self._backend.where} ends with frame {bounds.next - 1}, but frame {files.next - 1} was committed: "

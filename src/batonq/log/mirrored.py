@@ -120,9 +120,7 @@ class MirroredLog:
             await end(self._following)
             self._following = None
         intake = self._intake
-        bounds = await intake.ask(self._backend.bounds)
-        if self._files.next > 1:
-            bounds = await intake.compare(self._files, bounds)
+        bounds = await intake.compare(self._files)
         await intake.read_to(bounds.next, on_frame)
 
     async def _follow(self, on_frame: OnFrame, on_problem: Callable[[BaseException], None]) -> None:

@@ -19,6 +19,9 @@ from batonq.core.shard.sending import PlainSend
 from batonq.errors import BatonError, LogCorrupt
 from batonq.node.polling import Polling
 
+TOGETHER_MAX = 256  # requests that are run at once,
+TOGETHER_BYTES_MAX = 4 * 1024 * 1024  # and bytes of theirs: the host looks at its limits in between
+
 
 class ShardHost(Polling):
     """Hosts one opened shard. It serves after `start` and until its log fails or `close`."""

@@ -13,13 +13,12 @@ from typing import NamedTuple
 from msgspec import Struct
 
 from batonq.core.commands import Claim, FirstLeases
-from batonq.core.payload import AS_IS, Content
+from batonq.core.payload import TEXTS
 from batonq.errors import BY_CODE, BatonError
 from batonq.node.deliveries import ANSWER_BYTES_MAX, Deliveries, Delivery
 from batonq.node.host import ShardHost, committed
 
 FIRST_EPOCH = 1
-_TEXTS = {int(Content.TEXT), Content.TEXT | AS_IS}
 _Told = tuple[str, str]  # the code and the message of an error
 
 
@@ -222,7 +221,7 @@ async def _hand_out(host: ShardHost, deliveries: Deliveries, leased: _Leased, an
     if deliveries.is_cold(host, leases):
         await deliveries.warm(host, leases.positions)
     found = deliveries.read(host, leases)
-    if found is not None and {*found[0]} - _TEXTS:
+    if found is not None and {*found[0]} - TEXTS:
         found = None
     for place, start, end in parts:
         slots, sequences = [*leases.slots[start:end]], [*leases.sequences[start:end]]

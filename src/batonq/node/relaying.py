@@ -17,11 +17,10 @@ from typing import Any, NamedTuple
 from batonq.core.commands import Claim
 from batonq.errors import BatonError
 from batonq.node import events
+from batonq.node.host import TOGETHER_BYTES_MAX, TOGETHER_MAX
 from batonq.node.ports import ShardPort
 from batonq.node.relayed import RelayedAnswer, RelayedCall
 
-CALLS_MAX = 256  # that go to an owner at once,
-BYTES_MAX = 4 * 1024 * 1024  # and bytes of theirs: the owner looks at its limits in between
 WAITING_MAX = 4_096  # that gather for one shard
 PATIENCE_S = 0.5  # while an owner has not answered for so long, nobody waits behind what it was asked
 
@@ -85,7 +84,7 @@ class Relaying:
         count = size = 0
         for one in lane.waiting:
             size += one.size
-            if count == CALLS_MAX or (count and size > BYTES_MAX):
+            if count == TOGETHER_MAX or (count and size > TOGETHER_BYTES_MAX):
                 break
             count += 1
         some, lane.waiting = lane.waiting[:count], lane.waiting[count:]

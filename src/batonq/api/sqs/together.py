@@ -27,14 +27,11 @@ from batonq.api.sqs.operations.receiving import deliver
 from batonq.api.sqs.shapes import Message, ReceiveMessageOutput
 from batonq.core.commands import Claim, FirstLeases
 from batonq.core.ids import message_ids
-from batonq.core.payload import AS_IS, Content
+from batonq.core.payload import AS_IS, TEXTS
 from batonq.errors import BatonError
 from batonq.node.broker import Queue
-from batonq.node.host import ShardHost
+from batonq.node.host import TOGETHER_BYTES_MAX, TOGETHER_MAX, ShardHost
 from batonq.node.relayed import are_different
-
-TOGETHER_MAX = 256  # requests that are run at once,
-TOGETHER_BYTES_MAX = 4 * 1024 * 1024  # and bytes of theirs: the host looks at its limits in between
 
 SentAnswer = Callable[[int, int, list[bytes]], bytes]  # shard, first sequence, digests
 DeletedAnswer = Callable[[Sequence[BatonError | None]], bytes]  # no problems at all: all is well
@@ -44,7 +41,6 @@ Deleting = tuple[list[tuple[int, int, int]], DeletedAnswer, str, Reply]
 
 
 _encode = protocol_json.encode
-_TEXTS = {int(Content.TEXT), Content.TEXT | AS_IS}
 
 
 class Together:
@@ -159,7 +155,7 @@ class Together:
             self._begin(self._deliver_cold(queue, host, leases, parts))
             return
         found = self._broker.deliver_run(queue, host, leases)
-        if found is None or {*found[1]} - _TEXTS:
+        if found is None or {*found[1]} - TEXTS:
             for start, end, reply in parts:
                 self._begin(self._deliver_any(queue, host, leases.part(start, end), reply))
             return
