@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.request import urlopen
@@ -36,6 +37,7 @@ max_pending: 268435456
 jetstream {{ store_dir: "{store}", max_file_store: 20G, sync_interval: always }}
 cluster {{
   name: campaign, listen: {host}:{route}
+  pool_size: -1  # one route a pair; a pool would be filled by way of what is advertised
   # Nobody is told of another way to a server than the one through its own doors of the proxy.
   advertise: "{nowhere}", no_advertise: true
   routes: [{routes}]
@@ -135,7 +137,7 @@ class Server(Program):
 
 class BatonNode(Program):
     def __init__(self, number: int, directory: Path) -> None:
-        self.host = f"127.0.0.{1 + number}"
+        self.host = f"127.0.0.{2 + number}"  # not the one that a connection comes from by itself
         self.port = free_port(self.host)
         self.url = f"http://{self.host}:{self.port}"
         self.data = directory / f"n{number}"
@@ -212,13 +214,14 @@ class Cluster:
         for program in (*self.nodes, *self.servers):
             program.kill()
         if hasattr(self, "_proxy"):
-            self._proxy.kill()
+            with suppress(ProcessLookupError):  # it may have ended by itself, and says why
+                self._proxy.kill()
             await self._proxy.wait()
 
     async def _start(self) -> None:
         doors = [Door(server.name, PROXY, server.host, server.port) for server in self.servers]
         doors += [Door(node.name, PROXY, node.host, node.port) for node in self.nodes]
-        doors.append(Door("nowhere", PROXY, PROXY, 1))
+        doors.append(Door("nowhere", PROXY, PROXY, 0, "anybody"))
         pairs = [(one, other) for one in self.servers for other in self.servers if one is not other]
         doors += [Door(other.name, PROXY, other.host, other.route, one.name) for one, other in pairs]
         ports = await self._start_proxy(doors)

@@ -15,6 +15,7 @@ import struct
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 CLOCK = struct.Struct("<d")
@@ -34,15 +35,25 @@ def move_clock(path: str) -> None:
 
 
 def come_from(address: str) -> None:
-    """Let connections to this machine come from this address of it."""
-    connect: Any = asyncio.open_connection
+    """Let connections to this machine come from this address of it, on every kind of event loop."""
+    kinds: list[Any] = [asyncio.BaseEventLoop]
+    with suppress(ImportError):
+        import uvloop
 
-    async def open_connection(host: str | None = None, port: int | None = None, **options: Any) -> Any:
+        kinds.append(uvloop.Loop)
+    for kind in kinds:
+        _bind_connections(kind, address)
+
+
+def _bind_connections(kind: Any, address: str) -> None:
+    connect = kind.create_connection
+
+    async def create_connection(loop: Any, factory: Any, host: Any = None, port: Any = None, **options: Any) -> Any:
         if host is not None and host.startswith("127."):
             options.setdefault("local_addr", (address, 0))
-        return await connect(host, port, **options)
+        return await connect(loop, factory, host, port, **options)
 
-    setattr(asyncio, "open_connection", open_connection)  # noqa: B010
+    kind.create_connection = create_connection
 
 
 def main() -> int:

@@ -14,8 +14,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
 import sys
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import Any, NamedTuple
 
 CHUNK_BYTES = 256 << 10
@@ -28,7 +29,7 @@ class Door(NamedTuple):
     destination: str
     host: str  # to listen on
     target_host: str
-    target_port: int
+    target_port: int  # 0: it leads nowhere, and whoever comes is left to wait
     source: str = ""
 
 
@@ -65,8 +66,11 @@ class Links:
 
 
 class Proxy:
-    def __init__(self, doors: list[Door], names: dict[str, str]) -> None:
+    """`on_stranger` hears of a connection whose source is not known: no cut would hold it."""
+
+    def __init__(self, doors: list[Door], names: dict[str, str], on_stranger: Callable[[str], None] = print) -> None:
         self.links = Links()
+        self._on_stranger = on_stranger
         self._doors = doors
         self._names = names  # address → who comes from there
         self._servers: list[asyncio.Server] = []
@@ -90,8 +94,11 @@ class Proxy:
             task = asyncio.current_task()
             assert task is not None
             self._inside.add(task)
-            source = door.source or self._names.get(writer.get_extra_info("peername")[0], "")
+            address = writer.get_extra_info("peername")[0]
+            source = door.source or self._names.get(address, "")
             try:
+                if not source:
+                    self._on_stranger(f"nobody is known to come from {address}, which asks for {door.destination}")
                 await self._carry(source, door, reader, writer)
             finally:
                 writer.transport.abort()
@@ -101,6 +108,10 @@ class Proxy:
 
     async def _carry(self, source: str, door: Door, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         links, destination = self.links, door.destination
+        if not door.target_port:
+            while await reader.read(CHUNK_BYTES):
+                pass
+            return
         if links.is_cut(source, destination) or links.is_cut(destination, source):
             await links.open(source, destination)
             await links.open(destination, source)
@@ -144,7 +155,7 @@ async def run() -> None:
     lines = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     told = json.loads(await lines.readline())
-    proxy = Proxy([Door(*door) for door in told["doors"]], told["names"])
+    proxy = Proxy([Door(*door) for door in told["doors"]], told["names"], end)
     answer({"ports": await proxy.start()})
     while line := await lines.readline():
         order = json.loads(line)
@@ -153,6 +164,12 @@ async def run() -> None:
         else:
             proxy.links.heal()
         answer({})
+
+
+def end(why: str) -> None:
+    """Better no campaign than one whose cuts cut nothing: without its proxy nothing is reached any more."""
+    print(f"the proxy ends: {why}", file=sys.stderr, flush=True)
+    os._exit(1)
 
 
 def answer(what: dict[str, Any]) -> None:
