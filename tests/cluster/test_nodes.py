@@ -512,6 +512,27 @@ def test_a_node_that_was_stopped_goes_on_from_a_snapshot(tmp_path: Path) -> None
     run_nodes(tmp_path, main, "a", "b")
 
 
+def test_a_follower_that_is_killed_does_not_read_again_what_it_has_a_snapshot_of(tmp_path: Path) -> None:
+    async def main(nodes: Nodes) -> None:
+        queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {}, {})
+        owner = await nodes.owned(queue.shard)
+        follower = other(nodes, owner)
+        for number in range(25):
+            await owner.broker.send(queue, [make_send(str(number))])
+        store = snapshot_store(follower.settings.data, queue.shard)
+        await nodes.until(lambda: bool(store.numbers()))
+        assert store.numbers()[-1] >= 20
+        name = follower.settings.node
+        await nodes.crash(name)
+        await nodes.start(name)
+        state, log = keeper(nodes[name], queue.shard).reading()
+        host = keeper(await nodes.owned(queue.shard), queue.shard).host()
+        await nodes.until(lambda: log.next == host.log.next)
+        assert state.dump(owner.clock.now_ms()) == host.shard.dump(owner.clock.now_ms())
+
+    run_nodes(tmp_path, main, "a", "b", snapshot_frames=20, maintenance_every_s=0.05)
+
+
 def test_a_take_that_fails_leaves_no_lease_behind(tmp_path: Path) -> None:
     async def main(nodes: Nodes) -> None:
         queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {}, {})

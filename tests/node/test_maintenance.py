@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from random import Random
 
@@ -23,6 +24,7 @@ from tests.node.nodes import (
     UnsyncedDisk,
     drain,
     kill,
+    make_node,
     make_send,
     open_node,
     receive,
@@ -248,6 +250,68 @@ def test_a_snapshot_of_sealed_segments_saves_folding_them(tmp_path: Path) -> Non
         shard.epoch = old_epoch
         await node.broker.advance_clock(43_300_000)
         assert set(await drain(node, node.broker.queue(ACCOUNT, "orders"))) == kept
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_a_snapshot_goes_up_to_what_is_known_to_be_committed_in_the_last_segment(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        log = node.shards[0].host().log
+        texts = [f"short {number}" for number in range(30)]
+        for text in texts[:20]:
+            await send(node, queue, text)
+        log.note()
+        noted = log.next - 1
+        for text in texts[20:]:
+            await send(node, queue, text)
+        assert len(log.segments()) == 1
+        assert make_snapshot(str(tmp_path), 0) == noted, "what came after the note is left alone"
+        assert make_snapshot(str(tmp_path), 0) is None
+        await kill(node)
+        caplog.clear()
+        node = await open_node(loop, tmp_path)
+        (opened,) = (record for record in caplog.records if getattr(record, "event", "") == "shard_opened")
+        assert opened.__dict__["fields"]["snapshot_frame"] == noted
+        assert opened.__dict__["fields"]["frames_folded"] == 10
+        assert await drain(node, queue) == texts
+        await node.stop()
+
+    caplog.set_level("INFO")
+    run_virtual(main)
+
+
+@pytest.mark.parametrize(("living", "made"), [(40, True), (1_600, False)])
+def test_many_short_frames_are_worth_a_snapshot_unless_it_is_much_larger(
+    tmp_path: Path, living: int, made: bool
+) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = make_node(loop, tmp_path, snapshot_frames=50)
+        asked: list[int] = []
+
+        async def make(shard: int) -> bool:
+            asked.append(shard)
+            return make_snapshot(str(tmp_path), shard) is not None
+
+        node.world = replace(node.world, make_snapshot=make)
+        await node.start()
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        for _ in range(living // 40):
+            await send(node, queue, *["x"] * 40)
+        await node.maintenance.step()
+        assert not asked, "too few frames"
+        while node.shards[0].host().log.next <= 52:
+            await send(node, queue, "one more")
+            deliveries = await receive(node, queue, 1)
+            await node.broker.delete(queue, [deliveries[0].receipt])
+        for _ in range(2):
+            await node.maintenance.step()
+            await asyncio.sleep(1)
+        assert asked == ([0] if made else []), "once, and not again without new frames"
         await node.stop()
 
     run_virtual(main)

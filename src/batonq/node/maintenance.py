@@ -9,16 +9,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 
 from batonq.core.catalog.machine import Catalog
+from batonq.core.shard.machine import Shard
 from batonq.errors import BatonError
 from batonq.log.disk import Disk
-from batonq.log.interface import Room
+from batonq.log.interface import Log, Room
 from batonq.node import events
 from batonq.node.archiving import Archiving
 from batonq.node.cataloghost import CatalogHost
 from batonq.node.clock import Clock
 from batonq.node.events import AlarmBoard
 from batonq.node.host import ShardHost
-from batonq.node.keeper import ShardKeeper
+from batonq.node.keeper import KeeperState, ShardKeeper
 from batonq.node.receipts import Receipts
 from batonq.node.recovery import snapshot_store
 from batonq.node.settings import Settings
@@ -28,6 +29,7 @@ from batonq.node.truncation import Truncation
 RECEIPT_KEY_BYTES = 32
 ERROR_TEXT_MAX = 500
 TIMEOUT_S = 3_600
+SNAPSHOT_SHARE = 20  # living messages for each frame up to which a snapshot is quicker to read and write than frames
 
 MakeSnapshot = Callable[[int], Awaitable[bool]]
 
@@ -36,10 +38,9 @@ MakeSnapshot = Callable[[int], Awaitable[bool]]
 class _Standing:
     """How far one shard's housekeeping has come."""
 
-    host: ShardHost
-    truncation: Truncation
-    snapshot_frame: int
-    not_before_frame: int = 0  # after a snapshot that failed: try again with this much more log
+    log: Log
+    snapshot_frame: int  # of the newest one; after one that failed it is tried again with as much more log
+    truncation: Truncation | None = None  # of a shard that is served here
 
 
 class Maintenance:
@@ -95,34 +96,49 @@ class Maintenance:
         except BatonError as problem:
             events.warning("maintenance_failed", f"Housekeeping of the catalog failed: {problem.message}")
         for keeper in self._shards:
-            if keeper.serving:
-                try:
+            try:
+                if keeper.serving:
                     await self._step_shard(keeper.number, keeper.host())
-                except BatonError as problem:
-                    text = f"Housekeeping of shard {keeper.number} failed: {problem.message}"
-                    events.warning("maintenance_failed", text, shard=keeper.number)
+                elif keeper.state is KeeperState.FOLLOWING:
+                    self._step_follower(keeper.number, *keeper.reading())
+            except BatonError as problem:
+                text = f"Housekeeping of shard {keeper.number} failed: {problem.message}"
+                events.warning("maintenance_failed", text, shard=keeper.number)
+
+    def reads(self, number: int) -> bool:
+        """Whether a snapshot of this shard is being made, which reads segments that must not be dropped meanwhile."""
+        if self._snapshot is not None and self._snapshot.done():
+            self._snapshot = None
+        return self._snapshot is not None and self._snapshot_of == number
+
+    def _standing(self, number: int, log: Log) -> _Standing:
+        standing = self._standings.get(number)
+        if standing is None or standing.log is not log:
+            numbers = snapshot_store(self._settings.data, number, self._disk).numbers()
+            standing = self._standings[number] = _Standing(log, numbers[-1] if numbers else 0)
+        return standing
+
+    def _step_follower(self, number: int, shard: Shard, log: Log) -> None:
+        """Whoever comes back as a follower has to read all that is not in a snapshot, too."""
+        if not self.reads(number):
+            self._consider_snapshot(number, shard, self._standing(number, log))
 
     async def _step_shard(self, number: int, host: ShardHost) -> None:
-        standing = self._standings.get(number)
-        if standing is None or standing.host is not host:
-            numbers = snapshot_store(self._settings.data, number, self._disk).numbers()
-            truncation = Truncation(host, self._clock, self._settings, self._archiving)
-            standing = _Standing(host, truncation, numbers[-1] if numbers else 0)
-            self._standings[number] = standing
+        standing = self._standing(number, host.log)
+        if standing.truncation is None or standing.truncation.host is not host:
+            standing.truncation = Truncation(host, self._clock, self._settings, self._archiving)
         host.log.tick()
         self._watch_room(number, host)
         await self._purge_closed(host)
         await self._settle_growth(number, host)
         if self._archiving is not None:
             self._archiving.step(number, host.log)
-        if self._snapshot is not None and self._snapshot.done():
-            self._snapshot = None
-        if self._snapshot is not None and self._snapshot_of == number:
-            return  # it reads the segments that would be dropped
+        if self.reads(number):
+            return
         freed = await standing.truncation.run()
         if freed:
             events.info("log_shortened", f"Shard {number} dropped {freed} bytes of its log", shard=number, bytes=freed)
-        self._consider_snapshot(number, standing)
+        self._consider_snapshot(number, host.shard, standing)
 
     def _watch_room(self, number: int, host: ShardHost) -> None:
         key = f"disk-full-{number}"
@@ -169,23 +185,27 @@ class Maintenance:
                 if point is not None:
                     await point
 
-    def _consider_snapshot(self, number: int, standing: _Standing) -> None:
+    def _consider_snapshot(self, number: int, shard: Shard, standing: _Standing) -> None:
+        """Reading the log again takes time by its bytes, and by its frames when they are short."""
         if self._make_snapshot is None or self._snapshot is not None:
             return
-        sealed = [segment for segment in standing.host.log.segments() if segment.sealed]
-        last = max(standing.snapshot_frame, standing.not_before_frame)
-        fresh = sum(segment.bytes for segment in sealed if segment.stop - 1 > last)
-        if fresh >= self._settings.snapshot_bytes:
-            work = self._make_one(self._make_snapshot, number, standing, sealed[-1].stop - 1)
-            self._snapshot_of = number
-            self._snapshot = asyncio.get_running_loop().create_task(work)
+        log, last = standing.log, standing.snapshot_frame
+        sealed = sum(segment.bytes for segment in log.segments() if segment.sealed and segment.stop - 1 > last)
+        frames = log.next - 1 - last
+        if sealed < self._settings.snapshot_bytes:
+            if frames < self._settings.snapshot_frames:
+                return
+            if frames * SNAPSHOT_SHARE < sum(queue.messages for queue in shard.queues.values()):
+                return
+        log.note()
+        self._snapshot_of = number
+        work = self._make_one(self._make_snapshot, number, standing, log.next - 1)
+        self._snapshot = asyncio.get_running_loop().create_task(work)
 
     @staticmethod
     async def _make_one(make: MakeSnapshot, number: int, standing: _Standing, frame_number: int) -> None:
-        if await make(number):
-            standing.snapshot_frame = frame_number
-        else:
-            standing.not_before_frame = frame_number
+        await make(number)
+        standing.snapshot_frame = frame_number
 
     async def rotate_receipt_key(self) -> None:
         """Take a new receipt key into use when it is time, and see to it that the keys in use are the catalog's."""

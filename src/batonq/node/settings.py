@@ -88,6 +88,9 @@ class Settings:
         32 * MIB, "Bytes of history a second that are served, to all readers together; 0: none."
     )
     snapshot_bytes: int = setting(256 * MIB, "A snapshot is made after this much new log.")
+    snapshot_frames: int = setting(
+        20_000, "Or after this many frames, however short, if they are a twentieth of the living messages at least."
+    )
     maintenance_every_s: float = setting(1.0, "How often a node looks whether there is housekeeping to do.")
     carry_rows: int = setting(256, "Most messages that one step of compaction copies forward.")
     carry_bytes: int = setting(1 * MIB, "Most bytes that one step of compaction copies forward.")

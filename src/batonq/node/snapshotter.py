@@ -1,7 +1,7 @@
 """Makes a snapshot of a shard in a process of its own: `python -m batonq.node.snapshotter DATA SHARD`.
 
-It folds the sealed segments onto the newest snapshot and never touches what the serving process writes. The serving
-process drops no segment while this one runs.
+It folds what is known to be committed onto the newest snapshot and never touches what the serving process writes, which
+drops no segment while this one runs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from batonq.core.shard.machine import Shard
 from batonq.errors import BatonError, LogCorrupt
-from batonq.log import layout
+from batonq.log import committed, layout
 from batonq.log.disk import Disk, RealDisk
 from batonq.log.frames import Frame
 from batonq.log.reading import Chain, read_frames
@@ -24,27 +24,28 @@ NOTHING_NEW = 3
 
 
 def make_snapshot(data_directory: str, shard_number: int, disk: Disk | None = None) -> int | None:
-    """Write a snapshot of all sealed segments; returns its frame, or None when there is nothing new to save."""
+    """Write a snapshot of all that is known to be committed; returns its frame, or None when there is nothing new."""
     disk = disk or RealDisk()
     directory = layout.log_directory(data_directory, shard_number)
     firsts = layout.segments(disk, directory)
-    if len(firsts) < 2:
+    if not firsts:
         return None
-    sealed_stop = firsts[-1]
+    stop = _committed_stop(disk, directory, shard_number, firsts[-1])
     store = snapshot_store(data_directory, shard_number, disk)
     shard = Shard(shard_number)
-    snapshot = store.latest(before=sealed_stop)
+    snapshot = store.latest(before=stop)
     first = firsts[0]
     if snapshot is not None and snapshot.frame_number >= first - 1:
-        if snapshot.frame_number + 1 >= sealed_stop:
-            return None
         first = snapshot.frame_number + 1
-        shard.load(snapshot.sections)
+        if first < stop:
+            shard.load(snapshot.sections)
     else:
         snapshot = None
+    if first >= stop:
+        return None
     folder = Folder(shard, snapshot is not None)
     chain = Chain(shard_number, None, firsts[0])
-    for segment_first, following in pairwise(firsts):
+    for segment_first, following in pairwise([*firsts, stop] if stop > firsts[-1] else firsts):
         if following <= first:
             chain = Chain(shard_number, chain.cluster, following)
             continue
@@ -57,12 +58,18 @@ def make_snapshot(data_directory: str, shard_number: int, disk: Disk | None = No
     if shard.before_base:
         return None  # the Base that completes the state lies further on
     assert chain.digest is not None
-    store.save(sealed_stop - 1, chain.digest, shard.save())
-    return sealed_stop - 1
+    store.save(stop - 1, chain.digest, shard.save())
+    return stop - 1
+
+
+def _committed_stop(disk: Disk, directory: str, shard: int, last_segment: int) -> int:
+    """The frame after the last one that is known to be committed: all sealed segments are, and what the note says."""
+    note = committed.load(disk, os.path.join(directory, layout.COMMITTED), shard)
+    return last_segment if note is None else max(last_segment, note.number + 1)
 
 
 def _frames(disk: Disk, path: str, chain: Chain, stop: int) -> Iterator[Frame]:
-    """The frames of one sealed segment, each checked."""
+    """The frames of one segment up to `stop`, each checked."""
     handle = disk.open(path)
     try:
         for _, frame in read_frames(disk, handle, path, disk.size(path), chain, 0, stop):

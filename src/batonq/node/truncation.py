@@ -65,7 +65,7 @@ class Truncation:
 
     def __init__(self, host: ShardHost, clock: Clock, settings: Settings, archiving: Archiving | None = None) -> None:
         self._archiving = archiving
-        self._host = host
+        self.host = host
         self._clock = clock
         self._settings = settings
         self._base_bytes = 0  # of the last Base that was written
@@ -73,7 +73,7 @@ class Truncation:
 
     async def run(self) -> int:
         """Drop as much as is due; returns how many bytes that were. Raises Unavailable when the shard stops."""
-        host = self._host
+        host = self.host
         log = host.log
         until = boundary(host, self._settings, self._clock.now_ms(), self._base_bytes)
         if self._archiving is not None and until > log.first:
@@ -97,12 +97,12 @@ class Truncation:
     async def _slots(self, first: int, stop: int) -> list[int]:
         slots: list[int] = []
         for number in range(first, stop):
-            slots += message_slots(self._host.log.frame(number))
+            slots += message_slots(self.host.log.frame(number))
             await asyncio.sleep(0)  # clients come in between
         return slots
 
     def _worth_a_look(self) -> bool:
-        if self._host.log.room() is Room.PLENTY:
+        if self.host.log.room() is Room.PLENTY:
             return True
         now_ms = self._clock.now_ms()
         if now_ms < self._full_look_at_ms:
@@ -112,15 +112,15 @@ class Truncation:
 
     def _has_room(self, slots: list[int]) -> bool:
         """On a full disk the reserve is for deletes: only a segment in which little lives is worth copying then."""
-        if self._host.log.room() is Room.PLENTY:
+        if self.host.log.room() is Room.PLENTY:
             return True
-        extents = self._host.shard.columns.extent
+        extents = self.host.shard.columns.extent
         living = sum(extents[slot] >> 32 for slot in slots)
         return living + self._base_bytes <= min(RESERVE_CARRY_BYTES, self._settings.segment_bytes // 4)
 
     async def _carry(self, slots: list[int], until: int) -> None:
         """Copy messages forward in bounded steps."""
-        host = self._host
+        host = self.host
         rows = step_bytes = 0
         for slot in slots:
             overlays = host.shard.overlays.get(slot, ())
@@ -137,7 +137,7 @@ class Truncation:
 
     def _carry_one(self, slot: int, limit: int) -> int:
         """Copy one message forward if it still lives at the front; how many bytes that took."""
-        shard, log = self._host.shard, self._host.log
+        shard, log = self.host.shard, self.host.log
         place = place_of(shard, slot)
         at_front = place.position < limit or (place.overlays and place.overlays[0] < limit)
         if not shard.columns.state[slot] or not at_front:
@@ -148,9 +148,9 @@ class Truncation:
         return place.length
 
     async def _committed(self) -> None:
-        if not self._host.serving:
-            raise Unavailable(self._host.why)
-        point = self._host.point()
+        if not self.host.serving:
+            raise Unavailable(self.host.why)
+        point = self.host.point()
         if point is not None:
             await point
         else:

@@ -230,8 +230,8 @@ class ClusterNode(Node):
         """Once in a while, beside the leases."""
         await self.catalog.hear()
         for each in self._owned.values():
-            log = each.follower.log
-            if log is not None and each.follower.number not in self.ownership_loop.serving():
+            log, number = each.follower.log, each.follower.number
+            if log is not None and number not in self.ownership_loop.serving() and not self.maintenance.reads(number):
                 log.tick()
             if log is not None and log.trouble:
                 self.alarms.put(f"log-{each.follower.number}", f"{each.follower.name} does not get on: {log.trouble}")
