@@ -9,7 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batonq.log.jetstream.client import LONG_BYTES, READ_BYTES, LongParser, Parts, Pieces
+from batonq.log.backend import Unreachable
+from batonq.log.jetstream.asking import ask
+from batonq.log.jetstream.client import LONG_BYTES, READ_BYTES, LongClient, LongParser, Parts, Pieces
 
 Taken = tuple[int, bytes, bytes, bytes, bytes | None]
 
@@ -132,3 +134,44 @@ def test_whoever_waits_hears_of_a_connection_that_breaks() -> None:
 
 def test_parts_have_the_length_of_all_of_them() -> None:
     assert len(Parts([b"ab", b"", b"cde"])) == 5
+
+
+def test_a_question_is_over_when_its_connection_is_lost() -> None:
+    async def main() -> None:
+        asked = asyncio.Event()
+        lines: list[asyncio.StreamWriter] = []
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            """A server that greets, answers pings, and nothing else."""
+            lines.append(writer)
+            writer.write(b'INFO {"server_id":"s","max_payload":1048576,"headers":true}\r\n')
+            while line := await reader.readline():
+                if line.startswith(b"PING"):
+                    writer.write(b"PONG\r\n")
+                if line.startswith(b"PUB question"):
+                    asked.set()
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        client = LongClient()
+        await client.connect(f"nats://127.0.0.1:{port}", max_reconnect_attempts=-1)
+        inbox = await client.subscribe("answers")
+
+        async def wait() -> None:
+            async with client.expect(3_600):
+                await inbox.next_msg(None)
+
+        waiting = asyncio.ensure_future(wait())
+        question = asyncio.ensure_future(ask(client, "here", client.request("question", b"?", 3_600), 3_600))
+        await asked.wait()
+        lines[0].transport.abort()
+        with pytest.raises(Unreachable):
+            await asyncio.wait_for(question, 60)
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(waiting, 60)
+        assert waiting.done() and not waiting.cancelled(), "it ended by itself"
+        await client.close()
+        server.close()
+
+    asyncio.run(main())

@@ -9,13 +9,13 @@ from typing import TypeVar
 
 import nats.errors
 import nats.js.errors
-from nats.aio.client import Client
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from batonq.log.backend import Unreachable
+from batonq.log.jetstream.client import LongClient
 
 T = TypeVar("T")
 WRONG_LAST_SEQUENCE = (10071, 10164)
@@ -29,7 +29,7 @@ INACTIVE_S = 30.0
 HEADERS_BYTES = 64 << 10
 
 
-async def ask(client: Client, where: str, question: Awaitable[T], timeout_s: float) -> T:
+async def ask(client: LongClient, where: str, question: Awaitable[T], timeout_s: float) -> T:
     """The answer, or an APIError that is one. Raises Unreachable for everything else."""
     if not client.is_connected:
         # Nothing is left to the client's buffer, which would send it, and all tries after it, at some later time.
@@ -37,7 +37,7 @@ async def ask(client: Client, where: str, question: Awaitable[T], timeout_s: flo
             question.close()
         raise Unreachable(f"{where}: not connected")
     try:
-        async with asyncio.timeout(timeout_s):
+        async with client.expect(timeout_s):
             return await question
     except nats.js.errors.APIError:
         raise
@@ -48,7 +48,9 @@ async def ask(client: Client, where: str, question: Awaitable[T], timeout_s: flo
 class Puller:
     """Reads a stream in order by a consumer of its own, which the server forgets when nobody pulls any more."""
 
-    def __init__(self, client: Client, context: JetStreamContext, stream: str, where: str, timeout_s: float) -> None:
+    def __init__(
+        self, client: LongClient, context: JetStreamContext, stream: str, where: str, timeout_s: float
+    ) -> None:
         self._client = client
         self._context = context
         self._stream = stream
@@ -79,7 +81,8 @@ class Puller:
         messages: list[Msg] = []
         while not messages or self._inbox.pending_msgs:
             try:
-                message = await self._inbox.next_msg(PULL_S + self._timeout_s)
+                async with self._client.expect(PULL_S + self._timeout_s):
+                    message = await self._inbox.next_msg(None)
             except (nats.errors.Error, TimeoutError) as problem:
                 raise Unreachable(f"{self._where}: {str(problem) or 'no answer'}") from None
             if message.headers and "Status" in message.headers and not message.reply:

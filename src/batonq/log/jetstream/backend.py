@@ -6,7 +6,6 @@ import time
 from collections.abc import AsyncGenerator, Awaitable
 from typing import Any, TypeVar
 
-from nats.aio.client import Client
 from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig, DeliverPolicy, Header, StreamInfo
 from nats.js.errors import APIError
@@ -16,7 +15,7 @@ from batonq.log.backend import Bounds, Entry, Unreachable, WrongEnd
 from batonq.log.frames import Frame
 from batonq.log.interface import Room
 from batonq.log.jetstream.asking import NO_MESSAGE, NO_ROOM, NO_STREAM, WRONG_LAST_SEQUENCE, Puller, ask
-from batonq.log.jetstream.client import Parts
+from batonq.log.jetstream.client import LongClient, Parts
 
 T = TypeVar("T")
 HEADERS_BYTES = 1024  # of a message beside the frame
@@ -32,7 +31,7 @@ class JetStreamBackend:
         *,
         stream: str,
         subject: str,
-        client: Client,
+        client: LongClient,
         context: JetStreamContext,
         timeout_s: float,
     ) -> None:

@@ -36,6 +36,27 @@ class Parts:
         return self._length
 
 
+class Expecting:
+    """An `asyncio.timeout` that ends when the connection is lost, too: what was asked over it gets no answer."""
+
+    __slots__ = ("_all", "_timeout")
+
+    def __init__(self, expecting: dict[Expecting, None], timeout_s: float) -> None:
+        self._all = expecting
+        self._timeout = asyncio.timeout(timeout_s)
+
+    async def __aenter__(self) -> None:
+        await self._timeout.__aenter__()
+        self._all[self] = None
+
+    async def __aexit__(self, *raised: Any) -> None:
+        self._all.pop(self, None)
+        await self._timeout.__aexit__(*raised)
+
+    def end(self) -> None:
+        self._timeout.reschedule(0.0)
+
+
 class LongClient(Client):
     """Use it like nats.aio.client.Client; `publish` and `request` take Parts as well."""
 
@@ -43,6 +64,17 @@ class LongClient(Client):
         super().__init__()
         self._ps = LongParser(self)
         self._transport = LongTransport()  # type: ignore[no-untyped-call]
+        self._expecting: dict[Expecting, None] = {}
+
+    def expect(self, timeout_s: float) -> Expecting:
+        """For as long as an answer may take. Raises TimeoutError, also when the connection is lost meanwhile."""
+        return Expecting(self._expecting, timeout_s)
+
+    async def _attempt_reconnect(self) -> None:
+        expecting, self._expecting = self._expecting, {}
+        for each in expecting:
+            each.end()
+        await super()._attempt_reconnect()
 
     async def _send_publish(
         self, subject: str, reply: str, payload: Any, payload_size: int, headers: dict[str, Any] | None

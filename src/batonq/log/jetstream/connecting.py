@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 import nats.errors
-from nats.aio.client import Client, Srv
+from nats.aio.client import Srv
 
 from batonq.certificates import client_context
 from batonq.errors import AccessDenied, BatonError, InvalidInput
@@ -60,7 +60,7 @@ class TlsClient(NodeClient):
         return super()._connect_command()
 
 
-async def connect(address: NatsAddress, connect_s: float) -> Client:
+async def connect(address: NatsAddress, connect_s: float) -> LongClient:
     """Raises InvalidInput and AccessDenied for what somebody has to change, Unreachable for the rest."""
     client = TlsClient() if address.tls else NodeClient()
     problems: list[Exception] = []  # of the tries so far; what is said later, whoever asks something is told

@@ -15,7 +15,6 @@ from collections.abc import AsyncGenerator, Awaitable
 from math import ceil
 from typing import NamedTuple, Protocol, TypeVar
 
-from nats.aio.client import Client
 from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig, DeliverPolicy, Header
 from nats.js.errors import APIError
@@ -24,6 +23,7 @@ from batonq.errors import Fenced, LogCorrupt, OwnershipHeld
 from batonq.log.backend import Unreachable
 from batonq.log.interface import Lease, Member
 from batonq.log.jetstream.asking import NO_MESSAGE, WRONG_LAST_SEQUENCE, Puller, ask
+from batonq.log.jetstream.client import LongClient
 
 T = TypeVar("T")
 MARKER_S = 60  # how long the mark of a lease that was given up stays
@@ -62,7 +62,7 @@ class Keys(Protocol):
 class Bucket:
     """See Keys: a KV bucket, read from the leader."""
 
-    def __init__(self, name: str, client: Client, context: JetStreamContext, timeout_s: float) -> None:
+    def __init__(self, name: str, client: LongClient, context: JetStreamContext, timeout_s: float) -> None:
         self.stream = f"KV_{name}"
         self.prefix = f"$KV.{name}."
         self.where = f"bucket {name}"

@@ -8,7 +8,6 @@ from collections.abc import Awaitable
 from functools import partial
 from typing import Any, TypeVar
 
-from nats.aio.client import Client
 from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfig, StreamInfo
 from nats.js.errors import APIError
 
@@ -18,6 +17,7 @@ from batonq.log.jetstream import checks
 from batonq.log.jetstream.address import NatsAddress
 from batonq.log.jetstream.asking import NO_STREAM, ask
 from batonq.log.jetstream.backend import JetStreamBackend
+from batonq.log.jetstream.client import LongClient
 from batonq.log.jetstream.connecting import connect, tls_context
 from batonq.log.jetstream.leases import MARKER_S, Bucket, JetStreamLeases
 from batonq.log.layout import CATALOG_SHARD
@@ -39,7 +39,7 @@ class TooFew(Unsafe):
 class JetStreamStore:
     """See backend.LogStore. Made by `await JetStreamStore.open(…)`."""
 
-    def __init__(self, address: NatsAddress, client: Client, timeout_s: float) -> None:
+    def __init__(self, address: NatsAddress, client: LongClient, timeout_s: float) -> None:
         self.cluster = 0
         self.where = address.shown
         self._address = address
