@@ -31,6 +31,7 @@ class Hub:
         self.members: dict[str, tuple[Member, float]] = {}
         self.nodes: dict[str, ClusterNode] = {}
         self.away: set[str] = set()  # nodes that the store does not answer
+        self.leases_away = False  # for all nodes, while the logs are there
         self.cut: set[tuple[str, str]] = set()  # from a node, to an address
         self.unanswered: list[str] = []  # ends of paths whose next answer is lost
         self.calls: list[str] = []
@@ -46,6 +47,11 @@ class Hub:
     def check_reached(self, name: str) -> None:
         if name in self.away:
             raise Unreachable("the store does not answer")
+
+    def check_leases(self, name: str) -> None:
+        self.check_reached(name)
+        if self.leases_away:
+            raise Unreachable("the leases are not there")
 
     def lease(self, shard: int) -> Lease | None:
         lease, until_s = self.owners.get(shard, (None, 0.0))
@@ -94,7 +100,7 @@ class MemoryLeases:
         return asyncio.get_running_loop().time() + self._ttl_s
 
     async def acquire(self, shard: int, above: int = 0) -> int:
-        self._hub.check_reached(self._node)
+        self._hub.check_leases(self._node)
         await asyncio.sleep(0)
         lease = self._hub.lease(shard)
         if lease is not None and lease.node != self._node:
@@ -105,18 +111,19 @@ class MemoryLeases:
         return epoch
 
     async def renew(self, shard: int) -> None:
-        self._hub.check_reached(self._node)
+        self._hub.check_leases(self._node)
         await asyncio.sleep(0)
         lease = self._hub.lease(shard)
         if not self.keeps:
             return
-        if lease is None or lease.epoch != self._held.get(shard):
+        epoch = self._held.get(shard)
+        if epoch is None or (lease.epoch if lease is not None else self._hub.epochs[shard]) != epoch:
             self._held.pop(shard, None)
             raise Fenced(f"the lease of {self._node} on shard {shard} has ended")
-        self._hub.owners[shard] = lease, self._until_s()
+        self._hub.owners[shard] = Lease(shard, self._node, self._address, epoch), self._until_s()
 
     async def release(self, shard: int) -> None:
-        self._hub.check_reached(self._node)
+        self._hub.check_leases(self._node)
         epoch = self._held.pop(shard, None)
         lease = self._hub.lease(shard)
         if lease is not None and lease.epoch == epoch:
@@ -126,7 +133,7 @@ class MemoryLeases:
         return list(self._held)
 
     async def holders(self) -> dict[int, Lease]:
-        self._hub.check_reached(self._node)
+        self._hub.check_leases(self._node)
         return {shard: lease for shard in self._hub.owners if (lease := self._hub.lease(shard)) is not None}
 
     async def watch(self) -> AsyncGenerator[Lease, None]:
@@ -140,15 +147,15 @@ class MemoryLeases:
             await asyncio.sleep(0.02)
 
     async def announce(self, note: str) -> None:
-        self._hub.check_reached(self._node)
+        self._hub.check_leases(self._node)
         self._hub.members[self._node] = Member(self._node, self._address, note), self._until_s()
 
     async def withdraw(self) -> None:
-        self._hub.check_reached(self._node)
+        self._hub.check_leases(self._node)
         self._hub.members.pop(self._node, None)
 
     async def members(self) -> list[Member]:
-        self._hub.check_reached(self._node)
+        self._hub.check_leases(self._node)
         now_s = asyncio.get_running_loop().time()
         return sorted(member for member, until_s in self._hub.members.values() if until_s > now_s)
 

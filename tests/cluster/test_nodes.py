@@ -274,6 +274,64 @@ def test_an_owner_that_cannot_know_whether_its_lease_lasts_tells_nothing(tmp_pat
     run_nodes(tmp_path, main, "a", "b")
 
 
+def test_owners_go_on_while_the_leases_cannot_be_reached(tmp_path: Path) -> None:
+    async def main(nodes: Nodes) -> None:
+        queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {"VisibilityTimeout": "60"}, {})
+        owner = await nodes.owned(queue.shard)
+        host = keeper(owner, queue.shard).host()
+        follower = keeper(owner, queue.shard).follower
+        asked = other(nodes, owner)
+        await asked.broker.send(queue, [make_send("before")])
+        (held,) = await asked.broker.receive(queue, 1, None, 0, "tester")
+        assert not any(await asked.broker.delete(queue, [held.receipt]))
+        nodes.hub.leases_away = True
+        await nodes.until(lambda: not follower.leased)
+        for node in (owner, asked):
+            (sent,) = await node.broker.send(queue, [make_send("meanwhile")])
+            assert isinstance(sent, Accepted)
+            (found,) = await node.broker.receive(queue, 1, None, 0, "tester")
+            assert not any(await node.broker.delete(queue, [found.receipt]))
+        with pytest.raises(Unavailable, match="out of date"):  # another owner might have it
+            await owner.broker.change_visibility(queue, [(held.receipt, 1_000)])
+        with pytest.raises(Unavailable, match="out of date"):
+            await owner.broker.receive(queue, 1, None, 0, "tester")
+        await asyncio.sleep(2 * LEASE_S)
+        nodes.hub.leases_away = False
+        await nodes.until(lambda: follower.leased)
+        assert keeper(owner, queue.shard).host() is host, "it did not change hands"
+        assert await owner.broker.receive(queue, 1, None, 0, "tester") == []
+
+    run_nodes(tmp_path, main, "a", "b")
+
+
+def test_an_owner_without_leases_whose_log_is_another_s_by_now_ends(tmp_path: Path) -> None:
+    async def main(nodes: Nodes) -> None:
+        queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {}, {})
+        owner = await nodes.owned(queue.shard)
+        follower = keeper(owner, queue.shard).follower
+        nodes.hub.leases_away = True
+        await nodes.until(lambda: not follower.leased)
+        assert keeper(owner, queue.shard).holds
+        taker = keeper(other(nodes, owner), queue.shard).follower
+        nodes.hub.leases_away = False  # only for the other one
+        nodes.hub.away.add(owner.settings.node)
+        epoch = await taker._leases.acquire(queue.shard, follower.log.tail_epoch if follower.log is not None else 0)
+        nodes.hub.away.clear()
+        nodes.hub.leases_away = True
+        assert taker._machine is not None and taker._log is not None
+        await taker._log.catch_up(taker._folder)
+        taker._folder.finish(taker._log)
+        taker._own(taker._machine, taker._log, epoch, 0)
+        await taker._serve(taker._machine, taker._log, 0)
+        with pytest.raises(Unavailable):
+            await owner.broker.send(queue, [make_send("stale")])
+        assert keeper(owner, queue.shard).state is not KeeperState.SERVING
+        nodes.hub.leases_away = False
+        assert b"stale" not in b"".join(nodes.hub.fars[queue.shard].stored)
+
+    run_nodes(tmp_path, main, "a", "b")
+
+
 def test_a_lease_that_another_owner_has_come_after_takes_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -116,6 +116,23 @@ class LeaseSuite:
 
         nodes.run(run())
 
+    def test_a_lease_that_ran_out_is_renewed_unless_somebody_had_it_meanwhile(self, nodes: Nodes) -> None:
+        async def run() -> None:
+            left, right = await nodes.node("left", SHORT_S), await nodes.node("right")
+            epoch = await left.acquire(SHARD)
+            async with asyncio.timeout(WAIT_S):
+                while await right.holders():  # noqa: ASYNC110 - nobody is told of it here
+                    await asyncio.sleep(0.1)
+            await left.renew(SHARD)
+            assert (await right.holders())[SHARD] == Lease(SHARD, "left", "left:9324", epoch)
+            await acquired_by(right)
+            await right.release(SHARD)
+            with pytest.raises(Fenced, match="has ended"):
+                await left.renew(SHARD)
+            assert left.held() == []
+
+        nodes.run(run())
+
     def test_a_lease_that_is_renewed_stays(self, nodes: Nodes) -> None:
         async def run() -> None:
             left, right = await nodes.node("left", SHORT_S), await nodes.node("right")

@@ -194,8 +194,8 @@ class Leases(Ownership, Protocol):
         """The nodes that are alive, by name."""
 
     async def renew(self, shard: int) -> None:
-        """Hold it for another term. Raises Fenced when somebody else may have it by now, Unavailable when nobody
-        answered.
+        """Hold it for another term, also when it ran out and nobody has taken it since. Raises Fenced when somebody
+        has, or it was given up; Unavailable when nobody answered.
         """
 
     def held(self) -> list[int]:

@@ -96,7 +96,7 @@ class Broker(JobControl):
 
     def serves(self, shard: int) -> bool:
         """Whether it is this node that serves a shard now."""
-        return shard < len(self._shards) and self._shards[shard].answers
+        return shard < len(self._shards) and self._shards[shard].holds
 
     def _routed_port(self, shard: int) -> ShardPort:
         assert self._route is not None

@@ -3,6 +3,9 @@
 A command has changed the state and put its records into the open frame before anyone is told. Its reply is released
 when the last frame that its decision could have read is committed: the open one if it holds anything, else the one
 under way, else at once. While one frame is being written the next one fills, so batches grow with load by themselves.
+
+A reply that waits for no record of its own is only as good as the ownership of whoever gives it. While that is not
+assured such replies are refused; a frame that gets committed shows that it still was the owner.
 """
 
 from __future__ import annotations
@@ -38,6 +41,7 @@ class Machine(Protocol):
 
 
 Committed = Callable[[BatonError | None], None]  # called with None once it is committed, else with why it is not
+NOT_ASSURED = "This node's lease could not be renewed, and what it knows may be out of date; try again."
 NOTE_AFTER_S = 0.005  # after a commit, and so at most 200 times a second
 INLINE_TRIAL_EVERY = 128  # appends on the thread between two that try whether the disk is quick (again)
 ESTIMATE_STEP = 1.05  # how far one measurement moves the estimate of the median
@@ -104,8 +108,10 @@ class GroupCommit:
         statistics: CommitStatistics,
         inline_max_s: float,
         clock: Callable[[], float],
+        assured: Callable[[], bool] = lambda: True,
     ) -> None:
         self._loop = loop
+        self._assured = assured
         self._clock = clock  # seconds, finely: uvloop's own counts milliseconds
         self._machine = machine
         self._log = log
@@ -161,11 +167,19 @@ class GroupCommit:
                 self.kick()
             self._next.append(future)
             return future
-        if self._appending:
+        if not self._assured():
             future = self._loop.create_future()
-            self._current.append(future)
+            future.set_exception(Unavailable(NOT_ASSURED))
             return future
-        return None
+        return self.under_way()
+
+    def under_way(self) -> asyncio.Future[None] | None:
+        """When the frame that is being written is committed; None: there is none."""
+        if not self._appending:
+            return None
+        future = self._loop.create_future()
+        self._current.append(future)
+        return future
 
     def call(self, committed: Committed) -> None:
         """Like `point`, for a reply that is ready to be written: `committed(None)` writes it, without a task."""
@@ -176,6 +190,8 @@ class GroupCommit:
                     return
                 self.kick()
             self._next_calls.append(committed)
+        elif not self._assured():
+            _call_all([committed], Unavailable(NOT_ASSURED))
         elif self._appending:
             self._current_calls.append(committed)
         else:
@@ -190,6 +206,9 @@ class GroupCommit:
                 return
             self.kick()
             self._next.append(future)
+        elif not self._assured():
+            if not future.done():
+                future.set_exception(Unavailable(NOT_ASSURED))
         elif self._appending:
             self._current.append(future)
         elif not future.done():

@@ -40,6 +40,7 @@ class Hosting:
         on_failure: Callable[[BaseException], None],
         statistics: CommitStatistics | None = None,
         region: int = 0,
+        assured: Callable[[], bool] = lambda: True,
     ) -> None:
         self.shard = shard
         self.log = log
@@ -71,7 +72,9 @@ class Hosting:
             statistics=statistics or CommitStatistics(),
             inline_max_s=settings.inline_sync_us / 1e6,
             clock=clock.monotonic,
+            assured=assured,
         )
+        self.assured = assured
         self.point = self.commit.point
 
     # --- life ---------------------------------------------------------------------------------
@@ -93,7 +96,9 @@ class Hosting:
         """Wait until everything that was decided is committed."""
         while not self.commit.idle and not self.commit.failed:
             self.commit.kick()
-            point = self.commit.point()
+            point = self.commit.under_way()
+            if point is None:
+                point = self.commit.point()
             if point is not None:
                 await point
 

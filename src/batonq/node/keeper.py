@@ -66,6 +66,7 @@ class ShardKeeper:
         cluster: int,
         alarms: AlarmBoard,
         opener: Opener,
+        assured: Callable[[], bool] = lambda: True,
         on_open: Callable[[ShardKeeper], None] | None = None,
         on_commit: Callable[[ShardKeeper], None] | None = None,
     ) -> None:
@@ -80,6 +81,7 @@ class ShardKeeper:
         self._cluster = cluster
         self._alarms = alarms
         self._opener = opener
+        self._assured = assured
         self._on_open = on_open
         self._on_commit = on_commit
         self._host: ShardHost | None = None
@@ -106,8 +108,8 @@ class ShardKeeper:
         return self._host is not None and self._host.serving
 
     @property
-    def answers(self) -> bool:
-        """Whether what this node knows of the shard may be told: it serves it, and nobody else does."""
+    def holds(self) -> bool:
+        """Whether requests to the shard are this node's to run."""
         return self.serving
 
     async def open(self) -> None:
@@ -126,6 +128,7 @@ class ShardKeeper:
             on_commit=self._committed,
             on_failure=self._failed,
             statistics=self.statistics,
+            assured=self._assured,
         )
         try:
             await host.start()

@@ -160,7 +160,10 @@ class LocalShard:
             await committed(host)
 
     async def next_sequence(self) -> int:
-        return self._host().shard.next_sequence
+        host = self._host()
+        sequence = host.shard.next_sequence
+        await committed(host)
+        return sequence
 
     # --- jobs
 

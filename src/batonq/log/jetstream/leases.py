@@ -169,12 +169,16 @@ class JetStreamLeases:
         if renewed is None:
             # A renewal before this one may have come through without its answer.
             value = await self._bucket.get(f"owner.{shard}")
-            if value.text == self._text(epoch):
-                renewed = await self._bucket.put(f"owner.{shard}", value.text, value.revision, self._ttl_s)
+            if value.text == self._text(epoch) or (not value.text and await self._is_last(shard, epoch)):
+                renewed = await self._bucket.put(f"owner.{shard}", self._text(epoch), value.revision, self._ttl_s)
         if renewed is None:
             del self._held[shard]
             raise Fenced(f"the lease of node {self._node} on shard {shard} has ended")
         self._held[shard] = (epoch, renewed)
+
+    async def _is_last(self, shard: int, epoch: int) -> bool:
+        """Whether nobody was given a shard after this epoch: its lease ran out, and is still there for the taking."""
+        return int((await self._bucket.get(f"epoch.{shard}")).text or 0) == epoch
 
     async def release(self, shard: int) -> None:
         async with self._at(shard):

@@ -85,7 +85,7 @@ ACQUIRE = """
     RETURNING epoch, pg_notify('baton_' || current_schema(), 'o' || shard)"""
 RENEW = """
     UPDATE owners SET until = clock_timestamp() + make_interval(secs => %(ttl)s)
-    WHERE shard = %(shard)s AND node = %(node)s AND epoch = %(epoch)s AND until >= clock_timestamp()
+    WHERE shard = %(shard)s AND node = %(node)s AND epoch = %(epoch)s
     RETURNING epoch"""
 RELEASE = """
     UPDATE owners SET node = '', address = '', until = clock_timestamp()

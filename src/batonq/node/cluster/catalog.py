@@ -20,6 +20,7 @@ from batonq.log.layout import CATALOG_SHARD
 from batonq.log.mirrored import MirroredLog
 from batonq.node import events
 from batonq.node.cataloghost import CatalogHost, Changed, Changes
+from batonq.node.cluster.awake import Awake
 from batonq.node.cluster.balance import Load
 from batonq.node.cluster.follower import Follower, Machine
 from batonq.node.keeper import KeeperState
@@ -198,7 +199,9 @@ class SharedCatalog(CatalogHost):
 class ClusterCatalog(SharedCatalog):
     """Followed at all times, and kept while this node owns it."""
 
-    def __init__(self, *, rules: Rules, recovery: Recovery, leases: Leases, too_old: TooOld, **same: Any) -> None:
+    def __init__(
+        self, *, rules: Rules, recovery: Recovery, leases: Leases, too_old: TooOld, awake: Awake, **same: Any
+    ) -> None:
         async def read() -> tuple[Catalog, Log]:
             return await recovery.read_catalog(rules)
 
@@ -216,6 +219,7 @@ class ClusterCatalog(SharedCatalog):
             stop=self._stop,
             on_frame=self._folded,
             on_state=self._set_state,
+            awake=awake,
         )
         self.state = KeeperState.OPENING
         self._too_old = too_old

@@ -21,6 +21,7 @@ from batonq.log.interface import Leases
 from batonq.log.mirrored import MirroredLog
 from batonq.node import events
 from batonq.node.clock import Clock
+from batonq.node.cluster.awake import Awake
 from batonq.node.events import AlarmBoard
 from batonq.node.keeper import KeeperState
 from batonq.node.recovery import Folder, take_ownership
@@ -50,6 +51,7 @@ class Follower:
         stop: Callable[[], Awaitable[bool]],
         on_frame: Callable[[], None],
         on_state: Callable[[KeeperState, str], None],
+        awake: Awake,
     ) -> None:
         self.number = number
         self.name = name
@@ -65,11 +67,13 @@ class Follower:
         self._stop = stop
         self._on_frame = on_frame
         self._on_state = on_state
+        self._awake = awake
         self._machine: Machine | None = None
         self._log: MirroredLog | None = None
         self._folder: Folder
         self._restarting: asyncio.Task[None] | None = None
         self.leased_s = float("-inf")  # when the lease was asked for that was given last
+        self.heard_s = float("-inf")  # when another node's frame came last
 
     @property
     def machine(self) -> Machine | None:
@@ -86,6 +90,14 @@ class Follower:
         would append is refused, but what it would only tell, nobody else can check.
         """
         return self._loop.time() < self.leased_s + self._settings.lease_s
+
+    @property
+    def holds(self) -> bool:
+        """Whether it may go on as the owner: the lease lasts, or could not be renewed while this node was awake all
+        the time and its log took what it appended. Then a commit proves that nobody else has it yet, and whatever needs
+        no commit is not answered.
+        """
+        return self.leased or (self._awake.since(self.leased_s) and not (self._log is not None and self._log.trouble))
 
     async def open(self) -> None:
         """Read the log and follow it. Raises what prevents it."""
@@ -108,6 +120,7 @@ class Follower:
         self._on_state(state, why)
 
     def _folded(self, frame: Frame) -> None:
+        self.heard_s = self._loop.time()
         self._folder(frame)
         self._on_frame()
 

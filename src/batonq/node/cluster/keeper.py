@@ -11,6 +11,7 @@ from batonq.errors import BatonError, Unavailable
 from batonq.log.interface import Leases, Log
 from batonq.log.mirrored import MirroredLog
 from batonq.node import events
+from batonq.node.cluster.awake import Awake
 from batonq.node.cluster.balance import Load
 from batonq.node.cluster.follower import Follower, Machine
 from batonq.node.keeper import KeeperState, Opened, ShardKeeper
@@ -41,9 +42,10 @@ class ClusterKeeper(ShardKeeper):
         recovery: Recovery,
         leases: Leases,
         on_frame: Callable[[int], None],
+        awake: Awake,
         **same: Any,
     ) -> None:
-        super().__init__(number, opener=recovery.read_shard, **same)
+        super().__init__(number, opener=recovery.read_shard, assured=lambda: self.follower.leased, **same)
         self.follower = Follower(
             number,
             f"Shard {number}",
@@ -57,6 +59,7 @@ class ClusterKeeper(ShardKeeper):
             stop=self._stop,
             on_frame=lambda: on_frame(number),
             on_state=self._set_state,
+            awake=awake,
         )
         self._followed = False  # when it was closed
         self._measured = NOT_MEASURED
@@ -75,8 +78,8 @@ class ClusterKeeper(ShardKeeper):
         await self._serve(Opened(cast(Shard, machine), log, outage_ms=outage_ms))
 
     @property
-    def answers(self) -> bool:
-        return self.serving and self.follower.leased
+    def holds(self) -> bool:
+        return self.serving and self.follower.holds
 
     def reading(self) -> tuple[Shard, Log]:
         machine, log = self.follower.machine, self.follower.log

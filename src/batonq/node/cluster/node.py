@@ -21,6 +21,7 @@ from batonq.log.stores import open_store
 from batonq.node import events
 from batonq.node.cataloghost import Changes
 from batonq.node.cluster.answering import Answering
+from batonq.node.cluster.awake import Awake
 from batonq.node.cluster.catalog import ClusterCatalog
 from batonq.node.cluster.keeper import ClusterKeeper
 from batonq.node.cluster.ownership import Owned, OwnershipLoop
@@ -79,9 +80,11 @@ class ClusterNode(Node):
 
     async def _open_catalog(self) -> None:
         settings = self.settings
+        self._awake = Awake(self._loop.time)
         self.ownership_loop = OwnershipLoop(
             settings.node,
             leases=self._leases,
+            awake=self._awake,
             owned=self._owned,
             settings=settings,
             alarms=self.alarms,
@@ -112,6 +115,7 @@ class ClusterNode(Node):
             leases=self._leases,
             ask=self._routing.ask_catalog,
             too_old=self.ownership_loop.others.too_old,
+            awake=self._awake,
             loop=self._loop,
             clock=self.clock,
             settings=settings,
@@ -180,6 +184,7 @@ class ClusterNode(Node):
             recovery=self._recovery,
             leases=self._leases,
             on_frame=self._frame_folded,
+            awake=self._awake,
             loop=self._loop,
             clock=self.clock,
             settings=self.settings,

@@ -19,6 +19,7 @@ from batonq.log.interface import Lease, Leases, Member
 from batonq.node import events
 from batonq.node.clock import Clock
 from batonq.node.cluster import balance
+from batonq.node.cluster.awake import Awake
 from batonq.node.cluster.balance import Load
 from batonq.node.cluster.follower import Follower
 from batonq.node.cluster.members import Known, Members
@@ -30,6 +31,7 @@ TERMS = 3  # how often within a lease's term it is renewed
 LOOK_EVERY_S = 0.05
 LONG_AGO_MS = 60_000  # what is further back than this, by a clock that nothing confirms yet, may be an error of it
 WATCH_AGAIN_S = 0.2
+RENEW_AGAIN_S = 0.2
 
 
 class Owned(Protocol):
@@ -59,6 +61,7 @@ class OwnershipLoop:
         node: str,
         *,
         leases: Leases,
+        awake: Awake,
         owned: Mapping[int, Owned],
         settings: Settings,
         alarms: AlarmBoard,
@@ -73,6 +76,7 @@ class OwnershipLoop:
         self.draining = False
         self.complete = False  # all shards that there are can be taken here
         self._leases = leases
+        self._awake = awake
         self._owned = owned
         self._settings = settings
         self._alarms = alarms
@@ -84,13 +88,12 @@ class OwnershipLoop:
         self._started_s = self._loop.time()
         self._free_since: dict[int, float] = {}
         self._held_since: dict[int, float] = {}
-        self._renewed: dict[int, float] = {}
         self._busy: set[int] = set()  # being taken, or handed over
         self._handed: dict[int, Handed] = {}
         self._noted_s: dict[int, float] = {}  # when an owner was told of last
         self._changed = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
-        self._works: dict[asyncio.Task[None], None] = {}
+        self._works: dict[asyncio.Task[Any], None] = {}
         self.others = Members(
             node,
             leases=leases,
@@ -146,9 +149,17 @@ class OwnershipLoop:
             self.owners[lease.shard] = lease
             self._yield_to(lease)
         else:
-            self.owners.pop(lease.shard, None)
+            self._noted_free(lease.shard)
         self._noted_s[lease.shard] = self._loop.time()
         self._tell()
+
+    def _noted_free(self, shard: int) -> None:
+        """A lease ran out, or was given up. If it is one that could not be renewed here, it is renewed before others
+        take the shard; they wait for that, see `_take`.
+        """
+        self.owners.pop(shard, None)
+        if shard in self.serving() and shard not in self._busy:
+            self._spawn(self._renew_one(shard))
 
     def _yield_to(self, lease: Lease) -> None:
         """Another node has a shard, under a higher epoch, that this one still serves: it was asleep, or cut off."""
@@ -172,7 +183,7 @@ class OwnershipLoop:
                 self.owners[shard] = holders[shard]
                 self._yield_to(holders[shard])
             else:
-                self.owners.pop(shard, None)
+                self._noted_free(shard)
         self._tell()
 
     # --- keeping ---------------------------------------------------------------------------------
@@ -181,8 +192,8 @@ class OwnershipLoop:
         pause_s = self._settings.lease_s / TERMS
         while True:
             self._give_up_what_is_lost()
-            await asyncio.gather(*(self._renew_one(shard) for shard in self._leases.held() if self._uses(shard)))
-            await asyncio.sleep(pause_s)
+            renewed = await asyncio.gather(*map(self._renew_one, filter(self._uses, self._leases.held())))
+            await asyncio.sleep(pause_s if all(renewed) else RENEW_AGAIN_S)
 
     def _give_up_what_is_lost(self) -> None:
         """A node that was asleep while it took a shard may hear that the lease has ended before it serves it."""
@@ -215,18 +226,20 @@ class OwnershipLoop:
             await self._on_term()
             await asyncio.sleep(self._settings.lease_s / TERMS)
 
-    async def _renew_one(self, shard: int) -> None:
+    async def _renew_one(self, shard: int) -> bool:
+        """Whether it was renewed. What gets no answer soon is asked again: nobody may be there to hear it."""
         began_s = self._loop.time()
         try:
-            async with asyncio.timeout(self._settings.lease_s):
+            async with asyncio.timeout(self._settings.lease_s / TERMS):
                 await self._leases.renew(shard)
-            self._renewed[shard] = self._owned[shard].follower.leased_s = began_s
+            self._owned[shard].follower.leased_s = began_s
+            return True
         except Fenced as problem:
             self._lose(shard, problem)
         except (BatonError, TimeoutError) as problem:
-            last_s = self._renewed.get(shard, self._held_since.get(shard, began_s))
-            if self._loop.time() - last_s > self._settings.lease_s:
+            if not self._owned[shard].follower.holds:
                 self._lose(shard, Unavailable(f"the lease could not be renewed in time: {problem}"))
+        return False
 
     def _lose(self, shard: int, problem: BatonError) -> None:
         each = self._owned.get(shard)
@@ -241,6 +254,7 @@ class OwnershipLoop:
 
     async def _take(self) -> None:
         while True:
+            self._awake.beat()
             now_s = self._loop.time()
             for shard, each in list(self._owned.items()):
                 lease = self.owners.get(shard)
@@ -248,7 +262,7 @@ class OwnershipLoop:
                 if taken or each.follower.state is not KeeperState.FOLLOWING or shard in self._busy:
                     self._free_since.pop(shard, None)
                     continue
-                since_s = self._free_since.setdefault(shard, now_s + 0.2 * self._random.random())
+                since_s = self._free_since.setdefault(shard, now_s + self._let_be_s(each))
                 owned = len(self.serving()) + len(self._busy)
                 may = not self.draining and self.node in self.members and not self.others.clock_is_off()
                 may = may and not self._waits_for_others(each)
@@ -256,6 +270,13 @@ class OwnershipLoop:
                     self._spawn(self._take_one(shard, each, 0))
                     break  # it counts as owned when the next one is looked at
             await asyncio.sleep(LOOK_EVERY_S)
+
+    def _let_be_s(self, each: Owned) -> float:
+        """How long a free shard is left to others: longer to an owner that was heard of just now, and only could not
+        renew its lease.
+        """
+        alive = self._loop.time() - each.follower.heard_s < self._settings.lease_s / 2
+        return 0.2 * self._random.random() + (self._settings.lease_s / 2 if alive else 0.0)
 
     def _waits_for_others(self, each: Owned) -> bool:
         """After a start: when all nodes were away for long, or this one's clock is wrong, others are there within a
@@ -266,7 +287,7 @@ class OwnershipLoop:
             return False
         return bool(machine.last_time_ms) and self._clock.now_ms() - machine.last_time_ms > LONG_AGO_MS
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+    def _spawn(self, work: Coroutine[Any, Any, object]) -> None:
         task = self._loop.create_task(work)
         self._works[task] = None
         task.add_done_callback(self._works.pop)
@@ -284,8 +305,7 @@ class OwnershipLoop:
             except Exception as problem:
                 events.warning("take_failed", f"{each.follower.name} could not be taken: {problem}", shard=shard)
                 return
-            now_s = self._loop.time()
-            self._held_since[shard] = self._renewed[shard] = now_s
+            self._held_since[shard] = self._loop.time()
 
     @contextmanager
     def _at_work(self, shard: int) -> Iterator[None]:
@@ -351,7 +371,7 @@ class OwnershipLoop:
         except BatonError as problem:  # the other one has it after all; or it is free, and taken like any other
             events.info("not_taken_back", f"{each.follower.name}: {problem.message}", shard=shard)
             return
-        self._held_since[shard] = self._renewed[shard] = self._loop.time()
+        self._held_since[shard] = self._loop.time()
 
     def _find(self, shard: int) -> Owned:
         each = self._owned.get(shard)

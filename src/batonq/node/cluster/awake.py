@@ -1,0 +1,29 @@
+"""Whether this node was awake all the while.
+
+A process that was stopped, or had no processor, does not know what became of its leases meanwhile, and takes up its
+work as if no time had passed. One that was awake, and whose renewals got no answer, knows that nobody told it anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+ASLEEP_S = 1.0  # without a beat
+
+
+class Awake:
+    """`beat` is called several times in ASLEEP_S."""
+
+    def __init__(self, now_s: Callable[[], float]) -> None:
+        self._now_s = now_s
+        self._beat_s = self._woke_s = now_s()
+
+    def beat(self) -> None:
+        now_s = self._now_s()
+        if now_s - self._beat_s > ASLEEP_S:
+            self._woke_s = now_s
+        self._beat_s = now_s
+
+    def since(self, start_s: float) -> bool:
+        """Whether it was awake from then until now. Also right before the first beat after a sleep."""
+        return self._woke_s <= start_s and self._now_s() - self._beat_s <= ASLEEP_S
