@@ -154,7 +154,7 @@ class Follower:
             decided = True
             outage_ms = self._own(machine, log, epoch, released_ms)
             await self._serve(machine, log, outage_ms)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, GeneratorExit):
             raise
         except BaseException as problem:
             if not decided and isinstance(problem, OwnershipHeld | Unavailable):

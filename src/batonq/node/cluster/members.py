@@ -29,6 +29,7 @@ class Known(NamedTuple):
     weights: dict[int, float]
     draining: bool
     format: int  # the newest version of the log format that it reads
+    in_trouble: bool = False  # one of its logs does not get on
 
     @property
     def clock_ms(self) -> int:
@@ -57,10 +58,16 @@ class Members:
         self._off_max_ms = balance.CLOCK_OFF_MAX_MS + term_s * 1000
         self._notes: dict[str, str] = {}  # the last one of each
 
-    async def announce(self, weights: Mapping[int, float], draining: bool) -> None:
+    async def announce(self, weights: Mapping[int, float], draining: bool, in_trouble: bool = False) -> None:
         """Tell the others. Raises Unavailable."""
         told = {str(shard): round(weight, 3) for shard, weight in weights.items()}
-        note = {"clock_ms": self._wall_ms(), "weights": told, "draining": draining, "format": FORMAT_VERSION}
+        note = {
+            "clock_ms": self._wall_ms(),
+            "weights": told,
+            "draining": draining,
+            "in_trouble": in_trouble,
+            "format": FORMAT_VERSION,
+        }
         await self._leases.announce(json.dumps(note))
 
     async def look(self) -> None:
@@ -91,6 +98,7 @@ class Members:
                     weights,
                     bool(told["draining"]),
                     int(told.get("format", PLAIN_VERSION)),  # releases before it did not tell
+                    bool(told.get("in_trouble", False)),
                 )
             except (ValueError, KeyError, TypeError, AttributeError):
                 events.warning("member_unreadable", f"What node {member.node} tells of itself cannot be read")

@@ -86,6 +86,7 @@ class OwnershipLoop:
         self._on_term = on_term
         self._loop = asyncio.get_running_loop()
         self._started_s = self._loop.time()
+        self._disturbed_s = float("-inf")  # when the leases could not be reached last
         self._free_since: dict[int, float] = {}
         self._held_since: dict[int, float] = {}
         self._busy: set[int] = set()  # being taken, or handed over
@@ -216,9 +217,10 @@ class OwnershipLoop:
                 await self._announce()
                 await self.others.hear()
                 self._alarms.clear("lease-store")
+                self._consider_moving()
             except BatonError as problem:
+                self._disturbed_s = self._loop.time()
                 self._alarms.put("lease-store", f"The leases of the cluster cannot be read: {problem.message}")
-            self._consider_moving()
             await asyncio.sleep(pause_s)
 
     async def _look(self) -> None:
@@ -397,7 +399,11 @@ class OwnershipLoop:
 
     async def _announce(self) -> None:
         away = self.draining or not self.complete or self.others.clock_is_off()
-        await self.others.announce(self._my_weights(), away)
+        await self.others.announce(self._my_weights(), away, self._in_trouble())
+
+    def _in_trouble(self) -> bool:
+        """Whether one of the logs does not get on: then nothing is moved to or from here for balance."""
+        return any(each.follower.log is not None and each.follower.log.trouble for each in self._owned.values())
 
     async def set_complete(self) -> None:
         """All shards that there are can be taken here: the others hear of it at once."""
@@ -420,9 +426,11 @@ class OwnershipLoop:
 
     def _consider_moving(self) -> None:
         """One shard at a time, by the node that has too much."""
-        if self._busy or self.draining or len(self.members) < 2:
+        if self._busy or self.draining or len(self.members) < 2 or self._in_trouble():
             return
-        full = [name for name, known in self.members.items() if known.draining]
+        if self._loop.time() - self._disturbed_s < self._settings.lease_s:
+            return  # what others told may be out of date
+        full = [name for name, known in self.members.items() if known.draining or known.in_trouble]
         move = balance.next_move(self._weights(), full)
         if move is None or move.source != self.node:
             return
