@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
@@ -173,5 +174,41 @@ def test_a_question_is_over_when_its_connection_is_lost() -> None:
         assert waiting.done() and not waiting.cancelled(), "it ended by itself"
         await client.close()
         server.close()
+
+    asyncio.run(main())
+
+
+def test_a_server_that_answers_nothing_is_left_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("batonq.log.jetstream.client.SILENT_S", 0.2)
+
+    async def main() -> None:
+        def server(answers: bool) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
+            async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+                writer.write(b'INFO {"server_id":"s","max_payload":1048576,"headers":true}\r\n')
+                while line := await reader.readline():
+                    if line.startswith(b"PING"):
+                        writer.write(b"PONG\r\n")
+                    if line.startswith(b"PUB question") and answers:
+                        writer.write(b"MSG " + line.split()[2] + b" 1 2\r\nhi\r\n")
+                writer.close()
+
+            return serve
+
+        servers = [await asyncio.start_server(server(answers), "127.0.0.1", 0) for answers in (False, True)]
+        urls = [f"nats://127.0.0.1:{each.sockets[0].getsockname()[1]}" for each in servers]
+        client = LongClient()
+        await client.connect(urls, max_reconnect_attempts=-1, dont_randomize=True)
+        assert client.connected_url is not None and client.connected_url.geturl() == urls[0]
+        async with asyncio.timeout(60):
+            while True:
+                try:
+                    answer = await ask(client, "here", client.request("question", b"?", 0.1), 0.1)
+                    break
+                except Unreachable:
+                    await asyncio.sleep(0.01)
+        assert answer.data == b"hi" and client.connected_url.geturl() == urls[1]
+        await client.close()
+        for each in servers:
+            each.close()
 
     asyncio.run(main())

@@ -38,11 +38,15 @@ async def ask(client: LongClient, where: str, question: Awaitable[T], timeout_s:
         raise Unreachable(f"{where}: not connected")
     try:
         async with client.expect(timeout_s):
-            return await question
+            answer = await question
     except nats.js.errors.APIError:
+        client.answered()
         raise
     except (nats.errors.Error, OSError, TimeoutError, json.JSONDecodeError) as problem:
+        await client.unanswered()
         raise Unreachable(f"{where}: {str(problem) or type(problem).__name__}") from None
+    client.answered()
+    return answer
 
 
 class Puller:

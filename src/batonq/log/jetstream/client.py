@@ -15,10 +15,12 @@ from urllib.parse import ParseResult
 
 from nats.aio.client import Client
 from nats.aio.transport import TcpTransport
+from nats.errors import StaleConnectionError
 from nats.protocol.parser import AWAITING_CONTROL_LINE, AWAITING_MSG_PAYLOAD, Parser
 
 READ_BYTES = 1 << 20  # that are kept until they are read
 STEP_BYTES = 4 << 10  # that nats-py's parser gets at a time: it looks for the beginnings of messages
+SILENT_S = 4.0  # without an answer to anything
 LONG_BYTES = 32 << 10  # of a message, from which on it pays
 _END = b"\r\n"
 
@@ -65,10 +67,27 @@ class LongClient(Client):
         self._ps = LongParser(self)
         self._transport = LongTransport()  # type: ignore[no-untyped-call]
         self._expecting: dict[Expecting, None] = {}
+        self._answered_s = 0.0  # when a question was answered last, or the connection was made
 
     def expect(self, timeout_s: float) -> Expecting:
         """For as long as an answer may take. Raises TimeoutError, also when the connection is lost meanwhile."""
         return Expecting(self._expecting, timeout_s)
+
+    def answered(self) -> None:
+        """A question was, whatever the answer is."""
+        self._answered_s = asyncio.get_running_loop().time()
+
+    async def unanswered(self) -> None:
+        """A question was not. A server that has answered none for long, and is there, may be cut off from the others:
+        it is left for the next one.
+        """
+        if self.is_connected and asyncio.get_running_loop().time() - self._answered_s > SILENT_S:
+            self.answered()
+            await self._process_op_err(StaleConnectionError())
+
+    async def _process_connect_init(self) -> None:
+        await super()._process_connect_init()
+        self.answered()
 
     async def _attempt_reconnect(self) -> None:
         expecting, self._expecting = self._expecting, {}

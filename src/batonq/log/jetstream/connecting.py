@@ -10,6 +10,7 @@ import importlib.util
 import re
 import ssl
 from collections.abc import Callable
+from random import sample
 from typing import Any
 
 import nats.errors
@@ -71,10 +72,14 @@ async def connect(address: NatsAddress, connect_s: float) -> LongClient:
 
     connecting = asyncio.ensure_future(
         client.connect(
-            [f"{'tls' if address.tls else 'nats'}://{server}" for server in address.servers],
+            [
+                f"{'tls' if address.tls else 'nats'}://{server}"
+                for server in sample(address.servers, len(address.servers))
+            ],
             name="baton",
             connect_timeout=CONNECT_ONE_S,
             max_reconnect_attempts=-1,
+            dont_randomize=True,  # in turn, so that the next one is another one
             ping_interval=PING_S,
             error_cb=heard,
             **_options(address),
