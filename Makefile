@@ -33,6 +33,7 @@ $(VENV)/server.stamp: requirements/server.txt pyproject.toml $(VENV)/python.stam
 	@echo "Installing what the server needs"
 	@$(INSTALL) -r requirements/server.txt
 	@$(PIP) install --quiet --no-deps --no-build-isolation --editable .
+	@$(BIN)/python -m compileall -q src # else every start compiles it where PYTHONDONTWRITEBYTECODE is set
 	@touch $@
 
 $(VENV)/dev.stamp: requirements/dev.txt requirements/legacy-botocore.txt $(VENV)/server.stamp

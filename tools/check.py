@@ -43,6 +43,8 @@ ORDER = (
 # They leave a processor idle for much of their time: these share one place of their own.
 WAITING = ("cluster", "campaign", "system", "worker", "log", "client")
 SECONDS_MAX = 2400  # of one check: the longest suite takes a quarter of it
+# Tests start hundreds of processes: each would compile all of Baton where the shell lets nothing be written.
+ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 FAST = ("core", "sim", "log", "node", "api", "golden", "client")
 
 
@@ -98,7 +100,7 @@ def run(check: Check, *, captured: bool) -> Outcome:
     process = subprocess.Popen(
         check.command,
         cwd=ROOT,
-        env={**os.environ, "PYTHONFAULTHANDLER": "1", **check.environment},
+        env={**ENVIRONMENT, "PYTHONFAULTHANDLER": "1", **check.environment},
         stdout=subprocess.PIPE if captured else None,
         stderr=subprocess.STDOUT if captured else None,
         text=True,
