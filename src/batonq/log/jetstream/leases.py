@@ -41,6 +41,14 @@ class Value(NamedTuple):
 NOTHING = Value("", 0)
 
 
+class Held(NamedTuple):
+    """A lease of this node, and the revisions that its keys had last."""
+
+    epoch: int
+    revision: int
+    epoch_revision: int
+
+
 class Keys(Protocol):
     """Keys with revisions. Anything may raise Unreachable."""
 
@@ -126,7 +134,7 @@ class JetStreamLeases:
         self._node = node
         self._address = address
         self._ttl_s = max(1, ceil(ttl_s))
-        self._held: dict[int, tuple[int, int]] = {}  # epoch and revision
+        self._held: dict[int, Held] = {}
         self._locks: dict[int, asyncio.Lock] = {}
         self._member = -1  # revision of this node's own key; -1: it has to be looked up
 
@@ -141,20 +149,22 @@ class JetStreamLeases:
             lease = _parse(shard, value.text)
             if lease.node != self._node:
                 raise OwnershipHeld(f"shard {shard} is owned by node {lease.node} at {lease.address}")
-        epoch = await self._raise_epoch(shard, above)
+        epoch, epoch_revision = await self._raise_epoch(shard, above)
         revision = await self._bucket.put(key, self._text(epoch), value.revision, self._ttl_s)
         if revision is None:
             raise OwnershipHeld(f"shard {shard} was taken by another node just now")
-        self._held[shard] = (epoch, revision)
+        self._held[shard] = Held(epoch, revision, epoch_revision)
         return epoch
 
-    async def _raise_epoch(self, shard: int, above: int) -> int:
+    async def _raise_epoch(self, shard: int, above: int) -> tuple[int, int]:
+        """The new epoch, and its revision."""
         key = f"epoch.{shard}"
         for _ in range(EPOCH_TRIES):
             value = await self._bucket.get(key)
             epoch = max(int(value.text or 0), above) + 1
-            if await self._bucket.put(key, str(epoch), value.revision) is not None:
-                return epoch
+            revision = await self._bucket.put(key, str(epoch), value.revision)
+            if revision is not None:
+                return epoch, revision
         raise OwnershipHeld(f"shard {shard} is being taken by other nodes")
 
     async def renew(self, shard: int) -> None:
@@ -164,29 +174,38 @@ class JetStreamLeases:
     async def _renew(self, shard: int) -> None:
         if shard not in self._held:
             raise Fenced(f"node {self._node} has no lease on shard {shard}")
-        epoch, revision = self._held[shard]
-        renewed = await self._bucket.put(f"owner.{shard}", self._text(epoch), revision, self._ttl_s)
+        key, text = f"owner.{shard}", self._text(self._held[shard].epoch)
+        renewed = await self._bucket.put(key, text, self._held[shard].revision, self._ttl_s)
         if renewed is None:
-            # A renewal before this one may have come through without its answer.
-            value = await self._bucket.get(f"owner.{shard}")
-            if value.text == self._text(epoch) or (not value.text and await self._is_last(shard, epoch)):
-                renewed = await self._bucket.put(f"owner.{shard}", self._text(epoch), value.revision, self._ttl_s)
+            # A renewal before this one may have come through without its answer, or the lease has run out.
+            value = await self._bucket.get(key)
+            if value.text == text or (not value.text and await self._is_last(shard)):
+                renewed = await self._bucket.put(key, text, value.revision, self._ttl_s)
         if renewed is None:
             del self._held[shard]
             raise Fenced(f"the lease of node {self._node} on shard {shard} has ended")
-        self._held[shard] = (epoch, renewed)
+        self._held[shard] = self._held[shard]._replace(revision=renewed)
 
-    async def _is_last(self, shard: int, epoch: int) -> bool:
-        """Whether nobody was given a shard after this epoch: its lease ran out, and is still there for the taking."""
-        return int((await self._bucket.get(f"epoch.{shard}")).text or 0) == epoch
+    async def _is_last(self, shard: int) -> bool:
+        """Whether nobody was given a higher epoch since. Shown by writing it again: what is read may be old."""
+        key, held = f"epoch.{shard}", self._held[shard]
+        revision = await self._bucket.put(key, str(held.epoch), held.epoch_revision)
+        if revision is None:  # or this was done before, and its answer got lost
+            value = await self._bucket.get(key)
+            if value.text == str(held.epoch):
+                revision = await self._bucket.put(key, value.text, value.revision)
+        if revision is None:
+            return False
+        self._held[shard] = held._replace(epoch_revision=revision)
+        return True
 
     async def release(self, shard: int) -> None:
         async with self._at(shard):
             held = self._held.pop(shard, None)
-            if held is None or await self._bucket.put(f"owner.{shard}", "", held[1], MARKER_S) is not None:
+            if held is None or await self._bucket.put(f"owner.{shard}", "", held.revision, MARKER_S) is not None:
                 return
             value = await self._bucket.get(f"owner.{shard}")  # a renewal may have come through without its answer
-            if value.text == self._text(held[0]):
+            if value.text == self._text(held.epoch):
                 await self._bucket.put(f"owner.{shard}", "", value.revision, MARKER_S)
 
     def _at(self, shard: int) -> asyncio.Lock:

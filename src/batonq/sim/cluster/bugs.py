@@ -44,12 +44,12 @@ def lease_epoch_ignored() -> Patches:
     """Whoever renews a lease does not look whose it is by now."""
 
     async def renew(self: JetStreamLeases, shard: int) -> None:
-        epoch, _ = self._held[shard]
+        held = self._held[shard]
         key = f"owner.{shard}"
         value = await self._bucket.get(key)
-        renewed = await self._bucket.put(key, self._text(epoch), value.revision, self._ttl_s)
+        renewed = await self._bucket.put(key, self._text(held.epoch), value.revision, self._ttl_s)
         if renewed is not None:
-            self._held[shard] = (epoch, renewed)
+            self._held[shard] = held._replace(revision=renewed)
 
     return [(JetStreamLeases, "_renew", renew)]
 

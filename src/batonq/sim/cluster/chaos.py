@@ -37,6 +37,7 @@ class ClusterChaos:
             (troubles.move_s, self._move),
             (troubles.weather_s, self._change_weather),
             (troubles.wall_s, self._set_clock),
+            (troubles.leases_s, self._lose_leases),
         ]
         return [self._again_and_again(mean_s, act) for mean_s, act in kinds if mean_s]
 
@@ -46,6 +47,7 @@ class ClusterChaos:
         network.weather = FAIR
         network.mend(*network.cut)
         self._cluster.server.stale = 0.0
+        self._cluster.server.keys_away = False
         for machine in self._cluster.machines.values():
             self._cluster.loop.resume(machine.life)
 
@@ -101,6 +103,14 @@ class ClusterChaos:
         await asyncio.sleep(self._random.choice((0.5, 3.0)) * self._random.random())
         self._cluster.network.mend(*links)
         self._say("the servers are back")
+
+    async def _lose_leases(self) -> None:
+        """As while the servers choose a leader for their bucket."""
+        self._say("the leases are away")
+        self._cluster.server.keys_away = True
+        await asyncio.sleep(self._random.choice((1.0, 5.0)) * (0.5 + self._random.random()))
+        self._cluster.server.keys_away = False
+        self._say("the leases are back")
 
     async def _change_weather(self) -> None:
         random = self._random

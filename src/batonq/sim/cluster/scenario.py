@@ -29,6 +29,7 @@ class ClusterFaults:
     wall_s: float = 0.0  # a clock is set
     stale: float = 0.0  # share of reads that are behind
     lost_answers: float = 0.0  # share of answers to clients that never arrive
+    leases_s: float = 0.0  # nobody reaches the leases, but the log
 
 
 @dataclass(slots=True, frozen=True)
@@ -142,6 +143,7 @@ def _choose_troubles(random: Random, steps: bool) -> ClusterFaults:
         wall_s=4.0 if steps else 0.0,
         stale=random.choice((0.0, 0.05, 0.2)),
         lost_answers=random.choice((0.0, 0.05)),
+        leases_s=mean(0.0, 3.0),
     )
 
 

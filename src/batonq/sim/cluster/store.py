@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Callable
+from functools import partial
 from typing import TypeVar
 
-from batonq.log.backend import Backend, Bounds, Entry
+from batonq.log.backend import Backend, Bounds, Entry, Unreachable
 from batonq.log.frames import Frame
 from batonq.log.jetstream.leases import JetStreamLeases, Value
 from batonq.sim.cluster.network import Network
@@ -29,6 +30,12 @@ class Line:
 
     async def ask(self, question: Callable[[], T]) -> T:
         return await self._network.ask_server(self._node, question, TIMEOUT_S)
+
+    async def ask_for_keys(self, question: Callable[[], T]) -> T:
+        if self.server.keys_away:
+            await asyncio.sleep(TIMEOUT_S)
+            raise Unreachable("nobody answers for the keys")
+        return await self.ask(question)
 
 
 class SimStore:
@@ -104,17 +111,16 @@ class SimKeys:
         self._server = line.server
 
     async def get(self, key: str) -> Value:
-        return await self._line.ask(lambda: self._server.get(key))
+        return await self._line.ask_for_keys(lambda: self._server.get(key))
 
     async def put(self, key: str, text: str, revision: int, ttl_s: int = 0) -> int | None:
-        return await self._line.ask(lambda: self._server.put(key, text, revision, ttl_s))
+        return await self._line.ask_for_keys(lambda: self._server.put(key, text, revision, ttl_s))
 
     async def read(self, keys: str) -> AsyncGenerator[tuple[str, str] | None, None]:
         prefix = keys.removesuffix("*")
         revision = 0
         while True:
-            after = revision
-            found = await self._line.ask(lambda after=after: self._server.since(prefix, after))  # type: ignore[misc]
+            found = await self._line.ask_for_keys(partial(self._server.since, prefix, revision))
             for revision, name, text in found:  # noqa: B007 - the last one is where to go on
                 yield name, text
             yield None
