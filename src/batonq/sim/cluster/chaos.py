@@ -47,7 +47,7 @@ class ClusterChaos:
         network.weather = FAIR
         network.mend(*network.cut)
         self._cluster.server.stale = 0.0
-        self._cluster.server.keys_away = False
+        self._cluster.server.keys_away.clear()
         for machine in self._cluster.machines.values():
             self._cluster.loop.resume(machine.life)
 
@@ -105,12 +105,13 @@ class ClusterChaos:
         self._say("the servers are back")
 
     async def _lose_leases(self) -> None:
-        """As while the servers choose a leader for their bucket."""
-        self._say("the leases are away")
-        self._cluster.server.keys_away = True
+        """As while the servers choose a leader for their bucket; or one node does not reach the one that it has."""
+        nodes = list(self._cluster.machines) if self._random.random() < 0.3 else [self._one().name]
+        self._say(f"{', '.join(nodes)}: the leases are away")
+        self._cluster.server.keys_away.update(nodes)
         await asyncio.sleep(self._random.choice((1.0, 5.0)) * (0.5 + self._random.random()))
-        self._cluster.server.keys_away = False
-        self._say("the leases are back")
+        self._cluster.server.keys_away.difference_update(nodes)
+        self._say(f"{', '.join(nodes)}: the leases are back")
 
     async def _change_weather(self) -> None:
         random = self._random

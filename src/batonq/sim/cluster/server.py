@@ -52,7 +52,7 @@ class Server:
 
     def __init__(self, loop: SimLoop, random: Random, witness: Witness, violated: Callable[[str, str], None]) -> None:
         self.stale = 0.0  # share of reads that are behind
-        self.keys_away = False  # nobody answers for them
+        self.keys_away: set[str] = set()  # nodes that nobody answers for them
         self.frames = 0
         self._loop = loop
         self._random = random

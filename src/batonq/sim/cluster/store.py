@@ -32,7 +32,7 @@ class Line:
         return await self._network.ask_server(self._node, question, TIMEOUT_S)
 
     async def ask_for_keys(self, question: Callable[[], T]) -> T:
-        if self.server.keys_away:
+        if self._node in self.server.keys_away:
             await asyncio.sleep(TIMEOUT_S)
             raise Unreachable("nobody answers for the keys")
         return await self.ask(question)
