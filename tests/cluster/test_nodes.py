@@ -588,7 +588,7 @@ def test_a_follower_that_is_killed_does_not_read_again_what_it_has_a_snapshot_of
         await nodes.until(lambda: log.next == host.log.next)
         assert state.dump(owner.clock.now_ms()) == host.shard.dump(owner.clock.now_ms())
 
-    run_nodes(tmp_path, main, "a", "b", snapshot_frames=20, maintenance_every_s=0.05)
+    run_nodes(tmp_path, main, "a", "b", snapshot_frames=20, snapshot_every_s=0.0, maintenance_every_s=0.05)
 
 
 def test_a_take_that_fails_leaves_no_lease_behind(tmp_path: Path) -> None:

@@ -290,7 +290,7 @@ def test_many_short_frames_are_worth_a_snapshot_unless_it_is_much_larger(
     tmp_path: Path, living: int, made: bool
 ) -> None:
     async def main(loop: VirtualLoop) -> None:
-        node = make_node(loop, tmp_path, snapshot_frames=50)
+        node = make_node(loop, tmp_path, snapshot_frames=50, snapshot_every_s=100)
         asked: list[int] = []
 
         async def make(shard: int) -> bool:
@@ -308,6 +308,9 @@ def test_many_short_frames_are_worth_a_snapshot_unless_it_is_much_larger(
             await send(node, queue, "one more")
             deliveries = await receive(node, queue, 1)
             await node.broker.delete(queue, [deliveries[0].receipt])
+        await node.maintenance.step()
+        assert not asked, "too early"
+        await asyncio.sleep(100)
         for _ in range(2):
             await node.maintenance.step()
             await asyncio.sleep(1)

@@ -74,7 +74,6 @@ class Hosting:
             clock=clock.monotonic,
             assured=assured,
         )
-        self.assured = assured
         self.point = self.commit.point
 
     # --- life ---------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ class _Standing:
 
     log: Log
     snapshot_frame: int  # of the newest one; after one that failed it is tried again with as much more log
+    since_s: float  # when that was, or the log was opened
     truncation: Truncation | None = None  # of a shard that is served here
 
 
@@ -115,7 +116,8 @@ class Maintenance:
         standing = self._standings.get(number)
         if standing is None or standing.log is not log:
             numbers = snapshot_store(self._settings.data, number, self._disk).numbers()
-            standing = self._standings[number] = _Standing(log, numbers[-1] if numbers else 0)
+            frame_number = numbers[-1] if numbers else 0
+            standing = self._standings[number] = _Standing(log, frame_number, self._clock.monotonic())
         return standing
 
     def _step_follower(self, number: int, shard: Shard, log: Log) -> None:
@@ -195,6 +197,8 @@ class Maintenance:
         if sealed < self._settings.snapshot_bytes:
             if frames < self._settings.snapshot_frames:
                 return
+            if self._clock.monotonic() - standing.since_s < self._settings.snapshot_every_s:
+                return
             if frames * SNAPSHOT_SHARE < sum(queue.messages for queue in shard.queues.values()):
                 return
         log.note()
@@ -202,10 +206,10 @@ class Maintenance:
         work = self._make_one(self._make_snapshot, number, standing, log.next - 1)
         self._snapshot = asyncio.get_running_loop().create_task(work)
 
-    @staticmethod
-    async def _make_one(make: MakeSnapshot, number: int, standing: _Standing, frame_number: int) -> None:
+    async def _make_one(self, make: MakeSnapshot, number: int, standing: _Standing, frame_number: int) -> None:
         await make(number)
         standing.snapshot_frame = frame_number
+        standing.since_s = self._clock.monotonic()
 
     async def rotate_receipt_key(self) -> None:
         """Take a new receipt key into use when it is time, and see to it that the keys in use are the catalog's."""

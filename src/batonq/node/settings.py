@@ -91,6 +91,7 @@ class Settings:
     snapshot_frames: int = setting(
         20_000, "Or after this many frames, however short, if they are a twentieth of the living messages at least."
     )
+    snapshot_every_s: float = setting(60.0, "Because of the number of frames, a snapshot is made at most so often.")
     maintenance_every_s: float = setting(1.0, "How often a node looks whether there is housekeeping to do.")
     carry_rows: int = setting(256, "Most messages that one step of compaction copies forward.")
     carry_bytes: int = setting(1 * MIB, "Most bytes that one step of compaction copies forward.")

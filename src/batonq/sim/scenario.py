@@ -89,6 +89,7 @@ def choose(seed: int, steps: int | None = None) -> Scenario:
         segment_bytes=segment_bytes,
         snapshot_bytes=random.choice((1, segment_bytes, 4 * segment_bytes)),
         snapshot_frames=segment_bytes // 128,
+        snapshot_every_s=1.0,
         maintenance_every_s=random.choice((0.2, 1.0, 5.0)),
         carry_rows=random.choice((1, 3, 20)),
         carry_bytes=random.choice((1, 16)) * KIB,

@@ -85,6 +85,7 @@ def choose(seed: int, steps: int | None = None) -> ClusterScenario:
         catalog_segment_bytes=segment_bytes,
         snapshot_bytes=random.choice((segment_bytes, 4 * segment_bytes)),
         snapshot_frames=segment_bytes // 128,
+        snapshot_every_s=1.0,
         maintenance_every_s=random.choice((0.5, 2.0)),
         carry_rows=random.choice((3, 20)),
         carry_bytes=random.choice((1, 16)) * KIB,
