@@ -21,6 +21,7 @@ from batonq.node.broker import Queue
 from batonq.node.cluster import balance
 from batonq.node.cluster.keeper import ClusterKeeper
 from batonq.node.cluster.node import ClusterNode
+from batonq.node.cluster.ownership import OwnershipLoop
 from batonq.node.deliveries import Delivery
 from batonq.node.keeper import KeeperState
 from batonq.node.recovery import snapshot_store
@@ -454,6 +455,22 @@ def test_shards_move_to_a_node_that_comes_later(tmp_path: Path) -> None:
         await nodes.until(lambda: len(nodes["b"].ownership_loop.serving()) == 2)
         await asyncio.sleep(1.0)
         assert len(nodes["a"].ownership_loop.serving()) == 3, "and then it is enough"
+
+    run_nodes(tmp_path, main, "a", shards=4, hold_s=0.0)
+
+
+def test_no_shard_moves_to_a_node_whose_log_does_not_get_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(nodes: Nodes) -> None:
+        await nodes.until(lambda: len(nodes["a"].ownership_loop.serving()) == 5)
+        in_trouble = [True]
+        monkeypatch.setattr(OwnershipLoop, "_in_trouble", lambda self: self.node == "b" and in_trouble[0])
+        await nodes.start("b")
+        await nodes.until(lambda: "b" in nodes["a"].ownership_loop.members)
+        assert nodes["a"].ownership_loop.members["b"].in_trouble
+        await asyncio.sleep(2 * LEASE_S)
+        assert len(nodes["a"].ownership_loop.serving()) == 5
+        in_trouble[0] = False
+        await nodes.until(lambda: len(nodes["b"].ownership_loop.serving()) == 2)
 
     run_nodes(tmp_path, main, "a", shards=4, hold_s=0.0)
 
