@@ -41,7 +41,7 @@ ORDER = (
     "golden",
 )
 # They leave a processor idle for much of their time: these share one place of their own.
-WAITING = ("cluster", "campaign", "system", "worker", "log", "client")
+WAITING = ("cluster", "campaign", "processes", "system", "worker", "log", "client", "api", "outbox", "idempotency")
 SECONDS_MAX = 2400  # of one check: the longest suite takes a quarter of it
 # Tests start hundreds of processes: each would compile all of Baton where the shell lets nothing be written.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
