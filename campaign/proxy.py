@@ -16,7 +16,7 @@ import asyncio
 import json
 import os
 import sys
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Any, NamedTuple
 
 CHUNK_BYTES = 256 << 10
@@ -66,11 +66,8 @@ class Links:
 
 
 class Proxy:
-    """`on_stranger` hears of a connection whose source is not known: no cut would hold it."""
-
-    def __init__(self, doors: list[Door], names: dict[str, str], on_stranger: Callable[[str], None] = print) -> None:
+    def __init__(self, doors: list[Door], names: dict[str, str]) -> None:
         self.links = Links()
-        self._on_stranger = on_stranger
         self._doors = doors
         self._names = names  # address → who comes from there
         self._servers: list[asyncio.Server] = []
@@ -98,7 +95,7 @@ class Proxy:
             source = door.source or self._names.get(address, "")
             try:
                 if not source:
-                    self._on_stranger(f"nobody is known to come from {address}, which asks for {door.destination}")
+                    end(f"nobody is known to come from {address}, which asks for {door.destination}")
                 await self._carry(source, door, reader, writer)
             finally:
                 writer.transport.abort()
@@ -155,7 +152,7 @@ async def run() -> None:
     lines = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     told = json.loads(await lines.readline())
-    proxy = Proxy([Door(*door) for door in told["doors"]], told["names"], end)
+    proxy = Proxy([Door(*door) for door in told["doors"]], told["names"])
     answer({"ports": await proxy.start()})
     while line := await lines.readline():
         order = json.loads(line)

@@ -95,9 +95,7 @@ class Hosting:
         """Wait until everything that was decided is committed."""
         while not self.commit.idle and not self.commit.failed:
             self.commit.kick()
-            point = self.commit.under_way()
-            if point is None:
-                point = self.commit.point()
+            point = self.commit.under_way() or self.commit.point()
             if point is not None:
                 await point
 

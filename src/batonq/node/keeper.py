@@ -66,7 +66,6 @@ class ShardKeeper:
         cluster: int,
         alarms: AlarmBoard,
         opener: Opener,
-        assured: Callable[[], bool] = lambda: True,
         on_open: Callable[[ShardKeeper], None] | None = None,
         on_commit: Callable[[ShardKeeper], None] | None = None,
     ) -> None:
@@ -81,7 +80,6 @@ class ShardKeeper:
         self._cluster = cluster
         self._alarms = alarms
         self._opener = opener
-        self._assured = assured
         self._on_open = on_open
         self._on_commit = on_commit
         self._host: ShardHost | None = None
@@ -112,6 +110,10 @@ class ShardKeeper:
         """Whether requests to the shard are this node's to run."""
         return self.serving
 
+    def assured(self) -> bool:
+        """Whether what no commit shows to be true may be told, see commit.py."""
+        return True
+
     async def open(self) -> None:
         """Open and serve. Raises what prevents it."""
         await self._serve(await self._opener(self.number))
@@ -128,7 +130,7 @@ class ShardKeeper:
             on_commit=self._committed,
             on_failure=self._failed,
             statistics=self.statistics,
-            assured=self._assured,
+            assured=self.assured,
         )
         try:
             await host.start()

@@ -31,7 +31,7 @@ ERROR_TEXT_MAX = 500
 TIMEOUT_S = 3_600
 SNAPSHOT_SHARE = 20  # living messages for each frame up to which a snapshot is quicker to read and write than frames
 
-MakeSnapshot = Callable[[int], Awaitable[bool]]
+MakeSnapshot = Callable[[int], Awaitable[None]]  # of a shard; what goes wrong it tells itself
 
 
 @dataclass(slots=True)
@@ -229,8 +229,7 @@ class SnapshotProcess:
     def __init__(self, data_directory: str) -> None:
         self._data_directory = os.path.abspath(data_directory)
 
-    async def make(self, shard: int) -> bool:
-        """Whether there is a new snapshot, or nothing new to save."""
+    async def make(self, shard: int) -> None:
         paths = [path for path in sys.path if path]
         process = await asyncio.create_subprocess_exec(
             sys.executable,
@@ -253,8 +252,6 @@ class SnapshotProcess:
             process.kill()
             await process.wait()
             raise
-        if process.returncode in (0, NOTHING_NEW):
-            return True
-        text = said.decode(errors="replace").strip()[-ERROR_TEXT_MAX:]
-        events.warning("snapshot_failed", f"No snapshot of shard {shard} could be made: {text}", shard=shard)
-        return False
+        if process.returncode not in (0, NOTHING_NEW):
+            text = said.decode(errors="replace").strip()[-ERROR_TEXT_MAX:]
+            events.warning("snapshot_failed", f"No snapshot of shard {shard} could be made: {text}", shard=shard)

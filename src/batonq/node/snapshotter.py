@@ -32,17 +32,15 @@ def make_snapshot(data_directory: str, shard_number: int, disk: Disk | None = No
         return None
     stop = _committed_stop(disk, directory, shard_number, firsts[-1])
     store = snapshot_store(data_directory, shard_number, disk)
-    shard = Shard(shard_number)
     snapshot = store.latest(before=stop)
-    first = firsts[0]
-    if snapshot is not None and snapshot.frame_number >= first - 1:
-        first = snapshot.frame_number + 1
-        if first < stop:
-            shard.load(snapshot.sections)
-    else:
-        snapshot = None
+    if snapshot is not None and snapshot.frame_number < firsts[0] - 1:
+        snapshot = None  # the log begins after it
+    first = firsts[0] if snapshot is None else snapshot.frame_number + 1
     if first >= stop:
         return None
+    shard = Shard(shard_number)
+    if snapshot is not None:
+        shard.load(snapshot.sections)
     folder = Folder(shard, snapshot is not None)
     chain = Chain(shard_number, None, firsts[0])
     for segment_first, following in pairwise([*firsts, stop] if stop > firsts[-1] else firsts):

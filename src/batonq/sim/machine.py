@@ -158,15 +158,14 @@ class Machine:
         def adapt(log: Log) -> Log:
             return SlowLog(log, self.loop, life, self.latency_s, self.witness)
 
-        async def snapshot(shard: int) -> bool:
+        async def snapshot(shard: int) -> None:
             await asyncio.sleep(self.latency_s() * 10)
             try:
                 frame = make_snapshot(DATA, shard, disk)
             except (BatonError, OSError) as problem:
                 self.history.say(self.loop.time(), name, f"no snapshot of shard {shard}: {problem}")
-                return False
+                return
             self.history.say(self.loop.time(), name, f"snapshot of shard {shard} after frame {frame}")
-            return True
 
         return World(
             monotonic=self.loop.time,

@@ -70,12 +70,10 @@ async def connect(address: NatsAddress, connect_s: float) -> LongClient:
         if not client.is_connected and len(problems) < 10 * len(address.servers):
             problems.append(problem)
 
+    servers = sample(address.servers, len(address.servers))
     connecting = asyncio.ensure_future(
         client.connect(
-            [
-                f"{'tls' if address.tls else 'nats'}://{server}"
-                for server in sample(address.servers, len(address.servers))
-            ],
+            [f"{'tls' if address.tls else 'nats'}://{server}" for server in servers],
             name="baton",
             connect_timeout=CONNECT_ONE_S,
             max_reconnect_attempts=-1,

@@ -85,6 +85,11 @@ class Follower:
         return self._log
 
     @property
+    def trouble(self) -> str:
+        """Why the log does not get on; empty: it does, or is being read."""
+        return "" if self._log is None else self._log.trouble
+
+    @property
     def leased(self) -> bool:
         """Whether the lease surely lasts. A node that was asleep does not know what became of it meanwhile: what it
         would append is refused, but what it would only tell, nobody else can check.
@@ -97,7 +102,7 @@ class Follower:
         the time and its log took what it appended. Then a commit proves that nobody else has it yet, and whatever needs
         no commit is not answered.
         """
-        return self.leased or (self._awake.since(self.leased_s) and not (self._log is not None and self._log.trouble))
+        return self.leased or (self._awake.since(self.leased_s) and not self.trouble)
 
     async def open(self) -> None:
         """Read the log and follow it. Raises what prevents it."""

@@ -45,7 +45,7 @@ class ClusterKeeper(ShardKeeper):
         awake: Awake,
         **same: Any,
     ) -> None:
-        super().__init__(number, opener=recovery.read_shard, assured=lambda: self.follower.leased, **same)
+        super().__init__(number, opener=recovery.read_shard, **same)
         self.follower = Follower(
             number,
             f"Shard {number}",
@@ -80,6 +80,9 @@ class ClusterKeeper(ShardKeeper):
     @property
     def holds(self) -> bool:
         return self.serving and self.follower.holds
+
+    def assured(self) -> bool:
+        return self.follower.leased
 
     def reading(self) -> tuple[Shard, Log]:
         machine, log = self.follower.machine, self.follower.log

@@ -235,13 +235,14 @@ class ClusterNode(Node):
         """Once in a while, beside the leases."""
         await self.catalog.hear()
         for each in self._owned.values():
-            log, number = each.follower.log, each.follower.number
+            follower, number = each.follower, each.follower.number
+            log = follower.log
             if log is not None and number not in self.ownership_loop.serving() and not self.maintenance.reads(number):
                 log.tick()
-            if log is not None and log.trouble:
-                self.alarms.put(f"log-{each.follower.number}", f"{each.follower.name} does not get on: {log.trouble}")
+            if follower.trouble:
+                self.alarms.put(f"log-{number}", f"{follower.name} does not get on: {follower.trouble}")
             else:
-                self.alarms.clear(f"log-{each.follower.number}")
+                self.alarms.clear(f"log-{number}")
 
     async def _ask_to_take(self, member: Member, shard: int, released_ms: int) -> None:
         body = msgspec.msgpack.encode((shard, released_ms))

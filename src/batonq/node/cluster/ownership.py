@@ -403,7 +403,7 @@ class OwnershipLoop:
 
     def _in_trouble(self) -> bool:
         """Whether one of the logs does not get on: then nothing is moved to or from here for balance."""
-        return any(each.follower.log is not None and each.follower.log.trouble for each in self._owned.values())
+        return any(each.follower.trouble for each in self._owned.values())
 
     async def set_complete(self) -> None:
         """All shards that there are can be taken here: the others hear of it at once."""

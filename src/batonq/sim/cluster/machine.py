@@ -105,15 +105,14 @@ class ClusterMachine(Machine):
         disk, data, name = self.disk, self.settings.data, life.name
         random = Random(self._random.getrandbits(64))
 
-        async def snapshot(shard: int) -> bool:
+        async def snapshot(shard: int) -> None:
             await asyncio.sleep(self.latency_s() * 10)
             try:
                 frame = make_snapshot(data, shard, disk)
             except Exception as problem:
                 self.history.say(self.loop.time(), name, f"no snapshot of shard {shard}: {problem}")
-                return False
+                return
             self.history.say(self.loop.time(), name, f"snapshot of shard {shard} after frame {frame}")
-            return True
 
         return World(
             monotonic=self.loop.time,
