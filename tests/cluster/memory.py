@@ -6,17 +6,20 @@ import asyncio
 import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from batonq.errors import BatonError, Fenced, OwnershipHeld
 from batonq.log.backend import Unreachable
 from batonq.log.interface import Lease, Member
 from batonq.node import wire
+from batonq.node.broker import Queue
+from batonq.node.cluster.keeper import ClusterKeeper
 from batonq.node.cluster.node import ClusterNode
 from batonq.node.cluster.peers import PREFIX, NoAnswer, NotSent
 from batonq.node.node import World
 from batonq.node.settings import Settings
 from batonq.sim.far import FarLog, MemoryBackend, Vice
+from tests.node.nodes import ACCOUNT
 
 LEASE_S = 1.0
 
@@ -264,3 +267,21 @@ def run_nodes(directory: Path, main: Callable[[Nodes], Awaitable[None]], *names:
             await nodes.stop()
 
     asyncio.run(run())
+
+
+async def bodies(node: ClusterNode, queue: Queue, wait_ms: int = 0) -> list[str]:
+    found = await node.broker.receive(queue, 10, None, wait_ms, "tester")
+    assert not any(await node.broker.delete(queue, [delivery.receipt for delivery in found]))
+    return sorted(delivery.body.decode() for delivery in found)
+
+
+def known(node: ClusterNode, name: str) -> Queue:
+    return node.broker.queue(ACCOUNT, name)
+
+
+def keeper(node: ClusterNode, shard: int) -> ClusterKeeper:
+    return cast(ClusterKeeper, node.shards[shard])
+
+
+def other(nodes: Nodes, node: ClusterNode) -> ClusterNode:
+    return next(each for each in nodes.hub.nodes.values() if each is not node)
