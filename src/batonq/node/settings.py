@@ -110,7 +110,7 @@ class Settings:
 
     # --- commit
     inline_sync_us: int = setting(
-        500, "While a sync takes less than this (measured), it is done on the serving thread; else on another."
+        2_000, "While a sync takes less than this (measured), it is done on the serving thread; else on another."
     )
 
     @property
