@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import http.client
 import os
+import random
 import shutil
 import signal
 import socket
@@ -24,20 +25,22 @@ from bench.sqs import SqsQueue
 
 _ROOT = Path(__file__).resolve().parent.parent
 _START_S = 300
+_PORTS = range(20_000, 32_000)
 _STOP_S = 300
 
 
 def free_port(count: int = 1) -> int:
-    """A port that is free, and with it the next ones, as many as are wanted."""
+    """A port that is free, and with it the next ones, as many as are wanted.
+
+    Below those that the system gives to connections: one of the contestant's own could take it before it listens.
+    """
     while True:
+        port = random.randrange(_PORTS.start, _PORTS.stop - count)
         with contextlib.ExitStack() as stack:
-            port = 0
             try:
                 for place in range(count):
-                    listener = stack.enter_context(socket.socket())
-                    listener.bind(("127.0.0.1", port + place if place else 0))
-                    port = port or int(listener.getsockname()[1])
-            except (OSError, OverflowError):
+                    stack.enter_context(socket.socket()).bind(("127.0.0.1", port + place))
+            except OSError:
                 continue
             return port
 
