@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from batonq.log.backend import Unreachable
-from batonq.log.jetstream.asking import ask
+from batonq.log.jetstream.asking import ask, ask_repeatedly
 from batonq.log.jetstream.client import LONG_BYTES, READ_BYTES, LongClient, LongParser, Parts, Pieces
 
 Taken = tuple[int, bytes, bytes, bytes, bytes | None]
@@ -212,3 +212,48 @@ def test_a_server_that_answers_nothing_is_left_for_another(monkeypatch: pytest.M
             each.close()
 
     asyncio.run(main())
+
+
+class Connected:
+    """A client, as far as questions ask for it."""
+
+    is_connected = True
+
+    def expect(self, timeout_s: float) -> asyncio.Timeout:
+        return asyncio.timeout(timeout_s)
+
+    def answered(self) -> None: ...
+
+    async def unanswered(self) -> None: ...
+
+
+@pytest.mark.parametrize("heard", [0, 1, None], ids=["the first", "the second", "none"])
+def test_what_nobody_heard_is_asked_again(heard: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("batonq.log.jetstream.asking.AGAIN_S", 0.02)
+    asked: list[int] = []
+    ended: list[int] = []
+
+    async def main() -> None:
+        thrice = asyncio.Event()
+
+        async def question() -> str:
+            number = len(asked)
+            asked.append(number)
+            try:
+                if number == 2:
+                    thrice.set()
+                await (thrice if number == heard else asyncio.Event()).wait()
+            finally:
+                ended.append(number)
+            return f"answer {number}"
+
+        client: Any = Connected()
+        if heard is None:
+            with pytest.raises(Unreachable, match="here: TimeoutError"):
+                await ask_repeatedly(client, "here", question, 0.1)
+        else:
+            assert await ask_repeatedly(client, "here", question, 60) == f"answer {heard}"
+        assert len(asyncio.all_tasks()) == 1, "nobody waits any more for the others"
+
+    asyncio.run(main())
+    assert sorted(ended) == asked and len(asked) > 1

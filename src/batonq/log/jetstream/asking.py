@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
 import nats.errors
@@ -15,6 +15,7 @@ from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from batonq.log.backend import Unreachable
+from batonq.log.ending import end, heard
 from batonq.log.jetstream.client import LongClient
 
 T = TypeVar("T")
@@ -26,6 +27,7 @@ PULL_FRAMES = 256
 PULL_BYTES = 16 << 20
 PULL_S = 1.0  # after which a pull that brought nothing is answered, so that silence means trouble
 INACTIVE_S = 30.0
+AGAIN_S = 1.0  # after which a question without an answer is asked again, the first one being waited for, too
 HEADERS_BYTES = 64 << 10
 
 
@@ -47,6 +49,27 @@ async def ask(client: LongClient, where: str, question: Awaitable[T], timeout_s:
         raise Unreachable(f"{where}: {str(problem) or type(problem).__name__}") from None
     client.answered()
     return answer
+
+
+async def ask_repeatedly(client: LongClient, where: str, question: Callable[[], Awaitable[T]], timeout_s: float) -> T:
+    """The same for a question that only its stream's leader answers, and that changes nothing.
+
+    While there is no leader nobody hears it, and one that is elected has not heard what was asked before.
+    """
+    asked: list[asyncio.Task[T]] = []
+    clock = asyncio.get_running_loop().time
+    ends_s = clock() + timeout_s
+    try:
+        while True:
+            left_s = ends_s - clock()
+            asked.append(asyncio.create_task(ask(client, where, question(), left_s)))
+            asked[-1].add_done_callback(heard)  # of several that fail at once one is told
+            pause_s = AGAIN_S if left_s > AGAIN_S else None
+            answered, _ = await asyncio.wait(asked, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
+            if answered:
+                return answered.pop().result()
+    finally:
+        await end(*asked)
 
 
 class Puller:

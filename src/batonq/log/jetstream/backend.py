@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import AsyncGenerator, Awaitable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, TypeVar
 
 from nats.js import JetStreamContext
@@ -14,7 +14,7 @@ from batonq.errors import LogCorrupt, LogGap
 from batonq.log.backend import Bounds, Entry, Unreachable, WrongEnd
 from batonq.log.frames import Frame
 from batonq.log.interface import Room
-from batonq.log.jetstream.asking import NO_MESSAGE, NO_ROOM, NO_STREAM, WRONG_LAST_SEQUENCE, Puller, ask
+from batonq.log.jetstream.asking import NO_MESSAGE, NO_ROOM, NO_STREAM, WRONG_LAST_SEQUENCE, Puller, ask, ask_repeatedly
 from batonq.log.jetstream.client import LongClient, Parts
 
 T = TypeVar("T")
@@ -86,7 +86,7 @@ class JetStreamBackend:
     async def find(self, number: int) -> bytes | None:
         """From the stream's leader, because the stream does not allow that others answer."""
         try:
-            message = await self._ask(self._context.get_msg(self._stream, seq=number))
+            message = await self._ask_repeatedly(lambda: self._context.get_msg(self._stream, seq=number))
         except APIError as refused:
             if refused.err_code == NO_MESSAGE:
                 return None
@@ -137,7 +137,7 @@ class JetStreamBackend:
 
     async def _info(self) -> StreamInfo:
         try:
-            info = await self._ask(self._context.stream_info(self._stream))
+            info = await self._ask_repeatedly(lambda: self._context.stream_info(self._stream))
         except APIError as refused:
             if refused.err_code == NO_STREAM:
                 raise self._missing() from None
@@ -156,6 +156,9 @@ class JetStreamBackend:
 
     def _unsettled(self, refused: APIError) -> Unreachable:
         return Unreachable(f"{self.where}: {refused.description} ({refused.err_code})")
+
+    async def _ask_repeatedly(self, question: Callable[[], Awaitable[T]]) -> T:
+        return await ask_repeatedly(self._client, self.where, question, self._timeout_s)
 
     async def _ask(self, question: Awaitable[T]) -> T:
         return await ask(self._client, self.where, question, self._timeout_s)
