@@ -35,6 +35,7 @@ class Hub:
         self.nodes: dict[str, ClusterNode] = {}
         self.away: set[str] = set()  # nodes that the store does not answer
         self.leases_away = False  # for all nodes, while the logs are there
+        self.leaderless = False  # the logs take nothing from anybody, and say so
         self.cut: set[tuple[str, str]] = set()  # from a node, to an address
         self.unanswered: list[str] = []  # ends of paths whose next answer is lost
         self.calls: list[str] = []
@@ -50,6 +51,11 @@ class Hub:
     def check_reached(self, name: str) -> None:
         if name in self.away:
             raise Unreachable("the store does not answer")
+
+    def vice(self, name: str) -> Vice:
+        if name in self.away:
+            return Vice.LOST
+        return Vice.LEADERLESS if self.leaderless else Vice.NONE
 
     def check_leases(self, name: str) -> None:
         self.check_reached(name)
@@ -79,7 +85,7 @@ class MemoryStore:
     async def backend(self, shard: int, replicas: int) -> MemoryBackend:
         self._hub.check_reached(self._name)
         far = self._hub.fars.setdefault(shard, FarLog(shard))
-        return MemoryBackend(far, lambda what: Vice.LOST if self._name in self._hub.away else Vice.NONE)
+        return MemoryBackend(far, lambda what: self._hub.vice(self._name))
 
     def leases(self, node: str, address: str, ttl_s: float) -> MemoryLeases:
         return MemoryLeases(self._hub, node, address, ttl_s)

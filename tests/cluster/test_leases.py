@@ -141,6 +141,39 @@ def test_owners_go_on_while_the_leases_cannot_be_reached(tmp_path: Path) -> None
     run_nodes(tmp_path, main, "a", "b")
 
 
+def test_owners_wait_for_logs_that_nobody_leads_and_not_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when the NATS server dies that leads the leases and the shard's stream: the streams may be there first."""
+    monkeypatch.setattr("batonq.node.cluster.follower.LEADERLESS_TERMS", 3)
+
+    async def main(nodes: Nodes) -> None:
+        queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {}, {})
+        owner = await nodes.owned(queue.shard)
+        host = keeper(owner, queue.shard).host()
+        follower = keeper(owner, queue.shard).follower
+        nodes.hub.leases_away = nodes.hub.leaderless = True
+        sending = asyncio.create_task(owner.broker.send(queue, [make_send("meanwhile")]))
+        await nodes.until(lambda: not follower.leased)
+        await asyncio.sleep(LEASE_S)
+        assert keeper(owner, queue.shard).holds and not sending.done()
+        nodes.hub.leaderless = False
+        (sent,) = await asyncio.wait_for(sending, 60)
+        assert isinstance(sent, Accepted) and not follower.leased, "before the leases are there"
+        nodes.hub.leases_away = False
+        await nodes.until(lambda: follower.leased)
+        assert keeper(owner, queue.shard).host() is host, "it did not change hands"
+
+        nodes.hub.leases_away = nodes.hub.leaderless = True
+        with pytest.raises(Unavailable):
+            await owner.broker.send(queue, [make_send("never")])
+        assert keeper(owner, queue.shard).state is not KeeperState.SERVING
+        nodes.hub.leases_away = nodes.hub.leaderless = False
+        assert await bodies(await nodes.owned(queue.shard), queue) in (["meanwhile"], ["meanwhile", "never"])
+
+    run_nodes(tmp_path, main, "a", "b")
+
+
 def test_an_owner_without_leases_whose_log_is_another_s_by_now_ends(tmp_path: Path) -> None:
     async def main(nodes: Nodes) -> None:
         queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {}, {})

@@ -27,7 +27,7 @@ from tests.support.logs import CLUSTER, next_frame
 NODES = 3
 STEPS = 60
 QUICK = replace(SMALL, pauses=Pauses(0.0001, 0.001))
-TROUBLES = [Vice.LOST, Vice.UNANSWERED, Vice.LATE, Vice.STALE]
+TROUBLES = [Vice.LOST, Vice.UNANSWERED, Vice.LATE, Vice.STALE, Vice.LEADERLESS]
 
 
 class Rivals:

@@ -21,6 +21,10 @@ class Unreachable(Unavailable):
     """
 
 
+class Leaderless(Unreachable):
+    """What keeps the log says itself that it takes nothing for it now, from nobody."""
+
+
 class Unsafe(LogError):
     """The server that should keep the log is set up so that it could lose what it acknowledged."""
 

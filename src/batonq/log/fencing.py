@@ -42,7 +42,7 @@ async def commit(
     frame: Frame,
     tail_epoch: int,
     pauses: Pauses,
-    on_trouble: Callable[[str], None],
+    on_trouble: Callable[[Unreachable], None],
 ) -> None:
     """Append a frame for good; `tail_epoch` is that of the frame before it.
 
@@ -62,7 +62,7 @@ async def commit(
             try:
                 found = await _look(backend, frame, tail_epoch)
             except Unreachable as problem:
-                on_trouble(problem.message)
+                on_trouble(problem)
             else:
                 if found is _COMMITTED:
                     return
@@ -73,9 +73,9 @@ async def commit(
                         "committed: it has lost what it acknowledged. Nothing was changed. Restore it if you can; this "
                         "node's mirror has the frames up to there."
                     ) from None
-                on_trouble(f"{backend.where} has not settled what stands at frame {frame.number}")
+                on_trouble(Unreachable(f"{backend.where} has not settled what stands at frame {frame.number}"))
         except Unreachable as problem:
-            on_trouble(problem.message)
+            on_trouble(problem)
         await asyncio.sleep(pauses.after(tries))
         tries += 1
 

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from batonq.errors import BatonError, Fenced, LogError
 from batonq.log import fencing
-from batonq.log.backend import Backend, Unreachable
+from batonq.log.backend import Backend, Leaderless, Unreachable
 from batonq.log.disk import Disk
 from batonq.log.ending import end
 from batonq.log.files import FileLog
@@ -45,6 +45,7 @@ class MirroredLog:
     def __init__(self, backend: Backend, mirror: Mirror, cluster: int, settings: MirrorSettings) -> None:
         self.shard = backend.shard
         self.trouble = ""  # why the append that is under way, or following, does not get on
+        self.leaderless = False  # … and whether that is because nobody takes anything for this log now
         self._backend = backend
         self._mirror = mirror
         self._intake = Intake(backend, mirror, cluster, settings)
@@ -131,13 +132,14 @@ class MirroredLog:
                 taken_bytes = 0
                 async for entries in reading:
                     self._intake.take_in(entries, on_frame)
-                    tries, self.trouble = 0, ""
+                    tries = 0
+                    self._set_trouble(None)
                     taken_bytes += sum(len(entry.data) for entry in entries)
                     if taken_bytes > YIELD_BYTES:
                         taken_bytes = 0
                         await asyncio.sleep(0)
             except Unreachable as problem:
-                self.trouble = problem.message
+                self._set_trouble(problem)
             except Exception as problem:
                 if not self._closed:
                     self._failed = problem
@@ -175,15 +177,16 @@ class MirroredLog:
             error = problem
         self._finish(error)
 
-    def _set_trouble(self, what: str) -> None:
-        self.trouble = what
+    def _set_trouble(self, problem: BatonError | None) -> None:
+        self.trouble = "" if problem is None else problem.message
+        self.leaderless = isinstance(problem, Leaderless)
 
     def _finish(self, error: BaseException | None) -> None:
         if self._pending is None:
             return  # closed meanwhile
         _, done = self._pending
         self._pending = None
-        self.trouble = ""
+        self._set_trouble(None)
         if error is not None:
             self._failed = error
         done(error)
@@ -302,7 +305,8 @@ class MirroredLog:
             if self._following is not None and bounds.first > self._files.first:
                 self._files.drop_front(bounds.first)
         except BatonError as problem:  # the next tick tries again; an append tells if it is serious
-            self.trouble = self.trouble or problem.message
+            if not self.trouble:
+                self._set_trouble(problem)
         finally:
             self._upkeep = None
 

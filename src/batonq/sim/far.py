@@ -11,7 +11,7 @@ from collections.abc import AsyncGenerator, Callable
 from enum import Enum
 
 from batonq.errors import LogCorrupt, LogGap
-from batonq.log.backend import Bounds, Entry, Unreachable, WrongEnd
+from batonq.log.backend import Bounds, Entry, Leaderless, Unreachable, WrongEnd
 from batonq.log.frames import Frame
 from batonq.log.interface import Room
 
@@ -24,6 +24,7 @@ class Vice(Enum):
     UNANSWERED = "it is done, and the answer is lost"
     LATE = "it arrives after the next request"
     STALE = "the answer is about an earlier time"
+    LEADERLESS = "nothing is taken from anybody"
 
 
 Vices = Callable[[str], Vice]  # asked with what is being done: append, find, bounds, tail, drop
@@ -97,6 +98,8 @@ class MemoryBackend:
         self.far.deliver_late()
         if vice is Vice.LOST:
             raise Unreachable("no answer: the request was lost")
+        if vice is Vice.LEADERLESS:
+            raise Leaderless("nothing is taken from anybody")
         self.far.append(frame.number, data)
         if vice is Vice.UNANSWERED:
             raise Unreachable("no answer: the answer was lost")
@@ -134,6 +137,6 @@ class MemoryBackend:
         vice = self.vices(what)
         await asyncio.sleep(0)
         self.far.deliver_late()
-        if vice in (Vice.LOST, Vice.UNANSWERED, Vice.LATE):
+        if vice in (Vice.LOST, Vice.UNANSWERED, Vice.LATE, Vice.LEADERLESS):
             raise Unreachable(f"no answer: {vice.value}")
         return vice

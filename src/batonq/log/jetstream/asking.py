@@ -14,7 +14,7 @@ from nats.aio.subscription import Subscription
 from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig
 
-from batonq.log.backend import Unreachable
+from batonq.log.backend import Leaderless, Unreachable
 from batonq.log.ending import end, heard
 from batonq.log.jetstream.client import LongClient
 
@@ -44,6 +44,9 @@ async def ask(client: LongClient, where: str, question: Awaitable[T], timeout_s:
     except nats.js.errors.APIError:
         client.answered()
         raise
+    except nats.js.errors.NoStreamResponseError as problem:
+        await client.unanswered()
+        raise Leaderless(f"{where}: {problem}") from None
     except (nats.errors.Error, OSError, TimeoutError, json.JSONDecodeError) as problem:
         await client.unanswered()
         raise Unreachable(f"{where}: {str(problem) or type(problem).__name__}") from None

@@ -29,6 +29,7 @@ from batonq.node.settings import Settings
 
 Machine = Shard | Catalog
 NOT_OWNER = "Another node serves this; try again."
+LEADERLESS_TERMS = 4  # of a lease, that an owner waits for a log that takes nothing from anybody
 
 
 class Follower:
@@ -99,10 +100,15 @@ class Follower:
     @property
     def holds(self) -> bool:
         """Whether it may go on as the owner: the lease lasts, or could not be renewed while this node was awake all
-        the time and its log took what it appended. Then a commit proves that nobody else has it yet, and whatever needs
-        no commit is not answered.
+        the time and its log took what it appended, or for some terms takes nothing from anybody. Then a commit proves
+        that nobody else has it yet, and whatever needs no commit is not answered.
         """
-        return self.leased or (self._awake.since(self.leased_s) and not self.trouble)
+        if self.leased or not self._awake.since(self.leased_s):
+            return self.leased
+        log = self._log
+        if log is None or not log.trouble:
+            return True
+        return log.leaderless and self._loop.time() < self.leased_s + LEADERLESS_TERMS * self._settings.lease_s
 
     async def open(self) -> None:
         """Read the log and follow it. Raises what prevents it."""

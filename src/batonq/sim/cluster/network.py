@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from random import Random
 from typing import TypeVar
 
-from batonq.log.backend import Unreachable
+from batonq.log.backend import Leaderless, Unreachable
 from batonq.sim.loop import SimLoop, current_life
 
 SERVER = "log"  # where the streams and the leases are
@@ -44,6 +44,7 @@ class Network:
         self.cut: set[tuple[str, str]] = set()  # from, to
         self.outside = contextvars.copy_context()
         self._kept: list[tuple[str, str, Callable[[], None]]] = []
+        self._silences = 0
 
     def send(self, source: str, target: str, deliver: Callable[[], None]) -> bool:
         """One message, one way; whether it is under way. False: it is lost, and its sender cannot know."""
@@ -102,7 +103,8 @@ class Network:
             async with asyncio.timeout(timeout_s):
                 return await answer
         except TimeoutError:
-            raise Unreachable("the servers do not answer") from None
+            self._silences += 1  # every second time a server is there, and says so of the others
+            raise (Unreachable, Leaderless)[self._silences % 2]("the servers do not answer") from None
 
 
 def _settle(answer: asyncio.Future[Value], value: Value) -> None:
