@@ -14,8 +14,6 @@ Plant = Callable[[list[Event]], list[Event]]
 SECOND = 1_000_000
 UNUSED = 1 << 40
 TRIES_MAX = 20
-NUMBERS = ("sequence", "lease_epoch", "receive_count", "channel_number", "queue", "flags", "number", "owner_epoch")
-TIMES = ("time", "deadline", "visible_at", "expires_at")
 TRUNCATED = {"carried", "lost"}
 # What else the same change breaks.
 ALSO = {
@@ -153,6 +151,14 @@ def _plant_not_held(events: list[Event]) -> list[Event]:
     day = Day(events)
     leased, end = _first((two for two in day.life("leased", "deleted/ack") if not day.fifo(two[0])), "receive")
     return day.changed(leased, deadline=events[end]["time"])
+
+
+def acked_while_it_waits(events: list[Event]) -> list[Event]:
+    """An acknowledgement of what was given back and may not be leased yet."""
+    day = Day(events)
+    leased, end = _first((two for two in day.life("leased", "deleted/ack") if not day.fifo(two[0])), "receive")
+    until = events[end]["time"] + SECOND
+    return day.changed(leased, event="returned", reason="nack", deadline=None, visible_at=until)
 
 
 def _plant_late_delete(events: list[Event]) -> list[Event]:

@@ -25,7 +25,7 @@ WITH spans AS (
   SELECT few.shard,
     min(CASE WHEN event = 'base' AND kept >= spans.first_frame THEN logical_time END) AS opened,
     max(CASE WHEN event = 'base' THEN kept * 65536 END) AS kept_from,
-    collect_list(CASE WHEN event = 'epoch' AND grace_ms > 0 THEN struct(number AS epoch, grace_ms AS grace) END)
+    collect_list(CASE WHEN event = 'epoch' AND grace_ms > 0 THEN struct(logical_time AS given, grace_ms AS grace) END)
       AS graces
   FROM {few} AS few JOIN spans ON few.shard = spans.shard WHERE event <> 'queue_purged' GROUP BY few.shard
 )
@@ -88,9 +88,9 @@ def purges(few: DataFrame) -> DataFrame:
     return query(_PURGES, few=few)
 
 
-def grace(before: str, after: str) -> str:
-    """SQL: milliseconds that leases got between two owners' epochs."""
-    between = f"filter(graces, one -> one.epoch > {before} AND one.epoch <= {after})"
+def grace(after: str, before: str) -> str:
+    """SQL: milliseconds that leases got between two logical times."""
+    between = f"filter(graces, one -> one.given > {after} AND one.given < {before})"
     return f"aggregate({between}, CAST(0 AS BIGINT), (sum, one) -> sum + one.grace)"
 
 

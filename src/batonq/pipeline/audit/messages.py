@@ -94,7 +94,8 @@ _MARKED = "shiftright(what, 32)"
 _SUSPECT = f"""CASE WHEN p_lt IS NULL THEN NOT {_OPENS} ELSE {_STEP} NOT IN ({_STEPS}, {_DOOMED_STEPS}) END
   OR epoch - CASE WHEN {_EVENT} = {Type.LEASED:d} THEN 1 ELSE 0 END <> p_epoch
   OR count - CASE WHEN {_EVENT} = {Type.LEASED:d} THEN 1 ELSE 0 END <> p_count
-  OR CASE {_MARKED} WHEN 0 THEN false WHEN {_LEASE} THEN time >= p_expires WHEN {_HELD} THEN time >= p_until
+  OR CASE {_MARKED} WHEN 0 THEN false WHEN {_LEASE} THEN time >= p_expires
+    WHEN {_HELD} THEN time >= p_until OR {_P_STATE} <> {State.IN_FLIGHT:d}
     WHEN {_RAN_OUT} THEN time < p_until OR owner <> p_owner WHEN {_RETIRED} THEN time < p_expires ELSE true END
   OR pairs.queue <> p_queue"""
 _SUSPECT_LOST = f"""
@@ -165,7 +166,7 @@ _OTHERS = {
     "lost": f"n_lt IS NULL AND state <> {State.DELETED:d} "
     f"AND coalesce(CASE WHEN event IN ({_BEHIND}) THEN lt END, p_payload, 0) < kept_from",
 }
-_DEADLINE = f"timestampadd(MILLISECOND, {known.grace('p_owner', 'owner')}, p_until)"
+_DEADLINE = f"timestampadd(MILLISECOND, {known.grace('p_lt', 'lt')}, p_until)"
 _SURE = {
     "never_sent": "lt >= known_from",
     "not_held": f"p_state <> {State.IN_FLIGHT:d} OR time >= {_DEADLINE}",
