@@ -42,7 +42,7 @@ SLOW_FILES = {
 # No deadline: a shared machine is slow at times, and no test here measures time.
 settings.register_profile(
     "full",
-    max_examples=2000,
+    max_examples=300,
     stateful_step_count=50,
     deadline=None,
     print_blob=True,

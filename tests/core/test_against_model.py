@@ -7,6 +7,7 @@ a snapshot, or a replay (of a log whose front was dropped, too) takes over, and 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -28,6 +29,7 @@ MISSING = 99
 QUEUES = (STANDARD, FIFO, STANDARD_DEAD, FIFO_DEAD, LONE)
 FIFO_QUEUES = (FIFO, FIFO_DEAD)
 HOUR_MS = 3_600_000
+HISTORIES = 2000 if os.environ.get("BATON_TEST_PROFILE") == "full" else 50
 
 times = st.sampled_from((0, 0, 0, 0, 1, 900, 1_000, 1_000, 2_000, 5_000, 30_000, 30_000, 61_000, 300_000))
 queues = st.sampled_from((STANDARD, FIFO, STANDARD, FIFO, STANDARD, FIFO, STANDARD_DEAD, FIFO_DEAD, LONE))
@@ -603,4 +605,4 @@ def check_past(rig: Rig, message: Message, lease: Any) -> None:
 
 
 TestAgainstModel = Machine.TestCase
-TestAgainstModel.settings = settings()
+TestAgainstModel.settings = settings(max_examples=HISTORIES)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from batonq.core.commands import Nack
@@ -83,7 +83,6 @@ def test_nothing_starves_under_a_stream_of_higher_ones(bench: Bench) -> None:
     assert passed == steps * AGEING_MS // 60_000 + 1
 
 
-@settings(max_examples=min(settings().max_examples, 200))
 @given(seed=st.integers(0, 1 << 32), groups=st.booleans(), fifo=st.booleans())
 def test_the_bound_of_ageing(seed: int, groups: bool, fifo: bool) -> None:
     """Whatever is served, no message of a lower priority that waits at the front of its group is past its bound."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from hashlib import md5
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from batonq.core.commands import Claim, Lease, Send
@@ -88,7 +88,6 @@ def records(bench: Bench) -> list[Row]:
     return [row._replace(slot=0, w5=0 if row.flags & Flag.OVERLAY else row.w5) for row in rows]
 
 
-@settings(max_examples=min(settings().max_examples, 300))
 @given(st.integers(min_value=0, max_value=1 << 32))
 def test_both_ways_give_the_same(seed: int) -> None:
     quick, slow = Bench(), Plod()
@@ -196,7 +195,6 @@ def shares(dice: random.Random, bench: Bench, together: bool) -> list[object]:
     return told
 
 
-@settings(max_examples=min(settings().max_examples, 200))
 @given(st.integers(min_value=0, max_value=1 << 32), st.sampled_from((4, 1_000_000)))
 def test_requests_of_one_turn_together_are_told_what_each_would_be_told(seed: int, in_flight_max: int) -> None:
     outcomes = []

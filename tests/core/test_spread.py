@@ -194,6 +194,26 @@ def test_a_hot_queue_has_shards_of_its_own() -> None:
     made.validate()
 
 
+def test_a_shard_is_left_to_the_other_queues() -> None:
+    made = catalog(1)
+    own = {"Baton.OwnShards": "true"}
+    with pytest.raises(InvalidAttributeValue, match=r"no shard to other queues.*--shards"):
+        made.create_queue(ACCOUNT, "hot", own, {}, T0)
+    hot = made.create_queue(ACCOUNT, "hot", {}, {}, T0)
+    with pytest.raises(InvalidAttributeValue, match="no shard to other queues"):
+        made.set_attributes(hot.number, own, T0)
+    made.open_shards(3, T0)
+    assert made.set_attributes(hot.number, own, T0).own_shards
+    made.set_attributes(hot.number, {"VisibilityTimeout": "9", **own}, T0)
+    made.set_attributes(hot.number, {"Baton.Spread": "2"}, T0)
+    with pytest.raises(InvalidAttributeValue, match="no shard to other queues"):
+        made.create_queue(ACCOUNT, "warm", own, {}, T0)
+    with pytest.raises(InvalidAttributeValue, match="no shard to other queues"):
+        made.set_attributes(hot.number, {"Baton.Spread": "3"}, T0)
+    assert made.create_queue(ACCOUNT, "cold", {}, {}, T0).shard == 2
+    made.validate()
+
+
 def test_policies_follow_a_dead_letter_queue_that_grows() -> None:
     made = catalog(3)
     dead = made.create_queue(ACCOUNT, "dead", {}, {}, T0)

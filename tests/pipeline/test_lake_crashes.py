@@ -17,7 +17,7 @@ from batonq.pipeline.lake.compaction import groups
 from batonq.pipeline.lake.notes import Batches, File, Note, live, standing_for
 from tests.pipeline.lake_rig import FakeFrame, FakeSpark, Fuse, Killed, Row, burning, rows_in
 
-EXAMPLES = max(10, settings().max_examples // 40)
+EXAMPLES = max(10, settings().max_examples // 6)
 TABLE = "events"
 NEVER = Fuse(None)
 fuses = st.one_of(st.none(), st.integers(0, 40))

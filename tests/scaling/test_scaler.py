@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from batonq.errors import InvalidInput
@@ -109,9 +109,6 @@ def test_limits_that_are_no_range_are_refused(minimum: int, maximum: int) -> Non
 
 # --- properties ---------------------------------------------------------------------------------
 
-# An example is hours of a lane's life, so a few hundred of them are many.
-HOURS = settings(max_examples=min(settings().max_examples, 300))
-
 policies = st.one_of(
     st.integers(1, 500).map(PerWorker),
     st.just(Steps(((0, 2), (500, 20), (2_000, 50)))),
@@ -119,7 +116,6 @@ policies = st.one_of(
 depths = st.lists(st.integers(0, 20_000), min_size=1, max_size=200)
 
 
-@HOURS
 @given(policies, depths, st.integers(0, 10), st.integers(0, 60), st.integers(0, 100))
 def test_limits_hold_whatever_happens(policy: Policy, seen: list[int], minimum: int, more: int, start: int) -> None:
     scaler = Scaler(policy, minimum, max(1, minimum + more), PACE)
@@ -129,7 +125,6 @@ def test_limits_hold_whatever_happens(policy: Policy, seen: list[int], minimum: 
         assert minimum <= workers <= max(1, minimum + more)
 
 
-@HOURS
 @given(policies, depths)
 def test_no_fall_follows_a_rise_within_the_window(policy: Policy, seen: list[int]) -> None:
     """So that however wild the readings are, it turns at most twice in each window."""
@@ -149,7 +144,6 @@ def test_no_fall_follows_a_rise_within_the_window(policy: Policy, seen: list[int
             fallen = now
 
 
-@HOURS
 @given(
     policies,
     st.integers(0, 5_000),
@@ -166,7 +160,6 @@ def test_noise_around_a_level_does_not_make_it_flap(policy: Policy, level: int, 
     assert len(moves) <= 20
 
 
-@HOURS
 @given(st.integers(10, 4_000), st.lists(st.floats(-0.05, 0.05), min_size=100, max_size=400))
 def test_noise_within_the_tolerance_changes_nothing(level: int, noise: list[float]) -> None:
     lane = Lane(PerWorker(100), minimum=1, maximum=100)

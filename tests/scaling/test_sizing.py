@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from batonq.errors import InvalidInput
@@ -47,7 +47,6 @@ def test_late_share_is_what_a_simulated_queue_shows() -> None:
     assert late / count == pytest.approx(late_share(rate * seconds, workers, seconds, slo_s), rel=0.1)
 
 
-@settings(max_examples=min(settings().max_examples, 300))
 @given(st.floats(0.01, 1_000), st.floats(0.001, 100), st.floats(0.1, 1_000), st.floats(0, 2))
 def test_what_is_advised_keeps_up_and_drains(rate: float, seconds: float, slo_s: float, headroom: float) -> None:
     found = size(rate, seconds, slo_s, headroom)

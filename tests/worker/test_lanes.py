@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from batonq.worker.lanes import Lane, Lanes
 
-FEWER = settings(max_examples=min(settings().max_examples, 300))  # an example is some thousand decisions
 WEIGHTS = st.floats(0.1, 10, allow_nan=False)
 
 
@@ -28,7 +27,6 @@ def served(lanes: Lanes, stock: dict[str, int], free: int, rounds: int, now: flo
     return taken
 
 
-@FEWER
 @given(st.lists(WEIGHTS, min_size=1, max_size=6), st.integers(1, 70))
 def test_busy_lanes_share_by_weight(weights: list[float], free: int) -> None:
     lanes = Lanes([Lane(str(number), weight) for number, weight in enumerate(weights)])
@@ -40,7 +38,6 @@ def test_busy_lanes_share_by_weight(weights: list[float], free: int) -> None:
         assert abs(taken.count(str(number)) - share) <= len(weights) + 1
 
 
-@FEWER
 @given(st.lists(WEIGHTS, min_size=2, max_size=6), st.integers(1, 20), st.data())
 def test_a_fair_lane_with_messages_is_never_passed_over(weights: list[float], free: int, data: st.DataObject) -> None:
     """Between two messages of a busy lane there are no more of the others than its weight allows."""
@@ -55,7 +52,6 @@ def test_a_fair_lane_with_messages_is_never_passed_over(weights: list[float], fr
     assert longest <= allowed + 2 * free
 
 
-@FEWER
 @given(st.integers(2, 6), st.integers(1, 70), st.integers(1, 30), st.integers(0, 5))
 def test_no_lane_starves_under_strict_order(count: int, free: int, patience: int, empty: int) -> None:
     """Every lane with messages gets at least one of patience + slots messages for each lane, if slowly."""

@@ -51,7 +51,16 @@ class Placement(CatalogState):
                 f"The queue needs {count} more shards {kind}, and there are {len(free)}: "
                 "open more of them, or give Baton.Spread a lower value."
             )
+        self._check_left(values, [*besides, *free[:count]])
         return free[:count]
+
+    def _check_left(self, values: Mapping[str, str], shards: Sequence[int]) -> None:
+        """A queue that has its shards for its own leaves one of their kind to all others."""
+        kind = self.shards_of(self._replicas(values))
+        if wants_own(values) and not set(kind).difference(shards, self._taken):
+            raise InvalidAttributeValue(
+                "Baton.OwnShards would leave no shard to other queues: open more of them (--shards), or leave it out."
+            )
 
     def _check_kind(self, replicas: int) -> None:
         if not self.shards_of(replicas):
@@ -75,6 +84,8 @@ class Placement(CatalogState):
         if named and values.get("Baton.Durability") and self.spread_refused:
             raise InvalidAttributeValue(self.spread_refused)
         if wanted == have and not moves:
+            if not entry.own_shards:
+                self._check_left(values, entry.shards)
             return spread
         if spread.growths >= GROWTHS_MAX:
             raise InvalidAttributeValue(
