@@ -166,8 +166,8 @@ class SimulatedDisk:
             self._new_directories.add(path)
 
     def free(self, path: str) -> int:
-        files = {id(file): file for directory in self._directories.values() for file in directory.names.values()}
-        return self.capacity_bytes - sum(len(file.content) for file in files.values())
+        sizes = [len(file.content) for directory in self._directories.values() for file in directory.names.values()]
+        return self.capacity_bytes - sum(sizes)
 
     # --- what goes wrong ----------------------------------------------------------------------
 
