@@ -191,6 +191,8 @@ class _Day:
         self.mail.purge()
         self.spare.delete()
         self._consume(self.orders, 10)
+        self.orders.send_many([Outgoing({"order": "last"})])
+        assert self.orders.receive(1, wait=0)  # so that one is in flight at the end, whatever chance did
 
 
 def kinds(events: Sequence[dict[str, object]]) -> set[str]:
