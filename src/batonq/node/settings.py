@@ -89,7 +89,7 @@ class Settings:
     )
     snapshot_bytes: int = setting(256 * MIB, "A snapshot is made after this much new log.")
     snapshot_frames: int = setting(
-        20_000, "Or after this many frames, however short, if they are a twentieth of the living messages at least."
+        5_000, "Or after this many frames, however short, if they are a twentieth of the living messages at least."
     )
     snapshot_every_s: float = setting(60.0, "Because of the number of frames, a snapshot is made at most so often.")
     maintenance_every_s: float = setting(1.0, "How often a node looks whether there is housekeeping to do.")
