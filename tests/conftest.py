@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.support.profile import PROFILE
 
 TESTS = Path(__file__).parent
 FAST_SUITES = {"core", "sim", "log", "node", "api", "golden", "rest", "client", "pipeline", "scaling", "web", "worker"}
@@ -49,7 +50,7 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.register_profile("fast", settings.get_profile("full"), max_examples=50, stateful_step_count=30)
-settings.load_profile(os.environ.get("BATON_TEST_PROFILE", "fast"))
+settings.load_profile(PROFILE)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

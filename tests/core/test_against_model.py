@@ -7,7 +7,6 @@ a snapshot, or a replay (of a log whose front was dropped, too) takes over, and 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -23,13 +22,14 @@ from batonq.core.records import Reason, State, Type
 from batonq.errors import BatonError, JobConflict, JobNotFound, QueueDoesNotExist
 from tests.core.model import PRODUCER_IDLE_MS, RUNNING, Message, Model, worlds
 from tests.core.rig import Rig, assert_same_state, make_send
+from tests.support.profile import FULL
 
 STANDARD, FIFO, STANDARD_DEAD, FIFO_DEAD, LONE = 1, 2, 3, 4, 5
 MISSING = 99
 QUEUES = (STANDARD, FIFO, STANDARD_DEAD, FIFO_DEAD, LONE)
 FIFO_QUEUES = (FIFO, FIFO_DEAD)
 HOUR_MS = 3_600_000
-HISTORIES = 2000 if os.environ.get("BATON_TEST_PROFILE") == "full" else 50
+HISTORIES = 2000 if FULL else 50
 
 times = st.sampled_from((0, 0, 0, 0, 1, 900, 1_000, 1_000, 2_000, 5_000, 30_000, 30_000, 61_000, 300_000))
 queues = st.sampled_from((STANDARD, FIFO, STANDARD, FIFO, STANDARD, FIFO, STANDARD_DEAD, FIFO_DEAD, LONE))

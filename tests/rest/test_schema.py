@@ -13,10 +13,10 @@ import sys
 from pathlib import Path
 
 from batonq.api.rest.openapi import document
+from tests.support.profile import FULL
 from tests.support.server import TestServer
 
 HERE = Path(__file__).parent
-FULL = os.environ.get("BATON_TEST_PROFILE") == "full"
 EXAMPLES = 60 if FULL else 8  # of each operation; the boundaries of every field come on top
 CASES_MIN = 3_000 if FULL else 1_500
 STATEFUL_SECONDS = 60 if FULL else 20

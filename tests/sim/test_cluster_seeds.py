@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
 from batonq.sim.cluster.run import simulate_cluster
 from batonq.sim.run import Outcome
+from tests.support.profile import FULL
 
-SEEDS = 1000 if os.environ.get("BATON_TEST_PROFILE") == "full" else 10
+SEEDS = 1000 if FULL else 10
 CHUNK = min(50, SEEDS)
 
 

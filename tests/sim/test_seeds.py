@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
 from batonq.sim.run import Outcome, simulate
+from tests.support.profile import FULL
 
-SEEDS = 300 if os.environ.get("BATON_TEST_PROFILE") == "full" else 10
+SEEDS = 300 if FULL else 10
 CHUNK = 10
 
 

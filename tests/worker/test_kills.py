@@ -9,10 +9,11 @@ import threading
 from collections import Counter
 
 from batonq.client.blocking.baton import Baton
+from tests.support.profile import FULL
 from tests.worker.processes import ROOT, TIMEOUT_S, Stage, wait_until
 from tests.worker.test_processes import effects, make_effects
 
-KILLS = 200 if os.environ.get("BATON_TEST_PROFILE") == "full" else 40
+KILLS = 200 if FULL else 40
 WORKERS = 8
 SEED = int(os.environ.get("SEED", "1"))
 BATCH = 50
