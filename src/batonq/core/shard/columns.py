@@ -55,6 +55,20 @@ def as_run(slots: list[int]) -> Sequence[int]:
     return run if slots[-1] == run[-1] and slots == [*run] else slots
 
 
+def counted(typecode: str, numbers: range) -> array[int]:
+    """A column of numbers that follow each other. By way of a list it takes half the time."""
+    return array(typecode, [*numbers])
+
+
+def halves_of(words: array[int]) -> array[int]:
+    """The low and high halves of 64-bit words, in turn."""
+    halves = array("I")
+    halves.frombytes(words.tobytes())
+    if sys.byteorder == "big":
+        halves[0::2], halves[1::2] = halves[1::2], halves[0::2]
+    return halves
+
+
 def joined(low: array[int], high: array[int]) -> array[int]:
     """64-bit words of two columns of halves."""
     halves = array("I", bytes(8 * len(low)))
@@ -158,7 +172,7 @@ class Columns:
         run = range(first, first + count)
         if self.state[first : first + count].tobytes() != bytes(count):
             return None
-        slots = array("I", run)
+        slots = counted("I", run)
         return run if newest == slots or newest[::-1] == slots else None
 
     def _tidy(self) -> None:
@@ -170,7 +184,7 @@ class Columns:
     def take_named(self, slots: Sequence[int]) -> None:
         """Take the slots that a run of records names off the free list, where they are its newest."""
         free = self.free
-        if sorted(free[-len(slots) :]) == [*slots]:
+        if sorted(free[-len(slots) :].tolist()) == [*slots]:
             del free[-len(slots) :]
             return
         for slot in slots:

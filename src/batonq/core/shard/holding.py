@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from batonq.core.commands import Claim, Nack
 from batonq.core.records import Flag, Reason, State, Type
 from batonq.core.retry import parse_retry
-from batonq.core.shard.columns import as_run, joined
+from batonq.core.shard.columns import as_run, counted, joined
 from batonq.core.shard.lifecycle import RECEIPTS, Rule, Standing, Verdict
 from batonq.core.shard.queuestate import QueueState
 from batonq.core.shard.receiving import Receiving
@@ -119,7 +119,7 @@ class Holding(Receiving):
             rows[1::8] = columns.sequence[first:end]
             rows[4::8] = joined(columns.epoch[first:end], array("I", counts[first:end]))
             rows[5::8] = lasts[first:end]
-            rows[7::8] = array("Q", slots)
+            rows[7::8] = counted("Q", slots)
         else:
             words: list[int] = []
             for slot, sequence, epoch in claims:

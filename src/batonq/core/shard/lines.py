@@ -19,7 +19,7 @@ from array import array
 from collections.abc import Sequence
 
 from batonq.core.records import State
-from batonq.core.shard.columns import NIL, Columns
+from batonq.core.shard.columns import NIL, Columns, counted
 from batonq.core.shard.hashindex import EMPTY, HashIndex
 
 _MASK64 = (1 << 64) - 1
@@ -332,7 +332,7 @@ class Ready:
         slot = self.lines.head[lane.fresh]
         wanted = min(wanted, self.lines.count[lane.fresh])
         run = range(slot, slot + wanted)
-        if following[slot : run[-1]] == array("I", run[1:]):
+        if following[slot : run[-1]] == counted("I", run[1:]):
             return run
         slots: list[int] = []
         while slot != NIL and len(slots) < wanted:

@@ -159,7 +159,7 @@ class Receiving(SendingOnce):
             for note, (_, count) in zip((w6, *others), holders, strict=True):
                 rows[at + 6 : at + 8 * count : 8] = array("Q", (note,)) * count
                 at += 8 * count
-        rows[7::8] = array("Q", slots)
+        rows[7::8] = array("Q", [*slots])
         frame.extend(rows)
         self._on_first_leases(queue, slots, now, deadline, position, holders)
         return FirstLeases(slots, sequences, positions, extents, sents, now, deadline)

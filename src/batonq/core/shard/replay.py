@@ -1,172 +1,46 @@
-"""Frames into state: what a follower and a recovering node do. Runs of plain records are applied at once."""
+"""Frames into state: what a follower and a recovering node do. Runs of plain records go at once: see folding.py."""
 
 from __future__ import annotations
 
-import sys
 from array import array
 
 from batonq.core.payload import content_mark
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import Flag, Reason, State, Type
-from batonq.core.shard.columns import NIL, as_run
+from batonq.core.shard.columns import NIL
+from batonq.core.shard.folding import RUN_MIN, RUN_TYPES, Folding, alike_until, part_of
 from batonq.core.shard.queuestate import QueueState
-from batonq.core.shard.runs import FIRST_LEASE, RUN_MAX, Runs
+from batonq.core.shard.runs import RUN_MAX
 from batonq.core.shard.state import ARRIVED_NOTED, ARRIVED_PREFIX, CARRIED_PREFIX, EDITED_PREFIX, decode_notes
 from batonq.errors import LogCorrupt
 
-_RUN_MIN = 3
-_RUN_TYPES = (int(Type.SENT), int(Type.LEASED), int(Type.DELETED))
 _LOW32 = 0xFFFFFFFF
 _OVERLAYS_KEPT = 16  # of a message that is moved again and again, beside the first
 _SHARD_BITS = 0xFFFF
 
 
-class Replay(Runs):
+class Replay(Folding):
     def apply_frame(self, number: int, words: array[int], variable: bytes) -> None:
         """Fold one committed frame. Raises LogCorrupt when a record does not fit the state."""
         count = len(words) >> 3
         heads, times = words[0::8], words[2::8]
-        row = count if self._apply_frame_of_sends(number, words, heads, times, variable) else 0
+        notes: array[int] | None = None
+        row = count if self._fold_frame_of_sends(number, words, heads, times, variable) else 0
         while row < count:
-            w0 = heads[row]
-            if w0 & 0xFF in _RUN_TYPES and not self.before_base:
-                time = times[row]
-                stop = row + 1
-                notes = words[(row << 3) + 6] if w0 & 0xFF == Type.LEASED else 0  # who holds it: a run has one holder
-                while stop < count and heads[stop] == w0 and times[stop] == time:
-                    if notes and words[(stop << 3) + 6] != notes:
-                        break
-                    stop += 1
-                if stop - row >= _RUN_MIN and self._apply_run(
-                    number << 16 | row, words[row << 3 : stop << 3], variable
-                ):
-                    row = stop
-                    continue
-            at = row << 3
-            self._apply(number << 16 | row, words[at : at + 8], variable)
-            row += 1
+            stop = row + 1
+            kind = heads[row] & 0xFF
+            if kind in RUN_TYPES and not self.before_base:
+                stop = alike_until(times, row, alike_until(heads, row, min(row + RUN_MAX, count)))
+                if kind == Type.LEASED:  # who holds it: a run has one holder
+                    notes = words[6::8] if notes is None else notes
+                    stop = alike_until(notes, row, stop)
+            position, rows = number << 16 | row, words[row << 3 : stop << 3]
+            if stop - row < RUN_MIN or not self._fold_run(position, rows, variable):
+                for at in range(0, len(rows), 8):
+                    self._apply(position + (at >> 3), rows[at : at + 8], variable)
+            row = stop
         if self.frame.number <= number:
             self.frame.begin(number + 1)
-
-    def _apply_frame_of_sends(
-        self, number: int, words: array[int], heads: array[int], times: array[int], variable: bytes
-    ) -> bool:
-        """A frame of nothing but plain sends to one queue (and whose they were), into new slots, at once.
-
-        That is what the log of a backlog is made of, so recovery is mostly this.
-        """
-        w0 = heads[0]
-        if w0 & 0xFF == Type.REQUESTED and len(heads) > 1:
-            w0 = heads[1]
-        count = heads.count(w0)
-        if w0 & 0xFF00FFFF != Type.SENT or count > RUN_MAX or self.before_base or times[-1] >= self.delays.due:
-            return False
-        queue = self._queue(w0 >> 32)
-        beside = (Type.REQUESTED | queue.number << 32, Type.PRODUCED | queue.number << 32)
-        if queue.fifo or count + sum(map(heads.count, beside)) != len(heads):
-            return False
-        first_position = number << 16
-        others = [row for row, head in enumerate(heads) if head != w0] if count != len(heads) else []
-        kept, positions = words, array("Q", range(first_position, first_position + len(heads)))
-        if others:
-            every, kept, positions = positions, array("Q"), array("Q")
-            start = 0
-            for row in (*others, len(heads)):
-                kept += words[start << 3 : row << 3]
-                positions += every[start:row]
-                start = row + 1
-        sequences, sent, visible, tenants, extents, tails = (kept[k::8] for k in (1, 2, 3, 4, 6, 7))
-        halves = _halves(tails)
-        slots = range(self.columns.used, self.columns.used + count)
-        if (
-            sent != visible
-            or any(tenants)
-            or halves[0::2] != array("I", slots)
-            or sequences != array("Q", range(sequences[0], sequences[0] + count))
-        ):
-            return False
-        self._fill_range(queue, slots, sequences, sent, halves[1::2], w0 >> 16 & 0xFF, positions, extents)
-        self._count_sends(queue, count, sum(_halves(extents)[1::2]), sequences[-1] + 1)
-        self.last_time_ms = max(self.last_time_ms, times[-1])
-        requested = beside[0]
-        remember = self.requests.put
-        for row in others:
-            at = row << 3
-            if heads[row] == requested:
-                _, first, time, until, made, key, _, _ = words[at : at + 8]
-                remember(key, first, -(-until // 1000), made, time // 1000)
-            else:
-                self._apply(first_position | row, words[at : at + 8], variable)
-        return True
-
-    def _queue(self, number: int) -> QueueState:
-        queue = self.queues.get(number)
-        if queue is None:
-            if not self.before_base:
-                raise LogCorrupt(f"record for queue {number}, which this shard does not have")
-            queue = self.queues[number] = QueueState(QueuePolicy(number, "", ""), self.lines)
-        return queue
-
-    def _move_time(self, time: int) -> None:
-        if time > self.last_time_ms:
-            self.last_time_ms = time
-        if time >= self.delays.due and not self.before_base:
-            self.advance_delays(time)
-
-    def _apply_run(self, position: int, rows: array[int], variable: bytes) -> bool:
-        """Records alike but for their messages, at once; False when they are not that plain."""
-        w0, time = rows[0], rows[2]
-        queue = self._queue(w0 >> 32)
-        if w0 >> 8 & 0xFF or queue.fifo:
-            return False
-        self._move_time(time)
-        kind = w0 & 0xFF
-        if kind == Type.SENT:
-            return self._apply_sends(queue, position, rows)
-        slots = [word & _LOW32 for word in rows[7::8]]
-        if kind == Type.LEASED:
-            deadline, w6, count = rows[3], rows[6], len(slots)
-            same = rows[3::8].count(deadline) == count and rows[6::8].count(w6) == count
-            first = rows[4::8].count(FIRST_LEASE) == count
-            if not same or not first or [*queue.ready.front(count)] != slots or rows[7::8] != array("Q", slots):
-                return False
-            if any(self.columns.sequence[slot] != sequence for slot, sequence in zip(slots, rows[1::8], strict=True)):
-                return False  # one by one, that says what is wrong
-            holder, _ = decode_notes(_part(variable, w6))
-            self._on_first_leases(queue, as_run(slots), time, deadline, position, [(holder, count)])
-            return True
-        if w0 >> 24 & 0xFF != Reason.ACK:
-            return False
-        columns = self.columns
-        for slot, sequence in zip(slots, rows[1::8], strict=True):
-            held = slot < columns.used and columns.sequence[slot] == sequence and columns.state[slot] == State.IN_FLIGHT
-            if not held:
-                return False
-        if not self.plain(slots):
-            return False
-        self._on_acknowledged(queue, as_run(slots))
-        return True
-
-    def _apply_sends(self, queue: QueueState, position: int, rows: array[int]) -> bool:
-        """Fresh, ungrouped sends with consecutive sequences, VISIBLE at once."""
-        columns = self.columns
-        w0, time, aux = rows[0], rows[2], rows[7] >> 32
-        sequences = rows[1::8]
-        count = len(sequences)
-        plain = not w0 >> 24 & 0xFF and rows[3::8].count(time) == count and not any(rows[4::8])
-        if not plain or sequences[-1] != sequences[0] + count - 1:
-            return False
-        words = rows[7::8]
-        if any(word >> 32 != aux for word in words):
-            return False
-        slots = as_run([word & _LOW32 for word in words])
-        if any(slot < columns.used and columns.state[slot] for slot in slots):
-            return False
-        columns.take_named(slots)
-        extents = rows[6::8]
-        size = sum(_halves(extents)[1::2])
-        self._on_sends(queue, slots, sequences, time, aux, w0 >> 16 & 0xFF, position, extents, size)
-        return True
 
     def _apply(self, position: int, row: array[int], variable: bytes) -> None:
         w0, w1, w2, w3, w4, _, w6, w7 = row
@@ -178,7 +52,7 @@ class Replay(Runs):
         elif kind == Type.LEASED:
             queue = self._message(slot, w1, Type.LEASED)
             if queue is not None:
-                holder, attempt = decode_notes(_part(variable, w6))
+                holder, attempt = decode_notes(part_of(variable, w6))
                 self._on_leased(queue, slot, w2, w3, w4 & _LOW32, w4 >> 32, position, holder)
                 if w0 >> 8 & Flag.ATTEMPT and not self.before_base:
                     self._replay_attempt(queue.number, attempt, slot, w1, w4 & _LOW32, w7 >> 32, w2)
@@ -188,7 +62,7 @@ class Replay(Runs):
         elif kind == Type.RETURNED:
             queue = self._message(slot, w1, Type.RETURNED)
             if queue is not None:
-                error_class, text = decode_notes(_part(variable, w6)) if w6 >> 32 else ("", "")
+                error_class, text = decode_notes(part_of(variable, w6)) if w6 >> 32 else ("", "")
                 charged = not w0 >> 8 & Flag.UNCHARGED
                 self._on_returned(queue, slot, w2, w3, w0 >> 24 & 0xFF, position, error_class, text, charged)
         elif kind == Type.DELETED:
@@ -205,7 +79,7 @@ class Replay(Runs):
         self._check_free(slot, w1)
         self._on_sent(queue, slot, w1, w2, w3, w4, w7 >> 32, w0 >> 16 & 0xFF, w0 >> 24 & 0xFF, position, w6)
         if flags & Flag.DEDUPLICATED:
-            mark = content_mark(_part(variable, w6))
+            mark = content_mark(part_of(variable, w6))
             self._on_dedup(queue, slot, w1, w2, w5, mark, bool(flags & Flag.DEDUP_LIVES))
 
     def _check_free(self, slot: int, sequence: int) -> None:
@@ -247,7 +121,7 @@ class Replay(Runs):
                 shard, number = w3 & _SHARD_BITS, w3 >> 16
                 self._on_settled(queue, slot, w2, shard, number, w0 >> 24 & 0xFF, w7 >> 32, w4, position)
         elif kind == Type.POLICY_SET:
-            self._on_policy(QueuePolicy.decode(_part(variable, w6)))
+            self._on_policy(QueuePolicy.decode(part_of(variable, w6)))
         elif kind == Type.QUEUE_PURGED:
             self._on_purged(self._queue(w0 >> 32), w1, w2, bool(w3))
         elif kind == Type.QUEUE_CLOSED:
@@ -255,11 +129,11 @@ class Replay(Runs):
         elif kind == Type.EPOCH:
             self._on_epoch(w1, w3, w4)
         elif kind == Type.JOB_SET:
-            self._on_job(_part(variable, w6))
+            self._on_job(part_of(variable, w6))
         elif kind == Type.CARRIED:
             self._apply_carried(position, row, variable)
         elif kind == Type.BASE:
-            self._apply_base(w3, w4, bool(w0 >> 8 & Flag.MORE), _part(variable, w6))
+            self._apply_base(w3, w4, bool(w0 >> 8 & Flag.MORE), part_of(variable, w6))
         else:
             raise LogCorrupt(f"record type {kind} is not known to this release; use the one that wrote the log")
 
@@ -284,7 +158,7 @@ class Replay(Runs):
                 return  # its payload went with the dropped front; it is Carried later
             self._on_moved(queue, slot, source, w1, w2, w3, count, expires_s, priority, position, reason)
             return
-        part = _part(variable, w6)
+        part = part_of(variable, w6)
         redriven = maximum = 0
         if flags & Flag.NOTED:
             prefix = ARRIVED_NOTED.size
@@ -337,20 +211,20 @@ class Replay(Runs):
             return
         if not self.before_base:
             raise LogCorrupt(f"message {w1} is carried, but is not there")
-        self._begin_with(position, row, _part(variable, w6), extent)
+        self._begin_with(position, row, part_of(variable, w6), extent)
 
     def _apply_edited(self, position: int, row: array[int], variable: bytes) -> None:
         """A message that a job changed. After a dropped front it may begin here."""
         w6 = row[6]
         slot = row[7] & _LOW32
-        key = EDITED_PREFIX.unpack_from(_part(variable, w6))[0]
+        key = EDITED_PREFIX.unpack_from(part_of(variable, w6))[0]
         w6 = skip(w6, EDITED_PREFIX.size)
         extent = skip(w6, CARRIED_PREFIX.size)
         queue = self._message(slot, row[1], Type.EDITED)
         if queue is not None:
             self._on_edited(queue, slot, key, position, extent)
         else:
-            self._begin_with(position, row, _part(variable, w6), extent)
+            self._begin_with(position, row, part_of(variable, w6), extent)
 
     def _begin_with(self, position: int, row: array[int], part: bytes, extent: int) -> None:
         """A message whose earlier records went with the dropped front."""
@@ -416,20 +290,6 @@ class Replay(Runs):
 
     def load_base(self, parts: list[bytes]) -> None:
         raise NotImplementedError
-
-
-def _halves(words: array[int]) -> array[int]:
-    """The low and high halves of 64-bit words, in turn."""
-    halves = array("I")
-    halves.frombytes(words.tobytes())
-    if sys.byteorder == "big":
-        halves[0::2], halves[1::2] = halves[1::2], halves[0::2]
-    return halves
-
-
-def _part(variable: bytes, w6: int) -> bytes:
-    offset = w6 & _LOW32
-    return variable[offset : offset + (w6 >> 32)]
 
 
 def skip(w6: int, prefix: int) -> int:

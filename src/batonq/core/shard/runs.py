@@ -11,7 +11,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from batonq.core.shard.columns import DELTA_MAX, NIL
+from batonq.core.shard.columns import DELTA_MAX, NIL, counted, halves_of
 from batonq.core.shard.moves import Moves
 from batonq.core.shard.queuestate import QueueState
 from batonq.core.shard.state import NO_TIMER
@@ -21,12 +21,12 @@ _FREE, _VISIBLE, _IN_FLIGHT = 0, 2, 3
 RUN_MAX = 4096  # constants below are cut to length; longer runs make their own
 _ZEROS_I = array("I", [0]) * RUN_MAX
 _ZEROS_H = array("H", [0]) * RUN_MAX
-_ZEROS_B = array("B", [0]) * RUN_MAX
+FREES = _ZEROS_B = array("B", [_FREE]) * RUN_MAX
 _ONES_I = array("I", [1]) * RUN_MAX
 _ONES_H = array("H", [1]) * RUN_MAX
 _NILS = array("I", [NIL]) * RUN_MAX
 _VISIBLES = array("B", [_VISIBLE]) * RUN_MAX
-_LEASED = array("B", [_IN_FLIGHT]) * RUN_MAX
+IN_FLIGHTS = array("B", [_IN_FLIGHT]) * RUN_MAX
 _NO_TIMERS = array("Q", [NO_TIMER]) * RUN_MAX
 
 
@@ -55,7 +55,7 @@ class Runs(Moves):
                 array("Q", (time,)) * count,
                 array("I", (expires_s,)) * count,
                 priority,
-                array("Q", range(position, position + count)),
+                counted("Q", range(position, position + count)),
                 extents,
             )
         else:
@@ -101,7 +101,7 @@ class Runs(Moves):
         columns.priority[first:end] = array("B", (priority,)) * count
         columns.state[first:end] = _VISIBLES[:count]
         self._arm_range(slots, expires)
-        run = array("I", slots)
+        run = counted("I", slots)
         columns.queue_next[first : end - 1] = run[1:]
         columns.queue_next[end - 1] = NIL
         columns.queue_previous[first + 1 : end] = run[:-1]
@@ -229,8 +229,8 @@ class Runs(Moves):
             columns.first_received[first:end] = array("I", [delta + 1 for delta in deltas])
         columns.epoch[first:end] = _ONES_I[:count]
         columns.count[first:end] = _ONES_H[:count]
-        columns.last[first:end] = array("Q", range(position, position + count))
-        columns.state[first:end] = _LEASED[:count]
+        columns.last[first:end] = counted("Q", range(position, position + count))
+        columns.state[first:end] = IN_FLIGHTS[:count]
         columns.until[first:end] = deadlines = array("Q", (deadline,)) * count
         columns.line[first:end] = _NILS[:count]
         timers = columns.timer[first:end]
@@ -273,9 +273,9 @@ class Runs(Moves):
         run = array("I", slots)
         if isinstance(slots, range) and count <= RUN_MAX and self._are_neighbours(run):
             first, end = slots.start, slots.stop
-            total = sum([extent >> 32 for extent in columns.extent[first:end]])
+            total = sum(halves_of(columns.extent[first:end])[1::2])
             self._unlink(queue, columns.queue_previous[first], columns.queue_next[end - 1])
-            columns.state[first:end] = _ZEROS_B[:count]
+            columns.state[first:end] = FREES[:count]
         else:
             total = 0
             for slot in slots:

@@ -10,7 +10,7 @@ from batonq.core.commands import Accepted, Send
 from batonq.core.ids import key_hash, message_id
 from batonq.core.payload import bare_header, content_mark, encode, plain_header
 from batonq.core.records import Flag, Type
-from batonq.core.shard.columns import joined
+from batonq.core.shard.columns import counted, joined
 from batonq.core.shard.jobs import Jobs
 from batonq.core.shard.producers import RUN_MAX, Produced
 from batonq.core.shard.queuestate import QueueState
@@ -227,14 +227,14 @@ class Sending(Jobs):
         frame.variable_bytes = offsets.pop()
         size = frame.variable_bytes - offset
         extents = joined(offsets, lengths)
-        sequences = array("Q", range(first, first + count))
+        sequences = counted("Q", range(first, first + count))
         # What differs between the rows is laid over what they share, a column at a time.
         rows = array("Q", (_SENT | priority << 16 | queue.number << 32, 0, now, now, 0, 0, 0, 0)) * count
         rows[1::8] = sequences
         rows[6::8] = extents
         aux = expires_s << 32
         if isinstance(slots, range):
-            rows[7::8] = array("Q", range(slots.start | aux, slots.stop + aux))
+            rows[7::8] = counted("Q", range(slots.start | aux, slots.stop + aux))
         else:
             rows[7::8] = array("Q", [slot | aux for slot in slots])
         frame.extend(rows)
