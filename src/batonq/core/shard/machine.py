@@ -2,9 +2,9 @@
 applies them at once, and returns the reply; the host releases the reply when the frame is committed.
 
 Time is an argument, in milliseconds; what is due by then is recorded before any decision. From the ground up:
-state.py, moves.py and runs.py (what each record does), folding.py and replay.py (frames into state), transfer.py (out of
-a queue), timers.py, seeking.py, arrivals.py (into a queue), jobs.py, sending.py, receiving.py, holding.py; beside them
-persist.py and validate.py.
+state.py, moves.py and runs.py (what each record does), folding.py and replay.py (frames into state), transfer.py (out
+of a queue), timers.py, seeking.py, arrivals.py (into a queue), jobs.py, sending.py, receiving.py, holding.py; beside
+them persist.py and validate.py.
 """
 
 from __future__ import annotations
