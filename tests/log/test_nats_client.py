@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -135,6 +135,45 @@ def test_whoever_waits_hears_of_a_connection_that_breaks() -> None:
 
 def test_parts_have_the_length_of_all_of_them() -> None:
     assert len(Parts([b"ab", b"", b"cde"])) == 5
+
+
+class Socket:
+    """A transport that takes what it is given, unless it is broken."""
+
+    def __init__(self) -> None:
+        self.broken = False
+        self.written: list[bytes] = []
+
+    def writelines(self, payload: list[bytes]) -> None:
+        if self.broken:
+            raise OSError("gone")
+        self.written += payload
+
+
+def test_a_long_message_is_written_at_once_and_in_its_place() -> None:
+    async def main() -> None:
+        client, socket = LongClient(), Socket()
+        client._transport = cast(Any, socket)
+        client._flush_queue = asyncio.Queue()
+        client._flusher_task = asyncio.ensure_future(asyncio.sleep(3_600))
+        client._status = LongClient.CONNECTED
+        long: Any = Parts([b"long", b"er"])
+        await client.publish("short", b"1")
+        await client.publish("long", long, headers={"Name": "value"})
+        head = b"NATS/1.0\r\nName: value\r\n\r\n"
+        command = b"HPUB long  %d %d\r\n" % (len(head), len(head) + len(long))
+        assert b"".join(socket.written) == b"PUB short  1\r\n1\r\n" + command + head + b"longer\r\n"
+        assert (client._pending, client._pending_data_size) == ([], 0)
+        while not client._flush_queue.empty():
+            client._flush_queue.get_nowait()
+
+        socket.broken = True
+        await client.publish("long", long, headers={"Name": "value"})
+        assert b"".join(client._pending) == command + head + b"longer\r\n"
+        assert not client._flush_queue.empty(), "the flusher is to find out what is wrong"
+        client._flusher_task.cancel()
+
+    asyncio.run(main())
 
 
 def test_a_question_is_over_when_its_connection_is_lost() -> None:

@@ -127,6 +127,8 @@ def test_a_log_that_commits_elsewhere_has_the_next_frame_before_the_replies_are_
         assert log.begun == [1], "one at a time"
         log.commit()
         assert seen == [(1, [1])], "what is committed is told before anything else is sealed"
+        assert (replies, log.begun) == ([], [1, 2]), "the log has the frame, and a turn of the loop to send it"
+        await asyncio.sleep(0)
         assert replies == [(1, [1, 2])]
         log.commit()
         assert replies[1:] == [(2, [1, 2])] * 2 and commit.idle

@@ -54,6 +54,7 @@ class MirroredLog:
         self._files: FileLog
         self._pending: tuple[Frame, Done] | None = None
         self._appending: asyncio.Task[None] | None = None
+        self._finishing = False  # it is being told that its frame is done, and goes on with the next one
         self._following: asyncio.Task[None] | None = None
         self._upkeep: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -166,16 +167,26 @@ class MirroredLog:
             done(Fenced(f"epoch {frame.epoch} has ended: the log of shard {self.shard} is at epoch {files.tail_epoch}"))
             return
         self._pending = (frame, done)
-        self._appending = self._spawn(self._append(frame))
+        if not self._finishing:
+            self._appending = self._spawn(self._append())
 
-    async def _append(self, frame: Frame) -> None:
-        error: BaseException | None = None
-        try:
-            await fencing.commit(self._backend, frame, self._files.tail_epoch, self._settings.pauses, self._set_trouble)
-            self._intake.mirror_frame(frame)
-        except Exception as problem:
-            error = problem
-        self._finish(error)
+    async def _append(self) -> None:
+        """What is pending, and what becomes pending when that is done: the far side is to wait for nobody."""
+        while self._pending is not None:
+            frame, _ = self._pending
+            error: BaseException | None = None
+            try:
+                await fencing.commit(
+                    self._backend, frame, self._files.tail_epoch, self._settings.pauses, self._set_trouble
+                )
+                self._intake.mirror_frame(frame)
+            except Exception as problem:
+                error = problem
+            self._finishing = True
+            try:
+                self._finish(error)
+            finally:
+                self._finishing = False
 
     def _set_trouble(self, problem: BatonError | None) -> None:
         self.trouble = "" if problem is None else problem.message

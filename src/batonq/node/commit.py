@@ -134,6 +134,8 @@ class GroupCommit:
         self._next: list[asyncio.Future[None]] = []  # released by the open frame
         self._current_calls: list[Committed] = []
         self._next_calls: list[Committed] = []
+        self._released: list[asyncio.Future[None]] = []  # of frames that are committed, to be told in a moment
+        self._calls: list[Committed] = []
         self._noting: asyncio.TimerHandle | None = None
         self.committed = log.next - 1
 
@@ -290,17 +292,28 @@ class GroupCommit:
         released, self._current = self._current, []
         calls, self._current_calls = self._current_calls, []
         self._after_commit()
+        self._released += released
+        self._calls += calls
         if self._aside and (self._scheduled or self._machine.frame.filled):
-            self._flush()  # the log is at work again while the replies are written
-        for future in released:
-            if not future.done():
-                future.set_result(None)
-        _call_all(calls, None)
+            self._flush()
+        if self._appending:
+            self._loop.call_soon(self._tell)  # the log is at work again while the replies are written
+        else:
+            self._tell()
         if self._noting is None and not self._failed:
             self._noting = self._loop.call_later(NOTE_AFTER_S, self._note)
         if not self._appending and (self._scheduled or self._machine.frame.filled):
             self._scheduled = True
             self._loop.call_soon(self._flush)
+
+    def _tell(self) -> None:
+        """Release what waited for frames that are committed."""
+        released, self._released = self._released, []
+        calls, self._calls = self._calls, []
+        for future in released:
+            if not future.done():
+                future.set_result(None)
+        _call_all(calls, None)
 
     def _note(self) -> None:
         self._noting = None

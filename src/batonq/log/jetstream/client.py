@@ -109,8 +109,22 @@ class LongClient(Client):
         self._pending += [command, *payload.parts]
         self._pending_data_size += len(command) + payload_size
         await self._send_command(_END)
-        if self._flush_queue is not None and self._flush_queue.empty():
+        if not self._write_pending() and self._flush_queue is not None and self._flush_queue.empty():
             await self._flush_pending()
+
+    def _write_pending(self) -> bool:
+        """At once, not when it is the flusher's turn, which comes after everything that has arrived meanwhile is read.
+        What prevents it the flusher meets as well.
+        """
+        if not self.is_connected or self._transport is None:
+            return False
+        try:
+            self._transport.writelines(self._pending)
+        except (OSError, RuntimeError):
+            return False
+        self._pending = []
+        self._pending_data_size = 0
+        return True
 
 
 class Pieces:
