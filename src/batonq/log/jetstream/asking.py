@@ -11,12 +11,12 @@ import nats.errors
 import nats.js.errors
 from nats.aio.msg import Msg
 from nats.aio.subscription import Subscription
-from nats.js import JetStreamContext
 from nats.js.api import AckPolicy, ConsumerConfig
 
 from batonq.log.backend import Leaderless, Unreachable
 from batonq.log.ending import end, heard
 from batonq.log.jetstream.client import LongClient
+from batonq.log.jetstream.lines import Line
 
 T = TypeVar("T")
 WRONG_LAST_SEQUENCE = (10071, 10164)
@@ -76,32 +76,38 @@ async def ask_repeatedly(client: LongClient, where: str, question: Callable[[], 
 
 
 class Puller:
-    """Reads a stream in order by a consumer of its own, which the server forgets when nobody pulls any more."""
+    """Reads a stream in order by a consumer of its own, which the server forgets when nobody pulls any more.
+
+    `way` says how to read from the server that has the consumer.
+    """
 
     def __init__(
-        self, client: LongClient, context: JetStreamContext, stream: str, where: str, timeout_s: float
+        self, home: Line, stream: str, where: str, timeout_s: float, way: Callable[[str], Line] | None = None
     ) -> None:
-        self._client = client
-        self._context = context
+        self.line = home
+        self._way = way
         self._stream = stream
         self._where = where
         self._timeout_s = timeout_s
         self._consumer = ""
         self._inbox: Subscription | None = None
         self._wanted = 0  # messages of the running pull that have not come
-        self._pull_bytes = max(PULL_BYTES, client.max_payload + HEADERS_BYTES)  # else the longest would never come
+        self._pull_bytes = max(PULL_BYTES, home.client.max_payload + HEADERS_BYTES)  # else the longest would never come
 
     async def open(self, config: ConsumerConfig) -> None:
         config.ack_policy = AckPolicy.NONE
         config.mem_storage = True
         config.num_replicas = 1
         config.inactive_threshold = INACTIVE_S
-        self._inbox = await self._client.subscribe(self._client.new_inbox(), pending_bytes_limit=4 * self._pull_bytes)
         try:
-            info = await self._ask(self._context.add_consumer(self._stream, config))
+            info = await self._ask(self.line.context.add_consumer(self._stream, config))
         except nats.js.errors.APIError as refused:
             raise Unreachable(f"{self._where}: {refused.description}") from None
         self._consumer = info.name
+        if self._way is not None and info.cluster is not None:
+            self.line = self._way(info.cluster.leader or "")
+        client = self.line.client
+        self._inbox = await client.subscribe(client.new_inbox(), pending_bytes_limit=4 * self._pull_bytes)
 
     async def batch(self) -> list[Msg]:
         """The next messages, at least one, or none after a while without any."""
@@ -111,7 +117,7 @@ class Puller:
         messages: list[Msg] = []
         while not messages or self._inbox.pending_msgs:
             try:
-                async with self._client.expect(PULL_S + self._timeout_s):
+                async with self.line.client.expect(PULL_S + self._timeout_s):
                     message = await self._inbox.next_msg(None)
             except (nats.errors.Error, TimeoutError) as problem:
                 raise Unreachable(f"{self._where}: {str(problem) or 'no answer'}") from None
@@ -132,11 +138,12 @@ class Puller:
 
     async def close(self) -> None:
         """Never waits for an answer."""
-        if self._inbox is not None and not self._client.is_closed:
+        client = self.line.client
+        if self._inbox is not None and not client.is_closed:
             try:
                 await self._inbox.unsubscribe()
-                if self._consumer and self._client.is_connected:
-                    await self._client.publish(f"$JS.API.CONSUMER.DELETE.{self._stream}.{self._consumer}")
+                if self._consumer and client.is_connected:
+                    await client.publish(f"$JS.API.CONSUMER.DELETE.{self._stream}.{self._consumer}")
             except (nats.errors.Error, OSError):
                 pass
 
@@ -144,9 +151,9 @@ class Puller:
         assert self._inbox is not None
         request = {"batch": PULL_FRAMES, "max_bytes": self._pull_bytes, "expires": int(PULL_S * 1e9)}
         subject = f"$JS.API.CONSUMER.MSG.NEXT.{self._stream}.{self._consumer}"
-        publish = self._client.publish(subject, json.dumps(request).encode(), reply=self._inbox.subject)
+        publish = self.line.client.publish(subject, json.dumps(request).encode(), reply=self._inbox.subject)
         await self._ask(publish)
         self._wanted = PULL_FRAMES
 
     async def _ask(self, question: Awaitable[T]) -> T:
-        return await ask(self._client, self._where, question, self._timeout_s)
+        return await ask(self.line.client, self._where, question, self._timeout_s)

@@ -6,7 +6,6 @@ import time
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import Any, TypeVar
 
-from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig, DeliverPolicy, Header, StreamInfo
 from nats.js.errors import APIError
 
@@ -15,7 +14,8 @@ from batonq.log.backend import Bounds, Entry, Unreachable, WrongEnd
 from batonq.log.frames import Frame
 from batonq.log.interface import Room
 from batonq.log.jetstream.asking import NO_MESSAGE, NO_ROOM, NO_STREAM, WRONG_LAST_SEQUENCE, Puller, ask, ask_repeatedly
-from batonq.log.jetstream.client import LongClient, Parts
+from batonq.log.jetstream.client import Parts
+from batonq.log.jetstream.lines import Lines
 
 T = TypeVar("T")
 HEADERS_BYTES = 1024  # of a message beside the frame
@@ -31,16 +31,16 @@ class JetStreamBackend:
         *,
         stream: str,
         subject: str,
-        client: LongClient,
-        context: JetStreamContext,
+        lines: Lines,
         timeout_s: float,
     ) -> None:
         self.shard = shard
         self.where = f"stream {stream}"
         self._stream = stream
         self._subject = subject
-        self._client = client
-        self._context = context
+        self._lines = lines
+        self._client, self._context = lines.home
+        self._leader = ""  # the server that leads the stream, as far as is known
         self._timeout_s = timeout_s
         self._full_at_s = -FULL_S
         self._missing_since_s: float | None = None
@@ -71,9 +71,13 @@ class JetStreamBackend:
             Header.EXPECTED_LAST_SEQUENCE.value: str(frame.number - 1),
         }
         data: Any = Parts((frame.header, frame.rows, frame.variable))
-        publish = self._context.publish(self._subject, data, timeout=self._timeout_s, headers=headers)
+        line = self._lines.to(self._leader)
+        publish = line.context.publish(self._subject, data, timeout=self._timeout_s, headers=headers)
         try:
-            acknowledged = await self._ask(publish)
+            acknowledged = await ask(line.client, self.where, publish, self._timeout_s)
+        except Unreachable:
+            self._lines.doubt(line)
+            raise
         except APIError as refused:
             if refused.err_code in WRONG_LAST_SEQUENCE:
                 raise WrongEnd(f"{self.where}: {refused.description}") from None
@@ -94,7 +98,7 @@ class JetStreamBackend:
         return message.data or b""
 
     async def tail(self, start: int) -> AsyncGenerator[list[Entry], None]:
-        puller = Puller(self._client, self._context, self._stream, self.where, self._timeout_s)
+        puller = Puller(self._lines.home, self._stream, self.where, self._timeout_s, self._lines.to)
         try:
             await self._check_start(start)
             await puller.open(ConsumerConfig(deliver_policy=DeliverPolicy.BY_START_SEQUENCE, opt_start_seq=start))
@@ -110,6 +114,9 @@ class JetStreamBackend:
                     start += 1
                 if entries:
                     yield entries
+        except Unreachable:
+            self._lines.doubt(puller.line)
+            raise
         finally:
             await puller.close()
 
@@ -143,6 +150,7 @@ class JetStreamBackend:
                 raise self._missing() from None
             raise self._unsettled(refused) from None
         self._missing_since_s = None
+        self._leader = (info.cluster and info.cluster.leader) or ""
         return info
 
     def _missing(self) -> Unreachable | LogCorrupt:

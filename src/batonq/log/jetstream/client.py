@@ -69,6 +69,11 @@ class LongClient(Client):
         self._expecting: dict[Expecting, None] = {}
         self._answered_s = 0.0  # when a question was answered last, or the connection was made
 
+    @property
+    def server(self) -> str:
+        """The name of the server that it is, or was last, connected to."""
+        return str(self._server_info.get("server_name", ""))
+
     def expect(self, timeout_s: float) -> Expecting:
         """For as long as an answer may take. Raises TimeoutError, also when the connection is lost meanwhile."""
         return Expecting(self._expecting, timeout_s)

@@ -37,7 +37,18 @@ class PlainServer(nats.errors.Error):
 
 
 class NodeClient(LongClient):
-    """Comes back when it was shown out, as when its password is changed or its credentials expire."""
+    """Comes back when it was shown out, as when its password is changed or its credentials expire. `stays`: with the
+    servers that it was given, whatever others they know.
+    """
+
+    def __init__(self, stays: bool = False) -> None:
+        super().__init__()
+        self._stays = stays
+
+    async def _process_info(self, info: dict[str, Any], initial_connection: bool = False) -> None:
+        if self._stays:
+            info = {name: value for name, value in info.items() if name != "connect_urls"}
+        await super()._process_info(info, initial_connection)
 
     async def _process_err(self, err_msg: str) -> None:
         if any(word in err_msg.lower() for word in _SHOWN_OUT):
@@ -61,9 +72,9 @@ class TlsClient(NodeClient):
         return super()._connect_command()
 
 
-async def connect(address: NatsAddress, connect_s: float) -> LongClient:
+async def connect(address: NatsAddress, connect_s: float, *, stays: bool = False) -> LongClient:
     """Raises InvalidInput and AccessDenied for what somebody has to change, Unreachable for the rest."""
-    client = TlsClient() if address.tls else NodeClient()
+    client = TlsClient(stays) if address.tls else NodeClient(stays)
     problems: list[Exception] = []  # of the tries so far; what is said later, whoever asks something is told
 
     async def heard(problem: Exception) -> None:

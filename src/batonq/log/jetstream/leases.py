@@ -15,7 +15,6 @@ from collections.abc import AsyncGenerator, Awaitable
 from math import ceil
 from typing import NamedTuple, Protocol, TypeVar
 
-from nats.js import JetStreamContext
 from nats.js.api import ConsumerConfig, DeliverPolicy, Header
 from nats.js.errors import APIError
 
@@ -23,7 +22,7 @@ from batonq.errors import Fenced, LogCorrupt, OwnershipHeld
 from batonq.log.backend import Unreachable
 from batonq.log.interface import Lease, Member
 from batonq.log.jetstream.asking import NO_MESSAGE, WRONG_LAST_SEQUENCE, Puller, ask
-from batonq.log.jetstream.client import LongClient
+from batonq.log.jetstream.lines import Line
 
 T = TypeVar("T")
 MARKER_S = 60  # how long the mark of a lease that was given up stays
@@ -70,17 +69,16 @@ class Keys(Protocol):
 class Bucket:
     """See Keys: a KV bucket, read from the leader."""
 
-    def __init__(self, name: str, client: LongClient, context: JetStreamContext, timeout_s: float) -> None:
+    def __init__(self, name: str, line: Line, timeout_s: float) -> None:
         self.stream = f"KV_{name}"
         self.prefix = f"$KV.{name}."
         self.where = f"bucket {name}"
-        self.client = client
-        self.context = context
+        self.line = line
         self.timeout_s = timeout_s
 
     async def get(self, key: str) -> Value:
         try:
-            message = await self._ask(self.context.get_msg(self.stream, subject=self.prefix + key))
+            message = await self._ask(self.line.context.get_msg(self.stream, subject=self.prefix + key))
         except APIError as refused:
             if refused.err_code == NO_MESSAGE:
                 return NOTHING
@@ -95,7 +93,7 @@ class Bucket:
             headers[OPERATION] = "DEL"
         try:
             stored = await self._ask(
-                self.context.publish(self.prefix + key, text.encode(), timeout=self.timeout_s, headers=headers)
+                self.line.context.publish(self.prefix + key, text.encode(), timeout=self.timeout_s, headers=headers)
             )
         except APIError as refused:
             if refused.err_code in WRONG_LAST_SEQUENCE:
@@ -104,7 +102,7 @@ class Bucket:
         return stored.seq
 
     async def read(self, keys: str) -> AsyncGenerator[tuple[str, str] | None, None]:
-        puller = Puller(self.client, self.context, self.stream, self.where, self.timeout_s)
+        puller = Puller(self.line, self.stream, self.where, self.timeout_s)
         try:
             await puller.open(
                 ConsumerConfig(deliver_policy=DeliverPolicy.LAST_PER_SUBJECT, filter_subject=f"{self.prefix}{keys}")
@@ -122,7 +120,7 @@ class Bucket:
         return Unreachable(f"{self.where}: {refused.description} ({refused.err_code})")
 
     async def _ask(self, question: Awaitable[T]) -> T:
-        return await ask(self.client, self.where, question, self.timeout_s)
+        return await ask(self.line.client, self.where, question, self.timeout_s)
 
 
 class JetStreamLeases:

@@ -20,6 +20,7 @@ from batonq.log.jetstream.backend import JetStreamBackend
 from batonq.log.jetstream.client import LongClient
 from batonq.log.jetstream.connecting import connect, tls_context
 from batonq.log.jetstream.leases import MARKER_S, Bucket, JetStreamLeases
+from batonq.log.jetstream.lines import Lines
 from batonq.log.layout import CATALOG_SHARD
 
 T = TypeVar("T")
@@ -43,10 +44,10 @@ class JetStreamStore:
         self.cluster = 0
         self.where = address.shown
         self._address = address
-        self._client = client
+        self._lines = Lines(address, client, timeout_s)
+        self._client, self._context = self._lines.home
         self._timeout_s = timeout_s
-        self._context = client.jetstream(timeout=timeout_s)
-        self._bucket = Bucket(f"baton_{address.name}", client, self._context, timeout_s)
+        self._bucket = Bucket(f"baton_{address.name}", self._lines.home, timeout_s)
         self._known: list[str] = []  # names of the servers whose settings were looked at
         self._away: list[Unreachable] = []  # why others were not
 
@@ -60,6 +61,7 @@ class JetStreamStore:
         try:
             await store._check()
             await store._prepare()
+            store._lines.open()
         except BaseException:
             await store.close()
             raise
@@ -178,8 +180,7 @@ class JetStreamStore:
             shard,
             stream=stream,
             subject=subject,
-            client=self._client,
-            context=self._context,
+            lines=self._lines,
             timeout_s=self._timeout_s,
         )
 
@@ -226,7 +227,7 @@ class JetStreamStore:
         return JetStreamLeases(self._bucket, node=node, address=address, ttl_s=ttl_s)
 
     async def close(self) -> None:
-        await self._client.close()
+        await self._lines.close()
 
     async def _ask(self, question: Awaitable[T]) -> T:
         return await ask(self._client, self._address.shown, question, self._timeout_s)

@@ -1,0 +1,80 @@
+"""Connections to NATS: one that finds its way to any of the servers, and one to each of them.
+
+What is asked over the first is carried on to the server that can answer it, a stream's leader or the one that has a
+consumer, and so is each frame, a second time over the servers' own connections. Whoever knows that server's name takes
+the straight way. It only saves work: where it is not there, or something got no answer, the first one is taken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import NamedTuple
+
+from nats.js import JetStreamContext
+
+from batonq.errors import BatonError
+from batonq.log.ending import end
+from batonq.log.jetstream.address import NatsAddress
+from batonq.log.jetstream.client import LongClient
+from batonq.log.jetstream.connecting import connect
+
+CONNECT_S = 10.0
+AGAIN_S = 5.0
+DOUBTED_S = 30.0  # how long a straight way that brought no answer is not taken
+
+
+class Line(NamedTuple):
+    client: LongClient
+    context: JetStreamContext
+
+
+class Lines:
+    """Made around the connection that is there; the others come in their own time, if the address names them."""
+
+    def __init__(self, address: NatsAddress, client: LongClient, timeout_s: float) -> None:
+        self._address = address
+        self._timeout_s = timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._straight: list[Line] = []
+        self._doubted_s: dict[Line, float] = {}  # when something got no answer
+        self._opening: list[asyncio.Task[None]] = []
+        self.home = self._line(client)
+
+    def open(self) -> None:
+        """Begin to connect to each server."""
+        servers = self._address.servers
+        if len(servers) > 1:
+            self._opening = [self._loop.create_task(self._open(server)) for server in servers]
+
+    async def _open(self, server: str) -> None:
+        address = replace(self._address, servers=(server,))
+        while True:
+            try:
+                self._straight.append(self._line(await connect(address, CONNECT_S, stays=True)))
+                return
+            except BatonError:  # whatever it is, the other connection meets it as well, and tells
+                await asyncio.sleep(AGAIN_S)
+
+    def _line(self, client: LongClient) -> Line:
+        return Line(client, client.jetstream(timeout=self._timeout_s))
+
+    def to(self, server: str) -> Line:
+        """The way to a server; the one to any of them when its name is empty, or there is no other way."""
+        if server and server != self.home.client.server:
+            for line in self._straight:
+                if line.client.server == server and line.client.is_connected and not self._is_doubted(line):
+                    return line
+        return self.home
+
+    def doubt(self, line: Line) -> None:
+        """Something was asked there, and not answered."""
+        self._doubted_s[line] = self._loop.time()
+
+    def _is_doubted(self, line: Line) -> bool:
+        return self._loop.time() - self._doubted_s.get(line, float("-inf")) < DOUBTED_S
+
+    async def close(self) -> None:
+        await end(*self._opening)
+        for line in (*self._straight, self.home):
+            await line.client.close()
