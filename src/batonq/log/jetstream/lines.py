@@ -61,11 +61,10 @@ class Lines:
 
     def to(self, server: str) -> Line:
         """The way to a server; the one to any of them when its name is empty, or there is no other way."""
-        if server and server != self.home.client.server:
-            for line in self._straight:
-                if line.client.server == server and line.client.is_connected and not self._is_doubted(line):
-                    return line
-        return self.home
+        if _is_at(self.home, server):
+            return self.home
+        ways = (line for line in self._straight if _is_at(line, server) and not self._is_doubted(line))
+        return next(ways, self.home)
 
     def doubt(self, line: Line) -> None:
         """Something was asked there, and not answered."""
@@ -78,3 +77,7 @@ class Lines:
         await end(*self._opening)
         for line in (*self._straight, self.home):
             await line.client.close()
+
+
+def _is_at(line: Line, server: str) -> bool:
+    return line.client.is_connected and line.client.server == server
