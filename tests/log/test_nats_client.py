@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from batonq.log.backend import Unreachable
 from batonq.log.jetstream.asking import ask, ask_repeatedly
 from batonq.log.jetstream.client import LONG_BYTES, READ_BYTES, LongClient, LongParser, Parts, Pieces
+from tests.log.fencing import until
 
 Taken = tuple[int, bytes, bytes, bytes, bytes | None]
 
@@ -211,6 +212,60 @@ def test_a_question_is_over_when_its_connection_is_lost() -> None:
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(waiting, 60)
         assert waiting.done() and not waiting.cancelled(), "it ended by itself"
+        await client.close()
+        server.close()
+
+    asyncio.run(main())
+
+
+def test_a_connection_comes_back_whatever_is_about_to_end_or_goes_wrong(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("batonq.log.jetstream.client.SILENT_S", 0.0)
+    monkeypatch.setattr("batonq.log.jetstream.client.AGAIN_S", 0.01)
+
+    async def main() -> None:
+        connections: list[asyncio.StreamWriter] = []
+
+        async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            connections.append(writer)
+            writer.write(b'INFO {"server_id":"s","max_payload":1048576,"headers":true}\r\n')
+            while line := await reader.readline():
+                if line.startswith(b"PING"):
+                    writer.write(b"PONG\r\n")
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        client = LongClient()
+        url = f"nats://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        await client.connect(url, max_reconnect_attempts=-1, reconnect_time_wait=0)
+
+        async def wait(turns: int) -> None:
+            """It is over at the same time as others, and takes some turns of the loop to end."""
+            try:
+                async with client.expect(0.1):
+                    try:
+                        await asyncio.Event().wait()
+                    finally:
+                        for _ in range(turns):
+                            await asyncio.sleep(0)
+            except TimeoutError:
+                await client.unanswered()
+
+        await asyncio.gather(*map(wait, range(5)))
+        await until(lambda: len(connections) > 1 and client.is_connected)
+
+        tries = 0
+        connect = client._select_next_server
+
+        async def first_fail() -> None:
+            nonlocal tries
+            tries += 1
+            if tries == 1:
+                raise KeyError("a bug of the library's")
+            await connect()
+
+        monkeypatch.setattr(client, "_select_next_server", first_fail)
+        connections[-1].transport.abort()
+        await until(lambda: tries > 1 and client.is_connected)
         await client.close()
         server.close()
 

@@ -21,6 +21,7 @@ from nats.protocol.parser import AWAITING_CONTROL_LINE, AWAITING_MSG_PAYLOAD, Pa
 READ_BYTES = 1 << 20  # that are kept until they are read
 STEP_BYTES = 4 << 10  # that nats-py's parser gets at a time: it looks for the beginnings of messages
 SILENT_S = 4.0  # without an answer to anything
+AGAIN_S = 0.5  # after trying to connect failed in a way that nats-py does not expect
 LONG_BYTES = 32 << 10  # of a message, from which on it pays
 _END = b"\r\n"
 
@@ -56,7 +57,8 @@ class Expecting:
         await self._timeout.__aexit__(*raised)
 
     def end(self) -> None:
-        self._timeout.reschedule(0.0)
+        if not self._timeout.expired():  # else whoever waits is about to hear of it
+            self._timeout.reschedule(0.0)
 
 
 class LongClient(Client):
@@ -98,7 +100,13 @@ class LongClient(Client):
         expecting, self._expecting = self._expecting, {}
         for each in expecting:
             each.end()
-        await super()._attempt_reconnect()
+        while not self.is_closed:
+            try:
+                await super()._attempt_reconnect()
+                return
+            except Exception as problem:  # whatever it is: nobody else would try again
+                await self._error_cb(problem)
+                await asyncio.sleep(AGAIN_S)
 
     async def _send_publish(
         self, subject: str, reply: str, payload: Any, payload_size: int, headers: dict[str, Any] | None
