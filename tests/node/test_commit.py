@@ -87,6 +87,8 @@ def test_a_log_may_call_back_from_any_thread() -> None:
 class FarLog(MemoryLog):
     """Commits somewhere else: when the test says so."""
 
+    far = True
+
     def __init__(self, shard: int) -> None:
         super().__init__(shard)
         self.waiting: list[tuple[Frame, Done]] = []

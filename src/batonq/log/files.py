@@ -53,6 +53,8 @@ def _wall_clock_ms() -> int:
 class FileLog:
     """See interface.Log. Made by `FileLog.open`."""
 
+    far = False
+
     def __init__(
         self,
         disk: Disk,

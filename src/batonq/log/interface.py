@@ -51,6 +51,10 @@ class SegmentInfo(Protocol):
 
 class Log(Protocol):
     @property
+    def far(self) -> bool:
+        """Whether an append begins when whoever called it has returned, so that the loop should be left to it."""
+
+    @property
     def shard(self) -> int:
         """The shard (or 65535 for the catalog) whose log this is."""
 

@@ -39,6 +39,8 @@ class MemoryLog:
     to `fail_next` fails the next append. Beyond `bytes_max` less a tenth there is only the reserve.
     """
 
+    far = False
+
     def __init__(
         self,
         shard: int,

@@ -42,6 +42,8 @@ class MirroredLog:
     `follow` takes in what others append, until `catch_up`; between the two nothing may be appended.
     """
 
+    far = True
+
     def __init__(self, backend: Backend, mirror: Mirror, cluster: int, settings: MirrorSettings) -> None:
         self.shard = backend.shard
         self.trouble = ""  # why the append that is under way, or following, does not get on

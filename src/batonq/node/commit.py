@@ -296,7 +296,7 @@ class GroupCommit:
         self._calls += calls
         if self._aside and (self._scheduled or self._machine.frame.filled):
             self._flush()
-        if self._appending:
+        if self._appending and self._log.far:
             self._loop.call_soon(self._tell)  # the log is at work again while the replies are written
         else:
             self._tell()

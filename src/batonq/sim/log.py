@@ -70,6 +70,8 @@ class Witness:
 class SlowLog:
     """See interface.Log. An append beside the loop ends later; one on the loop's thread makes everybody wait."""
 
+    far = False
+
     def __init__(self, inner: Log, loop: SimLoop, life: Life, latency_s: Callable[[], float], witness: Witness) -> None:
         self._inner = inner
         self._loop = loop
