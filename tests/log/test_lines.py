@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterator
+from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
-from typing import Any
 
 import nats.errors
 import pytest
@@ -46,10 +45,6 @@ async def opened(address: NatsAddress) -> tuple[JetStreamStore, Lines]:
     return store, store._lines
 
 
-def run(work: Coroutine[Any, Any, None]) -> None:
-    asyncio.run(work)
-
-
 def test_each_server_has_a_straight_way(address: NatsAddress, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         store, ways = await opened(address)
@@ -65,7 +60,7 @@ def test_each_server_has_a_straight_way(address: NatsAddress, monkeypatch: pytes
         await store.close()
         assert all(way.client.is_closed for way in (line, ways.home))
 
-    run(main())
+    asyncio.run(main())
 
 
 def test_a_server_that_dies_is_reached_through_others_until_it_is_back(
@@ -82,7 +77,7 @@ def test_a_server_that_dies_is_reached_through_others_until_it_is_back(
         assert line.client.server == NAMES[number], "it does not go to others"
         await store.close()
 
-    run(main())
+    asyncio.run(main())
     for each in range(3):
         cluster.wait_until_ready(each)
 
@@ -121,7 +116,7 @@ def test_frames_go_straight_to_the_streams_leader_and_come_straight_from_its_con
         await store.close()
         await other.close()
 
-    run(main())
+    asyncio.run(main())
 
 
 async def _consumer_host(store: JetStreamStore, address: NatsAddress) -> str:
@@ -153,4 +148,4 @@ def test_a_straight_way_that_brings_no_answer_is_left(
         await shut(log)
         await store.close()
 
-    run(main())
+    asyncio.run(main())

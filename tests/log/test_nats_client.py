@@ -138,6 +138,20 @@ def test_parts_have_the_length_of_all_of_them() -> None:
     assert len(Parts([b"ab", b"", b"cde"])) == 5
 
 
+async def greet(
+    reader: asyncio.StreamReader,
+    writer: asyncio.StreamWriter,
+    hear: Callable[[bytes, asyncio.StreamWriter], None] = lambda line, writer: None,
+) -> None:
+    """A server that greets, answers pings, and does with every line what `hear` does."""
+    writer.write(b'INFO {"server_id":"s","max_payload":1048576,"headers":true}\r\n')
+    while line := await reader.readline():
+        if line.startswith(b"PING"):
+            writer.write(b"PONG\r\n")
+        hear(line, writer)
+    writer.close()
+
+
 class Socket:
     """A transport that takes what it is given, unless it is broken."""
 
@@ -183,15 +197,8 @@ def test_a_question_is_over_when_its_connection_is_lost() -> None:
         lines: list[asyncio.StreamWriter] = []
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-            """A server that greets, answers pings, and nothing else."""
             lines.append(writer)
-            writer.write(b'INFO {"server_id":"s","max_payload":1048576,"headers":true}\r\n')
-            while line := await reader.readline():
-                if line.startswith(b"PING"):
-                    writer.write(b"PONG\r\n")
-                if line.startswith(b"PUB question"):
-                    asked.set()
-            writer.close()
+            await greet(reader, writer, lambda line, _: asked.set() if line.startswith(b"PUB question") else None)
 
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
@@ -227,11 +234,7 @@ def test_a_connection_comes_back_whatever_is_about_to_end_or_goes_wrong(monkeypa
 
         async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             connections.append(writer)
-            writer.write(b'INFO {"server_id":"s","max_payload":1048576,"headers":true}\r\n')
-            while line := await reader.readline():
-                if line.startswith(b"PING"):
-                    writer.write(b"PONG\r\n")
-            writer.close()
+            await greet(reader, writer)
 
         server = await asyncio.start_server(serve, "127.0.0.1", 0)
         client = LongClient()
@@ -277,16 +280,11 @@ def test_a_server_that_answers_nothing_is_left_for_another(monkeypatch: pytest.M
 
     async def main() -> None:
         def server(answers: bool) -> Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]:
-            async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-                writer.write(b'INFO {"server_id":"s","max_payload":1048576,"headers":true}\r\n')
-                while line := await reader.readline():
-                    if line.startswith(b"PING"):
-                        writer.write(b"PONG\r\n")
-                    if line.startswith(b"PUB question") and answers:
-                        writer.write(b"MSG " + line.split()[2] + b" 1 2\r\nhi\r\n")
-                writer.close()
+            def hear(line: bytes, writer: asyncio.StreamWriter) -> None:
+                if line.startswith(b"PUB question") and answers:
+                    writer.write(b"MSG " + line.split()[2] + b" 1 2\r\nhi\r\n")
 
-            return serve
+            return lambda reader, writer: greet(reader, writer, hear)
 
         servers = [await asyncio.start_server(server(answers), "127.0.0.1", 0) for answers in (False, True)]
         urls = [f"nats://127.0.0.1:{each.sockets[0].getsockname()[1]}" for each in servers]

@@ -289,11 +289,10 @@ class GroupCommit:
             self._choice.measured(seconds)
         self._appending = False
         self.committed += 1
-        released, self._current = self._current, []
-        calls, self._current_calls = self._current_calls, []
+        self._released += self._current
+        self._calls += self._current_calls
+        self._current, self._current_calls = [], []
         self._after_commit()
-        self._released += released
-        self._calls += calls
         if self._aside and (self._scheduled or self._machine.frame.filled):
             self._flush()
         if self._appending and self._log.far:

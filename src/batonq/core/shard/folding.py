@@ -78,8 +78,8 @@ class Folding(Runs):
         return True
 
     def _fold_run(self, position: int, rows: array[int], variable: bytes) -> bool:
-        """Records alike but for their messages, at most RUN_MAX of them; False, with nothing done, when they are not
-        that plain.
+        """Records alike but for their messages, at most RUN_MAX of them; False, with none of them applied, when they
+        are not that plain.
         """
         w0, time = rows[0], rows[2]
         queue = self._queue(w0 >> 32)
@@ -186,13 +186,13 @@ def same(typecode: str, value: int, count: int) -> array[int]:
 
 def alike_until(column: array[int], start: int, stop: int) -> int:
     """Where the values end, before `stop`, that are all the same from `start` on. Steps grow as long as they are."""
-    value, typecode = column[start], column.typecode
+    value = column[start]
     end, step = start + 1, 32
     if end < stop and column[end] != value:
         return end
     while end < stop and step:
         some = column[end : min(end + step, stop)]
-        if some == array(typecode, (value,)) * len(some):
+        if some == same(column.typecode, value, len(some)):
             end += len(some)
             step *= 4
         else:
