@@ -16,15 +16,17 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from batonq.core.commands import Accepted, Claim, Job, Lease, Nack, Send
-from batonq.core.ids import message_id
+from batonq.core.ids import AWAY, message_id
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import Reason, State
+from batonq.core.spread import key_of
 from batonq.errors import (
     BatonError,
     DeduplicationConflict,
     InvalidInput,
     LeaseLost,
     MessageGone,
+    NotOwner,
     OverLimit,
     QueueDoesNotExist,
 )
@@ -177,6 +179,7 @@ class Model:
         self.last_sequence = 0
         self.time_ms = 0
         self.requests: dict[int, tuple[int, int, int]] = {}  # invocation → first sequence, count, expiry (s)
+        self.parts: dict[tuple[int, int], tuple[int, int]] = {}  # invocation, place → sequence, expiry (s)
         self.producers: dict[tuple[int, str], Producer] = {}
         self.producer_idle_ms = PRODUCER_IDLE_MS
         self.last_number: dict[int, int] = {}  # destination shard → number of the newest entry
@@ -263,20 +266,53 @@ class Model:
         self, number: int, sends: Sequence[Send], now: int, invocation: int, replies: Sequence[Accepted | BatonError]
     ) -> None:
         queue = self.open_queue(number)
-        first, count, until_s = self.requests.get(invocation, (0, 0, 0))
-        if invocation and until_s > now // 1000 and count == len(sends):
-            expected = [Accepted(first + i, message_id(self.number, first + i), True) for i in range(count)]
+        until_s = -(-(now + REQUEST_MS) // 1000)
+        known = self.requests.get(invocation)
+        if not invocation or (known is not None and known[2] <= now // 1000):
+            known = None
+        if not sends:
+            assert list(replies) == ([self._known(known[0])] if known is not None and known[0] else [])
+            if known is None and invocation & AWAY:
+                self.requests[invocation] = (0, 0, until_s)
+            return
+        if known is not None and known[1] == len(sends):
+            expected = [self._known(known[0] + i) for i in range(known[1])]
             assert list(replies) == expected, "a repeated request gets the first one's answer"
             return
+        unkeyed = [at for at, send in enumerate(sends) if not key_of(send, queue.policy.fifo)]
+        again = known is not None and not known[1] and bool(unkeyed)
         before = self.last_sequence
         refused: set[str] = set()
-        for send, reply in zip(sends, replies, strict=True):
-            if send.producer:
+        for at, (send, reply) in enumerate(zip(sends, replies, strict=True)):
+            if again and at in unkeyed:
+                self._repeated(invocation, at, now, reply)
+            elif send.producer:
                 self._send_numbered(queue, send, now, reply, refused)
             else:
                 self._send(queue, send, now, reply)
-        if invocation and self.last_sequence == before + len(sends):
-            self.requests[invocation] = (before + 1, len(sends), -(-(now + REQUEST_MS) // 1000))
+        if not invocation or again or self.last_sequence == before:
+            return
+        if self.last_sequence == before + len(sends):
+            self.requests[invocation] = (before + 1, len(sends), until_s)
+            return
+        taken = {at: reply.sequence for at in unkeyed if isinstance(reply := replies[at], Accepted)}
+        for at, sequence in taken.items():
+            self.parts[invocation, at] = (sequence, until_s)
+        if taken:
+            self.requests[invocation] = (min(taken.values()), 0, until_s)
+
+    def _known(self, sequence: int) -> Accepted:
+        return Accepted(sequence, message_id(self.number, sequence), True)
+
+    def _repeated(self, invocation: int, at: int, now: int, reply: Accepted | BatonError) -> None:
+        """A message without a key, of a request that was taken in part, or that another shard takes."""
+        sequence, until_s = self.parts.get((invocation, at), (0, 0))
+        if not self.requests[invocation][0]:
+            assert isinstance(reply, NotOwner)
+        elif until_s > now // 1000:
+            assert reply == self._known(sequence)
+        else:
+            assert isinstance(reply, OverLimit)
 
     def _send_numbered(
         self, queue: Queue, send: Send, now: int, reply: Accepted | BatonError, refused: set[str]

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from batonq.core.commands import Chosen, Claim, Job, Nack
-from batonq.core.ids import key_hash
+from batonq.core.ids import AWAY, request_hash
 from batonq.core.payload import Lineage, encode_payload
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import Reason, State, Type
@@ -197,10 +197,10 @@ class Machine(RuleBasedStateMachine):
     @rule(
         queue=queues,
         later=times,
-        count=st.integers(1, 5),
+        count=st.integers(0, 5),
         kinds=st.binary(min_size=5, max_size=5),
         group=st.sampled_from(("a", "b", "c")),
-        invocation=st.sampled_from((0, 0, 0, 1, 2)),
+        invocation=st.sampled_from((0, 0, 0, 1, 2, 3)),
         producer=st.sampled_from(("", "", "p", "r")),
         back=st.integers(-2, 3),
     )
@@ -215,7 +215,9 @@ class Machine(RuleBasedStateMachine):
         producer: str = "",
         back: int = 0,
     ) -> None:
-        """Messages with delays, priorities, groups, keys, times to live, maxima and producers of their own."""
+        """Messages with delays, priorities, groups, keys, times to live, maxima and producers of their own; or none, to
+        ask for a request.
+        """
         sends = []
         known = self.models[self.home(queue)].producers.get((queue, producer))
         number = max(0, known.last - back if known is not None else 0)
@@ -239,7 +241,7 @@ class Machine(RuleBasedStateMachine):
                 number += 1 if kind & 31 else back
                 fields |= {"producer": producer, "producer_sequence": max(0, number)}
             sends.append(make_send(f"body{kind >> 4 & 1}", **fields))
-        hashed = key_hash(queue, invocation) if invocation else 0
+        hashed = request_hash(queue, str(invocation)) | AWAY * (invocation == 3) if invocation else 0
         self.do(
             self.home(queue),
             later,

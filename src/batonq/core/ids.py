@@ -44,6 +44,14 @@ def parse_message_id(text: str) -> tuple[int, int] | None:
     return (shard, sequence) if message_id(shard, sequence) == text else None
 
 
+AWAY = 1 << 63  # in the hash of a request's name: the shard that is asked is not the one that the name stands for
+
+
+def request_hash(queue: int, name: str) -> int:
+    """The hash of the name of an SDK's request, below AWAY; 0: it has none."""
+    return key_hash(queue, name) % AWAY if name else 0
+
+
 def key_hash(*parts: str | int) -> int:
     """A 64-bit hash of a key, the same in every process; never 0, which stands for "none"."""
     text = "\x00".join(map(str, parts))

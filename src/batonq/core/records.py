@@ -63,7 +63,7 @@ class Type(IntEnum):
     SCHEDULE_FIRED = 22
     READER_GROUP_SET = 23
     READER_COMMITTED = 24
-    REQUESTED = 25  # one request: w1 first sequence, w3 expiry, w4 count of messages (0: in part), w5 hash of its name
+    REQUESTED = 25  # w1 first sequence (0: not taken here), w3 expiry, w4 messages (0: in part), w5 hash of its name
     EXPIRED_KEY = 26  # reserved
     PRODUCED = (
         27  # a producer's numbers up to w3 were taken: w1 sequence of the last one's message, w4 how many numbers

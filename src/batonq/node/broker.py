@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TypeVar, cast
 
 from batonq.core.commands import Claim, Counters, FirstLeases, Nack, Send
-from batonq.core.ids import key_hash
+from batonq.core.ids import key_hash, request_hash
 from batonq.core.shard.columns import as_run
 from batonq.core.shard.once import Once
 from batonq.errors import BatonError, InvalidInput, NotOwner, ReceiptInvalid
@@ -136,7 +136,7 @@ class Broker(JobControl):
         """Send messages; one result each. `invocation` names the SDK's request, whose retry makes no second message;
         `first_try` if it is known to be none.
         """
-        name = key_hash(queue.number, invocation) if invocation else 0
+        name = request_hash(queue.number, invocation)
         if len(queue.shards) > 1:
             return await self._spreading.send(queue, sends, name, first_try)
         results = await self._port(queue.shard).send(queue.number, sends, name)
@@ -275,7 +275,7 @@ class Broker(JobControl):
         if not self.is_here(queue):
             return None
         host = self._shards[queue.shard].host()
-        key = key_hash(queue.number, invocation) if invocation else 0
+        key = request_hash(queue.number, invocation)
         first = host.send_plain(queue.number, bodies, digests, sender, key, content, producer, producer_sequence)
         return (host, first) if first else None
 

@@ -16,13 +16,14 @@ from typing import Any, TypeVar
 
 from batonq.core import spread as routing
 from batonq.core.commands import Counters, Send
-from batonq.core.ids import key_hash
+from batonq.core.ids import AWAY, key_hash
 from batonq.core.shard.once import Once
 from batonq.core.spread import Hint
 from batonq.errors import BatonError, IdempotencyConflict, NotOwner, OverLimit, QueueDoesNotExist
 from batonq.node.control import Queue
 from batonq.node.deliveries import ANSWER_BYTES_MAX, Delivery
 from batonq.node.host import ShardHost
+from batonq.node.named import NamedSends
 from batonq.node.offering import Offer, Offering
 from batonq.node.peeking import Peeked
 from batonq.node.ports import Sent, ShardPort
@@ -72,6 +73,7 @@ class Spreading:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._rooms: dict[int, Room] = {}
         self._ending = False
+        self._named = NamedSends(self)
 
     def stop_waiting(self) -> None:
         """Answer every long poll now, and let no other wait."""
@@ -79,11 +81,17 @@ class Spreading:
         for room in self._rooms.values():
             room.end()
 
-    async def _ask(self, queue: Queue, shard: int, ask: Callable[[ShardPort], Awaitable[T]]) -> T:
+    async def ask(self, queue: Queue, shard: int, ask: Callable[[ShardPort], Awaitable[T]]) -> T:
         """Ask one shard. If it has not heard of the queue, see that it hears what this node has heard; then the
         shard's word counts, not this node's.
         """
-        port = self._port(shard)
+        return await self._ask_port(queue, self._port(shard), ask)
+
+    async def ask_at_once(self, queue: Queue, shard: int, ask: Callable[[ShardPort], Awaitable[T]]) -> T:
+        """The same of a shard that has an owner right now; else it was asked nothing, and NotOwner is raised."""
+        port = self._port_at_once(shard)
+        if port is None:
+            raise NotOwner(f"Nobody serves shard {shard} right now.")
         return await self._ask_port(queue, port, ask)
 
     async def _ask_port(self, queue: Queue, port: ShardPort, ask: Callable[[ShardPort], Awaitable[T]]) -> T:
@@ -97,66 +105,69 @@ class Spreading:
 
     async def of_all(self, queue: Queue, ask: Callable[[ShardPort], Awaitable[T]]) -> list[T]:
         """The answers of all shards, in their order. Raises when one of them has none."""
-        return await asyncio.gather(*(self._ask(queue, shard, ask) for shard in queue.shards))
+        return await asyncio.gather(*(self.ask(queue, shard, ask) for shard in queue.shards))
 
     # --- sending --------------------------------------------------------------------------------
 
     async def send(self, queue: Queue, sends: Sequence[Send], name: int, first_try: bool) -> list[Sent | BatonError]:
-        """`name` is the hash of the request's name, or 0. One result each, in order.
-
-        A request that has a name goes to the shard that the name stands for, which may know it; only if this is the
-        first time that it is made, any shard will do.
-        """
+        """`name` is the hash of the request's name, or 0. One result each, in order."""
         if not routing.is_keyed(sends, queue.fifo):
-            if name and not first_try:
-                home = queue.spread.of_hash(name)
-                results = await self._ask(queue, home, lambda port: port.send(queue.number, sends, name))
-            else:
-                results = await self._send_anywhere(queue, sends, name)
-            return await self.send_moved(queue, sends, results, name)
+            if name:
+                return await self._named.send(queue, sends, name, first_try)
+            results = await self._send_anywhere(queue, sends)
+            return await self.send_moved(queue, sends, results)
         # A shard knows a request by its name, so each must get all of its part at once.
-        offering = self._sending(queue, sends, name, queue.spread.of_hash(name) if name else ANY)
+        offering = self._sending(queue, sends, name)
         await offering.run()
         if sends and len(offering.problems) == len(sends):
             raise offering.problems[0]
         return offering.results
 
     async def send_moved(
-        self, queue: Queue, sends: Sequence[Send], results: list[Sent | BatonError], name: int
+        self, queue: Queue, sends: Sequence[Send], results: list[Sent | BatonError], name: int = 0
     ) -> list[Sent | BatonError]:
         """Messages go on that the shard which was asked does not take any more: of a queue that was on one shard, or
         without a key.
         """
         if not any(isinstance(result, NotOwner) for result in results):
             return results
-        offering = self._sending(queue, sends, name, queue.shard if len(queue.shards) == 1 else ANY)
+        if name and not routing.is_keyed(sends, queue.fifo):
+            return await self._named.send(await self.newest(queue), sends, name, first_try=False)
+        offering = self._sending(queue, sends, name)
         await offering.go_on(results)
         return offering.results
 
-    def _sending(self, queue: Queue, sends: Sequence[Send], name: int, unkeyed: int) -> Offering:
+    def _sending(self, queue: Queue, sends: Sequence[Send], name: int) -> Offering:
         async def offer(shard: int, places: list[int], turn: int) -> list[Sent | BatonError]:
             some = [sends[place] for place in places]
-            by = key_hash(name, "moved", turn) if name and turn > 1 else name  # it may know the name for another part
+            by = key_hash(name, "moved", turn) | AWAY if name and turn > 1 else name  # it may know another part by it
             if shard == ANY:
-                return await self._send_anywhere(queue, some, by)
-            return await self._ask(queue, shard, lambda port: port.send(queue.number, some, by))
+                return await self._send_anywhere(queue, some)
+            return await self.ask(queue, shard, lambda port: port.send(queue.number, some, by))
 
-        return self._offering(queue, sends, offer, unkeyed)
+        return self._offering(queue, sends, offer, name, queue.shard if len(queue.shards) == 1 else ANY)
 
-    def _offering(self, queue: Queue, sends: Sequence[Send], offer: Offer, unkeyed: int) -> Offering:
-        """Messages on their ways; `unkeyed` is where those go that have no key."""
+    def _offering(self, queue: Queue, sends: Sequence[Send], offer: Offer, name: int, unkeyed: int = ANY) -> Offering:
+        """Messages on their ways. What has no key goes by the hash of the request's name; without one, it begins at
+        `unkeyed`.
+        """
 
         def ways(queue: Queue, unkeyed: int) -> list[list[int]]:
+            other = queue.spread.asked(name) if name else [unkeyed]
             keys = [routing.key_of(send, queue.fifo) for send in sends]
-            return [queue.spread.asked(key_hash(key)) if key else [unkeyed] for key in keys]
+            return [queue.spread.asked(key_hash(key)) if key else other for key in keys]
 
         async def newest() -> list[list[int]]:
-            known = await self._newest(queue)
+            known = await self.newest(queue)
             return ways(known, known.spread.first)
 
         return Offering(sends, ways(queue, unkeyed), offer, newest)
 
-    async def _newest(self, queue: Queue) -> Queue:
+    async def tell(self, queue: Queue, shard: int) -> None:
+        """See that a shard has heard of the queue what this node has heard."""
+        await self._port(shard).reach(queue.number, self._version())
+
+    async def newest(self, queue: Queue) -> Queue:
         """A queue that has grown: as the catalog knows it."""
         known = self._queue(queue.number)
         if known is None or known.spread == queue.spread:
@@ -166,20 +177,15 @@ class Spreading:
             raise QueueDoesNotExist
         return known
 
-    async def _send_anywhere(self, queue: Queue, sends: Sequence[Send], name: int) -> list[Sent | BatonError]:
-        """To the shard whose turn it is, or that the request's name stands for; to the next if that one has no owner,
-        or has no room for them.
-        """
+    async def _send_anywhere(self, queue: Queue, sends: Sequence[Send]) -> list[Sent | BatonError]:
+        """To the shard whose turn it is; to the next if that one has no owner, or has no room for them."""
         results: list[Sent | BatonError] = []
         left: Sequence[int] = range(len(sends))  # places that have no good answer yet
-        shards = self._in_turn(queue, name)
+        shards = self._in_turn(queue)
         for shard in shards:
-            port = self._port_at_once(shard)
-            if port is None:
-                continue
             some = [sends[place] for place in left]
             try:
-                answers = await self._ask_port(queue, port, lambda port: port.send(queue.number, some, name))  # noqa: B023
+                answers = await self.ask_at_once(queue, shard, lambda port: port.send(queue.number, some, 0))  # noqa: B023
             except NotOwner:
                 continue
             if not results:
@@ -189,29 +195,27 @@ class Spreading:
             left = [place for place in left if isinstance(results[place], OverLimit)]
             if not left:
                 break
-        return results or await self._ask(queue, shards[0], lambda port: port.send(queue.number, sends, name))
+        return results or await self.ask(queue, shards[0], lambda port: port.send(queue.number, sends, 0))
 
-    def _in_turn(self, queue: Queue, name: int) -> tuple[int, ...]:
+    def _in_turn(self, queue: Queue) -> tuple[int, ...]:
         shards = queue.spread.taking
-        if name:
-            at = shards.index(queue.spread.of_hash(name))
-        else:
-            at = self._turns.get(queue.number, self._first_turn) % len(shards)
-            if queue.number not in self._turns and len(self._turns) >= HINTS_MAX:
-                self._turns.clear()
-            self._turns[queue.number] = at + 1
+        at = self._turns.get(queue.number, self._first_turn) % len(shards)
+        if queue.number not in self._turns and len(self._turns) >= HINTS_MAX:
+            self._turns.clear()
+        self._turns[queue.number] = at + 1
         return shards[at:] + shards[:at]
 
     async def send_once(self, queue: Queue, sends: Sequence[Send], once: Once) -> tuple[list[Sent | BatonError], bool]:
         """Each shard remembers its part of the request, so a request that failed in part can be made again. The shard
         of the request's name is asked first, whether it stands for another request; what has no key goes there.
         """
-        home = queue.spread.asked(key_hash(once.name))[0]
+        hashed = key_hash(once.name)
+        home = queue.spread.asked(hashed)[0]
         known = [False] * len(sends)
         asked_home: asyncio.Future[None] = self._loop.create_future()
 
         async def ask(shard: int, some: Sequence[Send], by: Once) -> tuple[list[Sent | BatonError], bool]:
-            return await self._ask(queue, shard, lambda port: port.send_once(queue.number, some, by))
+            return await self.ask(queue, shard, lambda port: port.send_once(queue.number, some, by))
 
         async def offer(shard: int, places: list[int], turn: int) -> list[Sent | BatonError]:
             if shard != home:
@@ -231,7 +235,7 @@ class Spreading:
                 known[place] = is_known
             return answers
 
-        offering = self._offering(queue, sends, offer, home)
+        offering = self._offering(queue, sends, offer, hashed)
         try:
             if not offering.begins_at(home):
                 await ask(home, (), once)
@@ -344,14 +348,11 @@ class Spreading:
                 hints[shard] = task.result()
         if not hints:  # then it is worth waiting for an owner
             first = queue.shards[0]
-            hints[first] = await self._ask(queue, first, lambda port: port.hint(queue.number, 0, 0))
+            hints[first] = await self.ask(queue, first, lambda port: port.hint(queue.number, 0, 0))
         return hints
 
     async def _hint(self, queue: Queue, shard: int, wait_ms: int = 0, waiting: int = 0) -> Hint:
-        port = self._port_at_once(shard)
-        if port is None:
-            raise NotOwner(f"Nobody serves shard {shard} right now.")
-        hint = await self._ask_port(queue, port, lambda port: port.hint(queue.number, wait_ms, waiting))
+        hint = await self.ask_at_once(queue, shard, lambda port: port.hint(queue.number, wait_ms, waiting))
         self._note(queue.number, shard, hint)
         return hint
 
@@ -367,7 +368,7 @@ class Spreading:
         """Lease so many from each. What one shard cannot give is no reason to give nothing of the others."""
 
         async def take_one(shard: int) -> list[Delivery]:
-            return await self._ask(
+            return await self.ask(
                 queue, shard, lambda port: port.receive(queue, asked[shard], visibility_ms, 0, holder, attempt)
             )
 
@@ -464,7 +465,7 @@ class Spreading:
         return found
 
     async def _peek_one(self, queue: Queue, shard: int, after: int, limit: int) -> list[Peeked]:
-        return await self._ask(queue, shard, lambda port: port.peek(queue.number, after, limit))
+        return await self.ask(queue, shard, lambda port: port.peek(queue.number, after, limit))
 
 
 def summed(parts: Sequence[Counters]) -> Counters:

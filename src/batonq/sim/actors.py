@@ -48,11 +48,13 @@ class Producer:
             self._numbers[queue] = first + len(messages) - 1
         give_up_s = self._around.loop.time() + RETRIES_S
         pause_s = 0.05
+        first_try = True
         while self._around.loop.time() < give_up_s:
             patience_s = self._random.choice((0.0, 0.0, 0.0, 0.05, 1.0))
-            call = await self._client.send(queue, messages, invocation, patience_s, producer, first)
+            call = await self._client.send(queue, messages, invocation, patience_s, producer, first, first_try)
             if not _is_retried(call):
                 return
+            first_try = False
             await asyncio.sleep(pause_s * self._random.random())
             pause_s = min(pause_s * 2, 5.0)
 

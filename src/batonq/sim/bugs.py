@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 from batonq.core.commands import Accepted, Arrival, Claim, Lease, Send
-from batonq.core.ids import key_hash
+from batonq.core.ids import request_hash
 from batonq.core.shard.dedup import DedupTable
 from batonq.core.shard.lifecycle import Standing
 from batonq.core.shard.machine import Shard
@@ -39,10 +39,10 @@ def release_before_commit() -> Patches:
     """Sends, receives and deletes are answered as soon as they are decided."""
 
     async def send(
-        self: Broker, queue: Queue, sends: Sequence[Send], invocation: str = ""
+        self: Broker, queue: Queue, sends: Sequence[Send], invocation: str = "", first_try: bool = False
     ) -> list[Accepted | BatonError]:
         host = self._shards[queue.shard].host()
-        results = host.send(queue.number, sends, key_hash(queue.number, invocation) if invocation else 0)
+        results = host.send(queue.number, sends, request_hash(queue.number, invocation))
         host.commit.kick()
         return results
 

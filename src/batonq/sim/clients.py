@@ -82,6 +82,7 @@ class Client:
         patience_s: float = 0.0,
         producer: str = "",
         first: int = 0,
+        first_try: bool = False,
     ) -> Sending:
         """As one request, named by its invocation or, with a producer, numbered from `first` on."""
         call = Sending(*self._head(queue), invocation=invocation, messages=messages, producer=producer)
@@ -104,8 +105,8 @@ class Client:
 
         async def work(broker: Broker, entry: Queue) -> list[Accepted | BatonError]:
             if express_way:
-                return await express.send(broker, entry, sends, invocation)
-            return await broker.send(entry, sends, invocation)
+                return await express.send(broker, entry, sends, invocation, first_try)
+            return await broker.send(entry, sends, invocation, first_try)
 
         await self._ask(call, say, work, tell, patience_s)
         return call

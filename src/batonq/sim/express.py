@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Sequence
 
 from batonq.core.commands import Accepted, FirstLeases, Send
-from batonq.core.ids import key_hash, message_id, message_ids
+from batonq.core.ids import message_id, message_ids, request_hash
 from batonq.errors import BatonError
 from batonq.node.broker import Broker, Delivery, Queue
 from batonq.node.host import ShardHost
@@ -31,21 +31,23 @@ from batonq.node.relayed import (
 UNTOLD = -1  # a plain answer does not say the priority
 
 
-async def send(broker: Broker, queue: Queue, sends: Sequence[Send], invocation: str) -> list[Accepted | BatonError]:
+async def send(
+    broker: Broker, queue: Queue, sends: Sequence[Send], invocation: str, first_try: bool = False
+) -> list[Accepted | BatonError]:
     if queue.fifo or not all(_is_plain(send) for send in sends):
-        return await broker.send(queue, sends, invocation)
+        return await broker.send(queue, sends, invocation, first_try)
     bodies = [send.body for send in sends]
     digests = [send.body_md5 for send in sends]
     if broker.is_relayed(queue) and not sends[0].producer:
-        key = key_hash(queue.number, invocation) if invocation else 0
+        key = request_hash(queue.number, invocation)
         call = RelayedSend(queue.number, "", 0, key, bodies, digests)
         told = await relayed(broker, queue, call)
         if not isinstance(told, RelayedSent):
-            return await broker.send(queue, sends, invocation)
+            return await broker.send(queue, sends, invocation, first_try)
         return _accepted(queue.shard, told.first, len(sends))
     found = broker.send_plain(queue, bodies, digests, "", invocation, 0, sends[0].producer, sends[0].producer_sequence)
     if found is None:
-        return await broker.send(queue, sends, invocation)
+        return await broker.send(queue, sends, invocation, first_try)
     host, first = found
     await committed(host)
     return _accepted(host.shard.number, first, len(sends))

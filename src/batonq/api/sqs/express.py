@@ -37,7 +37,7 @@ from batonq.api.sqs.shapes import (
 )
 from batonq.api.sqs.together import AnswerHeads, DeletedAnswer, SentAnswer, Together
 from batonq.api.sqs.validate import BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, ENTRY_ID_LENGTH_MAX
-from batonq.core.ids import key_hash, message_id, message_ids
+from batonq.core.ids import message_id, message_ids, request_hash
 from batonq.errors import BatonError
 from batonq.node.broker import HOLDER_LENGTH_MAX, Queue
 
@@ -202,7 +202,7 @@ class ExpressSqs:
             return False
         digests = [md5(body).digest() for body in bodies]
         name = invocation(request, digests) if INVOCATION_HEADER in request.headers else ""
-        key = key_hash(queue.number, name) if name else 0
+        key = request_hash(queue.number, name)
         one = bodies, digests, key, answer, operation, reply
         if here:
             self._together.send(self._broker.host(queue), queue, call.caller.sender, one)

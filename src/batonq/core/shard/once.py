@@ -12,12 +12,10 @@ from typing import NamedTuple
 
 from batonq.core.commands import Accepted, Send
 from batonq.core.ids import key_hash, message_id
-from batonq.core.records import Type
-from batonq.core.shard.sending import Sending
+from batonq.core.shard.sending import Sending, part_of
 from batonq.errors import BatonError, IdempotencyConflict, OverLimit
 
 REQUESTS_MAX = 2_000_000
-_REQUESTED = int(Type.REQUESTED)
 
 
 class Once(NamedTuple):
@@ -53,7 +51,7 @@ class SendingOnce(Sending):
             if len(self.requests) >= REQUESTS_MAX:
                 full = "Too many named requests are remembered; send without an idempotency key, or later."
                 return [OverLimit(full) for _ in sends], False
-        parts = [_part(request, at) for at in range(len(sends))] if known is not None else []
+        parts = [part_of(request, at) for at in range(len(sends))] if known is not None else []
         taken = {at: found.sequence for at, key in enumerate(parts) if (found := self.requests.get(key, now // 1000))}
         queue.duplicates += len(taken)
         first = self.next_sequence
@@ -69,7 +67,7 @@ class SendingOnce(Sending):
             if at not in taken and isinstance(result, Accepted) and not result.duplicate
         ]
         for at, sequence in new:
-            self._remember_once(number, (_part(request, at),), sequence, 1, now, once.window_ms)
+            self._remember_once(number, (part_of(request, at),), sequence, 1, now, once.window_ms)
         if new:
             self._remember_once(number, (name, request), new[0][1], 0, now, once.window_ms)
         return merged, bool(taken)
@@ -81,11 +79,5 @@ class SendingOnce(Sending):
     def _remember_once(
         self, number: int, keys: Sequence[int], sequence: int, count: int, now: int, window_ms: int
     ) -> None:
-        until = now + window_ms
         for key in keys:
-            self.frame.add(_REQUESTED | number << 32, sequence, now, until, count, key, 0, 0)
-            self.requests.put(key, sequence, -(-until // 1000), count, now // 1000)
-
-
-def _part(request: int, at: int) -> int:
-    return key_hash(request, "part", at)
+            self._remember(number, key, sequence, count, now, window_ms)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 
 from batonq.core.commands import Accepted, Send
-from batonq.core.ids import key_hash, message_id
+from batonq.core.ids import AWAY, key_hash, message_id
 from batonq.core.payload import bare_header, content_mark, encode, plain_header
 from batonq.core.records import Flag, Type
 from batonq.core.shard.columns import counted, joined
+from batonq.core.shard.dedup import Known
 from batonq.core.shard.jobs import Jobs
 from batonq.core.shard.producers import RUN_MAX, Produced
 from batonq.core.shard.queuestate import QueueState
@@ -23,6 +24,7 @@ DEDUP_ENTRIES_MAX = 50_000_000
 PRODUCERS_MAX = 1_000_000
 BYTE_MAX = 255  # a record has a byte for each
 _SHARD_FULL = "The shard holds as many messages as it can; receive and delete some."
+_NOT_TAKEN = "The shard had no room for this message when the request was made first; send it by another request."
 _ELSEWHERE = "The message's key is on another shard since the queue has grown or moved; try again."
 PRODUCER_WAITS = (
     "An earlier message of this producer was refused, or too many producers are remembered; send it again from there."
@@ -38,27 +40,89 @@ PlainSend = tuple[Sequence[bytes], Sequence[bytes], int]
 
 class Sending(Jobs):
     def send(self, number: int, sends: Sequence[Send], now: int, invocation: int = 0) -> list[Accepted | BatonError]:
-        """Take messages; one result each. A repeated invocation gets the first one's answer."""
+        """Take messages; one result each. A repeated invocation gets the first one's answer, and its messages without a
+        key are taken by one shard only: the one that it stands for, unless it comes as one that is AWAY from there.
+
+        No messages at all: anything if the invocation is known, else nothing; and one that is AWAY and not known is
+        never taken here from then on.
+        """
         now = self.begin(now)
         queue = self.queue_state(number)
-        if invocation:
-            known = self.requests.get(invocation, now // 1000)
-            if known is not None and known.fingerprint == len(sends):
-                queue.duplicates += len(sends)
-                first = known.sequence
-                return [Accepted(first + i, message_id(self.number, first + i), True) for i in range(len(sends))]
-        first_sequence = self.next_sequence
-        if sends and sends[0].producer:
-            results = self._send_numbered(queue, sends, now)
-        elif sends and self._sends_are_plain(queue, sends):
-            results = self._send_run(queue, sends, now)
-        elif any(send.producer for send in sends):
-            results = self._send_numbered(queue, sends, now)
-        else:
-            results = [self._send(queue, send, now) for send in sends]
-        if invocation and self.next_sequence == first_sequence + len(sends):
-            self._remember(number, invocation, first_sequence, len(sends), now)
+        if not invocation:
+            return self._take(queue, sends, now)
+        known = self.requests.get(invocation, now // 1000)
+        if not sends:
+            if known is None and invocation & AWAY:
+                self._remember(number, invocation, 0, 0, now)
+            return [self._again(known.sequence)] if known is not None and known.sequence else []
+        if known is not None and known.fingerprint == len(sends):
+            queue.duplicates += len(sends)
+            return [self._again(known.sequence + at) for at in range(len(sends))]
+        if self._is_special(queue, invocation, known) and not all(key_of(send, queue.fifo) for send in sends):
+            return self._take_keyed(queue, sends, now, lambda at: self._part(queue, invocation, at, known, now))
+        first = self.next_sequence
+        results = self._take(queue, sends, now)
+        if self.next_sequence == first + len(sends):
+            self._remember(number, invocation, first, len(sends), now)
+        elif self.next_sequence > first:
+            self._remember_parts(queue, sends, invocation, results, now)
         return results
+
+    def _take(self, queue: QueueState, sends: Sequence[Send], now: int) -> list[Accepted | BatonError]:
+        if sends and sends[0].producer:
+            return self._send_numbered(queue, sends, now)
+        if sends and self._sends_are_plain(queue, sends):
+            return self._send_run(queue, sends, now)
+        if any(send.producer for send in sends):
+            return self._send_numbered(queue, sends, now)
+        return [self._send(queue, send, now) for send in sends]
+
+    def _take_keyed(
+        self, queue: QueueState, sends: Sequence[Send], now: int, unkeyed: Callable[[int], Accepted | BatonError]
+    ) -> list[Accepted | BatonError]:
+        """Take those that have a key, by which they are known; what the others get is told by their places."""
+        keyed = [bool(key_of(send, queue.fifo)) for send in sends]
+        taken = iter(self._take(queue, [send for send, has_key in zip(sends, keyed, strict=True) if has_key], now))
+        return [next(taken) if has_key else unkeyed(at) for at, has_key in enumerate(keyed)]
+
+    def _part(
+        self, queue: QueueState, invocation: int, at: int, known: Known | None, now: int
+    ) -> Accepted | BatonError:
+        """What a message without a key gets again, of a request that was taken in part, or that is not taken here."""
+        if known is None or not known.sequence:
+            return NotOwner(_ELSEWHERE)
+        part = self.requests.get(part_of(invocation, at), now // 1000)
+        if part is None:  # its sender was told so, or another shard has it
+            return OverLimit(_NOT_TAKEN)
+        queue.duplicates += 1
+        return self._again(part.sequence)
+
+    def _remember_parts(
+        self,
+        queue: QueueState,
+        sends: Sequence[Send],
+        invocation: int,
+        results: Sequence[Accepted | BatonError],
+        now: int,
+    ) -> None:
+        """A request that was taken in part: which of its messages without a key were."""
+        first = 0
+        for at, (send, result) in enumerate(zip(sends, results, strict=True)):
+            if isinstance(result, Accepted) and not key_of(send, queue.fifo):
+                self._remember(queue.number, part_of(invocation, at), result.sequence, 1, now)
+                first = first or result.sequence
+        if first:
+            self._remember(queue.number, invocation, first, 0, now)
+
+    def _again(self, sequence: int) -> Accepted:
+        return Accepted(sequence, message_id(self.number, sequence), True)
+
+    def _is_special(self, queue: QueueState, invocation: int, known: Known | None) -> bool:
+        """Whether messages without a key are not simply taken: some were, or it is another shard that takes them."""
+        if known is not None:
+            return not known.fingerprint
+        spread = queue.policy.spread
+        return bool(spread) and 0 < invocation < AWAY and parse(spread).of_hash(invocation) != self.number
 
     def send_plain(
         self,
@@ -87,6 +151,8 @@ class Sending(Jobs):
             if known is not None and known.fingerprint == len(bodies):
                 queue.duplicates += len(bodies)
                 return known.sequence
+            if self._is_special(queue, invocation, known):
+                return 0
         key = 0
         if producer:
             key = producer_key(number, producer)
@@ -123,6 +189,8 @@ class Sending(Jobs):
             known = self.requests.get(invocation, now // 1000) if invocation else None
             if known is not None and known.fingerprint == len(some):
                 firsts.append(known.sequence)
+            elif self._is_special(queue, invocation, known):
+                return []
             else:
                 firsts.append(0)
                 bodies += some
@@ -140,10 +208,15 @@ class Sending(Jobs):
             first += len(some)
         return firsts
 
-    def _remember(self, number: int, invocation: int, first_sequence: int, count: int, now: int) -> None:
-        until = now + REQUEST_WINDOW_MS
-        self.frame.add(_REQUESTED | number << 32, first_sequence, now, until, count, invocation, 0, 0)
-        self.requests.put(invocation, first_sequence, -(-until // 1000), count, now // 1000)
+    def _remember(
+        self, number: int, key: int, first_sequence: int, count: int, now: int, window_ms: int = REQUEST_WINDOW_MS
+    ) -> None:
+        """A request by the hash of its name; 0 messages: it was taken in part, or is not taken here if it has no first
+        one.
+        """
+        until = now + window_ms
+        self.frame.add(_REQUESTED | number << 32, first_sequence, now, until, count, key, 0, 0)
+        self.requests.put(key, first_sequence, -(-until // 1000), count, now // 1000)
 
     def _takes_runs(self, queue: QueueState) -> bool:
         policy = queue.policy
@@ -410,6 +483,11 @@ class Sending(Jobs):
 def _dedup_key(queue: QueueState, send: Send) -> int:
     scope = send.group if queue.policy.dedup_per_group else ""
     return key_hash(queue.number, queue.purge_generation, scope, send.dedup_id)
+
+
+def part_of(request: int, at: int) -> int:
+    """The key of one message of a request that was taken in part."""
+    return key_hash(request, "part", at)
 
 
 def producer_key(queue: int, producer: str) -> int:

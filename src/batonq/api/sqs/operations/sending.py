@@ -49,6 +49,7 @@ from batonq.node.broker import Queue
 
 INVOCATION_HEADER = b"amz-sdk-invocation-id"
 ATTEMPT_HEADER = b"amz-sdk-request"  # attempt=1; max=3
+RETRY_HEADER = b"amz-sdk-retry"  # of older SDKs: how many tries there were, how long was waited, what is left
 INVOCATION_LENGTH_MAX = 128
 TRACE_HEADER = b"x-amzn-trace-id"  # how instrumented SDKs name the trace; it becomes AWSTraceHeader
 WRONG_QUEUE_TYPE = "The request include parameter that is not valid for this queue type."
@@ -226,7 +227,9 @@ def _check_size(queue: Queue, size: int) -> None:
 
 def is_first_try(request: Request) -> bool:
     """Whether the SDK says that it has not made this request before."""
-    return b"attempt=1;" in request.headers.get(ATTEMPT_HEADER, b"").replace(b" ", b"") + b";"
+    if ATTEMPT_HEADER in request.headers:
+        return b"attempt=1;" in request.headers[ATTEMPT_HEADER].replace(b" ", b"") + b";"
+    return request.headers.get(RETRY_HEADER, b"").startswith(b"0/")
 
 
 def invocation(request: Request, digests: Sequence[bytes]) -> str:

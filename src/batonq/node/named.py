@@ -1,0 +1,96 @@
+"""Sends by requests that their SDK named: a retry finds what was done before, wherever that was.
+
+The name of a request stands for one of the queue's shards, its home, which takes messages that have no key, and knows
+them when they are sent again. Only a first try may go elsewhere, when the home has no owner or no room: to another
+shard, under the same name as one that is AWAY. So a retry that its home does not know asks all shards, which do not
+take it from then on if they do not know it, and only then has it taken by its home.
+
+When a queue grows, the home of a name may be another one. Those before it hear of the growth before they are asked, and
+do not take it from then on either.
+
+Of a batch that finds room in part, each message that does not goes on by itself, under a name of its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Protocol, TypeVar
+
+from batonq.core.commands import Send
+from batonq.core.ids import AWAY, key_hash
+from batonq.errors import BatonError, NotOwner, OverLimit
+from batonq.node.control import Queue
+from batonq.node.ports import Sent, ShardPort
+
+GROWTHS = 3  # a queue may grow again while a request is under way
+T = TypeVar("T")
+
+
+class Shards(Protocol):
+    """How the shards of a queue are asked (spreading.py)."""
+
+    async def ask(self, queue: Queue, shard: int, ask: Callable[[ShardPort], Awaitable[T]]) -> T: ...
+    async def ask_at_once(self, queue: Queue, shard: int, ask: Callable[[ShardPort], Awaitable[T]]) -> T: ...
+    async def of_all(self, queue: Queue, ask: Callable[[ShardPort], Awaitable[T]]) -> list[T]: ...
+    async def tell(self, queue: Queue, shard: int) -> None: ...
+    async def newest(self, queue: Queue) -> Queue: ...
+
+
+class NamedSends:
+    def __init__(self, shards: Shards) -> None:
+        self._shards = shards
+
+    async def send(self, queue: Queue, sends: Sequence[Send], name: int, first_try: bool) -> list[Sent | BatonError]:
+        """Messages without keys; one result each. `name` is the hash of the request's name."""
+        answers = await (self._send_first if first_try else self._send_again)(queue, sends, name)
+        for _ in range(GROWTHS):
+            if not any(isinstance(answer, NotOwner) for answer in answers):
+                break
+            queue = await self._shards.newest(queue)
+            answers = await self._send_again(queue, sends, name)
+        left = [at for at, answer in enumerate(answers) if isinstance(answer, OverLimit)]
+        if len(left) < len(sends):
+            for at in left:
+                try:
+                    (answers[at],) = await self.send(queue, [sends[at]], key_hash(name, at) % AWAY, first_try)
+                except BatonError as problem:
+                    answers[at] = problem
+        return answers
+
+    async def _send_first(self, queue: Queue, sends: Sequence[Send], name: int) -> list[Sent | BatonError]:
+        """To its home, or the next shard that has an owner and room for any of them."""
+        home = queue.spread.of_hash(name)
+        shards = queue.spread.taking
+        at = shards.index(home)
+        refused: list[Sent | BatonError] = []
+        for shard in shards[at:] + shards[:at]:
+            by = name if shard == home else name | AWAY
+            try:
+                answers = await self._shards.ask_at_once(queue, shard, _sending(queue, sends, by))
+            except NotOwner:
+                continue
+            if not all(isinstance(answer, OverLimit) for answer in answers):
+                return answers
+            refused = refused or answers
+        return refused or await self._shards.ask(queue, home, _sending(queue, sends, name))
+
+    async def _send_again(self, queue: Queue, sends: Sequence[Send], name: int) -> list[Sent | BatonError]:
+        """To the shard that knows it, else to its home."""
+        homes = queue.spread.asked(name)
+        if len(homes) > 1:
+            for shard in homes:
+                await self._shards.tell(queue, shard)
+        for shard in homes:
+            if await self._shards.ask(queue, shard, _sending(queue, (), name)):
+                return await self._shards.ask(queue, shard, _sending(queue, sends, name))
+        known = await self._shards.of_all(queue, _sending(queue, (), name | AWAY))
+        for shard, found in zip(queue.shards, known, strict=True):
+            if found:
+                return await self._shards.ask(queue, shard, _sending(queue, sends, name | AWAY))
+        return await self._shards.ask(queue, homes[-1], _sending(queue, sends, name))
+
+
+def _sending(
+    queue: Queue, sends: Sequence[Send], name: int
+) -> Callable[[ShardPort], Awaitable[list[Sent | BatonError]]]:
+    return lambda port: port.send(queue.number, sends, name)
