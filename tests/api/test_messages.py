@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from batonq.api.http import Request
+from batonq.api.sqs.operations.sending import is_first_try
 from tests.api.support import bodies, counts, json_request, receive, refused
 from tests.support.server import TestServer
 
@@ -254,6 +256,22 @@ def test_a_retried_request_makes_no_second_message(server: TestServer, sqs: Any,
     # the same id with another content is another request
     json_request(server, "SendMessage", {**request, "MessageBody": "else"}, headers=headers)
     assert counts(sqs, queue) == (4, 0, 0)
+
+
+@pytest.mark.parametrize(
+    ("headers", "is_first"),
+    [
+        ({b"amz-sdk-request": b"attempt=1; max=3"}, True),
+        ({b"amz-sdk-request": b"ttl=20261116T120000Z; attempt=1"}, True),
+        ({b"amz-sdk-request": b"attempt=2; max=3"}, False),
+        ({b"amz-sdk-request": b"attempt=11; max=20"}, False),
+        ({b"amz-sdk-retry": b"0/0/500"}, True),
+        ({b"amz-sdk-retry": b"1/50/495"}, False),
+        ({}, False),
+    ],
+)
+def test_an_sdk_says_whether_it_tries_for_the_first_time(headers: dict[bytes, bytes], is_first: bool) -> None:
+    assert is_first_try(Request("POST", "/", headers=headers)) is is_first
 
 
 # --- receive ----------------------------------------------------------------------------------

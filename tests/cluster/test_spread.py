@@ -11,6 +11,7 @@ import pytest
 
 from batonq.core.catalog.machine import Catalog
 from batonq.core.commands import Accepted
+from batonq.core.ids import request_hash
 from batonq.core.records import FORMAT_VERSION, PLAIN_VERSION
 from batonq.core.shard import machine
 from batonq.errors import InvalidAttributeValue, InvalidInput, QueueDoesNotExist, Unavailable
@@ -151,10 +152,12 @@ def test_sends_without_a_key_go_on_at_once_while_a_shard_has_no_owner(tmp_path: 
         await nodes.crash("c")
         loop = asyncio.get_running_loop()
         began_s = loop.time()
+        named: dict[str, str] = {}
         for number in range(9):
             name = f"request {number}" if number % 2 else ""
-            results = await kept.broker.send(queue, [make_send(str(number))], name, first_try=True)
-            assert isinstance(results[0], Accepted)
+            (sent,) = await kept.broker.send(queue, [make_send(str(number))], name, first_try=True)
+            assert isinstance(sent, Accepted)
+            named[name] = sent.message_id
         assert loop.time() - began_s < 0.5, "nobody waited for the shard that has no owner"
         found: list[str] = []
         while len(found) < 9:
@@ -163,6 +166,11 @@ def test_sends_without_a_key_go_on_at_once_while_a_shard_has_no_owner(tmp_path: 
         (again,) = await kept.broker.send(queue, [make_send("again", dedup_id=key)])
         assert again.message_id == before[0].message_id, "what has a key waited for its shard"  # type: ignore[union-attr]
         await nodes.owned(2)
+        homes = {queue.spread.of_hash(request_hash(queue.number, name)) for name in named if name}
+        assert queue.shards[2] in homes, "one of them went elsewhere"
+        for name in filter(None, named):
+            (sent,) = await nodes["b"].broker.send(queue, [make_send(name[-1])], name)
+            assert isinstance(sent, Accepted) and sent.message_id == named[name], "any node finds it where it went"
         assert await take(kept, queue, 5_000) == ["before"]
 
     run_nodes(tmp_path, main, *NAMES)
