@@ -16,19 +16,9 @@ from batonq.core.ids import request_hash
 from batonq.errors import OverLimit, Unavailable
 from batonq.node.broker import Queue
 from batonq.node.node import Node
-from tests.node.nodes import ACCOUNT, drain, make_send, open_node
+from tests.node.nodes import drain, make_send, open_node
 from tests.node.support import VirtualLoop, run_virtual, settle
-
-
-async def make(node: Node, spread: int, **attributes: str) -> Queue:
-    own = {"Baton.Spread": str(spread), **attributes}
-    return await node.broker.create_queue(ACCOUNT, "wide", {key.replace("_", "."): own[key] for key in own}, {})
-
-
-def newest(node: Node, queue: Queue) -> Queue:
-    found = node.broker.queue_by_number(queue.number)
-    assert found is not None
-    return found
+from tests.node.test_spreading import grown, make
 
 
 def name_of(queue: Queue, fits: Callable[[int], bool]) -> str:
@@ -100,10 +90,10 @@ async def twice(node: Node, queue: Queue, name: str, ways: Ways, fate: str, betw
         await node.broker.send(queue, [make_send("one"), make_send("two")], name, first_try=True)
     if (waits := between()) is not None:
         await waits
-    first, second = await node.broker.send(newest(node, queue), [make_send("one"), make_send("two")], name)
+    first, second = await node.broker.send(grown(node, queue), [make_send("one"), make_send("two")], name)
     assert isinstance(first, Accepted) and isinstance(second, Accepted)
     await asyncio.gather(*ways.late, return_exceptions=True)
-    return sorted(await drain(node, newest(node, queue)))
+    return sorted(await drain(node, grown(node, queue)))
 
 
 @pytest.mark.parametrize("fate", ["is lost", "comes late", "is not answered"])
@@ -111,13 +101,13 @@ async def twice(node: Node, queue: Queue, name: str, ways: Ways, fate: str, betw
 def test_while_the_spread_grows(tmp_path: Path, spread: int, fate: str) -> None:
     async def main(loop: VirtualLoop) -> None:
         node = await open_node(loop, tmp_path, shards=4)
-        queue = await make(node, spread)
+        queue = await make(node, spread=spread)
         wide = queue.spread.grown([one for one in range(4) if one not in queue.shards][:1])
         name = name_of(queue, lambda hashed: queue.spread.of_hash(hashed) != wide.of_hash(hashed))
         ways = Ways(node)
         grow = {"Baton.Spread": str(spread + 1)}
         found = await twice(node, queue, name, ways, fate, lambda: node.broker.set_attributes(queue, grow))
-        assert newest(node, queue).spread == wide
+        assert grown(node, queue).spread == wide
         assert found == ["one", "two"]
         await node.stop()
 
@@ -128,7 +118,7 @@ def test_while_the_spread_grows(tmp_path: Path, spread: int, fate: str) -> None:
 def test_when_its_home_had_no_owner_at_first(tmp_path: Path, fate: str) -> None:
     async def main(loop: VirtualLoop) -> None:
         node = await open_node(loop, tmp_path, shards=3)
-        queue = await make(node, 3)
+        queue = await make(node, spread=3)
         ways = Ways(node)
         ways.closed = {queue.shards[0]}
         name = name_of(queue, lambda hashed: queue.spread.of_hash(hashed) in ways.closed)
@@ -143,7 +133,7 @@ def test_when_its_home_had_no_owner_at_first(tmp_path: Path, fate: str) -> None:
 def test_a_retry_that_may_be_at_a_shard_without_an_owner_waits_for_it(tmp_path: Path) -> None:
     async def main(loop: VirtualLoop) -> None:
         node = await open_node(loop, tmp_path, shards=3)
-        queue = await make(node, 3)
+        queue = await make(node, spread=3)
         ways = Ways(node)
         ways.closed = {queue.shards[0]}
         name = name_of(queue, lambda hashed: queue.spread.of_hash(hashed) == queue.shards[1])
@@ -162,7 +152,7 @@ def test_a_retry_that_may_be_at_a_shard_without_an_owner_waits_for_it(tmp_path: 
 def test_what_a_try_costs(tmp_path: Path) -> None:
     async def main(loop: VirtualLoop) -> None:
         node = await open_node(loop, tmp_path, shards=3)
-        queue = await make(node, 3)
+        queue = await make(node, spread=3)
         ways = Ways(node)
         before = rows(node)
         await node.broker.send(queue, [make_send("one")], "name", first_try=True)
@@ -184,7 +174,7 @@ def test_what_a_try_costs(tmp_path: Path) -> None:
 def test_a_batch_that_finds_room_in_part(tmp_path: Path) -> None:
     async def main(loop: VirtualLoop) -> None:
         node = await open_node(loop, tmp_path, shards=3)
-        queue = await make(node, 3, Baton_MaximumMessages="9")
+        queue = await make(node, spread=3, Baton_MaximumMessages="9")
         batch = [make_send(str(number)) for number in range(10)]
         first = await node.broker.send(queue, batch, "name", first_try=True)
         assert sum(isinstance(result, OverLimit) for result in first) == 1
@@ -202,11 +192,11 @@ def test_a_batch_that_finds_room_in_part(tmp_path: Path) -> None:
 def test_one_shard_answers_a_batch_that_it_took_in_part_as_before(tmp_path: Path) -> None:
     async def main(loop: VirtualLoop) -> None:
         node = await open_node(loop, tmp_path, shards=1)
-        queue = await make(node, 1, Baton_MaximumMessages="3")
+        queue = await make(node, spread=1, Baton_MaximumMessages="3")
         batch = [make_send(str(number)) for number in range(4)]
         first = await node.broker.send(queue, batch, "name", first_try=True)
         await node.broker.set_attributes(queue, {"Baton.MaximumMessages": "900"})
-        again = await node.broker.send(newest(node, queue), batch, "name")
+        again = await node.broker.send(grown(node, queue), batch, "name")
         assert [result._replace(duplicate=True) for result in first if isinstance(result, Accepted)] == again[:3]
         assert isinstance(first[3], OverLimit) and isinstance(again[3], OverLimit)
         assert sorted(await drain(node, queue)) == ["0", "1", "2"]
@@ -223,7 +213,7 @@ def test_there_is_no_second_message_whatever_happens(tmp_path: Path, seed: int) 
         random = Random(seed)
         node = await open_node(loop, tmp_path, shards=5)
         limit = {"Baton_MaximumMessages": "30"} if seed % 3 == 0 else {}
-        queue = await make(node, 1 + seed % 2, **limit)
+        queue = await make(node, spread=1 + seed % 2, **limit)
         ways = Ways(node)
         unsteady = ("is lost", "comes late", "is not answered", *["goes well"] * 20)
         taken: set[str] = set()
@@ -254,7 +244,7 @@ def test_there_is_no_second_message_whatever_happens(tmp_path: Path, seed: int) 
                 if turn % 15 == 7 and len(views[-1].shards) < 5:
                     ways.closed = set()
                     await node.broker.set_attributes(views[-1], {"Baton.Spread": str(len(views[-1].shards) + 1)})
-                    views.append(newest(node, queue))
+                    views.append(grown(node, queue))
             ways.closed = set()
 
         ways.fate = lambda: random.choice(unsteady)
@@ -263,7 +253,7 @@ def test_there_is_no_second_message_whatever_happens(tmp_path: Path, seed: int) 
         ways.fate = lambda: "goes well"
         await asyncio.gather(*ways.late, return_exceptions=True)
         await settle()
-        found = Counter(await drain(node, newest(node, queue)))
+        found = Counter(await drain(node, grown(node, queue)))
         assert len(views) > 2
         assert set(found.values()) == {1}
         assert taken <= found.keys()
