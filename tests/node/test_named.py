@@ -37,6 +37,7 @@ class Ways:
         self.fate: Callable[[], str] = lambda: "goes well"
         self.late: list[asyncio.Task[Any]] = []
         self.sends: list[tuple[int, int]] = []  # shard, messages
+        self.told: list[int] = []  # shards
         self._ports = node.broker._port
         spreading = node.broker._spreading
         node.broker._port = spreading._port = self.port
@@ -56,6 +57,10 @@ class Way:
         if self._shard in self._ways.closed:
             raise Unavailable
         return getattr(self._port, name)
+
+    async def reach(self, queue: int, version: int) -> None:
+        self._ways.told.append(self._shard)
+        await self._port.reach(queue, version)
 
     async def send(self, queue: int, sends: Any, name: int) -> Any:
         if self._shard in self._ways.closed:
@@ -166,6 +171,27 @@ def test_what_a_try_costs(tmp_path: Path) -> None:
         await node.broker.send(queue, [make_send("two")], "another")
         assert [messages for _, messages in ways.sends] == [0, 0, 0, 0, 1], "its home, all, its home"
         assert sum(rows(node)) - sum(before) == 5
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_homes_from_before_a_growth_hear_of_it_once(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path, shards=3)
+        queue = await make(node, spread=2)
+        await node.broker.set_attributes(queue, {"Baton.Spread": "3"})
+        wide = grown(node, queue)
+        moved = [name for name in map(str, range(200)) if len(wide.spread.asked(request_hash(wide.number, name))) == 2]
+        ways = Ways(node)
+        for name in moved:
+            (sent,) = await node.broker.send(wide, [make_send(name)], name, first_try=True)
+            assert isinstance(sent, Accepted)
+        assert sorted(ways.told) == [0, 1, 2]
+        assert {shard for shard, _ in ways.sends} == {wide.shards[2]}
+        for name in moved:
+            (again,) = await node.broker.send(queue, [make_send(name)], name)  # by a node that has not heard of it
+            assert isinstance(again, Accepted) and again.duplicate
         await node.stop()
 
     run_virtual(main)

@@ -5,8 +5,8 @@ them when they are sent again. Only a first try may go elsewhere, when the home 
 shard, under the same name as one that is AWAY. So a retry that its home does not know asks all shards, which do not
 take it from then on if they do not know it, and only then has it taken by its home.
 
-When a queue grows, the home of a name may be another one. Those before it hear of the growth before they are asked, and
-do not take it from then on either.
+When a queue grows, the home of a name may be another one. Those before it hear of the growth before that one is sent
+anything, and do not take it from then on either, also from a node that has not heard of it.
 
 Of a batch that finds room in part, each message that does not goes on by itself, under a name of its own.
 """
@@ -18,11 +18,13 @@ from typing import Protocol, TypeVar
 
 from batonq.core.commands import Send
 from batonq.core.ids import AWAY, key_hash
+from batonq.core.spread import Spread
 from batonq.errors import BatonError, NotOwner, OverLimit
 from batonq.node.control import Queue
 from batonq.node.ports import Sent, ShardPort
 
 GROWTHS = 3  # a queue may grow again while a request is under way
+TOLD_MAX = 10_000
 T = TypeVar("T")
 
 
@@ -32,13 +34,14 @@ class Shards(Protocol):
     async def ask(self, queue: Queue, shard: int, ask: Callable[[ShardPort], Awaitable[T]]) -> T: ...
     async def ask_at_once(self, queue: Queue, shard: int, ask: Callable[[ShardPort], Awaitable[T]]) -> T: ...
     async def of_all(self, queue: Queue, ask: Callable[[ShardPort], Awaitable[T]]) -> list[T]: ...
-    async def tell(self, queue: Queue, shard: int) -> None: ...
+    async def tell(self, queue: Queue, shard: int, at_once: bool) -> None: ...
     async def newest(self, queue: Queue) -> Queue: ...
 
 
 class NamedSends:
     def __init__(self, shards: Shards) -> None:
         self._shards = shards
+        self._told: dict[tuple[int, int], Spread] = {}  # queue, shard → what that one has heard
 
     async def send(self, queue: Queue, sends: Sequence[Send], name: int, first_try: bool) -> list[Sent | BatonError]:
         """Messages without keys; one result each. `name` is the hash of the request's name."""
@@ -60,6 +63,7 @@ class NamedSends:
     async def _send_first(self, queue: Queue, sends: Sequence[Send], name: int) -> list[Sent | BatonError]:
         """To its home, or the next shard that has an owner and room for any of them."""
         home = queue.spread.of_hash(name)
+        await self._tell(queue, queue.spread.asked(name), at_once=True)
         shards = queue.spread.taking
         at = shards.index(home)
         refused: list[Sent | BatonError] = []
@@ -77,9 +81,7 @@ class NamedSends:
     async def _send_again(self, queue: Queue, sends: Sequence[Send], name: int) -> list[Sent | BatonError]:
         """To the shard that knows it, else to its home."""
         homes = queue.spread.asked(name)
-        if len(homes) > 1:
-            for shard in homes:
-                await self._shards.tell(queue, shard)
+        await self._tell(queue, homes, at_once=False)
         for shard in homes:
             if await self._shards.ask(queue, shard, _sending(queue, (), name)):
                 return await self._shards.ask(queue, shard, _sending(queue, sends, name))
@@ -88,6 +90,25 @@ class NamedSends:
             if found:
                 return await self._shards.ask(queue, shard, _sending(queue, sends, name | AWAY))
         return await self._shards.ask(queue, homes[-1], _sending(queue, sends, name))
+
+    async def _tell(self, queue: Queue, homes: list[int], at_once: bool) -> None:
+        """Of a growth that moved a name's home: see that all of its homes have heard of it. `at_once`: those that have
+        an owner, as the others hear of it from whoever becomes one.
+        """
+        if len(homes) == 1:
+            return
+        for shard in homes:
+            if self._told.get((queue.number, shard)) == queue.spread:
+                continue
+            try:
+                await self._shards.tell(queue, shard, at_once)
+            except NotOwner:
+                if not at_once:
+                    raise
+                continue
+            if len(self._told) >= TOLD_MAX:
+                self._told.clear()
+            self._told[queue.number, shard] = queue.spread
 
 
 def _sending(

@@ -163,9 +163,12 @@ class Spreading:
 
         return Offering(sends, ways(queue, unkeyed), offer, newest)
 
-    async def tell(self, queue: Queue, shard: int) -> None:
-        """See that a shard has heard of the queue what this node has heard."""
-        await self._port(shard).reach(queue.number, self._version())
+    async def tell(self, queue: Queue, shard: int, at_once: bool) -> None:
+        """See that a shard has heard of the queue what this node has heard. `at_once`: or raise NotOwner if it has no
+        owner right now.
+        """
+        ask = self.ask_at_once if at_once else self.ask
+        await ask(queue, shard, lambda port: port.reach(queue.number, self._version()))
 
     async def newest(self, queue: Queue) -> Queue:
         """A queue that has grown: as the catalog knows it."""
