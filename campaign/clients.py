@@ -19,11 +19,18 @@ from batonq.errors import BatonError
 from batonq.sim.bodies import number_of
 from batonq.sim.clients import UNREACHED
 from batonq.sim.history import OK, UNKNOWN, Answer, Call, Delivered, History, Holding, Outgoing, Receiving, Sending
+from batonq.sim.scenario import ACCOUNT
 from campaign.cluster import BatonNode, Cluster
 
 ANSWER_S = 8.0  # beyond what a node lets a request wait for an owner
 RECEIVE_S = 10.0
 LATE_S = 60.0  # what was not answered may be done so much later
+SQS_TYPE = "application/x-amz-json-1.0"
+_SDK_CODES = {
+    "ServiceUnavailable": "unavailable",
+    "ServiceUnavailableException": "unavailable",
+    "RequestThrottled": "over_limit",
+}
 EXPECTED = {
     OK,
     UNKNOWN,
@@ -94,6 +101,24 @@ class Client:
             self._count(*(answer.outcome for answer in call.answers))
         return call
 
+    async def send_by_sdk(self, queue: str, messages: list[Outgoing], invocation: str, attempt: int) -> Sending:
+        """The same as an AWS SDK does it, which names its requests and says which try it is."""
+        call = Sending(*self._head(queue), invocation=invocation, messages=messages)
+        self.around.history.add(call)
+        entries = [{"Id": str(at), "MessageBody": message.body.decode()} for at, message in enumerate(messages)]
+        headers = [
+            ("X-Amz-Target", "AmazonSQS.SendMessageBatch"),
+            ("amz-sdk-invocation-id", invocation),
+            ("amz-sdk-request", f"attempt={attempt}; max=100"),
+        ]
+        body = {"QueueUrl": f"http://localhost/{ACCOUNT}/{queue}", "Entries": entries}
+        told = await self._ask(call, "/", body, ANSWER_S, headers, SQS_TYPE)
+        if told is not None:
+            results = {result["Id"]: result for kind in told.values() for result in kind}
+            call.answers = [_sdk_answer(results[entry["Id"]]) for entry in entries]
+            self._count(*(answer.outcome for answer in call.answers))
+        return call
+
     async def receive(
         self, queue: str, count: int, visibility_ms: int | None, wait_ms: int, attempt: str = ""
     ) -> Receiving:
@@ -135,14 +160,20 @@ class Client:
         return self.around.history.next_number(), self.name, queue, time.monotonic(), now_ms()
 
     async def _ask(
-        self, call: Call, path: str, body: Any, timeout_s: float, headers: list[tuple[str, str]] | None = None
+        self,
+        call: Call,
+        path: str,
+        body: Any,
+        timeout_s: float,
+        headers: list[tuple[str, str]] | None = None,
+        content_type: str = "application/json",
     ) -> Any:
         """Make the call; what was told, if it was good."""
         data = b"" if body is None else json.dumps(body).encode()
         told = None
         node = self.any_node()
         self.around.asked[call.number] = node.name
-        sent = [("Content-Type", "application/json"), *(headers or ())]
+        sent = [("Content-Type", content_type), *(headers or ())]
         try:
             answer = await node.transport.request(
                 "POST", path, data, sent, timeout_s, polls=isinstance(call, Receiving)
@@ -168,7 +199,7 @@ class Client:
 
 def _code(status: int, told: dict[str, Any]) -> str:
     """A node that is not the owner any more may have done it all the same."""
-    code = str(told.get("code", status))
+    code = _SDK_CODES.get(told.get("__type", "").rpartition("#")[2]) or str(told.get("code", status))
     return "unavailable" if code in ("fenced", "not_owner", "ownership_held") else code
 
 
@@ -188,6 +219,12 @@ def _answer(result: dict[str, Any]) -> Answer:
         error = result["error"]
         return Answer(_code(error.get("status", 0), error))
     return Answer(OK, result["messageId"], result["sequence"], result.get("duplicate", False))
+
+
+def _sdk_answer(result: dict[str, Any]) -> Answer:
+    if "Code" in result:
+        return Answer(_SDK_CODES.get(result["Code"], result["Code"]))
+    return Answer(OK, result["MessageId"])
 
 
 def _delivered(call: Receiving, each: dict[str, Any], lasts_ms: int) -> Delivered:

@@ -24,6 +24,7 @@ PROBE_EVERY_S = 0.2
 PROBE_S = 15.0
 PROBES_MAX = 60  # queues made until every shard has one
 GROUPS = 6
+GROWTH_MAX_S = 12.0  # before a fault, while it lasts, or after it
 DRAIN_VISIBILITY_MS = 20_000
 
 
@@ -35,6 +36,7 @@ class QueuePlan(NamedTuple):
     keyed: bool = False
     delayed: bool = False
     dead_letters: bool = False  # nobody sends there
+    grows_to: int = 0  # shards, some time in the round
 
 
 def plans(round_number: int) -> list[QueuePlan]:
@@ -47,7 +49,7 @@ def plans(round_number: int) -> list[QueuePlan]:
         dead,
         QueuePlan(f"{first}-work", {**second_s, **dying}, delayed=True),
         QueuePlan(f"{first}-keyed", second_s, keyed=True),
-        QueuePlan(f"{first}-wide", {**second_s, **dying, "spread": 3}),
+        QueuePlan(f"{first}-wide", {**second_s, **dying, "spread": 2}, grows_to=3),
         QueuePlan(f"{first}-order.fifo", {**second_s, "mode": "FIFO"}, fifo=True, keyed=True),
     ]
 
@@ -79,9 +81,15 @@ class Producer:
         first = 1 + self._counted.get(plan.name, 0)
         if producer:
             self._counted[plan.name] = first + len(messages) - 1
+        by_sdk = self._invocations % 3 == 1 and not plan.keyed and not any(one.delay_ms for one in messages)
         give_up_s = time.monotonic() + RETRIES_S
+        attempt = 0
         while time.monotonic() < give_up_s:
-            call = await self._client.send(plan.name, messages, invocation, producer, first)
+            attempt += 1
+            if by_sdk:
+                call = await self._client.send_by_sdk(plan.name, messages, invocation, attempt)
+            else:
+                call = await self._client.send(plan.name, messages, invocation, producer, first)
             if not _is_retried(call):
                 return
             await asyncio.sleep(0.1 * self._client.random.random())
@@ -275,9 +283,15 @@ class Load:
         for plan in self._queues:
             self._around.visibility_ms[plan.name] = plan.visibility_ms
             await make_queue(self._around.cluster, plan.name, plan.spec)
+            if plan.grows_to:
+                self._spawn(self._grow(plan))
         for worker in self._workers:
             self._spawn(worker.run())
         return self
+
+    async def _grow(self, plan: QueuePlan) -> None:
+        await asyncio.sleep(GROWTH_MAX_S * self._around.random.random())
+        await steer(self._around.cluster, "PATCH", f"/v1/queues/{plan.name}", {"spread": plan.grows_to})
 
     async def __aexit__(self, *_: object) -> None:
         for task in self._tasks:
@@ -305,14 +319,19 @@ class Load:
 
 
 async def make_queue(cluster: Cluster, name: str, spec: dict[str, Any]) -> None:
-    body = json.dumps({"name": name, **spec}).encode()
+    await steer(cluster, "POST", "/v1/queues", {"name": name, **spec})
+
+
+async def steer(cluster: Cluster, method: str, path: str, body: dict[str, Any]) -> None:
+    """An operator's request, to one node after the other until one has done it."""
+    data = json.dumps(body).encode()
     deadline_s = time.monotonic() + RETRIES_S
     problem = ""
     while time.monotonic() < deadline_s:
         for node in cluster.running():
             try:
                 head = [("Content-Type", "application/json")]
-                answer = await node.transport.request("POST", "/v1/queues", body, head, 10.0)
+                answer = await node.transport.request(method, path, data, head, 10.0)
             except BatonError as failed:
                 problem = failed.message
                 continue
@@ -320,4 +339,4 @@ async def make_queue(cluster: Cluster, name: str, spec: dict[str, Any]) -> None:
                 return
             problem = answer.body.decode()
         await asyncio.sleep(0.2)
-    raise Broken(f"queue {name} cannot be made: {problem}")
+    raise Broken(f"{method} {path} with {body} cannot be done: {problem}")
