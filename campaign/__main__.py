@@ -15,7 +15,7 @@ from pathlib import Path
 from campaign.bugs import BUGS
 from campaign.cluster import Broken, Cluster
 from campaign.faults import FAULTS
-from campaign.rounds import Pace, Report, Rounds
+from campaign.rounds import Pace, Report, Rounds, summary
 
 SHOWN = 10
 
@@ -79,6 +79,8 @@ def main() -> int:
     except Broken as problem:
         print(f"BROKEN: {problem}; seed {seed}, see {directory}")
         return 0 if arguments.bug else 1
+    if len(reports) > 1:
+        print(*summary(reports), sep="\n")
     violations = sum(len(report.violations) for report in reports)
     late = sum(len(report.late) for report in reports)
     sent = sum(report.sent for report in reports)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from itertools import count, pairwise
 from pathlib import Path
 from random import Random
+from statistics import median
 
 import msgspec
 
@@ -46,8 +47,8 @@ class Report:
     late: list[str] = field(default_factory=list)  # what took longer than promised
     away_s: dict[int, float] = field(default_factory=dict)  # shard → how long nothing was acknowledged
     ready_s: float = 0.0  # from healing until every node was ready
-    quiet_p99_ms: float = 0.0
-    others_p99_ms: float = 0.0
+    quiet_ms: list[float] = field(default_factory=list)  # what sends took before the fault
+    others_ms: list[float] = field(default_factory=list)  # and while it lasted, to shards that it did not concern
     sent: int = 0
     delivered: int = 0
     outcomes: dict[str, int] = field(default_factory=dict)
@@ -58,8 +59,8 @@ class Report:
         away = ", ".join(f"shard {shard} {seconds:.1f} s" for shard, seconds in sorted(self.away_s.items()))
         return (
             f"round {self.number} {self.fault}: {verdict}; {self.text}; away: {away or 'none'}; "
-            f"all served {self.ready_s:.1f} s after healing; other shards' p99 {self.others_p99_ms:.0f} ms "
-            f"(quiet {self.quiet_p99_ms:.0f} ms); "
+            f"all served {self.ready_s:.1f} s after healing; other shards' p99 {p99(self.others_ms):.0f} ms "
+            f"(quiet {p99(self.quiet_ms):.0f} ms); "
             f"{self.sent} acknowledged, {self.delivered} deliveries, {self.seconds:.0f} s"
             + "".join(f"; LATE: {text}" for text in self.late)
         )
@@ -161,8 +162,8 @@ class Rounds:
         others = [
             probe for probe in useful if probe.shard not in done.shards and done.began_s <= probe.started_s <= until_s
         ]
-        report.quiet_p99_ms = p99_ms(quiet)
-        report.others_p99_ms = p99_ms(others) if done.shards else 0.0
+        report.quiet_ms = times_ms(quiet)
+        report.others_ms = times_ms(others) if done.shards else []
 
     def _write(self, report: Report, around: Surroundings) -> None:
         history = around.history
@@ -189,6 +190,23 @@ def _ends(probes: list[Probe], shard: int, from_s: float) -> Iterator[float]:
     return (probe.ended_s for probe in probes if probe.shard == shard and probe.ok and probe.ended_s >= from_s)
 
 
-def p99_ms(probes: list[Probe]) -> float:
-    times_s = sorted(probe.ended_s - probe.started_s for probe in probes)
-    return times_s[min(len(times_s) - 1, int(len(times_s) * 0.99))] * 1000 if times_s else 0.0
+def times_ms(probes: list[Probe]) -> list[float]:
+    return [round((probe.ended_s - probe.started_s) * 1000, 1) for probe in probes]
+
+
+def p99(values: list[float]) -> float:
+    return sorted(values)[min(len(values) - 1, int(len(values) * 0.99))] if values else 0.0
+
+
+def summary(reports: list[Report]) -> list[str]:
+    """A line for each fault: how long shards were away in all of its rounds, and what sends to the others took."""
+    rows = [("fault", "rounds", "away, median", "longest", "others, p99", "quiet, p99", "ratio")]
+    for fault in dict.fromkeys(report.fault for report in reports):
+        some = [report for report in reports if report.fault == fault]
+        away_s = [seconds for report in some for seconds in report.away_s.values()]
+        others_ms = p99([ms for report in some for ms in report.others_ms])
+        quiet_ms = p99([ms for report in some for ms in report.quiet_ms])
+        away = (f"{median(away_s):.1f} s", f"{max(away_s):.1f} s") if away_s else ("none", "none")
+        felt = (f"{others_ms:.0f} ms", f"{quiet_ms:.0f} ms", f"{others_ms / quiet_ms:.1f}") if others_ms else ("-",) * 3
+        rows.append((fault, str(len(some)), *away, *felt))
+    return [f"{fault:<14}" + "".join(f"{text:>14}" for text in row) for fault, *row in rows]

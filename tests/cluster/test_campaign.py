@@ -9,7 +9,7 @@ import pytest
 
 from campaign.cluster import Cluster
 from campaign.proxy import Door, Proxy
-from campaign.rounds import Pace, Rounds
+from campaign.rounds import Pace, Report, Rounds, summary
 
 SEED = 1
 PACE = Pace(scale=0.5, quiet_s=1.0, after_s=1.0)
@@ -60,3 +60,13 @@ def test_a_link_is_cut_in_one_direction_and_what_was_sent_comes_late(reset: bool
         server.close()
 
     asyncio.run(main())
+
+
+def test_all_rounds_of_a_fault_are_summed_up() -> None:
+    slow = Report(1, "kill-owner", "", away_s={0: 5.0, 1: 6.0}, quiet_ms=[10.0] * 99, others_ms=[12.0] * 99)
+    quick = Report(2, "kill-owner", "", away_s={2: 4.0}, quiet_ms=[10.0] * 99, others_ms=[12.0] * 97 + [50.0] * 2)
+    told = [line.split() for line in summary([slow, Report(3, "clock", ""), quick])]
+    assert told[1:] == [
+        ["kill-owner", "2", "5.0", "s", "6.0", "s", "50", "ms", "10", "ms", "5.0"],
+        ["clock", "1", "none", "none", "-", "-", "-"],
+    ]
