@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from batonq.core.commands import Claim
+from batonq.core.commands import Claim, Job
 from batonq.core.payload import Attribute, Content, decode_attributes, encode_attributes
 from batonq.errors import InvalidInput, JobConflict, JobNotFound
 from batonq.node import examining
@@ -39,7 +39,7 @@ async def die(node: Node, queue: Queue, *bodies: str, error_class: str = "", rea
         await node.broker.nack(queue, delivery.receipt, 0, reason, error_class)
 
 
-async def ended(node: Node, job: JobStatus) -> JobStatus:
+async def ended(node: Node, job: JobStatus | Job) -> JobStatus:
     async def over() -> bool:
         return (await node.broker.job(ACCOUNT, job.id)).state not in ("RUNNING", "CANCELLING")
 

@@ -18,7 +18,7 @@ from batonq.node.broker import Queue
 from batonq.node.node import Node
 from tests.node.nodes import drain, make_send, open_node
 from tests.node.support import VirtualLoop, run_virtual, settle
-from tests.node.test_spreading import grown, make
+from tests.node.wide import grown, make
 
 
 def name_of(queue: Queue, fits: Callable[[int], bool]) -> str:
