@@ -18,7 +18,7 @@ from campaign.clients import Surroundings
 from campaign.cluster import SHARDS, Broken, Cluster
 from campaign.faults import Done, Faults
 from campaign.holding import HELD_MS, Holder
-from campaign.judge import Judge
+from campaign.judge import MOVED_CLOCK_SLACK_MS, SLACK_MS, Judge
 from campaign.load import Load, Probe, Probes, QueuePlan, make_queue, plans
 
 DRAIN_S = 120.0
@@ -146,7 +146,8 @@ class Rounds:
         if not drained:
             text = f"after {DRAIN_S:g} s of draining there are messages left: {judge.left(facts)}"
             report.violations.append(Violation("liveness", text))
-        report.violations += judge.judge(history, facts)
+        slack_ms = MOVED_CLOCK_SLACK_MS if report.fault == "clock" else SLACK_MS
+        report.violations += judge.judge(history, facts, slack_ms)
         report.violations += [Violation("unexpected-answer", text) for text in around.unexpected]
 
     def _times(self, report: Report, done: Done, quiet_s: float) -> None:
