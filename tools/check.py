@@ -46,6 +46,7 @@ SECONDS_MAX = 2400  # of one check: the longest suite takes a quarter of it
 # Tests start hundreds of processes: each would compile all of Baton where the shell lets nothing be written.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 FAST = ("core", "sim", "log", "node", "api", "golden", "client")
+FAST_WAITING = ("log", "client")  # of these, so that all places have as much to do
 
 
 groups: set[int] = set()  # process groups of the checks that run
@@ -91,7 +92,8 @@ def test_checks(fast: bool) -> list[Check]:
     pytest = [sys.executable, "-m", "pytest", "-q", *(["-m", "fast"] if fast else [])]
     environment = {"BATON_TEST_PROFILE": "fast" if fast else "full"}
     names = [name for name in suites() if not fast or name in FAST]
-    return [Check(f"tests/{name}", [*pytest, f"tests/{name}"], environment, name in WAITING) for name in names]
+    waiting = FAST_WAITING if fast else WAITING
+    return [Check(f"tests/{name}", [*pytest, f"tests/{name}"], environment, name in waiting) for name in names]
 
 
 def run(check: Check, *, captured: bool) -> Outcome:
