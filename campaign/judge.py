@@ -154,7 +154,7 @@ class Judge:
         }
         return {name: count for name, count in counts.items() if count}
 
-    def judge(self, history: History, facts: list[QueueFacts], slack_ms: int = SLACK_MS) -> list[Violation]:
+    def judge(self, history: History, facts: list[QueueFacts], slack_ms: int) -> list[Violation]:
         """What must not have happened, in the round's history and in the logs."""
         low_ms, high_ms = bounds_ms(history, slack_ms)
         for call in history.calls:

@@ -62,9 +62,10 @@ class NamedSends:
 
     async def _send_first(self, queue: Queue, sends: Sequence[Send], name: int) -> list[Sent | BatonError]:
         """To its home, or the next shard that has an owner and room for any of them."""
-        home = queue.spread.of_hash(name)
-        await self._tell(queue, queue.spread.asked(name), at_once=True)
-        shards = queue.spread.taking
+        spread = queue.spread
+        homes = spread.asked(name)
+        await self._tell(queue, homes, at_once=True)
+        home, shards = homes[-1], spread.taking
         at = shards.index(home)
         refused: list[Sent | BatonError] = []
         for shard in shards[at:] + shards[:at]:

@@ -400,7 +400,7 @@ class Sending(Jobs):
         back = known.last - number
         if back >= known.run:
             return Accepted(0, "", True)
-        return Accepted(known.message - back, message_id(self.number, known.message - back), True)
+        return self._again(known.message - back)
 
     def _no_producer_more(self, key: int, now: int) -> bool:
         now_s = now // 1000
@@ -450,7 +450,7 @@ class Sending(Jobs):
                 if send.strict_content and known.fingerprint != content_mark(payload):
                     return DeduplicationConflict()
                 queue.duplicates += 1
-                return Accepted(known.sequence, message_id(self.number, known.sequence), True)
+                return self._again(known.sequence)
             if len(self.dedup) >= DEDUP_ENTRIES_MAX:
                 return OverLimit("Too many deduplication keys are remembered; send later or shorten the window.")
             flags |= _DEDUPLICATED_LIVES if policy.dedup_lives else _DEDUPLICATED
