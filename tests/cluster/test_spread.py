@@ -12,8 +12,8 @@ import pytest
 from batonq.core.catalog.machine import Catalog
 from batonq.core.commands import Accepted
 from batonq.core.ids import request_hash
+from batonq.core.limits import ShardLimits
 from batonq.core.records import FORMAT_VERSION, PLAIN_VERSION
-from batonq.core.shard import machine
 from batonq.errors import InvalidAttributeValue, InvalidInput, QueueDoesNotExist, Unavailable
 from batonq.log.frames import parse_header
 from batonq.node.broker import Queue
@@ -282,8 +282,6 @@ def test_a_job_goes_on_at_all_shards_through_the_death_of_an_owner(tmp_path: Pat
 def test_a_purge_goes_on_through_the_death_of_an_owner_and_spares_what_came_later(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(machine, "PURGE_STEP", 5)
-
     async def main(nodes: Nodes) -> None:
         queue = await spread(nodes)
         kept, loses = nodes["a"], nodes["c"]
@@ -316,7 +314,7 @@ def test_a_purge_goes_on_through_the_death_of_an_owner_and_spares_what_came_late
         known = {key for key in range(9) if queue.spread.of_key(str(key)) != 2}
         assert all(again[key].duplicate for key in known), "they were sent after the purge"  # type: ignore[union-attr]
 
-    run_nodes(tmp_path, main, *NAMES)
+    run_nodes(tmp_path, main, *NAMES, shard_limits=ShardLimits(purge_step_max=5))
 
 
 async def until_counted(node: ClusterNode, queue: Queue, visible: int) -> None:

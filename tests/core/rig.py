@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from array import array
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from batonq.core.commands import Arrival, Claim, Entry, Lease, MessageView, Send
@@ -242,6 +243,10 @@ class Bench(Rig):
         name = f"q{number}.fifo" if fields.get("fifo") else f"q{number}"
         self.shard.set_policy(QueuePolicy(number, "tenant", name, **fields), self.now)
         return number
+
+    def limit(self, **limits: int) -> None:
+        """Give the shard smaller limits."""
+        self.shard.limits = replace(self.shard.limits, **limits)
 
     def later(self, ms: int) -> int:
         self.now += ms

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from batonq.core.commands import Lease, Nack
-from batonq.core.shard import receiving
 from batonq.core.shard.receiving import ATTEMPT_WINDOW_MS
 from tests.core.rig import Bench, claim
 
@@ -118,8 +117,8 @@ def test_a_standard_queue_knows_no_attempts(bench: Bench) -> None:
     assert bench.shard.attempts == {}
 
 
-def test_no_more_attempts_are_remembered_than_the_limit(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(receiving, "ATTEMPTS_MAX", 2)
+def test_no_more_attempts_are_remembered_than_the_limit(bench: Bench) -> None:
+    bench.limit(attempts_max=2)
     for group in "abc":
         bench.send(1, group, group=group)
         assert len(bench.receive(1, visibility_ms=HOUR_MS, attempt=group)) == 1

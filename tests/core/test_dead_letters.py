@@ -11,8 +11,6 @@ from batonq.core.commands import Job, Nack
 from batonq.core.ids import message_id
 from batonq.core.payload import Lineage
 from batonq.core.records import Reason, State, Type
-from batonq.core.shard import machine as shard
-from batonq.core.shard import receiving, transfer
 from tests.core.rig import Bench, claim, deliver
 
 SOURCE, DEAD = 1, 2
@@ -315,8 +313,8 @@ def test_without_a_dead_letter_queue_any_more_it_dies_where_it_is(bench: Bench) 
     assert [view.state for view in bench.messages(SOURCE)] == [State.DEAD]
 
 
-def test_many_refused_at_once_do_not_overflow_a_frame(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transfer, "RETRIES_MAX", 4)
+def test_many_refused_at_once_do_not_overflow_a_frame(bench: Bench) -> None:
+    bench.limit(retries_max=4)
     bench.queue(SOURCE, max_receives=1, dead_letter_queue=DEAD, dead_letter_on_failure=True)
     bench.send(SOURCE, *(str(number) for number in range(10)))
     fail(bench)
@@ -409,8 +407,8 @@ def test_an_expired_message_that_is_refused_is_tried_again_for_the_same_reason(b
 
 
 @pytest.mark.parametrize("fifo", [True, False])
-def test_one_receive_gives_up_a_bounded_number(bench: Bench, monkeypatch: pytest.MonkeyPatch, fifo: bool) -> None:
-    monkeypatch.setattr(receiving, "GIVE_UP_MAX", 4)
+def test_one_receive_gives_up_a_bounded_number(bench: Bench, fifo: bool) -> None:
+    bench.limit(given_up_max=4)
     bench.queue(SOURCE, fifo=fifo)
     bench.queue(DEAD, fifo=fifo)
     for number in range(10):
@@ -428,8 +426,8 @@ def test_one_receive_gives_up_a_bounded_number(bench: Bench, monkeypatch: pytest
     assert bench.bodies(leases) == ["fresh"]
 
 
-def test_a_purge_gets_past_many_that_are_on_their_way(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard, "PURGE_STEP", 2)
+def test_a_purge_gets_past_many_that_are_on_their_way(bench: Bench) -> None:
+    bench.limit(purge_step_max=2)
     bench.queue(SOURCE, max_receives=1, dead_letter_queue=DEAD, dead_letter_shard=1, dead_letter_on_failure=True)
     bench.send(SOURCE, "a", "b", "c")
     fail(bench)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from batonq.core.commands import Accepted, Send
-from batonq.core.shard import once as module
 from batonq.core.shard.once import Once
 from batonq.errors import BatonError, IdempotencyConflict, OverLimit
 from tests.core.rig import Bench
@@ -100,9 +99,9 @@ def test_it_survives_a_restart_from_the_log(bench: Bench) -> None:
     assert known and again == first
 
 
-def test_too_many_are_refused_and_none_is_forgotten(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_too_many_are_refused_and_none_is_forgotten(bench: Bench) -> None:
     bench.shard.send_once(1, [message("a")], bench.now, ONE)
-    monkeypatch.setattr(module, "REQUESTS_MAX", 2)
+    bench.limit(requests_max=2)
     (refused,), _ = bench.shard.send_once(1, [message("b")], bench.now, ONE._replace(name="other"))
     assert isinstance(refused, OverLimit)
     assert bench.shard.send_once(1, [message("a")], bench.now, ONE)[1]

@@ -10,7 +10,6 @@ import pytest
 from batonq.core.commands import Accepted
 from batonq.core.ids import message_id
 from batonq.core.records import Type
-from batonq.core.shard import sending
 from batonq.core.shard.producers import Producers
 from batonq.core.shard.state import PRODUCER_IDLE_MS
 from batonq.errors import DeduplicationConflict, OverLimit
@@ -150,8 +149,8 @@ def test_an_idle_producer_is_forgotten(bench: Bench) -> None:
     assert len(bench.shard.producers) == 2
 
 
-def test_no_more_producers_are_remembered_than_the_limit(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sending, "PRODUCERS_MAX", 2)
+def test_no_more_producers_are_remembered_than_the_limit(bench: Bench) -> None:
+    bench.limit(producers_max=2)
     produce(bench, 1, "a", producer="a")
     produce(bench, 1, "b", producer="b")
     assert isinstance(produce(bench, 1, "c", producer="c")[0], OverLimit)

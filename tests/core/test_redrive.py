@@ -12,7 +12,6 @@ from batonq.core.commands import Chosen, Job, Nack
 from batonq.core.ids import message_id
 from batonq.core.payload import Lineage, encode_payload
 from batonq.core.records import State
-from batonq.core.shard import jobs
 from batonq.errors import JobConflict, JobNotFound, QueueDoesNotExist
 from tests.core.rig import Bench, claim, deliver
 
@@ -244,10 +243,8 @@ def test_what_waits_in_a_queue_that_is_for_no_dead_letters_is_not_moved(bench: B
     assert bench.waiting(HOME) == ["waits", "waits too"] + ([] if destination else ["dead"])
 
 
-def test_such_a_job_ends_when_none_is_dead_without_looking_at_those_that_wait(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(jobs, "STEP_SCAN_MAX", 4)
+def test_such_a_job_ends_when_none_is_dead_without_looking_at_those_that_wait(bench: Bench) -> None:
+    bench.limit(job_scans_max=4)
     die(bench, "a")
     bench.send(HOME, *(str(number) for number in range(100)))
     began_ms = bench.now
@@ -358,9 +355,9 @@ def test_a_maximum_of_its_own_outlasts_the_dead_letters(far: bool) -> None:
     away.check()
 
 
-def test_the_work_of_one_step_is_bounded_for_all_jobs_together(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "STEP_MOVES_MAX", 10)
-    monkeypatch.setattr(jobs, "STEP_SCAN_MAX", 30)
+def test_the_work_of_one_step_is_bounded_for_all_jobs_together(bench: Bench) -> None:
+    bench.limit(job_moves_max=10)
+    bench.limit(job_scans_max=30)
     bench.queue(TARGET)
     sources = range(10, 20)
     for source in sources:
@@ -379,8 +376,8 @@ def test_the_work_of_one_step_is_bounded_for_all_jobs_together(bench: Bench, mon
     assert steps >= 19
 
 
-def test_every_job_gets_its_turn_although_a_step_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(jobs, "STEP_MOVES_MAX", 4)
+def test_every_job_gets_its_turn_although_a_step_is_bounded(bench: Bench) -> None:
+    bench.limit(job_moves_max=4)
     bench.queue(TARGET)
     for source in (10, 11):
         bench.queue(source)

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 import pytest
 
 from batonq.core.records import Reason, State, Type
-from batonq.core.shard import timers
 from tests.core.rig import T0, Bench, claim, make_send
 
 DAY_MS = 86_400_000
@@ -94,8 +93,8 @@ def test_time_does_not_go_back(bench: Bench) -> None:
     assert [row.time for row in bench.check() if row.type is Type.SENT] == [T0 + 10_000]
 
 
-def test_what_is_due_at_once_is_bounded(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(timers, "DUE_LIMIT", 3)
+def test_what_is_due_at_once_is_bounded(bench: Bench) -> None:
+    bench.limit(timer_records_max=3)
     bench.send(1, *"abcdefg")
     leases = bench.receive(1, visibility_ms=1_000)
     bench.check()
@@ -108,10 +107,8 @@ def test_what_is_due_at_once_is_bounded(bench: Bench, monkeypatch: pytest.Monkey
     assert len(leases) == 7
 
 
-def test_a_lease_whose_end_is_not_yet_written_is_over_all_the_same(
-    bench: Bench, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(timers, "DUE_LIMIT", 0)
+def test_a_lease_whose_end_is_not_yet_written_is_over_all_the_same(bench: Bench) -> None:
+    bench.limit(timer_records_max=0)
     bench.queue(2, fifo=True)
     bench.send(1, "a")
     bench.send(2, "b", group="g")
@@ -168,7 +165,7 @@ def test_grace_is_given_to_running_leases_only(bench: Bench) -> None:
 @pytest.mark.parametrize("fifo", [False, True])
 def test_an_expired_message_is_not_given_out_even_when_very_many_expire_at_once(bench: Bench, fifo: bool) -> None:
     queue = bench.queue(2, retention_ms=60_000, fifo=fifo)
-    count = 2 * timers.DUE_LIMIT
+    count = 2 * bench.shard.limits.timer_records_max
     sends = [make_send("old", group=f"g{number % 50}" if fifo else "") for number in range(count)]
     bench.shard.send(queue, sends, bench.now)
     bench.commit()
@@ -183,7 +180,7 @@ def test_an_expired_message_is_not_given_out_even_when_very_many_expire_at_once(
 
 def test_a_receive_is_not_given_again_once_its_leases_ran_out(bench: Bench) -> None:
     queue = bench.queue(2, fifo=True, visibility_ms=30_000)
-    count = 2 * timers.DUE_LIMIT
+    count = 2 * bench.shard.limits.timer_records_max
     bench.shard.send(queue, [make_send("one", group=f"g{number}") for number in range(count)], bench.now)
     bench.receive(queue, count - 5)
     first = bench.receive(queue, 5, attempt="again")

@@ -150,7 +150,7 @@ class Recovery:
             return await self._fold_shard(number, None)
 
     async def _fold_shard(self, number: int, snapshot: Snapshot | None) -> Opened:
-        shard = Shard(number)
+        shard = Shard(number, self._settings.shard_limits)
         frame_number = 0
         start = None
         if snapshot is not None:

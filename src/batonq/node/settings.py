@@ -7,6 +7,7 @@ from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
 from batonq.core.catalog.attributes import DURABILITY
+from batonq.core.limits import DEFAULT_LIMITS, ShardLimits
 from batonq.core.spread import SPREAD_MAX
 from batonq.errors import InvalidInput
 
@@ -112,6 +113,7 @@ class Settings:
     inline_sync_us: int = setting(
         2_000, "While a sync takes less than this (measured), it is done on the serving thread; else on another."
     )
+    shard_limits: ShardLimits = DEFAULT_LIMITS  # for tests: no option of the command line
 
     @property
     def dev(self) -> bool:
@@ -236,4 +238,4 @@ def _wait_ms(seconds: float | None, dev: bool) -> int:
 
 def documented() -> list[tuple[Field[Any], str]]:
     """The settings in order, each with its line of documentation."""
-    return [(entry, str(entry.metadata["doc"])) for entry in fields(Settings)]
+    return [(entry, str(entry.metadata["doc"])) for entry in fields(Settings) if "doc" in entry.metadata]

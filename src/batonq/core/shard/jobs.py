@@ -17,6 +17,7 @@ from enum import Enum
 
 from batonq.core.commands import Chosen, Job
 from batonq.core.ids import key_hash
+from batonq.core.limits import ShardLimits
 from batonq.core.records import Reason, State, Type
 from batonq.core.shard.arrivals import Arrivals
 from batonq.core.shard.columns import NIL
@@ -26,8 +27,6 @@ from batonq.core.shard.state import CARRIED_PREFIX, EDITED_PREFIX
 from batonq.core.shard.transfer import NO_QUEUE
 from batonq.errors import JobConflict, JobNotFound, QueueDoesNotExist
 
-STEP_SCAN_MAX = 2_000  # messages looked at in one step, of all jobs together
-STEP_MOVES_MAX = 100  # and moved: some milliseconds
 INTERVAL_MS = 100
 SOON_MS = 1  # when a step ended for its bounds
 RAMP_BEGINS_AT = 0.1  # of the rate
@@ -47,9 +46,9 @@ class Budget:
 
     __slots__ = ("moves", "scans")
 
-    def __init__(self) -> None:
-        self.scans = STEP_SCAN_MAX
-        self.moves = STEP_MOVES_MAX
+    def __init__(self, limits: ShardLimits) -> None:
+        self.scans = limits.job_scans_max
+        self.moves = limits.job_moves_max
 
     @property
     def over(self) -> bool:
@@ -130,7 +129,7 @@ class Jobs(Arrivals):
             return None
         self.job_turn += 1
         first = self.job_turn % len(running)
-        budget = Budget()
+        budget = Budget(self.limits)
         due = [self._step(job, now, budget) for job in running[first:] + running[:first]]
         return min((at for at in due if at is not None), default=None)
 

@@ -19,8 +19,6 @@ from batonq.core.shard.queuestate import QueueState
 from batonq.core.shard.validate import Validate
 from batonq.core.spread import Hint, parse, takes
 
-PURGE_STEP = 5_000
-
 
 class Shard(Holding, Persist, Validate):
     # --- the frame ---------------------------------------------------------------------------------
@@ -65,7 +63,7 @@ class Shard(Holding, Persist, Validate):
         through = through or self.next_sequence - 1
         slot = queue.head
         survivor = steps = 0
-        while slot != NIL and columns.sequence[slot] <= through and steps < PURGE_STEP:
+        while slot != NIL and columns.sequence[slot] <= through and steps < self.limits.purge_step_max:
             survivor = columns.sequence[slot] + 1
             if columns.state[slot] != State.OWED:  # those stay, and must not fill every step
                 steps += 1

@@ -15,8 +15,6 @@ from batonq.core.ids import key_hash, message_id
 from batonq.core.shard.sending import Sending, part_of
 from batonq.errors import BatonError, IdempotencyConflict, OverLimit
 
-REQUESTS_MAX = 2_000_000
-
 
 class Once(NamedTuple):
     """A request's name and what it says, as text; and for how long it is remembered."""
@@ -48,7 +46,7 @@ class SendingOnce(Sending):
                 if not sends:
                     raise IdempotencyConflict
                 return [IdempotencyConflict() for _ in sends], False
-            if len(self.requests) >= REQUESTS_MAX:
+            if len(self.requests) >= self.limits.requests_max:
                 full = "Too many named requests are remembered; send without an idempotency key, or later."
                 return [OverLimit(full) for _ in sends], False
         parts = [part_of(request, at) for at in range(len(sends))] if known is not None else []

@@ -18,8 +18,6 @@ from batonq.core.shard.state import encode_notes
 from batonq.errors import OverLimit
 
 ATTEMPT_WINDOW_MS = 300_000
-ATTEMPTS_MAX = 100_000
-GIVE_UP_MAX = 1_000  # messages that one receive finds used up: their records must fit into the open frame
 _VISIBLE, _IN_FLIGHT = int(State.VISIBLE), int(State.IN_FLIGHT)
 _LEASED = int(Type.LEASED)
 
@@ -79,7 +77,7 @@ class Receiving(SendingOnce):
                 break
             if self._is_over(queue, slot, now):
                 given_up += 1
-                if given_up > GIVE_UP_MAX:
+                if given_up > self.limits.given_up_max:
                     self.woken.add(queue.number)
                     break
                 self._put_away(queue, slot, now)
@@ -201,7 +199,7 @@ class Receiving(SendingOnce):
             slot = lines.head[line]
             if self._is_over(queue, slot, now):
                 given_up += 1
-                if given_up > GIVE_UP_MAX:
+                if given_up > self.limits.given_up_max:
                     self.woken.add(queue.number)
                     break
                 self._put_away(queue, slot, now)
@@ -286,7 +284,7 @@ class Receiving(SendingOnce):
 
     def _attempts_full(self, now: int) -> bool:
         """To remember one more, the oldest must be over: it is forgotten then."""
-        if len(self.attempts) < ATTEMPTS_MAX:
+        if len(self.attempts) < self.limits.attempts_max:
             return False
         return next(iter(self.attempts.values())).expires_ms > now
 

@@ -19,9 +19,6 @@ from batonq.core.spread import key_of, parse, takes
 from batonq.errors import BatonError, DeduplicationConflict, InvalidInput, NotOwner, OverLimit
 
 REQUEST_WINDOW_MS = 120_000  # an SDK has given up on a request by then
-SLOTS_MAX = 100_000_000
-DEDUP_ENTRIES_MAX = 50_000_000
-PRODUCERS_MAX = 1_000_000
 BYTE_MAX = 255  # a record has a byte for each
 _SHARD_FULL = "The shard holds as many messages as it can; receive and delete some."
 _NOT_TAKEN = "The shard had no room for this message when the request was made first; send it by another request."
@@ -274,7 +271,7 @@ class Sending(Jobs):
         """The first sequence; 0 when the shard is full."""
         columns = self.columns
         slots = columns.take_run(len(bodies))
-        if slots[-1] >= SLOTS_MAX:
+        if slots[-1] >= self.limits.slots_max:
             columns.give_back_run(slots)
             return 0
         first = self.next_sequence
@@ -404,7 +401,7 @@ class Sending(Jobs):
 
     def _no_producer_more(self, key: int, now: int) -> bool:
         now_s = now // 1000
-        return self.producers.full(now_s, PRODUCERS_MAX) and self.producers.get(key, now_s) is None
+        return self.producers.full(now_s, self.limits.producers_max) and self.producers.get(key, now_s) is None
 
     def _produced(self, queue: int, key: int, number: int, sequence: int, run: int, now: int) -> None:
         expires_s = -(-(now + self.producer_idle_ms) // 1000)
@@ -451,7 +448,7 @@ class Sending(Jobs):
                     return DeduplicationConflict()
                 queue.duplicates += 1
                 return self._again(known.sequence)
-            if len(self.dedup) >= DEDUP_ENTRIES_MAX:
+            if len(self.dedup) >= self.limits.dedup_entries_max:
                 return OverLimit("Too many deduplication keys are remembered; send later or shorten the window.")
             flags |= _DEDUPLICATED_LIVES if policy.dedup_lives else _DEDUPLICATED
         if policy.spread and self._belongs_elsewhere(queue, send):
@@ -460,7 +457,7 @@ class Sending(Jobs):
         if full:
             return OverLimit(full)
         slot = columns.allocate()
-        if slot >= SLOTS_MAX:
+        if slot >= self.limits.slots_max:
             return OverLimit(_SHARD_FULL)
         sequence = self.next_sequence
         delay = policy.delay_ms if send.delay_ms is None else send.delay_ms

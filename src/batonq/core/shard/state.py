@@ -11,6 +11,7 @@ import struct
 from typing import Any, NamedTuple
 
 from batonq.core.commands import Alarm
+from batonq.core.limits import DEFAULT_LIMITS, ShardLimits
 from batonq.core.openframe import OpenFrame
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import FORMAT_VERSION, PLAIN_VERSION, Flag, Reason, State, Type
@@ -64,8 +65,9 @@ class Channel:
 
 
 class ShardState:
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, limits: ShardLimits = DEFAULT_LIMITS) -> None:
         self.number = number
+        self.limits = limits
         self.epoch = 0
         self.format = PLAIN_VERSION  # of the frames that are written, see records.py
         self.next_sequence = 1

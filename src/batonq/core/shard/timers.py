@@ -9,7 +9,6 @@ from batonq.core.shard.transfer import Transfer
 from batonq.core.shard.wheel import NEVER
 from batonq.errors import QueueDoesNotExist
 
-DUE_LIMIT = 2_000  # records of timers in one go
 _IN_FLIGHT, _OWED = int(State.IN_FLIGHT), int(State.OWED)
 
 
@@ -37,7 +36,7 @@ class Timers(Transfer):
         self.advance_delays(now)
         columns = self.columns
         over: list[tuple[int, int, int]] = []
-        for due, slot in self.leases.advance(now, columns.timer, DUE_LIMIT):
+        for due, slot in self.leases.advance(now, columns.timer, self.limits.timer_records_max):
             if columns.timer[slot] != due:
                 continue
             columns.timer[slot] = NO_TIMER
@@ -52,7 +51,7 @@ class Timers(Transfer):
             self._return(slot, now, now, Reason.EXPIRED)
         old = [
             (columns.expires[slot], columns.sequence[slot], due, slot)
-            for due, slot in self.expiries.advance(now // 1000, columns.expiry_timer, DUE_LIMIT)
+            for due, slot in self.expiries.advance(now // 1000, columns.expiry_timer, self.limits.timer_records_max)
         ]
         old.sort()
         for _, _, due, slot in old:

@@ -27,7 +27,6 @@ REFUSED_BACKOFF_MS = 1_000
 REFUSED_BACKOFF_MAX_MS = 300_000
 JOB_BACKOFF_MAX_MS = 60_000
 NO_QUEUE = "AWS.SimpleQueueService.NonExistentQueue"
-RETRIES_MAX = 1_000  # transfers tried again in one go: their records must fit into the open frame
 
 
 class Transfer(Replay):
@@ -347,7 +346,7 @@ class Transfer(Replay):
     def retry_refused(self, now: int) -> None:
         """Refused transfers whose back-off is over are owed again, if there is still somewhere to send them."""
         columns = self.columns
-        for slot in list(islice(self.doomed_due, RETRIES_MAX)):
+        for slot in list(islice(self.doomed_due, self.limits.retries_max)):
             del self.doomed_due[slot]
             queue = self.queues[columns.queue[slot]]
             policy = queue.policy
