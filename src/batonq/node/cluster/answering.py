@@ -156,8 +156,8 @@ class ShardAnswering:
                 raise Unavailable("It may or may not have been done: the answer had to be forgotten. Try again.")
             if name and self._memory.is_full():
                 raise Unavailable(
-                    f"Nothing was done: this node was asked more than {NAMES_MAX} times in {REMEMBERED_S:g} s, and could "
-                    "not tell this call from a repetition. Try again later."
+                    f"Nothing was done: this node was asked more than {NAMES_MAX} times in {REMEMBERED_S:g} s, and "
+                    "could not tell this call from a repetition. Try again later."
                 )
             kept = body if path.endswith((*RECEIVES, RELAY)) else b""
             call = Call(asyncio.get_running_loop().create_task(self._run(path, name, body)), path, kept)
