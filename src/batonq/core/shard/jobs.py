@@ -184,8 +184,9 @@ class Jobs(Arrivals):
         return int(credit)
 
     def _used(self, job: Job, count: int) -> None:
-        last_ms, credit = self.job_pace.get(job.id, (self.last_time_ms, 1.0))
-        self.job_pace[job.id] = (last_ms, credit - count)
+        if job.id in self.jobs.active:
+            last_ms, credit = self.job_pace.get(job.id, (self.last_time_ms, 1.0))
+            self.job_pace[job.id] = (last_ms, credit - count)
 
     def _pauses(self, job: Job, now: int) -> bool:
         """Do so many of the messages that were moved last die again that it is better to stop?"""
@@ -210,8 +211,11 @@ class Jobs(Arrivals):
         """Every message that can be moved, in order. Leased and delayed ones are passed over."""
         columns = self.columns
         slot, sequence = self.job_place.get(job.id, (NIL, 0))
-        if sequence <= job.cursor or not self.stands(queue, slot, sequence):
+        if not self.stands(queue, slot, sequence):
             slot = self.near(queue, job.cursor)
+        elif sequence < job.cursor:  # on its way to where it was: a step may end before it is there
+            nearer = self.near(queue, job.cursor)
+            slot = nearer if sequence < columns.sequence[nearer] <= job.cursor else slot
         movable = movable_states(job)
         cursor, seen, used = job.cursor, job.seen, 0
         examined, matched = job.examined, job.matched
@@ -237,7 +241,7 @@ class Jobs(Arrivals):
                     seen = sequence
                 cursor = sequence
             slot = following
-        if slot != NIL:
+        if slot != NIL and job.id in self.jobs.active:
             self.job_place[job.id] = (slot, columns.sequence[slot])
         self._used(job, used)
         self._progress(job, cursor, seen, examined, matched, now)
