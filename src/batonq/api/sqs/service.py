@@ -9,7 +9,7 @@ from batonq.api.http import Request
 from batonq.api.sqs.access import Caller
 from batonq.api.sqs.errors import ACCESS_DENIED, INVALID_ADDRESS, SqsError, missing
 from batonq.core.catalog import permissions
-from batonq.core.catalog.names import queue_arn
+from batonq.core.catalog.names import QueueName, queue_arn
 from batonq.node.broker import Broker, Queue
 
 ADDRESSES_MAX = 10_000
@@ -73,7 +73,8 @@ class Service:
     def _authorize(self, call: Call, queue: Queue) -> None:
         # A batch is the same thing many times, and is allowed by the same word.
         action = call.operation.removesuffix("Batch")
-        if not permissions.allows(queue.attributes.get("Policy", ""), call.caller.account, action):
+        name = QueueName(queue.account, queue.name)
+        if not permissions.allows(queue.attributes.get("Policy", ""), call.caller.account, action, name):
             raise SqsError(ACCESS_DENIED, f"Access to the resource {self.url(call, queue)} is denied.")
 
     # --- from a queue to its names
