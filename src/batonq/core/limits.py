@@ -8,6 +8,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from batonq.core.records import ROW_BYTES
+
+TIMER_BYTES_MAX = 384 * 1024  # of records, their variable parts included, after which one step of the timers stops
+REQUEST_MESSAGES_MAX = 1_000  # messages of one request, whichever interface it comes by
+MOVE_ROWS = 5  # records that one message can need at once: Returned, Owed, Arrived, Settled, QueuePurged
+
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class ShardLimits:
@@ -22,6 +28,16 @@ class ShardLimits:
     purge_step_max: int = 5_000  # messages that one step of a purge removes
     job_scans_max: int = 2_000  # messages that one step of all jobs looks at
     job_moves_max: int = 100  # messages that one step of all jobs moves
+
+    @property
+    def command_rows(self) -> int:
+        """Records that one command writes at most: first what is due by then, then what the request is about.
+
+        The one that writes most is a receive, which gives up some messages before it leases others.
+        """
+        timers = TIMER_BYTES_MAX // ROW_BYTES + MOVE_ROWS
+        moved = max(self.given_up_max, self.job_moves_max, REQUEST_MESSAGES_MAX)
+        return timers + moved * MOVE_ROWS + REQUEST_MESSAGES_MAX
 
 
 DEFAULT_LIMITS = ShardLimits()
