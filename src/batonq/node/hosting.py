@@ -6,7 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
-from batonq.core.records import FRAME_ROWS_MAX, ROW_WORDS
+from batonq.core.limits import ROLL_ROWS
+from batonq.core.records import ROW_WORDS
 from batonq.core.shard.machine import Shard
 from batonq.errors import BatonError, DiskFull, LogCorrupt, OverLimit, Unavailable
 from batonq.log.interface import Log, Room
@@ -21,11 +22,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 ROOM_RETRY_MS = 1_000
 COMMAND_BYTES_MAX = 5 * MIB + 512 * KIB  # what one command may put into a frame: a request, a channel's window, a step
-# The format has room for FRAME_ROWS_MAX records in a frame. A command writes at most COMMAND_ROWS_MAX of them (see
-# ShardLimits.command_rows, and Settings.check for what can be set), and none begins while more than ROLL_ROWS are in
-# the open frame: `begin` refuses before that, and `make_room` begins another frame.
-COMMAND_ROWS_MAX = 16_384
-ROLL_ROWS = FRAME_ROWS_MAX - COMMAND_ROWS_MAX
 STARTING = "The shard is being opened; try again."
 
 

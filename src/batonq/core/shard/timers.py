@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from batonq.core.limits import TIMER_BYTES_MAX
+from batonq.core.limits import STEP_BYTES_MAX
 from batonq.core.records import Reason, State, Type
 from batonq.core.shard.columns import NIL
 from batonq.core.shard.queuestate import QueueState
@@ -47,7 +47,7 @@ class Timers(Transfer):
         One step is bounded in records and in bytes; what is left stays due.
         """
         now = self.pass_time(now)
-        bytes_end = self.frame.size + TIMER_BYTES_MAX
+        bytes_end = self.frame.size + STEP_BYTES_MAX
         self._end_leases(now, bytes_end)
         if self.frame.size < bytes_end:
             self._end_messages(now, bytes_end)
