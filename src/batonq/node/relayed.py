@@ -150,8 +150,13 @@ async def run_relayed(host: ShardHost, deliveries: Deliveries, calls: Sequence[R
     leased = [found for places in receives.values() if (found := _receive(host, calls, places)) is not None]
     if leased or any(answers):
         await committed(host)
-    for one in leased:
-        await _hand_out(host, deliveries, one, answers)
+    for at, one in enumerate(leased):
+        try:
+            await _hand_out(host, deliveries, one, answers)
+        except BaseException:  # nobody is told of any of these
+            for lost in leased[at:]:
+                host.give_back(lost.call.queue, host.shard.expand(lost.leases))
+            raise
     return answers
 
 
