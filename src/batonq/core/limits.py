@@ -46,7 +46,8 @@ class ShardLimits:
 
         The one that writes most is a receive, which gives up some messages before it leases others.
         """
-        return STEP_ROWS + max(self.given_up_max, self.job_moves_max, REQUEST_MESSAGES_MAX) * MOVE_ROWS + REQUEST_MESSAGES_MAX
+        moved = max(self.given_up_max, self.job_moves_max, REQUEST_MESSAGES_MAX)
+        return STEP_ROWS + moved * MOVE_ROWS + REQUEST_MESSAGES_MAX
 
 
 DEFAULT_LIMITS = ShardLimits()
