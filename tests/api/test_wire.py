@@ -7,6 +7,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+from botocore.exceptions import ClientError
 
 from tests.api.support import Answer, bodies, counts, http_request, json_request, query_request, receive, wait_until
 from tests.support.server import ACCOUNT, TestServer
@@ -242,6 +243,15 @@ def test_pages_of_other_sites_have_no_say(server: TestServer, url: str, headers:
     assert http_request(server, "POST", path_of(url), "Action=PurgeQueue", form).status == status
     assert http_request(server, "GET", path_of(url) + "?Action=PurgeQueue", headers=headers).status == status
     assert json_request(server, "PurgeQueue", {"QueueUrl": url}, headers=headers).status == status
+
+
+def test_an_sdk_shows_what_is_wrong_with_a_host(sqs: Any) -> None:
+    def as_another(request: Any, **_: Any) -> None:
+        request.headers["Host"] = "baton.compose:9324"
+
+    sqs.meta.events.register("before-send.sqs", as_another)
+    with pytest.raises(ClientError, match=r"421.*localhost.*--allowed-hosts baton\.compose"):
+        sqs.list_queues()
 
 
 def test_a_client_that_leaves_its_long_poll_takes_no_message(server: TestServer, sqs: Any, queue: str) -> None:
