@@ -27,11 +27,11 @@ UNIX_PATH_MAX = 100  # the system takes a few more
 
 
 class NotSent(Unavailable):
-    """The other node could not be reached: it was asked nothing."""
+    """The other node could not be reached. Nothing of the call was written to any connection."""
 
 
 class NoAnswer(Unavailable):
-    """The other node was asked, and did not answer: it may have done it, or may do it yet."""
+    """The call was written, at least in part, and got no answer. It may have run, or may run yet."""
 
 
 def signature(secret: bytes, path: str, call: str, body: bytes) -> str:
@@ -83,20 +83,20 @@ class Peers:
         self._idle: dict[str, list[_Line]] = {}
 
     async def ask(self, address: str, path: str, call: str, body: bytes, timeout_s: float) -> bytes:
-        """Raises NotSent, NoAnswer, or the error that the other node answered with."""
+        """Raises NotSent, NoAnswer, or the error that the other node answered with.
+
+        A call is written at most once. Nobody can tell here whether a kept connection was closed before the other
+        node had read the call or after it had run it, so both are NoAnswer; routing.py knows when to call again.
+        """
         idle = self._idle.setdefault(address, [])
         while idle:
             line = idle.pop()
-            if line.reader.at_eof() or line.writer.is_closing():
-                line.writer.close()
-                continue
-            try:
-                return await self._talk(address, line, path, call, body, timeout_s)
-            except NoAnswer:
-                if not line.reader.at_eof():
-                    raise
-                break  # it was closed while it was idle; the same call may be made again, see answering.py
-        return await self._talk(address, await self._connect(address), path, call, body, timeout_s)
+            if not line.reader.at_eof() and not line.writer.is_closing():
+                break
+            line.writer.close()
+        else:
+            line = await self._connect(address)
+        return await self._talk(address, line, path, call, body, timeout_s)
 
     async def _connect(self, address: str) -> _Line:
         if address.startswith(UNIX):
@@ -133,7 +133,7 @@ class Peers:
             async with asyncio.timeout(timeout_s):
                 line.writer.write(head.encode() + body)
                 status, answer, kept = await _read(line.reader)
-        except (OSError, TimeoutError, asyncio.IncompleteReadError, ValueError, asyncio.LimitOverrunError) as problem:
+        except (OSError, TimeoutError, EOFError, ValueError, asyncio.LimitOverrunError) as problem:
             raise NoAnswer(f"{address} did not answer: {str(problem) or type(problem).__name__}") from None
         finally:
             if not kept:
@@ -162,7 +162,7 @@ class Peers:
 async def _read(reader: asyncio.StreamReader) -> tuple[int, bytes, bool]:
     """Status and body, and whether another request may follow."""
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-    status = int(head[0].split(" ")[1])
+    status = int(head[0].partition(" ")[2][:3])
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
     length = int(headers["content-length"]) if "content-length" in headers else -1
     if not 0 <= length <= ANSWER_BYTES_MAX:
