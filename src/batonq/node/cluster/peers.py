@@ -34,6 +34,10 @@ class NoAnswer(Unavailable):
     """The call was written, at least in part, and got no answer. It may have run, or may run yet."""
 
 
+class ClosedUnanswered(NoAnswer):
+    """A kept connection ended before a byte of the answer came: most often it was closed while it was idle."""
+
+
 def signature(secret: bytes, path: str, call: str, body: bytes) -> str:
     """What shows that a request is from a node of the same cluster."""
     mac = blake2b(key=blake2b(secret).digest(), digest_size=32)
@@ -95,8 +99,8 @@ class Peers:
                 break
             line.writer.close()
         else:
-            line = await self._connect(address)
-        return await self._talk(address, line, path, call, body, timeout_s)
+            return await self._talk(address, await self._connect(address), False, path, call, body, timeout_s)
+        return await self._talk(address, line, True, path, call, body, timeout_s)
 
     async def _connect(self, address: str) -> _Line:
         if address.startswith(UNIX):
@@ -121,22 +125,25 @@ class Peers:
         except (OSError, TimeoutError) as problem:
             raise NotSent(f"{address} cannot be reached: {str(problem) or type(problem).__name__}") from None
 
-    async def _talk(self, address: str, line: _Line, path: str, call: str, body: bytes, timeout_s: float) -> bytes:
+    async def _talk(
+        self, address: str, line: _Line, kept: bool, path: str, call: str, body: bytes, timeout_s: float
+    ) -> bytes:
         signed = f"{SIGNATURE_HEADER}: {signature(self._secret, path, call, body)}\r\n" if self._secret else ""
         host = urlsplit(address).netloc or "localhost"
         head = (
             f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: {wire.CONTENT_TYPE}\r\n"
             f"Content-Length: {len(body)}\r\n{CALL_HEADER}: {call}\r\n{signed}\r\n"
         )
-        kept = False
+        goes_on = False
         try:
             async with asyncio.timeout(timeout_s):
                 line.writer.write(head.encode() + body)
-                status, answer, kept = await _read(line.reader)
+                status, answer, goes_on = await _read(line.reader)
         except (OSError, TimeoutError, EOFError, ValueError, asyncio.LimitOverrunError) as problem:
-            raise NoAnswer(f"{address} did not answer: {str(problem) or type(problem).__name__}") from None
+            text = f"{address} did not answer: {str(problem) or type(problem).__name__}"
+            raise (ClosedUnanswered if kept and _is_silent(problem) else NoAnswer)(text) from None
         finally:
-            if not kept:
+            if not goes_on:
                 line.writer.close()
         idle = self._idle.setdefault(address, [])
         if len(idle) < IDLE_MAX:
@@ -157,6 +164,13 @@ class Peers:
             for line in lines:
                 line.writer.close()
         self._idle.clear()
+
+
+def _is_silent(problem: Exception) -> bool:
+    """Whether a connection ended without a word."""
+    if isinstance(problem, asyncio.IncompleteReadError):
+        return not problem.partial
+    return isinstance(problem, ConnectionError)
 
 
 async def _read(reader: asyncio.StreamReader) -> tuple[int, bytes, bool]:

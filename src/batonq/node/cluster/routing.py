@@ -21,7 +21,7 @@ from batonq.errors import BatonError, NotOwner, Unavailable
 from batonq.log.interface import Lease
 from batonq.log.layout import CATALOG_SHARD
 from batonq.node.cluster.answering import RECEIVES, call_name
-from batonq.node.cluster.peers import PREFIX, Asking, NoAnswer, NotSent
+from batonq.node.cluster.peers import PREFIX, Asking, ClosedUnanswered, NoAnswer, NotSent
 from batonq.node.ports import ShardPort
 from batonq.node.remoteshard import RemoteShard, answer
 
@@ -151,9 +151,9 @@ class Routing:
                     await self._look_again()
                 except NotSent as problem:
                     why = problem.message if asked is None else UNKNOWN
-                except NoAnswer:
+                except NoAnswer as problem:
                     why = UNKNOWN
-                    again = asked is None  # without a pause: a kept connection may have been closed while it was idle
+                    again = asked is None and isinstance(problem, ClosedUnanswered)
                     asked = lease
             if at_once and asked is None:
                 raise NotOwner(why)
