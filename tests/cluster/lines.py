@@ -65,10 +65,10 @@ class Relay:
         self.connections += 1
         try:
             while True:
-                request = await read_message(reader)
+                request = await read_while(reader, their_reader)
                 self.requests.append(request)
                 their_writer.write(request)
-                answer = await self._answer(reader, their_reader)
+                answer = await read_while(their_reader, reader)
                 loss = self.loss
                 if loss is not None and path_of(request).endswith(loss.path_end):
                     self.loss = None
@@ -78,20 +78,20 @@ class Relay:
         finally:
             their_writer.close()
 
-    @staticmethod
-    async def _answer(reader: asyncio.StreamReader, their_reader: asyncio.StreamReader) -> bytes:
-        """Raises EOFError when either side goes first."""
-        answering = asyncio.ensure_future(read_message(their_reader))
-        leaving = asyncio.ensure_future(reader.read(1))
-        try:
-            await asyncio.wait((answering, leaving), return_when=asyncio.FIRST_COMPLETED)
-            if not answering.done():
-                raise EOFError
-            return answering.result()
-        finally:
-            leaving.cancel()
-            answering.cancel()
-            await asyncio.gather(answering, leaving, return_exceptions=True)
+
+async def read_while(reader: asyncio.StreamReader, other: asyncio.StreamReader) -> bytes:
+    """A message of one side, while the other one is silent. Raises EOFError when either goes first."""
+    reading = asyncio.ensure_future(read_message(reader))
+    leaving = asyncio.ensure_future(other.read(1))
+    try:
+        await asyncio.wait((reading, leaving), return_when=asyncio.FIRST_COMPLETED)
+        if not reading.done():
+            raise EOFError
+        return reading.result()
+    finally:
+        leaving.cancel()
+        reading.cancel()
+        await asyncio.gather(reading, leaving, return_exceptions=True)
 
 
 def path_of(request: bytes) -> str:

@@ -1,23 +1,26 @@
-"""Requests from node to node: HTTP with a body in MessagePack, connections kept, signed with the cluster's secret."""
+"""Requests from node to node: HTTP with a body in MessagePack, connections kept, signed with the cluster's secret
+(signing.py).
+"""
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import os
 import ssl as tls
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from hashlib import blake2b
 from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from batonq.errors import BatonError, Unavailable
 from batonq.node import wire
+from batonq.node.cluster import signing
+from batonq.node.cluster.signing import CHALLENGE_HEADER, STAMP_HEADER, Signer
 
 PREFIX = "/internal/"
 CALL_HEADER = "x-baton-call"
-SIGNATURE_HEADER = "x-baton-signature"
+SIGNATURE_HEADER = signing.SIGNATURE_HEADER
+STAMPS_MAX = 3  # how often a call is stamped anew because it was refused for its stamp
 CONNECT_S = 2.0
 IDLE_MAX = 64  # connections to one node that are kept without a request
 HEAD_BYTES_MAX = 64 << 10
@@ -36,19 +39,6 @@ class NoAnswer(Unavailable):
 
 class ClosedUnanswered(NoAnswer):
     """A kept connection ended before a byte of the answer came: most often it was closed while it was idle."""
-
-
-def signature(secret: bytes, path: str, call: str, body: bytes) -> str:
-    """What shows that a request is from a node of the same cluster."""
-    mac = blake2b(key=blake2b(secret).digest(), digest_size=32)
-    for part in (path.encode(), call.encode(), body):
-        mac.update(len(part).to_bytes(8, "little"))
-        mac.update(part)
-    return mac.hexdigest()
-
-
-def is_signed(secret: bytes, path: str, call: str, body: bytes, given: str) -> bool:
-    return hmac.compare_digest(signature(secret, path, call, body), given)
 
 
 class Asking(Protocol):
@@ -78,29 +68,59 @@ class _Line(NamedTuple):
     writer: asyncio.StreamWriter
 
 
+class _Answer(NamedTuple):
+    status: int
+    body: bytes
+    challenge: str
+    goes_on: bool  # another request may follow on the same connection
+
+
 class Peers:
     """`context` says whom to trust with https; without one, the system's authorities."""
 
-    def __init__(self, secret: bytes = b"", context: tls.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        secret: bytes = b"",
+        context: tls.SSLContext | None = None,
+        random_bytes: Callable[[int], bytes] = os.urandom,
+    ) -> None:
         self.context = context
-        self._secret = secret
+        self._signer = Signer(secret, random_bytes) if secret else None
         self._idle: dict[str, list[_Line]] = {}
 
     async def ask(self, address: str, path: str, call: str, body: bytes, timeout_s: float) -> bytes:
         """Raises NotSent, NoAnswer, or the error that the other node answered with.
 
-        A call is written at most once. Nobody can tell here whether a kept connection was closed before the other
-        node had read the call or after it had run it, so both are NoAnswer; routing.py knows when to call again.
+        A call that may have been read is written once. Nobody can tell here whether a kept connection was closed before
+        the other node had read the call or after it had run it, so both are NoAnswer; routing.py knows when to call
+        again. Only a call that was refused for its stamp is sent again: it was not run.
         """
-        idle = self._idle.setdefault(address, [])
+        for _ in range(STAMPS_MAX):
+            stamp, signature = self._sign(address, path, call, body)
+            answer = await self._talk(address, _head(address, path, call, len(body), stamp, signature), body, timeout_s)
+            if answer.status == 200:
+                return answer.body
+            if not answer.challenge or self._signer is None:
+                raise _problem(answer)
+            if not self._signer.learn(address, answer.challenge, signature, self._now_s()):
+                raise NotSent(f"{address} refused the call, and is not a node with the same secret.")
+        raise NotSent(f"{address} refused the call {STAMPS_MAX} times: it takes none of its stamps.")
+
+    def _sign(self, address: str, path: str, call: str, body: bytes) -> tuple[str, str]:
+        return ("", "") if self._signer is None else self._signer.sign(address, path, call, body, self._now_s())
+
+    @staticmethod
+    def _now_s() -> float:
+        return asyncio.get_running_loop().time()
+
+    def _kept_line(self, address: str) -> _Line | None:
+        idle = self._idle.get(address)
         while idle:
             line = idle.pop()
             if not line.reader.at_eof() and not line.writer.is_closing():
-                break
+                return line
             line.writer.close()
-        else:
-            return await self._talk(address, await self._connect(address), False, path, call, body, timeout_s)
-        return await self._talk(address, line, True, path, call, body, timeout_s)
+        return None
 
     async def _connect(self, address: str) -> _Line:
         if address.startswith(UNIX):
@@ -125,39 +145,28 @@ class Peers:
         except (OSError, TimeoutError) as problem:
             raise NotSent(f"{address} cannot be reached: {str(problem) or type(problem).__name__}") from None
 
-    async def _talk(
-        self, address: str, line: _Line, kept: bool, path: str, call: str, body: bytes, timeout_s: float
-    ) -> bytes:
-        signed = f"{SIGNATURE_HEADER}: {signature(self._secret, path, call, body)}\r\n" if self._secret else ""
-        host = urlsplit(address).netloc or "localhost"
-        head = (
-            f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: {wire.CONTENT_TYPE}\r\n"
-            f"Content-Length: {len(body)}\r\n{CALL_HEADER}: {call}\r\n{signed}\r\n"
-        )
+    async def _talk(self, address: str, head: bytes, body: bytes, timeout_s: float) -> _Answer:
+        kept = self._kept_line(address)
+        line = kept or await self._connect(address)
         goes_on = False
         try:
             async with asyncio.timeout(timeout_s):
-                line.writer.write(head.encode() + body)
-                status, answer, goes_on = await _read(line.reader)
+                line.writer.write(head + body)
+                answer = await _read(line.reader)
+                goes_on = answer.goes_on
         except (OSError, TimeoutError, EOFError, ValueError, asyncio.LimitOverrunError) as problem:
             text = f"{address} did not answer: {str(problem) or type(problem).__name__}"
             raise (ClosedUnanswered if kept and _is_silent(problem) else NoAnswer)(text) from None
         finally:
             if not goes_on:
                 line.writer.close()
-        idle = self._idle.setdefault(address, [])
-        if len(idle) < IDLE_MAX:
-            idle.append(line)
-        else:
-            line.writer.close()
-        if status == 200:
-            return answer
-        raise self._problem(status, answer)
-
-    @staticmethod
-    def _problem(status: int, answer: bytes) -> BatonError:
-        problem = wire.decode_problem(answer)
-        return Unavailable(problem.message) if type(problem) is BatonError and status == 503 else problem
+        if goes_on:
+            idle = self._idle.setdefault(address, [])
+            if len(idle) < IDLE_MAX:
+                idle.append(line)
+            else:
+                line.writer.close()
+        return answer
 
     def close(self) -> None:
         for lines in self._idle.values():
@@ -173,12 +182,27 @@ def _is_silent(problem: Exception) -> bool:
     return isinstance(problem, ConnectionError)
 
 
-async def _read(reader: asyncio.StreamReader) -> tuple[int, bytes, bool]:
-    """Status and body, and whether another request may follow."""
+def _head(address: str, path: str, call: str, length: int, stamp: str, signature: str) -> bytes:
+    host = urlsplit(address).netloc or "localhost"
+    signed = f"{STAMP_HEADER}: {stamp}\r\n{SIGNATURE_HEADER}: {signature}\r\n" if signature else ""
+    return (
+        f"{signing.METHOD} {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: {wire.CONTENT_TYPE}\r\n"
+        f"Content-Length: {length}\r\n{CALL_HEADER}: {call}\r\n{signed}\r\n"
+    ).encode("latin-1")
+
+
+def _problem(answer: _Answer) -> BatonError:
+    problem = wire.decode_problem(answer.body)
+    return Unavailable(problem.message) if type(problem) is BatonError and answer.status == 503 else problem
+
+
+async def _read(reader: asyncio.StreamReader) -> _Answer:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
     status = int(head[0].partition(" ")[2][:3])
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
     length = int(headers["content-length"]) if "content-length" in headers else -1
     if not 0 <= length <= ANSWER_BYTES_MAX:
         raise ValueError("the answer has no length")
-    return status, await reader.readexactly(length), headers.get("connection", "").lower() != "close"
+    body = await reader.readexactly(length)
+    goes_on = headers.get("connection", "").lower() != "close"
+    return _Answer(status, body, headers.get(CHALLENGE_HEADER, "") if status == 401 else "", goes_on)
