@@ -13,6 +13,7 @@ import uvloop
 
 from batonq.api.http import HttpLimits, HttpServer, Request, Response, Router
 from batonq.api.http.messages import Express, Heads, Reply
+from batonq.api.http.reader import REQUEST_BYTES
 
 Scenario = Callable[[], Awaitable[None]]
 
@@ -108,7 +109,7 @@ def test_requests_on_one_connection(run: Callable[[Scenario], None]) -> None:
             _, headers, content = await client.answer()
             assert content == b"GET /p?q 0 b''" and headers["connection"] == "close"
             assert await client.ended()
-            assert server.counters.requests == 4 and server.counters.bodies_bytes == 0
+            assert server.counters.requests == 4 and server.usage.bytes_held == 0
 
     run(scenario)
 
@@ -253,7 +254,7 @@ def test_sizes_are_limited(run: Callable[[Scenario], None]) -> None:
                     status = 413
                 assert (await client.answer())[0] == status, name
                 client.close()
-            await until(lambda: server.counters.bodies_bytes == 0)
+            await until(lambda: server.usage.bytes_held == 0)
             client = await connect()
             client.send(post(b"x" * 1_000))
             assert (await client.answer())[0] == 200
@@ -282,11 +283,11 @@ def test_all_bodies_together_are_limited(run: Callable[[Scenario], None]) -> Non
         return Response(200)
 
     async def scenario() -> None:
-        async with serving(wait, bodies_bytes_max=2_500) as (server, connect):
+        async with serving(wait, requests_bytes_max=2 * (1_000 + REQUEST_BYTES) + 500) as (server, connect):
             holders = [await connect() for _ in range(2)]
             for holder in holders:
                 holder.send(post(b"x" * 1_000))
-            await until(lambda: server.counters.bodies_bytes == 2_000)
+            await until(lambda: server.usage.bytes_held == 2 * (1_000 + REQUEST_BYTES))
             late = await connect()
             late.send(post(b"x" * 1_000))
             assert (await late.answer())[0] == 503
@@ -294,7 +295,7 @@ def test_all_bodies_together_are_limited(run: Callable[[Scenario], None]) -> Non
             for holder in holders:
                 assert (await holder.answer())[0] == 200
             late.close()
-            await until(lambda: server.counters.bodies_bytes == 0)
+            await until(lambda: server.usage.bytes_held == 0)
 
     run(scenario)
 
@@ -325,7 +326,7 @@ def test_idle_and_slow_connections_end(run: Callable[[Scenario], None]) -> None:
             slow_body.send(b"POST / HTTP/1.1\r\nContent-Length: 10\r\n\r\nhel")
             await until(lambda: server.connections_open == 3)
             connections = list(server._connections)
-            await until(lambda: sum(connection._reading for connection in connections) == 2)
+            await until(lambda: sum(connection._reader.reading for connection in connections) == 2)
             # The sweep runs once a second; here it is told that two and three seconds have passed.
             for connection in connections:
                 connection.check(server.tick + 2)
@@ -508,7 +509,7 @@ def test_express_answers_keep_their_place(run: Callable[[Scenario], None]) -> No
             await until(lambda: len(held.replies) == 1)
             assert held.answer()
             assert (await client.answer())[2] == b"5"
-            assert server.counters.requests == 5 and server.counters.bodies_bytes == 0
+            assert server.counters.requests == 5 and server.usage.bytes_held == 0
 
     run(scenario)
 
@@ -530,7 +531,7 @@ def test_a_client_that_leaves_before_an_express_answer(run: Callable[[Scenario],
             assert connection.task is not None
             await connection.task  # nothing is left that waits for ever
             assert not held.replies or not held.answer()
-            assert server.counters.bodies_bytes == 0
+            assert server.usage.bytes_held == 0
 
     run(scenario)
 

@@ -231,6 +231,9 @@ def test_a_presigned_url(server: TestServer, sqs: Any, queue: str) -> None:
         ({"Sec-Fetch-Site": "same-site"}, 403),
         ({"Sec-Fetch-Site": "none"}, 200),  # typed into the address bar
         ({"Origin": "http://queues.example", "Sec-Fetch-Site": "same-origin", "Host": "queues.example"}, 200),
+        ({"Origin": "http://evil.example", "Sec-Fetch-Site": "same-origin", "Host": "evil.example"}, 421),
+        ({"Referer": "https://elsewhere.example/page"}, 403),
+        ({"Referer": "http://queues.example/", "Host": "queues.example"}, 200),
     ],
 )
 def test_pages_of_other_sites_have_no_say(server: TestServer, url: str, headers: dict[str, str], status: int) -> None:
@@ -244,7 +247,8 @@ def test_pages_of_other_sites_have_no_say(server: TestServer, url: str, headers:
 def test_a_client_that_leaves_its_long_poll_takes_no_message(server: TestServer, sqs: Any, queue: str) -> None:
     body = f'{{"QueueUrl":"{queue}","WaitTimeSeconds":20,"MaxNumberOfMessages":10}}'.encode()
     with socket.create_connection(("127.0.0.1", server.http.port)) as connection:
-        head = f"POST / HTTP/1.1\r\nHost: x\r\nX-Amz-Target: AmazonSQS.ReceiveMessage\r\nContent-Length: {len(body)}"
+        target = "AmazonSQS.ReceiveMessage"
+        head = f"POST / HTTP/1.1\r\nHost: localhost\r\nX-Amz-Target: {target}\r\nContent-Length: {len(body)}"
         connection.sendall(head.encode() + b"\r\n\r\n" + body)
         number = server.broker.queue(*path_of(queue)[1:].split("/")).number
         host = server.node.shards[0].host()

@@ -10,6 +10,7 @@ from batonq.api.http import HttpServer, Request, Router, express_under
 from batonq.api.http.messages import Express, Handler, Reply, plain
 from batonq.api.rest import ExpressRest, RestApp
 from batonq.api.sqs import ExpressSqs, SqsApp, SqsSettings
+from batonq.cli.serve import gate_of, limits_of
 from tests.cluster.memory import Nodes
 from tests.support.server import ACCOUNT, TestServer
 
@@ -42,7 +43,8 @@ class ClusterServer(TestServer):
         def express(request: Request, reply: Reply) -> bool:
             return self.random.choice(doors)[1](request, reply)
 
-        self.http = HttpServer(resolve, None, express)
+        limits = limits_of(self.settings)
+        self.http = HttpServer(resolve, limits, express, gate_of(self.settings, limits))
         self.http.refusal = lambda target, status, text: (
             self.rest.refusal(target, status, text) or plain(status, text, close=True)
         )

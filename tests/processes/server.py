@@ -13,7 +13,7 @@ from batonq.api.http.messages import Express, Handler, Reply, plain
 from batonq.api.rest import ExpressRest, RestApp
 from batonq.api.sqs import ExpressSqs, SqsApp, SqsSettings
 from batonq.cli.process import listen_here
-from batonq.cli.serve import compose_internal
+from batonq.cli.serve import compose_internal, gate_of, limits_of
 from batonq.log.ownership import LockFileOwnership
 from batonq.node.processes.node import ProcessNode
 from batonq.node.processes.place import Place, ToldOwners, socket_path
@@ -96,7 +96,8 @@ class ProcessesServer(TestServer):
         def express(request: Request, reply: Reply) -> bool:
             return self.random.choice(doors)[1](request, reply)
 
-        self.http = HttpServer(resolve, None, express)
+        limits = limits_of(self.settings)
+        self.http = HttpServer(resolve, limits, express, gate_of(self.settings, limits))
         self.http.refusal = lambda target, status, text: (
             self.rest.refusal(target, status, text) or plain(status, text, close=True)
         )

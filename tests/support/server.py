@@ -13,6 +13,7 @@ from batonq.api.http import HttpLimits, HttpServer, Request, Response, Router, e
 from batonq.api.http.messages import plain
 from batonq.api.rest import ExpressRest, RestApp
 from batonq.api.sqs import ExpressSqs, SqsApp, SqsSettings
+from batonq.cli.serve import gate_of, limits_of
 from batonq.node.broker import Broker
 from batonq.node.node import Node
 from batonq.node.settings import Settings
@@ -20,6 +21,7 @@ from batonq.node.settings import Settings
 T = TypeVar("T")
 START_TIMEOUT_S = 30
 ACCOUNT = "000000000000"
+OTHER_HOST = "queues.example"  # clients may use this name, too
 
 
 class TestServer:
@@ -28,7 +30,8 @@ class TestServer:
     __test__ = False
 
     def __init__(self, data: str, *, limits: HttpLimits | None = None, public_url: str = "", **settings: Any) -> None:
-        self.node = Node(Settings(data=data, account=ACCOUNT, port=0, **settings))
+        self.settings = Settings(data=data, account=ACCOUNT, port=0, allowed_hosts=OTHER_HOST, **settings)
+        self.node = Node(self.settings)
         self._limits = limits
         self._public_url = public_url
         self._thread = threading.Thread(target=self._run, name="test server", daemon=True)
@@ -89,7 +92,8 @@ class TestServer:
         router.mount_under("/problems", self.rest.handle)
         router.mount("/livez", _alive)
         express = express_under("/v1", ExpressRest(self.rest), ExpressSqs(self.app))
-        self.http = HttpServer(router.resolve, self._limits, express)
+        limits = self._limits or limits_of(self.settings)
+        self.http = HttpServer(router.resolve, limits, express, gate_of(self.settings, limits))
         self.http.refusal = lambda target, status, text: (
             self.rest.refusal(target, status, text) or plain(status, text, close=True)
         )

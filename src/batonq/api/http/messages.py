@@ -15,7 +15,18 @@ HEADS_MAX = 256  # different (status, content type) heads kept for one second
 class Request:
     """One request, whole. Header names are lower-case bytes; path and query are as sent, not decoded."""
 
-    __slots__ = ("body", "cancellable", "headers", "keep_alive", "method", "path", "peer", "query", "scheme")
+    __slots__ = (
+        "body",
+        "bytes_held",
+        "cancellable",
+        "headers",
+        "keep_alive",
+        "method",
+        "path",
+        "peer",
+        "query",
+        "scheme",
+    )
 
     def __init__(
         self,
@@ -39,6 +50,7 @@ class Request:
         self.keep_alive = keep_alive
         # A handler that only waits (a long poll) sets this: its task is then cancelled when the client goes away.
         self.cancellable = False
+        self.bytes_held = 0  # what it takes in memory, as far as the server counts it
 
     def header(self, name: bytes, default: str = "") -> str:
         value = self.headers.get(name)

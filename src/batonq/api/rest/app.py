@@ -87,7 +87,7 @@ class RestApp:
 
     def refusal(self, target: bytes, status: int, text: str) -> Response | None:
         """The answer to a request that the server took no further; None when it is not one of ours."""
-        kind = {400: InvalidInput, 413: TooLarge, 503: Unavailable}.get(status)
+        kind = {400: InvalidInput, 403: AccessDenied, 413: TooLarge, 503: Unavailable}.get(status)
         if kind is None or not target.startswith(b"/v1/"):
             return None
         response = problems.respond(kind(text), JSON)
