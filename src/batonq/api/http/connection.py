@@ -362,7 +362,8 @@ class Connection(asyncio.Protocol):
         return True
 
     def _release(self, count: int) -> None:
-        count = min(count, self._bytes_held)  # all are released at once when the connection is lost
+        if count > self._bytes_held:  # all are released at once when the connection is lost
+            count = self._bytes_held
         self._bytes_held -= count
         self._usage.bytes_held -= count
         self._server.usage.bytes_held -= count
@@ -376,9 +377,10 @@ class Connection(asyncio.Protocol):
             self._release_unfinished()
             return
         before = self._bytes_receiving
-        self._bytes_receiving = (reader.bytes_held if reader.reading else 0) + len(self._unread)
+        self._bytes_receiving = (reader.bytes_held() if reader.reading else 0) + len(self._unread)
         if not before:
             self._server.usage.begin(self._usage, self)
+            reader.begin_window(self._server.tick)
         if self._unread:
             self._pause_reading()
             self._wake()

@@ -15,6 +15,8 @@ HEADS_MAX = 256  # different (status, content type) heads kept for one second
 class Request:
     """One request, whole. Header names are lower-case bytes; path and query are as sent, not decoded."""
 
+    bytes_held: int  # what it takes in memory; only a server counts this
+
     __slots__ = (
         "body",
         "bytes_held",
@@ -50,7 +52,6 @@ class Request:
         self.keep_alive = keep_alive
         # A handler that only waits (a long poll) sets this: its task is then cancelled when the client goes away.
         self.cancellable = False
-        self.bytes_held = 0  # what it takes in memory, as far as the server counts it
 
     def header(self, name: bytes, default: str = "") -> str:
         value = self.headers.get(name)

@@ -1,8 +1,8 @@
 """Reads requests from the bytes of one connection: httptools parses, and limits hold after every part.
 
-Nothing here takes more than linear time, and nothing is kept in more memory than about twice its bytes: a body that
-comes in many pieces is one growing buffer. What comes behind a body (the trailers of a chunked one) is not made part of
-the request: a proxy that checked its headers has not seen that.
+Nothing here takes more than linear time, and nothing is kept in more than about twice its bytes: a body that comes in
+many pieces is one growing buffer. Trailers, the headers behind a chunked body, are not made part of the request: a
+proxy that checked its headers has not seen them.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Protocol
 
 import httptools
 
-from batonq.api.http.gate import NO_HOST, Gate, Refused
+from batonq.api.http.gate import NO_HOST, Gate
 from batonq.api.http.limits import HttpLimits
 from batonq.api.http.messages import Request
 
@@ -19,7 +19,7 @@ from batonq.api.http.messages import Request
 PART_BYTES = 32 * 1024
 # What one request takes beside its body, if its head is not long: the request, its headers, and their table.
 REQUEST_BYTES = 1_024
-HEADER_BYTES = 170  # a header takes in memory beside its name and value
+HEADER_BYTES = 170  # what a header takes beside its name and value
 SMALL_HEAD_BYTES = 4_096  # larger ones are measured
 _HOP_BY_HOP = (b"connection", b"upgrade", b"http2-settings")
 
@@ -31,13 +31,13 @@ class Reading(Protocol):
         """Here is a request."""
 
     def take_last(self, request: Request) -> None:
-        """Here is a request whose body is not read. None comes after it."""
+        """Here is a request whose body is not read. Nothing comes after it."""
 
     def refuse(self, status: int, text: str) -> None:
-        """What comes is not a request that can be taken. None comes after it."""
+        """What comes is not a request that can be taken. Nothing comes after it."""
 
     def expected(self, expectation: bytes) -> None:
-        """The client wants to be told to go on, before it sends a body."""
+        """The client wants to be told to go on before it sends the body."""
 
 
 class RequestReader:
@@ -48,6 +48,7 @@ class RequestReader:
         "_connection",
         "_gate",
         "_head",
+        "_head_bytes",
         "_headers",
         "_limits",
         "_parser",
@@ -60,7 +61,6 @@ class RequestReader:
         "_window_tick",
         "_with_request",
         "closed",
-        "head_bytes",
         "reading",
         "target",
     )
@@ -76,60 +76,57 @@ class RequestReader:
         self.closed = False  # nothing more is read
         self._with_request = False  # the last part brought the end of one
         self.target = b""
-        self.head_bytes = 0  # if it is long
         self._head: dict[bytes, bytes] | None = None  # once it is whole
-        self._headers: dict[bytes, bytes] = {}  # of the head that is being read, or of what comes behind the body
+        self._head_bytes = 0  # what it takes in memory, if it is not small
+        self._headers: dict[bytes, bytes] = {}  # of the head that is being read, later the trailers
         self._repeated: list[tuple[bytes, bytes]] = []  # headers whose name was there before
         self._body: bytes | bytearray = b""
         self._body_declared = 0
         self._body_bytes_max = 0
-        self._pieces = 0
-        self._unmetered_bytes = 0  # since the head began, or since the last bytes of a body
-        self._window_tick = -1
+        self._pieces = 0  # of a body that came in several
+        self._unmetered_bytes = 0  # since the head began, or since the last bytes of the body
+        self._window_tick = 0
         self._window_bytes = 0
 
     # --- for the connection
 
-    def feed(self, data: bytes | memoryview) -> bytes | memoryview:
+    def feed(self, data: bytes | memoryview, *, whole: bool = False) -> bytes | memoryview:
         """Read on. What is returned was not read yet: it can wait until the requests before it are answered."""
-        if len(data) <= PART_BYTES or len(data) <= self._body_declared - len(self._body):
-            self._parse(data)
-            return b""
-        rest = memoryview(data)
-        self._with_request = False
-        while rest and not self._with_request and not self.closed:
-            self._parse(rest[:PART_BYTES])
-            rest = rest[PART_BYTES:]
-        return b"" if self.closed else rest
+        if len(data) > PART_BYTES and not whole:
+            return self._feed_parts(data)
+        self.reading = True
+        self._unmetered_bytes += len(data)
+        try:
+            self._parser.feed_data(data)
+        except httptools.HttpParserUpgrade as upgrade:
+            self._decline_upgrades(memoryview(data)[upgrade.args[0] :])
+        except (httptools.HttpParserError, ValueError):
+            self._refuse_garbage()
+        if self.reading:
+            self._check_part()
+        return b""
 
-    @property
     def bytes_held(self) -> int:
         """What the request that is being read takes in memory."""
-        head = self._head
-        if head is None:
+        if self._head is None:
             return REQUEST_BYTES + self._unmetered_bytes + HEADER_BYTES * (len(self._headers) + len(self._repeated))
         body = self._body
-        return REQUEST_BYTES + self.head_bytes + (len(body) if isinstance(body, bytes) else body.__alloc__())
+        return REQUEST_BYTES + self._head_bytes + (len(body) if isinstance(body, bytes) else body.__alloc__())
+
+    def begin_window(self, tick: int) -> None:
+        """The rate of a body is measured from here on; `tick` counts seconds."""
+        self._window_tick = tick
+        self._window_bytes = len(self._body)
 
     def is_slow(self, tick: int) -> bool:
-        """Whether a body comes more slowly than it must. Asked every second, with the seconds since the start."""
-        if self._head is None:
-            return False
-        if self._window_tick < 0:
-            self.begin_window(tick)
-            return False
+        """Whether a body comes more slowly than it must. Asked every second."""
         passed_s = tick - self._window_tick
-        if passed_s < self._limits.body_window_s:
+        if self._head is None or passed_s < self._limits.body_window_s:
             return False
         if len(self._body) - self._window_bytes < passed_s * self._limits.body_rate_bytes_min:
             return True
         self.begin_window(tick)
         return False
-
-    def begin_window(self, tick: int) -> None:
-        """The time until now does not count: the server has kept the client from sending, or nothing was due."""
-        self._window_tick = tick
-        self._window_bytes = len(self._body)
 
     def close(self) -> None:
         """Read nothing more, and keep nothing of what was read."""
@@ -143,22 +140,21 @@ class RequestReader:
 
     # --- parts
 
-    def _parse(self, data: bytes | memoryview) -> None:
-        self.reading = True
-        self._unmetered_bytes += len(data)
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._decline_upgrades(memoryview(data)[upgrade.args[0] :])
-        except (httptools.HttpParserError, ValueError):
-            self._refuse_garbage()
-        if self.closed:
-            self._reset()
-        elif self.reading:
-            self._check_part()
+    def _feed_parts(self, data: bytes | memoryview) -> bytes | memoryview:
+        if self._head is not None and len(data) <= self._body_declared - len(self._body):
+            return self.feed(data, whole=True)  # nothing but a piece of the body
+        rest = memoryview(data)
+        self._with_request = False
+        while rest and not self._with_request and not self.closed:
+            self.feed(rest[:PART_BYTES])
+            rest = rest[PART_BYTES:]
+        return b"" if self.closed else rest
 
     def _check_part(self) -> None:
         """A request is not whole yet. Is what there is of it within the limits?"""
+        if self.closed:
+            self._reset()
+            return
         limits = self._limits
         headers = len(self._headers) + len(self._repeated)
         if self._head is None:
@@ -182,11 +178,11 @@ class RequestReader:
                 self._connection.refuse(405, "This server is not a proxy.")
                 return
             head = self._head_without_upgrade()
-            head_bytes = self._unmetered_bytes
+            unmetered_bytes = self._unmetered_bytes
             self._parser = httptools.HttpRequestParser(self)
             self._reset()
             self.reading = True
-            self._unmetered_bytes = head_bytes
+            self._unmetered_bytes = unmetered_bytes
             try:
                 self._parser.feed_data(head)
             except (httptools.HttpParserError, httptools.HttpParserUpgrade, ValueError):
@@ -240,24 +236,26 @@ class RequestReader:
             if text_bytes > limits.head_bytes_max:
                 self._refuse_head()
                 return
-            self.head_bytes = text_bytes + HEADER_BYTES * len(headers)
+            self._head_bytes = text_bytes + HEADER_BYTES * len(headers)
         allowed = limits.body_bytes_max if self._gate is None else self._gate(headers, self.target)
-        if isinstance(allowed, Refused):
+        if not isinstance(allowed, int):
             if allowed is not NO_HOST or self._parser.get_http_version() != "1.0":
                 self._connection.refuse(*allowed)
                 return
             allowed = limits.body_bytes_max
-        self._body_bytes_max = allowed
         self._head = headers
         self._headers = {}
         self._unmetered_bytes = 0
         self._body_declared = declared
+        self._body_bytes_max = allowed
         if declared > allowed:
             self._refuse_body()
         elif b"expect" in headers:
             self._connection.expected(headers[b"expect"])
 
     def on_body(self, body: bytes) -> None:
+        if self.closed:
+            return
         self._unmetered_bytes = 0
         kept = self._body
         if not kept:
@@ -269,7 +267,7 @@ class RequestReader:
         kept += body
 
     def on_message_complete(self) -> None:
-        if self.closed or self._head is None:
+        if self._head is None:  # refused, or read again
             return
         if len(self._body) > self._body_bytes_max:
             self._refuse_body()
@@ -297,7 +295,7 @@ class RequestReader:
             scheme=self._scheme,
             keep_alive=keep_alive,
         )
-        request.bytes_held = REQUEST_BYTES + self.head_bytes + len(body)
+        request.bytes_held = REQUEST_BYTES + self._head_bytes + len(body)
         return request
 
     def _join_repeated(self) -> None:
@@ -311,17 +309,14 @@ class RequestReader:
     def _reset(self) -> None:
         self.reading = False
         self.target = b""
-        self.head_bytes = 0
         self._head = None
-        if self._headers:
+        self._head_bytes = 0
+        if self._headers or self._repeated:
             self._headers = {}
-        if self._repeated:
             self._repeated = []
         self._body = b""
-        self._body_declared = 0
         self._pieces = 0
         self._unmetered_bytes = 0
-        self._window_tick = -1
 
     def _refuse_garbage(self) -> None:
         self._connection.refuse(400, "This is not a valid HTTP/1.1 request.")
