@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 SHOWN_BYTES_MAX = 4_096
+ATTACKER = "127.0.0.1"
 
 
 class End(StrEnum):
@@ -28,6 +29,7 @@ class Case:
     end: End = End.HALF_CLOSE
     pauses_s: tuple[float, ...] = ()  # after each segment; () for none
     plain: bool = False  # without TLS, whatever the server speaks
+    address: str = ATTACKER  # where it comes from
     # What a connection that is read to its end must have been answered, where that is known.
     statuses: tuple[int, ...] | None = None
 

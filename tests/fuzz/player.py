@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 
 from tests.fuzz.cases import Case, End
 
-ATTACKER = "127.0.0.1"
 END_S = 30.0  # a server that has not ended a half-closed connection by then never will
 SILENCE_S = 0.05  # a client that leaves its connection open waits this long for more
 ANSWERS_BYTES_MAX = 64 << 20
@@ -43,10 +42,9 @@ class Stalled:
 class Player:
     """`context`: plays over TLS, unless a case is plain."""
 
-    def __init__(self, port: int, context: ssl.SSLContext | None = None, address: str = ATTACKER) -> None:
+    def __init__(self, port: int, context: ssl.SSLContext | None = None) -> None:
         self.port = port
         self.context = context
-        self.address = address
 
     async def play(self, case: Case) -> Played:
         played = Played(case, time.monotonic())
@@ -64,7 +62,7 @@ class Player:
 
     async def _talk(self, case: Case, played: Played, context: ssl.SSLContext | None) -> bytes:
         reader, writer = await asyncio.open_connection(
-            "127.0.0.1", self.port, local_addr=(self.address, 0), ssl=context, limit=1 << 20
+            "127.0.0.1", self.port, local_addr=(case.address, 0), ssl=context, limit=1 << 20
         )
         transport = writer.transport
         connected: socket.socket = writer.get_extra_info("socket")

@@ -9,11 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.fuzz.asker import Asker
-from tests.fuzz.cases import Case, End
+from tests.fuzz.cases import ATTACKER, Case, End
 from tests.fuzz.chance import Chance
 from tests.fuzz.documents import PLACEHOLDERS, QUEUE, Facts, document_case, internal
 from tests.fuzz.grammar import http_case, well_formed_case
-from tests.fuzz.player import ATTACKER
 from tests.fuzz.server import FuzzedServer, Profile
 from tests.fuzz.session import MIB, Finding, Session, attacking
 

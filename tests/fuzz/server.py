@@ -24,6 +24,7 @@ START_S = 60
 STOP_S = 60
 REPORT_S = 60
 SETTLE_S = 20
+UNCHANGED_MAX = 25  # looks, half a second
 CLUSTER_SECRET = "5e" * 32
 # Words in the log of a server that has done something which it did not expect.
 ALARMING = ("Traceback", "Fatal error", "never retrieved", "never awaited", '"level": "error"', "Warning")
@@ -60,9 +61,9 @@ class Key(NamedTuple):
 
 
 class FuzzedServer:
-    """`with FuzzedServer(directory, profile) as server:`"""
+    """`with FuzzedServer(directory, profile) as server:`. `more` are flags of `baton serve`."""
 
-    def __init__(self, directory: Path, profile: Profile) -> None:
+    def __init__(self, directory: Path, profile: Profile, *more: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.profile = profile
         self.data = directory / "data"
@@ -72,7 +73,7 @@ class FuzzedServer:
         self._read_bytes = 0
         self._log_bytes = 0
         self.context: ssl.SSLContext | None = None
-        flags = ["--log-format", "json"]
+        flags = ["--log-format", "json", *more]
         if profile is not Profile.DEVELOPMENT:
             flags.append("--secure")
         if profile is Profile.PROCESSES:
@@ -127,6 +128,17 @@ class FuzzedServer:
         while self.handles > handles_max and time.monotonic() < deadline_s:
             time.sleep(0.05)
         self.turns()
+
+    def wait_until_read(self) -> None:
+        """Until nothing that was sent to it waits in the system, or it reads no more of that."""
+        deadline_s = time.monotonic() + SETTLE_S
+        waiting = [1, 0]
+        while waiting[-1] != 0 or waiting[-2] != 0:
+            waiting.append(_unread_bytes(self.port))
+            if len(waiting) > UNCHANGED_MAX and len(set(waiting[-UNCHANGED_MAX:])) == 1:
+                return
+            assert time.monotonic() < deadline_s, "the server reads on and on"
+            time.sleep(0.02)
 
     # --- what it did
 
@@ -240,3 +252,14 @@ def _status(pid: int, name: str) -> int:
         if line.startswith(name + ":"):
             return int(line.split()[1]) * 1024
     raise AssertionError(f"/proc/{pid}/status has no {name}")
+
+
+def _unread_bytes(port: int) -> int:
+    """What waits in the receive buffers of connections to this port."""
+    wanted = f":{port:04X}"
+    waiting = 0
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if fields[1].endswith(wanted):
+            waiting += int(fields[4].partition(":")[2], 16)
+    return waiting

@@ -5,19 +5,22 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter, deque
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
+import pytest
+
 from tests.fuzz.asker import Asker, Refused
 from tests.fuzz.canary import ACCOUNT, Canary
-from tests.fuzz.cases import Case
-from tests.fuzz.player import ATTACKER, Played, Player, Stalled
+from tests.fuzz.cases import ATTACKER, Case
+from tests.fuzz.player import Played, Player, Stalled
 from tests.fuzz.server import FuzzedServer, Turn
 
 MIB = 1 << 20
 TURN_CPU_MS_MAX = 50.0  # of the loop's thread, by one request
 STALL_MS_MAX = 100.0  # of all threads in one turn, and of turns that several requests made together
+FLOOD_MS_MAX = 1_000.0  # of a turn that reads from hundreds of connections, each with megabytes to read
 REPLAYS = 3
 SUSPECTS_MAX = 24
 STALLED_MAX = 64
@@ -73,8 +76,9 @@ class Measured:
 class Session:
     """Use `attacking(server)`. It ends early after so many findings."""
 
-    def __init__(self, server: FuzzedServer, findings_max: int = 1) -> None:
+    def __init__(self, server: FuzzedServer, findings_max: int = 1, stall_ms_max: float = STALL_MS_MAX) -> None:
         self.server = server
+        self.stall_ms_max = stall_ms_max  # of turns that no case makes alone
         self.findings_max = findings_max
         self.player = Player(server.port, server.context)
         self.measured = Measured()
@@ -160,7 +164,7 @@ class Session:
             if again[-1] is not None:
                 self.findings.append(Finding(f"a turn of the event loop took {again[-1]}", [case]))
                 return
-        if max(turn.cpu_ms, turn.process_ms) > STALL_MS_MAX:
+        if max(turn.cpu_ms, turn.process_ms) > self.stall_ms_max:
             text = f"a turn of the event loop took {turn}and no case does it alone; they ran at the same time"
             self.findings.append(Finding(text, suspects))
         else:
@@ -222,9 +226,11 @@ class Session:
 
 
 @asynccontextmanager
-async def attacking(server: FuzzedServer, findings_max: int = 1) -> AsyncIterator[Session]:
+async def attacking(
+    server: FuzzedServer, findings_max: int = 1, stall_ms_max: float = STALL_MS_MAX
+) -> AsyncIterator[Session]:
     """A session with its canary, which is judged when the block has ended."""
-    session = Session(server, findings_max)
+    session = Session(server, findings_max, stall_ms_max)
     canary = session._canary
     await session.begin()
     running = asyncio.ensure_future(canary.run())
@@ -241,3 +247,15 @@ async def attacking(server: FuzzedServer, findings_max: int = 1) -> AsyncIterato
         session.measured.canary_requests = canary.asker.requests
         session.measured.canary_slowest_ms = canary.asker.slowest_ms
         session.findings += [Finding(problem) for problem in canary.problems]
+
+
+def tell(session: Session, replay: Callable[[Case], str] | None = None) -> None:
+    """Fail a test that has found something, with the bytes and with how to replay them."""
+    lines = [str(session.measured)]
+    for finding in session.findings:
+        lines.append(f"FOUND {finding}")
+        if replay is not None:
+            lines += [f"Replay: {replay(case)}" for case in finding.cases[:3]]
+    print("\n".join(lines))
+    if session.findings:
+        pytest.fail("\n".join(lines), pytrace=False)

@@ -10,7 +10,7 @@ import uvloop
 
 from tests.fuzz.attacks import ATTACKS, Attack
 from tests.fuzz.server import FuzzedServer, Profile
-from tests.fuzz.session import Session, attacking
+from tests.fuzz.session import FLOOD_MS_MAX, STALL_MS_MAX, Finding, Session, attacking, tell
 
 PAIRS = [(profile, attack) for profile in Profile for attack in ATTACKS if profile in attack.profiles]
 
@@ -25,7 +25,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Profile, 
 
 
 async def attacked(server: FuzzedServer, attack: Attack) -> Session:
-    async with attacking(server) as session:
+    async with attacking(server, stall_ms_max=FLOOD_MS_MAX if attack.together else STALL_MS_MAX) as session:
         if attack.together:
             await asyncio.gather(*(session.play(case) for case in attack.cases()))
         else:
@@ -45,5 +45,6 @@ def test_attack(
         servers[profile] = FuzzedServer(tmp_path_factory.mktemp(profile), profile)
     session = uvloop.run(attacked(servers[profile], attack))
     print(session.measured)
-    assert not session.findings, "\n".join(map(str, session.findings))
-    assert session.measured.peak_growth_bytes < attack.peak_bytes_max, session.measured
+    if session.measured.peak_growth_bytes > attack.peak_bytes_max:
+        session.findings.append(Finding(f"too much memory: {session.measured}"))
+    tell(session)

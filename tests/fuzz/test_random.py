@@ -9,7 +9,7 @@ import uvloop
 
 from tests.fuzz.run import Run, fuzz
 from tests.fuzz.server import FuzzedServer, Profile
-from tests.fuzz.session import Finding
+from tests.fuzz.session import tell
 
 RUNS = (
     Run(profile=Profile.DEVELOPMENT, seed=1, count=2_500),
@@ -18,21 +18,11 @@ RUNS = (
 )
 
 
-def told(run: Run, findings: list[Finding]) -> str:
-    """What was found, and how to see it again."""
-    lines = []
-    for finding in findings:
-        lines.append(str(finding))
-        lines += [f"Replay: {run.replay(case)}" for case in finding.cases[:3]]
-    return "\n".join(lines)
-
-
 @pytest.mark.parametrize("run", RUNS, ids=lambda run: str(run.profile))
 def test_random_connections(tmp_path: Path, run: Run) -> None:
     with FuzzedServer(tmp_path, run.profile) as server:
         session = uvloop.run(fuzz(server, run))
-        print(session.measured)
-        assert not session.findings, told(run, session.findings)
+        tell(session, run.replay)
         assert server.stop() == 0, server.log()
     statuses = session.measured.statuses
     assert session.measured.cases == run.count
