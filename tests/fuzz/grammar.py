@@ -229,19 +229,18 @@ def chunk_size(chance: Chance, size: int) -> bytes:
 
 def trailers(chance: Chance) -> bytes:
     kind = chance.random()
-    if kind < 0.7:
+    if kind < 0.6:
         return b""
-    if kind < 0.85:
-        return b"".join(
-            chance.choice(TRAILER_NAMES) + b": " + chance.text(8) + CRLF for _ in range(chance.randint(1, 5))
-        )
-    if kind < 0.9:
+    if kind < 0.75:
+        names = chance.choices(TRAILER_NAMES, k=chance.randint(1, 5))
+        return b"".join(name + b": " + chance.text(8) + CRLF for name in names)
+    if kind < 0.8:
         return b"X-Large: " + b"a" * chance.randint(0, 200 * KIB) + CRLF
-    if kind < 0.95:
+    if kind < 0.85:
         return chance.noise(30) + CRLF
     name = chance.choice((b"a", b"Content-Type", b"x-very-long-name-of-a-trailer"))
     alike = chance.maybe(0.6)
-    size = int(4 * KIB * (LARGE_BYTES_MAX / (4 * KIB)) ** chance.random())
+    size = int(16 * KIB * (LARGE_BYTES_MAX / (16 * KIB)) ** chance.random())
     line = len(name) + 4 + (0 if alike else 5)
     return b"".join(name + (b"" if alike else b"%d" % number) + b":\r\n" for number in range(size // line))
 

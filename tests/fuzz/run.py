@@ -16,7 +16,7 @@ from tests.fuzz.grammar import http_case, well_formed_case
 from tests.fuzz.server import FuzzedServer, Profile
 from tests.fuzz.session import MIB, Finding, Session, attacking
 
-WARM_UP = 300
+WARM_UP = {Profile.DEVELOPMENT: 300, Profile.SECURED: 300, Profile.PROCESSES: 60}
 WARM_UP_SEED = -1
 WITHOUT_TLS = " without TLS"
 GROWTH_BYTES_MAX = 24 * MIB  # of a run, after all connections are closed: caches, and what the allocator keeps
@@ -93,7 +93,9 @@ async def fuzz(server: FuzzedServer, run: Run, progress: Callable[[Session, int]
     """Play the cases of a run. What the session has found is the outcome."""
     facts = await facts_of(server)
     async with attacking(server, run.findings_max) as warm:
-        await warm.play_all(facts.fill(case_of(run.profile, WARM_UP_SEED, number)) for number in range(WARM_UP))
+        await warm.play_all(
+            facts.fill(case_of(run.profile, WARM_UP_SEED, number)) for number in range(WARM_UP[run.profile])
+        )
     if len(warm.findings) >= run.findings_max:
         return warm
     async with attacking(server, run.findings_max) as session:

@@ -14,7 +14,7 @@ from tests.fuzz.session import tell
 RUNS = (
     Run(profile=Profile.DEVELOPMENT, seed=1, count=2_500),
     Run(profile=Profile.SECURED, seed=1, count=2_500),
-    Run(profile=Profile.PROCESSES, seed=1, count=400),
+    Run(profile=Profile.PROCESSES, seed=1, count=250),
 )
 
 
