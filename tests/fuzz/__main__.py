@@ -16,9 +16,10 @@ from pathlib import Path
 import uvloop
 
 from tests.fuzz import cases
+from tests.fuzz.bounds import MIB
 from tests.fuzz.run import Run, case_of, facts_of, fuzz
 from tests.fuzz.server import FuzzedServer, Profile
-from tests.fuzz.session import MIB, Session, attacking
+from tests.fuzz.session import Session, attacking
 
 ROUND_S = 60.0
 ROUND_CASES = 1_000_000  # of one round: the next one's numbers begin behind these

@@ -6,6 +6,7 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
+from tests.fuzz.bounds import CONNECTION_BYTES_MAX, bytes_bound
 from tests.fuzz.cases import Case, End
 from tests.fuzz.server import Profile
 
@@ -22,6 +23,11 @@ class Attack(NamedTuple):
     profiles: tuple[Profile, ...] = BOTH
     together: bool = False  # all connections at once, and left open
     peak_bytes_max: int = 32 * MIB
+
+
+# Attacked servers have little room for requests, so that few connections fill it.
+REQUESTS_BYTES_MAX = 64 * MIB
+FLAGS = ("--requests-bytes-max", str(REQUESTS_BYTES_MAX))
 
 
 def _chunked_head(target: bytes = b"/v1/queues/fuzzed/messages") -> bytes:
@@ -69,7 +75,7 @@ def idle_bodies() -> list[Case]:
         b"POST / HTTP/1.1\r\n" + HOST + b"Content-Type: application/x-amz-json-1.0\r\nContent-Length: 4194304\r\n\r\n"
     )
     data = head + bytes(4 * MIB - 1)
-    return [Case(name=f"idle body {number}", segments=(data,), end=End.STALL) for number in range(140)]
+    return [Case(name=f"idle body {number}", segments=(data,), end=End.STALL) for number in range(40)]
 
 
 def idle_heads() -> list[Case]:
@@ -249,6 +255,12 @@ def pipelined_upgrades() -> list[Case]:
     ]
 
 
+def unread_answers() -> list[Case]:
+    """Clients that ask for much and read nothing of it."""
+    one = b"GET /v1/openapi.json HTTP/1.1\r\n" + HOST + b"\r\n"
+    return [Case(name=f"unread {n}", segments=(one * 2_000,), end=End.STALL, reads=False) for n in range(20)]
+
+
 def pipelined_requests() -> list[Case]:
     one = b"GET /livez HTTP/1.1\r\n" + HOST + b"\r\n"
     return [
@@ -263,8 +275,8 @@ ATTACKS = (
     Attack("long trailers", long_trailers),
     Attack("repeated headers", repeated_headers),
     Attack("tiny chunks", tiny_chunks, together=True),
-    Attack("idle bodies", idle_bodies, together=True),
-    Attack("idle heads", idle_heads, together=True),
+    Attack("idle bodies", idle_bodies, together=True, peak_bytes_max=bytes_bound(REQUESTS_BYTES_MAX)),
+    Attack("idle heads", idle_heads, together=True, peak_bytes_max=bytes_bound(500 * CONNECTION_BYTES_MAX)),
     Attack("dotted form", dotted_form),
     Attack("dotted fields", dotted_fields),
     Attack("heavy forms", heavy_forms, (Profile.DEVELOPMENT,)),
@@ -276,4 +288,5 @@ ATTACKS = (
     Attack("unlikely calls", unlikely_calls, (Profile.PROCESSES,)),
     Attack("pipelined upgrades", pipelined_upgrades),
     Attack("pipelined requests", pipelined_requests),
+    Attack("unread answers", unread_answers, together=True),
 )

@@ -29,6 +29,7 @@ class Case:
     end: End = End.HALF_CLOSE
     pauses_s: tuple[float, ...] = ()  # after each segment; () for none
     plain: bool = False  # without TLS, whatever the server speaks
+    reads: bool = True  # what is answered, while it sends
     address: str = ATTACKER  # where it comes from
     # What a connection that is read to its end must have been answered, where that is known.
     statuses: tuple[int, ...] | None = None

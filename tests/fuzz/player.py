@@ -68,6 +68,8 @@ class Player:
         connected: socket.socket = writer.get_extra_info("socket")
         connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         answers = bytearray()
+        if not case.reads:
+            writer.transport.pause_reading()  # type: ignore[attr-defined]
         reading = asyncio.ensure_future(_read(reader, answers))
         stays = False
         try:

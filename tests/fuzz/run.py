@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from tests.fuzz.asker import Asker
+from tests.fuzz.bounds import MIB
 from tests.fuzz.cases import ATTACKER, Case, End
 from tests.fuzz.chance import Chance
 from tests.fuzz.documents import PLACEHOLDERS, QUEUE, Facts, document_case, internal
 from tests.fuzz.grammar import http_case, well_formed_case
 from tests.fuzz.server import FuzzedServer, Profile
-from tests.fuzz.session import MIB, Finding, Session, attacking
+from tests.fuzz.session import Finding, Session, attacking
 
 WARM_UP = {Profile.DEVELOPMENT: 300, Profile.SECURED: 300, Profile.PROCESSES: 60}
 WARM_UP_SEED = -1

@@ -72,6 +72,7 @@ class FuzzedServer:
         self._watched.touch()
         self._read_bytes = 0
         self._log_bytes = 0
+        self.longest_turn_ms = 0.0  # in CPU time; whoever looks at it sets it back
         self.context: ssl.SSLContext | None = None
         flags = ["--log-format", "json", *more]
         if profile is not Profile.DEVELOPMENT:
@@ -142,10 +143,17 @@ class FuzzedServer:
 
     # --- what it did
 
+    def trim(self) -> None:
+        """Have it give back all memory that it does not use, so that what it takes next can be measured."""
+        self._report(signal.SIGUSR1)
+
     def turns(self) -> list[Turn]:
         """The long turns since this was last asked. The server collects its garbage, and that is none of them."""
+        return self._report(signal.SIGUSR2)
+
+    def _report(self, sign: signal.Signals) -> list[Turn]:
         for pid in self.pids:
-            os.kill(pid, signal.SIGUSR2)
+            os.kill(pid, sign)
         found: list[Turn] = []
         reported: set[int] = set()
 
@@ -156,6 +164,7 @@ class FuzzedServer:
                     found.append(Turn(**line))
                 else:
                     reported.add(line["pid"])
+                    self.longest_turn_ms = max(self.longest_turn_ms, line["longest_ms"])
             return reported >= set(self.pids)
 
         self._wait(all_reported, REPORT_S, "said nothing of its event loop: does it hang?")

@@ -12,14 +12,12 @@ from dataclasses import dataclass, field
 import pytest
 
 from tests.fuzz.asker import Asker, Refused
+from tests.fuzz.bounds import MIB, STALL_MS_MAX, TURN_CPU_MS_MAX
 from tests.fuzz.canary import ACCOUNT, Canary
 from tests.fuzz.cases import ATTACKER, Case
 from tests.fuzz.player import Played, Player, Stalled
 from tests.fuzz.server import FuzzedServer, Turn
 
-MIB = 1 << 20
-TURN_CPU_MS_MAX = 50.0  # of the loop's thread, by one request
-STALL_MS_MAX = 100.0  # of all threads in one turn, and of turns that several requests made together
 FLOOD_MS_MAX = 1_000.0  # of a turn that reads from hundreds of connections, each with megabytes to read
 REPLAYS = 3
 SUSPECTS_MAX = 24
@@ -99,6 +97,8 @@ class Session:
                 if self._over():
                     return
                 await self.play(case)
+                if len(self._stalled) > STALLED_MAX:
+                    self._stalled.popleft().close()
                 await self._judge_now_and_then()
 
         await asyncio.gather(*(lane() for _ in range(lanes)))
@@ -113,8 +113,6 @@ class Session:
             self.findings.append(Finding("; ".join(played.problems), [case]))
         if played.connection is not None:
             self._stalled.append(played.connection)
-            if len(self._stalled) > STALLED_MAX:
-                self._stalled.popleft().close()
         return played
 
     def release(self) -> None:
@@ -133,7 +131,7 @@ class Session:
         alarms = self.server.new_alarms()
         played = list(self._played)
         self._played.clear()
-        self.measured.longest_turn_ms = max([self.measured.longest_turn_ms, *(turn.cpu_ms for turn in turns)])
+        self.measured.longest_turn_ms = max(self.measured.longest_turn_ms, self.server.longest_turn_ms)
         for turn in sorted(turns, key=lambda turn: -turn.cpu_ms):
             if self._over():
                 break
@@ -200,6 +198,7 @@ class Session:
         await self._canary.start()
         server, measured = self.server, self.measured
         await asyncio.to_thread(server.turns)
+        server.longest_turn_ms = 0.0
         server.new_alarms()
         measured.start_handles = server.handles
         measured.start_bytes = server.memory_bytes

@@ -8,9 +8,10 @@ from collections.abc import Iterator
 import pytest
 import uvloop
 
-from tests.fuzz.attacks import ATTACKS, Attack
+from tests.fuzz.attacks import ATTACKS, FLAGS, Attack
+from tests.fuzz.bounds import STALL_MS_MAX
 from tests.fuzz.server import FuzzedServer, Profile
-from tests.fuzz.session import FLOOD_MS_MAX, STALL_MS_MAX, Finding, Session, attacking, tell
+from tests.fuzz.session import FLOOD_MS_MAX, Finding, Session, attacking, tell
 
 PAIRS = [(profile, attack) for profile in Profile for attack in ATTACKS if profile in attack.profiles]
 
@@ -42,7 +43,7 @@ def test_attack(
     attack: Attack,
 ) -> None:
     if profile not in servers:
-        servers[profile] = FuzzedServer(tmp_path_factory.mktemp(profile), profile)
+        servers[profile] = FuzzedServer(tmp_path_factory.mktemp(profile), profile, *FLAGS)
     session = uvloop.run(attacked(servers[profile], attack))
     print(session.measured)
     if session.measured.peak_growth_bytes > attack.peak_bytes_max:

@@ -9,23 +9,17 @@ import pytest
 import uvloop
 
 from batonq.api.http import HttpLimits
+from tests.fuzz.bounds import CONNECTION_BYTES_MAX, IDLE_BYTES_MAX, KIB, MIB, TLS_BYTES_MAX, bytes_bound
 from tests.fuzz.cases import Case, End
 from tests.fuzz.server import FuzzedServer, Profile
 from tests.fuzz.session import FLOOD_MS_MAX, Finding, Session, attacking, tell
 
-KIB = 1024
-MIB = 1024 * KIB
 HOST = b"Host: 127.0.0.1\r\n"
 LIMITS = HttpLimits()
-# The bounds that docs/explanation/guarantees.md states, in real memory of the process.
-IDLE_BYTES_MAX = 16 * KIB  # per connection that has sent nothing, or has its answer
-CONNECTION_BYTES_MAX = 128 * KIB  # per connection with an unfinished request and no credentials
-SHARE_FACTOR = 1.25  # the allocator's own, beside what is counted
-SLACK_BYTES = 12 * MIB  # of what a whole run takes beside requests: caches, the canary, the log
 
 
 def anonymous() -> list[tuple[str, bytes, int]]:
-    """Unfinished requests, and what each may take."""
+    """Connections of a client without credentials, and what each may take."""
     head = b"POST / HTTP/1.1\r\n" + HOST
     room = LIMITS.head_bytes_max - 1_000
     body = LIMITS.anonymous_body_bytes_max - 1_000
@@ -50,28 +44,31 @@ def anonymous() -> list[tuple[str, bytes, int]]:
     ]
 
 
-def test_memory_per_connection(tmp_path: Path) -> None:
-    """Each kind of unfinished request without credentials, on 250 connections."""
-    count = 250
+@pytest.mark.parametrize("profile", [Profile.SECURED, Profile.PROCESSES])
+def test_memory_per_connection(tmp_path: Path, profile: Profile) -> None:
+    """Each kind of connection, many times; in the profile of several processes over TLS."""
+    count = 250 if profile is Profile.SECURED else 100
+    more = TLS_BYTES_MAX if profile is Profile.PROCESSES else 0
 
     async def measure(server: FuzzedServer) -> Session:
         async with attacking(server, stall_ms_max=FLOOD_MS_MAX) as session:
             for name, data, bytes_max in anonymous():
                 await session.judge()
+                await asyncio.to_thread(server.trim)
                 handles, before = server.handles, server.memory_bytes
                 cases = [Case(name=f"{name} {number}", segments=(data,), end=End.STALL) for number in range(count)]
                 await asyncio.gather(*(session.play(case) for case in cases))
                 await asyncio.to_thread(server.wait_until_read)
                 each = (server.memory_bytes - before) / count
                 print(f"{name}: {each / KIB:.1f} KiB per connection")
-                if each > bytes_max:
-                    text = f"{name}: {each / KIB:.1f} KiB per connection, more than {bytes_max / KIB:.0f}"
+                if each > bytes_max + more:
+                    text = f"{name}: {each / KIB:.1f} KiB per connection, more than {(bytes_max + more) / KIB:.0f}"
                     session.findings.append(Finding(text, cases[:1]))
                 session.release()
                 await asyncio.to_thread(server.settle, handles)
         return session
 
-    with FuzzedServer(tmp_path, Profile.SECURED) as server:
+    with FuzzedServer(tmp_path, profile) as server:
         tell(uvloop.run(measure(server)))
 
 
@@ -81,7 +78,7 @@ def test_memory_per_address_and_in_all(tmp_path: Path, addresses: int) -> None:
     room, share = 32 * MIB, 0.5
     body = 1 * MIB
     head = b"POST / HTTP/1.1\r\n" + HOST + b"Authorization: claimed\r\nContent-Length: %d\r\n\r\n" % (body + 1)
-    bound = room * (share if addresses == 1 else 1.0) * SHARE_FACTOR + SLACK_BYTES
+    bound = bytes_bound(room * share if addresses == 1 else room)
 
     async def flood(server: FuzzedServer) -> Session:
         async with attacking(server, stall_ms_max=FLOOD_MS_MAX) as session:

@@ -3,12 +3,14 @@
 A timer fires every BEAT_S seconds. The CPU time that the loop's thread spent between two beats is at most BEAT_S more
 than the longest turn of the loop between them. CPU time is measured, and not the time of day: a machine that is busy
 with other processes delays a turn, but does not make it longer. Lines of JSON go to the file that
-BATON_FUZZ_WATCHDOG names: one per long turn, and one per `kill -USR2`, which also collects garbage.
+BATON_FUZZ_WATCHDOG names: one per long turn, and one per `kill -USR2`, which also collects garbage. `kill -USR1` does
+the same, and has the C library give the memory back that it keeps for later.
 """
 
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import gc
 import json
 import os
@@ -44,6 +46,7 @@ class Watchdog:
     def start(self) -> None:
         gc.callbacks.append(self._on_garbage)
         threading.Thread(target=self._sample, name="fuzz watchdog", daemon=True).start()
+        self._loop.add_signal_handler(signal.SIGUSR1, self._trim)
         self._loop.add_signal_handler(signal.SIGUSR2, self._report)
         self._beat()
 
@@ -75,6 +78,11 @@ class Watchdog:
         self._say(what="report", longest_ms=round(self._longest_ms, 1), turns=self._turns)
         self._longest_ms = 0.0
         self._cpu_ns, self._process_ns = time.thread_time_ns(), time.process_time_ns()
+
+    def _trim(self) -> None:
+        gc.collect()
+        ctypes.CDLL(None).malloc_trim(0)
+        self._report()
 
     def _say(self, **line: Any) -> None:
         self._file.write(json.dumps({"pid": os.getpid(), **line}) + "\n")
