@@ -2,17 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
 import boto3
 import pytest
+import uvloop
 from botocore.config import Config
 
+from tests.api.raw import Scenario
 from tests.support.server import TestServer
 
 _accounts = count(100_000_000_001)
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Callable[[Scenario], None]:
+    """Run a scenario on each event loop."""
+    factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
+
+    def runner(scenario: Scenario) -> None:
+        async def limited() -> None:
+            await asyncio.wait_for(scenario(), 30)
+
+        with asyncio.Runner(loop_factory=factory) as loop:
+            loop.run(limited())
+
+    return runner
 
 
 @pytest.fixture(scope="session")

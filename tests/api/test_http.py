@@ -5,91 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 
 import pytest
-import uvloop
 
-from batonq.api.http import HttpLimits, HttpServer, Request, Response, Router
-from batonq.api.http.messages import Express, Heads, Reply
+from batonq.api.http import Request, Response, Router
+from batonq.api.http.messages import Heads, Reply
 from batonq.api.http.reader import REQUEST_BYTES
-
-Scenario = Callable[[], Awaitable[None]]
-
-
-@pytest.fixture(params=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Callable[[Scenario], None]:
-    """Run a scenario on each event loop."""
-    factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
-
-    def runner(scenario: Scenario) -> None:
-        async def limited() -> None:
-            await asyncio.wait_for(scenario(), 30)
-
-        with asyncio.Runner(loop_factory=factory) as loop:
-            loop.run(limited())
-
-    return runner
-
-
-async def echo(request: Request) -> Response:
-    text = f"{request.method} {request.path}?{request.query} {len(request.body)} {request.body[:20]!r}"
-    return Response(200, text.encode())
-
-
-@asynccontextmanager
-async def serving(
-    handler: Callable[[Request], Awaitable[Response]] = echo, express: Express | None = None, **limits: int
-) -> AsyncIterator[tuple[HttpServer, Callable[[], Awaitable[Client]]]]:
-    server = HttpServer(Router(handler).resolve, HttpLimits(**limits), express)
-    await server.start("127.0.0.1", 0)
-    clients: list[Client] = []
-
-    async def connect() -> Client:
-        client = Client(*await asyncio.open_connection("127.0.0.1", server.port))
-        clients.append(client)
-        return client
-
-    try:
-        yield server, connect
-    finally:
-        for client in clients:
-            client.close()
-        await server.stop(0.1)
-
-
-class Client:
-    """A client that can misbehave."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-
-    def send(self, data: bytes) -> None:
-        self.writer.write(data)
-
-    async def answer(self, *, body: bool = True) -> tuple[int, dict[str, str], bytes]:
-        head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
-        first, *lines = head.strip().split("\r\n")
-        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
-        content = await self.reader.readexactly(int(headers["content-length"])) if body and headers else b""
-        return int(first.split()[1]), headers, content
-
-    async def ended(self) -> bool:
-        return await self.reader.read() == b""
-
-    def close(self) -> None:
-        self.writer.close()
-
-
-def post(body: bytes = b"", path: str = "/", extra: str = "") -> bytes:
-    return f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n{extra}\r\n".encode() + body
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - what is waited for has no event of its own
-        await asyncio.sleep(0.001)
+from tests.api.raw import Scenario, echo, post, serving, until
 
 
 def test_requests_on_one_connection(run: Callable[[Scenario], None]) -> None:
@@ -629,7 +552,7 @@ def test_heads_keep_the_date_for_a_second_and_headers_on_their_line() -> None:
     head = heads.head(response, close=True)
     assert head == (
         b"HTTP/1.1 404 Not Found\r\nServer: Baton\r\nDate: Tue, 14 Nov 2023 22:13:20 GMT\r\n"
-        b"Content-Type: text/html\r\nX-Note: a  Set-Cookie: b\r\nX-Other: c\r\n"
+        b"X-Content-Type-Options: nosniff\r\nContent-Type: text/html\r\nX-Note: a  Set-Cookie: b\r\nX-Other: c\r\n"
         b"Connection: close\r\nContent-Length: 4\r\n\r\n"
     )
     now += 1

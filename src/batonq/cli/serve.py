@@ -133,6 +133,9 @@ def set_up_logging(settings: Settings, **always: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     as_json = settings.log_format == "json"
     handler.setFormatter(events.JsonFormatter(**always) if as_json else events.TextFormatter(**always))
+    limit = events.TracebackLimit()
+    handler.addFilter(limit)
+    logging.getLogger("asyncio").filters[:] = [limit]  # what it says of callbacks that raise
     events.logger.handlers[:] = [handler]
     events.logger.setLevel(settings.log_level.upper())
     events.logger.propagate = False

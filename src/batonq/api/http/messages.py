@@ -124,8 +124,11 @@ class Heads:
         status, content_type = key
         start = (
             f"HTTP/1.1 {status} {phrase(status)}\r\nServer: {SERVER_NAME}\r\n"
-            f"Date: {formatdate(self._second, usegmt=True)}\r\nContent-Type: {content_type}\r\n"
+            f"Date: {formatdate(self._second, usegmt=True)}\r\n"
         )
+        if content_type.startswith("text/"):  # which browsers would otherwise take for what it looks like
+            start += "X-Content-Type-Options: nosniff\r\n"
+        start += f"Content-Type: {content_type}\r\n"
         if len(self._kept) < HEADS_MAX:
             self._kept[key] = start
         return start

@@ -231,12 +231,9 @@ class RequestReader:
             self._join_repeated()
         length = headers.get(b"content-length")
         declared = 0 if length is None else int(length)
-        if self._unmetered_bytes - declared > SMALL_HEAD_BYTES:
-            text_bytes = len(self.target) + sum(map(len, headers)) + sum(map(len, headers.values())) + 4 * len(headers)
-            if text_bytes > limits.head_bytes_max:
-                self._refuse_head()
-                return
-            self._head_bytes = text_bytes + HEADER_BYTES * len(headers)
+        if self._unmetered_bytes > SMALL_HEAD_BYTES and self._measure_head(declared) > limits.head_bytes_max:
+            self._refuse_head()
+            return
         allowed = limits.body_bytes_max if self._gate is None else self._gate(headers, self.target)
         if not isinstance(allowed, int):
             if allowed is not NO_HOST or self._parser.get_http_version() != "1.0":
@@ -297,6 +294,15 @@ class RequestReader:
         )
         request.bytes_held = REQUEST_BYTES + self._head_bytes + len(body)
         return request
+
+    def _measure_head(self, body_declared: int) -> int:
+        """How long a head is that has come whole; 0 if it is small, and what came with it is its body."""
+        if self._unmetered_bytes - min(body_declared, PART_BYTES) <= SMALL_HEAD_BYTES:
+            return 0
+        headers = self._headers
+        text_bytes = len(self.target) + sum(map(len, headers)) + sum(map(len, headers.values())) + 4 * len(headers)
+        self._head_bytes = text_bytes + HEADER_BYTES * len(headers)
+        return text_bytes
 
     def _join_repeated(self) -> None:
         values: dict[bytes, list[bytes]] = {}

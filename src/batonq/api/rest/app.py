@@ -100,11 +100,11 @@ class RestApp:
             raise _WrongMethod(request.method, ("GET",))
         if request.path in _PAGES:
             content_type, write = _PAGES[request.path]
-            return Response(200, write(), content_type)
+            return Response(200, write(), content_type, page.HEADERS if content_type == _HTML else ())
         text = page.problem_page(request.path.removeprefix(problems.TYPE_PREFIX))
         if text is None:
             raise NotFound("There is no problem of this name.")
-        return Response(200, text, _HTML)
+        return Response(200, text, _HTML, page.HEADERS)
 
     # --- which operation
 
