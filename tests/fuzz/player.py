@@ -91,7 +91,7 @@ class Player:
                     await reading
                 else:
                     await _until_silent(answers, reading)
-        except ConnectionError:  # it has answered and closed before everything was sent
+        except (ConnectionError, RuntimeError):  # it has answered and closed before everything was sent
             await asyncio.wait([reading], timeout=1.0)
         finally:
             if not stays:

@@ -10,6 +10,7 @@ import uvloop
 
 from tests.fuzz.attacks import ATTACKS, FLAGS, Attack
 from tests.fuzz.bounds import STALL_MS_MAX
+from tests.fuzz.run import facts_of
 from tests.fuzz.server import FuzzedServer, Profile
 from tests.fuzz.session import FLOOD_MS_MAX, Finding, Session, attacking, tell
 
@@ -44,6 +45,7 @@ def test_attack(
 ) -> None:
     if profile not in servers:
         servers[profile] = FuzzedServer(tmp_path_factory.mktemp(profile), profile, *FLAGS)
+        uvloop.run(facts_of(servers[profile]))  # there is a queue to ask about
     session = uvloop.run(attacked(servers[profile], attack))
     print(session.measured)
     if session.measured.peak_growth_bytes > attack.peak_bytes_max:
