@@ -114,7 +114,8 @@ class NodeProcess:
         """As one node asks another."""
         connection = self.connection(30)
         try:
-            connection.request("POST", f"/internal/node/{what}", msgspec.msgpack.encode(body))
+            headers = {"Content-Type": "application/msgpack"}
+            connection.request("POST", f"/internal/node/{what}", msgspec.msgpack.encode(body), headers)
             answer = connection.getresponse()
             data = answer.read()
             assert answer.status == 200, data
