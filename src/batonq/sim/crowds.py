@@ -1,0 +1,170 @@
+"""Those who press a node against its limits: floods, crowds of long polls, named requests, queues that come and go."""
+
+from __future__ import annotations
+
+import asyncio
+from random import Random
+
+from batonq.sim.actors import Consumer, make_message
+from batonq.sim.clients import Client, Surroundings
+from batonq.sim.history import OK, Delivered, Outgoing
+from batonq.sim.scenario import CROWD, QueuePlan
+
+BURST_S = 2.5  # on average between two bursts, and between the other things here
+NAMED_S = 0.4
+SHORT_LIVED_S = 0.6
+OLD_REQUESTS_MAX = 30
+SHORT_LIVED_MAX = 40
+LONG_POLL_MS = 20_000
+
+
+class Flood:
+    """Bursts: many batches in one turn of the event loop, while the disk is slow and long polls wait."""
+
+    def __init__(self, around: Surroundings, random: Random, plans: list[QueuePlan]) -> None:
+        self._client = Client("flood", around, random, hurried=True)
+        self._around = around
+        self._random = random
+        self._plans = [plan for plan in plans if not plan.dead_letters]
+        self._requests = 0
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._random.expovariate(1 / BURST_S))
+            if self._around.calls_left <= 0:
+                return
+            machine = self._around.machine_for(self._random)
+            machine.slow = self._random.choice((1.0, 10.0, 100.0))
+            try:
+                await self._burst(self._random.choice(self._plans))
+            finally:
+                machine.slow = 1.0
+
+    async def _burst(self, plan: QueuePlan) -> None:
+        random = self._random
+        name = self._around.current_name(plan.name)
+        if random.random() < 0.3:
+            self._around.spawn(self._poll(name))
+        way = random.choice(("", "", "invocation", "once"))
+        sends = []
+        for _ in range(random.choice((5, 15, 30))):
+            self._requests += 1
+            messages = [make_message(self._around, plan, random) for _ in range(random.choice((1, 3, 10)))]
+            invocation = f"flood-{self._requests}" if way else ""
+            sends.append(self._client.send(name, messages, invocation, once=way == "once", first_try=True))
+        await asyncio.gather(*sends)
+
+    async def _poll(self, name: str) -> None:
+        call = await self._client.receive(name, 10, 1_000, LONG_POLL_MS)
+        if call.deliveries:
+            await self._client.delete(*call.deliveries)
+
+
+class PatternConsumer(Consumer):
+    """Receives of many queues by one request, and does with the messages what consumers do."""
+
+    async def _receive(self) -> None:
+        random = self._random
+        names = [facts.called for facts in self._around.queues.values()]
+        patterns = random.choice(
+            ([f"{CROWD}*"], [f"{CROWD}*"], ["*"], [f"{CROWD}?", "*.fifo"], random.sample(names, min(3, len(names))))
+        )
+        wait_ms = random.choice((0, 1_000, 5_000, LONG_POLL_MS))
+        patience_s = random.choice((0.0, 0.0, 0.0, 0.02, 3.0))
+        count = random.choice((1, 3, 10))
+        call = await self._client.receive_any(patterns, count, random.choice((None, 500, 3_000)), wait_ms, patience_s)
+        for delivered in call.deliveries:
+            self._around.spawn(self._handle(delivered))
+
+
+class NamedSender:
+    """Sends by requests with an Idempotency-Key, and makes old ones again."""
+
+    def __init__(self, around: Surroundings, random: Random, plans: list[QueuePlan]) -> None:
+        self._client = Client("named", around, random)
+        self._around = around
+        self._random = random
+        work = [plan for plan in plans if not plan.dead_letters]
+        self._plans = [*work, *(plan for plan in work if plan.keyed for _ in range(4))]
+        self._old: list[tuple[str, str, list[Outgoing]]] = []  # queue, key, messages
+        self._requests = 0
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._random.expovariate(1 / NAMED_S))
+            if self._around.calls_left <= 0:
+                return
+            if self._old and self._random.random() < 0.4:
+                name, key, messages = self._random.choice(self._old)
+            else:
+                plan = self._random.choice(self._plans)
+                name = self._around.current_name(plan.name)
+                self._requests += 1
+                key = f"key-{self._requests}"
+                messages = [make_message(self._around, plan, self._random) for _ in range(self._random.choice((1, 3)))]
+                self._old.append((name, key, messages))
+                del self._old[:-OLD_REQUESTS_MAX]
+            await self._client.send(name, messages, key, once=True)
+
+
+class Stampede:
+    """Leases that all end at the same time, while many long polls wait for their messages."""
+
+    def __init__(self, around: Surroundings, random: Random, plans: list[QueuePlan]) -> None:
+        self._client = Client("stampede", around, random, hurried=True)
+        self._around = around
+        self._random = random
+        self._plans = [plan for plan in plans if not plan.dead_letters]
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._random.expovariate(1 / BURST_S))
+            if self._around.calls_left <= 0:
+                return
+            await self._stampede(self._random.choice(self._plans))
+
+    async def _stampede(self, plan: QueuePlan) -> None:
+        random, client = self._random, self._client
+        name = self._around.current_name(plan.name)
+        for _ in range(random.choice((1, 3))):
+            await client.send(name, [make_message(self._around, plan, random) for _ in range(10)], "")
+        held = await asyncio.gather(*(client.receive(name, 10, 1_000, 0) for _ in range(4)))
+        if not any(call.deliveries for call in held):
+            return
+        crowd = random.choice((3, 10, 20))
+        polls = [client.receive(name, random.choice((1, 1, 10)), 1_000, 5_000) for _ in range(crowd)]
+        for call in await asyncio.gather(*polls):
+            if call.deliveries and random.random() < 0.5:
+                await client.delete(*call.deliveries)
+
+
+class QueueMaker:
+    """Makes queues that live for moments, uses each once, and deletes it."""
+
+    def __init__(self, around: Surroundings, random: Random) -> None:
+        self._client = Client("maker", around, random)
+        self._around = around
+        self._random = random
+
+    async def run(self) -> None:
+        for at in range(SHORT_LIVED_MAX):
+            await asyncio.sleep(self._random.expovariate(1 / SHORT_LIVED_S))
+            if self._around.calls_left <= 0:
+                return
+            plan = QueuePlan(f"{CROWD}short-{at}", {"VisibilityTimeout": "2"})
+            await self._around.make_queue(plan)
+            await self._use(plan)
+
+    async def _use(self, plan: QueuePlan) -> None:
+        random, client, name = self._random, self._client, plan.name
+        held: list[Delivered] = []
+        await client.send(name, [make_message(self._around, plan, random)], "")
+        if random.random() < 0.5:
+            held = (await client.receive(name, 1, None, 0)).deliveries
+        if held and random.random() < 0.5:
+            await client.delete(*held)
+        if random.random() < 0.2:
+            await client.steer(name, "purge", lambda broker, entry: broker.purge_queue(entry))
+        call = await client.steer(name, "delete queue", lambda broker, entry: broker.delete_queue(entry))
+        if call.outcome == OK:
+            self._around.queues.pop(name, None)
