@@ -137,8 +137,10 @@ class ShardHost(Polling):
         if self._waiters.count(queue):
             self._serve(queue)
 
-    def purge(self, queue: int, through: int) -> tuple[int, bool]:
-        """One step of a purge up to sequence `through`: how many messages went, and whether that was all."""
+    def purge(self, queue: int, through: int | None) -> tuple[int, bool]:
+        """One step of a purge up to sequence `through` (None: of all messages): how many went, and whether that was
+        all.
+        """
         return self.run(self.shard.purge, queue, self.begin(), through)
 
     def counters(self, queue: int) -> Counters:

@@ -184,8 +184,9 @@ class Jobs(Arrivals):
         return int(credit)
 
     def _used(self, job: Job, count: int) -> None:
-        last_ms, credit = self.job_pace.get(job.id, (self.last_time_ms, 1.0))
-        self.job_pace[job.id] = (last_ms, credit - count)
+        if job.id in self.jobs.active:
+            last_ms, credit = self.job_pace.get(job.id, (self.last_time_ms, 1.0))
+            self.job_pace[job.id] = (last_ms, credit - count)
 
     def _pauses(self, job: Job, now: int) -> bool:
         """Do so many of the messages that were moved last die again that it is better to stop?"""
@@ -237,7 +238,7 @@ class Jobs(Arrivals):
                     seen = sequence
                 cursor = sequence
             slot = following
-        if slot != NIL:
+        if slot != NIL and job.id in self.jobs.active:
             self.job_place[job.id] = (slot, columns.sequence[slot])
         self._used(job, used)
         self._progress(job, cursor, seen, examined, matched, now)

@@ -7,6 +7,7 @@ import json
 from batonq.core.commands import Job
 from batonq.core.records import Reason
 from batonq.core.shard.columns import COUNT_MAX
+from batonq.core.shard.jobbook import ACTIVE
 from batonq.core.shard.queuestate import QueueState
 from batonq.core.shard.state import FOREVER_MS, REFUSED_NUMBERS_MAX, Channel, ShardState
 from batonq.errors import LogCorrupt
@@ -152,6 +153,7 @@ class Moves(ShardState):
     def _on_job(self, data: bytes) -> None:
         job = Job.from_values(json.loads(data))
         self._note_format(job.destination_spread or "".join(job.origin_spreads.values()))
-        for job_id in self.jobs.put(job):
-            self.job_pace.pop(job_id, None)
-            self.job_place.pop(job_id, None)
+        self.jobs.put(job)
+        if job.state not in ACTIVE:
+            self.job_pace.pop(job.id, None)
+            self.job_place.pop(job.id, None)

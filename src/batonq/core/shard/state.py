@@ -479,7 +479,13 @@ class ShardState:
         if final:
             queue.purge_generation += 1
             if queue.closed and not queue.messages:
-                del self.queues[queue.number]
+                self._forget_queue(queue.number)
+
+    def _forget_queue(self, number: int) -> None:
+        """A deleted queue has no message left: nothing here names it any more (validate.py checks that)."""
+        del self.queues[number]
+        self.woken.discard(number)
+        self.filled.discard(number)
 
     def _on_epoch(self, epoch: int, base_ms: int, grace_ms: int) -> None:
         self.epoch = epoch
