@@ -13,7 +13,7 @@ from batonq.sim.scenario import Faults
 
 PLENTY_BYTES = 1 << 40
 DISK_STEPS_MAX = 40
-RECEIVES_MAX = 30
+RECEIVES_MAX = 12
 
 
 class Chaos:

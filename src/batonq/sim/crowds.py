@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from random import Random
 
 from batonq.sim.actors import Consumer, make_message
@@ -16,6 +17,7 @@ SHORT_LIVED_S = 0.6
 OLD_REQUESTS_MAX = 30
 SHORT_LIVED_MAX = 40
 LONG_POLL_MS = 20_000
+STAMPEDE_MS = 1_000
 
 
 class Flood:
@@ -78,14 +80,14 @@ class PatternConsumer(Consumer):
 
 
 class NamedSender:
-    """Sends by requests with an Idempotency-Key, and makes old ones again."""
+    """Sends by requests with an Idempotency-Key, and makes old ones again, also when their messages were duplicates."""
 
     def __init__(self, around: Surroundings, random: Random, plans: list[QueuePlan]) -> None:
         self._client = Client("named", around, random)
         self._around = around
         self._random = random
-        work = [plan for plan in plans if not plan.dead_letters]
-        self._plans = [*work, *(plan for plan in work if plan.keyed for _ in range(4))]
+        self._plans = [plan for plan in plans if not plan.dead_letters]
+        self._keyed = [plan for plan in self._plans if plan.keyed]
         self._old: list[tuple[str, str, list[Outgoing]]] = []  # queue, key, messages
         self._requests = 0
 
@@ -94,17 +96,39 @@ class NamedSender:
             await asyncio.sleep(self._random.expovariate(1 / NAMED_S))
             if self._around.calls_left <= 0:
                 return
-            if self._old and self._random.random() < 0.4:
+            choice = self._random.random()
+            if self._keyed and choice < 0.2:
+                await self._send_duplicate(self._random.choice(self._keyed))
+            elif self._old and choice < 0.6:
                 name, key, messages = self._random.choice(self._old)
+                await self._client.send(name, messages, key, once=True)
             else:
                 plan = self._random.choice(self._plans)
                 name = self._around.current_name(plan.name)
-                self._requests += 1
-                key = f"key-{self._requests}"
                 messages = [make_message(self._around, plan, self._random) for _ in range(self._random.choice((1, 3)))]
-                self._old.append((name, key, messages))
-                del self._old[:-OLD_REQUESTS_MAX]
+                await self._send(name, messages)
+
+    async def _send(self, name: str, messages: list[Outgoing]) -> str:
+        self._requests += 1
+        key = f"key-{self._requests}"
+        self._old.append((name, key, messages))
+        del self._old[:-OLD_REQUESTS_MAX]
+        await self._client.send(name, messages, key, once=True)
+        return key
+
+    async def _send_duplicate(self, plan: QueuePlan) -> None:
+        """By its deduplication id; and again when that is forgotten."""
+        name = self._around.current_name(plan.name)
+        first = make_message(self._around, plan, self._random)
+        await self._client.send(name, [first], "")
+        messages = [replace(make_message(self._around, plan, self._random), dedup_id=first.dedup_id, group=first.group)]
+        key = await self._send(name, messages)
+
+        async def again() -> None:
+            await asyncio.sleep(self._around.known[name].dedup_window_ms / 1000 + 1.5)
             await self._client.send(name, messages, key, once=True)
+
+        self._around.spawn(again())
 
 
 class Stampede:
@@ -114,7 +138,8 @@ class Stampede:
         self._client = Client("stampede", around, random, hurried=True)
         self._around = around
         self._random = random
-        self._plans = [plan for plan in plans if not plan.dead_letters]
+        work = [plan for plan in plans if not plan.dead_letters]
+        self._plans = [*work, *(plan for plan in work if plan.attributes.get("Baton.Spread") == "1" for _ in range(3))]
 
     async def run(self) -> None:
         while True:
@@ -124,18 +149,45 @@ class Stampede:
             await self._stampede(self._random.choice(self._plans))
 
     async def _stampede(self, plan: QueuePlan) -> None:
-        random, client = self._random, self._client
+        random, client, loop = self._random, self._client, self._around.loop
         name = self._around.current_name(plan.name)
-        for _ in range(random.choice((1, 3))):
-            await client.send(name, [make_message(self._around, plan, random) for _ in range(10)], "")
-        held = await asyncio.gather(*(client.receive(name, 10, 1_000, 0) for _ in range(4)))
+        batches = random.choice((1, 3, 8, 8))
+        for _ in range(batches):
+            await client.send(name, self._messages(plan), "")
+        started_s = loop.time()
+        held = [await client.receive(name, 10, STAMPEDE_MS, 0) for _ in range(batches)]
         if not any(call.deliveries for call in held):
             return
-        crowd = random.choice((3, 10, 20))
-        polls = [client.receive(name, random.choice((1, 1, 10)), 1_000, 5_000) for _ in range(crowd)]
-        for call in await asyncio.gather(*polls):
+        crowd = random.choice((3, 10, 30, 30))
+        polls = [
+            loop.create_task(client.receive(name, random.choice((1, 1, 10)), STAMPEDE_MS, LONG_POLL_MS // 4))
+            for _ in range(crowd)
+        ]
+        try:
+            await asyncio.sleep(max(0.0, started_s + STAMPEDE_MS / 1000 - 0.05 - loop.time()))
+            if random.random() < 0.7:
+                await self._stall(name, plan)
+        finally:
+            answers = await asyncio.gather(*polls)
+        for call in answers:
             if call.deliveries and random.random() < 0.5:
                 await client.delete(*call.deliveries)
+
+    async def _stall(self, name: str, plan: QueuePlan) -> None:
+        """A sync takes long while the leases end, and so much is sent meanwhile that the shard takes no more."""
+        machine = self._around.machine_for(self._random)
+        machine.slow = 500.0
+        try:
+            sends = []
+            for _ in range(4):
+                sends.append(self._around.loop.create_task(self._client.send(name, self._messages(plan), "")))
+                await asyncio.sleep(0.001)
+            await asyncio.gather(*sends)
+        finally:
+            machine.slow = 1.0
+
+    def _messages(self, plan: QueuePlan) -> list[Outgoing]:
+        return [make_message(self._around, plan, self._random) for _ in range(10)]
 
 
 class QueueMaker:

@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 from batonq.core import openframe
 from batonq.core.limits import ShardLimits
 from batonq.core.shard import jobbook, moves, transfer
-from batonq.node import broker, host, named, relaying, spreading, watching
+from batonq.node import broker, host, jobrunner, named, relaying, spreading, watching
 from batonq.node.cluster import answering
 from batonq.node.settings import Settings
 from batonq.sim.patches import Patches
@@ -51,9 +51,8 @@ SHARD_LIMITS: dict[str, tuple[int, ...]] = {
 }
 # Constants of modules: where they stand, and what they are when they are tiny.
 NODE_CONSTANTS: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {
-    "FRAME_ROWS_MAX": ((openframe,), (250,)),
+    "CHOSEN_MAX": ((jobrunner,), (1, 3)),
     "REFUSED_NUMBERS_MAX": ((moves,), (4,)),
-    "KEPT_MAX": ((jobbook,), (1, 2)),
     "TOTAL_MAX": ((jobbook,), (2, 4)),
     "TOLD_MAX": ((named,), (1, 3)),
     "KNOWN_MAX": ((watching,), (2, 5)),
@@ -68,6 +67,22 @@ CLUSTER_CONSTANTS: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {
     "WAITING_MAX": ((relaying,), (1, 3)),
     "TOGETHER_MAX": ((host, relaying), (2, 5)),
 }
+
+# Rows of a frame that the log's format has room for. A command that would need more is a fault of whoever let it in, so
+# this is tiny only together with the limits of what one command may write, and where crowds are not refused.
+FRAME_ROWS = "FRAME_ROWS_MAX"
+FRAME_ROWS_TINY = 90
+WRITTEN_AT_ONCE = (
+    "frame_rows_max",
+    "window_entries",
+    "timer_records_max",
+    "retries_max",
+    "given_up_max",
+    "job_moves_max",
+    "CHOSEN_MAX",
+)
+REFUSES_CROWDS = ("frame_bytes_max", "pending_max", "waiters_per_queue_max", "waiters_max", "slots_max")
+FRAME_ROWS_SHARE = 0.25  # of the runs with tiny limits
 
 
 @dataclass(slots=True)
@@ -187,7 +202,7 @@ class TinyLimits:
         """What stands in place of constants while the run lasts."""
         constants = [
             (place, name, self.limit(name))
-            for name, (places, _) in CLUSTER_CONSTANTS.items()
+            for name, (places, _) in {**CLUSTER_CONSTANTS, FRAME_ROWS: ((openframe,), ())}.items()
             if name in self.values
             for place in places
         ]
@@ -198,7 +213,13 @@ NO_TINY_LIMITS = TinyLimits()
 
 
 def choose_limits(random: Random, cluster: bool = False) -> TinyLimits:
-    """About half of all limits."""
+    """About half of all limits; or those that show whether too much is written at once."""
     constants = CLUSTER_CONSTANTS if cluster else NODE_CONSTANTS
     choices = {**SETTINGS, **SHARD_LIMITS, **{name: values for name, (_, values) in constants.items()}}
-    return TinyLimits({name: random.choice(values) for name, values in choices.items() if random.random() < TINY_SHARE})
+    values = {name: random.choice(values) for name, values in choices.items()}
+    chosen = {name for name in values if random.random() < TINY_SHARE}
+    if random.random() < FRAME_ROWS_SHARE:
+        values[FRAME_ROWS] = FRAME_ROWS_TINY
+        values["frame_rows_max"] = 10
+        chosen = chosen.difference(REFUSES_CROWDS).union((FRAME_ROWS, *WRITTEN_AT_ONCE))
+    return TinyLimits({name: value for name, value in values.items() if name in chosen})

@@ -153,7 +153,7 @@ def _with_tiny_limits(scenario: Scenario) -> Scenario:
     settings = replace(
         tiny.settings(scenario.settings),
         maintenance_every_s=1.0,
-        idempotency_hours=random.choice((5.0, 20.0)) / HOUR_S,
+        idempotency_hours=random.choice((5.0, 30.0)) / HOUR_S,
         producer_idle_hours=90.0 / HOUR_S,
     )
 
@@ -167,7 +167,7 @@ def _with_tiny_limits(scenario: Scenario) -> Scenario:
         full_disk_s=mean(0.0, 8.0),
         clock_advance_s=mean(8.0) if scenario.faults.clock_advance_s else 0.0,
         lost_answers=random.choice((0.0, 0.02, 0.1, 0.3)),
-        break_s=mean(0.0, 3.0),
+        break_s=mean(1.0),
     )
     return replace(
         scenario,
@@ -191,20 +191,20 @@ def _with_crowd(random: Random, plans: list[QueuePlan], shards: int) -> list[Que
         for plan in _leaky_queues(random.choice(("1", "2")), "failure"):
             spread = "1" if plan.dead_letters else str(shards)
             chosen.append(replace(plan, attributes={**plan.attributes, "Baton.Spread": spread}))
-    crowd = [
-        QueuePlan(
-            f"{CROWD}{at}",
-            {
-                "VisibilityTimeout": random.choice(("1", "2")),
-                "Baton.Spread": random.choice(("1", "1", "2")) if shards > 1 else "1",
-                **({"RedrivePolicy": _redrive("dead", 2)} if random.random() < 0.3 else {}),
-            },
-            keyed=random.random() < 0.3,
-            purged=random.random() < 0.3,
-        )
-        for at in range(random.choice((2, 4, 6)))
-    ]
+    crowd = [_crowd_queue(random, f"{CROWD}{at}", shards) for at in range(random.choice((2, 4, 6)))]
     return [*chosen, *crowd]
+
+
+def _crowd_queue(random: Random, name: str, shards: int) -> QueuePlan:
+    keyed = random.random() < 0.4
+    scope = {"Baton.DeduplicationWindow": "5", "Baton.DeduplicationScope": random.choice(("window", "lives"))}
+    attributes = {
+        "VisibilityTimeout": random.choice(("1", "2")),
+        "Baton.Spread": random.choice(("1", "1", "2")) if shards > 1 else "1",
+        **({"RedrivePolicy": _redrive("dead", 2)} if random.random() < 0.3 else {}),
+        **(scope if keyed else {}),
+    }
+    return QueuePlan(name, attributes, keyed=keyed, purged=random.random() < 0.3)
 
 
 def _choose_faults(random: Random, secured: bool) -> Faults:
