@@ -18,6 +18,8 @@ OLD_REQUESTS_MAX = 30
 SHORT_LIVED_MAX = 40
 LONG_POLL_MS = 20_000
 STAMPEDE_MS = 1_000
+STALL_S = 0.4  # how long a sync takes while it stalls, on average
+RECEIVES_MAX = 20  # to empty a queue
 
 
 class Flood:
@@ -36,7 +38,7 @@ class Flood:
             if self._around.calls_left <= 0:
                 return
             machine = self._around.machine_for(self._random)
-            machine.slow = self._random.choice((1.0, 10.0, 100.0))
+            machine.slow = self._random.choice((1.0, 0.1 * STALL_S / machine.sync_s, STALL_S / machine.sync_s))
             try:
                 await self._burst(self._random.choice(self._plans))
             finally:
@@ -143,7 +145,7 @@ class Stampede:
 
     async def run(self) -> None:
         while True:
-            await asyncio.sleep(self._random.expovariate(1 / BURST_S))
+            await asyncio.sleep(self._random.random())
             if self._around.calls_left <= 0:
                 return
             await self._stampede(self._random.choice(self._plans))
@@ -155,32 +157,48 @@ class Stampede:
         for _ in range(batches):
             await client.send(name, self._messages(plan), "")
         started_s = loop.time()
-        held = [await client.receive(name, 10, STAMPEDE_MS, 0) for _ in range(batches)]
-        if not any(call.deliveries for call in held):
+        held = [await client.receive(name, 10, STAMPEDE_MS, 0)]
+        while held[-1].deliveries and len(held) < RECEIVES_MAX:
+            held.append(await client.receive(name, 10, STAMPEDE_MS, 0))
+        if len(held) == 1:
             return
         crowd = random.choice((3, 10, 30, 30))
         polls = [
-            loop.create_task(client.receive(name, random.choice((1, 1, 10)), STAMPEDE_MS, LONG_POLL_MS // 4))
+            loop.create_task(client.receive(name, random.choice((1, 1, 10)), STAMPEDE_MS, 2 * STAMPEDE_MS))
             for _ in range(crowd)
         ]
         try:
             await asyncio.sleep(max(0.0, started_s + STAMPEDE_MS / 1000 - 0.05 - loop.time()))
             if random.random() < 0.7:
-                await self._stall(name, plan)
+                await self._stall(name)
         finally:
             answers = await asyncio.gather(*polls)
         for call in answers:
             if call.deliveries and random.random() < 0.5:
                 await client.delete(*call.deliveries)
 
-    async def _stall(self, name: str, plan: QueuePlan) -> None:
-        """A sync takes long while the leases end, and so much is sent meanwhile that the shard takes no more."""
+    async def _stall(self, name: str) -> None:
+        """A sync takes long while the leases end, and so much is sent to another queue that the shard takes no more."""
+        queues = self._around.queues
+        if name not in queues:
+            return
+        beside = [
+            plan
+            for plan in self._plans
+            if (other := self._around.current_name(plan.name)) in queues
+            and other != name
+            and queues[other].shard == queues[name].shard
+        ]
+        if not beside:
+            return
+        plan = self._random.choice(beside)
+        other = self._around.current_name(plan.name)
         machine = self._around.machine_for(self._random)
-        machine.slow = 500.0
+        machine.slow = STALL_S / machine.sync_s
         try:
             sends = []
             for _ in range(4):
-                sends.append(self._around.loop.create_task(self._client.send(name, self._messages(plan), "")))
+                sends.append(self._around.loop.create_task(self._client.send(other, self._messages(plan), "")))
                 await asyncio.sleep(0.001)
             await asyncio.gather(*sends)
         finally:

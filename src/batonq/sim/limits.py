@@ -81,7 +81,14 @@ WRITTEN_AT_ONCE = (
     "job_moves_max",
     "CHOSEN_MAX",
 )
-REFUSES_CROWDS = ("frame_bytes_max", "pending_max", "waiters_per_queue_max", "waiters_max", "slots_max")
+REFUSES_CROWDS = (
+    "frame_bytes_max",
+    "pending_max",
+    "waiters_per_queue_max",
+    "waiters_max",
+    "slots_max",
+    "dedup_entries_max",
+)
 FRAME_ROWS_SHARE = 0.25  # of the runs with tiny limits
 
 
@@ -220,6 +227,6 @@ def choose_limits(random: Random, cluster: bool = False) -> TinyLimits:
     chosen = {name for name in values if random.random() < TINY_SHARE}
     if random.random() < FRAME_ROWS_SHARE:
         values[FRAME_ROWS] = FRAME_ROWS_TINY
-        values["frame_rows_max"] = 10
+        values.update(frame_rows_max=10, timer_records_max=3)
         chosen = chosen.difference(REFUSES_CROWDS).union((FRAME_ROWS, *WRITTEN_AT_ONCE))
     return TinyLimits({name: value for name, value in values.items() if name in chosen})

@@ -9,7 +9,7 @@ from random import Random
 from batonq.core.catalog.names import queue_arn
 from batonq.log.files import FileLogSettings
 from batonq.node.settings import Settings
-from batonq.sim.limits import NO_TINY_LIMITS, TinyLimits, choose_limits
+from batonq.sim.limits import FRAME_ROWS, NO_TINY_LIMITS, TinyLimits, choose_limits
 
 ACCOUNT = "000000000000"
 NARROW = "narrow"  # a dead-letter queue that is full most of the time
@@ -169,6 +169,8 @@ def _with_tiny_limits(scenario: Scenario) -> Scenario:
         lost_answers=random.choice((0.0, 0.02, 0.1, 0.3)),
         break_s=mean(1.0),
     )
+    if FRAME_ROWS in tiny.values:  # it takes a crowd that nothing disperses
+        settings, faults = replace(settings, spread=1), Faults()
     return replace(
         scenario,
         settings=settings,
