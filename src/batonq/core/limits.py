@@ -13,7 +13,8 @@ from dataclasses import dataclass
 class ShardLimits:
     slots_max: int = 100_000_000  # messages in the shard
     dedup_entries_max: int = 50_000_000  # deduplication ids that are remembered
-    requests_max: int = 2_000_000  # named requests that are remembered
+    requests_max: int = 2_000_000  # entries for Idempotency-Keys: two a request, and one a message if taken in part
+    invocations_max: int = 2_000_000  # requests of SDKs that are remembered: the newest of the last two minutes
     producers_max: int = 1_000_000  # producers whose last number is remembered
     attempts_max: int = 100_000  # receive attempts that are remembered
     timer_records_max: int = 2_000  # leases or messages that one step of the timers ends

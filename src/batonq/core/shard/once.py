@@ -4,6 +4,9 @@ A named request is remembered under two keys, that of its name and that of its n
 with other content is a conflict. One whose messages were all taken is remembered as a run; one that was taken in part
 remembers each message that was taken, so that a repetition sends only the others. A message that was a duplicate by its
 deduplication id counts as taken: its key may be forgotten before the request is.
+
+These requests and those of SDKs, which are remembered for two minutes, are in one table, and each has its own share of
+it. A request that finds its share full is refused: what was promised for a time is not forgotten before.
 """
 
 from __future__ import annotations
@@ -14,9 +17,10 @@ from typing import NamedTuple
 from batonq.core.commands import Accepted, Send
 from batonq.core.ids import key_hash, message_id
 from batonq.core.shard.dedup import Known
-from batonq.core.shard.sending import Sending, part_of
+from batonq.core.shard.sending import INVOCATION_WINDOW_S, Sending, part_of
 from batonq.errors import BatonError, IdempotencyConflict, OverLimit
 
+WINDOW_MIN_MS = 128_000  # by longer windows these requests are told from those of SDKs, which have a share of their own
 _FULL = "Too many named requests are remembered; send without an idempotency key, or later."
 _NEW, _DUPLICATE = 1, 2  # what a remembered message was: as many messages as `_remember` counts, or one known before
 
@@ -51,7 +55,7 @@ class SendingOnce(Sending):
                 if not sends:
                     raise IdempotencyConflict
                 return [IdempotencyConflict() for _ in sends], False
-            if len(self.requests) >= self.limits.requests_max:
+            if self.requests.full(now // 1000, self.limits.requests_max, INVOCATION_WINDOW_S):
                 if not sends:
                     raise OverLimit(_FULL)
                 return [OverLimit(_FULL) for _ in sends], False
@@ -86,8 +90,9 @@ class SendingOnce(Sending):
     def _remember_once(
         self, number: int, keys: Sequence[int], sequence: int, count: int, now: int, window_ms: int
     ) -> None:
+        until = now + max(window_ms, WINDOW_MIN_MS)
         for key in keys:
-            self._remember(number, key, sequence, count, now, window_ms)
+            self._request(number, key, sequence, count, now, until)
 
 
 def _run_of(results: Sequence[Accepted | BatonError]) -> int:

@@ -287,7 +287,7 @@ class ShardState:
         """The message is gone or dead: a key that lives with it ends with its window."""
         if slot in self.living_keys:
             key, window_end_s = self.living_keys.pop(slot)
-            self.dedup.end_life(key, self.columns.sequence[slot], window_end_s)
+            self.dedup.end_life(key, self.columns.sequence[slot], window_end_s, self.last_time_ms // 1000)
 
     def _message(self, slot: int, sequence: int, record: Type) -> QueueState | None:
         """The queue of the message that a record names, having checked that the record may happen to it."""
