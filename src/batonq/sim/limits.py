@@ -40,6 +40,7 @@ SHARD_LIMITS: dict[str, tuple[int, ...]] = {
     "slots_max": (15, 40),
     "dedup_entries_max": (3, 8),
     "requests_max": (3, 10),
+    "invocations_max": (2, 5),
     "producers_max": (1, 2),
     "attempts_max": (1, 2),
     "timer_records_max": (1, 3),

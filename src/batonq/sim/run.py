@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+from batonq.core.limits import DEFAULT_LIMITS
 from batonq.errors import BatonError
 from batonq.node.broker import Queue
 from batonq.node.settings import Settings
@@ -329,6 +330,7 @@ def _facts(name: str, entry: Queue, settings: Settings) -> QueueFacts:
         dedup_per_group=policy.dedup_per_group,
         dedup_lives=policy.dedup_lives,
         once_window_ms=int(settings.idempotency_hours * 3_600_000),
+        forgets_invocations=settings.shard_limits.invocations_max < DEFAULT_LIMITS.invocations_max,
     )
 
 

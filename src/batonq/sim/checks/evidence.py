@@ -31,6 +31,7 @@ class QueueFacts:
     dedup_per_group: bool = False
     dedup_lives: bool = False
     once_window_ms: int = 86_400_000  # for which an Idempotency-Key is remembered
+    forgets_invocations: bool = False  # those of SDKs, when there are very many: here, all the time
     shards: tuple[int, ...] = ()  # all that it lies on in the end, in their order; none: only the first
 
     def number_of(self, copy: Copy) -> int:
@@ -141,7 +142,8 @@ class Evidence:
         """Was the first request forgotten when it was made again?
 
         A request is remembered for a while, and not at all when something in it was a duplicate: then only the keys
-        are, for their windows. One with an Idempotency-Key is remembered in any case.
+        are, for their windows. One with an Idempotency-Key is remembered in any case, and an SDK's is forgotten when
+        too many come after it.
         """
         made = [copy for copy in copies if copy.source is None]
         message = self.messages.get(number)
@@ -149,8 +151,11 @@ class Evidence:
             return False
         facts = self.queues[self.home[number]]
         window_ms = facts.dedup_window_ms if message.dedup_id else REQUEST_WINDOW_MS
-        if self.tries[number][0].once:
+        first = self.tries[number][0]
+        if first.once:
             window_ms = facts.once_window_ms
+        elif facts.forgets_invocations and not message.dedup_id and not first.producer:
+            window_ms = 0
         apart = all(later.born_ms - before.born_ms >= window_ms for before, later in pairwise(made))
         return len(made) > 1 and apart
 
