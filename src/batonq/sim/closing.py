@@ -134,7 +134,7 @@ class Closing:
                 return
             for other in made:  # the dead stay in some of them, and take room
                 if other == queue or self._plans[self._around.known[other].called].dead_letters:
-                    await self._steer(other, "purge", lambda broker, entry: broker.purge_queue(entry))
+                    await self._purge(other)
             await self._serve_a_poll(queue, ways[at % len(ways)], by_pattern=False)
             await self._serve_a_poll(queue, ways[(at + 2) % len(ways)], by_pattern=True)
             await self._serve_behind_used_up(queue)
@@ -145,8 +145,10 @@ class Closing:
 
     async def _forget_all(self) -> None:
         windows = self._windows
-        keys_s = max((facts.dedup_window_ms for facts in self._around.queues.values()), default=0) / 1000
-        await asyncio.sleep(max(windows.once_s, windows.request_s, windows.producer_s, keys_s) + SLACK_S)
+        await asyncio.sleep(max(windows.once_s, windows.request_s, windows.producer_s, self._keys_s()) + SLACK_S)
+
+    def _keys_s(self) -> float:
+        return max((facts.dedup_window_ms for facts in self._around.queues.values()), default=0) / 1000
 
     async def _serve_a_poll(self, queue: str, way: str, by_pattern: bool) -> None:
         """A long poll that waits gets a message that is sent then, at once."""
@@ -195,7 +197,7 @@ class Closing:
         if not receives:
             return
         for at in range(USED_UP):
-            await self._send(queue, f"used up {at}", "plain")
+            await self._send(queue, f"used up {at}", "unkeyed")
         for _ in range(receives):
             held: list[Delivered] = []
             for _ in range(USED_UP):
@@ -204,21 +206,22 @@ class Closing:
                     break
             for one in held:
                 await self._client.change(one, 0)
-        message = await self._send(queue, "good", "plain")
+        message = await self._send(queue, "good", "unkeyed")
         if message is not None:
             poll = self._poll_of(queue)
             await self._expect(queue, message, poll, self._around.loop.create_task(poll()))
+        await self._purge(queue)
 
     # --- requests that must succeed ----------------------------------------------------------------
 
-    def _message(self, called: str, group: str) -> Outgoing:
+    def _message(self, called: str, group: str, way: str) -> Outgoing:
         plan = self._plans[called]
         number = self._around.next_message()
         return Outgoing(
             number=number,
             body=make_body(number, self._random),
             group=group if plan.fifo else "",
-            dedup_id=f"key of {number}" if plan.keyed else "",
+            dedup_id=f"key of {number}" if plan.keyed and way != "unkeyed" else "",
             delay_ms=None if plan.fifo else 0,
         )
 
@@ -226,17 +229,17 @@ class Closing:
         """The message, if one was accepted within the time after which a full table has room again."""
         self._requests += 1
         called = self._around.known[queue].called
-        message = self._message(called, group)
+        message = self._message(called, group, way)
         windows = self._windows
         patience_s = SOON_S + {"once": windows.once_s + windows.request_s, "producer": windows.producer_s}.get(way, 0.0)
-        if message.dedup_id:
-            patience_s += self._around.known[queue].dedup_window_ms / 1000
+        if message.dedup_id:  # the queues of a shard share its table
+            patience_s += self._keys_s()
         name = f"closing-{self._requests}"
 
         async def send() -> Sending:
             nonlocal message
-            if way == "plain":  # nothing says that it is the same one
-                message = self._message(called, group)
+            if way in ("plain", "unkeyed"):  # nothing says that it is the same one
+                message = self._message(called, group, way)
                 return await self._client.send(queue, [message], "")
             if way == "producer":
                 return await self._client.send(queue, [message], "", producer=name, first=1)
@@ -248,6 +251,9 @@ class Closing:
     async def _steer(self, queue: str, kind: str, work: Work[object]) -> None:
         ask = partial(self._client.steer, queue, kind, work)
         await self._until_ok(f"{kind} of {queue} fails", ask, 2 * SOON_S)
+
+    async def _purge(self, queue: str) -> None:
+        await self._steer(queue, "purge", lambda broker, entry: broker.purge_queue(entry))
 
     async def _delete(self, held: list[Delivered]) -> None:
         if held:
