@@ -164,7 +164,13 @@ def test_what_older_releases_saved_is_read_whatever_its_order() -> None:
     assert not other.full(30, 5) and other.full(29, 5)
     other.end_life(key_hash(3), 3, 100, 20)
     other.put(key_hash("new"), 9, 90, 0, 60)
-    assert [other.get(key_hash(number), 60) is not None for number in (1, 2, 3, 4, 5)] == [True, False, True, False, True]
+    assert [other.get(key_hash(number), 60) is not None for number in (1, 2, 3, 4, 5)] == [
+        True,
+        False,
+        True,
+        False,
+        True,
+    ]
     assert len(other) == 4
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from batonq.core.commands import Accepted
 from batonq.core.ids import AWAY, key_hash, request_hash
 from batonq.core.shard.once import Once
 from batonq.core.shard.receiving import ATTEMPT_WINDOW_MS
-from batonq.core.shard.sending import REQUEST_WINDOW_MS
+from batonq.core.shard.sending import REQUEST_WINDOW_MS, PlainSend
 from batonq.core.shard.state import PRODUCER_IDLE_MS
 from batonq.errors import OverLimit
 from tests.core.rig import Bench, make_send
@@ -49,7 +49,7 @@ def by_sdk(bench: Bench, name: str, *bodies: str) -> list[Any]:
     return bench.shard.send(1, sends, bench.now, request_hash(1, name))
 
 
-FILLS = {
+FILLS: dict[str, tuple[Callable[[Bench, str], Any], int]] = {
     "Idempotency-Keys": (lambda bench, name: named(bench, name)[0], DAY_MS),
     "deduplication ids": (keyed, 5 * MINUTE_MS),
     "producers": (produced, PRODUCER_IDLE_MS),
@@ -58,9 +58,7 @@ FILLS = {
 
 @pytest.mark.parametrize("kind", FILLS)
 @pytest.mark.parametrize("later_ms", [0, YEAR_MS])
-def test_a_full_table_takes_as_many_again_when_its_entries_have_expired(
-    bench: Bench, kind: str, later_ms: int
-) -> None:
+def test_a_full_table_takes_as_many_again_when_its_entries_have_expired(bench: Bench, kind: str, later_ms: int) -> None:
     fill, window_ms = FILLS[kind]
     bench.queue(1, dedup_window_ms=window_ms, retention_ms=14 * DAY_MS)
     bench.limit(requests_max=6, dedup_entries_max=3, producers_max=3)
@@ -147,7 +145,7 @@ def test_the_newest_requests_of_sdks_are_remembered_and_none_is_refused(bench: B
 def test_plain_batches_of_sdks_are_bounded_alike(bench: Bench) -> None:
     bench.limit(invocations_max=3)
     for number in range(0, 20, 2):
-        requests = [([b"a", b"b"], [], number + 1), ([b"c"], [], number + 2)]
+        requests: list[PlainSend] = [([b"a", b"b"], [], number + 1), ([b"c"], [], number + 2)]
         firsts = bench.shard.send_together(1, requests, "", bench.now)
         assert firsts == bench.shard.send_together(1, requests, "", bench.now)
         assert bench.shard.send_plain(1, [b"c"], [], "", bench.now, number + 2) == firsts[1]

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+VERDICTS_KEPT = 16_384  # channel entries of each source whose verdict a shard keeps: a part of the state, no limit
+
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class ShardLimits:
@@ -17,6 +19,7 @@ class ShardLimits:
     invocations_max: int = 2_000_000  # requests of SDKs that are remembered: the newest of the last two minutes
     producers_max: int = 1_000_000  # producers whose last number is remembered
     attempts_max: int = 100_000  # receive attempts that are remembered
+    verdicts_max: int = VERDICTS_KEPT  # the newest channel entries of a source that are answered when asked for again
     timer_records_max: int = 2_000  # leases or messages that one step of the timers ends
     retries_max: int = 1_000  # refused transfers that one step tries again
     given_up_max: int = 1_000  # messages that one receive finds expired or used up

@@ -16,7 +16,7 @@ from batonq.core.records import State
 from batonq.core.shard.columns import NIL
 from batonq.core.shard.once import Once
 from batonq.core.shard.sending import PlainSend
-from batonq.errors import BatonError, LogCorrupt
+from batonq.errors import BatonError
 from batonq.node.polling import Polling
 
 TOGETHER_MAX = 256  # requests that are run at once,
@@ -157,12 +157,7 @@ class ShardHost(Polling):
     def arrive(self, arrivals: Sequence[Arrival]) -> list[tuple[int, int]]:
         """Take entries of a channel from another shard: (number, verdict) of each."""
         now_ms = self.begin(adds=True)
-        if arrivals and arrivals[0].number > self.shard.cursor(arrivals[0].source_shard) + 1:
-            # A fault of the source's: this shard is sound.
-            raise LogCorrupt(
-                f"entry {arrivals[0].number} from shard {arrivals[0].source_shard} follows "
-                f"{self.shard.cursor(arrivals[0].source_shard)}: a gap in the channel"
-            )
+        self.shard.check_arrivals(arrivals)  # a fault of the source's is none of this shard
         results = self.run(self.shard.arrive, arrivals, now_ms)
         if self.shard.woken:
             self._woken()

@@ -180,6 +180,11 @@ class Settings:
             raise InvalidInput("A key for TLS (--tls-key) needs the certificate that it belongs to (--tls-cert).")
         if self.advertise:
             self._check_cluster()
+        if not 1 <= self.window_entries <= self.shard_limits.verdicts_max:
+            raise InvalidInput(
+                f"A channel's window (--window-entries) must be 1 to {self.shard_limits.verdicts_max} entries, as many "
+                f"as its destination remembers the verdicts on, not {self.window_entries}."
+            )
         if self.lease_s < 1:
             raise InvalidInput(f"A lease must be at least 1 s long, not {self.lease_s:g}.")
         if self.archive and not self.archive.startswith(("file:///", "s3://")):

@@ -211,8 +211,11 @@ class Jobs(Arrivals):
         """Every message that can be moved, in order. Leased and delayed ones are passed over."""
         columns = self.columns
         slot, sequence = self.job_place.get(job.id, (NIL, 0))
-        if sequence <= job.cursor or not self.stands(queue, slot, sequence):
+        if not self.stands(queue, slot, sequence):
             slot = self.near(queue, job.cursor)
+        elif sequence < job.cursor:  # on its way to where it was: a step may end before it is there
+            nearer = self.near(queue, job.cursor)
+            slot = nearer if sequence < columns.sequence[nearer] <= job.cursor else slot
         movable = movable_states(job)
         cursor, seen, used = job.cursor, job.seen, 0
         examined, matched = job.examined, job.matched
