@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 
 from batonq.core import openframe
 from batonq.core.limits import ShardLimits
-from batonq.core.shard import jobbook, moves, transfer
+from batonq.core.shard import jobbook, transfer
 from batonq.node import broker, host, jobrunner, named, relaying, spreading, watching
 from batonq.node.cluster import answering
 from batonq.node.settings import Settings
@@ -43,6 +43,7 @@ SHARD_LIMITS: dict[str, tuple[int, ...]] = {
     "invocations_max": (2, 5),
     "producers_max": (1, 2),
     "attempts_max": (1, 2),
+    "verdicts_max": (4,),
     "timer_records_max": (1, 3),
     "retries_max": (1, 2),
     "given_up_max": (1, 2),
@@ -53,7 +54,6 @@ SHARD_LIMITS: dict[str, tuple[int, ...]] = {
 # Constants of modules: where they stand, and what they are when they are tiny.
 NODE_CONSTANTS: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {
     "CHOSEN_MAX": ((jobrunner,), (1, 3)),
-    "REFUSED_NUMBERS_MAX": ((moves,), (4,)),
     "TOTAL_MAX": ((jobbook,), (2, 4)),
     "TOLD_MAX": ((named,), (1, 3)),
     "KNOWN_MAX": ((watching,), (2, 5)),
@@ -153,6 +153,10 @@ class TinyLimit(int):
         """The same limit in another unit."""
         return TinyLimit(int.__mul__(self, factor), self.name, self.counts)
 
+    def __rsub__(self, other: int) -> int:
+        self.meet(other)
+        return int.__rsub__(self, other)
+
     def __sub__(self, used: int) -> Remaining:
         """A budget: what is left of the limit."""
         return Remaining(int.__sub__(self, used), self)
@@ -226,6 +230,8 @@ def choose_limits(random: Random, cluster: bool = False) -> TinyLimits:
     choices = {**SETTINGS, **SHARD_LIMITS, **{name: values for name, (_, values) in constants.items()}}
     values = {name: random.choice(values) for name, values in choices.items()}
     chosen = {name for name in values if random.random() < TINY_SHARE}
+    if "verdicts_max" in chosen:  # a window must fit into it
+        chosen.add("window_entries")
     if random.random() < FRAME_ROWS_SHARE:
         values[FRAME_ROWS] = FRAME_ROWS_TINY
         values.update(frame_rows_max=10, timer_records_max=3)
