@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from typing import Any
+from urllib.parse import urlencode
 from xml.etree import ElementTree as ET
 
 import pytest
@@ -176,6 +177,26 @@ def test_actions_that_are_not_valid_at_a_queue(server: TestServer, url: str, act
 def test_no_action_at_all(server: TestServer, path: str, method: str) -> None:
     answer = query_request(server, {"Version": "2012-11-05"}, path, method)
     assert answer.status == 404 and answer.body.strip() == b"<UnknownOperationException/>"
+
+
+def test_the_query_protocol_answers_in_json_when_asked_to(server: TestServer, url: str) -> None:
+    def ask(action: str, path: str = path_of(url), **fields: str) -> Any:
+        query = urlencode({"Action": action, **fields})
+        answer = http_request(server, "GET", f"{path}?{query}", headers={"Accept": "application/json"})
+        assert answer.headers["content-type"] == "application/json"
+        return answer.status, answer.json
+
+    status, sent = ask("SendMessage", MessageBody="a")
+    assert status == 200 and sent["SendMessageResponse"]["ResponseMetadata"]["RequestId"]
+    status, found = ask("ReceiveMessage", **{"AttributeName.1": "ApproximateReceiveCount", "VisibilityTimeout": "0"})
+    [message] = found["ReceiveMessageResponse"]["ReceiveMessageResult"]["messages"]
+    assert message["MessageId"] == sent["SendMessageResponse"]["SendMessageResult"]["MessageId"]
+    assert message["Attributes"] == [{"Name": "ApproximateReceiveCount", "Value": "1"}]
+    assert ask("PurgeQueue")[1].keys() == {"PurgeQueueResponse"}
+    assert ask("ReceiveMessage")[1]["ReceiveMessageResponse"]["ReceiveMessageResult"] == {"messages": None}
+    assert url in ask("ListQueues", "/")[1]["ListQueuesResponse"]["ListQueuesResult"]["queueUrls"]
+    status, refused = ask("ListQueues")
+    assert status == 400 and refused["Error"]["Code"] == "InvalidAction" and refused["RequestId"]
 
 
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "OPTIONS", "PATCH"])
