@@ -160,6 +160,7 @@ def test_tasks_are_listed_newest_first(server: TestServer, sqs: Any) -> None:
         sqs.purge_queue(QueueUrl=pair.work)
     assert len(sqs.list_message_move_tasks(SourceArn=pair.dead_arn)["Results"]) == 1
     tasks = sqs.list_message_move_tasks(SourceArn=pair.dead_arn, MaxResults=10)["Results"]
+    assert not any("MaxNumberOfMessagesPerSecond" in task for task in tasks), "no rate was asked for"
     assert len(tasks) == 2 and tasks[0]["StartedTimestamp"] > tasks[1]["StartedTimestamp"]
     for count in (0, 11):
         with refused("InvalidParameterValue"):

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import socket
 from typing import Any
+from urllib.parse import urlencode
 from xml.etree import ElementTree as ET
 
 import pytest
+from botocore.exceptions import ClientError
 
 from tests.api.support import Answer, bodies, counts, http_request, json_request, query_request, receive, wait_until
 from tests.support.server import ACCOUNT, TestServer
@@ -177,6 +179,26 @@ def test_no_action_at_all(server: TestServer, path: str, method: str) -> None:
     assert answer.status == 404 and answer.body.strip() == b"<UnknownOperationException/>"
 
 
+def test_the_query_protocol_answers_in_json_when_asked_to(server: TestServer, url: str) -> None:
+    def ask(action: str, path: str = path_of(url), **fields: str) -> Any:
+        query = urlencode({"Action": action, **fields})
+        answer = http_request(server, "GET", f"{path}?{query}", headers={"Accept": "application/json"})
+        assert answer.headers["content-type"] == "application/json"
+        return answer.status, answer.json
+
+    status, sent = ask("SendMessage", MessageBody="a")
+    assert status == 200 and sent["SendMessageResponse"]["ResponseMetadata"]["RequestId"]
+    status, found = ask("ReceiveMessage", **{"AttributeName.1": "ApproximateReceiveCount", "VisibilityTimeout": "0"})
+    [message] = found["ReceiveMessageResponse"]["ReceiveMessageResult"]["messages"]
+    assert message["MessageId"] == sent["SendMessageResponse"]["SendMessageResult"]["MessageId"]
+    assert message["Attributes"] == [{"Name": "ApproximateReceiveCount", "Value": "1"}]
+    assert ask("PurgeQueue")[1].keys() == {"PurgeQueueResponse"}
+    assert ask("ReceiveMessage")[1]["ReceiveMessageResponse"]["ReceiveMessageResult"] == {"messages": None}
+    assert url in ask("ListQueues", "/")[1]["ListQueuesResponse"]["ListQueuesResult"]["queueUrls"]
+    status, refused = ask("ListQueues")
+    assert status == 400 and refused["Error"]["Code"] == "InvalidAction" and refused["RequestId"]
+
+
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "OPTIONS", "PATCH"])
 def test_other_methods(server: TestServer, method: str) -> None:
     assert http_request(server, method, "/").status == 405
@@ -242,6 +264,15 @@ def test_pages_of_other_sites_have_no_say(server: TestServer, url: str, headers:
     assert http_request(server, "POST", path_of(url), "Action=PurgeQueue", form).status == status
     assert http_request(server, "GET", path_of(url) + "?Action=PurgeQueue", headers=headers).status == status
     assert json_request(server, "PurgeQueue", {"QueueUrl": url}, headers=headers).status == status
+
+
+def test_an_sdk_shows_what_is_wrong_with_a_host(sqs: Any) -> None:
+    def as_another(request: Any, **_: Any) -> None:
+        request.headers["Host"] = "baton.compose:9324"
+
+    sqs.meta.events.register("before-send.sqs", as_another)
+    with pytest.raises(ClientError, match=r"421.*localhost.*--allowed-hosts baton\.compose"):
+        sqs.list_queues()
 
 
 def test_a_client_that_leaves_its_long_poll_takes_no_message(server: TestServer, sqs: Any, queue: str) -> None:

@@ -275,6 +275,12 @@ def adapter(answer: Answer) -> Callable[[Request], Any]:
     return handle
 
 
+GREETING = (
+    f"Baton {__version__}: a message queue that speaks the SQS API and REST. API reference: /v1/docs. "
+    "Page for people: this address in a browser."
+)
+
+
 def browsers_only(sqs: SqsApp, answer: Answer) -> Callable[[Request], Any]:
     """The root is the API's for SDKs, and a page for people."""
     page = adapter(answer)
@@ -283,6 +289,8 @@ def browsers_only(sqs: SqsApp, answer: Answer) -> Callable[[Request], Any]:
         if "text/html" in request.header(b"accept"):
             response: Response = await page(request)
             return response
+        if request.method in ("GET", "HEAD") and not request.query:
+            return plain(200, GREETING)
         return await sqs.handle(request)
 
     return handle

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from email.utils import formatdate
 from http import HTTPStatus
 from time import time
+from typing import Any
 
 SERVER_NAME = "Baton"
 TEXT = "text/plain; charset=utf-8"
@@ -20,6 +21,7 @@ class Request:
     __slots__ = (
         "body",
         "bytes_held",
+        "caller",
         "cancellable",
         "headers",
         "keep_alive",
@@ -52,6 +54,7 @@ class Request:
         self.keep_alive = keep_alive
         # A handler that only waits (a long poll) sets this: its task is then cancelled when the client goes away.
         self.cancellable = False
+        self.caller: Any = None  # who sent it, once that is known: a signature is checked once
 
     def header(self, name: bytes, default: str = "") -> str:
         value = self.headers.get(name)
