@@ -22,7 +22,9 @@ class Attack(NamedTuple):
     cases: Callable[[], list[Case]]
     profiles: tuple[Profile, ...] = BOTH
     together: bool = False  # all connections at once, and left open
+    alone: bool = True  # one connection at a time
     peak_bytes_max: int = 32 * MIB
+    growth_bytes_max: int = 16 * MIB  # when all connections are closed
 
 
 # Attacked servers have little room for requests, so that few connections fill it.
@@ -100,7 +102,7 @@ def dotted_fields() -> list[Case]:
 def unlikely_paths() -> list[Case]:
     """Addresses of 50 KiB, each another one, on the way that keeps what it has read."""
     cases = []
-    for number in range(400):
+    for number in range(200):
         path = b"/v1/queues/q%d/messages:receive" % number
         path = (
             path.replace(b"q", b"q" * (50 * KIB), 1)
@@ -175,8 +177,6 @@ def _values() -> list[bytes]:
         b'{"a":' * (LARGE // 5),
         b"[" + b"1," * (LARGE // 2) + b"1]",
         b"[" + b"1.5," * (LARGE // 4) + b"1]",
-        b"[" + b'"",' * (LARGE // 3) + b'""]',
-        b"[" + b"[]," * (LARGE // 3) + b"[]]",
         b"[" + b"{}," * (LARGE // 3) + b"{}]",
         b"[" + b'{"Id":"a"},' * (LARGE // 11) + b"{}]",
         b"[" + b'{"x":1},' * (LARGE // 8) + b"{}]",
@@ -184,11 +184,8 @@ def _values() -> list[bytes]:
         b"{" + b",".join(b'"k%d":1' % number for number in range(LARGE // 12)) + b"}",
         b"{" + b'"a":1,' * (LARGE // 6) + b'"a":2}',
         b"1" * LARGE,
-        b"1." + b"1" * LARGE,
-        b'"' + b"\\u0041" * (LARGE // 6) + b'"',
         b'"' + b'\\"' * (LARGE // 2) + b'"',
         b'"' + b"\\\\" * (LARGE // 2) + b'"',
-        b'"' + "é".encode() * (LARGE // 2) + b'"',
     ]
 
 
@@ -283,7 +280,7 @@ ATTACKS = (
     Attack("heavy SQS documents", heavy_sqs_documents, (Profile.DEVELOPMENT,)),
     Attack("heavy REST documents", heavy_rest_documents, (Profile.DEVELOPMENT,)),
     Attack("heavy packed documents", heavy_packed_documents, (Profile.DEVELOPMENT,)),
-    Attack("unlikely paths", unlikely_paths),
+    Attack("unlikely paths", unlikely_paths, alone=False, growth_bytes_max=4 * MIB),
     Attack("unlikely signatures", unlikely_signatures),
     Attack("unlikely calls", unlikely_calls, (Profile.PROCESSES,)),
     Attack("pipelined upgrades", pipelined_upgrades),
