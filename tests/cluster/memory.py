@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from pathlib import Path
 from random import Random
@@ -27,6 +26,7 @@ from batonq.sim.far import FarLog, MemoryBackend, Vice
 from batonq.sim.loop import SimLoop
 from tests.node.nodes import ACCOUNT
 from tests.node.support import START_S
+from tests.support.server import HeldClock
 
 T = TypeVar("T")
 LEASE_S = 1.0
@@ -210,10 +210,11 @@ class MemoryPeers:
 
 
 class Nodes:
-    """Nodes a, b, c of one cluster. On a simulated loop their time is the loop's."""
+    """Nodes a, b, c of one cluster. On a simulated loop their time is the loop's, else that of `clock`."""
 
-    def __init__(self, directory: Path, **settings: Any) -> None:
+    def __init__(self, directory: Path, *, clock: HeldClock | None = None, **settings: Any) -> None:
         self.hub = Hub()
+        self._clock = clock or HeldClock()
         self.ahead_s: dict[str, float] = {}  # of the clocks of these nodes
         self._random = Random(1)
         self._directory = directory
@@ -241,7 +242,7 @@ class Nodes:
     def _world(self, name: str, settings: Settings) -> World:
         loop = asyncio.get_running_loop()
         if not isinstance(loop, SimLoop):
-            return World(wall=lambda: time.time() + self.ahead_s.get(name, 0.0))
+            return self._clock.world()
 
         async def snapshot(shard: int) -> None:
             make_snapshot(settings.data, shard)

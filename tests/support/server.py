@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import uvloop
@@ -14,21 +16,55 @@ from batonq.api.http.messages import plain
 from batonq.api.rest import ExpressRest, RestApp
 from batonq.api.sqs import ExpressSqs, SqsApp, SqsSettings
 from batonq.node.broker import Broker
-from batonq.node.node import Node
+from batonq.node.node import Node, World
 from batonq.node.settings import Settings
 
 T = TypeVar("T")
-START_TIMEOUT_S = 30
+START_TIMEOUT_S = 120
 ACCOUNT = "000000000000"
 
 
+class HeldClock:
+    """The time of the machine, which can be held: for leases and delays no time passes then, however long the machine
+    takes for a test's next step. Long polls and all else that waits on the event loop goes on.
+    """
+
+    def __init__(self) -> None:
+        self._behind_s = 0.0  # for how long it was held so far
+        self._held_s: tuple[float, float] | None = None  # what it shows while it is held
+
+    def monotonic(self) -> float:
+        held_s = self._held_s
+        return time.monotonic() - self._behind_s if held_s is None else held_s[0]
+
+    def wall(self) -> float:
+        held_s = self._held_s
+        return time.time() - self._behind_s if held_s is None else held_s[1]
+
+    def world(self) -> World:
+        return World(monotonic=self.monotonic, wall=self.wall)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        since_s = time.monotonic()
+        self._held_s = self.monotonic(), self.wall()
+        try:
+            yield
+        finally:
+            self._behind_s += time.monotonic() - since_s
+            self._held_s = None
+
+
 class TestServer:
-    """`with TestServer(directory) as server:`. The clock is the node's own, and `advance` moves it."""
+    """`with TestServer(directory) as server:`. The clock is the node's own; `advance` moves it, and within
+    `clock.held()` nothing else does.
+    """
 
     __test__ = False
 
     def __init__(self, data: str, *, limits: HttpLimits | None = None, public_url: str = "", **settings: Any) -> None:
-        self.node = Node(Settings(data=data, account=ACCOUNT, port=0, **settings))
+        self.clock = HeldClock()
+        self.node = Node(Settings(data=data, account=ACCOUNT, port=0, **settings), self.clock.world())
         self._limits = limits
         self._public_url = public_url
         self._thread = threading.Thread(target=self._run, name="test server", daemon=True)

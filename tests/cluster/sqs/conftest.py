@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.api.conftest import account, fifo, queue, sqs
+from tests.api.conftest import account, fifo, held_clock, queue, sqs
 from tests.cluster.server import ClusterServer
 
-__all__ = ["account", "fifo", "queue", "server", "sqs"]
+__all__ = ["account", "fifo", "held_clock", "queue", "server", "sqs"]
 
 
 @pytest.fixture(scope="session")

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.processes.server import ProcessesServer
-from tests.rest.conftest import account, packed, rest, sqs
+from tests.rest.conftest import account, held_clock, packed, rest, sqs
 
-__all__ = ["account", "packed", "rest", "server", "sqs"]
+__all__ = ["account", "held_clock", "packed", "rest", "server", "sqs"]
 
 
 @pytest.fixture(scope="session")
