@@ -241,8 +241,9 @@ class Nodes:
 
     def _world(self, name: str, settings: Settings) -> World:
         loop = asyncio.get_running_loop()
+        chance = Random(self._random.getrandbits(64)).randbytes
         if not isinstance(loop, SimLoop):
-            return self._clock.world()
+            return self._clock.world(chance)
 
         async def snapshot(shard: int) -> None:
             make_snapshot(settings.data, shard)
@@ -250,7 +251,7 @@ class Nodes:
         return World(
             monotonic=loop.time,
             wall=lambda: wall_s() + self.ahead_s.get(name, 0.0),
-            random_bytes=Random(self._random.getrandbits(64)).randbytes,
+            random_bytes=chance,
             make_snapshot=snapshot,
         )
 

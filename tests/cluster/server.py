@@ -22,7 +22,7 @@ class ClusterServer(TestServer):
     def __init__(self, data: str, shards: int = 3, spread: int = 1) -> None:
         super().__init__(data)
         self.random = Random(7)
-        # No shard changes hands by itself: a process that is not given a processor for a while loses no lease of a minute.
+        # A process that is not given a processor for a while loses no lease of a minute.
         self.nodes = Nodes(Path(data), clock=self.clock, account=ACCOUNT, lease_s=60.0, shards=shards, spread=spread)
 
     def advance(self, seconds: float) -> None:

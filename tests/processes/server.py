@@ -81,7 +81,7 @@ class ProcessesServer(TestServer):
         super().__init__(data)
         self.random = Random(7)
         settings = Settings(data=data, account=ACCOUNT, processes=2, shards=shards, spread=spread)
-        self.processes = Processes(settings, self.clock.world())
+        self.processes = Processes(settings, self.clock.world(Random(7).randbytes))
 
     def advance(self, seconds: float) -> None:
         self.run(lambda: self.processes.nodes[0].advance_clock(int(seconds * 1000)))

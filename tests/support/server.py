@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import threading
 import time
 from collections.abc import Callable, Coroutine, Iterator
@@ -22,6 +23,7 @@ from batonq.node.settings import Settings
 T = TypeVar("T")
 START_TIMEOUT_S = 120
 ACCOUNT = "000000000000"
+_WALL_AHEAD_S = time.time() - time.monotonic()
 
 
 class HeldClock:
@@ -30,29 +32,30 @@ class HeldClock:
     """
 
     def __init__(self) -> None:
+        self._lock = threading.Lock()  # so that no thread sees it go back when it is held
         self._behind_s = 0.0  # for how long it was held so far
-        self._held_s: tuple[float, float] | None = None  # what it shows while it is held
+        self._held_s: float | None = None  # what the machine's clock showed then
 
     def monotonic(self) -> float:
-        held_s = self._held_s
-        return time.monotonic() - self._behind_s if held_s is None else held_s[0]
+        with self._lock:
+            return (time.monotonic() if self._held_s is None else self._held_s) - self._behind_s
 
     def wall(self) -> float:
-        held_s = self._held_s
-        return time.time() - self._behind_s if held_s is None else held_s[1]
+        return self.monotonic() + _WALL_AHEAD_S
 
-    def world(self) -> World:
-        return World(monotonic=self.monotonic, wall=self.wall)
+    def world(self, random_bytes: Callable[[int], bytes] = secrets.token_bytes) -> World:
+        return World(monotonic=self.monotonic, wall=self.wall, random_bytes=random_bytes)
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        since_s = time.monotonic()
-        self._held_s = self.monotonic(), self.wall()
+        with self._lock:
+            self._held_s = time.monotonic()
         try:
             yield
         finally:
-            self._behind_s += time.monotonic() - since_s
-            self._held_s = None
+            with self._lock:
+                self._behind_s += time.monotonic() - self._held_s
+                self._held_s = None
 
 
 class TestServer:
