@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-from binascii import Error as Base64Error
 from collections.abc import Awaitable, Callable
 from hmac import compare_digest
 from typing import Any, NamedTuple
@@ -95,7 +94,7 @@ class Pages:
     async def status(self, asked: Asked) -> Page:
         overview = await self._node.overview()
         html = statuspage.render(overview, asked.address, dev=self._node.settings.dev)
-        return Page(200, HTML, html.encode(), (("Cache-Control", "no-store"),))
+        return Page(200, HTML, html.encode(), statuspage.HEADERS)
 
     # --- our own endpoints ----------------------------------------------------------------------
 
@@ -184,7 +183,7 @@ class Pages:
         if kind.lower() == "basic":
             try:
                 given = base64.b64decode(given, validate=True).decode().partition(":")[2]
-            except (Base64Error, UnicodeDecodeError):
+            except ValueError:  # not ASCII, not base64, or not UTF-8 in it
                 return False
         elif kind.lower() != "bearer":
             return False

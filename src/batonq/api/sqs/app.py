@@ -27,6 +27,7 @@ from batonq.api.sqs.operations.table import OPERATIONS
 from batonq.api.sqs.service import Call, Service, SqsSettings
 from batonq.errors import BatonError, QueueDoesNotExist
 from batonq.node.broker import Broker
+from batonq.node.fault_log import FaultLog
 
 T = TypeVar("T")
 logger = logging.getLogger("batonq.sqs")
@@ -47,6 +48,7 @@ class SqsApp:
         self.calls = dict.fromkeys(OPERATIONS, 0)
         self.errors: dict[str, int] = {}  # by query code
         self.access: Access = OpenAccess(self.settings.account) if broker.dev else SignedAccess(broker, wall)
+        self._faults = FaultLog(logger)
         self._targets = {protocol_json.TARGET_PREFIX + name.encode(): row for name, row in OPERATIONS.items()}
         self._request_ids = count(1)
         one = secrets.token_hex(10)
@@ -69,17 +71,25 @@ class SqsApp:
                 )
             name = operation.name
             self.calls[name] += 1
-            call = Call(request, self.access.identify(request), name)
+            call = Call(request, request.caller or self.access.identify(request), name)
             given = operation.decode(request.body)
-            output = await self._run(lambda: operation.run(self.service, call, given))
+            body = await self._answer(call, lambda: operation.run(self.service, call, given), protocol_json.encode)
         except SqsError as error:
             return self.json_error(error)
         except BatonError as error:
             return self.json_error(translated(error))
         except Exception:
             return self.json_error(self._unexpected(request))
-        body = protocol_json.encode(output)
         return Response(200, body, protocol_json.CONTENT_TYPE, ((REQUEST_ID_HEADER, self._request_id()),))
+
+    async def _answer(self, call: Call, run: Callable[[], Awaitable[T]], encode: Callable[[T], bytes]) -> bytes:
+        """Run an operation and encode its output. If there is none, what was leased for it is the next one's."""
+        try:
+            return encode(await self._run(run))
+        except Exception:
+            if call.leased:
+                await self.service.broker.give_back_found(call.leased)
+            raise
 
     async def _run(self, run: Callable[[], Awaitable[T]]) -> T:
         """Before a queue is said not to exist, the node makes sure that it is up to date."""
@@ -107,25 +117,26 @@ class SqsApp:
 
     async def _handle_query(self, request: Request) -> Response:
         request_id = self._request_id()
+        as_json = protocol_query.JSON_CONTENT_TYPE in request.header(b"accept")
         try:
-            caller = self.access.identify(request)
+            caller = request.caller or self.access.identify(request)
             fields = _fields(request)
             action = fields.get("Action")
             if action == sts.ACTION:
                 return _xml(200, sts.caller_identity(caller, request_id), request_id)
             if not action:
                 return Response(404, b"<UnknownOperationException/>\n", protocol_query.CONTENT_TYPE)
-            body = await self._run_query(request, caller, action, fields, request_id)
+            body = await self._run_query(request, caller, action, fields, request_id, as_json)
         except SqsError as error:
-            return self._query_error(error, request_id)
+            return self._query_error(error, request_id, as_json)
         except BatonError as error:
-            return self._query_error(translated(error), request_id)
+            return self._query_error(translated(error), request_id, as_json)
         except Exception:
-            return self._query_error(self._unexpected(request), request_id)
-        return _xml(200, body, request_id)
+            return self._query_error(self._unexpected(request), request_id, as_json)
+        return (_json if as_json else _xml)(200, body, request_id)
 
     async def _run_query(
-        self, request: Request, caller: Caller, action: str, fields: dict[str, str], request_id: str
+        self, request: Request, caller: Caller, action: str, fields: dict[str, str], request_id: str, as_json: bool
     ) -> bytes:
         at_queue = request.path.strip("/") != ""
         operation = OPERATIONS.get(action)
@@ -134,22 +145,31 @@ class SqsApp:
         self.calls[action] += 1
         given = protocol_query.decode(operation.input, fields, action)
         call = Call(request, caller, action)
-        output = await self._run(lambda: operation.run(self.service, call, given))
-        return protocol_query.encode(output, action, request_id)
+        encode = protocol_query.encode_json if as_json else protocol_query.encode
+        return await self._answer(
+            call,
+            lambda: operation.run(self.service, call, given),
+            lambda output: encode(output, action, request_id),
+        )
 
-    def _query_error(self, error: SqsError, request_id: str) -> Response:
+    def _query_error(self, error: SqsError, request_id: str, as_json: bool) -> Response:
         kind = error.kind
         self._count(kind.code)
         message = error.message
         if kind is QUEUE_DOES_NOT_EXIST and message.endswith("does not exist."):
             message = message[:-1] + " for this wsdl version."
+        if as_json:
+            return _json(kind.status, protocol_query.json_error_body(kind, message, request_id), request_id)
         return _xml(kind.status, protocol_query.error_body(kind, message, request_id), request_id)
 
     # --- both
 
     def _unexpected(self, request: Request) -> SqsError:
-        """A mistake of ours: the log says which, the client only that it was one."""
-        logger.exception("an operation failed: %s %s", request.method, request.header(b"x-amz-target") or request.path)
+        return self.fault(f"{request.method} {request.header(b'x-amz-target') or request.path}")
+
+    def fault(self, what: str) -> SqsError:
+        """The error for an exception that is being handled: the log says what it is, the client only that it was."""
+        self._faults.report("an operation failed: %s", shortened(what, 256))
         return SqsError(INTERNAL, "Something went wrong in the server; its log says what.")
 
     def _count(self, code: str) -> None:
@@ -175,6 +195,10 @@ def _fields(request: Request) -> dict[str, str]:
         raise SqsError(MALFORMED_INPUT, "The form is not percent-encoded.") from None
     fields = protocol_query.parse_form(text)
     return {**protocol_query.parse_form(request.query), **fields} if request.query else fields
+
+
+def _json(status: int, body: bytes, request_id: str) -> Response:
+    return Response(status, body, protocol_query.JSON_CONTENT_TYPE, ((REQUEST_ID_HEADER, request_id),))
 
 
 def _xml(status: int, body: bytes, request_id: str) -> Response:

@@ -31,6 +31,7 @@ REMEMBERED_BYTES_MAX = 64 << 20
 NAMES_MAX = 500_000  # of calls whose answers took too much room: more than a node answers in REMEMBERED_S
 RECEIVES = ("/receive", "/receive_matching")
 RELAY = "/relay"
+DIGITS_MAX = 18
 _take = msgspec.msgpack.Decoder(tuple[int, int])
 _name = msgspec.msgpack.Decoder(str)
 _move = msgspec.msgpack.Decoder(tuple[int, str])
@@ -42,8 +43,12 @@ def call_name(call: str, epoch: int) -> str:
 
 def _meant_epoch(name: str) -> int:
     """Of the owner that a call is meant for; 0: it is not said."""
-    epoch = name.rpartition("-")[2] if "-" in name else ""
-    return int(epoch) if epoch.isdigit() else 0
+    return _number(name.rpartition("-")[2]) or 0 if "-" in name else 0
+
+
+def _number(text: str) -> int | None:
+    """What a sender wrote as a number; None: it is none, or none that there can be."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= DIGITS_MAX else None
 
 
 @dataclass(slots=True, eq=False)
@@ -227,8 +232,8 @@ class ShardAnswering:
 
     async def _run(self, path: str, name: str, body: bytes) -> bytes:
         match path.split("/"):
-            case ["shards", number, operation] if number.isdigit():
-                return await self._shard(int(number), operation, name, body)
+            case ["shards", number, operation] if (shard := _number(number)) is not None:
+                return await self._shard(shard, operation, name, body)
             case ["catalog", command]:
                 catalog = self._node.catalog
                 if not catalog.owned:
