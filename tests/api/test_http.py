@@ -243,7 +243,7 @@ def test_connections_are_limited(run: Callable[[Scenario], None]) -> None:
 
 def test_idle_and_slow_connections_end(run: Callable[[Scenario], None]) -> None:
     async def scenario() -> None:
-        async with serving(idle_s=1, request_s=2) as (server, connect):
+        async with serving(idle_s=600, request_s=1_200) as (server, connect):
             idle, slow, slow_body = await connect(), await connect(), await connect()
             slow.send(b"GET / HT")
             slow_body.send(b"POST / HTTP/1.1\r\nContent-Length: 10\r\n\r\nhel")
@@ -252,10 +252,10 @@ def test_idle_and_slow_connections_end(run: Callable[[Scenario], None]) -> None:
             await until(lambda: sum(connection._reader.reading for connection in connections) == 2)
             # The sweep runs once a second; here it is told that two and three seconds have passed.
             for connection in connections:
-                connection.check(server.tick + 2)
+                connection.check(server.tick + 601)
             assert await idle.ended()
             for connection in list(server._connections):
-                connection.check(server.tick + 3)
+                connection.check(server.tick + 1_201)
             assert (await slow.answer())[0] == 408
             assert (await slow_body.answer())[0] == 408
 
@@ -330,7 +330,7 @@ def test_a_large_answer_to_a_slow_reader(run: Callable[[Scenario], None]) -> Non
         return Response(200, b"x" * 5_000_000)
 
     async def scenario() -> None:
-        async with serving(handler, write_s=1) as (server, connect):
+        async with serving(handler, write_s=600) as (server, connect):
             client = await connect()
             client.send(post() + post())
             assert len((await client.answer())[2]) == 5_000_000
@@ -341,7 +341,7 @@ def test_a_large_answer_to_a_slow_reader(run: Callable[[Scenario], None]) -> Non
             await until(lambda: any(connection._writable is not None for connection in server._connections))
             for connection in list(server._connections):
                 if connection._writable is not None:
-                    connection.check(server.tick + 3)
+                    connection.check(server.tick + 602)
             await until(lambda: server.connections_open == 1)
             stuck.close()
 

@@ -23,7 +23,8 @@ class ClusterServer(TestServer):
     def __init__(self, data: str, shards: int = 3, spread: int = 1) -> None:
         super().__init__(data)
         self.random = Random(7)
-        self.nodes = Nodes(Path(data), account=ACCOUNT, lease_s=3.0, shards=shards, spread=spread)
+        # A process that is not given a processor for a while loses no lease of a minute.
+        self.nodes = Nodes(Path(data), clock=self.clock, account=ACCOUNT, lease_s=60.0, shards=shards, spread=spread)
 
     def advance(self, seconds: float) -> None:
         for name in NAMES:

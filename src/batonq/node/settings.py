@@ -130,7 +130,7 @@ class Settings:
     body_rate_min_bytes: int = setting(
         8 * KIB, "Slowest that a request's body may arrive, in bytes per second; slower ones get 408."
     )
-    window_entries: int = setting(256, "Entries of one channel between shards that may be under way.")
+    window_entries: int = setting(256, "Entries of one channel between shards that may be in progress; at most 3411.")
     window_bytes: int = setting(4 * MIB, "Bytes of one channel between shards that may be under way.")
     alarms_max: int = setting(1_000, "Alarms that are remembered.")
 

@@ -9,8 +9,6 @@ from itertools import count
 from time import time
 from typing import TypeVar
 
-from msgspec import Struct
-
 from batonq.api.http import Request, Response
 from batonq.api.sqs import protocol_json, protocol_query, sts
 from batonq.api.sqs.access import Access, Caller, OpenAccess, SignedAccess
