@@ -252,6 +252,19 @@ def pipelined_upgrades() -> list[Case]:
     ]
 
 
+def early_leavers() -> list[Case]:
+    """Clients that send messages and are gone before the answer."""
+    body = b'{"body": "' + b"x" * 1_000 + b'"}'
+    one = _post(b"/v1/queues/fuzzed/messages", b"Content-Type: application/json\r\n", body)
+    other = _post(b"/", b"Content-Type: application/x-www-form-urlencoded\r\n", b"Action=ListQueues")
+    heads = b"HEAD /v1/queues HTTP/1.1\r\n" + HOST + b"\r\n"
+    datas = (one, other, one * 3, heads + one, one + heads + other)
+    return [
+        Case(name=f"leaves early {number}", segments=(datas[number % len(datas)],), end=End.RESET)
+        for number in range(200)
+    ]
+
+
 def unread_answers() -> list[Case]:
     """Clients that ask for much and read nothing of it."""
     one = b"GET /v1/openapi.json HTTP/1.1\r\n" + HOST + b"\r\n"
@@ -285,5 +298,6 @@ ATTACKS = (
     Attack("unlikely calls", unlikely_calls, (Profile.PROCESSES,)),
     Attack("pipelined upgrades", pipelined_upgrades),
     Attack("pipelined requests", pipelined_requests),
+    Attack("early leavers", early_leavers, alone=False),
     Attack("unread answers", unread_answers, together=True),
 )

@@ -18,7 +18,6 @@ from tests.fuzz.cases import ATTACKER, Case
 from tests.fuzz.player import Played, Player, Stalled
 from tests.fuzz.server import FuzzedServer, Turn
 
-FLOOD_MS_MAX = 1_000.0  # of a turn that reads from hundreds of connections, each with megabytes to read
 REPLAYS = 3
 SUSPECTS_MAX = 24
 STALLED_MAX = 64
@@ -76,7 +75,8 @@ class Session:
 
     def __init__(self, server: FuzzedServer, findings_max: int = 1, stall_ms_max: float = STALL_MS_MAX) -> None:
         self.server = server
-        self.stall_ms_max = stall_ms_max  # of turns that no case makes alone
+        # Of turns that no case makes alone; without a limit where hundreds of connections are read in one turn.
+        self.stall_ms_max = stall_ms_max
         self.findings_max = findings_max
         self.player = Player(server.port, server.context)
         self.measured = Measured()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from math import inf
 
 import pytest
 import uvloop
@@ -12,7 +13,7 @@ from tests.fuzz.attacks import ATTACKS, FLAGS, Attack
 from tests.fuzz.bounds import STALL_MS_MAX
 from tests.fuzz.run import facts_of
 from tests.fuzz.server import FuzzedServer, Profile
-from tests.fuzz.session import FLOOD_MS_MAX, LANES, Finding, Session, attacking, tell
+from tests.fuzz.session import LANES, Finding, Session, attacking, tell
 
 PAIRS = [(profile, attack) for profile in Profile for attack in ATTACKS if profile in attack.profiles]
 
@@ -27,7 +28,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Profile, 
 
 
 async def attacked(server: FuzzedServer, attack: Attack) -> Session:
-    async with attacking(server, stall_ms_max=FLOOD_MS_MAX if attack.together else STALL_MS_MAX) as session:
+    async with attacking(server, stall_ms_max=inf if attack.together else STALL_MS_MAX) as session:
         if attack.together:
             await asyncio.gather(*(session.play(case) for case in attack.cases()))
         else:

@@ -288,11 +288,14 @@ class Connection(asyncio.Protocol):
                 await asyncio.sleep(0)
                 continue
             request = queue.popleft()
+            if self._transport.is_closing():
+                return  # nobody is there to read an answer
             if isinstance(request, Response):
                 self._transport.write(self._written(request, close=True))
                 self._linger()
                 return
             await self._answer(request)
+            del request  # else it is kept while this task waits for the next one
             if self._reading_paused and not queue and not self._unread:
                 self._resume_reading()
             if self._writable is not None:
@@ -320,6 +323,8 @@ class Connection(asyncio.Protocol):
             self._working = None
             self._release(request.bytes_held)
             self._since = server.tick
+        if self._transport.is_closing():
+            return  # the client has gone meanwhile: uvloop raises when that is written to
         close = response.close or not request.keep_alive or (self._finishing and not self._queue and not self._unread)
         if request.method == "HEAD":
             self._transport.write(server.heads.head(response, close=close))

@@ -148,7 +148,8 @@ class RequestReader:
         while rest and not self._with_request and not self.closed:
             self.feed(rest[:PART_BYTES])
             rest = rest[PART_BYTES:]
-        return b"" if self.closed else rest
+        # An empty view, too, would keep all of `data` in memory.
+        return rest if rest and not self.closed else b""
 
     def _check_part(self) -> None:
         """A request is not whole yet. Is what there is of it within the limits?"""
