@@ -30,8 +30,8 @@ LIMITS = (
 
 @contextmanager
 def patient_nodes() -> Iterator[None]:
-    """For the nodes of this process. They also ask each other what there is to receive each time anew: what another one told
-    a moment ago may be out of date, and how long a moment is depends on the machine.
+    """For the nodes of this process. For each receive they also ask each other what there is: what another one told a
+    moment ago may be out of date, and how long a moment is depends on the machine.
     """
     with pytest.MonkeyPatch.context() as patch:
         for name in LIMITS:
