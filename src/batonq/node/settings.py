@@ -105,7 +105,7 @@ class Settings:
     waiters_per_queue_max: int = setting(10_000, "Long polls that may wait on one queue.")
     waiters_max: int = setting(50_000, "Long polls that may wait on one shard.")
     connections_max: int = setting(20_000, "Open client connections.")
-    window_entries: int = setting(256, "Entries of one channel between shards that may be under way.")
+    window_entries: int = setting(256, "Entries of one channel between shards that may be under way; at most 16384.")
     window_bytes: int = setting(4 * MIB, "Bytes of one channel between shards that may be under way.")
     alarms_max: int = setting(1_000, "Alarms that are remembered.")
 
