@@ -129,13 +129,13 @@ class ShardHost(Polling):
         return results
 
     def set_policy(self, policy: QueuePolicy) -> None:
-        self.run(self.shard.set_policy, policy, self.begin())
+        self.run(self.shard.set_policy, policy, self.begin_own())
 
     def close_queue(self, queue: int, version: int) -> None:
         """The queue was deleted: whoever waits on it is told so. `purge` removes its messages."""
-        self.run(self.shard.close_queue, queue, version, self.begin())
-        if self._waiters.count(queue):
-            self._serve(queue)
+        self.run(self.shard.close_queue, queue, version, self.begin_own())
+        self.shard.woken.add(queue)
+        self._woken()
 
     def purge(self, queue: int, through: int | None) -> tuple[int, bool]:
         """One step of a purge up to sequence `through` (None: of all messages): how many went, and whether that was

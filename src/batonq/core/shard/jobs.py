@@ -17,7 +17,7 @@ from enum import Enum
 
 from batonq.core.commands import Chosen, Job
 from batonq.core.ids import key_hash
-from batonq.core.limits import ShardLimits
+from batonq.core.limits import STEP_BYTES_MAX, ShardLimits
 from batonq.core.records import Reason, State, Type
 from batonq.core.shard.arrivals import Arrivals
 from batonq.core.shard.columns import NIL
@@ -130,7 +130,14 @@ class Jobs(Arrivals):
         self.job_turn += 1
         first = self.job_turn % len(running)
         budget = Budget(self.limits)
-        due = [self._step(job, now, budget) for job in running[first:] + running[:first]]
+        bytes_end = self.frame.size + STEP_BYTES_MAX
+        due: list[int | None] = []
+        for at, job in enumerate(running[first:] + running[:first]):
+            if self.frame.size >= bytes_end:
+                self.job_turn += at - 1  # the next step begins with this one
+                due.append(now + SOON_MS)
+                break
+            due.append(self._step(job, now, budget))
         return min((at for at in due if at is not None), default=None)
 
     def _step(self, job: Job, now: int, budget: Budget) -> int | None:
