@@ -52,7 +52,8 @@ class Cluster:
     def status(self, port: int) -> dict[str, Any]:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
         try:
-            connection.request("POST", "/internal/node/status", msgspec.msgpack.encode(None))
+            headers = {"Content-Type": "application/msgpack"}
+            connection.request("POST", "/internal/node/status", msgspec.msgpack.encode(None), headers)
             told: dict[str, Any] = msgspec.msgpack.decode(connection.getresponse().read())
         finally:
             connection.close()

@@ -29,6 +29,7 @@ SHARDS = 4
 NAME = "campaign"
 PROXY = "127.0.0.30"
 START_S = 90.0
+CONTENT_TYPE = ("content-type", "application/msgpack")
 NATS = """server_name: {name}
 listen: {host}:{port}
 http: {host}:{monitor}
@@ -170,7 +171,7 @@ class BatonNode(Program):
     async def ask(self, what: str, body: Any = None, timeout_s: float = 10.0) -> Any:
         """As one node asks another."""
         answer = await self.transport.request(
-            "POST", f"/internal/node/{what}", msgspec.msgpack.encode(body), [], timeout_s
+            "POST", f"/internal/node/{what}", msgspec.msgpack.encode(body), [CONTENT_TYPE], timeout_s
         )
         if answer.status != 200:
             raise Broken(f"{self.name}: {what} was answered with {answer.status}: {answer.body[:200]!r}")

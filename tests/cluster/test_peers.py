@@ -19,12 +19,13 @@ from batonq.node import wire
 from batonq.node.cluster import answering
 from batonq.node.cluster.answering import REMEMBERED_BYTES_MAX, REMEMBERED_MAX, Answering, Call, Memory, Served
 from batonq.node.cluster.node import read_secret
-from batonq.node.cluster.peers import PREFIX, NoAnswer, NotSent, Peers, is_signed, signature
+from batonq.node.cluster.peers import PREFIX, NoAnswer, NotSent, Peers
 from batonq.node.deliveries import Delivery
 from batonq.node.settings import Settings
 from tests.support.authority import Authority
 
 SECRET = b"a secret of some length"
+HEADERS = {b"content-type": b"application/msgpack"}
 
 
 class Echo(Answering):
@@ -96,10 +97,6 @@ def test_only_who_knows_the_secret_is_answered() -> None:
         assert not echo.runs
 
     with_server(main)
-    good = signature(SECRET, "/internal/a", "call", b"body")
-    assert is_signed(SECRET, "/internal/a", "call", b"body", good)
-    for changed in (("/internal/b", "call", b"body"), ("/internal/a", "cal", b"lbody"), ("/internal/a", "call", b"")):
-        assert not is_signed(SECRET, *changed, good)
 
 
 def test_a_node_is_asked_over_tls_when_it_says_so_and_only_one_that_is_known(tmp_path: Path) -> None:
@@ -127,7 +124,7 @@ def test_a_node_is_asked_over_tls_when_it_says_so_and_only_one_that_is_known(tmp
 def test_without_a_secret_only_this_machine_may_ask() -> None:
     async def ask(peer: str) -> Response:
         app = InternalApp(Echo(), b"")
-        return await app.handle(Request("POST", "/internal/any", body=b"x", peer=peer))
+        return await app.handle(Request("POST", "/internal/any", headers=HEADERS, body=b"x", peer=peer))
 
     assert asyncio.run(ask("127.0.0.2")).status == 200
     assert asyncio.run(ask("10.1.2.3")).status == 403
@@ -158,6 +155,29 @@ def test_a_call_whose_answer_had_to_be_forgotten_is_not_run_again(monkeypatch: p
         with pytest.raises(Unavailable, match="may or may not"):
             await peers.ask(address, f"{PREFIX}first", "first", b"", 5)
         assert echo.runs == ["first", "second", "third", "fourth"]
+        peers.close()
+
+    with_server(main)
+
+
+def test_calls_are_refused_before_the_name_of_one_that_was_run_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answering, "REMEMBERED_MAX", 1)
+    monkeypatch.setattr(answering, "NAMES_MAX", 2)
+
+    async def main(address: str, echo: Echo) -> None:
+        peers = Peers(SECRET)
+        run = ["first", "second", "third", "fourth"]
+        for name in run:
+            await peers.ask(address, f"{PREFIX}{name}", name, b"", 5)
+        with pytest.raises(Unavailable, match="Nothing was done"):
+            await peers.ask(address, f"{PREFIX}fifth", "fifth", b"", 5)
+        for name in run[:2]:
+            with pytest.raises(Unavailable, match="may or may not"):
+                await peers.ask(address, f"{PREFIX}{name}", name, b"", 5)
+        assert echo.runs == run
+        monkeypatch.setattr(answering, "REMEMBERED_S", 0.0)
+        await peers.ask(address, f"{PREFIX}later", "later", b"", 5)
+        assert echo.runs == [*run, "later"]
         peers.close()
 
     with_server(main)

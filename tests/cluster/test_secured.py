@@ -58,7 +58,7 @@ def test_keys_are_known_everywhere_and_only_nodes_are_asked_as_nodes(tmp_path: P
                 each.close()
 
             connection = first.connection(10)
-            connection.request("POST", "/internal/node/status", b"\xc0")
+            connection.request("POST", "/internal/node/status", b"\xc0", {"Content-Type": "application/msgpack"})
             assert connection.getresponse().status == 403
             connection.close()
             asked = ("cluster", "status", "--url", first.url, "--peer-ca", trusted)

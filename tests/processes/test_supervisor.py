@@ -70,7 +70,7 @@ def post(url: str, path: str, body: bytes = b"\xc0") -> int:
     parts = urlsplit(url)
     connection = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=10)
     try:
-        connection.request("POST", path, body)
+        connection.request("POST", path, body, {"Content-Type": "application/msgpack"})
         return connection.getresponse().status
     finally:
         connection.close()

@@ -1,15 +1,27 @@
-"""What nodes of a cluster ask each other, over HTTP: only with the cluster's secret, or from this machine."""
+"""What nodes of a cluster ask each other, over HTTP: only with the cluster's secret, or from this machine.
+
+Nodes are no browsers. Whatever a browser adds to a request on behalf of a web page is a reason to refuse it here, also
+in a cluster without a secret, where every other program on the machine is trusted.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import os
+from collections.abc import Callable
+
 from batonq.api.http import Request, Response
-from batonq.errors import AccessDenied, BatonError
+from batonq.errors import AccessDenied, BatonError, Unavailable
 from batonq.node import events, wire
 from batonq.node.cluster.answering import ShardAnswering
-from batonq.node.cluster.peers import CALL_HEADER, PREFIX, SIGNATURE_HEADER, is_signed
+from batonq.node.cluster.peers import CALL_HEADER, PREFIX
+from batonq.node.cluster.signing import CHALLENGE_HEADER, METHOD, SIGNATURE_HEADER, STAMP_HEADER, Verifier
 
 LOOPBACK = ("127.", "::1", "[::1]")
-_CALL, _SIGNATURE = CALL_HEADER.encode(), SIGNATURE_HEADER.encode()
+CALL_NAME_MAX = 100
+_CALL, _SIGNATURE, _STAMP = CALL_HEADER.encode(), SIGNATURE_HEADER.encode(), STAMP_HEADER.encode()
+_CONTENT_TYPE = wire.CONTENT_TYPE.encode()
+_OF_BROWSERS = (b"origin", b"sec-fetch-site")
 
 
 class InternalApp:
@@ -18,17 +30,26 @@ class InternalApp:
     """
 
     def __init__(
-        self, answering: ShardAnswering, secret: bytes, *, trusted: bool = False, only: frozenset[str] | None = None
+        self,
+        answering: ShardAnswering,
+        secret: bytes,
+        *,
+        trusted: bool = False,
+        only: frozenset[str] | None = None,
+        random_bytes: Callable[[int], bytes] = os.urandom,
     ) -> None:
         self._answering = answering
-        self._secret = secret
+        self._verifier = Verifier(secret, random_bytes) if secret else None
         self._trusted = trusted
         self._only = only
 
     async def handle(self, request: Request) -> Response:
         call = request.header(_CALL)
         try:
-            self._check(request, call)
+            refuse_browsers(request)
+            challenge = self._check(request, call)
+            if challenge is not None:
+                return _challenged(challenge)
             request.cancellable = True  # a call goes on without its connection, unless it is a long poll
             answer = await self._answering.handle(request.path.removeprefix(PREFIX), call, request.body)
         except BatonError as problem:
@@ -39,16 +60,42 @@ class InternalApp:
             return Response(unexpected.status, wire.encode_problem(unexpected), wire.CONTENT_TYPE)
         return Response(200, answer, wire.CONTENT_TYPE)
 
-    def _check(self, request: Request, call: str) -> None:
-        if request.method != "POST":
-            raise AccessDenied("Only nodes of the cluster may ask this.")
+    def _check(self, request: Request, call: str) -> str | None:
+        """None: the call may be run. Else what the sender has to be told first, see signing.py. Raises AccessDenied."""
         if self._only is not None and request.path.removeprefix(PREFIX) not in self._only:
             raise AccessDenied("Processes of one server ask each other by sockets in its data directory.")
         if self._trusted:
-            return
-        if self._secret:
-            given = request.header(_SIGNATURE)
-            if not is_signed(self._secret, request.path, call, request.body, given):
-                raise AccessDenied("The request is not signed with the cluster's secret.")
-        elif not request.peer.startswith(LOOPBACK):
+            return None
+        if self._verifier is not None:
+            headers = request.headers
+            return self._verifier.verify(
+                request.method,
+                request.path,
+                call,
+                request.body,
+                headers.get(_STAMP, b""),
+                headers.get(_SIGNATURE, b""),
+                asyncio.get_running_loop().time(),
+            )
+        if not request.peer.startswith(LOOPBACK):
             raise AccessDenied("Without a secret, only nodes on the same machine may ask this.")
+        return None
+
+
+def refuse_browsers(request: Request) -> None:
+    """Nodes send none of this. A browser cannot leave it out. Raises AccessDenied."""
+    headers = request.headers
+    for name in _OF_BROWSERS:
+        if name in headers:
+            raise AccessDenied(
+                f"Only nodes of the cluster may ask this, and a request with {name.decode()} is not one's."
+            )
+    if request.method != METHOD or headers.get(b"content-type") != _CONTENT_TYPE:
+        raise AccessDenied(f"Only nodes of the cluster may ask this: by {METHOD}, with {wire.CONTENT_TYPE}.")
+    if len(headers.get(_CALL, b"")) > CALL_NAME_MAX:
+        raise AccessDenied(f"Only nodes of the cluster may ask this, and their {CALL_HEADER} is not so long.")
+
+
+def _challenged(challenge: str) -> Response:
+    problem = Unavailable("The call has a stamp that does not fit, and was not run. Send it again with another one.")
+    return Response(401, wire.encode_problem(problem), wire.CONTENT_TYPE, [(CHALLENGE_HEADER, challenge)])

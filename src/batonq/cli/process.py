@@ -21,6 +21,7 @@ from batonq.api.http import HttpServer
 from batonq.cli import tls
 from batonq.cli.serve import compose, compose_internal, run_loop, set_up_logging, settle_memory
 from batonq.cli.tied import die_with
+from batonq.core.limits import ShardLimits
 from batonq.errors import BatonError
 from batonq.log.ending import end
 from batonq.node import events
@@ -45,7 +46,8 @@ def main(handle: int) -> int:
     die_with(task["parent"])
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor, which stops all in order
     signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is a certificate to take anew
-    settings = Settings(**task["settings"])
+    limits = ShardLimits(**task["settings"].pop("shard_limits"))
+    settings = Settings(**task["settings"], shard_limits=limits)
     place = Place(settings.data, task["number"], settings.processes)
     set_up_logging(settings, process=place.name)
     try:

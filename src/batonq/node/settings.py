@@ -5,9 +5,17 @@ from __future__ import annotations
 import re
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
+from urllib.parse import urlsplit
 
 from batonq.core.catalog.attributes import DURABILITY
-from batonq.core.limits import DEFAULT_LIMITS, ShardLimits
+from batonq.core.limits import (
+    COMMAND_ROWS_MAX,
+    DEFAULT_LIMITS,
+    ENTRY_ROWS,
+    ROLL_ROWS,
+    STEP_ROWS,
+    ShardLimits,
+)
 from batonq.core.spread import SPREAD_MAX
 from batonq.errors import InvalidInput
 
@@ -16,6 +24,7 @@ LOG_SCHEMES = ("nats://", "tls://", "postgres://", "postgresql://")
 LOG_VARIABLE = "BATON_LOG"  # of the environment: what --log is when it is not given
 SHARDS_MAX = 256
 PROCESSES_MAX = 64
+_HOST_NAME = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}")
 _NODE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 KIB = 1024
 MIB = 1024 * KIB
@@ -45,6 +54,11 @@ class Settings:
     peer_ca: str = setting("", "File with the authority that signed other nodes' certificates; empty: the system's.")
     account: str = setting("000000000000", "Account id in queue URLs and ARNs: twelve digits.")
     public_url: str = setting("", "Address in queue URLs; empty: the host that each client used.")
+    allowed_hosts: str = setting(
+        "",
+        "More host names, separated by commas, that clients of a development server may use; it refuses all but those "
+        "of this machine.",
+    )
     shards: int = setting(
         1, "How many shards the queues are spread over, at least one a process; can grow, never shrinks."
     )
@@ -105,7 +119,18 @@ class Settings:
     waiters_per_queue_max: int = setting(10_000, "Long polls that may wait on one queue.")
     waiters_max: int = setting(50_000, "Long polls that may wait on one shard.")
     connections_max: int = setting(20_000, "Open client connections.")
-    window_entries: int = setting(256, "Entries of one channel between shards that may be under way.")
+    requests_bytes_max: int = setting(
+        512 * MIB, "Memory for requests that are being received or are in progress, of all clients together."
+    )
+    address_share: float | None = setting(
+        None,
+        "Share of the connections and of the request memory that one client address may take; default 0.5, 1 in "
+        "development. Behind a reverse proxy all clients have its address: use 1.",
+    )
+    body_rate_min_bytes: int = setting(
+        8 * KIB, "Slowest that a request's body may arrive, in bytes per second; slower ones get 408."
+    )
+    window_entries: int = setting(256, "Entries of one channel between shards that may be in progress; at most 3411.")
     window_bytes: int = setting(4 * MIB, "Bytes of one channel between shards that may be under way.")
     alarms_max: int = setting(1_000, "Alarms that are remembered.")
 
@@ -135,6 +160,19 @@ class Settings:
     @property
     def delete_wait_ms(self) -> int:
         return _wait_ms(self.delete_wait_s, self.dev)
+
+    @property
+    def address_part(self) -> float:
+        """What `address_share` is in this profile."""
+        if self.address_share is None:
+            return 1.0 if self.dev else 0.5
+        return self.address_share
+
+    @property
+    def own_hosts(self) -> list[str]:
+        """The hosts by which clients and other nodes may reach a development server, beside those of this machine."""
+        urls = [urlsplit(url).hostname or "" for url in (self.public_url, self.advertise)]
+        return [host for host in (self.host, *urls, *self.allowed_hosts.split(",")) if host]
 
     def kinds(self) -> dict[int, int]:
         """What `other_shards` says: replicas → how many shards. Raises InvalidInput."""
@@ -180,12 +218,45 @@ class Settings:
             raise InvalidInput("A key for TLS (--tls-key) needs the certificate that it belongs to (--tls-cert).")
         if self.advertise:
             self._check_cluster()
+        self._check_limits()
         if self.lease_s < 1:
             raise InvalidInput(f"A lease must be at least 1 s long, not {self.lease_s:g}.")
         if self.archive and not self.archive.startswith(("file:///", "s3://")):
             raise InvalidInput(f"The archive must be file:///directory or s3://bucket/prefix, not {self.archive!r}.")
+        if not 0 < self.address_part <= 1:
+            raise InvalidInput(f"The share of one address must be above 0 and at most 1, not {self.address_part:g}.")
+        for host in filter(None, self.allowed_hosts.split(",")):
+            if not _HOST_NAME.fullmatch(host):
+                raise InvalidInput(
+                    f"Allowed hosts are names or addresses without a port, separated by commas, like queue.test; not "
+                    f"{host!r}."
+                )
         if self.public_url and not self.public_url.startswith(("http://", "https://")):
             raise InvalidInput(f"The public address must start with http:// or https://, not {self.public_url!r}.")
+
+    def _check_limits(self) -> None:
+        """See core/limits.py: a frame has room for what is in it when a command begins, and for the command."""
+        if not 1 <= self.frame_rows_max <= ROLL_ROWS:
+            raise InvalidInput(
+                f"The open frame can be limited to 1 to {ROLL_ROWS} records (--frame-rows-max), not "
+                f"{self.frame_rows_max}."
+            )
+        if self.frame_bytes_max < 1 or self.pending_max < 1:
+            raise InvalidInput(
+                "A shard must be allowed to write something (--frame-bytes-max) and to let a request wait for that "
+                "(--pending-max): both must be at least 1."
+            )
+        if self.shard_limits.command_rows > COMMAND_ROWS_MAX:
+            raise InvalidInput(
+                f"With these limits of a shard one command could write {self.shard_limits.command_rows} records; a "
+                f"frame has room for {COMMAND_ROWS_MAX}."
+            )
+        window_max = min(self.shard_limits.verdicts_max, (COMMAND_ROWS_MAX - STEP_ROWS) // ENTRY_ROWS)
+        if not 1 <= self.window_entries <= window_max:
+            raise InvalidInput(
+                f"A channel's window (--window-entries) must be 1 to {window_max} entries, as many as fit into a frame "
+                f"and as its destination remembers the verdicts on, not {self.window_entries}."
+            )
 
     def _check_processes(self) -> None:
         if not 1 <= self.processes <= PROCESSES_MAX:

@@ -20,12 +20,14 @@ from typing import Any
 from batonq.core.catalog.machine import Catalog
 from batonq.core.catalog.names import QueueName
 from batonq.core.commands import Lease
+from batonq.core.spread import Hint
 from batonq.core.wildcards import Wildcards, is_wildcard
 from batonq.errors import BatonError, InvalidInput, QueueDoesNotExist, Unavailable
 from batonq.node.deliveries import Delivery
 from batonq.node.host import ShardHost
 from batonq.node.keeper import ShardKeeper
 from batonq.node.ports import ShardPort
+from batonq.node.waiters import ServingBudget
 
 NAMES_MAX = 10_000
 WILDCARDS_MAX = 100  # patterns with * or ? in one request
@@ -167,17 +169,14 @@ class Watch:
     def wants(self, queue: int) -> bool:
         return self.selection.has(queue)
 
-    def serve(self, host: ShardHost, queues: Iterable[int], now_ms: int) -> bool:
-        """Something may have come into these queues of one shard. Returns whether this receive has its answer now."""
-        self.taken = take(
-            self.selection, {queue: [host] for queue in queues}, self.max_messages, self.visibility_ms, self.holder
-        )
-        if not self.taken:
-            return False
-        self.decided_ms = now_ms
-        self.leave()
-        host.commit.release(self.future)
-        return True
+    def serve(self, host: ShardHost, queues: Sequence[int], budget: ServingBudget) -> None:
+        hosts = {queue: [host] for queue in queues}
+        taken = take(self.selection, hosts, self.max_messages, self.visibility_ms, self.holder, budget)
+        if taken and host.serving:  # else they are never committed, and everybody was told so
+            self.taken = taken
+            self.decided_ms = budget.now_ms
+            self.leave()
+            host.commit.release(self.future)
 
     def leave(self) -> None:
         for host in self.hosts:
@@ -187,8 +186,13 @@ class Watch:
     def end(self) -> None:
         """Its time is over, or a shard went away: it is answered with nothing, and the client asks again."""
         self.leave()
-        if not self.future.done():
+        if not self.taken and not self.future.done():
             self.future.set_result(None)
+
+    def fail(self, problem: Exception) -> None:
+        self.leave()
+        if not self.taken and not self.future.done():
+            self.future.set_exception(problem)
 
 
 class Taken:
@@ -208,8 +212,12 @@ def take(
     max_messages: int,
     visibility_ms: int | None,
     holder: str,
+    budget: ServingBudget | None = None,
 ) -> list[Taken]:
-    """Lease from these queues: an equal share of each in turn, then whatever is left of those that have more."""
+    """Lease from these queues: an equal share of each in turn, then whatever is left of those that have more.
+
+    When one of the hosts breaks off, what was taken before is returned; it raises only if that is nothing.
+    """
     ready = selection.in_turn(hosts)
     taken: dict[tuple[int, ShardHost], Taken] = {}
     share = max(1, max_messages // len(ready)) if ready else 0
@@ -222,7 +230,12 @@ def take(
                 selection.turn = number + 1
             most = min(wanted, left)
             for host in hosts[number]:
-                leases = host.take(number, most, visibility_ms, holder) if most else []
+                try:
+                    leases = host.take(number, most, visibility_ms, holder, budget) if most else []
+                except Exception:
+                    if not taken:
+                        raise
+                    return list(taken.values())
                 if leases:
                     left -= len(leases)
                     most -= len(leases)
@@ -248,11 +261,11 @@ async def receive_any(
     """Lease messages of the selected queues; the leases are committed when this returns."""
     hosts = _hosts(selection, shards)
     if not selection.by_names_only:
-        await selection.learn([number for host in hosts for number in host.filled_queues()])
+        await selection.learn([number for _, numbers in _filled(hosts) for number in numbers])
         hosts = _hosts(selection, shards)  # others had a turn meanwhile
     ready: dict[int, list[ShardHost]] = {}
-    for host in hosts:
-        for number in host.filled_queues():
+    for host, numbers in _filled(hosts):
+        for number in numbers:
             if selection.has(number):
                 ready.setdefault(number, []).append(host)
     for number, served in ready.items():
@@ -266,14 +279,38 @@ async def receive_any(
         taken, now_ms = watch.taken, watch.decided_ms
     else:
         taken = await _committed(taken)
-    for part in taken:
-        part.leases = await part.host.in_time(part.queue, part.leases, now_ms)
+    for at, part in enumerate(taken):
+        try:
+            part.leases = await part.host.in_time(part.queue, part.leases, now_ms)
+        except BatonError:
+            part.leases = []  # the queue has gone
+        except asyncio.CancelledError:  # the client has gone; this part was given back
+            give_back(taken[:at] + taken[at + 1 :])
+            raise
     return [part for part in taken if part.leases]
+
+
+def _filled(hosts: Sequence[ShardHost]) -> list[tuple[ShardHost, list[int]]]:
+    """The queues of each shard that have something to give. A shard that refuses is left out, unless all do."""
+    found: list[tuple[ShardHost, list[int]]] = []
+    problem: BatonError | None = None
+    for host in hosts:
+        try:
+            found.append((host, host.filled_queues()))
+        except BatonError as refusal:
+            problem = refusal
+    if problem is not None and not found:
+        raise problem
+    return found
 
 
 def _rank(number: int, host: ShardHost) -> tuple[int, int]:
     """Of the shards of one queue, who comes first."""
-    return host.shard.hint(number).rank(host.shard.queues[number].policy.ageing_ms)
+    try:
+        hint = host.shard.hint(number)
+    except QueueDoesNotExist:  # the shard knows already that it was deleted
+        hint = Hint(0)
+    return hint.rank(host.shard.queues[number].policy.ageing_ms)
 
 
 def _hosts(selection: Selection, shards: Sequence[ShardKeeper]) -> list[ShardHost]:
@@ -287,11 +324,11 @@ def _hosts(selection: Selection, shards: Sequence[ShardKeeper]) -> list[ShardHos
 
 
 async def _wait(watch: Watch, hosts: Sequence[ShardHost], loop: asyncio.AbstractEventLoop, wait_ms: int) -> None:
-    for host in hosts:
-        host.watch(watch)
-        watch.hosts.append(host)
     timer = loop.call_later(wait_ms / 1000, watch.end)
     try:
+        for host in hosts:
+            host.watch(watch)
+            watch.hosts.append(host)
         await watch.future
     except asyncio.CancelledError:  # the client has gone
         give_back(watch.taken)

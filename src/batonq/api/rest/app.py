@@ -104,7 +104,7 @@ class RestApp:
 
     def refusal(self, target: bytes, status: int, text: str) -> Response | None:
         """The answer to a request that the server took no further; None when it is not one of ours."""
-        kind = {400: InvalidInput, 413: TooLarge, 503: Unavailable}.get(status)
+        kind = {400: InvalidInput, 403: AccessDenied, 413: TooLarge, 503: Unavailable}.get(status)
         if kind is None or not target.startswith(b"/v1/"):
             return None
         response = problems.respond(kind(text), JSON)
@@ -117,11 +117,11 @@ class RestApp:
             raise _WrongMethod(request.method, ("GET",))
         if request.path in _PAGES:
             content_type, write = _PAGES[request.path]
-            return Response(200, write(), content_type)
+            return Response(200, write(), content_type, page.HEADERS if content_type == _HTML else ())
         text = page.problem_page(request.path.removeprefix(problems.TYPE_PREFIX))
         if text is None:
             raise NotFound("There is no problem of this name.")
-        return Response(200, text, _HTML)
+        return Response(200, text, _HTML, page.HEADERS)
 
     # --- which operation
 

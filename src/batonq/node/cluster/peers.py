@@ -1,23 +1,26 @@
-"""Requests from node to node: HTTP with a body in MessagePack, connections kept, signed with the cluster's secret."""
+"""Requests from node to node: HTTP with a body in MessagePack, connections kept, signed with the cluster's secret
+(signing.py).
+"""
 
 from __future__ import annotations
 
 import asyncio
-import hmac
 import os
 import ssl as tls
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from hashlib import blake2b
 from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from batonq.errors import BatonError, Unavailable
 from batonq.node import wire
+from batonq.node.cluster import signing
+from batonq.node.cluster.signing import CHALLENGE_HEADER, STAMP_HEADER, Signer
 
 PREFIX = "/internal/"
 CALL_HEADER = "x-baton-call"
-SIGNATURE_HEADER = "x-baton-signature"
+SIGNATURE_HEADER = signing.SIGNATURE_HEADER
+STAMPS_MAX = 3  # how often a call is stamped anew because it was refused for its stamp
 CONNECT_S = 2.0
 IDLE_MAX = 64  # connections to one node that are kept without a request
 HEAD_BYTES_MAX = 64 << 10
@@ -27,24 +30,15 @@ UNIX_PATH_MAX = 100  # the system takes a few more
 
 
 class NotSent(Unavailable):
-    """The other node could not be reached: it was asked nothing."""
+    """The other node could not be reached. Nothing of the call was written to any connection."""
 
 
 class NoAnswer(Unavailable):
-    """The other node was asked, and did not answer: it may have done it, or may do it yet."""
+    """The call was written, at least in part, and got no answer. It may have run, or may run yet."""
 
 
-def signature(secret: bytes, path: str, call: str, body: bytes) -> str:
-    """What shows that a request is from a node of the same cluster."""
-    mac = blake2b(key=blake2b(secret).digest(), digest_size=32)
-    for part in (path.encode(), call.encode(), body):
-        mac.update(len(part).to_bytes(8, "little"))
-        mac.update(part)
-    return mac.hexdigest()
-
-
-def is_signed(secret: bytes, path: str, call: str, body: bytes, given: str) -> bool:
-    return hmac.compare_digest(signature(secret, path, call, body), given)
+class ClosedUnanswered(NoAnswer):
+    """A kept connection ended before a byte of the answer came: most often it was closed while it was idle."""
 
 
 class Asking(Protocol):
@@ -74,29 +68,59 @@ class _Line(NamedTuple):
     writer: asyncio.StreamWriter
 
 
+class _Answer(NamedTuple):
+    status: int
+    body: bytes
+    challenge: str
+    goes_on: bool  # another request may follow on the same connection
+
+
 class Peers:
     """`context` says whom to trust with https; without one, the system's authorities."""
 
-    def __init__(self, secret: bytes = b"", context: tls.SSLContext | None = None) -> None:
+    def __init__(
+        self,
+        secret: bytes = b"",
+        context: tls.SSLContext | None = None,
+        random_bytes: Callable[[int], bytes] = os.urandom,
+    ) -> None:
         self.context = context
-        self._secret = secret
+        self._signer = Signer(secret, random_bytes) if secret else None
         self._idle: dict[str, list[_Line]] = {}
 
     async def ask(self, address: str, path: str, call: str, body: bytes, timeout_s: float) -> bytes:
-        """Raises NotSent, NoAnswer, or the error that the other node answered with."""
-        idle = self._idle.setdefault(address, [])
+        """Raises NotSent, NoAnswer, or the error that the other node answered with.
+
+        A call that may have been read is written once. Nobody can tell here whether a kept connection was closed before
+        the other node had read the call or after it had run it, so both are NoAnswer; routing.py knows when to call
+        again. Only a call that was refused for its stamp is sent again: it was not run.
+        """
+        for _ in range(STAMPS_MAX):
+            stamp, signature = self._sign(address, path, call, body)
+            answer = await self._talk(address, _head(address, path, call, len(body), stamp, signature), body, timeout_s)
+            if answer.status == 200:
+                return answer.body
+            if not answer.challenge or self._signer is None:
+                raise _problem(answer)
+            if not self._signer.learn(address, answer.challenge, signature, self._now_s()):
+                raise NotSent(f"{address} refused the call, and is not a node with the same secret.")
+        raise NotSent(f"{address} refused the call {STAMPS_MAX} times: it takes none of its stamps.")
+
+    def _sign(self, address: str, path: str, call: str, body: bytes) -> tuple[str, str]:
+        return ("", "") if self._signer is None else self._signer.sign(address, path, call, body, self._now_s())
+
+    @staticmethod
+    def _now_s() -> float:
+        return asyncio.get_running_loop().time()
+
+    def _kept_line(self, address: str) -> _Line | None:
+        idle = self._idle.get(address)
         while idle:
             line = idle.pop()
-            if line.reader.at_eof() or line.writer.is_closing():
-                line.writer.close()
-                continue
-            try:
-                return await self._talk(address, line, path, call, body, timeout_s)
-            except NoAnswer:
-                if not line.reader.at_eof():
-                    raise
-                break  # it was closed while it was idle; the same call may be made again, see answering.py
-        return await self._talk(address, await self._connect(address), path, call, body, timeout_s)
+            if not line.reader.at_eof() and not line.writer.is_closing():
+                return line
+            line.writer.close()
+        return None
 
     async def _connect(self, address: str) -> _Line:
         if address.startswith(UNIX):
@@ -121,36 +145,28 @@ class Peers:
         except (OSError, TimeoutError) as problem:
             raise NotSent(f"{address} cannot be reached: {str(problem) or type(problem).__name__}") from None
 
-    async def _talk(self, address: str, line: _Line, path: str, call: str, body: bytes, timeout_s: float) -> bytes:
-        signed = f"{SIGNATURE_HEADER}: {signature(self._secret, path, call, body)}\r\n" if self._secret else ""
-        host = urlsplit(address).netloc or "localhost"
-        head = (
-            f"POST {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: {wire.CONTENT_TYPE}\r\n"
-            f"Content-Length: {len(body)}\r\n{CALL_HEADER}: {call}\r\n{signed}\r\n"
-        )
-        kept = False
+    async def _talk(self, address: str, head: bytes, body: bytes, timeout_s: float) -> _Answer:
+        kept = self._kept_line(address)
+        line = kept or await self._connect(address)
+        goes_on = False
         try:
             async with asyncio.timeout(timeout_s):
-                line.writer.write(head.encode() + body)
-                status, answer, kept = await _read(line.reader)
-        except (OSError, TimeoutError, asyncio.IncompleteReadError, ValueError, asyncio.LimitOverrunError) as problem:
-            raise NoAnswer(f"{address} did not answer: {str(problem) or type(problem).__name__}") from None
+                line.writer.write(head + body)
+                answer = await _read(line.reader)
+                goes_on = answer.goes_on
+        except (OSError, TimeoutError, EOFError, ValueError, asyncio.LimitOverrunError) as problem:
+            text = f"{address} did not answer: {str(problem) or type(problem).__name__}"
+            raise (ClosedUnanswered if kept and _is_silent(problem) else NoAnswer)(text) from None
         finally:
-            if not kept:
+            if not goes_on:
                 line.writer.close()
-        idle = self._idle.setdefault(address, [])
-        if len(idle) < IDLE_MAX:
-            idle.append(line)
-        else:
-            line.writer.close()
-        if status == 200:
-            return answer
-        raise self._problem(status, answer)
-
-    @staticmethod
-    def _problem(status: int, answer: bytes) -> BatonError:
-        problem = wire.decode_problem(answer)
-        return Unavailable(problem.message) if type(problem) is BatonError and status == 503 else problem
+        if goes_on:
+            idle = self._idle.setdefault(address, [])
+            if len(idle) < IDLE_MAX:
+                idle.append(line)
+            else:
+                line.writer.close()
+        return answer
 
     def close(self) -> None:
         for lines in self._idle.values():
@@ -159,12 +175,34 @@ class Peers:
         self._idle.clear()
 
 
-async def _read(reader: asyncio.StreamReader) -> tuple[int, bytes, bool]:
-    """Status and body, and whether another request may follow."""
+def _is_silent(problem: Exception) -> bool:
+    """Whether a connection ended without a word."""
+    if isinstance(problem, asyncio.IncompleteReadError):
+        return not problem.partial
+    return isinstance(problem, ConnectionError)
+
+
+def _head(address: str, path: str, call: str, length: int, stamp: str, signature: str) -> bytes:
+    host = urlsplit(address).netloc or "localhost"
+    signed = f"{STAMP_HEADER}: {stamp}\r\n{SIGNATURE_HEADER}: {signature}\r\n" if signature else ""
+    return (
+        f"{signing.METHOD} {path} HTTP/1.1\r\nHost: {host}\r\nContent-Type: {wire.CONTENT_TYPE}\r\n"
+        f"Content-Length: {length}\r\n{CALL_HEADER}: {call}\r\n{signed}\r\n"
+    ).encode("latin-1")
+
+
+def _problem(answer: _Answer) -> BatonError:
+    problem = wire.decode_problem(answer.body)
+    return Unavailable(problem.message) if type(problem) is BatonError and answer.status == 503 else problem
+
+
+async def _read(reader: asyncio.StreamReader) -> _Answer:
     head = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-    status = int(head[0].split(" ")[1])
+    status = int(head[0].partition(" ")[2][:3])
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
     length = int(headers["content-length"]) if "content-length" in headers else -1
     if not 0 <= length <= ANSWER_BYTES_MAX:
         raise ValueError("the answer has no length")
-    return status, await reader.readexactly(length), headers.get("connection", "").lower() != "close"
+    body = await reader.readexactly(length)
+    goes_on = headers.get("connection", "").lower() != "close"
+    return _Answer(status, body, headers.get(CHALLENGE_HEADER, "") if status == 401 else "", goes_on)

@@ -1,10 +1,10 @@
 """The way to a shard that another node serves: by the owner that is known, and once more when it has moved.
 
-A call carries an id that stays the same when it is made again: an owner answers a call that it has run from its memory
-(answering.py). So a call whose answer got lost is repeated to the same owner; when the owner has changed meanwhile,
-nobody can tell whether it was run, and the client is told to decide. With the id goes the epoch of the owner that is
-meant: a node that died and came back has no memory, but it has another epoch, and does not run what was meant for the
-one before it.
+Calls are repeated here and nowhere else (peers.py writes each call once). A call carries an id that stays the same when
+it is repeated: an owner answers a call that it has run from its memory (answering.py). So a call whose answer got lost
+is repeated to the same owner only. When the owner has changed meanwhile, or says that it is not the owner, nobody can
+tell whether the call was run, and the client is told so. With the id goes the epoch of the owner that is meant: a node
+that died and came back has no memory, but it has another epoch, and does not run what was meant for the one before it.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from batonq.errors import BatonError, NotOwner, Unavailable
 from batonq.log.interface import Lease
 from batonq.log.layout import CATALOG_SHARD
 from batonq.node.cluster.answering import RECEIVES, call_name
-from batonq.node.cluster.peers import PREFIX, Asking, NoAnswer, NotSent
+from batonq.node.cluster.peers import PREFIX, Asking, ClosedUnanswered, NoAnswer, NotSent
 from batonq.node.ports import ShardPort
 from batonq.node.remoteshard import RemoteShard, answer
 
@@ -32,6 +32,7 @@ AGAIN_MAX_S = 0.4  # the pause grows up to this, and ends at once when an owner 
 WATCH_S = 0.25  # how often it is looked whether an owner that is being asked still is the owner
 MOVED_S = 0.5  # one that is not may still answer so long
 GIVE_UP_S = 2.0
+UNKNOWN = "The node that serves the shard did not answer: it may or may not have done it. Try again."
 LOOK_S = 0.3  # who waits for an owner asks the leases so often, beside being told
 Here = Callable[[], Awaitable[bytes | None]]  # the answer of this node itself, if it serves the shard by now
 
@@ -135,9 +136,8 @@ class Routing:
         while True:
             lease = self._owners.owner(shard)
             if asked is not None and (lease is None or lease != asked):
-                raise Unavailable(
-                    "The node that was asked went away before it answered: it may or may not have done it. Try again."
-                )
+                raise Unavailable(UNKNOWN)
+            again = False
             if asked is None:
                 done = await here()
                 if done is not None:
@@ -147,18 +147,21 @@ class Routing:
                     name = call_name(call, lease.epoch)
                     return await self._ask(shard, lease, path, name, data, CALL_S + wait_ms / 1000)
                 except NotOwner as problem:
-                    why = problem.message
+                    why = problem.message if asked is None else UNKNOWN
                     await self._look_again()
                 except NotSent as problem:
-                    why = problem.message
+                    why = problem.message if asked is None else UNKNOWN
                 except NoAnswer as problem:
-                    why = problem.message
+                    why = UNKNOWN
+                    again = asked is None and isinstance(problem, ClosedUnanswered)
                     asked = lease
             if at_once and asked is None:
                 raise NotOwner(why)
             now_s = self._loop.time()
             if now_s >= deadline_s:
                 raise Unavailable(why)
+            if again:
+                continue
             if now_s >= look_s:
                 look_s = now_s + LOOK_S
                 await self._look_again()
