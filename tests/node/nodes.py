@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 from pathlib import Path
 from random import Random
@@ -21,6 +22,7 @@ from tests.node.support import START_S, VirtualLoop
 
 ACCOUNT = "000000000000"
 SEGMENT_BYTES = 64 * 1024
+STALL_S = 2.0  # how long the fault "stall" holds an append up
 
 
 class FlakyLog:
@@ -41,6 +43,8 @@ class FlakyLog:
             self._inner.append(frame, lambda problem: done(problem or LogError("failed after writing")))
         elif fault == "hang":
             self._inner.append(frame, lambda problem: None)
+        elif fault == "stall":
+            asyncio.get_running_loop().call_later(STALL_S, self._inner.append, frame, done)
         else:
             self._inner.append(frame, done)
 

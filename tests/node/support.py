@@ -103,9 +103,10 @@ class Bench:
         self.clock = clock
         self.log = log
         self.commits = 0
+        self.validates = True
         self.failures: list[BaseException] = []
         self.alarms = AlarmBoard(clock.now_ms, 100)
-        self.shard = Shard(0)
+        self.shard = Shard(0, settings.shard_limits)
         fold_log(self.shard, log)
         take_ownership(self.shard, log, self.shard.epoch + 1, clock, 60_000, True)
         self.host = ShardHost(
@@ -122,7 +123,8 @@ class Bench:
 
     def _committed(self) -> None:
         self.commits += 1
-        self.shard.validate()
+        if self.validates:
+            self.shard.validate()
 
     async def send(self, *texts: str, queue: int = ORDERS, **fields: Any) -> list[Any]:
         results = self.host.send(queue, [message(text, **fields) for text in texts])

@@ -8,14 +8,15 @@ import threading
 import pytest
 
 from batonq.core.shard.machine import Shard
-from batonq.errors import BatonError, Unavailable
+from batonq.errors import BatonError, OverLimit, Unavailable
 from batonq.log.frames import Frame
 from batonq.log.interface import Done
 from batonq.log.memory import MemoryLog
 from batonq.node.commit import INLINE_TRIAL_EVERY, NOTE_AFTER_S, CommitStatistics, GroupCommit, SyncChoice
+from batonq.node.host import committed
 from batonq.node.hosting import COMMAND_BYTES_MAX
 from batonq.node.settings import Settings
-from tests.node.support import DEAD, ORDERS, VirtualLoop, message, open_bench, policies, run_virtual, settle
+from tests.node.support import DEAD, ORDERS, Bench, VirtualLoop, message, open_bench, policies, run_virtual, settle
 
 QUICK_S = 0.0001
 SLOW_S = 0.005
@@ -176,6 +177,177 @@ def test_what_is_open_when_the_log_has_failed_is_refused_at_once() -> None:
         bench.host.commit.release(waiting)
         assert isinstance(waiting.exception(), Unavailable)
         assert not bench.host.commit.pending
+
+    run_virtual(main)
+
+
+async def _with_a_frame_under_way(loop: VirtualLoop) -> tuple[Bench, FarLog]:
+    log = FarLog(0)
+    bench = Bench(loop, loop.clock(), log, Settings())
+    starting = loop.create_task(bench.host.start())
+    await settle()
+    log.commit()
+    await starting
+    bench.host.set_policy(policies()[1])
+    bench.host.commit.kick()
+    await settle()
+    log.commit()
+    await settle()
+    bench.host.send(ORDERS, [message("under way")])
+    bench.host.commit.kick()
+    await settle()
+    assert bench.host.commit.appending and not bench.shard.frame.filled
+    return bench, log
+
+
+@pytest.mark.parametrize("end", ["close", "fail"])
+@pytest.mark.parametrize("filled", [False, True])
+def test_a_host_that_is_over_answers_at_once(end: str, filled: bool) -> None:
+    """Those who hold it still are answered with a retryable error, whether or not a frame was under way."""
+
+    async def main(loop: VirtualLoop) -> None:
+        bench, _ = await _with_a_frame_under_way(loop)
+        if filled:
+            bench.host.send(ORDERS, [message("in the open frame")])
+        if end == "close":
+            bench.host.close("over")
+        else:
+            bench.host.commit.abandon(RuntimeError("the disk is gone"))
+        for _ in range(2):
+            commit = bench.host.commit
+            point = bench.host.point()
+            assert point is not None and isinstance(point.exception(), Unavailable)
+            waiting = loop.create_future()
+            commit.release(waiting)
+            assert isinstance(waiting.exception(), Unavailable)
+            told: list[BatonError | None] = []
+            commit.call(told.append)
+            assert [type(problem) for problem in told] == [Unavailable]
+            assert commit.under_way() is None and not commit.pending
+            with pytest.raises(Unavailable):
+                await committed(bench.host)
+            await settle()
+            commit.kick()
+            await asyncio.wait_for(bench.host.drain(), 1)
+
+    run_virtual(main)
+
+
+def test_what_is_committed_is_told_although_the_host_ends_before_that() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        bench, log = await _with_a_frame_under_way(loop)
+        told: list[BatonError | None] = []
+        bench.host.commit.call(told.append)
+        point = bench.host.point()
+        bench.host.send(ORDERS, [message("in the open frame")])
+        bench.host.commit.call(told.append)
+        log.commit()
+        assert not told, "the log has the next frame first"
+        bench.host.close("over")
+        assert told[0] is None and isinstance(told[1], Unavailable)
+        assert point is not None and point.done() and point.exception() is None
+        await settle()
+        assert len(told) == 2
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("far", [False, True])
+def test_what_is_committed_is_told_whatever_raises_around_it(far: bool) -> None:
+    """Also when everything that is done before a frame is sealed, and after it is committed, breaks off."""
+
+    async def main(loop: VirtualLoop) -> None:
+        log = FarLog(0) if far else MemoryLog(0)
+        shard = Shard(0)
+
+        def break_off() -> None:
+            raise RuntimeError("broken by the test")
+
+        commit = GroupCommit(
+            loop=loop,
+            machine=shard,
+            log=log,
+            cluster=1,
+            region=0,
+            before_seal=break_off,
+            after_commit=break_off,
+            on_failure=lambda problem: pytest.fail(str(problem)),
+            statistics=CommitStatistics(),
+            inline_max_s=1.0,
+            clock=loop.time,
+        )
+        shard.take_ownership(1, 1_000, 0)
+        told: list[BatonError | None] = []
+        for at in range(3):
+            shard.set_policy(policies()[0], 1_000 + at)
+            commit.call(told.append)
+            await settle()
+        for _ in range(3):
+            if isinstance(log, FarLog) and log.waiting:
+                log.commit()
+            await settle()
+        assert told == [None] * 3 and commit.idle
+
+    run_virtual(main)
+
+
+def test_a_frame_that_cannot_be_sealed_ends_the_host() -> None:
+    """It is opened again from its log; a frame that is tried for ever would hold up everybody for ever."""
+
+    async def main(loop: VirtualLoop) -> None:
+        bench = await open_bench(loop)
+        told: list[BatonError | None] = []
+
+        def break_off() -> tuple[bytes, bytes]:
+            raise MemoryError
+
+        bench.shard.seal = break_off  # type: ignore[method-assign]
+        bench.host.send(ORDERS, [message("a")])
+        bench.host.commit.call(told.append)
+        await settle()
+        assert [type(problem) for problem in told] == [Unavailable] and not bench.host.serving
+        assert [type(failure) for failure in bench.failures] == [MemoryError]
+
+    run_virtual(main)
+
+
+def test_work_that_is_left_for_later_goes_on_after_the_commit_and_when_nothing_is_written() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        bench = await open_bench(loop)
+        before_seal = bench.host.commit._before_seal
+        left = [3]
+
+        def some() -> None:
+            before_seal()
+            if left[0]:
+                left[0] -= 1
+                if left[0] == 2:
+                    bench.host.send(ORDERS, [message("b")])
+                bench.host.commit.resume()
+
+        bench.host.commit._before_seal = some
+        bench.host.send(ORDERS, [message("a")])
+        await bench.committed()
+        await settle()
+        assert left == [0] and bench.host.commit.idle
+
+    run_virtual(main)
+
+
+def test_timers_go_on_after_a_step_that_failed() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        bench = await open_bench(loop)
+        await bench.send("a", delay_ms=1_000)
+        advance, failing = bench.shard.advance, [True]
+
+        def refuse(now: int) -> None:
+            if failing.pop() if failing else False:
+                raise OverLimit("refused by the test")
+            advance(now)
+
+        bench.shard.advance = refuse  # type: ignore[method-assign]
+        assert len(await bench.receive(wait_ms=20_000)) == 1
+        assert not failing and loop.time() < 5
 
     run_virtual(main)
 
