@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -123,4 +124,61 @@ def test_a_queue_of_another_account_that_does_not_exist(keys: Keys) -> None:
     other = keys.client(keys.other)
     with refused("AWS.SimpleQueueService.NonExistentQueue"):
         other.send_message(QueueUrl=f"{keys.server.url}/{keys.owner[2]}/nothing", MessageBody="x")
+    other.close()
+
+
+def test_a_policy_that_allows_everything_does_not_hand_over_the_queue(keys: Keys) -> None:
+    owner, other = keys.client(keys.owner), keys.client(keys.other)
+    url = owner.create_queue(QueueName="open")["QueueUrl"]
+    dead = owner.create_queue(QueueName="open-dead")["QueueUrl"]
+    arn, dead_arn = (f"arn:aws:sqs:us-east-1:{keys.owner[2]}:{name}" for name in ("open", "open-dead"))
+    redrive = json.dumps({"deadLetterTargetArn": dead_arn, "maxReceiveCount": 5})
+    owner.set_queue_attributes(QueueUrl=url, Attributes={"RedrivePolicy": redrive})
+    owner.add_permission(QueueUrl=url, Label="all", AWSAccountIds=[keys.other[2]], Actions=["*"])
+    everything = {"Effect": "Allow", "Principal": "*", "Action": "sqs:*", "Resource": "*"}
+    owner.set_queue_attributes(QueueUrl=dead, Attributes={"Policy": json.dumps({"Statement": [everything]})})
+    theirs = {"Policy": json.dumps({"Statement": [{**everything, "Sid": "theirs"}]})}
+    before = [owner.get_queue_attributes(QueueUrl=each, AttributeNames=["All"])["Attributes"] for each in (url, dead)]
+    for each, its_arn in ((url, arn), (dead, dead_arn)):
+        here, source = {"QueueUrl": each}, {"SourceArn": its_arn}
+        for name, given in (
+            ("set_queue_attributes", {**here, "Attributes": theirs}),
+            ("set_queue_attributes", {**here, "Attributes": {"DelaySeconds": "7"}}),
+            ("add_permission", {**here, "Label": "x", "AWSAccountIds": [keys.other[2]], "Actions": ["SendMessage"]}),
+            ("remove_permission", {**here, "Label": "all"}),
+            ("tag_queue", {**here, "Tags": {"a": "b"}}),
+            ("untag_queue", {**here, "TagKeys": ["a"]}),
+            ("list_queue_tags", here),
+            ("start_message_move_task", source),
+            ("list_message_move_tasks", source),
+            ("delete_queue", here),
+        ):
+            with refused(DENIED, status=403):
+                getattr(other, name)(**given)
+        other.send_message(QueueUrl=each, MessageBody="allowed")
+        (message,) = receive(other, each)
+        other.delete_message(QueueUrl=each, ReceiptHandle=message["ReceiptHandle"])
+        other.purge_queue(QueueUrl=each)
+    after = [owner.get_queue_attributes(QueueUrl=each, AttributeNames=["All"])["Attributes"] for each in (url, dead)]
+    for name in ("Policy", "DelaySeconds", "LastModifiedTimestamp"):
+        assert [values.get(name) for values in after] == [values.get(name) for values in before]
+    owner.close()
+    other.close()
+
+
+def test_a_statement_for_another_queue_opens_nothing(keys: Keys) -> None:
+    owner, other = keys.client(keys.owner), keys.client(keys.other)
+    url = owner.create_queue(QueueName="closed")["QueueUrl"]
+    statement = {"Effect": "Allow", "Principal": {"AWS": keys.other[2]}, "Action": "sqs:SendMessage"}
+
+    def set_resource(resource: str) -> None:
+        policy = json.dumps({"Statement": [{**statement, "Resource": resource}]})
+        owner.set_queue_attributes(QueueUrl=url, Attributes={"Policy": policy})
+
+    set_resource(f"arn:aws:sqs:us-east-1:{keys.owner[2]}:another")
+    with refused(DENIED, status=403):
+        other.send_message(QueueUrl=url, MessageBody="x")
+    set_resource(f"arn:aws:sqs:*:{keys.owner[2]}:clo*")
+    other.send_message(QueueUrl=url, MessageBody="x")
+    owner.close()
     other.close()

@@ -160,6 +160,29 @@ def test_a_call_whose_answer_had_to_be_forgotten_is_not_run_again(monkeypatch: p
     with_server(main)
 
 
+def test_calls_are_refused_before_the_name_of_one_that_was_run_is_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answering, "REMEMBERED_MAX", 1)
+    monkeypatch.setattr(answering, "NAMES_MAX", 2)
+
+    async def main(address: str, echo: Echo) -> None:
+        peers = Peers(SECRET)
+        run = ["first", "second", "third", "fourth"]
+        for name in run:
+            await peers.ask(address, f"{PREFIX}{name}", name, b"", 5)
+        with pytest.raises(Unavailable, match="Nothing was done"):
+            await peers.ask(address, f"{PREFIX}fifth", "fifth", b"", 5)
+        for name in run[:2]:
+            with pytest.raises(Unavailable, match="may or may not"):
+                await peers.ask(address, f"{PREFIX}{name}", name, b"", 5)
+        assert echo.runs == run
+        monkeypatch.setattr(answering, "REMEMBERED_S", 0.0)
+        await peers.ask(address, f"{PREFIX}later", "later", b"", 5)
+        assert echo.runs == [*run, "later"]
+        peers.close()
+
+    with_server(main)
+
+
 def test_a_long_poll_ends_with_its_connection_and_other_calls_do_not() -> None:
     async def main(address: str, echo: Echo) -> None:
         peers = Peers(SECRET)

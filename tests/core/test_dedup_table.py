@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from random import Random
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -37,7 +39,7 @@ def test_it_knows_what_a_dictionary_knows(script: list[tuple[str, int, int]]) ->
         elif deed == "end":
             if value in windows:
                 model[value] = (model[value][0], windows.pop(value))
-                table.end_life(value, *model[value])
+                table.end_life(value, *model[value], now)
         elif table.get(value, now) is None:  # the shard makes no entry while there is one
             expires = FOREVER_S if deed == "live" else now + window
             if deed == "live":
@@ -57,8 +59,31 @@ def test_it_knows_what_a_dictionary_knows(script: list[tuple[str, int, int]]) ->
 
 
 def bytes_an_entry(table: DedupTable) -> float:
-    arrays = (table._key, table._message, table._mark, table._expires)
-    return (sum(len(column) * column.itemsize for column in arrays) + 4 * table._index.places) / len(table)
+    rings = table._rings.values()
+    arrays = [column for ring in rings for column in ring.columns]
+    places = sum(ring.index.places for ring in rings)
+    return (sum(len(column) * column.itemsize for column in arrays) + 4 * places) / len(table)
+
+
+def test_an_entry_that_lives_with_its_message_takes_a_little_more() -> None:
+    """While messages come and go in any order: the places of those that are gone are taken again."""
+    table = DedupTable()
+    random = Random(1)
+    living: list[int] = []
+    worst = 0.0
+    for number in range(1, 40_001):
+        second = number // 50
+        table.put(key_hash(number), number, FOREVER_S, number & 0xFFFF, second)
+        living.append(number)
+        if len(living) > 5_000:
+            at = random.randrange(len(living)) if number % 3 else 0
+            gone = living.pop(at)
+            table.end_life(key_hash(gone), gone, second, second)
+        if number > 6_000:
+            worst = max(worst, bytes_an_entry(table))
+    table.validate()
+    assert len(table) == 5_000
+    assert worst <= 37
 
 
 def test_an_entry_takes_at_most_32_bytes() -> None:
@@ -96,9 +121,69 @@ def test_entries_that_are_over_go_although_an_older_one_stays_long() -> None:
 def test_numbers_start_again_before_they_run_out() -> None:
     table = DedupTable()
     table.put(5, 1, 100, 0, 0)
-    table._base = 0xFFFF0000 - 2
-    table._index.rebuild([(5, table._base)])
+    (ring,) = table._rings.values()
+    ring.base = 0xFFFF0000 - 2
+    ring.index.rebuild([(5, ring.base)])
     for key in range(10, 20):
         table.put(key, key, 100, 0, 0)
     table.validate()
     assert [entry[0] for entry in table.entries()] == [5, *range(10, 20)]
+
+
+def test_a_full_table_has_room_as_soon_as_anything_in_it_has_expired() -> None:
+    """Whatever windows its entries have, and whichever came first."""
+    windows = (14 * 86_400, 300, 60, 14 * 86_400, 86_400, 300, 5, 60)
+    table = DedupTable()
+    for number, window in enumerate(windows):
+        table.put(key_hash(number), number, window, 0, 0)
+    table.put(key_hash("lives"), 100, FOREVER_S, 0, 0)
+    entries = len(table)
+    ends = sorted(windows)
+    for number, end in enumerate(ends):
+        assert not table.full(end, entries)
+        table.put(key_hash("new", number), 200 + number, FOREVER_S, 0, end)
+        assert len(table) <= entries
+        following = ends[number + 1] if number + 1 < len(ends) else FOREVER_S - 1
+        if following > end:
+            assert table.full(following - 1, entries)
+        table.validate()
+
+
+def test_what_older_releases_saved_is_read_whatever_its_order() -> None:
+    table = DedupTable()
+    order = (900, 30, FOREVER_S, 60, 900)
+    for number, end in enumerate(order, start=1):
+        table.put(key_hash(number), number, end, number << 16 | 7, 0)
+    saved = dict(table.save())
+    del saved["rings"]
+    other = DedupTable()
+    other.load(saved)
+    other.validate()
+    for number, end in enumerate(order, start=1):
+        assert other.get(key_hash(number), 20) == (number, end, number << 16 | 7)
+    assert not other.full(30, 5) and other.full(29, 5)
+    other.end_life(key_hash(3), 3, 100, 20)
+    other.put(key_hash("new"), 9, 90, 0, 60)
+    assert [other.get(key_hash(number), 60) is not None for number in (1, 2, 3, 4, 5)] == [
+        True,
+        False,
+        True,
+        False,
+        True,
+    ]
+    assert len(other) == 4
+
+
+def test_entries_of_one_window_are_counted_beside_the_others() -> None:
+    table = DedupTable()
+    for number in range(5):
+        table.put(key_hash(number), number, 120 + number, 0, number)
+    table.put(key_hash("long"), 9, 86_400, 0, 0)
+    assert (table.count(120), len(table)) == (5, 6)
+    assert table.oldest(120) == key_hash(0)
+    assert table.full(10, 1, 120) and not table.full(10, 2, 120)
+    table.put(table.oldest(120), 0, 0, 0, 10)
+    assert (table.count(120), table.oldest(120)) == (4, key_hash(1))
+    table.put(key_hash(7), 7, 200, 0, 80)
+    table.validate()
+    assert (table.count(120), table.oldest(120)) == (5, key_hash(1))

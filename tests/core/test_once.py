@@ -105,3 +105,36 @@ def test_too_many_are_refused_and_none_is_forgotten(bench: Bench) -> None:
     (refused,), _ = bench.shard.send_once(1, [message("b")], bench.now, ONE._replace(name="other"))
     assert isinstance(refused, OverLimit)
     assert bench.shard.send_once(1, [message("a")], bench.now, ONE)[1]
+
+
+KEYED = [Send(b"a", bytes(16), dedup_id="k"), Send(b"b", bytes(16), dedup_id="l")]
+
+
+@pytest.mark.parametrize("sends", [KEYED, [message("c"), KEYED[0]], [KEYED[1], message("c"), message("d")]])
+def test_a_request_of_duplicates_is_remembered_for_its_whole_window(bench: Bench, sends: list[Send]) -> None:
+    """The deduplication window is over long before the request's."""
+    bench.queue(1, dedup_window_ms=300_000)
+    bench.shard.send(1, KEYED, bench.now)
+    first, known = bench.shard.send_once(1, sends, bench.now, ONE)
+    sent = bench.shard.counters(1).sent
+    assert not known
+    for later_ms in (1_000, 300_000, DAY_MS - 302_000):
+        bench.later(later_ms)
+        again, known = bench.shard.send_once(1, sends, bench.now, ONE)
+        assert known and again == first
+    assert bench.shard.counters(1).sent == sent
+    bench.check()
+    assert bench.replayed().send_once(1, sends, bench.now, ONE) == (first, True)
+
+
+def test_a_repetition_after_more_was_taken_does_not_renew_the_window(bench: Bench) -> None:
+    bench.queue(1, messages_max=1)
+    sends = [message("a"), message("b")]
+    bench.shard.send_once(1, sends, bench.now, ONE)
+    bench.later(DAY_MS - 60_000)
+    bench.queue(1)
+    again, known = bench.shard.send_once(1, sends, bench.now, ONE)
+    assert known and len(sequences(again)) == 2
+    bench.later(120_000)
+    later, known = bench.shard.send_once(1, sends, bench.now, ONE)
+    assert not known and len(sequences(later)) == 2

@@ -7,12 +7,14 @@ from collections.abc import Mapping
 
 import pytest
 
-from batonq.core.catalog.names import queue_arn
-from batonq.core.catalog.permissions import allows, check_policy, labels, statement, with_statement, without_statement
+from batonq.core.catalog import permissions
+from batonq.core.catalog.names import QueueName, queue_arn
+from batonq.core.catalog.permissions import check_policy, labels, statement, with_statement, without_statement
 from batonq.errors import InvalidAttributeValue, InvalidInput, OverLimit
 
 OTHER = "111111111111"
-ARN = queue_arn("000000000000", "q")
+QUEUE = QueueName("000000000000", "q")
+ARN = queue_arn(*QUEUE)
 
 
 def entry(
@@ -96,6 +98,8 @@ def test_a_policy_has_at_most_twenty_statements() -> None:
         '{"Statement":[{"Effect":"Allow","Action":[1],"Principal":"*"}]}',
         '{"Statement":[{"Effect":"Allow","Action":"*","Principal":{"AWS":5}}]}',
         '{"Statement":[{"Effect":"Allow","Action":"*","Principal":[5]}]}',
+        '{"Statement":[{"Effect":"Allow","Action":"*","Principal":"*","Resource":5}]}',
+        '{"Statement":[{"Effect":"Allow","Action":"*","Principal":"*","Resource":[{}]}]}',
     ],
 )
 def test_policies_that_are_refused(bad: str) -> None:
@@ -107,6 +111,10 @@ def rules(*statements: Mapping[str, object]) -> str:
     policy = json.dumps({"Statement": list(statements)})
     check_policy(policy)
     return policy
+
+
+def allows(policy: str, account: str, action: str) -> bool:
+    return permissions.allows(policy, account, action, QUEUE)
 
 
 def test_what_a_policy_lets_another_account_do() -> None:
@@ -121,7 +129,9 @@ def test_principals_actions_and_denials() -> None:
     everyone = {"Effect": "Allow", "Principal": "*", "Action": "sqs:Send*"}
     assert allows(rules(everyone), OTHER, "SendMessage")
     assert not allows(rules(everyone), OTHER, "ReceiveMessage")
-    assert allows(rules({"Effect": "Allow", "Principal": {"AWS": ["1", OTHER]}, "Action": ["SQS:*"]}), OTHER, "X")
+    assert allows(
+        rules({"Effect": "Allow", "Principal": {"AWS": ["1", OTHER]}, "Action": ["SQS:*"]}), OTHER, "PurgeQueue"
+    )
     service = {"Effect": "Allow", "Principal": {"Service": "sns.amazonaws.com"}, "Action": "*"}
     assert not allows(rules(service), OTHER, "SendMessage")
     role = {"Effect": "Allow", "Principal": {"AWS": f"arn:aws:iam::{OTHER}:role/x"}, "Action": "*"}
@@ -139,3 +149,64 @@ def test_conditions_count_against_the_caller() -> None:
     assert not allows(rules(allow, {**allow, "Effect": "Deny", **condition}), OTHER, "SendMessage")
     assert not allows(rules({"Effect": "Allow", "NotPrincipal": "x", "Action": "*"}), OTHER, "SendMessage")
     assert not allows(rules(allow, {"Effect": "Deny", "NotPrincipal": "x", "NotAction": "y"}), OTHER, "SendMessage")
+
+
+@pytest.mark.parametrize(
+    "action",
+    [
+        "AddPermission",
+        "CancelMessageMoveTask",
+        "CreateQueue",
+        "DeleteQueue",
+        "ListMessageMoveTasks",
+        "ListQueueTags",
+        "ListQueues",
+        "RemovePermission",
+        "SetQueueAttributes",
+        "StartMessageMoveTask",
+        "TagQueue",
+        "UntagQueue",
+        "AnActionOfALaterRelease",
+    ],
+)
+def test_what_no_policy_gives_away(action: str) -> None:
+    everything = {"Effect": "Allow", "Principal": "*", "Action": "*", "Resource": "*"}
+    assert not allows(rules(everything), OTHER, action)
+    assert not allows(rules({**everything, "Action": f"sqs:{action}"}), OTHER, action)
+    assert not allows(entry(actions=("*",)), OTHER, action)
+
+
+@pytest.mark.parametrize(
+    ("resource", "applies"),
+    [
+        (ARN, True),
+        ("*", True),
+        ("arn:aws:sqs:eu-west-1:000000000000:q", True),  # Baton compares no regions
+        ("arn:aws:sqs:*:000000000000:*", True),
+        ("arn:aws:sqs:us-east-1:000000000000:?", True),
+        ("arn:aws:sqs:*", True),
+        ("arn:*", True),
+        (["arn:aws:sqs:us-east-1:000000000000:other", ARN], True),
+        ("arn:aws:sqs:us-east-1:000000000000:other", False),
+        ("arn:aws:sqs:us-east-1:000000000000:q?", False),
+        ("arn:aws:sqs:us-east-1:111111111111:q", False),
+        ("arn:aws:sns:us-east-1:000000000000:q", False),
+        ("arn:aws:sqs:us-east-1:000000000000", False),
+        ("q", False),
+        ("", False),
+        ([], False),
+    ],
+)
+def test_a_statement_applies_to_the_queues_that_its_resource_names(resource: object, applies: bool) -> None:
+    allow = {"Effect": "Allow", "Principal": "*", "Action": "sqs:SendMessage"}
+    assert allows(rules({**allow, "Resource": resource}), OTHER, "SendMessage") is applies
+    deny = {"Effect": "Deny", "Principal": "*", "Action": "sqs:SendMessage", "Resource": resource}
+    assert allows(rules(allow, deny), OTHER, "SendMessage") is not applies
+
+
+def test_resources_that_are_not_evaluated_count_against_the_caller() -> None:
+    allow = {"Effect": "Allow", "Principal": "*", "Action": "*"}
+    assert not allows(rules({**allow, "NotResource": "arn:aws:sqs:us-east-1:000000000000:other"}), OTHER, "SendMessage")
+    assert not allows(rules(allow, {**allow, "Effect": "Deny", "NotResource": ARN}), OTHER, "SendMessage")
+    stored_by_an_older_release = json.dumps({"Statement": [{**allow, "Resource": 5}]})
+    assert not allows(stored_by_an_older_release, OTHER, "SendMessage")

@@ -346,3 +346,56 @@ def test_whoever_goes_away_leaves_nothing_leased_anywhere() -> None:
         assert waiting.cancelled() and over.back in (["b"], [])
 
     run_virtual(main)
+
+
+def test_a_pattern_that_would_take_a_backtracking_matcher_for_ever(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        for queue in await make_queues(node, "a" * 80, "a" * 79 + "b"):
+            await send(node, queue, "found")
+        attack = "*a" * 39 + "*b"
+        assert await receive(node, attack) == [("a" * 79 + "b", "found")]
+        waiting = loop.create_task(receive(node, "b*", attack, wait_ms=20_000))
+        await settle()
+        (late,) = await make_queues(node, "a" * 78 + "cb")
+        await send(node, late, "later")
+        assert await waiting == [(late.name, "later")]
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_a_request_has_a_bounded_number_of_patterns_and_any_number_of_names(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        (queue,) = await make_queues(node, "q-17")
+        await send(node, queue, "found")
+        with pytest.raises(InvalidInput, match="101 patterns with"):
+            await receive(node, *[f"q-{number}*" for number in range(101)])
+        assert await receive(node, *[f"q-{number}*" for number in range(100)], *["q-17"] * 500) == [("q-17", "found")]
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_others_have_their_turn_while_many_names_are_matched(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        queues = await make_queues(node, *[f"q-{number}" for number in range(1000)])
+        for queue in queues:
+            await send(node, queue, "found")
+        turns = 0
+
+        def count_turns() -> None:
+            nonlocal turns
+            turns += 1
+            loop.call_soon(count_turns)
+
+        receiving = loop.create_task(receive(node, "*a*a*a*b", "q-999?", "none*", wait_ms=0))
+        count_turns()
+        assert await receiving == []
+        assert turns >= 4
+        assert len(await receive(node, "q-*", count=10)) == 10
+        await node.stop()
+
+    run_virtual(main)

@@ -63,7 +63,8 @@ class Type(IntEnum):
     SCHEDULE_FIRED = 22
     READER_GROUP_SET = 23
     READER_COMMITTED = 24
-    REQUESTED = 25  # w1 first sequence (0: not taken here), w3 expiry, w4 messages (0: in part), w5 hash of its name
+    REQUESTED = 25  # w1 first sequence (0: not taken here), w3 expiry (0: it is forgotten), w4 messages (0: in part; of
+    #                 one message of an Idempotency-Key's request: 2 if it was a duplicate), w5 hash of its name
     EXPIRED_KEY = 26  # reserved
     PRODUCED = (
         27  # a producer's numbers up to w3 were taken: w1 sequence of the last one's message, w4 how many numbers

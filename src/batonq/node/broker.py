@@ -247,15 +247,15 @@ class Broker(JobControl):
         try:
             for part in taken:
                 await self._deliveries.warm(part.host, [lease.position for lease in part.leases])
-        except asyncio.CancelledError:  # the client has gone
+            for part in taken:
+                queue = self.queue_by_number(part.queue)
+                if queue is not None:
+                    deliveries = self._deliveries.of(queue, part.host, part.leases, room)
+                    room = max(0, room - sum(len(delivery.body) for delivery in deliveries))
+                    found += [(queue, delivery) for delivery in deliveries]
+        except BaseException:  # the client has gone, or there is no answer to give: nobody got these
             give_back(taken)
             raise
-        for part in taken:
-            queue = self.queue_by_number(part.queue)
-            if queue is not None:
-                deliveries = self._deliveries.of(queue, part.host, part.leases, room)
-                room = max(0, room - sum(len(delivery.body) for delivery in deliveries))
-                found += [(queue, delivery) for delivery in deliveries]
         return found
 
     # --- the same without a task: nothing is awaited, and `host.commit.call` calls back once it is committed

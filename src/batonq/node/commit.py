@@ -6,6 +6,10 @@ under way, else at once. While one frame is being written the next one fills, so
 
 A reply that waits for no record of its own is only as good as the ownership of whoever gives it. While that is not
 assured such replies are refused; a frame that gets committed shows that it still was the owner.
+
+Two rules hold whatever goes wrong. Sealing a frame cannot fail: an exception in `before_seal` is logged, and the frame
+is sealed without the rest of that work. A committed outcome is always told, also when `after_commit` raises or the
+commit is stopped before the replies were written.
 """
 
 from __future__ import annotations
@@ -126,10 +130,11 @@ class GroupCommit:
         self._aside = False  # the last frame was not written on the loop's thread, which was free meanwhile
         self._thread = threading.get_ident()
         self._scheduled = False
+        self._again = False  # `before_seal` has not done all of its work
         self._appending = False
         self._started_s = 0.0
-        self._failed = False
-        self._why = ""  # it failed, or was stopped
+        self._failed = False  # then nothing is scheduled, and everything is answered with `_why`
+        self._why = NOT_ASSURED
         self._current: list[asyncio.Future[None]] = []  # released by the frame under way
         self._next: list[asyncio.Future[None]] = []  # released by the open frame
         self._current_calls: list[Committed] = []
@@ -159,7 +164,7 @@ class GroupCommit:
         return self._failed
 
     def point(self) -> asyncio.Future[None] | None:
-        """What a reply that was decided just now has to wait for; None: nothing."""
+        """What a reply that was decided just now has to wait for; None: nothing. After a failure: an error at once."""
         if self._machine.frame.filled:
             future = self._loop.create_future()
             if self._failed:  # what is open will never be committed
@@ -171,7 +176,7 @@ class GroupCommit:
             return future
         if not self._assured():
             future = self._loop.create_future()
-            future.set_exception(Unavailable(NOT_ASSURED))
+            future.set_exception(Unavailable(self._why))
             return future
         return self.under_way()
 
@@ -193,11 +198,11 @@ class GroupCommit:
                 self.kick()
             self._next_calls.append(committed)
         elif not self._assured():
-            _call_all([committed], Unavailable(NOT_ASSURED))
+            _call_all([committed], Unavailable(self._why))
         elif self._appending:
             self._current_calls.append(committed)
         else:
-            committed(None)
+            _call_all([committed], None)
 
     def release(self, future: asyncio.Future[None]) -> None:
         """Like `point`, for a future that exists already."""
@@ -210,7 +215,7 @@ class GroupCommit:
             self._next.append(future)
         elif not self._assured():
             if not future.done():
-                future.set_exception(Unavailable(NOT_ASSURED))
+                future.set_exception(Unavailable(self._why))
         elif self._appending:
             self._current.append(future)
         elif not future.done():
@@ -223,25 +228,61 @@ class GroupCommit:
             if not self._appending:
                 self._loop.call_soon(self._flush)
 
+    def resume(self) -> None:
+        """Called by `before_seal` when it has left work for later: it is called again once this frame is committed."""
+        self._again = True
+
     def _flush(self) -> None:
         if self._failed or self._appending:
             return
         self._scheduled = True  # what is decided now is in the frame that is sealed now
         try:
             self._before_seal()
-        finally:
-            self._scheduled = False
+        except Exception:  # one request's fault must not keep the others from being committed
+            if not self.failed:
+                events.logger.exception("shard %d: a frame is sealed without the rest", self._log.shard)
+        self._scheduled = False
+        again, self._again = self._again, False
+        if self.failed:
+            return
+        if not self._machine.frame.filled:
+            if again:
+                self.kick()
+            return
+        try:
+            frame = self._seal()
+        except Exception as problem:  # what cannot be sealed now never can be
+            self._fail(problem)
+            return
+        self._scheduled = again
+        self._appending = True
+        machine = self._machine
+        if not machine.frame.filled:  # else they are released by the last of the frames that are filled by now
+            self._current, self._next = self._next, []
+            self._current_calls, self._next_calls = self._next_calls, []
+        self._started_s = self._clock()
+        statistics = self._statistics
+        statistics.frames += 1
+        statistics.rows += len(frame.rows) >> 6
+        statistics.bytes += frame.size
+        self._in_thread = self._choice.in_thread()
+        statistics.in_thread += self._in_thread
+        try:
+            self._log.append(frame, self._done, in_thread=self._in_thread)
+            self._aside = self._appending
+        except Exception as problem:  # an append that raises is one that failed
+            self._fail(problem)
+
+    def _seal(self) -> frames.Frame:
         machine = self._machine
         open_frame = machine.frame
-        if self.failed or not open_frame.filled:
-            return
         if open_frame.finished:
             number, rows, variable = open_frame.take_finished()
         else:
             number = open_frame.number
             rows, variable = machine.seal()
             machine.begin_frame(number + 1)
-        frame = frames.build(
+        return frames.build(
             cluster=self._cluster,
             region=self._region,
             shard=self._log.shard,
@@ -253,23 +294,6 @@ class GroupCommit:
             variable=variable,
             version=machine.format,
         )
-        self._scheduled = False
-        self._appending = True
-        if not machine.frame.filled:  # else they are released by the last of the frames that are filled by now
-            self._current, self._next = self._next, []
-            self._current_calls, self._next_calls = self._next_calls, []
-        self._started_s = self._clock()
-        statistics = self._statistics
-        statistics.frames += 1
-        statistics.rows += len(rows) >> 6
-        statistics.bytes += frame.size
-        self._in_thread = self._choice.in_thread()
-        statistics.in_thread += self._in_thread
-        try:
-            self._log.append(frame, self._done, in_thread=self._in_thread)
-            self._aside = self._appending
-        except Exception as problem:  # an append that raises is one that failed
-            self._fail(problem)
 
     def _done(self, problem: BaseException | None) -> None:
         if threading.get_ident() == self._thread:
@@ -292,14 +316,19 @@ class GroupCommit:
         self._released += self._current
         self._calls += self._current_calls
         self._current, self._current_calls = [], []
-        self._after_commit()
+        try:
+            self._after_commit()
+        except Exception:  # it is committed all the same
+            events.logger.exception("shard %d: what follows a commit broke off", self._log.shard)
         if self._aside and (self._scheduled or self._machine.frame.filled):
             self._flush()
         if self._appending and self._log.far:
             self._loop.call_soon(self._tell)  # the log is at work again while the replies are written
         else:
             self._tell()
-        if self._noting is None and not self._failed:
+        if self.failed:
+            return
+        if self._noting is None:
             self._noting = self._loop.call_later(NOTE_AFTER_S, self._note)
         if not self._appending and (self._scheduled or self._machine.frame.filled):
             self._scheduled = True
@@ -319,8 +348,13 @@ class GroupCommit:
         self._log.note()
 
     def stop(self, why: str) -> None:
-        """Answer everything that waits, or comes yet, with a retryable error, and commit nothing more."""
+        """Answer everything that waits, or comes yet, with a retryable error, and commit nothing more.
+
+        What is committed already is answered with success.
+        """
         self._failed = True
+        self._assured = _never
+        self._appending = False
         if self._noting is not None:
             self._noting.cancel()
             self._noting = None
@@ -330,6 +364,7 @@ class GroupCommit:
         calls = self._current_calls + self._next_calls
         self._current, self._next = [], []
         self._current_calls, self._next_calls = [], []
+        self._tell()
         for future in waiting:
             if not future.done():
                 future.set_exception(Unavailable(why))
@@ -343,6 +378,10 @@ class GroupCommit:
         if not self._failed:
             self.stop(f"The last change could not be committed, and may or may not be kept; try again. ({problem})")
             self._on_failure(problem)
+
+
+def _never() -> bool:
+    return False
 
 
 def _call_all(calls: list[Committed], problem: BatonError | None) -> None:

@@ -14,7 +14,7 @@ from batonq.core.catalog.entries import QueueEntry
 from batonq.core.catalog.machine import Catalog
 from batonq.core.catalog.names import QueueName
 from batonq.core.policy import QueuePolicy
-from batonq.errors import BatonError, QueueDoesNotExist, Unavailable
+from batonq.errors import BatonError, OverLimit, QueueDoesNotExist, Unavailable
 from batonq.log.ending import heard
 from batonq.node import events
 from batonq.node.cataloghost import CatalogHost, Changed, Changes
@@ -25,8 +25,9 @@ from batonq.node.ports import ShardPort
 T = TypeVar("T")
 
 Queue = QueueEntry
-PURGE_S = 10.0  # how long a purge waits for a shard that nobody serves
+PURGE_S = 10.0  # how long a purge waits for a shard that nobody serves, or that is busy
 AGAIN_S = 0.1
+TELL_AGAIN_S = 1.0
 
 
 class Control:
@@ -45,6 +46,7 @@ class Control:
         self._port = port
         self._control: set[asyncio.Task[Any]] = set()
         self._ahead: set[int] = set()  # shards that know more than the catalog here
+        self._behind: set[int] = set()  # shards that have refused what they were told; they are told again
 
     def port(self, shard: int) -> ShardPort:
         """One shard, wherever it is served."""
@@ -147,7 +149,7 @@ class Control:
                 if self.queue_by_number(queue) is None:
                     raise
                 return  # the shard has not heard of it yet, so it has nothing of it
-            except Unavailable:
+            except (Unavailable, OverLimit):
                 if self._loop.time() >= give_up_s:
                     raise
             await asyncio.sleep(AGAIN_S)
@@ -182,16 +184,26 @@ class Control:
         """The catalog has committed these changes: the shards that are served here hear of them, each in its order."""
         for number in sorted(self._ahead):
             self._ahead.discard(number)
-            if self._shards[number].serving:
-                self.reconcile(self._shards[number])
+            self._tell_again(number)
         for number, (entry, shards) in changes.queues.items():
             for shard in shards:
-                if shard in self._ahead:
-                    continue
+                if shard in self._ahead or shard >= len(self._shards) or not self._shards[shard].serving:
+                    continue  # it is told later, or when it is opened
                 try:
                     self._tell(self._shards[shard].host(), number, entry, changes.version)
-                except (BatonError, IndexError):
-                    continue  # it is told when it is opened
+                except BatonError:
+                    self._tell_again_later(shard)
+
+    def _tell_again(self, shard: int) -> None:
+        """Tell a shard all that it missed, as soon as it takes that."""
+        self._behind.discard(shard)
+        if self._shards[shard].serving:
+            self.reconcile(self._shards[shard])
+
+    def _tell_again_later(self, shard: int) -> None:
+        if shard not in self._behind:
+            self._behind.add(shard)
+            self._loop.call_later(TELL_AGAIN_S, self._tell_again, shard)
 
     @staticmethod
     def _tell(host: ShardHost, number: int, entry: Queue | None, version: int) -> None:
@@ -208,13 +220,18 @@ class Control:
         too, although it was just opened, and that all of it is committed there.
         """
         await self._catalog.reached(version)
-        if queue and queue not in host.shard.queues:
+        if queue and self._is_behind(host, queue, version):
             point = self._catalog.point()
             if point is not None:
                 await point
             catalog = self._catalog.current()
             self._tell(host, queue, catalog.queues.get(queue), catalog.version)
         await committed(host)
+
+    def _is_behind(self, host: ShardHost, queue: int, version: int) -> bool:
+        """Whether a shard has not taken what it was told up to this version."""
+        held, entry = host.shard.queues.get(queue), self.queue_by_number(queue)
+        return held is None or (entry is not None and held.policy.version < entry.policy_version <= version)
 
     def reconcile(self, keeper: ShardKeeper) -> None:
         """A shard was opened: tell it what it missed. What it is told is committed with its next frame.
@@ -250,14 +267,17 @@ class Control:
         """What a shard missed that held these versions, as far as nobody has told it something newer since."""
         catalog = self._catalog.current()
         states = host.shard.queues
-        for policy in to_set:
-            state = states.get(policy.queue)
-            version = state.policy.version if state is not None and not state.closed else None
-            if policy.queue in catalog.queues and version == held.get(policy.queue):
-                host.set_policy(policy)
-        for number in to_close:
-            if number not in catalog.queues and number in states and not states[number].closed:
-                host.close_queue(number, catalog.version)
+        try:
+            for policy in to_set:
+                state = states.get(policy.queue)
+                version = state.policy.version if state is not None and not state.closed else None
+                if policy.queue in catalog.queues and version == held.get(policy.queue):
+                    host.set_policy(policy)
+            for number in to_close:
+                if number not in catalog.queues and number in states and not states[number].closed:
+                    host.close_queue(number, catalog.version)
+        except BatonError:
+            self._tell_again_later(host.shard.number)
         host.commit.kick()
 
     def _told(self, task: asyncio.Task[Any]) -> None:

@@ -16,7 +16,7 @@ from batonq.core.records import State
 from batonq.core.shard.columns import NIL
 from batonq.core.shard.once import Once
 from batonq.core.shard.sending import PlainSend
-from batonq.errors import BatonError, LogCorrupt
+from batonq.errors import BatonError
 from batonq.node.polling import Polling
 
 TOGETHER_MAX = 256  # requests that are run at once,
@@ -129,16 +129,18 @@ class ShardHost(Polling):
         return results
 
     def set_policy(self, policy: QueuePolicy) -> None:
-        self.run(self.shard.set_policy, policy, self.begin())
+        self.run(self.shard.set_policy, policy, self.begin_own())
 
     def close_queue(self, queue: int, version: int) -> None:
         """The queue was deleted: whoever waits on it is told so. `purge` removes its messages."""
-        self.run(self.shard.close_queue, queue, version, self.begin())
-        if self._waiters.count(queue):
-            self._serve(queue)
+        self.run(self.shard.close_queue, queue, version, self.begin_own())
+        self.shard.woken.add(queue)
+        self._woken()
 
-    def purge(self, queue: int, through: int) -> tuple[int, bool]:
-        """One step of a purge up to sequence `through`: how many messages went, and whether that was all."""
+    def purge(self, queue: int, through: int | None) -> tuple[int, bool]:
+        """One step of a purge up to sequence `through` (None: of all messages): how many went, and whether that was
+        all.
+        """
         return self.run(self.shard.purge, queue, self.begin(), through)
 
     def counters(self, queue: int) -> Counters:
@@ -155,12 +157,7 @@ class ShardHost(Polling):
     def arrive(self, arrivals: Sequence[Arrival]) -> list[tuple[int, int]]:
         """Take entries of a channel from another shard: (number, verdict) of each."""
         now_ms = self.begin(adds=True)
-        if arrivals and arrivals[0].number > self.shard.cursor(arrivals[0].source_shard) + 1:
-            # A fault of the source's: this shard is sound.
-            raise LogCorrupt(
-                f"entry {arrivals[0].number} from shard {arrivals[0].source_shard} follows "
-                f"{self.shard.cursor(arrivals[0].source_shard)}: a gap in the channel"
-            )
+        self.shard.check_arrivals(arrivals)  # a fault of the source's is none of this shard
         results = self.run(self.shard.arrive, arrivals, now_ms)
         if self.shard.woken:
             self._woken()

@@ -6,6 +6,8 @@ import asyncio
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
+from batonq.core.limits import ROLL_ROWS
+from batonq.core.records import ROW_WORDS
 from batonq.core.shard.machine import Shard
 from batonq.errors import BatonError, DiskFull, LogCorrupt, OverLimit, Unavailable
 from batonq.log.interface import Log, Room
@@ -52,7 +54,7 @@ class Hosting:
         self._alarms = alarms
         self._on_commit = on_commit
         self._on_failure = on_failure
-        self._words_max = settings.frame_rows_max * 8
+        self._words_max = settings.frame_rows_max * ROW_WORDS
         self._bytes_max = settings.frame_bytes_max
         self._roll_bytes = log.frame_bytes_max - COMMAND_BYTES_MAX
         self._pending_max = settings.pending_max
@@ -152,23 +154,42 @@ class Hosting:
         if not self.serving:
             raise Unavailable(self.why)
         frame = self.shard.frame
+        words = len(frame.rows)
         if (
-            len(frame.rows) > self._words_max
+            words > self._words_max
             or frame.variable_bytes + frame.finished_bytes > self._bytes_max
             or self.commit.pending >= self._pending_max
         ):
+            self.commit.kick()  # whoever filled the frame, it is written now
             raise OverLimit("The shard has more to write than its disk keeps up with; try again.")
         room = self.log.room()
         if room is not Room.PLENTY and (adds or room is Room.NONE):
             raise DiskFull
-        if frame.variable_bytes > self._roll_bytes:
+        if words * 8 + frame.variable_bytes > self._roll_bytes:
             frame.roll()
+        return self._clock.now_ms()
+
+    def begin_own(self) -> int:
+        """As `begin`, for what the shard owes to somebody: it is not refused because the open frame is full.
+
+        How much there can be of it is bounded by what was accepted before.
+        """
+        if not self.serving:
+            raise Unavailable(self.why)
+        if self.log.room() is Room.NONE:
+            raise DiskFull
+        self.make_room()
         return self._clock.now_ms()
 
     def make_room(self) -> None:
         """What is put into the open frame now, one command's worth, fits into one frame of the log."""
-        if self.shard.frame.variable_bytes > self._roll_bytes:
-            self.shard.frame.roll()
+        frame = self.shard.frame
+        if len(frame.rows) > ROLL_ROWS * ROW_WORDS or frame.size > self._roll_bytes:
+            frame.roll()
+
+    @property
+    def _frame_is_full(self) -> bool:
+        return len(self.shard.frame.rows) > self._words_max
 
     def gather(self, run: Callable[[], None]) -> None:
         """Have `run` called soon: just before the open frame is sealed, or in the next turn while one is written.
@@ -192,14 +213,15 @@ class Hosting:
     # --- timers -------------------------------------------------------------------------------
 
     def _before_seal(self) -> None:
-        shard = self.shard
         if self._gathered:
             self._run_gathered()
-        if self.serving:
+        if not self.serving:
+            return
+        try:
             self._serve_waits()
-        shard.woken.clear()
-        if self.serving:
-            self._arm()
+        finally:
+            if self.serving:
+                self._arm()
 
     def _after_commit(self) -> None:
         if self.shard.alarms:
@@ -247,19 +269,33 @@ class Hosting:
         self._timer = None
         if not self.serving:
             return
-        frame = self.shard.frame
-        if self.log.room() is Room.NONE or len(frame.rows) > self._words_max:
-            self._timer_due_ms = self._clock.now_ms() + ROOM_RETRY_MS
-            self._timer = self._loop.call_later(ROOM_RETRY_MS / 1000, self._tick)
+        if self._frame_is_full or self.log.room() is Room.NONE:
+            if self.shard.frame.filled:
+                self.commit.kick()  # when the frame is sealed, the timer is set again
+            self._tick_later()
             return
-        self.make_room()
-        now_ms = self._clock.now_ms()
+        try:
+            self._do_what_is_due()
+        except Exception:
+            if self.serving:
+                events.logger.exception("shard %d: what was due could not be done", self.shard.number)
+                self._tick_later()
+            return
+        self._arm()
+
+    def _tick_later(self) -> None:
+        self._timer_due_ms = self._clock.now_ms() + ROOM_RETRY_MS
+        self._timer = self._loop.call_later(ROOM_RETRY_MS / 1000, self._tick)
+
+    def _do_what_is_due(self) -> None:
         shard = self.shard
+        now_ms = self._clock.now_ms()
+        self.make_room()
         self.run(shard.advance, now_ms)
-        if self.jobs.due_ms is not None and self.jobs.due_ms <= now_ms:
+        if self.jobs.due_ms is not None and self.jobs.due_ms <= now_ms and not self._frame_is_full:
+            self.make_room()
             self.jobs.step(now_ms)
         if shard.woken:
             self._woken()
-        if frame.filled:
+        if shard.frame.filled:
             self.commit.kick()
-        self._arm()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
 
@@ -69,11 +68,11 @@ class LocalShard:
             return []
         try:
             await self._deliveries.warm(host, [lease.position for lease in leases])
-        except asyncio.CancelledError:  # the client has gone
+            return self._deliveries.of(queue, host, leases)
+        except BaseException:  # the client has gone, or there is no answer to give: nobody got these
             if not attempt:
                 host.give_back(queue.number, leases)
             raise
-        return self._deliveries.of(queue, host, leases)
 
     async def receive_matching(
         self,

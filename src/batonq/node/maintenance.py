@@ -182,7 +182,7 @@ class Maintenance:
                 state = host.shard.queues.get(queue)
                 if state is None or (state.messages and state.messages == state.owed):
                     break  # what is on its way elsewhere ends when it is settled
-                _, done = host.purge(queue, 0)
+                _, done = host.purge(queue, None)
                 point = host.point()
                 if point is not None:
                     await point

@@ -108,7 +108,7 @@ class NamedSends:
                     raise
                 continue
             if len(self._told) >= TOLD_MAX:
-                self._told.clear()
+                del self._told[next(iter(self._told))]  # it is told again when it is asked again
             self._told[queue.number, shard] = queue.spread
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import json
 import os
-from binascii import Error as Base64Error
 from collections.abc import Awaitable, Callable
 from hmac import compare_digest
 from typing import Any, NamedTuple
@@ -184,7 +183,7 @@ class Pages:
         if kind.lower() == "basic":
             try:
                 given = base64.b64decode(given, validate=True).decode().partition(":")[2]
-            except (Base64Error, UnicodeDecodeError):
+            except ValueError:  # not base64, or not UTF-8
                 return False
         elif kind.lower() != "bearer":
             return False

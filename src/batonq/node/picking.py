@@ -14,17 +14,20 @@ from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any
+from typing import Any, NoReturn
 
+from batonq.core import json_text
 from batonq.core.payload import Attribute, Content, Lineage, Payload, decode_attributes, encode_attributes
 from batonq.core.shard.state import Failure
 from batonq.errors import InvalidInput
+from batonq.node.bounded_cache import BoundedCache
 from batonq.node.listing import pack, unpack
 
 NAME_LENGTH_MAX = 256
 TEXT_BYTES_MAX = 65_536
 ENTRIES_MAX = 50
+PICKS_MAX = 64  # filters and edits that are kept decoded
+PICK_LENGTH_MAX = 256 * 1024  # and how long one may be
 _KEPT_FIELDS = ("attributes", "errorClass", "reasonContains", "minAgeSeconds", "maxAgeSeconds", "bodyContains")
 _FILTER_FIELDS = ("messageIds", *_KEPT_FIELDS)
 _EDIT_FIELDS = ("setAttributes", "removeAttributes", "replaceBody", "replaceBodyBase64", "replaceText")
@@ -86,6 +89,8 @@ class Pick:
         body, content = self.new_body or (payload.body, payload.content)
         if self.replacements and content != Content.BYTES:
             for find, replacement in self.replacements:
+                if len(body) + body.count(find) * (len(replacement) - len(find)) > self.bytes_max:
+                    raise self._too_large()  # before it is: it could be thousands of times as large
                 body = body.replace(find, replacement)
             if content == Content.JSON and not _is_json(body):
                 raise EditImpossible("its body would be no JSON any more")
@@ -101,9 +106,12 @@ class Pick:
         if not body and payload.content != Content.BYTES:
             raise EditImpossible("its body would be empty")
         if len(body) + len(attributes) > self.bytes_max:
-            raise EditImpossible(f"it would be larger than {self.bytes_max} bytes")
+            raise self._too_large()
         digest = hashlib.md5(body, usedforsecurity=False).digest() if payload.body_md5 else b""
         return payload._replace(body=body, content=content, attributes=attributes, body_md5=digest)
+
+    def _too_large(self) -> EditImpossible:
+        return EditImpossible(f"it would be larger than {self.bytes_max} bytes")
 
 
 def encode_pick(
@@ -129,9 +137,19 @@ def encode_pick(
     return text
 
 
-@lru_cache(maxsize=64)
+_picks: BoundedCache[str, Pick] = BoundedCache(PICKS_MAX, PICK_LENGTH_MAX)
+
+
 def decode_pick(text: str) -> Pick:
     """Raises InvalidInput."""
+    pick = _picks.get(text)
+    if pick is None:
+        pick = _decode_pick(text)
+        _picks.put(text, pick, len(text))
+    return pick
+
+
+def _decode_pick(text: str) -> Pick:
     values: dict[str, Any] = json.loads(text) if text else {"filter": {}, "edit": {}, "bytesMax": 1 << 20}
     filter_, edit = values["filter"], values["edit"]
     _only(filter_, (*_KEPT_FIELDS, "listed"), "filter")
@@ -172,11 +190,16 @@ def _same(attribute: Attribute, value: str | float | bytes) -> bool:
 
 
 def _is_json(body: bytes) -> bool:
+    """Whether it is JSON that can be sent: not what Python takes beyond it (NaN), and within the limits."""
     try:
-        json.loads(body)
+        json.loads(body, parse_constant=_refuse_constant)
     except (ValueError, RecursionError):
         return False
-    return True
+    return not json_text.problem_of(body)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(name)
 
 
 def _body(value: Any) -> tuple[bytes, int]:

@@ -15,10 +15,12 @@ from msgspec import Struct
 from batonq.core.commands import Claim, FirstLeases
 from batonq.core.payload import TEXTS
 from batonq.errors import BY_CODE, BatonError
+from batonq.node import events
 from batonq.node.deliveries import ANSWER_BYTES_MAX, Deliveries, Delivery
 from batonq.node.host import ShardHost, committed
 
 FIRST_EPOCH = 1
+FAULT = "Something went wrong in the server; its log says what."
 _Told = tuple[str, str]  # the code and the message of an error
 
 
@@ -151,7 +153,19 @@ async def run_relayed(host: ShardHost, deliveries: Deliveries, calls: Sequence[R
     if leased or any(answers):
         await committed(host)
     for one in leased:
-        await _hand_out(host, deliveries, one, answers)
+        try:
+            await _hand_out(host, deliveries, one, answers)
+        except Exception as problem:  # these receives get an error; what the other calls did is committed
+            if not isinstance(problem, BatonError):
+                events.logger.exception("shard %d: relayed receives could not be answered", host.shard.number)
+            _give_back(host, one)
+            told = _told(problem if isinstance(problem, BatonError) else BatonError(FAULT))
+            for place, _, _ in one.parts:
+                answers[place] = RelayedProblem(told)
+        except BaseException:  # nobody is told of any of these
+            for lost in leased:
+                _give_back(host, lost)
+            raise
     return answers
 
 
@@ -213,6 +227,10 @@ def _receive(host: ShardHost, calls: Sequence[RelayedCall], places: list[int]) -
         host.give_back(one.queue, host.shard.expand(leases.part(end, len(leases.slots))))
         leases = leases.part(0, end)
     return _Leased(one, leases, parts)
+
+
+def _give_back(host: ShardHost, lost: _Leased) -> None:
+    host.give_back(lost.call.queue, host.shard.expand(lost.leases))
 
 
 async def _hand_out(host: ShardHost, deliveries: Deliveries, leased: _Leased, answers: list[RelayedAnswer]) -> None:

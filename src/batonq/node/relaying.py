@@ -19,7 +19,7 @@ from batonq.errors import BatonError
 from batonq.node import events
 from batonq.node.host import TOGETHER_BYTES_MAX, TOGETHER_MAX
 from batonq.node.ports import ShardPort
-from batonq.node.relayed import RelayedAnswer, RelayedCall
+from batonq.node.relayed import FAULT, RelayedAnswer, RelayedCall
 
 WAITING_MAX = 4_096  # that gather for one shard
 PATIENCE_S = 0.5  # while an owner has not answered for so long, nobody waits behind what it was asked
@@ -104,7 +104,7 @@ class Relaying:
             answers = [problem] * len(some)
         except Exception:
             events.logger.exception("shard %d: relayed calls failed", shard)
-            answers = [BatonError("Something went wrong in the server; its log says what.")] * len(some)
+            answers = [BatonError(FAULT)] * len(some)
         lane.asking = False
         self._begin(shard, lane)  # the owner is at work again while the replies are written
         for one, answer in zip(some, answers, strict=True):

@@ -7,7 +7,14 @@ from dataclasses import Field, dataclass, field, fields
 from typing import Any
 
 from batonq.core.catalog.attributes import DURABILITY
-from batonq.core.limits import DEFAULT_LIMITS, ShardLimits
+from batonq.core.limits import (
+    COMMAND_ROWS_MAX,
+    DEFAULT_LIMITS,
+    ENTRY_ROWS,
+    ROLL_ROWS,
+    STEP_ROWS,
+    ShardLimits,
+)
 from batonq.core.spread import SPREAD_MAX
 from batonq.errors import InvalidInput
 
@@ -105,7 +112,7 @@ class Settings:
     waiters_per_queue_max: int = setting(10_000, "Long polls that may wait on one queue.")
     waiters_max: int = setting(50_000, "Long polls that may wait on one shard.")
     connections_max: int = setting(20_000, "Open client connections.")
-    window_entries: int = setting(256, "Entries of one channel between shards that may be under way.")
+    window_entries: int = setting(256, "Entries of one channel between shards that may be under way; at most 16384.")
     window_bytes: int = setting(4 * MIB, "Bytes of one channel between shards that may be under way.")
     alarms_max: int = setting(1_000, "Alarms that are remembered.")
 
@@ -180,12 +187,37 @@ class Settings:
             raise InvalidInput("A key for TLS (--tls-key) needs the certificate that it belongs to (--tls-cert).")
         if self.advertise:
             self._check_cluster()
+        self._check_limits()
         if self.lease_s < 1:
             raise InvalidInput(f"A lease must be at least 1 s long, not {self.lease_s:g}.")
         if self.archive and not self.archive.startswith(("file:///", "s3://")):
             raise InvalidInput(f"The archive must be file:///directory or s3://bucket/prefix, not {self.archive!r}.")
         if self.public_url and not self.public_url.startswith(("http://", "https://")):
             raise InvalidInput(f"The public address must start with http:// or https://, not {self.public_url!r}.")
+
+    def _check_limits(self) -> None:
+        """See core/limits.py: a frame has room for what is in it when a command begins, and for the command."""
+        if not 1 <= self.frame_rows_max <= ROLL_ROWS:
+            raise InvalidInput(
+                f"The open frame can be limited to 1 to {ROLL_ROWS} records (--frame-rows-max), not "
+                f"{self.frame_rows_max}."
+            )
+        if self.frame_bytes_max < 1 or self.pending_max < 1:
+            raise InvalidInput(
+                "A shard must be allowed to write something (--frame-bytes-max) and to let a request wait for that "
+                "(--pending-max): both must be at least 1."
+            )
+        if self.shard_limits.command_rows > COMMAND_ROWS_MAX:
+            raise InvalidInput(
+                f"With these limits of a shard one command could write {self.shard_limits.command_rows} records; a "
+                f"frame has room for {COMMAND_ROWS_MAX}."
+            )
+        window_max = min(self.shard_limits.verdicts_max, (COMMAND_ROWS_MAX - STEP_ROWS) // ENTRY_ROWS)
+        if not 1 <= self.window_entries <= window_max:
+            raise InvalidInput(
+                f"A channel's window (--window-entries) must be 1 to {window_max} entries, as many as fit into a frame "
+                f"and as its destination remembers the verdicts on, not {self.window_entries}."
+            )
 
     def _check_processes(self) -> None:
         if not 1 <= self.processes <= PROCESSES_MAX:

@@ -1,13 +1,15 @@
-"""Long polls that wait: first come, first served on each queue, and nothing to do while nothing comes."""
+"""Who waits on a shard: first come, first served on each queue, and nothing to do while nothing comes."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Iterator, KeysView
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any, Protocol, TypeVar
 
 from batonq.core.commands import Lease
 from batonq.errors import OverLimit
+
+T = TypeVar("T")
 
 
 class Waiter:
@@ -50,10 +52,14 @@ class Watcher(Protocol):
 
     def wants(self, queue: int) -> bool: ...
 
-    def serve(self, host: Any, queues: Iterable[int], now_ms: int) -> bool:
-        """Something may have come into these queues. Returns whether the wait is over."""
+    def serve(self, host: Any, queues: Sequence[int], budget: ServingBudget) -> None:
+        """Something may have come into these queues: take it. The watcher leaves if there is something for it."""
 
-    def end(self) -> None: ...
+    def end(self) -> None:
+        """Nothing came."""
+
+    def fail(self, problem: Exception) -> None:
+        """It cannot be served any more."""
 
 
 class HintWait:
@@ -66,63 +72,111 @@ class HintWait:
         self.waiting = waiting
         self.future = future
 
-    def wants(self, queue: int) -> bool:
-        return queue == self.queue
-
-    def serve(self, host: Any, queues: Iterable[int], now_ms: int) -> bool:
-        """It takes nothing, so the others go on waiting for the same."""
-        if host.shard.hint(self.queue).visible:
-            self.end()
-        return False
-
     def end(self) -> None:
         if not self.future.done():
             self.future.set_result(None)
 
 
+class ServingBudget:
+    """What may still be done for those who wait before the open frame is sealed. At the start, at least one attempt."""
+
+    __slots__ = ("attempts", "bytes", "checks", "dry", "now_ms", "rows")
+
+    def __init__(self, now_ms: int, rows: int, size: int, attempts: int, checks: int) -> None:
+        self.now_ms = now_ms  # when all of it is decided
+        self.rows = rows
+        self.bytes = size
+        self.attempts = attempts  # receives
+        self.checks = checks  # questions whether somebody wants a queue
+        self.dry: set[int] = set()  # queues that had less than somebody asked for
+
+    @property
+    def over(self) -> bool:
+        return self.rows <= 0 or self.attempts <= 0 or self.checks <= 0 or self.bytes <= 0
+
+
 class Waiters:
-    """All long polls of one shard. A dict of a queue's waiters keeps their order and lets any of them leave."""
+    """Everybody who waits on one shard: long polls of one queue, hint waits, and receives over many queues.
+
+    A dict of a queue's waiters keeps their order and lets any of them leave.
+    """
 
     def __init__(self, per_queue_max: int, total_max: int) -> None:
         self._per_queue_max = per_queue_max
         self._total_max = total_max
-        self._queues: dict[int, dict[Waiter, None]] = {}
+        self._polls: dict[int, dict[Waiter, None]] = {}
+        self._hints: dict[int, dict[HintWait, None]] = {}
+        self.watchers: dict[Watcher, None] = {}  # first come first
         self.total = 0
 
-    def add(self, waiter: Waiter) -> None:
-        line = self._queues.get(waiter.queue)
-        if self.total >= self._total_max or (line is not None and len(line) >= self._per_queue_max):
+    def _check(self, in_queue: int = 0) -> None:
+        if self.total >= self._total_max or in_queue >= self._per_queue_max:
             raise OverLimit("Too many long polls are waiting; try again, or use fewer connections.")
-        if line is None:
-            line = self._queues[waiter.queue] = {}
-        line[waiter] = None
+
+    def add(self, waiter: Waiter) -> None:
+        self._check(self.count(waiter.queue))
+        self._polls.setdefault(waiter.queue, {})[waiter] = None
         self.total += 1
 
     def remove(self, waiter: Waiter) -> bool:
         """Take a waiter out, and stop its clock; False if it was not waiting any more."""
-        line = self._queues.get(waiter.queue)
-        if line is None or waiter not in line:
+        if not _take_out(self._polls, waiter.queue, waiter):
             return False
-        del line[waiter]
-        if not line:
-            del self._queues[waiter.queue]
         self.total -= 1
         if waiter.timer is not None:
             waiter.timer.cancel()
             waiter.timer = None
         return True
 
+    def add_hint(self, wait: HintWait) -> None:
+        self._check()
+        self._hints.setdefault(wait.queue, {})[wait] = None
+        self.total += 1
+
+    def remove_hint(self, wait: HintWait) -> None:
+        if _take_out(self._hints, wait.queue, wait):
+            self.total -= 1
+
+    def add_watcher(self, watcher: Watcher) -> None:
+        self._check()
+        self.watchers[watcher] = None
+        self.total += 1
+
+    def remove_watcher(self, watcher: Watcher) -> None:
+        if watcher in self.watchers:
+            del self.watchers[watcher]
+            self.total -= 1
+
     def first(self, queue: int) -> Waiter | None:
-        line = self._queues.get(queue)
+        line = self._polls.get(queue)
         return next(iter(line)) if line else None
 
-    def queues(self) -> KeysView[int]:
-        """The queues that somebody waits on."""
-        return self._queues.keys()
-
     def count(self, queue: int) -> int:
-        return len(self._queues.get(queue, ()))
+        """Long polls of one queue."""
+        return len(self._polls.get(queue, ()))
 
-    def all(self) -> Iterator[Waiter]:
-        """Every waiter at the time of the call."""
-        return iter([waiter for line in self._queues.values() for waiter in line])
+    def hints(self, queue: int) -> list[HintWait]:
+        return list(self._hints.get(queue, ()))
+
+    def waited_on(self, queues: set[int]) -> set[int]:
+        """Those of these queues that somebody may wait on."""
+        if self.watchers:
+            return queues
+        return {queue for queue in queues if queue in self._polls or queue in self._hints}
+
+    def polls(self) -> list[Waiter]:
+        """Every long poll at the time of the call."""
+        return [waiter for line in self._polls.values() for waiter in line]
+
+    def others(self) -> list[HintWait | Watcher]:
+        return [*(wait for line in self._hints.values() for wait in line), *self.watchers]
+
+
+def _take_out(lines: dict[int, dict[T, None]], queue: int, one: T) -> bool:
+    line = lines.get(queue)
+    if line is None or one not in line:
+        return False
+    del line[one]
+    if not line:
+        del lines[queue]
+    return True

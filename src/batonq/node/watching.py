@@ -20,15 +20,20 @@ from typing import Any
 from batonq.core.catalog.machine import Catalog
 from batonq.core.catalog.names import QueueName
 from batonq.core.commands import Lease
+from batonq.core.spread import Hint
+from batonq.core.wildcards import Wildcards, is_wildcard
 from batonq.errors import BatonError, InvalidInput, QueueDoesNotExist, Unavailable
 from batonq.node.deliveries import Delivery
 from batonq.node.host import ShardHost
 from batonq.node.keeper import ShardKeeper
 from batonq.node.ports import ShardPort
+from batonq.node.waiters import ServingBudget
 
-PATTERNS_MAX = 10_000
+NAMES_MAX = 10_000
+WILDCARDS_MAX = 100  # patterns with * or ? in one request
 PATTERN_LENGTH_MAX = 80
-KNOWN_MAX = 200_000  # queues of which a selection remembers whether it has them
+MATCHED_PER_TURN = 200  # names that are matched before other requests get a turn: at most 0.1 ms for each name
+KNOWN_MAX = 200_000  # queues for which a selection remembers whether it has them
 Found = tuple[int, Delivery]  # with the number of its queue
 GiveBack = Callable[[Sequence[Found]], Awaitable[None]]
 AskOne = Callable[[ShardPort, int, int], Coroutine[Any, Any, list[Found]]]  # for so many at most, waiting so many ms
@@ -39,8 +44,8 @@ class Selection:
     """Which queues are meant, and whose turn it is."""
 
     def __init__(self, catalog: Callable[[], Catalog], account: str, patterns: Sequence[str]) -> None:
-        if not 0 < len(patterns) <= PATTERNS_MAX:
-            raise InvalidInput(f"Name 1 to {PATTERNS_MAX} queues or patterns.")
+        if not 0 < len(patterns) <= NAMES_MAX:
+            raise InvalidInput(f"Name 1 to {NAMES_MAX} queues or patterns.")
         for pattern in patterns:
             if len(pattern) > PATTERN_LENGTH_MAX or not _PATTERN.fullmatch(pattern):
                 raise InvalidInput(
@@ -51,10 +56,14 @@ class Selection:
         self._catalog = catalog
         self._account = self.account = account
         self.patterns = list(patterns)
-        self._names = [pattern for pattern in patterns if not _is_pattern(pattern)]
-        self._patterns = [pattern for pattern in patterns if _is_pattern(pattern)]
-        wild = "|".join(re.escape(text).replace(r"\*", ".*").replace(r"\?", ".") for text in self._patterns)
-        self._matches = re.compile(wild).fullmatch if wild else None
+        self._names = [pattern for pattern in patterns if not is_wildcard(pattern)]
+        wildcards = {pattern for pattern in patterns if is_wildcard(pattern)}
+        if len(wildcards) > WILDCARDS_MAX:
+            raise InvalidInput(
+                f"The request has {len(wildcards)} patterns with * or ?, and at most {WILDCARDS_MAX} are allowed: "
+                "name the queues, or use several requests."
+            )
+        self._wildcards = Wildcards(wildcards) if wildcards else None
         self._name_set = frozenset(self._names)
         self._known: dict[int, bool] = {}
         self._left_out: dict[int, tuple[int, bool]] = {}  # by queue: the catalog's version, and whether it is
@@ -76,46 +85,63 @@ class Selection:
 
     @property
     def by_names_only(self) -> bool:
-        return not self._patterns
+        return self._wildcards is None
 
-    def has_name(self, name: str) -> bool:
-        return name in self._name_set or (self._matches is not None and self._matches(name) is not None)
+    async def learn(self, numbers: Iterable[int]) -> None:
+        """Match the queues that have not been matched yet, a few per turn of the event loop."""
+        if self._wildcards is None:
+            return
+        unknown = [number for number in numbers if number not in self._known and self._is_own(number)]
+        for at in range(0, len(unknown), MATCHED_PER_TURN):
+            if at:
+                await asyncio.sleep(0)
+            for number in unknown[at : at + MATCHED_PER_TURN]:
+                self._is_meant(number)
 
     def has(self, number: int) -> bool:
-        """Is the queue of this number meant? A number is never used again, so what its name says stays."""
+        """Does the selection have the queue of this number?"""
+        if not self._is_meant(number):
+            return False
+        if self._wildcards is None:
+            return True
         catalog = self._catalog()
-        known = self._known.get(number)
-        if known is None:
-            entry = catalog.queues.get(number)
-            if entry is None:
-                return False
-            if len(self._known) >= KNOWN_MAX:
-                self._known.clear()
-                self._left_out.clear()
-            known = self._known[number] = entry.account == self._account and self.has_name(entry.name)
-        if not known or self._matches is None:
-            return known
         version, left_out = self._left_out.get(number, (-1, False))
         if version != catalog.version:
             left_out = self._takes_failures_of_its_own(catalog, number)
             self._left_out[number] = (catalog.version, left_out)
         return not left_out
 
+    def _is_own(self, number: int) -> bool:
+        entry = self._catalog().queues.get(number)
+        return entry is not None and entry.account == self._account
+
+    def _is_meant(self, number: int) -> bool:
+        """Whether a name or a pattern means the queue. A number is never used again, so the answer is remembered."""
+        known = self._known.get(number)
+        if known is None:
+            entry = self._catalog().queues.get(number)
+            if entry is None or entry.account != self._account:
+                return False
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+                self._left_out.clear()
+            known = self._known[number] = self._has_name(entry.name)
+        return known
+
+    def _has_name(self, name: str) -> bool:
+        return name in self._name_set or (self._wildcards is not None and self._wildcards.match(name))
+
     def _takes_failures_of_its_own(self, catalog: Catalog, number: int) -> bool:
         entry = catalog.queues.get(number)
         if entry is None or entry.name in self._name_set:
             return False
-        return any(self.has_name(source.name) for source in catalog.dead_letter_sources(number))
+        return any(self._is_meant(source.number) for source in catalog.dead_letter_sources(number))
 
     def in_turn(self, numbers: Iterable[int]) -> list[int]:
         """Queue numbers, beginning with the one whose turn it is."""
         ordered = sorted(numbers)
         at = bisect_left(ordered, self.turn)
         return ordered[at:] + ordered[:at]
-
-
-def _is_pattern(text: str) -> bool:
-    return "*" in text or "?" in text
 
 
 class Watch:
@@ -143,17 +169,14 @@ class Watch:
     def wants(self, queue: int) -> bool:
         return self.selection.has(queue)
 
-    def serve(self, host: ShardHost, queues: Iterable[int], now_ms: int) -> bool:
-        """Something may have come into these queues of one shard. Returns whether this receive has its answer now."""
-        self.taken = take(
-            self.selection, {queue: [host] for queue in queues}, self.max_messages, self.visibility_ms, self.holder
-        )
-        if not self.taken:
-            return False
-        self.decided_ms = now_ms
-        self.leave()
-        host.commit.release(self.future)
-        return True
+    def serve(self, host: ShardHost, queues: Sequence[int], budget: ServingBudget) -> None:
+        hosts = {queue: [host] for queue in queues}
+        taken = take(self.selection, hosts, self.max_messages, self.visibility_ms, self.holder, budget)
+        if taken and host.serving:  # else they are never committed, and everybody was told so
+            self.taken = taken
+            self.decided_ms = budget.now_ms
+            self.leave()
+            host.commit.release(self.future)
 
     def leave(self) -> None:
         for host in self.hosts:
@@ -163,8 +186,13 @@ class Watch:
     def end(self) -> None:
         """Its time is over, or a shard went away: it is answered with nothing, and the client asks again."""
         self.leave()
-        if not self.future.done():
+        if not self.taken and not self.future.done():
             self.future.set_result(None)
+
+    def fail(self, problem: Exception) -> None:
+        self.leave()
+        if not self.taken and not self.future.done():
+            self.future.set_exception(problem)
 
 
 class Taken:
@@ -184,8 +212,12 @@ def take(
     max_messages: int,
     visibility_ms: int | None,
     holder: str,
+    budget: ServingBudget | None = None,
 ) -> list[Taken]:
-    """Lease from these queues: an equal share of each in turn, then whatever is left of those that have more."""
+    """Lease from these queues: an equal share of each in turn, then whatever is left of those that have more.
+
+    When one of the hosts breaks off, what was taken before is returned; it raises only if that is nothing.
+    """
     ready = selection.in_turn(hosts)
     taken: dict[tuple[int, ShardHost], Taken] = {}
     share = max(1, max_messages // len(ready)) if ready else 0
@@ -198,7 +230,12 @@ def take(
                 selection.turn = number + 1
             most = min(wanted, left)
             for host in hosts[number]:
-                leases = host.take(number, most, visibility_ms, holder) if most else []
+                try:
+                    leases = host.take(number, most, visibility_ms, holder, budget) if most else []
+                except Exception:
+                    if not taken:
+                        raise
+                    return list(taken.values())
                 if leases:
                     left -= len(leases)
                     most -= len(leases)
@@ -223,9 +260,12 @@ async def receive_any(
 ) -> list[Taken]:
     """Lease messages of the selected queues; the leases are committed when this returns."""
     hosts = _hosts(selection, shards)
+    if not selection.by_names_only:
+        await selection.learn([number for _, numbers in _filled(hosts) for number in numbers])
+        hosts = _hosts(selection, shards)  # others had a turn meanwhile
     ready: dict[int, list[ShardHost]] = {}
-    for host in hosts:
-        for number in host.filled_queues():
+    for host, numbers in _filled(hosts):
+        for number in numbers:
             if selection.has(number):
                 ready.setdefault(number, []).append(host)
     for number, served in ready.items():
@@ -239,14 +279,38 @@ async def receive_any(
         taken, now_ms = watch.taken, watch.decided_ms
     else:
         taken = await _committed(taken)
-    for part in taken:
-        part.leases = await part.host.in_time(part.queue, part.leases, now_ms)
+    for at, part in enumerate(taken):
+        try:
+            part.leases = await part.host.in_time(part.queue, part.leases, now_ms)
+        except BatonError:
+            part.leases = []  # the queue has gone
+        except asyncio.CancelledError:  # the client has gone; this part was given back
+            give_back(taken[:at] + taken[at + 1 :])
+            raise
     return [part for part in taken if part.leases]
+
+
+def _filled(hosts: Sequence[ShardHost]) -> list[tuple[ShardHost, list[int]]]:
+    """The queues of each shard that have something to give. A shard that refuses is left out, unless all do."""
+    found: list[tuple[ShardHost, list[int]]] = []
+    problem: BatonError | None = None
+    for host in hosts:
+        try:
+            found.append((host, host.filled_queues()))
+        except BatonError as refusal:
+            problem = refusal
+    if problem is not None and not found:
+        raise problem
+    return found
 
 
 def _rank(number: int, host: ShardHost) -> tuple[int, int]:
     """Of the shards of one queue, who comes first."""
-    return host.shard.hint(number).rank(host.shard.queues[number].policy.ageing_ms)
+    try:
+        hint = host.shard.hint(number)
+    except QueueDoesNotExist:  # the shard knows already that it was deleted
+        hint = Hint(0)
+    return hint.rank(host.shard.queues[number].policy.ageing_ms)
 
 
 def _hosts(selection: Selection, shards: Sequence[ShardKeeper]) -> list[ShardHost]:
@@ -260,11 +324,11 @@ def _hosts(selection: Selection, shards: Sequence[ShardKeeper]) -> list[ShardHos
 
 
 async def _wait(watch: Watch, hosts: Sequence[ShardHost], loop: asyncio.AbstractEventLoop, wait_ms: int) -> None:
-    for host in hosts:
-        host.watch(watch)
-        watch.hosts.append(host)
     timer = loop.call_later(wait_ms / 1000, watch.end)
     try:
+        for host in hosts:
+            host.watch(watch)
+            watch.hosts.append(host)
         await watch.future
     except asyncio.CancelledError:  # the client has gone
         give_back(watch.taken)

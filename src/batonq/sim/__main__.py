@@ -71,6 +71,8 @@ def report(outcome: Outcome, verbose: bool, cluster: bool = False) -> None:
         write("".join(f"{line}\n" for line in outcome.lines))
     verdict = f"{len(outcome.violations)} VIOLATIONS" if outcome.violations else "ok"
     write(f"seed {outcome.seed}: {verdict}: {outcome.summary}, history {outcome.digest[:16]}\n")
+    if outcome.tiny:
+        write(f"  tiny: {outcome.tiny}\n")
     if not outcome.violations:
         return
     write(f"  {outcome.scenario}\n")

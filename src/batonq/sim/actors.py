@@ -35,7 +35,8 @@ class Producer:
                 return
             plan = self._random.choice(self._plans)
             name = self._around.current_name(plan.name)
-            messages = [self._message(plan) for _ in range(self._random.choice((1, 1, 2, 5)))]
+            count = self._random.choice((1, 1, 2, 5))
+            messages = [make_message(self._around, plan, self._random) for _ in range(count)]
             await self._send(name, messages)
 
     async def _send(self, queue: str, messages: list[Outgoing]) -> None:
@@ -58,22 +59,23 @@ class Producer:
             await asyncio.sleep(pause_s * self._random.random())
             pause_s = min(pause_s * 2, 5.0)
 
-    def _message(self, plan: QueuePlan) -> Outgoing:
-        random = self._random
-        number = self._around.next_message()
-        key = ""
-        if plan.keyed:
-            key = f"key {random.randrange(30)}" if random.random() < 0.5 else f"key of {number}"
-        return Outgoing(
-            number=number,
-            body=make_body(number, random),
-            group=f"group {random.randrange(6)}" if plan.fifo or (plan.grouped and random.random() < 0.8) else "",
-            dedup_id=key,
-            delay_ms=random.choice((None, 0, 500, 4_000, 15_000)) if plan.delayed else None,
-            ttl_ms=random.choice((None, 1_000, 10_000)) if plan.brief else None,
-            priority=random.choice((0, 0, 1, 7, 255)) if plan.ranked else 0,
-            max_receives=random.choice((0, 0, 0, 1, 2)) if plan.ranked and not plan.fifo else 0,
-        )
+
+def make_message(around: Surroundings, plan: QueuePlan, random: Random) -> Outgoing:
+    """A message as the queue's producers make them."""
+    number = around.next_message()
+    key = ""
+    if plan.keyed:
+        key = f"key {random.randrange(30)}" if random.random() < 0.5 else f"key of {number}"
+    return Outgoing(
+        number=number,
+        body=make_body(number, random),
+        group=f"group {random.randrange(6)}" if plan.fifo or (plan.grouped and random.random() < 0.8) else "",
+        dedup_id=key,
+        delay_ms=random.choice((None, 0, 500, 4_000, 15_000)) if plan.delayed else None,
+        ttl_ms=random.choice((None, 1_000, 10_000)) if plan.brief else None,
+        priority=random.choice((0, 0, 1, 7, 255)) if plan.ranked else 0,
+        max_receives=random.choice((0, 0, 0, 1, 2)) if plan.ranked and not plan.fifo else 0,
+    )
 
 
 def _is_retried(call: Sending) -> bool:

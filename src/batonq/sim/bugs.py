@@ -19,8 +19,7 @@ from batonq.node.broker import Broker, Queue
 from batonq.node.host import ShardHost
 from batonq.sim import express
 from batonq.sim.disk import SimulatedDisk
-
-Patches = list[tuple[Any, str, Any]]
+from batonq.sim.patches import Patches, patched
 
 
 def no_fsync() -> Patches:
@@ -154,12 +153,5 @@ BUGS: dict[str, Callable[[], Patches]] = {
 @contextlib.contextmanager
 def planted(name: str | None, bugs: Mapping[str, Callable[[], Patches]] = BUGS) -> Iterator[None]:
     """The bug is there inside of the block."""
-    patches = bugs[name]() if name is not None else []
-    before = [(target, attribute, getattr(target, attribute)) for target, attribute, _ in patches]
-    for target, attribute, value in patches:
-        setattr(target, attribute, value)
-    try:
+    with patched(bugs[name]() if name is not None else []):
         yield
-    finally:
-        for target, attribute, value in before:
-            setattr(target, attribute, value)

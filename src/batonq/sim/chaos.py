@@ -13,6 +13,7 @@ from batonq.sim.scenario import Faults
 
 PLENTY_BYTES = 1 << 40
 DISK_STEPS_MAX = 40
+RECEIVES_MAX = 12
 
 
 class Chaos:
@@ -33,6 +34,7 @@ class Chaos:
             (faults.slow_disk_s, self._slow_disk),
             (faults.wall_step_s, self._step_wall),
             (faults.clock_advance_s, self._advance_clock),
+            (faults.break_s, self._break_off),
         ]
         return [self._again_and_again(mean_s, act) for mean_s, act in kinds if mean_s]
 
@@ -45,6 +47,7 @@ class Chaos:
         machine.crash_in_steps = -1
         machine.crash_at_sync = False
         machine.disk.capacity_bytes = PLENTY_BYTES
+        machine.life.receives_left = -1
 
     async def _again_and_again(self, mean_s: float, act: Callable[[], Awaitable[None]]) -> None:
         while not self._machine.broken:
@@ -92,3 +95,6 @@ class Chaos:
         await self._client.steer(
             queue, "advance", lambda broker, _: broker.advance_clock(forward_ms), f"the clock by {forward_ms} ms"
         )
+
+    async def _break_off(self) -> None:
+        self._machine.life.receives_left = self._random.randrange(RECEIVES_MAX)

@@ -12,13 +12,14 @@ import traceback
 from base64 import urlsafe_b64decode
 from collections.abc import Awaitable, Callable, Coroutine
 from random import Random
-from typing import Any, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from batonq.core.commands import Accepted, Send
 from batonq.errors import BatonError, QueueDoesNotExist
 from batonq.node.broker import Broker, Delivery, Queue
 from batonq.sim import express
 from batonq.sim.bodies import number_of
+from batonq.sim.breaks import BrokenOff
 from batonq.sim.checks.evidence import QueueFacts
 from batonq.sim.history import (
     OK,
@@ -32,6 +33,7 @@ from batonq.sim.history import (
     Receiving,
     Sending,
     Steering,
+    Watching,
 )
 from batonq.sim.loop import SimLoop
 from batonq.sim.machine import Gone, Machine
@@ -42,6 +44,15 @@ UNREACHED = "unreached"  # the request never got to a node: nothing can have hap
 
 Value = TypeVar("Value")
 Work = Callable[[Broker, Queue], Coroutine[Any, Any, Value]]
+Serve = Callable[[Broker], Awaitable[Value]]  # what a node does for a call
+
+
+class InFlight(NamedTuple):
+    """A call that has no answer yet."""
+
+    what: str
+    started_s: float
+    wait_s: float  # for which it may wait by its own wish
 
 
 class Surroundings(Protocol):
@@ -53,6 +64,7 @@ class Surroundings(Protocol):
     known: dict[str, QueueFacts]  # that there ever were
     lost_answers: float
     calls_left: int
+    in_flight: dict[int, InFlight]  # calls that have no answer yet, by number
 
     def machine_for(self, random: Random) -> Machine:
         """The one that a call goes to."""
@@ -69,10 +81,13 @@ class Unanswered(Exception):
 
 
 class Client:
-    def __init__(self, name: str, around: Surroundings, random: Random) -> None:
+    """`hurried`: its requests take no time on their way, so that many arrive in one turn of the event loop."""
+
+    def __init__(self, name: str, around: Surroundings, random: Random, hurried: bool = False) -> None:
         self.name = name
         self.around = around
         self.random = random
+        self._hurried = hurried
 
     async def send(
         self,
@@ -83,16 +98,19 @@ class Client:
         producer: str = "",
         first: int = 0,
         first_try: bool = False,
+        once: bool = False,
     ) -> Sending:
-        """As one request, named by its invocation or, with a producer, numbered from `first` on."""
-        call = Sending(*self._head(queue), invocation=invocation, messages=messages, producer=producer)
+        """As one request, named by its invocation or, with a producer, numbered from `first` on. `once`: the invocation
+        is an Idempotency-Key.
+        """
+        call = Sending(*self._head(queue), invocation=invocation, messages=messages, producer=producer, once=once)
         numbers = " ".join(f"#{message.number}," for message in messages)
         sends = [_send(message) for message in messages]
         if producer:
             for at, send in enumerate(sends):
                 send.producer, send.producer_sequence = producer, first + at
             invocation = ""
-        say = f"send {queue} {numbers} as {invocation or f'{producer} {first}'}"
+        say = f"send {queue} {numbers} {'once ' if once else ''}as {invocation or f'{producer} {first}'}"
 
         def tell(results: list[Accepted | BatonError]) -> str:
             call.answers = [_answer(result) for result in results]
@@ -104,11 +122,13 @@ class Client:
         express_way = self.random.random() < 0.5
 
         async def work(broker: Broker, entry: Queue) -> list[Accepted | BatonError]:
+            if once:
+                return (await broker.send_once(entry, sends, invocation, numbers))[0]
             if express_way:
                 return await express.send(broker, entry, sends, invocation, first_try)
             return await broker.send(entry, sends, invocation, first_try)
 
-        await self._ask(call, say, work, tell, patience_s)
+        await self._ask(call, say, self._on_queue(call, work), tell, patience_s)
         return call
 
     async def receive(
@@ -125,10 +145,7 @@ class Client:
 
         def tell(deliveries: list[Delivery]) -> str:
             call.deliveries = [_delivered(call, delivery, lasts_ms) for delivery in deliveries]
-            return " ".join(
-                f"#{one.number}, {one.sequence} until {one.deadline_ms} for the {one.receive_count}. time"
-                for one in call.deliveries
-            )
+            return _told(call.deliveries)
 
         express_way = self.random.random() < 0.5
 
@@ -137,8 +154,43 @@ class Client:
             return await receive(broker, entry, count, visibility_ms, wait_ms, self.name, attempt)
 
         say = f"receive {queue} {count} for {visibility_ms} ms, waiting {wait_ms} ms {attempt}"
-        await self._ask(call, say, work, tell, patience_s, wait_ms / 1000)
+        await self._ask(call, say, self._on_queue(call, work), tell, patience_s, wait_ms / 1000)
         return call
+
+    async def receive_any(
+        self, patterns: list[str], count: int, visibility_ms: int | None, wait_ms: int, patience_s: float = 0.0
+    ) -> Watching:
+        """By one request of many queues. What it gets is told as a receive of each queue."""
+        names = " ".join(patterns)
+        call = Watching(*self._head(names), wait_ms=wait_ms)
+        receives: dict[str, Receiving] = {}
+
+        def tell(found: list[tuple[Queue, Delivery]]) -> str:
+            for entry, delivery in found:
+                name = self._name_of(entry.number)
+                receive = receives.get(name)
+                if receive is None:
+                    receive = receives[name] = self.around.history.add(
+                        Receiving(*self._head(name), visibility_ms=visibility_ms, wait_ms=wait_ms)
+                    )
+                lasts_ms = self.around.known[name].visibility_ms if visibility_ms is None else visibility_ms
+                receive.deliveries.append(_delivered(receive, delivery, lasts_ms))
+            call.deliveries = [delivered for receive in receives.values() for delivered in receive.deliveries]
+            return _told(call.deliveries)
+
+        async def serve(broker: Broker) -> list[tuple[Queue, Delivery]]:
+            selection = broker.select(ACCOUNT, patterns)
+            return await broker.receive_any(selection, count, visibility_ms, wait_ms, self.name)
+
+        say = f"receive any of {names} {count} for {visibility_ms} ms, waiting {wait_ms} ms"
+        await self._ask(call, say, serve, tell, patience_s, wait_ms / 1000)
+        for receive in receives.values():
+            receive.started_s, receive.ended_s, receive.outcome = call.started_s, call.ended_s, call.outcome
+            receive.started_ms, receive.ended_ms = call.started_ms, call.ended_ms
+        return call
+
+    def _name_of(self, number: int) -> str:
+        return next(facts.name for facts in self.around.known.values() if facts.number == number)
 
     async def delete(self, *held: Delivered) -> list[Holding]:
         calls = [Holding(*self._head(one.queue, at), kind="delete", receipt=one.receipt) for at, one in enumerate(held)]
@@ -173,7 +225,8 @@ class Client:
 
     async def steer(self, queue: str, kind: str, work: Work[object], detail: str = "") -> Steering:
         call = Steering(*self._head(queue), kind=kind, detail=detail)
-        await self._ask(call, f"{kind} {queue} {detail}", work, lambda result: "" if result is None else str(result))
+        serve = self._on_queue(call, work)
+        await self._ask(call, f"{kind} {queue} {detail}", serve, lambda result: "" if result is None else str(result))
         return call
 
     async def _hold(
@@ -192,7 +245,7 @@ class Client:
                 call.outcome = OK if result is None else result.code
             return " ".join(f"#{one.number} {call.outcome}" for one, call in zip(held, calls, strict=True))
 
-        await self._ask(first, f"{what} {held[0].queue} {words}", work, tell)
+        await self._ask(first, f"{what} {held[0].queue} {words}", self._on_queue(first, work), tell)
         for call in others:
             call.started_ms, call.ended_s, call.ended_ms = first.started_ms, first.ended_s, first.ended_ms
             if not told:
@@ -201,11 +254,23 @@ class Client:
     def _head(self, queue: str, offset: int = 0) -> tuple[int, str, str, float, int]:
         return self.around.history.next_number() + offset, self.name, queue, self.around.loop.time(), 0
 
+    def _on_queue(self, call: Call, work: Work[Value]) -> Serve[Value]:
+        """What a node does for a call that is about one queue."""
+        facts = self.around.known[call.queue]
+
+        def serve(broker: Broker) -> Awaitable[Value]:
+            entry = broker.queue(ACCOUNT, facts.called)
+            if entry.number != facts.number and not isinstance(call, Holding):
+                raise QueueDoesNotExist  # the name is another queue's now, which old receipts are tried on
+            return work(broker, entry)
+
+        return serve
+
     async def _ask(
         self,
         call: Call,
         what: str,
-        work: Work[Value],
+        serve: Serve[Value],
         tell: Callable[[Value], str],
         patience_s: float = 0.0,
         wait_s: float = 0.0,
@@ -217,8 +282,9 @@ class Client:
         say = around.history.say
         say(around.loop.time(), self.name, f"call {call.number}: {what}")
         told = ""
+        around.in_flight[call.number] = InFlight(what, around.loop.time(), wait_s)
         try:
-            result = await self._reach(call, work, patience_s or ANSWER_S + wait_s)
+            result = await self._reach(call, serve, patience_s or ANSWER_S + wait_s)
             told = tell(result)
             if call.outcome == UNKNOWN:
                 call.outcome = OK
@@ -227,15 +293,19 @@ class Client:
             told = problem.message
         except Gone:
             pass  # unknown, or unreached
+        except BrokenOff:
+            told = "the node failed"
         except (AssertionError, LookupError, TypeError, ValueError, AttributeError) as problem:
             around.violated("exception", "".join(traceback.format_exception(problem)))
         except TimeoutError:
             if not patience_s:
                 around.violated("liveness", f"call {call.number} ({what}) has no answer after {ANSWER_S} s")
+        finally:
+            del around.in_flight[call.number]
         call.ended_s = around.loop.time()
         say(call.ended_s, self.name, f"call {call.number}: {what} → {call.outcome} {told}")
 
-    async def _reach(self, call: Call, work: Work[Value], patience_s: float) -> Value:
+    async def _reach(self, call: Call, serve: Serve[Value], patience_s: float) -> Value:
         """The way to the node and back."""
         around = self.around
         await self._travel()
@@ -245,17 +315,10 @@ class Client:
             call.outcome = UNREACHED
             raise Gone
         call.started_ms = machine.times_ms()[0]
-        facts = around.known[call.queue]
-
-        async def serve() -> Value:
-            entry = node.broker.queue(ACCOUNT, facts.called)
-            if entry.number != facts.number and not isinstance(call, Holding):
-                raise QueueDoesNotExist  # the name is another queue's now, which old receipts are tried on
-            return await work(node.broker, entry)
-
+        broker = node.broker
         try:
             async with asyncio.timeout(patience_s):
-                result = await machine.run(up_to_date(node.broker, serve))
+                result = await machine.run(up_to_date(broker, serve))
         finally:
             call.ended_ms = machine.times_ms()[1] if machine.node is not None else node.clock.now_ms()
         if self.random.random() < around.lost_answers:
@@ -264,17 +327,25 @@ class Client:
         return result
 
     async def _travel(self) -> None:
+        if self._hurried:
+            return
         await asyncio.sleep(self.random.choice((0.0, 0.0001, 0.001, 0.01)) * self.random.random())
 
 
-async def up_to_date(broker: Broker, serve: Callable[[], Awaitable[Value]]) -> Value:
+async def up_to_date(broker: Broker, serve: Serve[Value]) -> Value:
     """As a front door does it: before a queue is said not to exist, the node sees to it that it is up to date."""
     try:
-        return await serve()
+        return await serve(broker)
     except QueueDoesNotExist:
         if not await broker.refresh():
             raise
-    return await serve()
+    return await serve(broker)
+
+
+def _told(deliveries: list[Delivered]) -> str:
+    return " ".join(
+        f"#{one.number}, {one.sequence} until {one.deadline_ms} for the {one.receive_count}. time" for one in deliveries
+    )
 
 
 def _send(message: Outgoing) -> Send:

@@ -43,6 +43,7 @@ class Sending(Call):
 
     invocation: str = ""
     producer: str = ""  # who numbered the messages, when that is what names them
+    once: bool = False  # the invocation is an Idempotency-Key
     messages: list[Outgoing] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)  # one a message, when the outcome is ok
 
@@ -74,6 +75,14 @@ class Receiving(Call):
     visibility_ms: int | None = None
     wait_ms: int = 0
     attempt: str = ""
+    deliveries: list[Delivered] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Watching(Call):
+    """A receive of many queues; `queue` is their names and patterns. What it got stands in a Receiving for each."""
+
+    wait_ms: int = 0
     deliveries: list[Delivered] = field(default_factory=list)
 
 

@@ -32,6 +32,7 @@ class Life:
         self.name = name
         self.alive = True
         self.paused = False
+        self.receives_left = -1  # until one breaks off (see breaks.py); negative: none does
         self.held: list[asyncio.Handle] = []  # while it is paused
         self.held_timers: list[asyncio.TimerHandle] = []
         self.context = contextvars.copy_context()

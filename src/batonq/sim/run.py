@@ -9,18 +9,25 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from batonq.errors import BatonError, QueueDoesNotExist
+from batonq.core.limits import DEFAULT_LIMITS
+from batonq.errors import BatonError
 from batonq.node.broker import Queue
+from batonq.node.settings import Settings
 from batonq.sim.actors import Consumer, Grower, Operator, Producer
 from batonq.sim.audit import audit
+from batonq.sim.breaks import BrokenOff, receives_that_break_off
 from batonq.sim.bugs import planted
 from batonq.sim.chaos import Chaos
 from batonq.sim.checks import Evidence, QueueFacts, check_all
-from batonq.sim.clients import Client, up_to_date
+from batonq.sim.clients import ANSWER_S, InFlight
+from batonq.sim.closing import Closing
+from batonq.sim.crowds import Flood, NamedSender, PatternConsumer, QueueMaker, Stampede
 from batonq.sim.history import OK, History, Receiving, Sending, Violation
 from batonq.sim.loop import SimLoop
 from batonq.sim.machine import Gone, Machine, quiet_logging
-from batonq.sim.scenario import ACCOUNT, NARROW, QueuePlan, Scenario, choose
+from batonq.sim.patches import patched
+from batonq.sim.scenario import ACCOUNT, QueuePlan, Scenario, choose
+from batonq.sim.tables import leftovers
 
 AUDIT_S = 4.0
 DRAIN_ROUNDS_MAX = 300
@@ -40,6 +47,9 @@ class Outcome:
     scenario: str
     violations: list[Violation] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
+    tiny: str = ""  # the limits that were tiny
+    reached: set[str] = field(default_factory=set)  # those that were reached
+    left: set[str] = field(default_factory=set)  # and those that were free again after that
 
     @property
     def checkers(self) -> set[str]:
@@ -63,6 +73,7 @@ class Simulation:
         self.queues: dict[str, QueueFacts] = {}
         self.known: dict[str, QueueFacts] = {}
         self.lost_answers = 0.0
+        self.in_flight: dict[int, InFlight] = {}
         self.calls_left = scenario.steps_max
         self.violations: list[Violation] = []
         self.machines = self._make_machines()
@@ -108,6 +119,8 @@ class Simulation:
         if "never retrieved" in context.get("message", "") and not isinstance(future, asyncio.Task):
             return  # it was a dead node's to hear
         problem = context.get("exception")
+        if isinstance(problem, BrokenOff):
+            return  # it was meant to, in a callback
         if isinstance(problem, BatonError) and "never retrieved" in context.get("message", ""):
             return  # the answer to a request whose node crashed before it left
         text = "".join(traceback.format_exception(problem)) if problem is not None else ""
@@ -122,14 +135,12 @@ class Simulation:
         await self._set_up()
         chaos = Chaos(machine, self, self._random("chaos"), scenario.faults)
         self.lost_answers = machine.loss_rate = scenario.faults.lost_answers
-        actors = [self.loop.create_task(work) for work in (*chaos.tasks(), *self._actors(), self._audit_often())]
+        troubles = [self.loop.create_task(work) for work in chaos.tasks()]
+        actors = [self.loop.create_task(work) for work in (*self._actors(), self._audit_often())]
         await self._until(scenario.duration_s)
-        await self._end(actors)
+        await self._end(troubles)
         chaos.heal()
-        self.lost_answers = 0.0
-        self.calls_left = 1_000_000
-        if not machine.broken:
-            await self._drain()
+        await self._close(actors)
         await self._end([*self._spawned, supervisor])
         await machine.stop()
         if not machine.broken:
@@ -139,6 +150,34 @@ class Simulation:
             machine.crash("at the end")
         await asyncio.sleep(0)
         self._finish()
+
+    async def _close(self, actors: list[asyncio.Task[None]]) -> None:
+        """All is mended: let nobody begin anything new, and see that everything is served again."""
+        self.lost_answers = 0.0
+        self.calls_left = 0
+        closing = Closing(self, self._random("closing"), self.scenario.queues, self.scenario.settings)
+        if not self.broken:
+            await closing.all_answered()
+        await self._end(actors)
+        self.calls_left = 1_000_000
+        if not self.broken:
+            await self._settle()
+            await closing.drain(self.drain_rounds_max)
+            self._look_for_leftovers()
+        if not self.broken and self.scenario.tiny:
+            await closing.examine()
+            await closing.drain(self.drain_rounds_max)
+            self._look_for_leftovers()
+
+    def _look_for_leftovers(self) -> None:
+        if self.in_flight:
+            return  # of an actor that was ended in the middle of a call
+        for machine in self.machines:
+            for text in leftovers(machine.node) if machine.node is not None else ():
+                self.violated("leftovers", f"{machine.name}: {text}")
+
+    async def _settle(self) -> None:
+        """Until whatever serves is up again."""
 
     @staticmethod
     async def _end(tasks: list[asyncio.Task[None]]) -> None:
@@ -169,7 +208,22 @@ class Simulation:
         operator = Operator(self, self._random("operator"), plans)
         grower = Grower(self, self._random("grower"), plans)
         actors: list[Producer | Consumer | Operator | Grower] = [*producers, *consumers, operator, grower]
-        return [actor.run() for actor in actors]
+        return [*(actor.run() for actor in actors), *self._crowds()]
+
+    def _crowds(self) -> list[Coroutine[Any, Any, None]]:
+        """Those who press against limits that are tiny."""
+        scenario = self.scenario
+        if not scenario.tiny:
+            return []
+        plans, think_s = scenario.queues, scenario.think_s
+        patterns = [PatternConsumer(f"pattern {at}", self, self._random(f"pattern {at}"), think_s) for at in range(2)]
+        return [
+            *(consumer.run() for consumer in patterns),
+            Flood(self, self._random("flood"), plans).run(),
+            NamedSender(self, self._random("named"), plans).run(),
+            Stampede(self, self._random("stampede"), plans).run(),
+            QueueMaker(self, self._random("maker")).run(),
+        ]
 
     async def _set_up(self) -> None:
         for plan in self.scenario.queues:
@@ -185,7 +239,11 @@ class Simulation:
             try:
                 if node is None:
                     raise Gone
-                entry = await machine.run(node.broker.create_queue(ACCOUNT, plan.name, plan.attributes, {}))
+                async with asyncio.timeout(ANSWER_S):
+                    entry = await machine.run(node.broker.create_queue(ACCOUNT, plan.name, plan.attributes, {}))
+            except TimeoutError:
+                self.violated("liveness", f"queue {plan.name} is not made, and there is no answer after {ANSWER_S} s")
+                return
             except (Gone, BatonError):
                 await asyncio.sleep(0.2)
                 continue
@@ -198,7 +256,7 @@ class Simulation:
         before = sum(facts.called == plan.name for facts in self.known.values())
         name = f"{plan.name}@{before + 1}" if before else plan.name
         self.queues.pop(self.current_name(plan.name), None)
-        self.queues[name] = self.known[name] = _facts(name, entry)
+        self.queues[name] = self.known[name] = _facts(name, entry, self.scenario.settings)
         self.history.say(self.loop.time(), "set-up", f"queue {entry.number} is {name}, on shard {entry.shard}")
 
     def _note_growth(self) -> None:
@@ -218,49 +276,6 @@ class Simulation:
         task = self.loop.create_task(work)
         self._spawned[task] = None
         task.add_done_callback(lambda task: self._spawned.pop(task, None))
-
-    async def _drain(self) -> None:
-        """Receive and delete until nothing is left but what is dead."""
-        client = Client("drain", self, self._random("drain"))
-        if NARROW in self.queues:
-            room = {"Baton.MaximumMessages": "0"}
-            for _ in range(SETUP_TRIES_MAX):  # a node may be about to start
-                call = await client.steer(
-                    NARROW, "set", lambda broker, entry: broker.set_attributes(entry, room), "no limit"
-                )
-                if call.outcome == OK:
-                    break
-                await asyncio.sleep(0.2)
-        left = list(self.queues)
-        for at in range(self.drain_rounds_max):
-            for queue in left:
-                received = await client.receive(queue, 10, 30_000, 0)
-                while received.deliveries:
-                    await client.delete(*received.deliveries)
-                    received = await client.receive(queue, 10, 30_000, 0)
-            left = [queue for queue in self.queues if not await self._is_empty(queue, client.random)]
-            if not left or self.broken:
-                return
-            await asyncio.sleep(1.0 if at < DRAIN_ROUNDS_MAX // 10 else 30.0)
-        self.violated("liveness", f"after {self.drain_rounds_max} rounds there are still messages in {', '.join(left)}")
-
-    async def _is_empty(self, queue: str, random: Random) -> bool:
-        machine = self.machine_for(random)
-        node = machine.node
-        if node is None:
-            return False
-        broker = node.broker
-
-        async def count() -> bool:
-            counters = await broker.counters(broker.queue(ACCOUNT, self.known[queue].called))
-            return not (counters.visible or counters.in_flight or counters.delayed or counters.owed)
-
-        try:
-            return await machine.run(up_to_date(broker, count))
-        except QueueDoesNotExist:
-            return True
-        except (Gone, BatonError):
-            return False
 
     # --- looking ----------------------------------------------------------------------------------
 
@@ -300,7 +315,7 @@ class Simulation:
         )
 
 
-def _facts(name: str, entry: Queue) -> QueueFacts:
+def _facts(name: str, entry: Queue, settings: Settings) -> QueueFacts:
     policy = entry.policy
     return QueueFacts(
         name=name,
@@ -314,6 +329,8 @@ def _facts(name: str, entry: Queue) -> QueueFacts:
         dedup_window_ms=policy.dedup_window_ms,
         dedup_per_group=policy.dedup_per_group,
         dedup_lives=policy.dedup_lives,
+        once_window_ms=int(settings.idempotency_hours * 3_600_000),
+        forgets_invocations=settings.shard_limits.invocations_max < DEFAULT_LIMITS.invocations_max,
     )
 
 
@@ -324,8 +341,9 @@ def simulate(
     seed: int, steps: int | None = None, bug: str | None = None, record: Record = lambda simulation: None
 ) -> Outcome:
     """Run one seed to its end, with a bug planted if one is named (see bugs.py)."""
-    with planted(bug):
-        return run_to_its_end(lambda loop: Simulation(choose(seed, steps), loop), SimLoop(), bug, record)
+    scenario = choose(seed, steps)
+    with planted(bug), patched([*scenario.tiny.patches(), *receives_that_break_off()]):
+        return run_to_its_end(lambda loop: Simulation(scenario, loop), SimLoop(), bug, record)
 
 
 def run_to_its_end(make: Callable[[SimLoop], Simulation], loop: SimLoop, bug: str | None, record: Record) -> Outcome:
@@ -351,4 +369,7 @@ def run_to_its_end(make: Callable[[SimLoop], Simulation], loop: SimLoop, bug: st
         str(simulation.scenario),
         simulation.violations,
         history.lines,
+        str(simulation.scenario.tiny),
+        set(simulation.scenario.tiny.counts.reached),
+        set(simulation.scenario.tiny.counts.left),
     )

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from email.utils import formatdate
 from http import HTTPStatus
 from time import time
+from typing import Any
 
 SERVER_NAME = "Baton"
 TEXT = "text/plain; charset=utf-8"
@@ -15,7 +16,7 @@ HEADS_MAX = 256  # different (status, content type) heads kept for one second
 class Request:
     """One request, whole. Header names are lower-case bytes; path and query are as sent, not decoded."""
 
-    __slots__ = ("body", "cancellable", "headers", "keep_alive", "method", "path", "peer", "query", "scheme")
+    __slots__ = ("body", "caller", "cancellable", "headers", "keep_alive", "method", "path", "peer", "query", "scheme")
 
     def __init__(
         self,
@@ -39,6 +40,7 @@ class Request:
         self.keep_alive = keep_alive
         # A handler that only waits (a long poll) sets this: its task is then cancelled when the client goes away.
         self.cancellable = False
+        self.caller: Any = None  # who sent it, once that is known: a signature is checked once
 
     def header(self, name: bytes, default: str = "") -> str:
         value = self.headers.get(name)

@@ -26,6 +26,7 @@ from batonq.errors import (
     Unavailable,
 )
 from batonq.node.broker import Broker
+from batonq.node.fault_log import FaultLog
 
 _HTML = "text/html; charset=utf-8"
 _PAGES: dict[str, tuple[str, Callable[[], bytes]]] = {
@@ -33,6 +34,8 @@ _PAGES: dict[str, tuple[str, Callable[[], bytes]]] = {
     openapi.PAGE_PATH: (_HTML, page.page),
 }
 REQUEST_BYTES_MAX = 4 * 1024 * 1024
+PATH_LENGTH_MAX = 4_096  # a receipt has at most 1,024 characters, each of them may be escaped
+PARTS_MAX = 6  # of a path, of those that there are
 
 logger = logging.getLogger("batonq.rest")
 
@@ -47,6 +50,7 @@ class RestApp:
         self.errors: dict[str, int] = {}  # by code
         self._negotiator = Negotiator()
         self._rates = RateBook()
+        self._faults = FaultLog(logger)
         self._routes: dict[str, dict[str, Operation]] = {}
         for operation in OPERATIONS:
             self._routes.setdefault(operation.path, {})[operation.method] = operation
@@ -62,14 +66,9 @@ class RestApp:
             self.calls[operation.name] += 1
             if len(request.body) > REQUEST_BYTES_MAX:
                 raise TooLarge(f"The request is larger than {REQUEST_BYTES_MAX} bytes: send less at a time.")
-            caller = self.access.identify(request)
+            caller = request.caller or self.access.identify(request)
             call = Call(self.broker, self._rates, request, caller, given, wanted, name, token)
-            try:
-                answer = await operation.run(call)
-            except QueueDoesNotExist:
-                if not await self.broker.refresh():  # it is out of date in a cluster at most
-                    raise
-                answer = await operation.run(call)
+            return await self._answer(call, operation)
         except _WrongMethod as error:
             return self.refused(error, wanted, (("Allow", error.allow),))
         except BatonError as error:
@@ -77,9 +76,27 @@ class RestApp:
         except SqsError as error:  # who signs requests is told apart as for SQS
             return self.refused(AccessDenied(error.message), wanted)
         except Exception:
-            logger.exception("an operation failed: %s %s", request.method, request.path)
-            return self.refused(BatonError("Something went wrong in the server; its log says what."), wanted)
-        return _response(answer, wanted)
+            return self.refused(self.fault(request), wanted)
+
+    async def _answer(self, call: Call, operation: Operation) -> Response:
+        """Run an operation and encode its answer. If there is none, what was leased for it is the next one's."""
+        try:
+            try:
+                answer = await operation.run(call)
+            except QueueDoesNotExist:
+                if not await self.broker.refresh():  # it is out of date in a cluster at most
+                    raise
+                answer = await operation.run(call)
+            return _response(answer, call.wanted)
+        except Exception:
+            if call.give_back is not None:
+                await call.give_back()
+            raise
+
+    def fault(self, request: Request) -> BatonError:
+        """The error for an exception that is being handled: the log says what it is, the client only that it was."""
+        self._faults.report("an operation failed: %s %s", request.method, request.path[:256])
+        return BatonError("Something went wrong in the server; its log says what.")
 
     def refused(self, error: BatonError, codec: Codec, headers: tuple[tuple[str, str], ...] = ()) -> Response:
         self.errors[error.code] = self.errors.get(error.code, 0) + 1
@@ -129,10 +146,12 @@ class _WrongMethod(MethodNotAllowed):
 
 def template(path: str) -> tuple[str, str, str]:
     """The address with its names taken out, as operations have it: `/v1/queues/{queue}:purge`, `orders`, and so on."""
-    parts = path.split("/")
+    parts = path.split("/", PARTS_MAX)
     count = len(parts)
     if count < 4 or parts[1] != "v1":
         return path, "", ""
+    if len(path) > PATH_LENGTH_MAX:
+        return "", "", ""
     kind = parts[2]
     name = unquote(parts[3])
     if kind == "queues":

@@ -10,9 +10,13 @@ import msgspec
 from batonq.api.http import Request
 from batonq.api.rest.wording import explain
 from batonq.errors import InvalidInput, NotAcceptable, UnsupportedMediaType
+from batonq.node.bounded_cache import BoundedCache
 
 T = TypeVar("T")
 KEPT_MAX = 256  # different header values whose meaning is remembered
+KEPT_LENGTH_MAX = 256  # and how long one may be
+RANGES_MAX = 64  # of an Accept header that are looked at
+PARAMETERS_MAX = 8  # of each of them
 
 
 class Codec:
@@ -87,8 +91,8 @@ class Negotiator:
     """Reads Content-Type and Accept; a client sends the same ones again and again, so their meaning is kept."""
 
     def __init__(self) -> None:
-        self._types: dict[bytes, Codec] = {}
-        self._accepts: dict[bytes, Codec | None] = {}
+        self._types: BoundedCache[bytes, Codec] = BoundedCache(KEPT_MAX, KEPT_LENGTH_MAX)
+        self._accepts: BoundedCache[bytes, Codec | None] = BoundedCache(KEPT_MAX, KEPT_LENGTH_MAX)
 
     def given(self, request: Request) -> Codec:
         """The form that the request's body is in."""
@@ -105,7 +109,7 @@ class Negotiator:
                     f"The content type {header.decode('latin-1')[:100]} is not known: "
                     "use application/json or application/msgpack."
                 )
-            _keep(self._types, header, codec)
+            self._types.put(header, codec, len(header))
         return codec
 
     def wanted(self, request: Request, given: Codec) -> Codec:
@@ -118,22 +122,16 @@ class Negotiator:
         codec, any_will_do = _best(header.decode("latin-1"))
         if codec is None and not any_will_do:
             raise NotAcceptable
-        _keep(self._accepts, header, codec)
+        self._accepts.put(header, codec, len(header))
         return codec or given
-
-
-def _keep(kept: dict[bytes, Any], header: bytes, value: Any) -> None:
-    if len(kept) >= KEPT_MAX:
-        kept.clear()
-    kept[header] = value
 
 
 def _best(accept: str) -> tuple[Codec | None, bool]:
     """The form with the highest weight, the first of equals; and whether any form will do."""
     best: Codec | None = None
     best_weight = any_weight = 0.0
-    for part in accept.split(","):
-        name, *parameters = [piece.strip().lower() for piece in part.split(";")]
+    for part in accept.split(",", RANGES_MAX)[:RANGES_MAX]:
+        name, *parameters = [piece.strip().lower() for piece in part.split(";", PARAMETERS_MAX)]
         weight = 1.0
         for parameter in parameters:
             if parameter.startswith("q="):

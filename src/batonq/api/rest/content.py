@@ -12,15 +12,15 @@ import math
 import re
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 from msgspec import Raw
 
 from batonq.api.rest.shapes import Base64
-from batonq.api.sqs.contents import DEPTH_MAX, too_deep
 from batonq.api.sqs.validate import allowed
+from batonq.core import json_text
 from batonq.core.catalog.attributes import PREFIX
 from batonq.core.payload import Attribute, Content, decode_attributes
 from batonq.errors import InvalidInput
@@ -35,7 +35,7 @@ _encode_json = msgspec.json.encode
 _LONG_NUMBER = re.compile(rb"[0-9]{19}")
 _JSON_NUMBER = re.compile(rb"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?")
 _NAME = re.compile(r"[\w-]+(\.[\w-]+)*")
-_TOO_DEEP = f"The body is nested more than {DEPTH_MAX} levels deep."
+_SIMPLE = frozenset((str, int, bool, type(None)))
 
 
 # --- bodies in --------------------------------------------------------------------------------
@@ -45,8 +45,9 @@ def body_from_json(raw: bytes) -> tuple[bytes, int]:
     """What is kept of a JSON value, and what it is."""
     if raw[:1] == b'"':
         return _text(raw), _TEXT
-    if too_deep(raw):
-        raise InvalidInput(_TOO_DEEP)
+    problem = json_text.problem_of(raw)
+    if problem:
+        raise InvalidInput(problem)
     return raw, _JSON
 
 
@@ -64,36 +65,37 @@ def body_from_value(value: Any) -> tuple[bytes, int]:
         return value, _BYTES
     if kind is str:
         return value.encode(), _TEXT
-    _check_value(value, DEPTH_MAX)
+    _check_value(value, json_text.DEPTH_MAX)
     return _encode_json(value), _JSON
 
 
 def _check_value(value: Any, depth: int) -> None:
     """Is it a JSON value? MessagePack knows more, and what JSON has no form for would come back as something else."""
     kind = type(value)
-    if kind is str or kind is int or kind is bool or value is None:
+    if kind in _SIMPLE:
         return
+    members: Iterable[Any]
     if kind is float:
         if not math.isfinite(value):
             raise InvalidInput("The body has a number that is not finite, which JSON has no form for.")
-    elif kind is dict:
-        if not depth:
-            raise InvalidInput(_TOO_DEEP)
-        for key, member in value.items():
-            if type(key) is not str:
-                raise InvalidInput("The body has a map with a key that is not text, which JSON has no form for.")
-            _check_value(member, depth - 1)
+        return
+    if kind is dict:
+        if {*map(type, value)} - {str}:
+            raise InvalidInput("The body has a map with a key that is not text, which JSON has no form for.")
+        members = value.values()
     elif kind is list:
-        if not depth:
-            raise InvalidInput(_TOO_DEEP)
-        for member in value:
-            _check_value(member, depth - 1)
+        members = value
     else:
         what = "bytes" if kind is bytes else "an extension type"
         raise InvalidInput(
             f"The body has {what} inside of another value, which JSON has no form for: "
             "send the whole body as bytes, or put bytes in as base64 text."
         )
+    if not depth:
+        raise InvalidInput(json_text.TOO_DEEP)
+    if {*map(type, members)} - _SIMPLE:
+        for member in members:
+            _check_value(member, depth - 1)
 
 
 def body_from_base64(text: str) -> tuple[bytes, int]:
@@ -118,9 +120,13 @@ def value_of(body: bytes, content: int) -> Any:
         return body.decode()
     try:
         value = _decode_json(body)
-    except msgspec.MsgspecError:  # a number beyond a double's range, which JSON allows
-        return _fitting(json.loads(body))
+    except ValueError:  # a number beyond a double's range, or with very many digits: JSON allows both
+        return _fitting(json.loads(body, parse_int=_read_integer))
     return _fitting(value) if _LONG_NUMBER.search(body) else value
+
+
+def _read_integer(text: str) -> int | float:
+    return int(text) if len(text) <= json_text.DIGITS_MAX else float(text)
 
 
 def _fitting(value: Any) -> Any:

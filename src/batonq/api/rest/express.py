@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import Struct
@@ -18,7 +18,7 @@ from msgspec import Struct
 from batonq.api.http import Reply, Request, Response
 from batonq.api.http.messages import Heads
 from batonq.api.rest import idempotency
-from batonq.api.rest.app import REQUEST_BYTES_MAX, RestApp, logger, template
+from batonq.api.rest.app import REQUEST_BYTES_MAX, RestApp, template
 from batonq.api.rest.codec import MSGPACK
 from batonq.api.rest.content import body_from_value, value_of
 from batonq.api.rest.problems import item_error
@@ -43,11 +43,13 @@ from batonq.core.commands import FirstLeases
 from batonq.core.ids import message_ids
 from batonq.core.payload import AS_IS, NO_DIGEST, Content
 from batonq.errors import BatonError, QueueDoesNotExist
+from batonq.node.bounded_cache import BoundedCache
 from batonq.node.broker import Queue
 from batonq.node.host import ShardHost
 from batonq.node.ports import Bodies
 
 ADDRESSES_MAX = 10_000
+ADDRESS_LENGTH_MAX = 320  # of an address that is kept: a queue's name has 80 characters, each of them may be escaped
 RECEIVES_MAX = 1_024  # different requests to receive that are remembered
 RECEIVE_BYTES_MAX = 1_024  # and how long one may be
 
@@ -71,6 +73,20 @@ _decode_receive = msgspec.msgpack.Decoder(Receive).decode
 _decode_receipts = msgspec.msgpack.Decoder(AckBatch).decode
 
 
+Handler = Callable[[Request, Reply, Caller, Queue], bool]
+
+
+class _Receiving(NamedTuple):
+    """A receive whose messages are leased, and which has no answer yet."""
+
+    request: Request
+    reply: Reply
+    queue: Queue
+    host: ShardHost
+    leases: FirstLeases
+    priority: int
+
+
 class ExpressRest:
     """See api.http.messages.Express."""
 
@@ -79,13 +95,15 @@ class ExpressRest:
         self._broker = app.broker
         self._heads = Heads()
         self._tasks: set[asyncio.Task[None]] = set()
-        self._calls: dict[str, Callable[[Request, Reply, str], bool]] = {
+        self._calls: dict[str, Handler] = {
             "/v1/queues/{queue}/messages:batch": self._send,
             "/v1/queues/{queue}/messages:receive": self._receive,
             "/v1/queues/{queue}/messages:ack": self._ack,
         }
-        self._addresses: dict[str, tuple[Callable[[Request, Reply, str], bool] | None, str]] = {}
-        self._receives: dict[bytes, tuple[int, int | None, str]] = {}  # body → messages, visibility, consumer
+        # path → what takes its requests, and the queue's name
+        self._addresses: BoundedCache[str, tuple[Handler, str]] = BoundedCache(ADDRESSES_MAX, ADDRESS_LENGTH_MAX)
+        # body → messages, visibility, consumer
+        self._receives: BoundedCache[bytes, tuple[int, int | None, str]] = BoundedCache(RECEIVES_MAX, RECEIVE_BYTES_MAX)
 
     def __call__(self, request: Request, reply: Reply) -> bool:
         headers = request.headers
@@ -94,39 +112,32 @@ class ExpressRest:
             return False
         if headers.get(b"accept", packed) != packed or len(request.body) > REQUEST_BYTES_MAX:
             return False
-        address = self._addresses.get(request.path)
-        handler, name = address if address is not None else self._address(request.path)
-        if handler is None:
+        address = self._addresses.get(request.path) or self._address(request.path)
+        if address is None:
             return False
+        handler, name = address
         try:
-            return handler(request, reply, name)
+            caller = request.caller = self._app.access.identify(request)  # before anything is read or kept
+            queue = self._broker.queue(caller.account, name)
+            if request.path not in self._addresses:
+                self._addresses.put(request.path, address, len(request.path))
+            return handler(request, reply, caller, queue)
         except _NOT_PLAIN:
             return False
 
-    def _address(self, path: str) -> tuple[Callable[[Request, Reply, str], bool] | None, str]:
+    def _address(self, path: str) -> tuple[Handler, str] | None:
         form, name, _ = template(path)
         handler = self._calls.get(form)
-        if handler is not None:
-            if len(self._addresses) >= ADDRESSES_MAX:
-                self._addresses.clear()
-            self._addresses[path] = handler, name
-        return handler, name
-
-    def _find(self, request: Request, name: str) -> tuple[Caller, Queue]:
-        caller = self._app.access.identify(request)
-        return caller, self._broker.queue(caller.account, name)
+        return None if handler is None else (handler, name)
 
     # --- sending
 
-    def _send(self, request: Request, reply: Reply, name: str) -> bool:
-        if idempotency.HEADER in request.headers:
+    def _send(self, request: Request, reply: Reply, caller: Caller, queue: Queue) -> bool:
+        if idempotency.HEADER in request.headers or queue.fifo or queue.content_dedup:
             return False
         given = _decode_bodies(request.body)
         messages = given.messages
         if not 0 < len(messages) <= BATCH_MAX:
-            return False
-        caller, queue = self._find(request, name)
-        if queue.fifo or queue.content_dedup:
             return False
         bodies, content = _bodies([message.body for message in messages])
         if content < 0 or max(map(len, bodies)) > queue.message_bytes_max:
@@ -143,7 +154,7 @@ class ExpressRest:
         self._app.calls["sendBatch"] += 1
         host, first = found
         shard = queue.shard
-        self._reply_when_committed(host, reply, lambda: self._answer(202, _sent(shard, first, ids)))
+        self._reply_when_committed(request, host, reply, lambda: self._answer(202, _sent(shard, first, ids)))
         return True
 
     async def _send_elsewhere(self, queue: Queue, plain: Bodies, ids: list[str | None]) -> bytes:
@@ -164,18 +175,14 @@ class ExpressRest:
         except BatonError as problem:
             answer = self._error(problem)
         except Exception:
-            logger.exception("a request that was forwarded failed: %s %s", request.method, request.path)
-            answer = self._error(BatonError("Something went wrong in the server; its log says what."))
+            answer = self._error(self._app.fault(request))
         reply(answer)
 
     # --- receiving
 
-    def _receive(self, request: Request, reply: Reply, name: str) -> bool:
+    def _receive(self, request: Request, reply: Reply, caller: Caller, queue: Queue) -> bool:
         count, visibility_ms, consumer = self._receives.get(request.body) or self._read_receive(request.body)
-        if not count:
-            return False
-        caller, queue = self._find(request, name)
-        if queue.fifo:
+        if not count or queue.fifo:
             return False
         holder = consumer or f"{caller.key or 'anonymous'}@{request.peer}"
         found = self._broker.receive_front(queue, count, visibility_ms, holder)
@@ -185,7 +192,8 @@ class ExpressRest:
         request.cancellable = True  # whoever leaves before the answer takes no message along
         host, leases = found
         priority = host.shard.columns.priority[leases.slots[0]]  # a run is of one lane
-        host.commit.call(lambda problem: self._deliver(queue, host, leases, priority, reply, problem))
+        receiving = _Receiving(request, reply, queue, host, leases, priority)
+        host.commit.call(lambda problem: self._deliver(receiving, problem))
         return True
 
     def _read_receive(self, body: bytes) -> tuple[int, int | None, str]:
@@ -195,63 +203,72 @@ class ExpressRest:
             return 0, None, ""
         seconds = given.visibility_timeout_seconds
         known = given.max_messages, None if seconds is None else milliseconds(seconds), given.consumer or ""
-        if len(body) <= RECEIVE_BYTES_MAX:
-            if len(self._receives) >= RECEIVES_MAX:
-                self._receives.clear()
-            self._receives[body] = known
+        self._receives.put(body, known, len(body))
         return known
 
-    def _deliver(
-        self,
-        queue: Queue,
-        host: ShardHost,
-        leases: FirstLeases,
-        priority: int,
-        reply: Reply,
-        problem: BatonError | None,
-        warm: bool = False,
-    ) -> None:
+    def _deliver(self, receiving: _Receiving, problem: BatonError | None, warm: bool = False) -> None:
+        """Answer a receive whose leases are committed. Leases for which no answer can be made are given back."""
+        request, reply, queue, host, leases, priority = receiving
         if problem is not None:
             reply(self._error(problem))
             return
-        if not warm and self._broker.is_cold(host, leases):
-            self._begin(self._deliver_cold(queue, host, leases, priority, reply))
-            return
-        found = None if max(leases.sents_ms) > leases.leased_ms else self._broker.deliver_run(queue, host, leases)
-        if found is None:
-            self._begin(self._deliver_any(queue, host, leases, reply))
-            return
-        receipts, contents, _, bodies = found
-        if not reply(self._answer(200, _received(queue, leases, priority, receipts, contents, bodies))):
-            self._broker.give_back(queue, host, leases)
+        try:
+            if not warm and self._broker.is_cold(host, leases):
+                self._begin(self._deliver_cold(receiving))
+                return
+            found = None if max(leases.sents_ms) > leases.leased_ms else self._broker.deliver_run(queue, host, leases)
+            if found is None:
+                self._begin(self._deliver_any(receiving))
+                return
+            receipts, contents, _, bodies = found
+            answer = self._answer(200, _received(queue, leases, priority, receipts, contents, bodies))
+        except Exception:
+            self._refuse(receiving, self._app.fault(request))
+        else:
+            self._hand_over(receiving, answer)
+
+    def _hand_over(self, receiving: _Receiving, answer: bytes) -> None:
+        if not receiving.reply(answer):
+            self._broker.give_back(receiving.queue, receiving.host, receiving.leases)
+
+    def _refuse(self, receiving: _Receiving, problem: BatonError) -> None:
+        """The receive gets an error, and the messages are the next one's."""
+        self._broker.give_back(receiving.queue, receiving.host, receiving.leases)
+        receiving.reply(self._error(problem))
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
-    async def _deliver_cold(
-        self, queue: Queue, host: ShardHost, leases: FirstLeases, priority: int, reply: Reply
-    ) -> None:
-        await self._broker.warm(host, leases)
-        self._deliver(queue, host, leases, priority, reply, None, warm=True)
-
-    async def _deliver_any(self, queue: Queue, host: ShardHost, leases: FirstLeases, reply: Reply) -> None:
-        """Messages that are more than a body, or too many bytes for one answer, or leases to be extended first."""
+    async def _deliver_cold(self, receiving: _Receiving) -> None:
         try:
-            deliveries = await self._broker.deliver_front(queue, host, leases)
+            await self._broker.warm(receiving.host, receiving.leases)
         except BatonError as problem:
-            reply(self._error(problem))
-            return
-        messages = [received(delivery, queue.name, binary=True) for delivery in deliveries]
-        if not reply(self._answer(200, _encode(ReceivedMessages(messages)))):
-            self._broker.give_back(queue, host, leases)
+            self._refuse(receiving, problem)
+        except Exception:
+            self._refuse(receiving, self._app.fault(receiving.request))
+        else:
+            self._deliver(receiving, None, warm=True)
+
+    async def _deliver_any(self, receiving: _Receiving) -> None:
+        """Messages that are more than a body, or too many bytes for one answer, or leases to be extended first."""
+        queue = receiving.queue
+        try:
+            deliveries = await self._broker.deliver_front(queue, receiving.host, receiving.leases)
+            messages = [received(delivery, queue.name, binary=True) for delivery in deliveries]
+            answer = self._answer(200, _encode(ReceivedMessages(messages)))
+        except BatonError as problem:
+            self._refuse(receiving, problem)
+        except Exception:
+            self._refuse(receiving, self._app.fault(receiving.request))
+        else:
+            self._hand_over(receiving, answer)
 
     # --- acknowledging
 
-    def _ack(self, request: Request, reply: Reply, name: str) -> bool:
+    def _ack(self, request: Request, reply: Reply, caller: Caller, queue: Queue) -> bool:
         receipts = _decode_receipts(request.body).receipt_handles
-        _, queue = self._find(request, name)
         if self._broker.is_elsewhere(queue):
             claims = self._broker.claims(queue, receipts)
             if not claims:
@@ -263,8 +280,7 @@ class ExpressRest:
             return False
         self._app.calls["ackBatch"] += 1
         host, problems = found
-        body = _acknowledged(problems)
-        self._reply_when_committed(host, reply, lambda: self._answer(200, body))
+        self._reply_when_committed(request, host, reply, lambda: self._answer(200, _acknowledged(problems)))
         return True
 
     async def _ack_elsewhere(self, queue: Queue, claims: list[tuple[int, int, int]]) -> bytes:
@@ -274,9 +290,15 @@ class ExpressRest:
 
     # --- answers
 
-    def _reply_when_committed(self, host: ShardHost, reply: Reply, answer: Callable[[], bytes]) -> None:
+    def _reply_when_committed(
+        self, request: Request, host: ShardHost, reply: Reply, answer: Callable[[], bytes]
+    ) -> None:
         def committed(problem: BatonError | None) -> None:
-            reply(answer() if problem is None else self._error(problem))
+            try:
+                whole = answer() if problem is None else self._error(problem)
+            except Exception:
+                whole = self._error(self._app.fault(request))
+            reply(whole)
 
         host.commit.call(committed)
 

@@ -65,7 +65,9 @@ MEANINGS = {
     "delaysSeconds": "The waits, one after the other; the last one repeats.",
     "jitter": "Share of a wait by which it is made longer or shorter, so that retries do not come together.",
     "queues": "The queues.",
-    "ReceiveAny.queues": "Names, or patterns with `*` and `?`, which leave the dead letters of their queues out.",
+    "ReceiveAny.queues": (
+        "Names, or at most 100 patterns with `*` and `?`, which leave the dead letters of their queues out."
+    ),
     "nextCursor": "`cursor` of the next page; absent on the last.",
     # --- stats
     "visible": "Messages that can be received now.",

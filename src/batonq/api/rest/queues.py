@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import binascii
 from base64 import urlsafe_b64decode, urlsafe_b64encode
-from urllib.parse import parse_qsl
 
 from msgspec import UNSET
 
 from batonq.api.rest import policies
 from batonq.api.rest.queueshapes import PAGE_MAX, QueueChanges, QueueCreated, Queues, QueueSpec, Stats
 from batonq.api.rest.service import NO_CONTENT, SECOND_MS, Answer, Call, Nothing, no_such_queue
+from batonq.api.sqs import percent
 from batonq.core.catalog.attributes import RETENTION_MAX_S, first_difference, is_fifo, validate
 from batonq.core.catalog.names import check_queue_name
 from batonq.errors import InvalidInput, QueueDoesNotExist, QueueExists
 from batonq.node.broker import Queue
 
 PAGE_DEFAULT = 100
+PARAMETERS_MAX = 100  # of an address
 
 
 async def create_queue(call: Call) -> Answer:
@@ -212,8 +213,11 @@ def _read_cursor(cursor: str) -> str:
 def query(call: Call, names: tuple[str, ...]) -> dict[str, str]:
     """The parameters of the address; one that is not known, or is there twice, is refused by its name."""
     result: dict[str, str] = {}
+    parts = call.request.query.replace("+", " ").split("&", PARAMETERS_MAX)
     try:
-        pairs = parse_qsl(call.request.query, keep_blank_values=True, max_num_fields=100, errors="strict")
+        if len(parts) > PARAMETERS_MAX:
+            raise ValueError("too many")
+        pairs = [tuple(map(percent.decode, part.partition("=")[::2])) for part in parts if part]
     except ValueError:
         raise InvalidInput("The parameters of the address are not valid: too many, or not UTF-8.") from None
     for name, value in pairs:

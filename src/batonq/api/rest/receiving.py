@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 from typing import Any, Protocol
 
 from msgspec import Raw, UnsetType
@@ -38,6 +39,7 @@ async def receive(call: Call) -> Answer:
     if not queue.fifo:
         front = call.broker.receive_front(queue, given.max_messages, visibility_ms, holder)
         if front is not None:
+            call.give_back = partial(_give_back, call.broker, queue, *front)
             return Answer(200, ReceivedMessages(await _front(call.broker, queue, *front, binary=binary)))
     deliveries = await call.broker.receive(
         queue,
@@ -47,6 +49,8 @@ async def receive(call: Call) -> Answer:
         holder,
         given.attempt_id or "",
     )
+    if not given.attempt_id:  # else the client that gets no answer asks for the same messages again
+        call.give_back = partial(call.broker.give_back_found, [(queue.number, delivery) for delivery in deliveries])
     name = queue.name
     return Answer(200, ReceivedMessages([received(delivery, name, binary=binary) for delivery in deliveries]))
 
@@ -101,8 +105,13 @@ async def receive_any(call: Call) -> Answer:
         milliseconds(given.wait_seconds or 0),
         given.consumer or call.holder,
     )
+    call.give_back = partial(call.broker.give_back_found, [(queue.number, delivery) for queue, delivery in found])
     binary = call.wanted is MSGPACK
     return Answer(200, ReceivedMessages([received(delivery, queue.name, binary=binary) for queue, delivery in found]))
+
+
+async def _give_back(broker: Broker, queue: Queue, host: ShardHost, leases: FirstLeases) -> None:
+    broker.give_back(queue, host, leases)
 
 
 def _visibility_ms(seconds: float | None) -> int | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeVar
 
 from msgspec import Struct
@@ -32,7 +33,7 @@ NO_CONTENT = Answer(204)
 class Call:
     """One request as an operation sees it."""
 
-    __slots__ = ("broker", "caller", "given", "name", "rates", "request", "token", "wanted")
+    __slots__ = ("broker", "caller", "give_back", "given", "name", "rates", "request", "token", "wanted")
 
     def __init__(
         self,
@@ -53,6 +54,7 @@ class Call:
         self.wanted = wanted
         self.name = name  # of the queue, or the job's id
         self.token = token  # the receipt
+        self.give_back: Callable[[], Awaitable[None]] | None = None  # gives back what was leased for the answer
 
     def queue(self) -> Queue:
         """The queue that the request is about: one of the caller's own."""

@@ -9,10 +9,12 @@ from urllib.parse import unquote
 from batonq.api.http import Request
 from batonq.api.sqs.errors import ACCESS_DENIED, SqsError
 from batonq.api.sqs.sigv4 import Verifier
+from batonq.node.bounded_cache import BoundedCache
 
 CALLERS_MAX = 1_024
 ACCOUNT_DIGITS = 12
 ACCESS_KEY_LENGTH_MAX = 128
+CREDENTIAL_LENGTH_MAX = 1_024  # that is looked at, percent-encoded
 
 
 class Caller(NamedTuple):
@@ -38,7 +40,7 @@ class OpenAccess:
     def __init__(self, account: str) -> None:
         self._account = account
         self._nobody = Caller(account, "")
-        self._callers: dict[bytes, Caller] = {}
+        self._callers: BoundedCache[bytes, Caller] = BoundedCache(CALLERS_MAX, ACCESS_KEY_LENGTH_MAX)
 
     def identify(self, request: Request) -> Caller:
         headers = request.headers
@@ -49,7 +51,7 @@ class OpenAccess:
             start = authorization.find(b"Credential=") + 11
             name = authorization[start : authorization.find(b"/", start)] if start > 10 else b""
         elif "X-Amz-Credential=" in request.query:
-            credential = request.query.partition("X-Amz-Credential=")[2].partition("&")[0]
+            credential = request.query.partition("X-Amz-Credential=")[2].partition("&")[0][:CREDENTIAL_LENGTH_MAX]
             name = unquote(credential).partition("/")[0].encode()
         else:
             return self._nobody
@@ -59,9 +61,7 @@ class OpenAccess:
         key = name.decode("ascii", "replace")[:ACCESS_KEY_LENGTH_MAX]
         is_account = len(name) == ACCOUNT_DIGITS and name.isdigit()
         caller = Caller(key if is_account else self._account, key if key.isprintable() and key.isascii() else "")
-        if len(self._callers) >= CALLERS_MAX:
-            self._callers.clear()
-        self._callers[name] = caller
+        self._callers.put(name, caller, len(name))
         return caller
 
 

@@ -27,6 +27,7 @@ from batonq.api.sqs.operations.table import OPERATIONS
 from batonq.api.sqs.service import Call, Service, SqsSettings
 from batonq.errors import BatonError, QueueDoesNotExist
 from batonq.node.broker import Broker
+from batonq.node.fault_log import FaultLog
 
 T = TypeVar("T")
 logger = logging.getLogger("batonq.sqs")
@@ -47,6 +48,7 @@ class SqsApp:
         self.calls = dict.fromkeys(OPERATIONS, 0)
         self.errors: dict[str, int] = {}  # by query code
         self.access: Access = OpenAccess(self.settings.account) if broker.dev else SignedAccess(broker, wall)
+        self._faults = FaultLog(logger)
         self._targets = {protocol_json.TARGET_PREFIX + name.encode(): row for name, row in OPERATIONS.items()}
         self._request_ids = count(1)
         one = secrets.token_hex(10)
@@ -69,17 +71,25 @@ class SqsApp:
                 )
             name = operation.name
             self.calls[name] += 1
-            call = Call(request, self.access.identify(request), name)
+            call = Call(request, request.caller or self.access.identify(request), name)
             given = operation.decode(request.body)
-            output = await self._run(lambda: operation.run(self.service, call, given))
+            body = await self._answer(call, lambda: operation.run(self.service, call, given), protocol_json.encode)
         except SqsError as error:
             return self.json_error(error)
         except BatonError as error:
             return self.json_error(translated(error))
         except Exception:
             return self.json_error(self._unexpected(request))
-        body = protocol_json.encode(output)
         return Response(200, body, protocol_json.CONTENT_TYPE, ((REQUEST_ID_HEADER, self._request_id()),))
+
+    async def _answer(self, call: Call, run: Callable[[], Awaitable[T]], encode: Callable[[T], bytes]) -> bytes:
+        """Run an operation and encode its output. If there is none, what was leased for it is the next one's."""
+        try:
+            return encode(await self._run(run))
+        except Exception:
+            if call.leased:
+                await self.service.broker.give_back_found(call.leased)
+            raise
 
     async def _run(self, run: Callable[[], Awaitable[T]]) -> T:
         """Before a queue is said not to exist, the node makes sure that it is up to date."""
@@ -108,7 +118,7 @@ class SqsApp:
     async def _handle_query(self, request: Request) -> Response:
         request_id = self._request_id()
         try:
-            caller = self.access.identify(request)
+            caller = request.caller or self.access.identify(request)
             fields = _fields(request)
             action = fields.get("Action")
             if action == sts.ACTION:
@@ -134,8 +144,11 @@ class SqsApp:
         self.calls[action] += 1
         given = protocol_query.decode(operation.input, fields, action)
         call = Call(request, caller, action)
-        output = await self._run(lambda: operation.run(self.service, call, given))
-        return protocol_query.encode(output, action, request_id)
+        return await self._answer(
+            call,
+            lambda: operation.run(self.service, call, given),
+            lambda output: protocol_query.encode(output, action, request_id),
+        )
 
     def _query_error(self, error: SqsError, request_id: str) -> Response:
         kind = error.kind
@@ -148,8 +161,11 @@ class SqsApp:
     # --- both
 
     def _unexpected(self, request: Request) -> SqsError:
-        """A mistake of ours: the log says which, the client only that it was one."""
-        logger.exception("an operation failed: %s %s", request.method, request.header(b"x-amz-target") or request.path)
+        return self.fault(f"{request.method} {request.header(b'x-amz-target') or request.path}")
+
+    def fault(self, what: str) -> SqsError:
+        """The error for an exception that is being handled: the log says what it is, the client only that it was."""
+        self._faults.report("an operation failed: %s", shortened(what, 256))
         return SqsError(INTERNAL, "Something went wrong in the server; its log says what.")
 
     def _count(self, code: str) -> None:

@@ -7,7 +7,6 @@ as what they say. docs/reference/rest-api.md has the table of both directions.
 
 from __future__ import annotations
 
-import re
 from base64 import b64decode, b64encode
 from binascii import Error as Base64Error
 
@@ -17,6 +16,7 @@ from batonq.api.sqs.digests import digest
 from batonq.api.sqs.errors import INVALID_MESSAGE_CONTENTS, SqsError, invalid
 from batonq.api.sqs.extensions import CONTENT_ENCODING, CONTENT_TYPE
 from batonq.api.sqs.validate import allowed
+from batonq.core import json_text
 from batonq.core.commands import Send
 from batonq.core.payload import Attribute, Content, decode_attributes, encode_attributes
 
@@ -24,15 +24,12 @@ JSON_TYPE = "application/json"
 BYTES_TYPE = "application/octet-stream"
 TEXT_TYPE = "text/plain; charset=utf-8"
 BASE64 = "base64"
-DEPTH_MAX = 200  # of a JSON value, so that everybody can read it
 
 _TEXT, _JSON, _BYTES = int(Content.TEXT), int(Content.JSON), int(Content.BYTES)
 _TYPES = {_TEXT: TEXT_TYPE, _JSON: JSON_TYPE, _BYTES: BYTES_TYPE}
 _ENCODING_NAME = CONTENT_ENCODING.encode()
 # Only a JSON string can have these two characters in it as they are, and there the escapes mean the same.
 _ESCAPES = ((b"\xef\xbf\xbe", rb"\ufffe"), (b"\xef\xbf\xbf", rb"\uffff"))
-_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*"')
-_NO_BRACKETS = bytes(code for code in range(256) if code not in b"[]{}")
 _check_json = msgspec.json.Decoder(msgspec.Raw).decode
 
 
@@ -100,20 +97,9 @@ def _check(body: bytes) -> None:
         body.decode()
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         raise SqsError(INVALID_MESSAGE_CONTENTS, "The body is not valid JSON.") from None
-    if too_deep(body):
-        raise SqsError(INVALID_MESSAGE_CONTENTS, f"The body is nested more than {DEPTH_MAX} levels deep.")
-
-
-def too_deep(body: bytes) -> bool:
-    """Is a JSON text nested too deeply? It is valid; innermost brackets are taken out until none are left."""
-    if body.count(b"[") + body.count(b"{") <= DEPTH_MAX:
-        return False
-    brackets = _STRINGS.sub(b"", body).translate(None, _NO_BRACKETS)
-    for _ in range(DEPTH_MAX):
-        if not brackets:
-            return False
-        brackets = brackets.replace(b"[]", b"").replace(b"{}", b"")
-    return bool(brackets)
+    problem = json_text.problem_of(body)
+    if problem:
+        raise SqsError(INVALID_MESSAGE_CONTENTS, problem)
 
 
 def _is_text(body: bytes) -> bool:

@@ -48,7 +48,7 @@ class Elsewhere:
         def answered(told: RelayedAnswer | BatonError) -> None:
             if isinstance(told, RelayedSent):
                 self._app.calls[operation] += 1
-                reply(self._heads.answer(answer(queue.shard, told.first, digests)))
+                reply(self._heads.answer_by(operation, answer, queue.shard, told.first, digests))
             else:
                 self._other(told, operation, reply)
 
@@ -61,7 +61,7 @@ class Elsewhere:
         def answered(told: RelayedAnswer | BatonError) -> None:
             if isinstance(told, RelayedTexts | RelayedDeliveries):
                 self._app.calls["ReceiveMessage"] += 1
-                if not self._deliver(queue, told, reply):
+                if not self._deliver(queue, told, reply):  # no answer has left: the messages are the next one's
                     self._relaying.give_back(queue.shard, queue.number, claims_of(told))
             else:
                 self._other(told, "ReceiveMessage", reply)
@@ -71,16 +71,23 @@ class Elsewhere:
 
     def _deliver(self, queue: Queue, found: RelayedTexts | RelayedDeliveries, reply: Reply) -> bool:
         """Whether the messages have left."""
-        if isinstance(found, RelayedDeliveries):
-            output: Any = deliver(self._service, queue, found.deliveries, (), [])
-            return reply(self._heads.answer(_encode(output)))
         try:
-            receipts = self._broker.seal_relayed(queue, found)
+            answer = self._heads.answer(self._received(queue, found))
         except BatonError as problem:
             reply(self._heads.error(problem))
             return False
+        except Exception:
+            reply(self._heads.fault("ReceiveMessage"))
+            return False
+        return reply(answer)
+
+    def _received(self, queue: Queue, found: RelayedTexts | RelayedDeliveries) -> bytes:
+        if isinstance(found, RelayedDeliveries):
+            output: Any = deliver(self._service, queue, found.deliveries, (), [])
+            return _encode(output)
+        receipts = self._broker.seal_relayed(queue, found)
         names = message_ids(queue.shard, found.sequences)
-        return reply(self._heads.answer(received(names, receipts, found.contents, found.digests, found.bodies)))
+        return received(names, receipts, found.contents, found.digests, found.bodies)
 
     def delete(self, queue: Queue, one: Deleting) -> None:
         claims, answer, operation, reply = one
@@ -88,7 +95,7 @@ class Elsewhere:
         def answered(told: RelayedAnswer | BatonError) -> None:
             if isinstance(told, RelayedDone):
                 self._app.calls[operation] += 1
-                reply(self._heads.answer(answer(told.problems())))
+                reply(self._heads.answer_by(operation, answer, told.problems()))
             else:
                 self._other(told, operation, reply)
 

@@ -22,6 +22,7 @@ from msgspec import Struct
 
 from batonq.api.http import Reply, Request
 from batonq.api.sqs import protocol_json
+from batonq.api.sqs.access import Caller
 from batonq.api.sqs.app import SqsApp
 from batonq.api.sqs.digests import md5
 from batonq.api.sqs.elsewhere import Elsewhere
@@ -39,6 +40,7 @@ from batonq.api.sqs.together import AnswerHeads, DeletedAnswer, SentAnswer, Toge
 from batonq.api.sqs.validate import BATCH_BYTES_MAX, BATCH_ENTRIES_MAX, ENTRY_ID_LENGTH_MAX
 from batonq.core.ids import message_id, message_ids, request_hash
 from batonq.errors import BatonError
+from batonq.node.bounded_cache import BoundedCache
 from batonq.node.broker import HOLDER_LENGTH_MAX, Queue
 
 
@@ -85,7 +87,7 @@ _decode_one = msgspec.json.Decoder(_One).decode
 _decode_one_receipt = msgspec.json.Decoder(_OneReceipt).decode
 _decode_receive = msgspec.json.Decoder(_Receive).decode
 _encode = protocol_json.encode
-_NOT_PLAIN = (msgspec.MsgspecError, UnicodeDecodeError, SqsError, BatonError)
+_NOT_PLAIN = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError, SqsError, BatonError)
 _BATCH_SIGNS = len('{"QueueUrl":"","Entries":[]}') - 1
 _ENTRY_SIGNS = len('{"Id":"","MessageBody":""},')
 _RECEIPT_SIGNS = len('{"Id":"","ReceiptHandle":""},')
@@ -129,9 +131,10 @@ class ExpressSqs:
         heads = AnswerHeads(app)
         self._together = Together(app, heads)
         self._elsewhere = Elsewhere(app, heads)
-        self._receives: dict[bytes, tuple[str, int, int | None]] = {}  # body → URL, messages and visibility
+        # body → URL, messages and visibility
+        self._receives: BoundedCache[bytes, tuple[str, int, int | None]] = BoundedCache(RECEIVES_MAX, RECEIVE_BYTES_MAX)
         prefix = protocol_json.TARGET_PREFIX
-        self._calls: dict[bytes, Callable[[Request, Reply], bool]] = {
+        self._calls: dict[bytes, Callable[[Request, Reply, Caller], bool]] = {
             prefix + b"SendMessage": self._send,
             prefix + b"SendMessageBatch": self._send_batch,
             prefix + b"ReceiveMessage": self._receive,
@@ -144,17 +147,18 @@ class ExpressSqs:
         if handler is None or request.method != "POST":
             return False
         try:
-            return handler(request, reply)
+            caller = request.caller = self._app.access.identify(request)  # before anything is read or kept
+            return handler(request, reply, caller)
         except _NOT_PLAIN:
             return False
 
-    def _find(self, request: Request, operation: str, url: str) -> tuple[Call, Queue]:
-        call = Call(request, self._app.access.identify(request), operation)
+    def _find(self, request: Request, caller: Caller, operation: str, url: str) -> tuple[Call, Queue]:
+        call = Call(request, caller, operation)
         return call, self._service.queue(call, url)
 
     # --- SendMessage, SendMessageBatch
 
-    def _send(self, request: Request, reply: Reply) -> bool:
+    def _send(self, request: Request, reply: Reply, caller: Caller) -> bool:
         given = _decode_one(request.body)
         text = given.MessageBody
         if not _is_plain(request.body, _ONE_SIGNS + len(given.QueueUrl) + len(text), 8):
@@ -163,9 +167,9 @@ class ExpressSqs:
         def answer(shard: int, first: int, digests: list[bytes]) -> bytes:
             return _encode(SendMessageOutput(message_id(shard, first), digests[0].hex()))
 
-        return self._take(request, "SendMessage", given.QueueUrl, [text.encode()], answer, reply)
+        return self._take(request, caller, "SendMessage", given.QueueUrl, [text.encode()], answer, reply)
 
-    def _send_batch(self, request: Request, reply: Reply) -> bool:
+    def _send_batch(self, request: Request, reply: Reply, caller: Caller) -> bool:
         given = _decode_batch(request.body)
         entries = given.Entries
         count = len(entries)
@@ -185,14 +189,22 @@ class ExpressSqs:
                 members += triple
             return (_sent_form(count) % (*members,)).encode()
 
-        return self._take(request, "SendMessageBatch", given.QueueUrl, [*map(str.encode, texts)], answer, reply)
+        bodies = [*map(str.encode, texts)]
+        return self._take(request, caller, "SendMessageBatch", given.QueueUrl, bodies, answer, reply)
 
     def _take(
-        self, request: Request, operation: str, url: str, bodies: list[bytes], answer: SentAnswer, reply: Reply
+        self,
+        request: Request,
+        caller: Caller,
+        operation: str,
+        url: str,
+        bodies: list[bytes],
+        answer: SentAnswer,
+        reply: Reply,
     ) -> bool:
         """Bodies to be sent with those of others; False when they are not plain there."""
         sizes = [*map(len, bodies)]
-        call, queue = self._find(request, operation, url)
+        _, queue = self._find(request, caller, operation, url)
         if min(sizes) == 0 or max(sizes) > queue.message_bytes_max or sum(sizes) > BATCH_BYTES_MAX or queue.fifo:
             return False
         if TRACE_HEADER in request.headers:
@@ -205,21 +217,21 @@ class ExpressSqs:
         key = request_hash(queue.number, name)
         one = bodies, digests, key, answer, operation, reply
         if here:
-            self._together.send(self._broker.host(queue), queue, call.caller.sender, one)
+            self._together.send(self._broker.host(queue), queue, caller.sender, one)
         else:
-            self._elsewhere.send(queue, call.caller.sender, one)
+            self._elsewhere.send(queue, caller.sender, one)
         return True
 
     # --- ReceiveMessage
 
-    def _receive(self, request: Request, reply: Reply) -> bool:
+    def _receive(self, request: Request, reply: Reply, caller: Caller) -> bool:
         known = self._receives.get(request.body)
         if known is None:
-            known = self._read_receive(request)
+            known = self._read_receive(request, caller)
             if known is None:
                 return False
         url, count, visibility_ms = known
-        call, queue = self._find(request, "ReceiveMessage", url)
+        call, queue = self._find(request, caller, "ReceiveMessage", url)
         if queue.fifo:
             return False
         host = self._broker.host(queue) if self._broker.is_here(queue) else None
@@ -233,7 +245,7 @@ class ExpressSqs:
             self._elsewhere.receive(queue, visibility_ms, one)
         return True
 
-    def _read_receive(self, request: Request) -> tuple[str, int, int | None] | None:
+    def _read_receive(self, request: Request, caller: Caller) -> tuple[str, int, int | None] | None:
         """What a request to receive says. A client asks in the same words each time, so they are remembered."""
         body = request.body
         given = _decode_receive(body)
@@ -245,7 +257,7 @@ class ExpressSqs:
         )
         if not _is_plain(body, -1, 2 * (keys + 1)):
             return None
-        _, queue = self._find(request, "ReceiveMessage", given.QueueUrl)
+        _, queue = self._find(request, caller, "ReceiveMessage", given.QueueUrl)
         asked = ReceiveMessageInput(
             QueueUrl=given.QueueUrl,
             MaxNumberOfMessages=given.MaxNumberOfMessages,
@@ -254,25 +266,22 @@ class ExpressSqs:
         )
         count, visibility_ms, _ = numbers(queue, asked)
         known = given.QueueUrl, count, visibility_ms
-        if len(body) <= RECEIVE_BYTES_MAX:
-            if len(self._receives) >= RECEIVES_MAX:
-                self._receives.clear()
-            self._receives[body] = known
+        self._receives.put(body, known, len(body))
         return known
 
     # --- DeleteMessage, DeleteMessageBatch
 
-    def _delete(self, request: Request, reply: Reply) -> bool:
+    def _delete(self, request: Request, reply: Reply, caller: Caller) -> bool:
         given = _decode_one_receipt(request.body)
         receipt = given.ReceiptHandle
         if not _is_plain(request.body, _ONE_RECEIPT_SIGNS + len(given.QueueUrl) + len(receipt), 8):
             return False
-        _, queue = self._find(request, "DeleteMessage", given.QueueUrl)
+        _, queue = self._find(request, caller, "DeleteMessage", given.QueueUrl)
         if queue.fifo or queue.policy.strict_receipts:
             return False  # there a delete may fail, and the general way says so
         return self._remove(queue, "DeleteMessage", [receipt], lambda problems: _encode(DONE), reply)
 
-    def _delete_batch(self, request: Request, reply: Reply) -> bool:
+    def _delete_batch(self, request: Request, reply: Reply, caller: Caller) -> bool:
         given = _decode_receipts(request.body)
         entries = given.Entries
         count = len(entries)
@@ -284,7 +293,7 @@ class ExpressSqs:
         length = _BATCH_SIGNS + len(given.QueueUrl) + len(joined) + sum(map(len, receipts)) + count * _RECEIPT_SIGNS
         if not _is_plain(request.body, length, 6 + 8 * count) or not _ids_are_plain(ids, joined):
             return False
-        _, queue = self._find(request, "DeleteMessageBatch", given.QueueUrl)
+        _, queue = self._find(request, caller, "DeleteMessageBatch", given.QueueUrl)
 
         def answer(problems: Sequence[BatonError | None]) -> bytes:
             if not any(problems):

@@ -13,15 +13,17 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from types import UnionType
 from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
-from urllib.parse import parse_qsl
 
 from msgspec import Struct
 
+from batonq.api.sqs import percent
 from batonq.api.sqs.errors import MALFORMED_INPUT, Kind, SqsError, invalid, shortened
 
 CONTENT_TYPE = "text/xml"
 NAMESPACE = "http://queue.amazonaws.com/doc/2012-11-05/"
 PARAMETERS_MAX = 2_000
+NAME_LENGTH_MAX = 256
+NAME_PARTS_MAX = 8  # SendMessageBatchRequestEntry.1.MessageAttribute.1.Value.StringListValue.1 has seven
 INDEX_DIGITS_MAX = 6
 INTEGER_DIGITS_MAX = 18
 
@@ -75,20 +77,31 @@ Tree = dict[str, Any]
 
 def parse_form(text: str) -> dict[str, str]:
     """The fields of a query or form, the first of each name. Raises SqsError for what is none."""
-    try:
-        pairs = parse_qsl(
-            text, keep_blank_values=True, encoding="utf-8", errors="strict", max_num_fields=PARAMETERS_MAX
-        )
-    except ValueError:
-        raise SqsError(
-            MALFORMED_INPUT, f"The request is not a valid form in UTF-8 of at most {PARAMETERS_MAX} fields."
-        ) from None
+    if text.count("&") >= PARAMETERS_MAX:
+        raise _not_a_form()
     fields: dict[str, str] = {}
-    for name, value in pairs:
+    for part in text.split("&"):
+        if not part:
+            continue
+        name, _, value = part.replace("+", " ").partition("=")
+        if len(name) > NAME_LENGTH_MAX or name.count(".") >= NAME_PARTS_MAX:
+            raise SqsError(
+                MALFORMED_INPUT,
+                f"The name of the parameter {shortened(name, 64)} has more than {NAME_LENGTH_MAX} characters "
+                f"or {NAME_PARTS_MAX} parts.",
+            )
+        try:
+            name, value = percent.decode(name), percent.decode(value)
+        except ValueError:
+            raise _not_a_form() from None
         if name in fields:
             raise SqsError(MALFORMED_INPUT, f"The parameter {shortened(name, 256)} is given twice.")
         fields[name] = value
     return fields
+
+
+def _not_a_form() -> SqsError:
+    return SqsError(MALFORMED_INPUT, f"The request is not a valid form in UTF-8 of at most {PARAMETERS_MAX} fields.")
 
 
 def decode(shape: type[Input], fields: Mapping[str, str], operation: str) -> Input:

@@ -9,10 +9,13 @@ from batonq.api.http import Request
 from batonq.api.sqs.access import Caller
 from batonq.api.sqs.errors import ACCESS_DENIED, INVALID_ADDRESS, SqsError, missing
 from batonq.core.catalog import permissions
-from batonq.core.catalog.names import queue_arn
-from batonq.node.broker import Broker, Queue
+from batonq.core.catalog.names import QueueName, queue_arn
+from batonq.node.bounded_cache import BoundedCache
+from batonq.node.broker import Broker, Delivery, Queue
 
 ADDRESSES_MAX = 10_000
+ADDRESS_LENGTH_MAX = 512  # of an address that is kept
+URL_LENGTH_MAX = 2_048
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -24,12 +27,14 @@ class SqsSettings:
 class Call:
     """One request as an operation sees it: who calls, and what came beside the input."""
 
-    __slots__ = ("caller", "operation", "request")
+    __slots__ = ("caller", "leased", "operation", "request")
 
     def __init__(self, request: Request, caller: Caller, operation: str) -> None:
         self.request = request
         self.caller = caller
         self.operation = operation
+        # Messages that were leased for the answer, with their queue's number: given back if there will be none.
+        self.leased: list[tuple[int, Delivery]] = []
 
 
 class Service:
@@ -37,7 +42,8 @@ class Service:
         self.broker = broker
         self.settings = settings
         self._open = broker.dev
-        self._addresses: dict[str, tuple[str, str]] = {}  # queue URL → account and name
+        # queue URL → account and name
+        self._addresses: BoundedCache[str, tuple[str, str]] = BoundedCache(ADDRESSES_MAX, ADDRESS_LENGTH_MAX)
 
     # --- from an address to a queue
 
@@ -58,22 +64,21 @@ class Service:
         if "/" not in url:
             return call.caller.account, url
         try:
-            parts = urlsplit(url).path.strip("/").split("/")
+            # urlsplit keeps what it has split, whatever its length.
+            parts = urlsplit(url).path.strip("/").split("/") if len(url) <= URL_LENGTH_MAX else []
         except ValueError:
             parts = []
         if len(parts) != 2:
             raise SqsError(INVALID_ADDRESS, f"The address {url[:256]} is not valid for this endpoint.")
         address = unquote(parts[0]), unquote(parts[1])
-        if len(self._addresses) >= ADDRESSES_MAX:
-            self._addresses.clear()
-        if len(url) < 1024:
-            self._addresses[url] = address
+        self._addresses.put(url, address, len(url))
         return address
 
     def _authorize(self, call: Call, queue: Queue) -> None:
         # A batch is the same thing many times, and is allowed by the same word.
         action = call.operation.removesuffix("Batch")
-        if not permissions.allows(queue.attributes.get("Policy", ""), call.caller.account, action):
+        name = QueueName(queue.account, queue.name)
+        if not permissions.allows(queue.attributes.get("Policy", ""), call.caller.account, action, name):
             raise SqsError(ACCESS_DENIED, f"Access to the resource {self.url(call, queue)} is denied.")
 
     # --- from a queue to its names

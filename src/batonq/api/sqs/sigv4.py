@@ -6,14 +6,16 @@ The wall clock is what both sides share, so it is the one that judges how old a 
 from __future__ import annotations
 
 import hmac
+import re
 from calendar import timegm
 from collections.abc import Callable, Iterator
 from hashlib import sha256
 from itertools import product
 from typing import NamedTuple
-from urllib.parse import quote, unquote
+from urllib.parse import quote
 
 from batonq.api.http import Request
+from batonq.api.sqs import percent
 from batonq.api.sqs.errors import (
     INCOMPLETE_SIGNATURE,
     INVALID_KEY,
@@ -21,15 +23,22 @@ from batonq.api.sqs.errors import (
     WRONG_SIGNATURE,
     SqsError,
 )
+from batonq.node.bounded_cache import BoundedCache
 
 ALGORITHM = "AWS4-HMAC-SHA256"
 SKEW_MAX_S = 900
 EXPIRES_MAX_S = 604_800
 SIGNING_KEYS_MAX = 1_024
+SCOPE_LENGTH_MAX = 256  # of a signing key that is kept
 QUERY_PARAMETERS_MAX = 2_000
+FIELDS_MAX = 8  # of an Authorization header: there are three
+SIGNED_HEADERS_MAX = 100
 _UNRESERVED = "-_.~"
-# Whoever could change one of these could change what the request means, or for how long.
-_MUST_BE_SIGNED = (b"x-amz-target", b"x-amz-date", b"x-amz-security-token", b"x-amz-content-sha256")
+_EXPIRES = re.compile(r"[1-9][0-9]{0,5}")
+# Whoever could add or change one of these could change what the request means, or for how long. SDKs do not sign their
+# amz-sdk-* headers.
+_MUST_BE_SIGNED = (b"x-amz-", b"baton-", b"idempotency-key")  # how their names start
+_ADDED_ON_THE_WAY = (b"x-amz-cf-id",)  # by CloudFront; it means nothing here
 
 
 class Signature(NamedTuple):
@@ -55,7 +64,9 @@ def parse(request: Request) -> Signature:
     if authorization:
         return _from_header(request, authorization)
     if "X-Amz-Signature=" in request.query:
-        return _from_query(request)
+        values = dict(_pairs(request.query))
+        if "X-Amz-Signature" in values:
+            return _from_query(values)
     raise SqsError(MISSING_AUTHENTICATION, "Request is missing Authentication Token")
 
 
@@ -64,7 +75,7 @@ def _from_header(request: Request, authorization: str) -> Signature:
     if algorithm != ALGORITHM:
         raise SqsError(INCOMPLETE_SIGNATURE, f"Unsupported AWS 'algorithm': only {ALGORITHM} is known.")
     fields = {}
-    for part in rest.split(","):
+    for part in rest.split(",", FIELDS_MAX):
         name, _, value = part.strip().partition("=")
         fields[name] = value
     for name in ("Credential", "SignedHeaders", "Signature"):
@@ -76,15 +87,14 @@ def _from_header(request: Request, authorization: str) -> Signature:
     return _signature(fields["Credential"], fields["SignedHeaders"], fields["Signature"], time, None)
 
 
-def _from_query(request: Request) -> Signature:
-    values = dict(_pairs(request.query))
+def _from_query(values: dict[str, str]) -> Signature:
     if values.get("X-Amz-Algorithm") != ALGORITHM:
         raise SqsError(INCOMPLETE_SIGNATURE, f"Unsupported AWS 'algorithm': only {ALGORITHM} is known.")
     for name in ("X-Amz-Credential", "X-Amz-SignedHeaders", "X-Amz-Date", "X-Amz-Expires"):
         if not values.get(name):
             raise SqsError(INCOMPLETE_SIGNATURE, f"AWS query-string parameters must include '{name}'.")
     expires = values["X-Amz-Expires"]
-    if not (expires.isascii() and expires.isdigit() and 1 <= int(expires[:9]) <= EXPIRES_MAX_S):
+    if not _EXPIRES.fullmatch(expires) or int(expires) > EXPIRES_MAX_S:
         raise SqsError(INCOMPLETE_SIGNATURE, f"X-Amz-Expires must be a number from 1 to {EXPIRES_MAX_S}.")
     return _signature(
         values["X-Amz-Credential"],
@@ -96,21 +106,31 @@ def _from_query(request: Request) -> Signature:
 
 
 def _signature(credential: str, signed: str, signature: str, time: str, expires_s: int | None) -> Signature:
-    parts = credential.split("/")
+    parts = credential.split("/", 5)
     if len(parts) != 5 or parts[4] != "aws4_request" or not all(parts):
         raise SqsError(
             INCOMPLETE_SIGNATURE,
             "Credential must have exactly 5 slash-delimited elements: key/date/region/service/term.",
         )
     access_key, date, region, service, _ = parts
-    return Signature(access_key, date, region, service, signed.lower().split(";"), signature, time, expires_s)
+    names = signed.lower().split(";", SIGNED_HEADERS_MAX)
+    if len(names) > SIGNED_HEADERS_MAX:
+        raise SqsError(INCOMPLETE_SIGNATURE, f"SignedHeaders names more than {SIGNED_HEADERS_MAX} headers.")
+    return Signature(access_key, date, region, service, names, signature, time, expires_s)
 
 
 def _pairs(query: str) -> list[tuple[str, str]]:
     parts = [part for part in query.split("&") if part]
     if len(parts) > QUERY_PARAMETERS_MAX:
         raise SqsError(INCOMPLETE_SIGNATURE, "The query has too many parameters.")
-    return [(unquote(name), unquote(value)) for name, _, value in (part.partition("=") for part in parts)]
+    pairs = (part.partition("=") for part in parts)
+    try:
+        return [
+            (percent.decode(name, errors="replace"), percent.decode(value, errors="replace"))
+            for name, _, value in pairs
+        ]
+    except ValueError:
+        raise SqsError(INCOMPLETE_SIGNATURE, "The query is not percent-encoded.") from None
 
 
 class Verifier:
@@ -119,7 +139,7 @@ class Verifier:
     def __init__(self, find_secret: Callable[[str], str | None], wall: Callable[[], float]) -> None:
         self._find_secret = find_secret
         self._wall = wall
-        self._signing_keys: dict[tuple[str, str, str], bytes] = {}
+        self._signing_keys: BoundedCache[tuple[str, str, str], bytes] = BoundedCache(SIGNING_KEYS_MAX, SCOPE_LENGTH_MAX)
 
     def verify(self, request: Request) -> str:
         """The access key that signed the request. Raises SqsError unless it did."""
@@ -129,19 +149,16 @@ class Verifier:
             raise SqsError(INVALID_KEY, "The security token included in the request is invalid.")
         self._check_time(signature)
         _check_signed(request, signature)
-        if not any(self._is_signed(canonical, signature, secret) for canonical in _canonical(request, signature)):
+        key = self._signing_key(signature, secret)
+        if not any(_is_signed(canonical, signature, key) for canonical in _canonical(request, signature)):
             raise SqsError(
                 WRONG_SIGNATURE,
                 "The request signature we calculated does not match the signature you provided. Check your AWS Secret "
                 "Access Key and signing method. Consult the service documentation for details.",
             )
+        # Not before: whoever knows only the name of a key could fill the memory.
+        self._signing_keys.put((signature.access_key, secret, signature.scope), key, len(signature.scope))
         return signature.access_key
-
-    def _is_signed(self, canonical: bytes, signature: Signature, secret: str) -> bool:
-        digest = sha256(canonical).hexdigest()
-        text = f"{ALGORITHM}\n{signature.time}\n{signature.scope}\n{digest}"
-        expected = hmac.new(self._signing_key(signature, secret), text.encode(), "sha256").hexdigest()
-        return hmac.compare_digest(expected.encode(), signature.signature.encode("latin-1", "replace"))
 
     def _check_time(self, signature: Signature) -> None:
         try:
@@ -169,19 +186,26 @@ class Verifier:
             key = ("AWS4" + secret).encode()
             for part in signature.scope.split("/"):
                 key = hmac.new(key, part.encode(), "sha256").digest()
-            if len(self._signing_keys) >= SIGNING_KEYS_MAX:
-                self._signing_keys.clear()
-            self._signing_keys[name] = key
         return key
+
+
+def _is_signed(canonical: bytes, signature: Signature, key: bytes) -> bool:
+    digest = sha256(canonical).hexdigest()
+    text = f"{ALGORITHM}\n{signature.time}\n{signature.scope}\n{digest}"
+    expected = hmac.new(key, text.encode(), "sha256").hexdigest()
+    return hmac.compare_digest(expected.encode(), signature.signature.encode("latin-1", "replace"))
 
 
 def _check_signed(request: Request, signature: Signature) -> None:
     signed = {name.encode("latin-1", "replace") for name in signature.signed_headers}
+    if len(signed) != len(signature.signed_headers):  # each time a name is given, its value is hashed again
+        raise SqsError(INCOMPLETE_SIGNATURE, "SignedHeaders must name each header once.")
     if b"host" not in signed:
         raise SqsError(WRONG_SIGNATURE, "'Host' must be a 'SignedHeader' in the AWS Authorization.")
-    for name in _MUST_BE_SIGNED:
-        if name in request.headers and name not in signed:
-            raise SqsError(WRONG_SIGNATURE, f"'{name.decode()}' must be a 'SignedHeader' in the AWS Authorization.")
+    for name in request.headers:
+        if name.startswith(_MUST_BE_SIGNED) and name not in signed and name not in _ADDED_ON_THE_WAY:
+            shown = name[:100].decode("latin-1")
+            raise SqsError(WRONG_SIGNATURE, f"'{shown}' must be a 'SignedHeader' in the AWS Authorization.")
     unknown = [name.decode("latin-1") for name in signed if name not in request.headers]
     if unknown:
         raise SqsError(WRONG_SIGNATURE, f"The signed header '{unknown[0][:100]}' is not in the request.")

@@ -18,7 +18,7 @@ from functools import cache
 from time import time
 from typing import Any, cast
 
-from batonq.api.http import Reply
+from batonq.api.http import Reply, Response
 from batonq.api.http.messages import SERVER_NAME, Heads
 from batonq.api.sqs import protocol_json
 from batonq.api.sqs.app import REQUEST_ID_HEADER, SqsApp
@@ -92,11 +92,10 @@ class Together:
             return
         for (_, digests, _, answer, operation, reply), first in zip(waiting, firsts, strict=True):
             self._app.calls[operation] += 1
-            self._reply_when_committed(host, reply, answer(queue.shard, first, digests))
+            whole = self._heads.answer_by(operation, answer, queue.shard, first, digests)
+            self._reply_when_committed(host, reply, whole)
 
-    def _reply_when_committed(self, host: ShardHost, reply: Reply, body: bytes) -> None:
-        answer = self._heads.answer(body)
-
+    def _reply_when_committed(self, host: ShardHost, reply: Reply, answer: bytes) -> None:
         def committed(problem: BatonError | None) -> None:
             reply(answer if problem is None else self._heads.error(problem))
 
@@ -147,23 +146,39 @@ class Together:
         problem: BatonError | None,
         warm: bool = False,
     ) -> None:
+        """Answer receives whose leases are committed. Leases for which no answer can be made are given back."""
         if problem is not None:
             for *_, reply in parts:
                 reply(self._heads.error(problem))
             return
-        if not warm and self._broker.is_cold(host, leases):
-            self._begin(self._deliver_cold(queue, host, leases, parts))
-            return
-        found = self._broker.deliver_run(queue, host, leases)
-        if found is None or {*found[1]} - TEXTS:
+        answered = 0
+        try:
+            if not warm and self._broker.is_cold(host, leases):
+                self._begin(self._deliver_cold(queue, host, leases, parts))
+                return
+            found = self._broker.deliver_run(queue, host, leases)
+            if found is None or {*found[1]} - TEXTS:
+                for start, end, reply in parts:
+                    self._begin(self._deliver_any(queue, host, leases.part(start, end), reply))
+                    answered += 1
+                return
+            columns: list[Any] = [message_ids(queue.shard, leases.sequences), *found]
             for start, end, reply in parts:
-                self._begin(self._deliver_any(queue, host, leases.part(start, end), reply))
-            return
-        columns: list[Any] = [message_ids(queue.shard, leases.sequences), *found]
+                some = columns if len(parts) == 1 else [column[start:end] for column in columns]
+                answer = self._heads.answer(received(*some))
+                answered += 1
+                if not reply(answer):
+                    self._broker.give_back(queue, host, leases.part(start, end))
+        except Exception:
+            self._refuse(queue, host, leases, parts[answered:], self._heads.fault("ReceiveMessage"))
+
+    def _refuse(
+        self, queue: Queue, host: ShardHost, leases: FirstLeases, parts: list[tuple[int, int, Reply]], answer: bytes
+    ) -> None:
+        """These receives get an error, and the messages are the next one's."""
         for start, end, reply in parts:
-            some = columns if len(parts) == 1 else [column[start:end] for column in columns]
-            if not reply(self._heads.answer(received(*some))):
-                self._broker.give_back(queue, host, leases.part(start, end))
+            self._broker.give_back(queue, host, leases.part(start, end))
+            reply(answer)
 
     def _begin(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -173,19 +188,28 @@ class Together:
     async def _deliver_cold(
         self, queue: Queue, host: ShardHost, leases: FirstLeases, parts: list[tuple[int, int, Reply]]
     ) -> None:
-        await self._broker.warm(host, leases)
-        self._deliver(queue, host, leases, parts, None, warm=True)
+        try:
+            await self._broker.warm(host, leases)
+        except BatonError as problem:
+            self._refuse(queue, host, leases, parts, self._heads.error(problem))
+        except Exception:
+            self._refuse(queue, host, leases, parts, self._heads.fault("ReceiveMessage"))
+        else:
+            self._deliver(queue, host, leases, parts, None, warm=True)
 
     async def _deliver_any(self, queue: Queue, host: ShardHost, leases: FirstLeases, reply: Reply) -> None:
         """Messages with attributes or a past, or leases that must be extended first."""
         try:
             deliveries = await self._broker.deliver_front(queue, host, leases)
             output: Any = deliver(self._service, queue, deliveries, (), [])
+            answer = self._heads.answer(_encode(output))
         except BatonError as problem:
-            reply(self._heads.error(problem))
-            return
-        if not reply(self._heads.answer(_encode(output))):
-            self._broker.give_back(queue, host, leases)
+            self._refuse(queue, host, leases, [(0, len(leases.slots), reply)], self._heads.error(problem))
+        except Exception:
+            self._refuse(queue, host, leases, [(0, len(leases.slots), reply)], self._heads.fault("ReceiveMessage"))
+        else:
+            if not reply(answer):
+                self._broker.give_back(queue, host, leases)
 
     # --- deleting
 
@@ -216,7 +240,7 @@ class Together:
                     reply(None)
                     continue
             self._app.calls[operation] += 1
-            self._reply_when_committed(host, reply, answer(problems))
+            self._reply_when_committed(host, reply, self._heads.answer_by(operation, answer, problems))
 
 
 @cache
@@ -261,7 +285,21 @@ class AnswerHeads:
             ).encode()
         return b"%b%b\r\nContent-Length: %d\r\n\r\n%b" % (self._start, self._app.request_id(), len(body), body)
 
+    def answer_by(self, operation: str, make: Callable[..., bytes], *given: Any) -> bytes:
+        """The answer whose body `make` makes; an error if it cannot."""
+        try:
+            return self.answer(make(*given))
+        except Exception:
+            return self.fault(operation)
+
     def error(self, problem: BatonError) -> bytes:
         """What was decided could not be committed; the words are the general way's."""
-        response = self._app.json_error(translated(problem))
+        return self._written(self._app.json_error(translated(problem)))
+
+    def fault(self, operation: str) -> bytes:
+        """An exception is being handled: nobody expected it."""
+        return self._written(self._app.json_error(self._app.fault(operation)))
+
+    @staticmethod
+    def _written(response: Response) -> bytes:
         return Heads().head(response, close=False) + response.body

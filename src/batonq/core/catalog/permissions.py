@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from fnmatch import fnmatchcase
 from typing import Any
 
-from batonq.core.catalog.names import is_word
+from batonq.core.catalog.names import QueueName, is_word
 from batonq.core.catalog.redrive import parse_json
+from batonq.core.wildcards import Wildcards
 from batonq.errors import InvalidAttributeValue, InvalidInput, OverLimit
 
 STATEMENTS_MAX = 20
@@ -22,7 +22,7 @@ ACCOUNT_DIGITS = 12
 
 Statement = dict[str, Any]
 
-# What an owner may let others do; the rest of the actions stay the owner's.
+# What AddPermission takes.
 GRANTABLE = (
     "*",
     "ChangeMessageVisibility",
@@ -32,11 +32,16 @@ GRANTABLE = (
     "ReceiveMessage",
     "SendMessage",
 )
+# What a policy can let another account do, whatever it says: every other action is for the queue's owner alone. These
+# are the actions to which SQS applies cross-account permissions.
+OPEN_TO_OTHERS = frozenset({*GRANTABLE[1:], "ListDeadLetterSourceQueues", "PurgeQueue"})
 
 
 def check_policy(text: str) -> None:
     """Raise InvalidAttributeValue unless `text` is an access policy."""
-    _parse(text)
+    for entry in _parse(text)["Statement"]:
+        if "Resource" in entry and not _is_texts(entry["Resource"]):
+            raise _refuse("The Resource of a statement must be an ARN, or a list of them.")
 
 
 def _parse(text: str) -> dict[str, Any]:
@@ -136,16 +141,22 @@ def without_statement(policy: str, label: str) -> str:
     return json.dumps(document, separators=(",", ":")) if document["Statement"] else ""
 
 
-def allows(policy: str, account: str, action: str) -> bool:
-    """Whether a (valid or empty) policy lets another account do `action`, such as `SendMessage`.
+def allows(policy: str, account: str, action: str, queue: QueueName) -> bool:
+    """Whether the (valid or empty) policy of a queue lets another account do `action`, such as `SendMessage`.
 
     Conditions are not evaluated, so they count against the caller: an Allow with a condition grants nothing, a Deny
     with one refuses.
     """
+    if action not in OPEN_TO_OTHERS:
+        return False
     granted = False
     for entry in _parse(policy)["Statement"] if policy else ():
         denies = entry["Effect"] == "Deny"
-        if not _names_account(entry, account, denies) or not _names_action(entry, action, denies):
+        if (
+            not _names_account(entry, account, denies)
+            or not _names_action(entry, action, denies)
+            or not _names_queue(entry, queue, denies)
+        ):
             continue
         if denies:
             return False
@@ -158,8 +169,7 @@ def _names_account(entry: Mapping[str, Any], account: str, denies: bool) -> bool
         return denies  # NotPrincipal: taken for a match only where that refuses
     principal = entry["Principal"]
     named = principal.get("AWS", ()) if isinstance(principal, dict) else principal
-    names = [named] if isinstance(named, str) else named
-    return any(name in ("*", account) or _account_of(name) == account for name in names)
+    return any(name in ("*", account) or _account_of(name) == account for name in _texts(named))
 
 
 def _account_of(principal: str) -> str:
@@ -171,8 +181,30 @@ def _account_of(principal: str) -> str:
 def _names_action(entry: Mapping[str, Any], action: str, denies: bool) -> bool:
     if "Action" not in entry:
         return denies
-    named = entry["Action"]
-    patterns = [named] if isinstance(named, str) else named
-    wanted = f"sqs:{action.lower()}"
-    # Brackets mean nothing in a policy, and a set of characters in fnmatch.
-    return any(fnmatchcase(wanted, pattern.lower().replace("[", "[[]")) for pattern in patterns)
+    return Wildcards(map(str.lower, _texts(entry["Action"]))).match(f"sqs:{action.lower()}")
+
+
+def _names_queue(entry: Mapping[str, Any], queue: QueueName, denies: bool) -> bool:
+    """A statement without a Resource is about the queue that has the policy."""
+    if "NotResource" in entry:
+        return denies
+    resource = entry.get("Resource", "*")
+    if not _is_texts(resource):
+        return denies  # stored before the Resource of a policy was checked
+    return any(_means(arn, queue) for arn in _texts(resource))
+
+
+def _means(arn: str, queue: QueueName) -> bool:
+    """Whether an ARN, in which `*` and `?` may stand, names a queue. Partition and region are not compared."""
+    parts = arn.split(":")
+    if len(parts) < 6 and parts[-1].endswith("*"):  # a star at the end also stands for the parts that follow
+        parts += ["*"] * (6 - len(parts))
+    if len(parts) != 6:
+        return False
+    scheme, _, service, _, account, name = parts
+    pairs = ((scheme, "arn"), (service, "sqs"), (account, queue.account), (name, queue.name))
+    return all(Wildcards([pattern]).match(text) for pattern, text in pairs)
+
+
+def _texts(value: Any) -> list[str]:
+    return [value] if isinstance(value, str) else list(value)

@@ -20,29 +20,44 @@ class Arrivals(Seeking):
 
     # --- the destination -----------------------------------------------------------------------------
 
-    def cursor(self, shard: int) -> int:
-        return self.cursors.get(shard, 0)
+    def check_arrivals(self, arrivals: Sequence[Arrival]) -> None:
+        """Raise LogCorrupt when the entries do not follow those that arrived before, or when they did and it is not
+        known any more what became of them: only their source, which still has the messages, is the worse for it.
+        """
+        last: dict[int, int] = {}  # of each source in these entries
+        for arrival in arrivals:
+            source, number = arrival.source_shard, arrival.number
+            incoming = self.incoming.get(source)
+            cursor = 0 if incoming is None else incoming.cursor
+            before = last.get(source, 0)
+            if number <= before or number > max(before, cursor) + 1:
+                raise LogCorrupt(
+                    f"entry {number} from shard {source} follows {max(before, cursor)}: a gap in the channel"
+                )
+            if incoming is not None and number <= cursor and not self._past_verdict(arrival):
+                raise LogCorrupt(
+                    f"shard {self.number} does not remember whether it took entry {number} from shard {source}, only "
+                    f"what became of the newest up to {cursor}. The message stays at shard {source}. Was the log of "
+                    "one of the two replaced by an older copy?"
+                )
+            last[source] = number
 
     def arrive(self, arrivals: Sequence[Arrival], now: int) -> list[tuple[int, int]]:
-        """Take channel entries in order; (number, verdict) of each. One seen before is answered from the cursor."""
+        """Take channel entries in order; (number, verdict) of each. One seen before gets its verdict again."""
+        self.check_arrivals(arrivals)
         now = self.begin(now)
         results: list[tuple[int, int]] = []
         for arrival in arrivals:
-            cursor = self.cursors.get(arrival.source_shard, 0)
-            if arrival.number <= cursor:
-                # Its verdict was sent before. It cannot have been lost unsettled by the source: only entries that
-                # the source still owes are sent again, and the verdict of each is in this shard's log.
+            incoming = self.incoming.get(arrival.source_shard)
+            if incoming is not None and arrival.number <= incoming.cursor:
                 results.append((arrival.number, self._past_verdict(arrival)))
-                continue
-            if arrival.number != cursor + 1:
-                raise LogCorrupt(
-                    f"entry {arrival.number} from shard {arrival.source_shard} follows {cursor}: a gap in the channel"
-                )
-            results.append((arrival.number, self._arrive(arrival, now)))
+            else:
+                results.append((arrival.number, self._arrive(arrival, now)))
         return results
 
     def _past_verdict(self, arrival: Arrival) -> int:
-        return self.refused_numbers.get((arrival.source_shard, arrival.number), Reason.ACCEPTED)
+        """What became of an entry that has arrived before; 0: that is not known any more."""
+        return self.incoming[arrival.source_shard].verdict(arrival.number, self.limits.verdicts_max)
 
     def _arrive(self, arrival: Arrival, now: int) -> int:
         target = self.queues.get(arrival.queue)
@@ -52,7 +67,7 @@ class Arrivals(Seeking):
         if verdict != Reason.ACCEPTED or target is None:
             w0 = Type.ARRIVED | Flag.REFUSED << 8 | verdict << 24 | arrival.queue << 32
             self.frame.add(w0, 0, now, 0, 0, w5, 0, 0)
-            self._on_refused(arrival.source_shard, arrival.number, verdict)
+            self._on_entry(arrival.source_shard, arrival.number, verdict)
             return verdict
         redriven = arrival.reason == Reason.REDRIVE
         sent_ms = now if redriven or target.fifo else arrival.sent_ms
@@ -68,7 +83,7 @@ class Arrivals(Seeking):
         slot = self.columns.allocate()
         w0 = Type.ARRIVED | flags << 8 | arrival.priority << 16 | arrival.reason << 24 | arrival.queue << 32
         position = self.frame.add(w0, sequence, now, sent_ms, count, w5, w6, slot | expires_s << 32)
-        self.cursors[arrival.source_shard] = arrival.number
+        self._on_entry(arrival.source_shard, arrival.number, Reason.ACCEPTED)
         self._on_arrived(
             target,
             slot,

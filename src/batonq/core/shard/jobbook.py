@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from batonq.core.commands import Job
 
 ACTIVE = ("RUNNING", "PAUSED", "CANCELLING")  # states of a job that is not over
@@ -18,8 +20,8 @@ class JobBook(dict[str, Job]):
         self._of_queue: dict[int, list[str]] = {}  # oldest first; only the newest can be active
         self._by_key: dict[int, str] = {}
 
-    def put(self, job: Job) -> list[str]:
-        """A job as it stands now; returns the ids of those that are forgotten for it."""
+    def put(self, job: Job) -> None:
+        """A job as it stands now. One that has ended may make room for itself: then older ones are forgotten."""
         known = self._of_queue.setdefault(job.source, [])
         if job.id not in self:
             known.append(job.id)
@@ -27,14 +29,14 @@ class JobBook(dict[str, Job]):
         self[job.id] = job
         if job.state in ACTIVE:
             self.active[job.id] = None
-            return []
+            return
         self.active.pop(job.id, None)
         forgotten = [other for other in known if other not in self.active][:-KEPT_MAX]
         if len(self) - len(forgotten) > TOTAL_MAX:
-            forgotten += [other for other in self if other not in self.active and other not in forgotten][:1]
+            kept = {job.id, *forgotten, *self.active}
+            forgotten += islice((other for other in self if other not in kept), 1)
         for other in forgotten:
             self._forget(self.pop(other))
-        return forgotten
 
     def _forget(self, job: Job) -> None:
         self._by_key.pop(job.key, None)

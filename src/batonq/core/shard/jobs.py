@@ -17,7 +17,7 @@ from enum import Enum
 
 from batonq.core.commands import Chosen, Job
 from batonq.core.ids import key_hash
-from batonq.core.limits import ShardLimits
+from batonq.core.limits import STEP_BYTES_MAX, ShardLimits
 from batonq.core.records import Reason, State, Type
 from batonq.core.shard.arrivals import Arrivals
 from batonq.core.shard.columns import NIL
@@ -130,7 +130,14 @@ class Jobs(Arrivals):
         self.job_turn += 1
         first = self.job_turn % len(running)
         budget = Budget(self.limits)
-        due = [self._step(job, now, budget) for job in running[first:] + running[:first]]
+        bytes_end = self.frame.size + STEP_BYTES_MAX
+        due: list[int | None] = []
+        for at, job in enumerate(running[first:] + running[:first]):
+            if self.frame.size >= bytes_end:
+                self.job_turn += at - 1  # the next step begins with this one
+                due.append(now + SOON_MS)
+                break
+            due.append(self._step(job, now, budget))
         return min((at for at in due if at is not None), default=None)
 
     def _step(self, job: Job, now: int, budget: Budget) -> int | None:
@@ -184,8 +191,9 @@ class Jobs(Arrivals):
         return int(credit)
 
     def _used(self, job: Job, count: int) -> None:
-        last_ms, credit = self.job_pace.get(job.id, (self.last_time_ms, 1.0))
-        self.job_pace[job.id] = (last_ms, credit - count)
+        if job.id in self.jobs.active:
+            last_ms, credit = self.job_pace.get(job.id, (self.last_time_ms, 1.0))
+            self.job_pace[job.id] = (last_ms, credit - count)
 
     def _pauses(self, job: Job, now: int) -> bool:
         """Do so many of the messages that were moved last die again that it is better to stop?"""
@@ -210,8 +218,11 @@ class Jobs(Arrivals):
         """Every message that can be moved, in order. Leased and delayed ones are passed over."""
         columns = self.columns
         slot, sequence = self.job_place.get(job.id, (NIL, 0))
-        if sequence <= job.cursor or not self.stands(queue, slot, sequence):
+        if not self.stands(queue, slot, sequence):
             slot = self.near(queue, job.cursor)
+        elif sequence < job.cursor:  # on its way to where it was: a step may end before it is there
+            nearer = self.near(queue, job.cursor)
+            slot = nearer if sequence < columns.sequence[nearer] <= job.cursor else slot
         movable = movable_states(job)
         cursor, seen, used = job.cursor, job.seen, 0
         examined, matched = job.examined, job.matched
@@ -237,7 +248,7 @@ class Jobs(Arrivals):
                     seen = sequence
                 cursor = sequence
             slot = following
-        if slot != NIL:
+        if slot != NIL and job.id in self.jobs.active:
             self.job_place[job.id] = (slot, columns.sequence[slot])
         self._used(job, used)
         self._progress(job, cursor, seen, examined, matched, now)

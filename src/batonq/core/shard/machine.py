@@ -52,15 +52,17 @@ class Shard(Holding, Persist, Validate):
         self.frame.add(Type.QUEUE_CLOSED | number << 32, version, now, 0, 0, 0, 0, 0)
         queue.closed = True
 
-    def purge(self, number: int, now: int, through: int = 0) -> tuple[int, bool]:
-        """One step of a purge: remove messages up to sequence `through` (0: all there are), a bounded number of them.
+    def purge(self, number: int, now: int, through: int | None = None) -> tuple[int, bool]:
+        """One step of a purge: remove a bounded number of messages, up to sequence `through` (None: all there are).
 
-        Returns how many were removed and whether that was all; call again until it was.
+        Returns how many were removed and whether that was all; call again until it was. A queue that had no messages
+        yet when its purge began has 0 for its last one: nothing is removed, and the purge is over.
         """
         now = self.begin(now)
         queue = self.queues[number]
         columns = self.columns
-        through = through or self.next_sequence - 1
+        if through is None:
+            through = self.next_sequence - 1
         slot = queue.head
         survivor = steps = 0
         while slot != NIL and columns.sequence[slot] <= through and steps < self.limits.purge_step_max:
@@ -83,7 +85,7 @@ class Shard(Holding, Persist, Validate):
     def filled_queues(self) -> list[int]:
         """The queues that have something to give, in no order. Costs as much as there are of them."""
         queues = self.queues
-        empty = [number for number in self.filled if number not in queues or not queues[number].visible]
+        empty = [number for number in self.filled if not queues[number].visible]
         self.filled.difference_update(empty)
         return list(self.filled)
 

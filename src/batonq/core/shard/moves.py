@@ -7,8 +7,10 @@ import json
 from batonq.core.commands import Job
 from batonq.core.records import Reason
 from batonq.core.shard.columns import COUNT_MAX
+from batonq.core.shard.incoming import Incoming
+from batonq.core.shard.jobbook import ACTIVE
 from batonq.core.shard.queuestate import QueueState
-from batonq.core.shard.state import FOREVER_MS, REFUSED_NUMBERS_MAX, Channel, ShardState
+from batonq.core.shard.state import FOREVER_MS, Channel, ShardState
 from batonq.errors import LogCorrupt
 
 _DELAYED, _VISIBLE, _OWED, _DEAD = 1, 2, 4, 5
@@ -142,16 +144,17 @@ class Moves(ShardState):
         self.overlays.pop(slot, None)
         self.edited[slot] = key
 
-    def _on_refused(self, source_shard: int, number: int, verdict: int) -> None:
-        """An entry from elsewhere was not accepted: remember it for as long as it may be sent again."""
-        self.cursors[source_shard] = number
-        self.refused_numbers[source_shard, number] = int(verdict)
-        while len(self.refused_numbers) > REFUSED_NUMBERS_MAX:
-            del self.refused_numbers[next(iter(self.refused_numbers))]
+    def _on_entry(self, source_shard: int, number: int, verdict: int) -> None:
+        """An entry from elsewhere was accepted or refused: remember that for as long as it may be sent again."""
+        incoming = self.incoming.get(source_shard)
+        if incoming is None:
+            incoming = self.incoming[source_shard] = Incoming()
+        incoming.note(number, verdict)
 
     def _on_job(self, data: bytes) -> None:
         job = Job.from_values(json.loads(data))
         self._note_format(job.destination_spread or "".join(job.origin_spreads.values()))
-        for job_id in self.jobs.put(job):
-            self.job_pace.pop(job_id, None)
-            self.job_place.pop(job_id, None)
+        self.jobs.put(job)
+        if job.state not in ACTIVE:
+            self.job_pace.pop(job.id, None)
+            self.job_place.pop(job.id, None)

@@ -2,7 +2,11 @@
 
 A named request is remembered under two keys, that of its name and that of its name and content: a name that is known
 with other content is a conflict. One whose messages were all taken is remembered as a run; one that was taken in part
-remembers each message that was taken, so that a repetition sends only the others.
+remembers each message that was taken, so that a repetition sends only the others. A message that was a duplicate by its
+deduplication id counts as taken: its key may be forgotten before the request is.
+
+These requests and those of SDKs, which are remembered for two minutes, are in one table, and each has its own share of
+it. A request that finds its share full is refused: what was promised for a time is not forgotten before.
 """
 
 from __future__ import annotations
@@ -12,8 +16,13 @@ from typing import NamedTuple
 
 from batonq.core.commands import Accepted, Send
 from batonq.core.ids import key_hash, message_id
-from batonq.core.shard.sending import Sending, part_of
+from batonq.core.shard.dedup import Known
+from batonq.core.shard.sending import INVOCATION_WINDOW_S, Sending, part_of
 from batonq.errors import BatonError, IdempotencyConflict, OverLimit
+
+WINDOW_MIN_MS = 128_000  # by longer windows these requests are told from those of SDKs, which have a share of their own
+_FULL = "The shard remembers as many Idempotency-Keys as it can; send without a key, or retry when old keys have expired."
+_NEW, _DUPLICATE = 1, 2  # what a remembered message was: as many messages as `_remember` counts, or one known before
 
 
 class Once(NamedTuple):
@@ -46,36 +55,50 @@ class SendingOnce(Sending):
                 if not sends:
                     raise IdempotencyConflict
                 return [IdempotencyConflict() for _ in sends], False
-            if len(self.requests) >= self.limits.requests_max:
-                full = "Too many named requests are remembered; send without an idempotency key, or later."
-                return [OverLimit(full) for _ in sends], False
+            if self.requests.full(now // 1000, self.limits.requests_max, INVOCATION_WINDOW_S):
+                if not sends:
+                    raise OverLimit(_FULL)
+                return [OverLimit(_FULL) for _ in sends], False
         parts = [part_of(request, at) for at in range(len(sends))] if known is not None else []
-        taken = {at: found.sequence for at, key in enumerate(parts) if (found := self.requests.get(key, now // 1000))}
+        taken = {at: found for at, key in enumerate(parts) if (found := self.requests.get(key, now // 1000))}
         queue.duplicates += len(taken)
-        first = self.next_sequence
-        results = self.send(number, [send for at, send in enumerate(sends) if at not in taken], now)
-        if not taken and self.next_sequence == first + len(sends):
-            self._remember_once(number, (name, request), first, len(sends), now, once.window_ms)
+        fresh = iter(self.send(number, [send for at, send in enumerate(sends) if at not in taken], now))
+        results = [self._part_as_first(taken[at]) if at in taken else next(fresh) for at in range(len(sends))]
+        run = _run_of(results)
+        if run and not taken:
+            self._remember_once(number, (name, request), run, len(sends), now, once.window_ms)
             return results, False
-        fresh = iter(results)
-        merged = [self._as_first(taken[at]) if at in taken else next(fresh) for at in range(len(sends))]
-        new = [
-            (at, result.sequence)
-            for at, result in enumerate(merged)
-            if at not in taken and isinstance(result, Accepted) and not result.duplicate
-        ]
-        for at, sequence in new:
-            self._remember_once(number, (part_of(request, at),), sequence, 1, now, once.window_ms)
-        if new:
-            self._remember_once(number, (name, request), new[0][1], 0, now, once.window_ms)
-        return merged, bool(taken)
+        accepted = {at: result for at, result in enumerate(results) if isinstance(result, Accepted) and at not in taken}
+        if known is None and (accepted or not sends):
+            first = next((result.sequence for result in accepted.values()), 0)
+            self._remember_once(number, (name, request), first, 0, now, once.window_ms)
+        for at, result in accepted.items():
+            count = _DUPLICATE if result.duplicate else _NEW
+            self._remember_once(number, (part_of(request, at),), result.sequence, count, now, once.window_ms)
+        return results, bool(taken)
 
     def _as_first(self, sequence: int) -> Accepted:
         """The answer as it was the first time."""
         return Accepted(sequence, message_id(self.number, sequence), False)
 
+    def _part_as_first(self, part: Known) -> Accepted:
+        """The same of one message of a request that was taken in part."""
+        if part.fingerprint != _DUPLICATE:
+            return self._as_first(part.sequence)
+        return Accepted(part.sequence, message_id(self.number, part.sequence) if part.sequence else "", True)
+
     def _remember_once(
         self, number: int, keys: Sequence[int], sequence: int, count: int, now: int, window_ms: int
     ) -> None:
+        until = now + max(window_ms, WINDOW_MIN_MS)
         for key in keys:
-            self._remember(number, key, sequence, count, now, window_ms)
+            self._request(number, key, sequence, count, now, until)
+
+
+def _run_of(results: Sequence[Accepted | BatonError]) -> int:
+    """The first sequence, when all are new messages with one sequence after the other; else 0."""
+    first = results[0].sequence if results and isinstance(results[0], Accepted) else 0
+    for at, result in enumerate(results):
+        if not isinstance(result, Accepted) or result.duplicate or result.sequence != first + at:
+            return 0
+    return first

@@ -13,6 +13,7 @@ from batonq.core.payload import Lineage, decode, encode_payload, merge_lineage, 
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import Flag, Reason, State, Type
 from batonq.core.shard.columns import NIL
+from batonq.core.shard.incoming import load_all
 from batonq.core.shard.jobbook import JobBook
 from batonq.core.shard.queuestate import TOTALS, QueueState
 from batonq.core.shard.replay import Replay, skip
@@ -29,6 +30,7 @@ class Persist(Replay):
 
     def _facts(self) -> dict[str, Any]:
         """Everything that is not a column, as JSON values. Dictionaries by slot become pairs, in order of slot."""
+        incoming = sorted(self.incoming.items())
         return {
             "epoch": self.epoch,
             "next_sequence": self.next_sequence,
@@ -44,8 +46,9 @@ class Persist(Replay):
                 [shard, way.last, way.settled, list(way.unsettled.items())]
                 for shard, way in sorted(self.channels.items())
             ],
-            "cursors": sorted(self.cursors.items()),
-            "refused_numbers": [[*key, verdict] for key, verdict in self.refused_numbers.items()],
+            "cursors": [[source, end.cursor] for source, end in incoming],
+            "refused_numbers": [[source, *refusal] for source, end in incoming for refusal in end.refusals()],
+            "verdicts_from": [[source, end.first] for source, end in incoming],
             "jobs": [job.values() for job in self.jobs.values()],
         }
 
@@ -86,8 +89,7 @@ class Persist(Replay):
         for shard, last, settled, unsettled in facts["channels"]:
             way = self.channels[shard] = Channel()
             way.last, way.settled, way.unsettled = last, settled, dict(unsettled)
-        self.cursors = dict(facts["cursors"])
-        self.refused_numbers = {(shard, number): verdict for shard, number, verdict in facts["refused_numbers"]}
+        self.incoming = load_all(facts["cursors"], facts["refused_numbers"], facts.get("verdicts_from"))
         self.jobs = JobBook()
         for fact in facts["jobs"]:
             job = Job.from_values(fact)

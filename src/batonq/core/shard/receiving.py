@@ -33,7 +33,21 @@ class Receiving(SendingOnce):
         attempt: str = "",
     ) -> list[Lease]:
         """Lease up to `max_messages` to `holder`."""
-        now = self.begin(now)
+        return self.receive_at(number, max_messages, visibility_ms, self.begin(now), holder, attempt)
+
+    def receive_at(
+        self,
+        number: int,
+        max_messages: int,
+        visibility_ms: int | None,
+        now: int,
+        holder: str,
+        attempt: str = "",
+    ) -> list[Lease]:
+        """The same at a time that `begin` or `pass_time` has given: for many receives one after the other.
+
+        A queue that has more to look at than one receive may is in `woken` afterwards.
+        """
         queue = self.queue_state(number)
         policy = queue.policy
         visibility = policy.visibility_ms if visibility_ms is None else visibility_ms

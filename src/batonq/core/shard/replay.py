@@ -143,10 +143,10 @@ class Replay(Folding):
         flags, slot = w0 >> 8 & 0xFF, w7 & _LOW32
         if flags & Flag.REFUSED:
             if not flags & Flag.OVERLAY:
-                self._on_refused(w5 & _SHARD_BITS, w5 >> 16, w0 >> 24 & 0xFF)
+                self._on_entry(w5 & _SHARD_BITS, w5 >> 16, w0 >> 24 & 0xFF)
             return
         if not flags & Flag.OVERLAY:
-            self.cursors[w5 & _SHARD_BITS] = w5 >> 16
+            self._on_entry(w5 & _SHARD_BITS, w5 >> 16, Reason.ACCEPTED)
         queue = self._queue(w0 >> 32)
         priority, count, expires_s = w0 >> 16 & 0xFF, w4 & _LOW32, w7 >> 32
         reason = w0 >> 24 & 0xFF

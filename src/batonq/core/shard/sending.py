@@ -19,6 +19,7 @@ from batonq.core.spread import key_of, parse, takes
 from batonq.errors import BatonError, DeduplicationConflict, InvalidInput, NotOwner, OverLimit
 
 REQUEST_WINDOW_MS = 120_000  # an SDK has given up on a request by then
+INVOCATION_WINDOW_S = REQUEST_WINDOW_MS // 1000
 BYTE_MAX = 255  # a record has a byte for each
 _SHARD_FULL = "The shard holds as many messages as it can; receive and delete some."
 _NOT_TAKEN = "The shard had no room for this message when the request was made first; send it by another request."
@@ -102,14 +103,19 @@ class Sending(Jobs):
         results: Sequence[Accepted | BatonError],
         now: int,
     ) -> None:
-        """A request that was taken in part: which of its messages without a key were."""
-        first = 0
-        for at, (send, result) in enumerate(zip(sends, results, strict=True)):
-            if isinstance(result, Accepted) and not key_of(send, queue.fifo):
-                self._remember(queue.number, part_of(invocation, at), result.sequence, 1, now)
-                first = first or result.sequence
-        if first:
-            self._remember(queue.number, invocation, first, 0, now)
+        """A request that was taken in part: which of its messages without a key were.
+
+        The request comes before its parts, so that it is never known without them.
+        """
+        taken = {
+            at: result.sequence
+            for at, (send, result) in enumerate(zip(sends, results, strict=True))
+            if isinstance(result, Accepted) and not key_of(send, queue.fifo)
+        }
+        if taken:
+            self._remember(queue.number, invocation, min(taken.values()), 0, now)
+        for at, sequence in taken.items():
+            self._remember(queue.number, part_of(invocation, at), sequence, 1, now)
 
     def _again(self, sequence: int) -> Accepted:
         return Accepted(sequence, message_id(self.number, sequence), True)
@@ -205,13 +211,18 @@ class Sending(Jobs):
             first += len(some)
         return firsts
 
-    def _remember(
-        self, number: int, key: int, first_sequence: int, count: int, now: int, window_ms: int = REQUEST_WINDOW_MS
-    ) -> None:
-        """A request by the hash of its name; 0 messages: it was taken in part, or is not taken here if it has no first
-        one.
+    def _remember(self, number: int, key: int, first_sequence: int, count: int, now: int) -> None:
+        """An SDK's request by the hash of its name; 0 messages: it was taken in part, or is not taken here if it has no
+        first one. When too many are remembered, the oldest is forgotten before its time.
         """
-        until = now + window_ms
+        requests = self.requests
+        if requests.count(INVOCATION_WINDOW_S) >= self.limits.invocations_max:
+            oldest = requests.oldest(INVOCATION_WINDOW_S)
+            if oldest and oldest != key:
+                self._request(number, oldest, 0, 0, now, 0)
+        self._request(number, key, first_sequence, count, now, now + REQUEST_WINDOW_MS)
+
+    def _request(self, number: int, key: int, first_sequence: int, count: int, now: int, until: int) -> None:
         self.frame.add(_REQUESTED | number << 32, first_sequence, now, until, count, key, 0, 0)
         self.requests.put(key, first_sequence, -(-until // 1000), count, now // 1000)
 
@@ -448,7 +459,7 @@ class Sending(Jobs):
                     return DeduplicationConflict()
                 queue.duplicates += 1
                 return self._again(known.sequence)
-            if len(self.dedup) >= self.limits.dedup_entries_max:
+            if self.dedup.full(now // 1000, self.limits.dedup_entries_max):
                 return OverLimit("Too many deduplication keys are remembered; send later or shorten the window.")
             flags |= _DEDUPLICATED_LIVES if policy.dedup_lives else _DEDUPLICATED
         if policy.spread and self._belongs_elsewhere(queue, send):

@@ -17,6 +17,7 @@ from batonq.core.policy import QueuePolicy
 from batonq.core.records import FORMAT_VERSION, PLAIN_VERSION, Flag, Reason, State, Type
 from batonq.core.shard.columns import COUNT_MAX, DELTA_MAX, NIL, Columns
 from batonq.core.shard.dedup import FOREVER_S, DedupTable
+from batonq.core.shard.incoming import Incoming
 from batonq.core.shard.jobbook import JobBook
 from batonq.core.shard.lifecycle import allowed
 from batonq.core.shard.lines import Lines
@@ -34,7 +35,6 @@ EDITED_PREFIX = struct.Struct("<Q")  # key of the job; CARRIED_PREFIX follows
 ARRIVED_PREFIX = struct.Struct("<QQ")  # tenant, origin
 ARRIVED_NOTED = struct.Struct("<QQQH")  # with Flag.NOTED: the same, key of the job, own maximum of receives
 PRODUCER_IDLE_MS = 7 * 86_400_000
-REFUSED_NUMBERS_MAX = 65_536  # far above a channel's window
 _UNLIMITED = 1 << 60
 _FREE, _DELAYED, _VISIBLE, _IN_FLIGHT, _OWED, _DEAD = 0, 1, 2, 3, 4, 5
 
@@ -99,8 +99,7 @@ class ShardState:
         self.passed: dict[int, int] = {}  # slot → the last shard (16 bits) of a queue that its group has moved from
         self.owed_to: dict[int, tuple[int, int, int, int]] = {}  # slot → shard, number, queue, reason
         self.channels: dict[int, Channel] = {}
-        self.cursors: dict[int, int] = {}  # source shard → number of the last entry that arrived
-        self.refused_numbers: dict[tuple[int, int], int] = {}  # (source shard, number) → verdict, newest ones only
+        self.incoming: dict[int, Incoming] = {}  # source shard → the end of its channel to this one
         self.jobs = JobBook()
         self.redriving: dict[int, int] = {}  # queue → how many of its messages a job has on their way
         self.doomed_due: dict[int, None] = {}  # refused transfers whose back-off is over, in order
@@ -287,7 +286,7 @@ class ShardState:
         """The message is gone or dead: a key that lives with it ends with its window."""
         if slot in self.living_keys:
             key, window_end_s = self.living_keys.pop(slot)
-            self.dedup.end_life(key, self.columns.sequence[slot], window_end_s)
+            self.dedup.end_life(key, self.columns.sequence[slot], window_end_s, self.last_time_ms // 1000)
 
     def _message(self, slot: int, sequence: int, record: Type) -> QueueState | None:
         """The queue of the message that a record names, having checked that the record may happen to it."""
@@ -479,7 +478,13 @@ class ShardState:
         if final:
             queue.purge_generation += 1
             if queue.closed and not queue.messages:
-                del self.queues[queue.number]
+                self._forget_queue(queue.number)
+
+    def _forget_queue(self, number: int) -> None:
+        """A deleted queue has no message left: nothing here names it any more (validate.py checks that)."""
+        del self.queues[number]
+        self.woken.discard(number)
+        self.filled.discard(number)
 
     def _on_epoch(self, epoch: int, base_ms: int, grace_ms: int) -> None:
         self.epoch = epoch

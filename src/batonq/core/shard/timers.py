@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from batonq.core.limits import STEP_BYTES_MAX
 from batonq.core.records import Reason, State, Type
+from batonq.core.shard.columns import NIL
 from batonq.core.shard.queuestate import QueueState
 from batonq.core.shard.state import EXPIRY_RETRY_S, NO_EXPIRY_TIMER, NO_TIMER
 from batonq.core.shard.transfer import Transfer
 from batonq.core.shard.wheel import NEVER
 from batonq.errors import QueueDoesNotExist
 
-_IN_FLIGHT, _OWED = int(State.IN_FLIGHT), int(State.OWED)
+_FREE, _IN_FLIGHT, _OWED = int(State.FREE), int(State.IN_FLIGHT), int(State.OWED)
 
 
 class Timers(Transfer):
@@ -29,11 +33,28 @@ class Timers(Transfer):
             raise QueueDoesNotExist()
         return queue
 
-    def advance(self, now: int) -> None:
-        """Write what is due: leases that ran out, messages past their retention, refused transfers to try again."""
-        if now > self.last_time_ms:
-            self.last_time_ms = now
+    def pass_time(self, now: int) -> int:
+        """As `begin`, but nothing is recorded: leases and messages that are due end at a later `begin`."""
+        if now < self.last_time_ms:
+            return self.last_time_ms
+        self.last_time_ms = now
         self.advance_delays(now)
+        return now
+
+    def advance(self, now: int) -> None:
+        """Write what is due: leases that ran out, messages past their retention, refused transfers to try again.
+
+        One step is bounded in records and in bytes; what is left stays due.
+        """
+        now = self.pass_time(now)
+        bytes_end = self.frame.size + STEP_BYTES_MAX
+        self._end_leases(now, bytes_end)
+        if self.frame.size < bytes_end:
+            self._end_messages(now, bytes_end)
+        if self.doomed_due and self.frame.size < bytes_end:
+            self.retry_refused(now, bytes_end)
+
+    def _end_leases(self, now: int, bytes_end: int) -> None:
         columns = self.columns
         over: list[tuple[int, int, int]] = []
         for due, slot in self.leases.advance(now, columns.timer, self.limits.timer_records_max):
@@ -44,22 +65,64 @@ class Timers(Transfer):
                 if columns.until[slot] <= now:
                     over.append((columns.until[slot], columns.sequence[slot], slot))
                 else:
-                    columns.timer[slot] = columns.until[slot]
-                    self.leases.push(columns.until[slot], slot)
+                    self._arm_lease(slot)
         over.sort()  # so that the dead letters of a group arrive in its order
-        for _, _, slot in over:
-            self._return(slot, now, now, Reason.EXPIRED)
-        old = [
-            (columns.expires[slot], columns.sequence[slot], due, slot)
-            for due, slot in self.expiries.advance(now // 1000, columns.expiry_timer, self.limits.timer_records_max)
-        ]
+        for at, (_, _, last) in enumerate(over):
+            for slot in self._with_earlier(last, columns.timer, now):
+                if self.frame.size >= bytes_end:
+                    for _, _, left in over[at:]:
+                        self._arm_lease(left)
+                    return
+                if columns.state[slot] == _IN_FLIGHT and columns.until[slot] <= now:
+                    self._return(slot, now, now, Reason.EXPIRED)
+
+    def _arm_lease(self, slot: int) -> None:
+        until = self.columns.until[slot]
+        self.columns.timer[slot] = until
+        self.leases.push(until, slot)
+
+    def _end_messages(self, now: int, bytes_end: int) -> None:
+        columns = self.columns
+        now_s = now // 1000
+        old: list[tuple[int, int, int]] = []
+        for due, slot in self.expiries.advance(now_s, columns.expiry_timer, self.limits.timer_records_max):
+            if columns.expiry_timer[slot] != due:
+                continue
+            columns.expiry_timer[slot] = NO_EXPIRY_TIMER
+            if self._has_expired(slot, now_s):
+                old.append((columns.expires[slot], columns.sequence[slot], slot))
+            elif columns.state[slot]:
+                self._arm_expiry(slot, max(columns.expires[slot], now_s + 1))
         old.sort()
-        for _, _, due, slot in old:
-            if columns.expiry_timer[slot] == due:
-                columns.expiry_timer[slot] = NO_EXPIRY_TIMER
-                self._expire_message(slot, now)
-        if self.doomed_due:
-            self.retry_refused(now)
+        for at, (_, _, last) in enumerate(old):
+            for slot in self._with_earlier(last, columns.expiry_timer, now_s):
+                if self.frame.size >= bytes_end:
+                    for _, _, left in old[at:]:
+                        self._arm_expiry(left, now_s)
+                    return
+                if self._has_expired(slot, now_s):
+                    self._expire_message(slot, now)
+
+    def _has_expired(self, slot: int, now_s: int) -> bool:
+        return self.columns.state[slot] not in (_FREE, _OWED) and self.columns.expires[slot] <= now_s
+
+    def _arm_expiry(self, slot: int, due_s: int) -> None:
+        self.columns.expiry_timer[slot] = due_s
+        self.expiries.push(due_s, slot)
+
+    def _with_earlier(self, slot: int, timers: Sequence[int], now: int) -> list[int]:
+        """A message whose time has come, behind those of its FIFO group right before it whose timers are due too.
+
+        One step takes a bounded number of timers, of equal ones those with the lowest slots: these may be the later
+        messages of a group.
+        """
+        columns = self.columns
+        group = [slot]
+        if columns.line[slot] != NIL and self.queues[columns.queue[slot]].fifo:
+            while (slot := columns.line_previous[slot]) != NIL and timers[slot] <= now:
+                group.append(slot)
+            group.reverse()
+        return group
 
     def _expire_message(self, slot: int, now: int) -> None:
         columns = self.columns
@@ -68,9 +131,7 @@ class Timers(Transfer):
             return
         now_s = now // 1000
         if columns.expires[slot] > now_s or state == _OWED:
-            due = max(columns.expires[slot], now_s + 1)
-            columns.expiry_timer[slot] = due
-            self.expiries.push(due, slot)
+            self._arm_expiry(slot, max(columns.expires[slot], now_s + 1))
             return
         queue = self.queues[columns.queue[slot]]
         policy = queue.policy
@@ -80,8 +141,7 @@ class Timers(Transfer):
             )
             if columns.state[slot] != State.FREE:
                 # Refused or on its way: look again, so that a message that came back is not kept for ever.
-                columns.expiry_timer[slot] = now_s + EXPIRY_RETRY_S
-                self.expiries.push(now_s + EXPIRY_RETRY_S, slot)
+                self._arm_expiry(slot, now_s + EXPIRY_RETRY_S)
             return
         self._row(Type.DELETED, queue.number, slot, now, reason=Reason.RETENTION)
         self._on_deleted(queue, slot, now, Reason.RETENTION)

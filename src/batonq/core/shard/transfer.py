@@ -343,10 +343,15 @@ class Transfer(Replay):
         name = target.policy.name if target is not None else job.destination_arn.rpartition(":")[2]
         return f"Queue {name}" if name else "A queue that messages came from"
 
-    def retry_refused(self, now: int) -> None:
-        """Refused transfers whose back-off is over are owed again, if there is still somewhere to send them."""
+    def retry_refused(self, now: int, bytes_end: int) -> None:
+        """Refused transfers whose back-off is over are owed again, if there is still somewhere to send them.
+
+        It stops when the open frame has `bytes_end` bytes; the others stay due.
+        """
         columns = self.columns
         for slot in list(islice(self.doomed_due, self.limits.retries_max)):
+            if self.frame.size >= bytes_end:
+                return
             del self.doomed_due[slot]
             queue = self.queues[columns.queue[slot]]
             policy = queue.policy

@@ -29,8 +29,7 @@ class Validate(ShardState):
         for slot in live:
             by_queue[columns.queue[slot]].append(slot)
             self._validate_message(slot)
-        having = {number for number, queue in self.queues.items() if queue.visible}
-        assert having <= self.filled, "a queue that has something to give is passed over"
+        self._validate_names()
         for number, slots in by_queue.items():
             self._validate_queue(self.queues[number], slots)
         self._validate_transfers(live)
@@ -41,6 +40,25 @@ class Validate(ShardState):
         for slot, (key, _) in self.living_keys.items():
             known = self.dedup.get(key, 0)
             assert known is not None and known.sequence == columns.sequence[slot], "a living key names another message"
+
+    def _validate_names(self) -> None:
+        """What is kept by queue or by job names only those that are there: nothing is left of one that is gone."""
+        queues, lines = self.queues, self.lines
+        having = {number for number, queue in queues.items() if queue.visible}
+        assert having <= self.filled, "a queue that has something to give is passed over"
+        open_lines = set(range(len(lines.key))).difference(lines.free)
+        by_queue = {
+            "filled": self.filled,
+            "woken": self.woken,
+            "attempts": {queue for queue, _ in self.attempts},
+            "redriving": self.redriving.keys(),
+            "lines": {lines.queue[line] for line in open_lines},
+        }
+        for name, numbers in by_queue.items():
+            assert queues.keys() >= numbers, f"{name} names a queue that is gone"
+        assert all(lines.count[line] for line in open_lines), "a line is open and empty"
+        assert self.jobs.active.keys() >= self.job_pace.keys() | self.job_place.keys(), "a job that is over has a pace"
+        assert set(self.attempt_of.values()) == self.attempts.keys(), "an attempt without a lease is remembered"
 
     def _validate_message(self, slot: int) -> None:
         columns = self.columns

@@ -28,7 +28,7 @@ from batonq.node.remoteshard import answer
 REMEMBERED_S = 20.0
 REMEMBERED_MAX = 20_000
 REMEMBERED_BYTES_MAX = 64 << 20
-NAMES_MAX = 200_000  # of calls whose answers took too much room
+NAMES_MAX = 500_000  # of calls whose answers took too much room: more than a node answers in REMEMBERED_S
 RECEIVES = ("/receive", "/receive_matching")
 RELAY = "/relay"
 DIGITS_MAX = 18
@@ -64,7 +64,8 @@ class Call:
 class Memory:
     """The last answers: at most so many, so long, and so many bytes. Calls that still run are not counted.
 
-    An answer that had to go before its time leaves the call's name: it must not be run again.
+    An answer that had to go before its time leaves the call's name: it must not be run again. When there are too many
+    names of that kind, no other call is run until the oldest has had its time.
     """
 
     def __init__(self) -> None:
@@ -79,6 +80,12 @@ class Memory:
     def has_lost(self, name: str) -> bool:
         """Whether a call was run whose answer is not here any more."""
         return name in self._names
+
+    def is_full(self) -> bool:
+        """Whether one more call could not be told from a repetition later."""
+        if len(self._names) >= NAMES_MAX:
+            self._shrink()
+        return len(self._names) >= NAMES_MAX
 
     def add(self, name: str, call: Call) -> None:
         self._calls[name] = call
@@ -111,7 +118,7 @@ class Memory:
                 self._names[oldest] = ended_s
         while self._names:
             oldest, ended_s = next(iter(self._names.items()))
-            if now_s - ended_s <= REMEMBERED_S and len(self._names) <= NAMES_MAX:
+            if now_s - ended_s <= REMEMBERED_S:
                 return
             del self._names[oldest]
 
@@ -152,6 +159,11 @@ class ShardAnswering:
         if call is None:
             if self._memory.has_lost(name):
                 raise Unavailable("It may or may not have been done: the answer had to be forgotten. Try again.")
+            if name and self._memory.is_full():
+                raise Unavailable(
+                    f"Nothing was done: this node was asked more than {NAMES_MAX} times in {REMEMBERED_S:g} s, and "
+                    "could not tell this call from a repetition. Try again later."
+                )
             kept = body if path.endswith((*RECEIVES, RELAY)) else b""
             call = Call(asyncio.get_running_loop().create_task(self._run(path, name, body)), path, kept)
             call.task.add_done_callback(heard)

@@ -89,10 +89,14 @@ def _false_duplicates(evidence: Evidence) -> Iterator[Finding]:
             untold = bool(call.producer) and not answer.sequence
             if untold and (evidence.copies.get(message.number) or _has_counted(evidence, facts, message)):
                 continue
-            first = _first_try(evidence, message) if call.producer else call
+            tries = evidence.tries[message.number] if call.producer or call.once else [call]
             copy = book.copies.get(sequence_of(answer.sequence)) if book is not None else None
             original = evidence.messages.get(copy.number) if copy is not None else None
-            if copy is not None and original is not None and _counts(facts, first, message, original, copy):
+            if (
+                copy is not None
+                and original is not None
+                and any(_counts(facts, one, message, original, copy) for one in tries)
+            ):
                 continue
             yield about(
                 f"{call.queue}: #{message.number} was called a duplicate of sequence {answer.sequence} "
@@ -101,15 +105,11 @@ def _false_duplicates(evidence: Evidence) -> Iterator[Finding]:
             )
 
 
-def _first_try(evidence: Evidence, message: Outgoing) -> Sending:
-    return next(call for call in evidence.history.of(Sending) if message in call.messages)
-
-
 def _has_counted(evidence: Evidence, facts: QueueFacts, message: Outgoing) -> bool:
     """Whether a message with its key counted when it was first sent, or later."""
     if not message.dedup_id:
         return False
-    first = _first_try(evidence, message)
+    first = evidence.tries[message.number][0]
     return any(
         copy.queue == facts.number and _counts(facts, first, message, original, copy)
         for original in evidence.messages.values()

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+from batonq.core.ids import parse_message_id
 from batonq.core.shard.sending import REQUEST_WINDOW_MS
 from batonq.core.spread import NUMBER_BITS, Spread
-from batonq.sim.history import OK, Delivered, History, Holding, Outgoing, Receiving, Sending
+from batonq.sim.history import OK, Answer, Delivered, History, Holding, Outgoing, Receiving, Sending
 from batonq.sim.ledger import Copy, Ledger
 
 Finding = tuple[str, tuple[str, ...]]  # what is wrong, and words that pick the lines about it
@@ -29,6 +30,8 @@ class QueueFacts:
     dedup_window_ms: int = 300_000
     dedup_per_group: bool = False
     dedup_lives: bool = False
+    once_window_ms: int = 86_400_000  # for which an Idempotency-Key is remembered
+    forgets_invocations: bool = False  # those of SDKs, when there are very many: here, all the time
     shards: tuple[int, ...] = ()  # all that it lies on in the end, in their order; none: only the first
 
     def number_of(self, copy: Copy) -> int:
@@ -93,14 +96,25 @@ class Evidence:
         self.queue_names = {facts.number: facts.name for facts in queues}
         self.messages: dict[int, Outgoing] = {}
         self.home: dict[int, str] = {}  # message → the queue that it was sent to
+        self.tries: dict[int, list[Sending]] = {}  # message → the calls that sent it
         for call in history.of(Sending):
             for message in call.messages:
                 self.messages[message.number] = message
                 self.home[message.number] = call.queue
+                self.tries.setdefault(message.number, []).append(call)
+            if call.once:
+                call.answers = [self._told(*one) for one in zip(call.messages, call.answers, strict=False)]
         self.leases = self._leases()
         self._by_copy = self._group_by_copy()
         self.copies = ledger.by_number()
         self.made_again = {number for number, copies in self.copies.items() if self._may_be_made_again(number, copies)}
+
+    def _told(self, message: Outgoing, answer: Answer) -> Answer:
+        """A named request that is made again is answered as the first time, and not told what was a duplicate then."""
+        place = parse_message_id(answer.message_id)
+        book = self.ledger.books.get(place[0]) if place is not None else None
+        copy = book.copies.get(sequence_of(answer.sequence)) if book is not None else None
+        return replace(answer, duplicate=copy is not None and copy.number != message.number)
 
     def _leases(self) -> dict[str, HeldLease]:
         leases: dict[str, HeldLease] = {}
@@ -128,13 +142,20 @@ class Evidence:
         """Was the first request forgotten when it was made again?
 
         A request is remembered for a while, and not at all when something in it was a duplicate: then only the keys
-        are, for their windows.
+        are, for their windows. One with an Idempotency-Key is remembered in any case, and an SDK's is forgotten when
+        too many come after it.
         """
         made = [copy for copy in copies if copy.source is None]
         message = self.messages.get(number)
         if message is None:
             return False
-        window_ms = self.queues[self.home[number]].dedup_window_ms if message.dedup_id else REQUEST_WINDOW_MS
+        facts = self.queues[self.home[number]]
+        window_ms = facts.dedup_window_ms if message.dedup_id else REQUEST_WINDOW_MS
+        first = self.tries[number][0]
+        if first.once:
+            window_ms = facts.once_window_ms
+        elif facts.forgets_invocations and not message.dedup_id and not first.producer:
+            window_ms = 0
         apart = all(later.born_ms - before.born_ms >= window_ms for before, later in pairwise(made))
         return len(made) > 1 and apart
 

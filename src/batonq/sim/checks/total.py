@@ -12,6 +12,7 @@ from batonq.sim.history import OK, Holding, Sending, Steering
 def check(evidence: Evidence) -> Iterator[Finding]:
     yield from _invented(evidence)
     yield from _sent_twice(evidence)
+    yield from _answered_otherwise(evidence)
     yield from _lost(evidence)
     yield from _risen(evidence)
 
@@ -38,6 +39,25 @@ def _sent_twice(evidence: Evidence) -> Iterator[Finding]:
         if len(made) > 1 and number not in evidence.made_again:
             sequences = ", ".join(f"{copy.sequence} on shard {copy.shard}" for copy in made)
             yield about(f"message #{number} was made {len(made)} times: {sequences}", number)
+
+
+def _answered_otherwise(evidence: Evidence) -> Iterator[Finding]:
+    """A request with an Idempotency-Key that is made again gets the first one's answer, as long as it is remembered."""
+    first: dict[int, tuple[Sending, str]] = {}
+    for call in evidence.history.of(Sending):
+        if not call.once:
+            continue
+        window_ms = evidence.queues[call.queue].once_window_ms
+        for message, answer in zip(call.messages, call.answers, strict=False):
+            if answer.outcome != OK:
+                continue
+            before, message_id = first.setdefault(message.number, (call, answer.message_id))
+            if answer.message_id != message_id and call.ended_ms < before.started_ms + window_ms:
+                yield about(
+                    f"message #{message.number} was sent with the key {call.invocation} as {message_id} (call "
+                    f"{before.number}), and again as {answer.message_id} (call {call.number})",
+                    message.number,
+                )
 
 
 def _lost(evidence: Evidence) -> Iterator[Finding]:

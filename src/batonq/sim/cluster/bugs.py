@@ -14,7 +14,8 @@ from batonq.node import localshard, relayed
 from batonq.node.cluster.peers import ClosedUnanswered, NoAnswer, NotSent, Peers
 from batonq.node.host import ShardHost
 from batonq.sim import express
-from batonq.sim.bugs import Patches, epoch_not_compared
+from batonq.sim.bugs import epoch_not_compared
+from batonq.sim.patches import Patches
 
 
 def append_epoch_not_checked() -> Patches:

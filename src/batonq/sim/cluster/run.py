@@ -11,6 +11,7 @@ from batonq.node.cluster.keeper import ClusterKeeper
 from batonq.node.cluster.node import ClusterNode
 from batonq.node.keeper import KeeperState
 from batonq.sim.audit import audit
+from batonq.sim.breaks import receives_that_break_off
 from batonq.sim.bugs import planted
 from batonq.sim.cluster.bugs import CLUSTER_BUGS
 from batonq.sim.cluster.chaos import ClusterChaos
@@ -21,6 +22,7 @@ from batonq.sim.cluster.scenario import ClusterScenario, choose
 from batonq.sim.cluster.server import Server
 from batonq.sim.log import Witness
 from batonq.sim.machine import Machine
+from batonq.sim.patches import patched
 from batonq.sim.run import Outcome, Record, Simulation, run_to_its_end
 
 SETTLE_S = 60.0  # after healing every shard has an owner, and all followers are there, by then
@@ -57,16 +59,14 @@ class ClusterSimulation(Simulation):
         self.cluster.server.stale = scenario.troubles.stale
         self.cluster.lines.fault_share = scenario.troubles.broken_calls
         self.lost_answers = scenario.troubles.lost_answers
-        actors = [self.loop.create_task(work) for work in (*chaos.tasks(), *self._actors())]
+        troubles = [self.loop.create_task(work) for work in chaos.tasks()]
+        actors = [self.loop.create_task(work) for work in self._actors()]
         await self._until(scenario.duration_s)
-        await self._end(actors)
+        await self._end(troubles)
         chaos.heal()
         self.history.say(self.loop.time(), "chaos", "all is well again")
-        self.lost_answers = 0.0
-        self.calls_left = 1_000_000
+        await self._close(actors)
         if not self.broken:
-            await self._settle()
-            await self._drain()
             await self._settle()
         await self._end([*self._spawned, *supervisors])
         if not self.broken:
@@ -145,7 +145,7 @@ def simulate_cluster(
     collecting = gc.isenabled()
     gc.disable()  # when a generator that was left open is collected must not depend on what ran before
     try:
-        with planted(bug, CLUSTER_BUGS):
+        with planted(bug, CLUSTER_BUGS), patched([*scenario.tiny.patches(), *receives_that_break_off()]):
             loop = ClusterLoop(with_executors=True)
             return run_to_its_end(lambda loop: ClusterSimulation(scenario, loop), loop, bug, record)
     finally:

@@ -47,6 +47,8 @@ async def receive_message(service: Service, call: Call, given: ReceiveMessageInp
         deliveries = await service.broker.receive(queue, count, visibility_ms, wait_ms, holder(call, consumer), attempt)
     except OverLimit as error:
         raise SqsError(OVER_LIMIT, error.message) from None
+    if not attempt:  # else the client that gets no answer asks for the same messages again
+        call.leased = [(queue.number, delivery) for delivery in deliveries]
     return deliver(service, queue, deliveries, system_names, names)
 
 

@@ -1,0 +1,27 @@
+"""A cache whose memory has a bound that can be stated: so many entries, none larger than so much, the oldest goes."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from typing import TypeVar
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class BoundedCache(OrderedDict[K, V]):
+    """Read it like a dict; write it with `put`. It holds `entries_max` entries of `size_max` at most."""
+
+    def __init__(self, entries_max: int, size_max: int) -> None:
+        super().__init__()
+        self.entries_max = entries_max
+        self.size_max = size_max
+
+    def put(self, key: K, value: V, size: int) -> None:
+        """Keep a value, unless it is too large. `size` counts what the client decides: most often the key's length."""
+        if size > self.size_max:
+            return
+        if len(self) >= self.entries_max and key not in self:
+            self.popitem(last=False)
+        self[key] = value
