@@ -15,7 +15,7 @@ INSTALL := $(PIP) install --quiet --require-hashes
 SOURCES := src tests $(wildcard bench campaign tools examples)
 ARGS ?=
 
-.PHONY: help setup run test test-fast lint types contracts format bench bench-cluster bench-peers bench-pipeline campaign sim sync example docs lock clean
+.PHONY: help setup run test test-fast lint types contracts format bench bench-cluster bench-peers bench-pipeline campaign sim fuzz sync example docs lock clean
 
 help: ## Show what can be made
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-10s %s\n", $$1, $$2}'
@@ -87,6 +87,10 @@ bench-peers: $(VENV)/dev.stamp ## Baton beside Redis, PostgreSQL, and RabbitMQ a
 sim: $(VENV)/dev.stamp ## Replay one simulation: make sim SEED=7, of a cluster: make sim SEED=7 CLUSTER=1
 	@$(BIN)/python -m batonq.sim --seed $(or $(SEED),1) $(if $(CLUSTER),--cluster) $(ARGS)
 
+fuzz: $(VENV)/dev.stamp ## Fuzz real servers: make fuzz SECONDS=600 SEED=7; one case again: SEED=7 PROFILE=secured CASE=12
+	@$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) \
+		$(if $(PROFILE),--profile $(PROFILE)) $(if $(CASE),--case $(CASE)) $(if $(FILE),--file $(FILE)) $(ARGS)
+
 campaign: $(VENV)/spark.stamp ## Faults on a real cluster, 20 rounds of each (ARGS="--rounds 1 --fault kill-owner")
 	@$(BIN)/python -m campaign $(ARGS)
 
@@ -107,7 +111,7 @@ lock: ## Write requirements/*.txt anew from requirements/*.in (ARGS=--upgrade ta
 	@test -n "$(PYTHON)"
 	@test -x .venv-lock/bin/pip-compile || { $(PYTHON) -m venv .venv-lock && \
 		.venv-lock/bin/python -m pip install --quiet --require-hashes -r requirements/lock.txt; }
-	@for name in server dev legacy-botocore cluster spark lock; do $(COMPILE) $(ARGS) -o requirements/$$name.txt requirements/$$name.in; done
+	@for name in server dev legacy-botocore cluster image spark lock; do $(COMPILE) $(ARGS) -o requirements/$$name.txt requirements/$$name.in; done
 	@! grep -nE '://|^-|[ =]/' requirements/*.txt
 
 clean: ## Remove the environment and everything that was built

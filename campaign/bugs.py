@@ -13,7 +13,8 @@ from batonq.log.backend import Backend
 from batonq.log.frames import Frame
 from batonq.log.jetstream.backend import JetStreamBackend
 from batonq.node.commit import Committed, GroupCommit
-from batonq.sim.bugs import Patches, epoch_not_compared
+from batonq.sim.bugs import epoch_not_compared
+from batonq.sim.patches import Patches
 
 
 def append_not_fenced() -> Patches:

@@ -36,6 +36,7 @@ ORDER = (
     "rest",
     "api",
     "outbox",
+    "fuzz",
     "idempotency",
     "node",
     "golden",

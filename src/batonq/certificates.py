@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 from batonq.errors import InvalidInput
 
 EXPIRED, NOT_YET_VALID, WRONG_HOST, WRONG_ADDRESS = 10, 9, 62, 64  # of OpenSSL's reasons to refuse a certificate
+OLDEST = ssl.TLSVersion.TLSv1_2
 STEPS_MAX = 16
 _CERTIFICATE = b"-----BEGIN CERTIFICATE-----"
 
@@ -26,6 +27,7 @@ class Served(NamedTuple):
 def server_context(certificate_file: str, key_file: str = "") -> Served:
     """For a server. Raises InvalidInput."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = OLDEST
     load_chain(context, certificate_file, key_file)
     context.set_alpn_protocols(["http/1.1"])
     try:
@@ -54,6 +56,7 @@ def client_context(authority_file: str = "", certificate_file: str = "", key_fil
         _read(authority_file, "The authority's certificate", _CERTIFICATE)
     try:
         context = ssl.create_default_context(cafile=authority_file or None)
+        context.minimum_version = OLDEST
     except ssl.SSLError as problem:
         raise InvalidInput(
             f"The authority's certificate in {authority_file} cannot be used: {_reason(problem)}"
@@ -66,6 +69,7 @@ def client_context(authority_file: str = "", certificate_file: str = "", key_fil
 def pinned_context(certificate_file: str) -> ssl.SSLContext:
     """For a client that trusts one certificate, whoever made it and whatever host it is for."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.minimum_version = OLDEST
     context.check_hostname = False
     context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
     context.load_verify_locations(cafile=certificate_file)

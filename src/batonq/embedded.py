@@ -32,7 +32,10 @@ T = TypeVar("T")
 HOST = "localhost"
 STOP_S = 60.0  # more than a node takes to give up on a disk that hangs
 # These are a server's; a queue in the same process has no use for them.
-NOT_HERE = {"host", "port", "data", "public_url", "secure", "log_level", "log_format", "connections_max"}
+NOT_HERE = {
+    *("host", "port", "data", "public_url", "allowed_hosts", "secure", "log_level", "log_format"),
+    *("connections_max", "requests_bytes_max", "address_share", "body_rate_min_bytes"),
+}
 _FORKED = "The queues were opened before this process was forked: they are the parent's. Open them after forking."
 SEGMENT_BYTES = 8 * MIB  # a server's default is made for more load, and takes its room on the disk at once
 

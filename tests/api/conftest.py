@@ -2,23 +2,53 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import Any
 
 import boto3
 import pytest
+import uvloop
 from botocore.config import Config
 
+from tests.api.raw import Scenario
 from tests.support.server import TestServer
 
+ANSWER_S = 120
 _accounts = count(100_000_000_001)
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Callable[[Scenario], None]:
+    """Run a scenario on each event loop."""
+    factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
+
+    def runner(scenario: Scenario) -> None:
+        async def limited() -> None:
+            await asyncio.wait_for(scenario(), 120)
+
+        with asyncio.Runner(loop_factory=factory) as loop:
+            loop.run(limited())
+
+    return runner
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestServer]:
     with TestServer(str(tmp_path_factory.mktemp("server"))) as running:
         yield running
+
+
+@pytest.fixture(autouse=True)
+def held_clock(request: pytest.FixtureRequest) -> Iterator[None]:
+    """For leases and delays time passes only when a test says so; a module in which it must pass sets TIME_PASSES."""
+    if "server" not in request.fixturenames or request.function.__globals__.get("TIME_PASSES", False):
+        yield
+        return
+    server: TestServer = request.getfixturevalue("server")
+    with server.clock.held():
+        yield
 
 
 @pytest.fixture
@@ -29,7 +59,7 @@ def account() -> str:
 
 def client(service: str, url: str, access_key: str, secret: str = "secret", **more: Any) -> Any:
     # No retries: a test that needs a second try to pass is a test that failed.
-    config = Config(retries={"total_max_attempts": 1}, read_timeout=30, connect_timeout=5)
+    config = Config(retries={"total_max_attempts": 1}, read_timeout=ANSWER_S, connect_timeout=ANSWER_S)
     return boto3.client(
         service,
         endpoint_url=url,

@@ -15,6 +15,8 @@ from botocore.exceptions import ClientError
 
 from tests.support.server import TestServer
 
+WAIT_S = 120
+
 
 class Refusal(NamedTuple):
     code: str
@@ -52,7 +54,7 @@ class Answer(NamedTuple):
 def http_request(
     server: TestServer, method: str, path: str, body: bytes | str = b"", headers: dict[str, str] | None = None
 ) -> Answer:
-    connection = http.client.HTTPConnection("127.0.0.1", server.http.port, timeout=30)
+    connection = http.client.HTTPConnection("127.0.0.1", server.http.port, timeout=WAIT_S)
     try:
         connection.request(method, path, body, headers or {})
         response = connection.getresponse()
@@ -78,7 +80,7 @@ def query_request(server: TestServer, form: dict[str, str], path: str = "/", met
     return http_request(server, "POST", path, text, {"Content-Type": "application/x-www-form-urlencoded"})
 
 
-def wait_until(condition: Callable[[], bool], timeout_s: float = 30) -> None:
+def wait_until(condition: Callable[[], bool], timeout_s: float = WAIT_S) -> None:
     """For what happens on the server's thread or in another process."""
     ends = time.monotonic() + timeout_s
     while not condition():

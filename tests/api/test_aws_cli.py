@@ -34,7 +34,7 @@ def test_every_command(server: TestServer, account: str) -> None:
         env=environment(account),
         capture_output=True,
         text=True,
-        timeout=170,
+        timeout=600,
         check=False,
     )
     assert result.returncode == 0, result.stderr
@@ -49,7 +49,7 @@ def test_the_executable(server: TestServer, account: str) -> None:
         env=environment(account),
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
     assert result.returncode == 0, result.stderr

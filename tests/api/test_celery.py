@@ -19,8 +19,10 @@ from tests.api.conftest import client
 from tests.api.support import counts, wait_until
 from tests.support.server import TestServer
 
+TIME_PASSES = True  # for the worker too
 HERE = Path(__file__).parent
-VISIBILITY_S = 4
+VISIBILITY_S = 8  # a worker that is not given a processor for so long takes a message twice
+WAIT_S = 300
 LATER_S = 2 * VISIBILITY_S + 1  # so long that a message that a worker holds comes back twice
 
 
@@ -45,7 +47,7 @@ class Celery:
         """Run this with `tasks` as the module of tasks; `plain`: as Celery does it by itself."""
         environment = {**self.environment, "BATON_TEST_PLAIN": "1" if plain else "0"}
         program = f"import time\nimport celery_tasks as tasks\n{code}"
-        subprocess.run([sys.executable, "-c", program], cwd=HERE, env=environment, timeout=60, check=True)
+        subprocess.run([sys.executable, "-c", program], cwd=HERE, env=environment, timeout=WAIT_S, check=True)
 
     @contextmanager
     def worker(self, *flags: str) -> Iterator[subprocess.Popen[bytes]]:
@@ -67,19 +69,19 @@ class Celery:
                 yield worker
             finally:
                 worker.terminate()
-                worker.wait(30)
+                worker.wait(WAIT_S)
 
     def noted(self) -> list[str]:
         return self.results.read_text().splitlines() if self.results.exists() else []
 
     def wait_for(self, worker: subprocess.Popen[bytes], *lines: str) -> None:
-        wait_until(lambda: worker.poll() is not None or set(self.noted()) >= set(lines), 60)
+        wait_until(lambda: worker.poll() is not None or set(self.noted()) >= set(lines), WAIT_S)
         assert worker.poll() is None, (self.directory / "worker.log").read_text()
 
     def wait_until_empty(self) -> None:
         sqs: Any = client("sqs", self.server.url, self.account)
         urls = [url for url in sqs.list_queues()["QueueUrls"] if "pidbox" not in url]
-        wait_until(lambda: all(counts(sqs, url) == (0, 0, 0) for url in urls), 60)
+        wait_until(lambda: all(counts(sqs, url) == (0, 0, 0) for url in urls), WAIT_S)
         sqs.close()
 
 

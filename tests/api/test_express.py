@@ -304,12 +304,11 @@ def test_whoever_leaves_before_an_express_answer_takes_no_message(
     url = urls[0]
     sqs.send_message_batch(QueueUrl=url, Entries=entries("a", "b", "c"))
     body = json.dumps({"QueueUrl": url, "MaxNumberOfMessages": 1}).encode()
-    head = (
-        f"POST / HTTP/1.1\r\nHost: x\r\nX-Amz-Target: AmazonSQS.ReceiveMessage\r\nContent-Length: {len(body)}\r\n\r\n"
-    )
+    target = "AmazonSQS.ReceiveMessage"
+    head = f"POST / HTTP/1.1\r\nHost: localhost\r\nX-Amz-Target: {target}\r\nContent-Length: {len(body)}\r\n\r\n"
     for _ in range(20):
         with socket.create_connection(("127.0.0.1", server.http.port)) as connection:
             connection.sendall(head.encode() + body)
-    wait_until(lambda: server.http.counters.bodies_bytes == 0)
+    wait_until(lambda: server.http.usage.bytes_held == 0)
     in_flight = counts(sqs, url)[1]
     assert sum(counts(sqs, url)) == 3 and in_flight <= 3

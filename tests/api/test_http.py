@@ -5,90 +5,14 @@ from __future__ import annotations
 import asyncio
 import socket
 import struct
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import Callable
 
 import pytest
-import uvloop
 
-from batonq.api.http import HttpLimits, HttpServer, Request, Response, Router
-from batonq.api.http.messages import Express, Heads, Reply
-
-Scenario = Callable[[], Awaitable[None]]
-
-
-@pytest.fixture(params=["asyncio", "uvloop"])
-def run(request: pytest.FixtureRequest) -> Callable[[Scenario], None]:
-    """Run a scenario on each event loop."""
-    factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
-
-    def runner(scenario: Scenario) -> None:
-        async def limited() -> None:
-            await asyncio.wait_for(scenario(), 30)
-
-        with asyncio.Runner(loop_factory=factory) as loop:
-            loop.run(limited())
-
-    return runner
-
-
-async def echo(request: Request) -> Response:
-    text = f"{request.method} {request.path}?{request.query} {len(request.body)} {request.body[:20]!r}"
-    return Response(200, text.encode())
-
-
-@asynccontextmanager
-async def serving(
-    handler: Callable[[Request], Awaitable[Response]] = echo, express: Express | None = None, **limits: int
-) -> AsyncIterator[tuple[HttpServer, Callable[[], Awaitable[Client]]]]:
-    server = HttpServer(Router(handler).resolve, HttpLimits(**limits), express)
-    await server.start("127.0.0.1", 0)
-    clients: list[Client] = []
-
-    async def connect() -> Client:
-        client = Client(*await asyncio.open_connection("127.0.0.1", server.port))
-        clients.append(client)
-        return client
-
-    try:
-        yield server, connect
-    finally:
-        for client in clients:
-            client.close()
-        await server.stop(0.1)
-
-
-class Client:
-    """A client that can misbehave."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-
-    def send(self, data: bytes) -> None:
-        self.writer.write(data)
-
-    async def answer(self, *, body: bool = True) -> tuple[int, dict[str, str], bytes]:
-        head = (await self.reader.readuntil(b"\r\n\r\n")).decode()
-        first, *lines = head.strip().split("\r\n")
-        headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
-        content = await self.reader.readexactly(int(headers["content-length"])) if body and headers else b""
-        return int(first.split()[1]), headers, content
-
-    async def ended(self) -> bool:
-        return await self.reader.read() == b""
-
-    def close(self) -> None:
-        self.writer.close()
-
-
-def post(body: bytes = b"", path: str = "/", extra: str = "") -> bytes:
-    return f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n{extra}\r\n".encode() + body
-
-
-async def until(condition: Callable[[], bool]) -> None:
-    while not condition():  # noqa: ASYNC110 - what is waited for has no event of its own
-        await asyncio.sleep(0.001)
+from batonq.api.http import Request, Response, Router
+from batonq.api.http.messages import Heads, Reply
+from batonq.api.http.reader import REQUEST_BYTES
+from tests.api.raw import Scenario, echo, post, serving, until
 
 
 def test_requests_on_one_connection(run: Callable[[Scenario], None]) -> None:
@@ -108,7 +32,7 @@ def test_requests_on_one_connection(run: Callable[[Scenario], None]) -> None:
             _, headers, content = await client.answer()
             assert content == b"GET /p?q 0 b''" and headers["connection"] == "close"
             assert await client.ended()
-            assert server.counters.requests == 4 and server.counters.bodies_bytes == 0
+            assert server.counters.requests == 4 and server.usage.bytes_held == 0
 
     run(scenario)
 
@@ -253,7 +177,7 @@ def test_sizes_are_limited(run: Callable[[Scenario], None]) -> None:
                     status = 413
                 assert (await client.answer())[0] == status, name
                 client.close()
-            await until(lambda: server.counters.bodies_bytes == 0)
+            await until(lambda: server.usage.bytes_held == 0)
             client = await connect()
             client.send(post(b"x" * 1_000))
             assert (await client.answer())[0] == 200
@@ -282,11 +206,11 @@ def test_all_bodies_together_are_limited(run: Callable[[Scenario], None]) -> Non
         return Response(200)
 
     async def scenario() -> None:
-        async with serving(wait, bodies_bytes_max=2_500) as (server, connect):
+        async with serving(wait, requests_bytes_max=2 * (1_000 + REQUEST_BYTES) + 500) as (server, connect):
             holders = [await connect() for _ in range(2)]
             for holder in holders:
                 holder.send(post(b"x" * 1_000))
-            await until(lambda: server.counters.bodies_bytes == 2_000)
+            await until(lambda: server.usage.bytes_held == 2 * (1_000 + REQUEST_BYTES))
             late = await connect()
             late.send(post(b"x" * 1_000))
             assert (await late.answer())[0] == 503
@@ -294,7 +218,7 @@ def test_all_bodies_together_are_limited(run: Callable[[Scenario], None]) -> Non
             for holder in holders:
                 assert (await holder.answer())[0] == 200
             late.close()
-            await until(lambda: server.counters.bodies_bytes == 0)
+            await until(lambda: server.usage.bytes_held == 0)
 
     run(scenario)
 
@@ -319,19 +243,19 @@ def test_connections_are_limited(run: Callable[[Scenario], None]) -> None:
 
 def test_idle_and_slow_connections_end(run: Callable[[Scenario], None]) -> None:
     async def scenario() -> None:
-        async with serving(idle_s=1, request_s=2) as (server, connect):
+        async with serving(idle_s=600, request_s=1_200) as (server, connect):
             idle, slow, slow_body = await connect(), await connect(), await connect()
             slow.send(b"GET / HT")
             slow_body.send(b"POST / HTTP/1.1\r\nContent-Length: 10\r\n\r\nhel")
             await until(lambda: server.connections_open == 3)
             connections = list(server._connections)
-            await until(lambda: sum(connection._reading for connection in connections) == 2)
+            await until(lambda: sum(connection._reader.reading for connection in connections) == 2)
             # The sweep runs once a second; here it is told that two and three seconds have passed.
             for connection in connections:
-                connection.check(server.tick + 2)
+                connection.check(server.tick + 601)
             assert await idle.ended()
             for connection in list(server._connections):
-                connection.check(server.tick + 3)
+                connection.check(server.tick + 1_201)
             assert (await slow.answer())[0] == 408
             assert (await slow_body.answer())[0] == 408
 
@@ -406,7 +330,7 @@ def test_a_large_answer_to_a_slow_reader(run: Callable[[Scenario], None]) -> Non
         return Response(200, b"x" * 5_000_000)
 
     async def scenario() -> None:
-        async with serving(handler, write_s=1) as (server, connect):
+        async with serving(handler, write_s=600) as (server, connect):
             client = await connect()
             client.send(post() + post())
             assert len((await client.answer())[2]) == 5_000_000
@@ -417,7 +341,7 @@ def test_a_large_answer_to_a_slow_reader(run: Callable[[Scenario], None]) -> Non
             await until(lambda: any(connection._writable is not None for connection in server._connections))
             for connection in list(server._connections):
                 if connection._writable is not None:
-                    connection.check(server.tick + 3)
+                    connection.check(server.tick + 602)
             await until(lambda: server.connections_open == 1)
             stuck.close()
 
@@ -508,7 +432,7 @@ def test_express_answers_keep_their_place(run: Callable[[Scenario], None]) -> No
             await until(lambda: len(held.replies) == 1)
             assert held.answer()
             assert (await client.answer())[2] == b"5"
-            assert server.counters.requests == 5 and server.counters.bodies_bytes == 0
+            assert server.counters.requests == 5 and server.usage.bytes_held == 0
 
     run(scenario)
 
@@ -530,7 +454,7 @@ def test_a_client_that_leaves_before_an_express_answer(run: Callable[[Scenario],
             assert connection.task is not None
             await connection.task  # nothing is left that waits for ever
             assert not held.replies or not held.answer()
-            assert server.counters.bodies_bytes == 0
+            assert server.usage.bytes_held == 0
 
     run(scenario)
 
@@ -628,7 +552,7 @@ def test_heads_keep_the_date_for_a_second_and_headers_on_their_line() -> None:
     head = heads.head(response, close=True)
     assert head == (
         b"HTTP/1.1 404 Not Found\r\nServer: Baton\r\nDate: Tue, 14 Nov 2023 22:13:20 GMT\r\n"
-        b"Content-Type: text/html\r\nX-Note: a  Set-Cookie: b\r\nX-Other: c\r\n"
+        b"X-Content-Type-Options: nosniff\r\nContent-Type: text/html\r\nX-Note: a  Set-Cookie: b\r\nX-Other: c\r\n"
         b"Connection: close\r\nContent-Length: 4\r\n\r\n"
     )
     now += 1

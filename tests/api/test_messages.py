@@ -354,7 +354,7 @@ def test_a_long_poll_is_answered_when_a_message_comes(sqs: Any, queue: str) -> N
     poll = threading.Thread(target=lambda: answers.append(receive(sqs, queue, WaitTimeSeconds=20)))
     poll.start()
     sqs.send_message(QueueUrl=queue, MessageBody="here")
-    poll.join(10)
+    poll.join(120)
     assert not poll.is_alive() and bodies(answers[0]) == ["here"]
 
 

@@ -182,3 +182,25 @@ def test_a_statement_for_another_queue_opens_nothing(keys: Keys) -> None:
     other.send_message(QueueUrl=url, MessageBody="x")
     owner.close()
     other.close()
+
+
+def test_what_botocore_is_told_to_send_is_signed_and_what_others_add_is_not_taken(keys: Keys) -> None:
+    owner = keys.client(keys.owner)
+    url = owner.create_queue(QueueName="headers")["QueueUrl"]
+
+    def before_it_is_signed(params: Any, **_: object) -> None:
+        params["headers"]["Baton-Consumer"] = "worker-7"
+
+    def when_it_is_signed(request: Any, **_: object) -> None:
+        request.headers["Baton-Consumer"] = "somebody else"
+
+    owner.send_message(QueueUrl=url, MessageBody="x")
+    owner.meta.events.register("before-call.sqs.ReceiveMessage", before_it_is_signed)
+    assert bodies(receive(owner, url)) == ["x"]
+    owner.meta.events.unregister("before-call.sqs.ReceiveMessage", before_it_is_signed)
+    owner.meta.events.register("before-send.sqs.ReceiveMessage", when_it_is_signed)
+    with refused(
+        "SignatureDoesNotMatch", "'baton-consumer' must be a 'SignedHeader' in the AWS Authorization.", status=403
+    ):
+        receive(owner, url)
+    owner.close()

@@ -52,9 +52,11 @@ def signed(
     secret: str = SECRET,
     key: str = KEY,
     service: str = "sqs",
+    headers: dict[str, str] | None = None,
 ) -> Request:
     """A request as botocore signs it."""
-    headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": "AmazonSQS.CreateQueue"}
+    fixed = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": "AmazonSQS.CreateQueue"}
+    headers = {**fixed, **(headers or {})}
     made = AWSRequest(method, url, headers if presign_s is None else {}, body)
     credentials = Credentials(key, secret, token)
     if presign_s is None:
@@ -215,6 +217,93 @@ PRESIGNED_FOR_TOO_LONG = (
 
 
 @pytest.mark.parametrize(
+    "expires",
+    ["0", "000000000001", "0000000012096000", "0604800", "604801", "1e3", "+60", " 60", "6\u0660", "9" * 5000],
+)
+def test_a_lifetime_is_a_number_within_a_week(expires: str) -> None:
+    url = "http://localhost:9324/?Action=ListQueues"
+    request = signed(url, b"", "GET", presign_s=expires)  # type: ignore[arg-type]
+    with pytest.raises(SqsError, match="X-Amz-Expires must be a number from 1 to 604800"):
+        verify(request)
+
+
+def test_a_lifetime_of_a_week() -> None:
+    request = signed("http://localhost:9324/?Action=ListQueues", b"", "GET", presign_s=604_800)
+    assert verify(request, 604_799).key == KEY
+
+
+@pytest.mark.parametrize("query", ["ZX-Amz-Signature=1", "a=X-Amz-Signature=1", "X-Amz%2DSignature=1"])
+def test_a_query_that_only_looks_signed(query: str) -> None:
+    with pytest.raises(SqsError) as caught:
+        verify(Request("GET", "/", query, {b"host": b"localhost"}))
+    assert caught.value.kind.code == "MissingAuthenticationToken"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "Baton-Dead-Letter",
+        "Baton-Reason",
+        "Baton-Consumer",
+        "Baton-Of-A-Later-Release",
+        "Idempotency-Key",
+        "X-Amz-Security-Token",
+        "X-Amz-Of-A-Later-Release",
+    ],
+)
+def test_headers_that_change_the_meaning_must_be_signed(name: str) -> None:
+    lower = name.lower().encode()
+    for request in (signed(), signed("http://localhost/?Action=ListQueues", b"", "GET", presign_s=60)):
+        assert verify(request).key == KEY
+        request.headers[lower] = b"true"
+        with pytest.raises(SqsError, match=f"'{lower.decode()}' must be a 'SignedHeader'") as caught:
+            verify(request)
+        assert (caught.value.kind.code, caught.value.kind.status) == ("SignatureDoesNotMatch", 403)
+    made = signed(headers={name: "true"})
+    assert lower in made.headers[b"authorization"] and verify(made).key == KEY
+    made.headers[lower] = b"false"
+    with pytest.raises(SqsError, match="does not match"):
+        verify(made)
+
+
+def test_headers_that_others_add_on_the_way_need_not_be_signed() -> None:
+    request = signed()
+    for name in (
+        b"x-amzn-trace-id",
+        b"x-amz-cf-id",
+        b"x-forwarded-for",
+        b"x-forwarded-proto",
+        b"forwarded",
+        b"via",
+        b"traceparent",
+        b"tracestate",
+        b"baggage",
+        b"x-request-id",
+        b"accept-encoding",
+        b"amz-sdk-invocation-id",  # botocore sets these two when the request is signed already
+        b"amz-sdk-request",
+    ):
+        request.headers[name] = b"anything"
+    assert verify(request).key == KEY
+
+
+@pytest.mark.parametrize("names", [b"host;" * 3000, b";".join(b"h%d" % number for number in range(3000)), b";" * 5000])
+def test_what_is_signed_is_hashed_once(names: bytes) -> None:
+    """Else a few kilobytes could make the server hash gigabytes."""
+    request = signed()
+    request.headers[b"authorization"] = request.headers[b"authorization"].replace(
+        b"SignedHeaders=", b"SignedHeaders=" + names
+    )
+    with pytest.raises(SqsError) as caught:
+        verify(request)
+    assert caught.value.kind.code in ("IncompleteSignature", "SignatureDoesNotMatch")
+    twice = signed()
+    twice.headers[b"authorization"] = twice.headers[b"authorization"].replace(b"host;", b"host;host;")
+    with pytest.raises(SqsError, match="name each header once"):
+        verify(twice)
+
+
+@pytest.mark.parametrize(
     "query",
     [
         "X-Amz-Signature=00",
@@ -245,6 +334,14 @@ def test_signing_keys_are_kept_and_bounded() -> None:
         name = f"service{number}"
         verifier.verify(signed(service=name))
     assert len(verifier._signing_keys) <= SIGNING_KEYS_MAX
+
+
+def test_only_signing_keys_that_signed_something_are_kept() -> None:
+    verifier = Verifier(lambda key: SECRET, wall())
+    with pytest.raises(SqsError, match="does not match"):
+        verifier.verify(signed(secret="wrong"))
+    verifier.verify(signed(service="s" * 1000))
+    assert not verifier._signing_keys
 
 
 def test_a_key_whose_secret_changed() -> None:

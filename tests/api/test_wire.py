@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from typing import Any
+from urllib.parse import urlencode
 from xml.etree import ElementTree as ET
 
 import pytest
+from botocore.exceptions import ClientError
 
+from batonq.api.sqs.protocol_json import WEIGHT
 from tests.api.support import Answer, bodies, counts, http_request, json_request, query_request, receive, wait_until
 from tests.support.server import ACCOUNT, TestServer
 
@@ -177,6 +181,26 @@ def test_no_action_at_all(server: TestServer, path: str, method: str) -> None:
     assert answer.status == 404 and answer.body.strip() == b"<UnknownOperationException/>"
 
 
+def test_the_query_protocol_answers_in_json_when_asked_to(server: TestServer, url: str) -> None:
+    def ask(action: str, path: str = path_of(url), **fields: str) -> Any:
+        query = urlencode({"Action": action, **fields})
+        answer = http_request(server, "GET", f"{path}?{query}", headers={"Accept": "application/json"})
+        assert answer.headers["content-type"] == "application/json"
+        return answer.status, answer.json
+
+    status, sent = ask("SendMessage", MessageBody="a")
+    assert status == 200 and sent["SendMessageResponse"]["ResponseMetadata"]["RequestId"]
+    status, found = ask("ReceiveMessage", **{"AttributeName.1": "ApproximateReceiveCount", "VisibilityTimeout": "0"})
+    [message] = found["ReceiveMessageResponse"]["ReceiveMessageResult"]["messages"]
+    assert message["MessageId"] == sent["SendMessageResponse"]["SendMessageResult"]["MessageId"]
+    assert message["Attributes"] == [{"Name": "ApproximateReceiveCount", "Value": "1"}]
+    assert ask("PurgeQueue")[1].keys() == {"PurgeQueueResponse"}
+    assert ask("ReceiveMessage")[1]["ReceiveMessageResponse"]["ReceiveMessageResult"] == {"messages": None}
+    assert url in ask("ListQueues", "/")[1]["ListQueuesResponse"]["ListQueuesResult"]["queueUrls"]
+    status, refused = ask("ListQueues")
+    assert status == 400 and refused["Error"]["Code"] == "InvalidAction" and refused["RequestId"]
+
+
 @pytest.mark.parametrize("method", ["PUT", "DELETE", "OPTIONS", "PATCH"])
 def test_other_methods(server: TestServer, method: str) -> None:
     assert http_request(server, method, "/").status == 405
@@ -231,6 +255,9 @@ def test_a_presigned_url(server: TestServer, sqs: Any, queue: str) -> None:
         ({"Sec-Fetch-Site": "same-site"}, 403),
         ({"Sec-Fetch-Site": "none"}, 200),  # typed into the address bar
         ({"Origin": "http://queues.example", "Sec-Fetch-Site": "same-origin", "Host": "queues.example"}, 200),
+        ({"Origin": "http://evil.example", "Sec-Fetch-Site": "same-origin", "Host": "evil.example"}, 421),
+        ({"Referer": "https://elsewhere.example/page"}, 403),
+        ({"Referer": "http://queues.example/", "Host": "queues.example"}, 200),
     ],
 )
 def test_pages_of_other_sites_have_no_say(server: TestServer, url: str, headers: dict[str, str], status: int) -> None:
@@ -241,10 +268,20 @@ def test_pages_of_other_sites_have_no_say(server: TestServer, url: str, headers:
     assert json_request(server, "PurgeQueue", {"QueueUrl": url}, headers=headers).status == status
 
 
+def test_an_sdk_shows_what_is_wrong_with_a_host(sqs: Any) -> None:
+    def as_another(request: Any, **_: Any) -> None:
+        request.headers["Host"] = "baton.compose:9324"
+
+    sqs.meta.events.register("before-send.sqs", as_another)
+    with pytest.raises(ClientError, match=r"421.*localhost.*--allowed-hosts baton\.compose"):
+        sqs.list_queues()
+
+
 def test_a_client_that_leaves_its_long_poll_takes_no_message(server: TestServer, sqs: Any, queue: str) -> None:
     body = f'{{"QueueUrl":"{queue}","WaitTimeSeconds":20,"MaxNumberOfMessages":10}}'.encode()
     with socket.create_connection(("127.0.0.1", server.http.port)) as connection:
-        head = f"POST / HTTP/1.1\r\nHost: x\r\nX-Amz-Target: AmazonSQS.ReceiveMessage\r\nContent-Length: {len(body)}"
+        target = "AmazonSQS.ReceiveMessage"
+        head = f"POST / HTTP/1.1\r\nHost: localhost\r\nX-Amz-Target: {target}\r\nContent-Length: {len(body)}"
         connection.sendall(head.encode() + b"\r\n\r\n" + body)
         number = server.broker.queue(*path_of(queue)[1:].split("/")).number
         host = server.node.shards[0].host()
@@ -252,3 +289,16 @@ def test_a_client_that_leaves_its_long_poll_takes_no_message(server: TestServer,
     wait_until(lambda: host.waiting(number) == 0)
     sqs.send_message(QueueUrl=queue, MessageBody="x")
     assert counts(sqs, queue) == (1, 0, 0)
+
+
+def test_a_large_batch_of_json_texts_is_taken(server: TestServer, url: str) -> None:
+    text = json.dumps([{"id": number, "tags": ["a", "b"]} for number in range(2_500)])
+    entries = [{"Id": str(number), "MessageBody": text} for number in range(10)]
+    assert len(text) * 10 > 500_000 and text.count("{") * 10 > WEIGHT.brackets_max
+    answer = json_request(server, "SendMessageBatch", {"QueueUrl": url, "Entries": entries})
+    assert answer.status == 200 and len(answer.json["Successful"]) == 10
+
+
+def test_a_request_of_very_many_members_is_refused(server: TestServer, url: str) -> None:
+    answer = json_request(server, "DeleteMessageBatch", {"QueueUrl": url, "Entries": [{}] * 30_000})
+    assert answer.status == 400 and "more members than any valid request has" in answer.json["message"]

@@ -15,7 +15,7 @@ from batonq.client.buffer import BlockingSendBuffer, SendBuffer
 from batonq.client.models import Outgoing, Sent
 from batonq.errors import BatonError
 from batonq.sync import Baton as BlockingBaton
-from tests.docs.runner import free_port
+from tests.support.ports import reserve_port
 from tests.system.process import ServerProcess
 
 MESSAGES = 3_000
@@ -28,7 +28,7 @@ class Broker:
 
     def __init__(self, data: Path) -> None:
         self.data = data
-        self.port = free_port()
+        self.port = reserve_port()
         self.url = f"http://127.0.0.1:{self.port}"
         self.server = self._start()
 

@@ -15,7 +15,8 @@ from batonq.client.aio.http import HttpTransport as AsyncHttp
 from batonq.client.blocking.http import HttpTransport as BlockingHttp
 from batonq.client.transport import NotSent, Stale
 from batonq.errors import InvalidInput, Unavailable
-from tests.client.support import WAIT_S, Asked, Blocking, ScriptedServer, answer, connected, free_port, run, sent
+from tests.client.support import WAIT_S, Asked, Blocking, ScriptedServer, answer, connected, run, sent
+from tests.support.ports import reserve_port
 
 
 def http(form: str, url: str, **options: Any) -> Any:
@@ -121,7 +122,7 @@ def test_what_is_not_known_to_be_done_is_told_apart(form: str) -> None:
         async def hang_up(asked: Asked) -> None:
             return None
 
-        transport = http(form, f"http://127.0.0.1:{free_port()}")
+        transport = http(form, f"http://127.0.0.1:{reserve_port()}")
         with pytest.raises(NotSent, match="Cannot connect"):
             await transport.request("GET", "/", b"", (), 5.0)
         with ScriptedServer(hang_up) as server:

@@ -11,7 +11,8 @@ import pytest
 
 from batonq.client import BatchLimits, Retries
 from batonq.errors import Unavailable
-from tests.client.support import connected, free_port, run
+from tests.client.support import connected, run
+from tests.support.ports import reserve_port
 from tests.system.process import ServerProcess
 
 KILLS = 5
@@ -22,7 +23,7 @@ PATIENT = Retries(attempts=1_000, cap=0.2, deadline=60.0)
 @pytest.mark.parametrize("patient", [True, False], ids=["retries", "no-retries"])
 def test_every_acknowledged_send_is_there_once(form: str, patient: bool, tmp_path: Path) -> None:
     """With retries no send fails at all; without, those that failed may be there or not, and the others are."""
-    port = free_port()
+    port = reserve_port()
     flags = ("--port", str(port))
     acknowledged: list[int] = []
     tried: list[int] = []
@@ -82,7 +83,7 @@ def test_every_acknowledged_send_is_there_once(form: str, patient: bool, tmp_pat
 
 
 def test_receives_and_acks_go_on_after_a_kill(form: str, tmp_path: Path) -> None:
-    port = free_port()
+    port = reserve_port()
     flags = ("--port", str(port))
 
     async def body() -> None:

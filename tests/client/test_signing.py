@@ -31,11 +31,15 @@ NOW = dt.datetime(2026, 3, 4, 5, 6, 7, tzinfo=dt.UTC)
         "/v1/queues/a%2Fb/messages?after=0&limit=10",
     ],
 )
-def test_the_signature_is_botocores(path: str) -> None:
+@pytest.mark.parametrize(
+    "others", [{}, {"Idempotency-Key": "a  b", "Baton-Dead-Letter": "true", "baton-reason": "x", "X-Amz-Meta": "y"}]
+)
+def test_the_signature_is_botocores(path: str, others: dict[str, str]) -> None:
     body = b"\x81\xa1a\x01"
     host = "queue.example:9324"
-    ours = dict(Signer("key", "secret", NOW.timestamp).headers("POST", host, path, body))
-    signed = {"Host": host, "X-Amz-Content-Sha256": ours["X-Amz-Content-Sha256"]}
+    sent = [*others.items(), ("Accept", "application/msgpack")]
+    ours = dict(Signer("key", "secret", NOW.timestamp).headers("POST", host, path, body, sent))
+    signed = {"Host": host, "X-Amz-Content-Sha256": ours["X-Amz-Content-Sha256"], **others}
     theirs = AWSRequest("POST", f"http://{host}{path}", data=body, headers=signed)
     # botocore signs with a clock of its own.
     with mock.patch.object(botocore.auth, "get_current_datetime", return_value=NOW.replace(tzinfo=None)):

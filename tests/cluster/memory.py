@@ -1,12 +1,15 @@
-"""A cluster in one process: real nodes, logs and leases in memory, and calls between nodes that a test can cut."""
+"""A cluster in one process: real nodes, logs and leases in memory, and calls between nodes that a test can cut.
+
+`run_nodes` runs it in simulated time: a lease ends when the test lets time pass, however slow the machine is.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import Any, cast
+from random import Random
+from typing import Any, TypeVar, cast
 
 from batonq.errors import BatonError, Fenced, OwnershipHeld
 from batonq.log.backend import Unreachable
@@ -18,10 +21,16 @@ from batonq.node.cluster.node import ClusterNode
 from batonq.node.cluster.peers import PREFIX, NoAnswer, NotSent
 from batonq.node.node import World
 from batonq.node.settings import Settings
+from batonq.node.snapshotter import make_snapshot
 from batonq.sim.far import FarLog, MemoryBackend, Vice
+from batonq.sim.loop import SimLoop
 from tests.node.nodes import ACCOUNT
+from tests.node.support import START_S
+from tests.support.server import HeldClock
 
+T = TypeVar("T")
 LEASE_S = 1.0
+PATIENCE_S = 60.0
 
 
 class Hub:
@@ -201,11 +210,13 @@ class MemoryPeers:
 
 
 class Nodes:
-    """Nodes a, b, c of one cluster."""
+    """Nodes a, b, c of one cluster. On a simulated loop their time is the loop's, else that of `clock`."""
 
-    def __init__(self, directory: Path, **settings: Any) -> None:
+    def __init__(self, directory: Path, *, clock: HeldClock | None = None, **settings: Any) -> None:
         self.hub = Hub()
+        self._clock = clock or HeldClock()
         self.ahead_s: dict[str, float] = {}  # of the clocks of these nodes
+        self._random = Random(1)
         self._directory = directory
         self._settings = {"shards": 3, "lease_s": LEASE_S, "hold_s": 3600.0, **settings}
 
@@ -224,10 +235,25 @@ class Nodes:
             advertise=f"http://{name}",
             **(self._settings | more),
         )
-        world = World(wall=lambda: time.time() + self.ahead_s.get(name, 0.0))
-        node = ClusterNode(settings, world, self.hub.store_of(name), MemoryPeers(self.hub, name))
+        node = ClusterNode(settings, self._world(name, settings), self.hub.store_of(name), MemoryPeers(self.hub, name))
         self.hub.nodes[f"http://{name}"] = node
         await node.start()
+
+    def _world(self, name: str, settings: Settings) -> World:
+        loop = asyncio.get_running_loop()
+        chance = Random(self._random.getrandbits(64)).randbytes
+        if not isinstance(loop, SimLoop):
+            return self._clock.world(chance)
+
+        async def snapshot(shard: int) -> None:
+            make_snapshot(settings.data, shard)
+
+        return World(
+            monotonic=loop.time,
+            wall=lambda: wall_s() + self.ahead_s.get(name, 0.0),
+            random_bytes=chance,
+            make_snapshot=snapshot,
+        )
 
     async def stop(self) -> None:
         for address in list(self.hub.nodes):
@@ -258,12 +284,25 @@ class Nodes:
 
     @staticmethod
     async def until(condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(PATIENCE_S):
             while not condition():  # noqa: ASYNC110 - any condition
                 await asyncio.sleep(0.01)
 
 
+def wall_s() -> float:
+    """The time of day in simulated time."""
+    return START_S + asyncio.get_running_loop().time()
+
+
+def run_simulated(main: Coroutine[Any, Any, T]) -> T:
+    """Run a coroutine in simulated time: threads have no part in it, and nothing waits for the real world."""
+    with asyncio.Runner(loop_factory=lambda: SimLoop(with_executors=True)) as runner:
+        return runner.run(main)
+
+
 def run_nodes(directory: Path, main: Callable[[Nodes], Awaitable[None]], *names: str, **settings: Any) -> None:
+    """Run a test over a cluster of these nodes, in simulated time."""
+
     async def run() -> None:
         nodes = Nodes(directory, **settings)
         try:
@@ -272,7 +311,7 @@ def run_nodes(directory: Path, main: Callable[[Nodes], Awaitable[None]], *names:
         finally:
             await nodes.stop()
 
-    asyncio.run(run())
+    run_simulated(run())
 
 
 async def bodies(node: ClusterNode, queue: Queue, wait_ms: int = 0) -> list[str]:

@@ -6,7 +6,6 @@ import http.client
 import json
 import os
 import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -21,14 +20,10 @@ import boto3
 import msgspec
 from botocore.config import Config
 
+from tests.support.ports import reserve_port
+
 START_S = 60
 LEASE_S = 2
-
-
-def free_port(host: str) -> int:
-    with socket.socket() as taken:
-        taken.bind((host, 0))
-        return int(taken.getsockname()[1])
 
 
 class NodeProcess:
@@ -38,7 +33,7 @@ class NodeProcess:
         self.trusted = trusted  # the authority that signed its certificate; None: it speaks plain HTTP
         self.name = f"n{number}"
         self.host = f"127.0.0.{number + 1}"
-        self.port = free_port(self.host)
+        self.port = reserve_port(self.host)
         self.url = f"{'https' if trusted else 'http'}://{self.host}:{self.port}"
         self.events: list[dict[str, Any]] = []
         self._command = [

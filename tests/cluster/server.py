@@ -10,6 +10,7 @@ from batonq.api.http import HttpServer, Request, Router, express_under
 from batonq.api.http.messages import Express, Handler, Reply, plain
 from batonq.api.rest import ExpressRest, RestApp
 from batonq.api.sqs import ExpressSqs, SqsApp, SqsSettings
+from batonq.cli.serve import gate_of, limits_of
 from tests.cluster.memory import Nodes
 from tests.support.server import ACCOUNT, TestServer
 
@@ -22,7 +23,8 @@ class ClusterServer(TestServer):
     def __init__(self, data: str, shards: int = 3, spread: int = 1) -> None:
         super().__init__(data)
         self.random = Random(7)
-        self.nodes = Nodes(Path(data), account=ACCOUNT, lease_s=3.0, shards=shards, spread=spread)
+        # A process that is not given a processor for a while loses no lease of a minute.
+        self.nodes = Nodes(Path(data), clock=self.clock, account=ACCOUNT, lease_s=60.0, shards=shards, spread=spread)
 
     def advance(self, seconds: float) -> None:
         for name in NAMES:
@@ -42,7 +44,8 @@ class ClusterServer(TestServer):
         def express(request: Request, reply: Reply) -> bool:
             return self.random.choice(doors)[1](request, reply)
 
-        self.http = HttpServer(resolve, None, express)
+        limits = limits_of(self.settings)
+        self.http = HttpServer(resolve, limits, express, gate_of(self.settings, limits))
         self.http.refusal = lambda target, status, text: (
             self.rest.refusal(target, status, text) or plain(status, text, close=True)
         )

@@ -19,6 +19,7 @@ from batonq.log.interface import Log
 from batonq.log.layout import log_directory
 from batonq.log.mirrored import MirroredLog
 from batonq.log.ownership import MirrorDirectory
+from batonq.node.archiving import ArchiveProcess
 from batonq.node.broker import Queue
 from batonq.node.cluster.keeper import ClusterKeeper
 from batonq.node.cluster.node import ClusterNode
@@ -38,8 +39,14 @@ def of(node: ClusterNode, queue: Queue) -> Log:
     return cast(ClusterKeeper, node.shards[queue.shard]).reading()[1]
 
 
-def test_owners_that_follow_each_other_leave_one_history(tmp_path: Path) -> None:
+def test_owners_that_follow_each_other_leave_one_history(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     archive = Archive.at(f"file://{tmp_path}/archive")
+
+    async def copy(self: ArchiveProcess, shard: int) -> tuple[int, str]:
+        """What the child process does, in this one: its time would not be the simulated one."""
+        return archive_shard(self._data_directory, shard, archive, self._segment_bytes), ""
+
+    monkeypatch.setattr(ArchiveProcess, "copy", copy)
 
     async def main(nodes: Nodes) -> None:
         queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {}, {})
@@ -53,6 +60,7 @@ def test_owners_that_follow_each_other_leave_one_history(tmp_path: Path) -> None
                 sent.append(accepted.sequence)
                 (found,) = await node.broker.receive(queue, 1, None, 0, "tester")
                 assert await node.broker.delete(queue, [found.receipt]) == [None]
+                await asyncio.sleep(0.01)
 
         first = await nodes.owned(queue.shard)
         await fill(first, 40)

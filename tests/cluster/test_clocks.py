@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,7 @@ from batonq.log.layout import CATALOG_SHARD
 from batonq.node.broker import Queue
 from batonq.node.cluster import balance
 from batonq.node.cluster.node import ClusterNode
-from tests.cluster.memory import Nodes, run_nodes
+from tests.cluster.memory import Nodes, run_nodes, wall_s
 from tests.node.nodes import ACCOUNT, make_send
 
 HOUR_S = 3_600.0
@@ -21,7 +20,7 @@ HOUR_S = 3_600.0
 
 def off_s(node: ClusterNode) -> float:
     """How far the time of its shards is from the real one."""
-    return node.clock.now_ms() / 1000 - time.time()
+    return node.clock.now_ms() / 1000 - wall_s()
 
 
 async def look(node: ClusterNode, queue: Queue) -> tuple[int, int, int]:
@@ -41,7 +40,7 @@ def test_an_owners_clock_jumps(tmp_path: Path, jump_s: float) -> None:
         assert await look(owner, queue) == (0, 1, 1)
 
         nodes.ahead_s[name] = jump_s
-        assert abs(owner.time_s() - time.time()) < 1, "signatures are judged by the others' time at once"
+        assert abs(owner.time_s() - wall_s()) < 1, "signatures are judged by the others' time at once"
         await nodes.until(lambda: any(alarm.key == "clock-off" for alarm in owner.alarms.active()))
         assert abs(off_s(owner)) < 1
         assert await look(owner, queue) == (0, 1, 1)

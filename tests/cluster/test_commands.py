@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -16,32 +15,18 @@ import pytest
 from batonq.cli.localcluster import LocalCluster
 from batonq.cli.main import build_parser
 from tests.cluster.processes import runs, wait_until
+from tests.support.ports import reserve_port, reserve_ports
 from tests.system.process import baton
 from tests.system.test_process import sqs
 
 
-def _free_range(count: int) -> int:
-    for first in range(21_000, 30_000, 10):
-        sockets = [socket.socket() for _ in range(count)]
-        try:
-            for at, each in enumerate(sockets):
-                each.bind(("127.0.0.1", first + at))
-        except OSError:
-            continue
-        else:
-            return first
-        finally:
-            for each in sockets:
-                each.close()
-    raise AssertionError("no free ports")
-
-
 def test_a_cluster_is_started_operated_and_stopped(tmp_path: Path) -> None:
-    port = _free_range(2)
+    port = reserve_ports(2)
+    data = tmp_path / "cluster"
+    data.mkdir()
+    (data / "nats-ports.json").write_text(json.dumps([reserve_port() for _ in range(9)]))  # else it chooses any
     command = [sys.executable, "-m", "batonq", "cluster", "up", "--nodes", "2", "--shards", "2"]
-    up = subprocess.Popen(
-        [*command, "--data", str(tmp_path / "cluster"), "--port", str(port)], stdout=subprocess.PIPE, text=True
-    )
+    up = subprocess.Popen([*command, "--data", str(data), "--port", str(port)], stdout=subprocess.PIPE, text=True)
     try:
         assert up.stdout is not None
         lines = [up.stdout.readline() for _ in range(3)]
@@ -90,7 +75,7 @@ def test_a_cluster_is_started_operated_and_stopped(tmp_path: Path) -> None:
             up.wait()
             assert up.stdout is not None
             up.stdout.close()
-    logs = [(tmp_path / "cluster" / f"n{number}.log").read_text() for number in range(2)]
+    logs = [(data / f"n{number}.log").read_text() for number in range(2)]
     assert all("Stopped cleanly" in text for text in logs), logs
 
 
@@ -149,7 +134,7 @@ def test_a_cluster_ends_with_a_starter_that_is_killed(tmp_path: Path) -> None:
 
 
 def test_an_address_where_no_node_is(tmp_path: Path) -> None:
-    outcome = baton("cluster", "status", "--url", f"http://127.0.0.1:{_free_range(1)}")
+    outcome = baton("cluster", "status", "--url", f"http://127.0.0.1:{reserve_port()}")
     assert outcome.returncode == 1 and "cannot be reached" in outcome.stderr
 
 

@@ -17,7 +17,7 @@ from batonq.node.broker import Queue
 from batonq.node.cluster.node import ClusterNode
 from batonq.node.cluster.peers import NoAnswer
 from batonq.node.jobs import Redrive
-from tests.cluster.memory import Nodes
+from tests.cluster.memory import Nodes, run_simulated
 from tests.node.nodes import ACCOUNT, make_send
 
 MESSAGES = 6
@@ -160,4 +160,4 @@ def test_one_copy_is_left_when_nodes_die_between_two_steps(tmp_path: Path, victi
                     directory = tmp_path / step / kind
                     group.create_task(case(directory, step, kind == "redrive", victims), name=f"{kind}: {step}")
 
-    asyncio.run(main())
+    run_simulated(main())

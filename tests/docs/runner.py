@@ -18,7 +18,6 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -30,21 +29,15 @@ from typing import IO
 
 from tests.docs.jobs import Jobs, plain_commands
 from tests.docs.pages import Block
+from tests.support.ports import reserve_port
 
 DEFAULT_PORT = "9324"
-READY_S = 30
-BLOCK_S = 300  # a job of the pipeline starts a JVM
-STOP_S = 20
+READY_S = 120
+BLOCK_S = 900  # a job of the pipeline starts a JVM
+STOP_S = 60
 DRIVER = Path(__file__).with_name("driver.py")
 _SERVE = re.compile(r"^(baton serve\b(?!.*--port).*)$", re.MULTILINE)
 _CALLS = re.compile(r"^(baton (?:clock advance|peek)\b(?!.*--url).*)$", re.MULTILINE)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 class PageRun:
@@ -59,7 +52,7 @@ class PageRun:
         self._jobs = jobs
         self._as_printed = as_printed
         self._seen = 0  # blocks of such commands
-        self.port = free_port()
+        self.port = reserve_port()
         self._environment = self._clean_environment()
         self._processes: list[subprocess.Popen[bytes]] = []
         self._logs: list[IO[bytes]] = []

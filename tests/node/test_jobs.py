@@ -191,6 +191,30 @@ def test_an_edit_that_cannot_be_made_fails_the_job_and_changes_nothing(tmp_path:
     run_virtual(main)
 
 
+@pytest.mark.parametrize(
+    ("body", "find", "replacement", "why"),
+    [
+        ('{"a":1}', "1", "NaN", "no JSON any more"),  # which Python reads, and JSON has not
+        ('{"a":1}', "1", "[" * 200 + "]" * 200, "no JSON any more"),
+        ('{"a":1}', "1", "1" * 5_000, "no JSON any more"),
+        ('["' + "a" * 1_000_000 + '"]', "a", "b" * 16_384, "larger than 1048576 bytes"),  # 16 GB, if it were made
+    ],
+)
+def test_edits_that_would_make_a_message_that_cannot_be_sent(
+    tmp_path: Path, body: str, find: str, replacement: str, why: str
+) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        queue, morgue = await with_morgue(node)
+        await die(node, queue, body, content=int(Content.JSON))
+        edit = {"replaceText": [{"find": find, "with": replacement}]}
+        with pytest.raises(InvalidInput, match=why):
+            await node.broker.start_job(morgue, Redrive(edit=edit, dry_run=True))
+        await node.stop()
+
+    run_virtual(main)
+
+
 def test_sources_and_targets_that_make_no_sense_are_refused(tmp_path: Path) -> None:
     async def main(loop: VirtualLoop) -> None:
         node = await open_node(loop, tmp_path)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,13 @@ from batonq.core.catalog.machine import Catalog
 from batonq.core.catalog.names import queue_arn
 from batonq.errors import (
     BatonError,
+    DiskFull,
     InvalidInput,
     JobConflict,
     JobNotFound,
     LeaseLost,
     LogError,
+    OverLimit,
     PurgeInProgress,
     QueueDeletedRecently,
     QueueDoesNotExist,
@@ -25,7 +28,8 @@ from batonq.errors import (
     Unavailable,
 )
 from batonq.log.frames import Frame
-from batonq.log.interface import Done
+from batonq.log.interface import Done, Room
+from batonq.log.layout import log_directory
 from batonq.node.broker import Queue
 from batonq.node.node import Node
 from batonq.node.settings import Settings
@@ -133,6 +137,62 @@ def test_a_policy_that_the_shard_missed_is_told_when_it_opens(tmp_path: Path) ->
         state = node.shards[0].host().shard.queues
         assert state[queue.number].policy.visibility_ms == 9_000
         assert {one.policy.name for one in state.values()} == {"orders", "late"}
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_a_shard_that_missed_more_policies_than_a_frame_takes_is_opened_and_told(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        names = {f"queue-{number}" for number in range(30)}
+        for name in names:
+            await node.broker.create_queue(ACCOUNT, name, {}, {})
+        await kill(node)
+        shutil.rmtree(log_directory(str(tmp_path), 0))
+        node = await open_node(loop, tmp_path, frame_rows_max=3)
+        assert {state.policy.name for state in node.shards[0].host().shard.queues.values()} == names
+        await send(node, node.broker.queue(ACCOUNT, "queue-7"), "a")
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_changes_reach_a_shard_whose_frame_is_full(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path, frame_rows_max=3)
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        gone = await node.broker.create_queue(ACCOUNT, "gone", {}, {})
+        host = node.shards[0].host()
+        host.send(queue.number, [make_send(str(number)) for number in range(10)])  # and no commit yet
+        with pytest.raises(OverLimit):
+            host.send(queue.number, [make_send("refused")])
+        await node.broker.set_attributes(queue, {"VisibilityTimeout": "3"})
+        await node.broker.delete_queue(gone)
+        assert host.shard.queues[queue.number].policy.visibility_ms == 3_000
+        await node.maintenance.step()
+        assert gone.number not in host.shard.queues
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_changes_that_a_full_disk_kept_from_a_shard_reach_it_when_there_is_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path)
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        gone = await node.broker.create_queue(ACCOUNT, "gone", {}, {})
+        host = node.shards[0].host()
+        with monkeypatch.context() as full:
+            full.setattr(host.log, "room", lambda: Room.NONE)
+            with pytest.raises(DiskFull):
+                await node.broker.set_attributes(queue, {"VisibilityTimeout": "3"})
+            await node.broker.delete_queue(gone)
+        assert host.shard.queues[queue.number].policy.visibility_ms == 30_000
+        await until(lambda: host.shard.queues[queue.number].policy.visibility_ms == 3_000)
+        await until(lambda: gone.number not in host.shard.queues)
         await node.stop()
 
     run_virtual(main)

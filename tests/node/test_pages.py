@@ -13,7 +13,7 @@ from batonq.core.commands import Counters
 from batonq.errors import Unavailable
 from batonq.node import metrics, statuspage
 from batonq.node.commit import CommitStatistics
-from batonq.node.events import ALARM_KEPT_MS, ActiveAlarm, AlarmBoard, JsonFormatter, TextFormatter
+from batonq.node.events import ALARM_KEPT_MS, ActiveAlarm, AlarmBoard, JsonFormatter, TextFormatter, TracebackLimit
 from batonq.node.overview import Overview, QueueReading, ShardReading
 from batonq.node.pages import Asked, Pages
 from tests.node.nodes import ACCOUNT, Faults, open_node, send
@@ -144,6 +144,28 @@ def test_events_are_a_json_object_or_a_readable_line() -> None:
         3,
     )
     assert TextFormatter().format(record).endswith(" warning the disk is full shard=3")
+
+
+def test_a_flood_of_tracebacks_is_cut_short_and_told() -> None:
+    now_s = 100.0
+    limit = TracebackLimit(3, lambda: now_s)
+
+    def lines(count: int) -> list[str]:
+        shown = []
+        for _ in range(count):
+            problem = ZeroDivisionError("a bug")
+            seen = (type(problem), problem, None)
+            record = logging.LogRecord("batonq", logging.ERROR, "", 0, "it failed", None, seen)
+            if limit.filter(record):
+                shown.append(TextFormatter().format(record).partition(" error   ")[2].partition("\n")[0])
+        return shown
+
+    assert lines(10) == ["it failed"] * 3
+    now_s += 59
+    assert lines(1) == []
+    assert limit.filter(logging.LogRecord("batonq", logging.ERROR, "", 0, "without one", None, None))
+    now_s += 1
+    assert lines(10) == ["it failed left_out=8", "it failed", "it failed"]
 
 
 # --- pages of a node --------------------------------------------------------------------------

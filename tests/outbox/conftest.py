@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -11,6 +11,8 @@ import pytest
 from batonq.sync import Baton
 from tests.support.postgres import fresh_database, postgres_server
 from tests.system.process import ServerProcess
+
+_numbers = count(1)
 
 
 @pytest.fixture(scope="session")
@@ -40,7 +42,7 @@ def baton(server: ServerProcess) -> Iterator[Baton]:
 @pytest.fixture
 def name() -> str:
     """Of a queue that no other test uses."""
-    return f"q-{uuid.uuid4().hex[:8]}"
+    return f"q-{next(_numbers)}"
 
 
 @pytest.fixture

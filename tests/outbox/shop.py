@@ -18,7 +18,7 @@ from batonq.outbox.sqlite import SqliteSource
 from batonq.sync import Baton
 from tests.outbox import workload
 
-PATIENCE_S = 30
+PATIENCE_S = 300
 
 
 class Shop:

@@ -20,7 +20,8 @@ import psycopg
 
 from batonq.sync import Baton
 
-PATIENCE_S = 90
+PATIENCE_S = 900  # for all rows to be published, on a machine that has much else to do
+LOOK_S = 0.02
 
 
 @dataclass
@@ -31,7 +32,30 @@ class Written:
     rolled_back: int = 0
 
 
-def write_postgres(dsn: str, queues: list[str], *, rows: int, keys: int, writers: int, seed: int) -> Written:
+class Portions:
+    """Rows that writers may commit: one portion, and another each time that `release` is called."""
+
+    def __init__(self, rows: int, count: int) -> None:
+        self.size = -(-rows // count)
+        self._allowed = self.size
+        self._begun = 0
+        self._changed = threading.Condition()
+
+    def take(self, rows: int) -> None:
+        """Wait until so many more may be written; some more than the portion has, so that no transaction is cut."""
+        with self._changed:
+            assert self._changed.wait_for(lambda: self._begun < self._allowed, PATIENCE_S)
+            self._begun += rows
+
+    def release(self) -> None:
+        with self._changed:
+            self._allowed += self.size
+            self._changed.notify_all()
+
+
+def write_postgres(
+    dsn: str, queues: list[str], *, rows: int, keys: int, writers: int, seed: int, portions: Portions
+) -> Written:
     """So many committed rows, by several writers at once, some of whose transactions are rolled back.
 
     Each key belongs to one writer, whose transactions commit one after the other, while those of others overlap; the
@@ -49,6 +73,8 @@ def write_postgres(dsn: str, queues: list[str], *, rows: int, keys: int, writers
             while left:
                 size = min(left, chance.randint(50, 600))
                 kept = chance.random() > 0.15
+                if kept:
+                    portions.take(size)
                 trial = dict(numbers)
                 with connection.cursor().copy("COPY batonq_outbox (queue, key, body) FROM STDIN") as copy:
                     for _ in range(size):
@@ -79,15 +105,17 @@ def write_postgres(dsn: str, queues: list[str], *, rows: int, keys: int, writers
     return written
 
 
-def write_sqlite(path: str, queues: list[str], *, rows: int, keys: int, seed: int) -> Written:
+def write_sqlite(path: str, queues: list[str], *, rows: int, keys: int, seed: int, portions: Portions) -> Written:
     chance = random.Random(seed)
     numbers = {f"key-{number}": 0 for number in range(keys)}
     written = Written()
     left = rows
-    connection = sqlite3.connect(path, timeout=60)
+    connection = sqlite3.connect(path, timeout=PATIENCE_S)
     while left:
         size = min(left, chance.randint(20, 400))
         kept = chance.random() > 0.15
+        if kept:  # before the transaction, which keeps everybody else from writing
+            portions.take(size)
         trial = dict(numbers)
         values = []
         for _ in range(size):
@@ -133,21 +161,27 @@ class Relays:
         process.communicate()
         self.kills += 1
 
-    def run_until(self, done: Callable[[], bool], *, pause: tuple[float, float], kills_max: int) -> None:
-        """Kill again and again until the work is done; after enough kills they may go on undisturbed."""
-        deadline = time.monotonic() + PATIENCE_S
-        while not done():
-            assert time.monotonic() < deadline, "the relays did not come to an end"
-            time.sleep(self._chance.uniform(*pause))  # the moment of a kill is what is left to chance
-            if self.kills < kills_max:
-                self.kill_one()
+    def kill_while_they_publish(self, published: Callable[[], int], portions: Portions, kills: int) -> None:
+        """So many kills: each when some of a portion of rows is published, and the next portion comes after it."""
+        for number in range(kills):
+            enough = portions.size * (number + self._chance.uniform(0.05, 0.9))
+            wait_until(lambda enough=enough: published() >= enough, "the relays publish nothing more")  # type: ignore[misc]
+            self.kill_one()
+            portions.release()
 
     def stop(self) -> None:
         """SIGTERM: they end by themselves, unless they have only just begun."""
         for process in self._processes:
             process.terminate()
-            _, errors = process.communicate(timeout=60)
+            _, errors = process.communicate(timeout=PATIENCE_S)
             assert process.returncode in (0, -signal.SIGTERM), errors
+
+
+def wait_until(condition: Callable[[], bool], otherwise: str) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < deadline, otherwise
+        time.sleep(LOOK_S)
 
 
 @contextmanager

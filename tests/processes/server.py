@@ -13,8 +13,9 @@ from batonq.api.http.messages import Express, Handler, Reply, plain
 from batonq.api.rest import ExpressRest, RestApp
 from batonq.api.sqs import ExpressSqs, SqsApp, SqsSettings
 from batonq.cli.process import listen_here
-from batonq.cli.serve import compose_internal
+from batonq.cli.serve import compose_internal, gate_of, limits_of
 from batonq.log.ownership import LockFileOwnership
+from batonq.node.node import World
 from batonq.node.processes.node import ProcessNode
 from batonq.node.processes.place import Place, ToldOwners, socket_path
 from batonq.node.settings import Settings
@@ -24,8 +25,9 @@ from tests.support.server import ACCOUNT, TestServer
 class Processes:
     """All processes of one server, without the supervisor: `start` and `stop` do what it would."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, world: World | None = None) -> None:
         self.settings = settings
+        self._world = world
         self.nodes: dict[int, ProcessNode] = {}
         self._owners: dict[int, ToldOwners] = {}
         self._internal: dict[int, HttpServer] = {}
@@ -50,7 +52,7 @@ class Processes:
             await self._internal[number].start_here(listen_here(socket_path(place.data, number)))
             self._tell(self._up | {number: start})
 
-        node = ProcessNode(self.settings, place, owners, announce)
+        node = ProcessNode(self.settings, place, owners, announce, self._world)
         return node
 
     def _tell(self, up: dict[int, int]) -> None:
@@ -78,7 +80,8 @@ class ProcessesServer(TestServer):
     def __init__(self, data: str, shards: int = 2, spread: int = 1) -> None:
         super().__init__(data)
         self.random = Random(7)
-        self.processes = Processes(Settings(data=data, account=ACCOUNT, processes=2, shards=shards, spread=spread))
+        settings = Settings(data=data, account=ACCOUNT, processes=2, shards=shards, spread=spread)
+        self.processes = Processes(settings, self.clock.world(Random(7).randbytes))
 
     def advance(self, seconds: float) -> None:
         self.run(lambda: self.processes.nodes[0].advance_clock(int(seconds * 1000)))
@@ -96,7 +99,8 @@ class ProcessesServer(TestServer):
         def express(request: Request, reply: Reply) -> bool:
             return self.random.choice(doors)[1](request, reply)
 
-        self.http = HttpServer(resolve, None, express)
+        limits = limits_of(self.settings)
+        self.http = HttpServer(resolve, limits, express, gate_of(self.settings, limits))
         self.http.refusal = lambda target, status, text: (
             self.rest.refusal(target, status, text) or plain(status, text, close=True)
         )

@@ -8,10 +8,11 @@ from typing import Any
 
 import pytest
 
-from tests.api.conftest import client
+from tests.api.conftest import client, held_clock
 from tests.rest.support import Rest
 from tests.support.server import TestServer
 
+__all__ = ["account", "held_clock", "packed", "rest", "server", "sqs"]
 _accounts = count(300_000_000_001)
 
 

@@ -12,6 +12,7 @@ from tests.support.server import TestServer
 
 JSON = "application/json"
 MSGPACK = "application/msgpack"
+WAIT_S = 120
 
 
 class Answer(NamedTuple):
@@ -43,7 +44,7 @@ class Rest:
         self.server = server
         self.account = account
         self.packed = packed
-        self.connection = http.client.HTTPConnection("127.0.0.1", server.http.port, timeout=30)
+        self.connection = http.client.HTTPConnection("127.0.0.1", server.http.port, timeout=WAIT_S)
 
     def __call__(
         self,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +12,7 @@ from tests.api.support import wait_until
 from tests.rest.support import Rest
 
 QUEUE, DEAD = "/v1/queues/orders", "/v1/queues/dead"
+STEP_S = 0.1
 
 
 def kill(rest: Rest, messages: list[dict[str, Any]]) -> None:
@@ -18,7 +20,9 @@ def kill(rest: Rest, messages: list[dict[str, Any]]) -> None:
     if rest("GET", QUEUE).status == 404:
         rest.create("orders", deadLetterQueue="dead", maxReceiveCount=5)
     rest.good("POST", f"{QUEUE}/messages:batch", {"messages": messages})
+    dead = rest.stats(DEAD)["visible"] + len(messages)
     die(rest, len(messages))
+    wait_until(lambda: rest.stats(DEAD)["visible"] == dead)  # they may go from shard to shard
 
 
 def die(rest: Rest, count: int) -> None:
@@ -40,9 +44,19 @@ def state(rest: Rest, job: dict[str, Any]) -> dict[str, Any]:
     return shown
 
 
-def ended(rest: Rest, job: dict[str, Any]) -> dict[str, Any]:
-    wait_until(lambda: state(rest, job)["state"] in ("COMPLETED", "CANCELLED", "FAILED"))
+def until(rest: Rest, job: dict[str, Any], condition: Callable[[dict[str, Any]], bool]) -> dict[str, Any]:
+    """Let time pass for the job until something holds of it."""
+
+    def look() -> bool:
+        rest.server.advance(STEP_S)
+        return condition(state(rest, job))
+
+    wait_until(look)
     return state(rest, job)
+
+
+def ended(rest: Rest, job: dict[str, Any]) -> dict[str, Any]:
+    return until(rest, job, lambda shown: shown["state"] in ("COMPLETED", "CANCELLED", "FAILED"))
 
 
 def bodies(rest: Rest, queue: str) -> list[Any]:
@@ -170,14 +184,13 @@ def test_one_job_a_source(rest: Rest) -> None:
 def test_a_redrive_pauses_itself_when_what_it_moved_dies_again(rest: Rest) -> None:
     kill(rest, [{"body": {"n": number}} for number in range(40)])
     job = redrive(rest, maxMessagesPerSecond=20, pauseWhenDyingShare=0.3)
-    wait_until(lambda: state(rest, job)["moved"] >= 10)
+    until(rest, job, lambda shown: shown["moved"] >= 10)
     rest.good("POST", f"/v1/jobs/{job['jobId']}:pause")
     moved = state(rest, job)["moved"]
     rest.good("POST", f"/v1/jobs/{job['jobId']}:resume")
-    wait_until(lambda: state(rest, job)["moved"] >= moved + 10)
+    until(rest, job, lambda shown: shown["moved"] >= moved + 10)
     die(rest, 40)
-    wait_until(lambda: state(rest, job)["state"] == "PAUSED")
-    paused = state(rest, job)
+    paused = until(rest, job, lambda shown: shown["state"] == "PAUSED")
     assert paused["diedAgain"] > 0
     assert paused["why"]
     rest.good("POST", f"/v1/jobs/{job['jobId']}:cancel")

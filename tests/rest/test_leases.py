@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from tests.api.support import wait_until
 from tests.rest.support import Rest
 
 FORGED = "A" * 44
@@ -104,7 +105,7 @@ def test_a_nack_may_send_to_the_dead_letters_at_once(rest: Rest) -> None:
     receipt = lease(rest, queue)
     value = {"deadLetter": True, "reason": "poison", "errorClass": "BadImage"}
     assert rest("POST", f"{queue}/messages/{receipt}:nack", value).status == 204
-    (dead,) = rest.receive("/v1/queues/dead")
+    (dead,) = rest.receive("/v1/queues/dead", waitSeconds=20)
     assert (dead["deadLetter"]["reason"], dead["deadLetter"]["errorClass"]) == ("poison", "BadImage")
 
 
@@ -183,8 +184,8 @@ def test_a_batch_of_nacks_has_a_result_for_each(any_rest: Rest) -> None:
         },
     )["results"]
     assert codes(results) == [None, "receipt_invalid", None]
-    stats = any_rest.stats(queue)
-    assert (stats["delayed"], stats["deadLettered"]) == (1, 1)
+    wait_until(lambda: any_rest.stats(queue)["deadLettered"] == 1)  # it may go from shard to shard
+    assert any_rest.stats(queue)["delayed"] == 1
 
 
 def test_a_batch_of_changes_has_the_deadlines(any_rest: Rest) -> None:

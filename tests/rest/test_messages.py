@@ -114,7 +114,7 @@ def test_a_message_has_its_own_number_of_receives(rest: Rest) -> None:
     (message,) = rest.receive(queue)
     assert rest("POST", f"{queue}/messages/{message['receiptHandle']}:nack", {"delaySeconds": 0}).status == 204
     assert rest.receive(queue) == []
-    assert rest.receive("/v1/queues/dead")[0]["body"] == "x"
+    assert rest.receive("/v1/queues/dead", waitSeconds=20)[0]["body"] == "x"
 
 
 # --- deduplication ----------------------------------------------------------------------------

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from tests.api.support import wait_until
 from tests.rest.support import Rest
 
 DAYS_14_S = 1_209_600
@@ -267,10 +268,10 @@ def test_a_message_that_failed_too_often_is_a_dead_letter_with_its_past(rest: Re
         failure = {"reason": "no luck", "errorClass": "ValueError", "delaySeconds": 0}
         assert rest("POST", f"{queue}/messages/{message['receiptHandle']}:nack", failure).status == 204
     assert rest.receive(queue) == []
-    (dead,) = rest.receive("/v1/queues/dead")
+    (dead,) = rest.receive("/v1/queues/dead", waitSeconds=20)
     assert (dead["body"], dead["attributes"]) == ({"n": 1}, {"k": "v"})
     past = dead["deadLetter"]
     assert (past["queue"], past["messageId"], past["attempts"]) == ("orders", sent["messageId"], 2)
     assert (past["reason"], past["errorClass"]) == ("no luck", "ValueError")
     assert past["lastFailureMs"] >= past["firstFailureMs"] > 0
-    assert rest.stats(queue)["deadLettered"] == 1
+    wait_until(lambda: rest.stats(queue)["deadLettered"] == 1)

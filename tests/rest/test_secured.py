@@ -91,6 +91,8 @@ def test_what_curl_signs(secured: TestServer, method: str, path: str, value: Any
     command += ["--aws-sigv4", "aws:amz:us-east-1:baton", "--user", f"{KEY}:{SECRET}"]
     if value is not None:
         command += ["-H", "Content-Type: application/json", "-d", json.dumps(value)]
+    if path.endswith(":batch"):
+        command += ["-H", "Idempotency-Key: named-1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=True)
     assert done.stdout in ("200", "201", "202")
 
@@ -103,6 +105,24 @@ def test_no_part_of_the_address_can_be_changed(secured: TestServer, path: str) -
     connection.request("GET", path, headers=dict(request.headers.items()))
     assert connection.getresponse().status == 403
     connection.close()
+
+
+def test_a_request_is_named_by_its_signer(secured: TestServer) -> None:
+    """Whoever could take a name away, or put another one in, could have the messages sent again."""
+    ask(secured, "POST", "/v1/queues", {"name": "named"})
+
+    def with_key(body: bytes, headers: dict[str, str]) -> tuple[bytes, dict[str, str]]:
+        return body, {**headers, "Idempotency-Key": "k"}
+
+    status, answer = ask(secured, "POST", "/v1/queues/named/messages", {"body": 1}, after=with_key)
+    assert (status, answer["code"]) == (403, "access_denied") and "'idempotency-key'" in answer["detail"]
+
+    def through_proxies(body: bytes, headers: dict[str, str]) -> tuple[bytes, dict[str, str]]:
+        added = {"X-Forwarded-For": "10.0.0.1", "X-Amzn-Trace-Id": "Root=1-0-0", "Via": "1.1 proxy"}
+        return body, {**headers, **added, "X-Amz-Cf-Id": "of CloudFront"}
+
+    assert ask(secured, "POST", "/v1/queues/named/messages", {"body": 1}, after=through_proxies)[0] == 202
+    assert ask(secured, "GET", "/v1/queues/named/stats")[1]["sent"] == 1
 
 
 def test_the_account_is_the_keys(secured: TestServer) -> None:

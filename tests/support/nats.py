@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -16,7 +15,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-START_S = 90  # five of them, on a machine with three suites at work
+from tests.support.ports import reserve_port
+
+START_S = 300  # five of them, on a machine that has much else to do
+ANSWER_S = 30
 BINARY = Path(sys.executable).parent / "nats-server"
 CONFIGURATION = """
 server_name: n{number}
@@ -29,12 +31,6 @@ jetstream {{ store_dir: "{store}", max_file_store: 4G, sync_interval: {sync} }}
 """
 
 
-def _free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
-
-
 class NatsServers:
     """Servers 0 to count - 1; more than one form a cluster."""
 
@@ -42,9 +38,9 @@ class NatsServers:
         self, directory: Path, count: int, *, sync: str = "always", max_payload: int = 8 << 20, more: str = ""
     ) -> None:
         self.count = count
-        self.ports = [_free_port() for _ in range(count)]
-        self.monitors = [_free_port() for _ in range(count)]
-        self._routes = [_free_port() for _ in range(count)]
+        self.ports = [reserve_port() for _ in range(count)]
+        self.monitors = [reserve_port() for _ in range(count)]
+        self._routes = [reserve_port() for _ in range(count)]
         self._directory = directory
         self._processes: dict[int, subprocess.Popen[bytes]] = {}
         for number in range(count):
@@ -84,7 +80,9 @@ class NatsServers:
         deadline = time.monotonic() + START_S
         while True:
             try:
-                with urllib.request.urlopen(f"http://127.0.0.1:{self.monitors[number]}/healthz", timeout=2) as answer:
+                with urllib.request.urlopen(
+                    f"http://127.0.0.1:{self.monitors[number]}/healthz", timeout=ANSWER_S
+                ) as answer:
                     if answer.status == 200:
                         return
             except OSError:
@@ -111,13 +109,15 @@ class NatsServers:
         self._processes.clear()
 
     def leader(self, stream: str) -> int:
-        """Which server leads a stream."""
-        for number in self._processes:
-            for detail in self._streams(number):
-                if detail["name"] == stream:
-                    leader = str(detail["cluster"]["leader"])
-                    return int(leader.removeprefix("n"))
-        raise AssertionError(f"nobody knows of stream {stream}")
+        """Which server leads a stream, as that one says itself: others may not have heard of an election yet."""
+        deadline = time.monotonic() + START_S
+        while True:
+            for number in self._processes:
+                for detail in self._streams(number):
+                    if detail["name"] == stream and detail.get("cluster", {}).get("leader") == f"n{number}":
+                        return number
+            assert time.monotonic() < deadline, f"nobody leads stream {stream}"
+            time.sleep(0.05)
 
     def first_sequence(self, stream: str) -> int:
         """The first message that a stream has."""
@@ -133,7 +133,7 @@ class NatsServers:
 
     def _streams(self, number: int) -> list[dict[str, Any]]:
         url = f"http://127.0.0.1:{self.monitors[number]}/jsz?streams=true&accounts=true"
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=ANSWER_S) as answer:
             told = json.loads(answer.read())
         return [stream for account in told.get("account_details", ()) for stream in account.get("stream_detail", ())]
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import subprocess
 import tempfile
+import time
 import warnings
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -21,6 +23,8 @@ fsync = off
 max_connections = 100
 max_replication_slots = 20
 """
+START_S = 300
+GONE_S = 120
 _numbers = count(1)
 
 
@@ -39,11 +43,28 @@ class PostgresServer:
         postmaster = self._server.get_postmaster_info().process
         processes = [postmaster, *postmaster.children(recursive=True)]
         for process in processes:
-            process.kill()
-        psutil.wait_procs(processes, 20)
+            with suppress(psutil.NoSuchProcess):  # one that saw the postmaster die has ended by itself
+                process.kill()
+        _, alive = psutil.wait_procs(processes, GONE_S)
+        assert not alive, alive
 
     def start(self) -> None:
-        self._server.ensure_postgres_running()
+        _patiently(self._server.ensure_postgres_running)
+
+
+def _patiently(start: Callable[[], None]) -> None:
+    """The library gives up after ten seconds, which a machine with much else to do may need for a recovery. The server
+    starts all the same, and the next try finds it. After a kill, it does not start before the last of its processes has
+    ended.
+    """
+    deadline = time.monotonic() + START_S
+    while True:
+        try:
+            return start()
+        except (subprocess.SubprocessError, AssertionError):  # the latter: it is there, and not ready yet
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.5)
 
 
 @contextmanager
@@ -64,7 +85,7 @@ def running_postgres(settings: str) -> Iterator[PostgresServer]:
         server.ensure_pgdata_inited()
         with (server.pgdata / "postgresql.conf").open("a") as configuration:
             configuration.write(settings)
-        server.start()
+        _patiently(server.start)
         try:
             yield PostgresServer(server)
         finally:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import redis
 
-START_S = 20
+START_S = 120
 
 
 @contextmanager

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import threading
-from collections.abc import Callable, Coroutine
+import time
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 import uvloop
@@ -13,22 +16,61 @@ from batonq.api.http import HttpLimits, HttpServer, Request, Response, Router, e
 from batonq.api.http.messages import plain
 from batonq.api.rest import ExpressRest, RestApp
 from batonq.api.sqs import ExpressSqs, SqsApp, SqsSettings
+from batonq.cli.serve import gate_of, limits_of
 from batonq.node.broker import Broker
-from batonq.node.node import Node
+from batonq.node.node import Node, World
 from batonq.node.settings import Settings
 
 T = TypeVar("T")
-START_TIMEOUT_S = 30
+START_TIMEOUT_S = 120
 ACCOUNT = "000000000000"
+OTHER_HOST = "queues.example"  # clients may use this name, too
+_WALL_AHEAD_S = time.time() - time.monotonic()
+
+
+class HeldClock:
+    """The time of the machine, which can be held: for leases and delays no time passes then, however long the machine
+    takes for a test's next step. Long polls and all else that waits on the event loop goes on.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # so that no thread sees it go back when it is held
+        self._behind_s = 0.0  # for how long it was held so far
+        self._held_s: float | None = None  # what the machine's clock showed then
+
+    def monotonic(self) -> float:
+        with self._lock:
+            return (time.monotonic() if self._held_s is None else self._held_s) - self._behind_s
+
+    def wall(self) -> float:
+        return self.monotonic() + _WALL_AHEAD_S
+
+    def world(self, random_bytes: Callable[[int], bytes] = secrets.token_bytes) -> World:
+        return World(monotonic=self.monotonic, wall=self.wall, random_bytes=random_bytes)
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        with self._lock:
+            self._held_s = time.monotonic()
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._behind_s += time.monotonic() - self._held_s
+                self._held_s = None
 
 
 class TestServer:
-    """`with TestServer(directory) as server:`. The clock is the node's own, and `advance` moves it."""
+    """`with TestServer(directory) as server:`. The clock is the node's own; `advance` moves it, and within
+    `clock.held()` nothing else does.
+    """
 
     __test__ = False
 
     def __init__(self, data: str, *, limits: HttpLimits | None = None, public_url: str = "", **settings: Any) -> None:
-        self.node = Node(Settings(data=data, account=ACCOUNT, port=0, **settings))
+        self.settings = Settings(data=data, account=ACCOUNT, port=0, allowed_hosts=OTHER_HOST, **settings)
+        self.clock = HeldClock()
+        self.node = Node(self.settings, self.clock.world())
         self._limits = limits
         self._public_url = public_url
         self._thread = threading.Thread(target=self._run, name="test server", daemon=True)
@@ -89,7 +131,8 @@ class TestServer:
         router.mount_under("/problems", self.rest.handle)
         router.mount("/livez", _alive)
         express = express_under("/v1", ExpressRest(self.rest), ExpressSqs(self.app))
-        self.http = HttpServer(router.resolve, self._limits, express)
+        limits = self._limits or limits_of(self.settings)
+        self.http = HttpServer(router.resolve, limits, express, gate_of(self.settings, limits))
         self.http.refusal = lambda target, status, text: (
             self.rest.refusal(target, status, text) or plain(status, text, close=True)
         )

@@ -20,7 +20,7 @@ import pytest
 
 import batonq
 from batonq.api.http import HttpServer, Request, Response
-from batonq.certificates import check_reached, client_context, server_context
+from batonq.certificates import check_reached, client_context, pinned_context, server_context
 from batonq.cli.tls import Certificate, load
 from batonq.errors import InvalidInput
 from batonq.node.events import AlarmBoard
@@ -45,6 +45,14 @@ def serial_shown(port: int) -> str:
         shown = secured.getpeercert(binary_form=True)
     assert shown is not None
     return ssl.DER_cert_to_PEM_cert(shown)
+
+
+def test_no_version_older_than_1_2_is_spoken(authority: Authority) -> None:
+    """Whatever the system's library would allow."""
+    signed = authority.sign("versions", "localhost")
+    served = server_context(str(signed.certificate), str(signed.key))
+    for context in (served.context, client_context(), pinned_context(str(signed.certificate))):
+        assert context.minimum_version == ssl.TLSVersion.TLSv1_2
 
 
 def test_every_client_talks_tls_and_certificates_change_without_a_stop(

@@ -14,7 +14,7 @@ import pytest
 from batonq.client.blocking.baton import Baton
 from batonq.client.models import Outgoing
 from batonq.idempotency.transaction import create_tables
-from tests.docs.runner import free_port
+from tests.support.ports import reserve_port
 from tests.worker.processes import Stage, finish, wait_until
 
 
@@ -175,7 +175,7 @@ def test_groups_of_a_fifo_queue_stay_in_order_through_failures_and_two_workers(b
 
 
 def test_metrics_are_served_while_the_loop_is_blocked(baton: Baton, stage: Stage) -> None:
-    port = free_port()
+    port = reserve_port()
     baton.create_queue("blocks").send("x")
     worker = stage.worker("--queues", "blocks", "--metrics-port", str(port))
     wait_until(lambda: stage.events("begin"))

@@ -10,11 +10,21 @@ import os
 import signal
 import sys
 from collections.abc import Callable, Coroutine, Mapping
-from dataclasses import Field
+from dataclasses import Field, replace
 from typing import Any
 
 from batonq import __version__
-from batonq.api.http import HttpLimits, HttpServer, Request, Response, Router, express_under
+from batonq.api.http import (
+    CredentialGate,
+    Gate,
+    HttpLimits,
+    HttpServer,
+    LocalGate,
+    Request,
+    Response,
+    Router,
+    express_under,
+)
 from batonq.api.http.messages import plain
 from batonq.api.internal import InternalApp
 from batonq.api.rest import ExpressRest, RestApp
@@ -24,7 +34,7 @@ from batonq.cli.quantities import parse_bytes
 from batonq.errors import InvalidInput
 from batonq.node import events, metrics
 from batonq.node.cluster.node import ClusterNode, read_secret
-from batonq.node.cluster.peers import PREFIX
+from batonq.node.cluster.peers import PREFIX, SIGNATURE_HEADER
 from batonq.node.node import Node
 from batonq.node.pages import Answer, Asked, Pages
 from batonq.node.processes.answering import STATUS
@@ -123,6 +133,9 @@ def set_up_logging(settings: Settings, **always: str) -> None:
     handler = logging.StreamHandler(sys.stderr)
     as_json = settings.log_format == "json"
     handler.setFormatter(events.JsonFormatter(**always) if as_json else events.TextFormatter(**always))
+    limit = events.TracebackLimit()
+    handler.addFilter(limit)
+    logging.getLogger("asyncio").filters[:] = [limit]  # what it says of callbacks that raise
     events.logger.handlers[:] = [handler]
     events.logger.setLevel(settings.log_level.upper())
     events.logger.propagate = False
@@ -195,13 +208,13 @@ def compose(node: Node) -> HttpServer:
     router.mount_under("/v1", rest.handle)
     router.mount_under("/problems", rest.handle)
     express = express_under("/v1", ExpressRest(rest), ExpressSqs(sqs))
-    limits = HttpLimits(connections_max=settings.connections_max)
+    limits = limits_of(settings)
     if isinstance(node, ClusterNode):
         router.mount_under(PREFIX.rstrip("/"), InternalApp(node.answering, node.secret).handle)
-        limits = HttpLimits(connections_max=settings.connections_max, body_bytes_max=CALL_BYTES_MAX)
+        limits = replace(limits, body_bytes_max=CALL_BYTES_MAX)
     elif isinstance(node, ProcessNode):
         mount_status(router, node)
-    server = HttpServer(router.resolve, limits, express)
+    server = HttpServer(router.resolve, limits, express, gate_of(settings, limits))
     server.refusal = lambda target, status, text: rest.refusal(target, status, text) or plain(status, text, close=True)
     pages = Pages(node)
     node.count_front = lambda: front_metrics(server, sqs, rest)
@@ -211,6 +224,23 @@ def compose(node: Node) -> HttpServer:
         else:
             router.mount(path, adapter(answer), methods)
     return server
+
+
+def limits_of(settings: Settings) -> HttpLimits:
+    return HttpLimits(
+        connections_max=settings.connections_max,
+        requests_bytes_max=settings.requests_bytes_max,
+        address_share=settings.address_part,
+        body_rate_bytes_min=settings.body_rate_min_bytes,
+    )
+
+
+def gate_of(settings: Settings, limits: HttpLimits) -> Gate:
+    """Who gets in. Between nodes without a secret, which are all on this machine, calls have no credentials."""
+    if settings.dev:
+        return LocalGate(limits, settings.own_hosts)
+    trusting = bool(settings.advertise) and not settings.cluster_secret_file
+    return CredentialGate(limits, (SIGNATURE_HEADER.encode(),), PREFIX.encode() if trusting else b"")
 
 
 def mount_status(router: Router, node: ProcessNode) -> None:
@@ -245,6 +275,12 @@ def adapter(answer: Answer) -> Callable[[Request], Any]:
     return handle
 
 
+GREETING = (
+    f"Baton {__version__}: a message queue that speaks the SQS API and REST. API reference: /v1/docs. "
+    "Page for people: this address in a browser."
+)
+
+
 def browsers_only(sqs: SqsApp, answer: Answer) -> Callable[[Request], Any]:
     """The root is the API's for SDKs, and a page for people."""
     page = adapter(answer)
@@ -253,6 +289,8 @@ def browsers_only(sqs: SqsApp, answer: Answer) -> Callable[[Request], Any]:
         if "text/html" in request.header(b"accept"):
             response: Response = await page(request)
             return response
+        if request.method in ("GET", "HEAD") and not request.query:
+            return plain(200, GREETING)
         return await sqs.handle(request)
 
     return handle

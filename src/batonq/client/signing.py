@@ -8,10 +8,12 @@ from collections.abc import Callable
 from hashlib import sha256
 from urllib.parse import quote, unquote
 
+from batonq.client.transport import Headers
+
 ALGORITHM = "AWS4-HMAC-SHA256"
 REGION = "local"
 SERVICE = "baton"
-_SIGNED = "host;x-amz-content-sha256;x-amz-date"
+_MUST_BE_SIGNED = ("x-amz-", "baton-", "idempotency-key")  # how names start: the server refuses them unsigned
 
 
 class Signer:
@@ -23,24 +25,22 @@ class Signer:
         self._now = now
         self._kept: tuple[str, bytes] = ("", b"")
 
-    def headers(self, method: str, host: str, path: str, body: bytes) -> list[tuple[str, str]]:
-        """The headers that prove who sends this; `path` is as sent, with its query."""
+    def headers(self, method: str, host: str, path: str, body: bytes, others: Headers = ()) -> list[tuple[str, str]]:
+        """The headers that prove who sends this; `path` is as sent, with its query.
+
+        Of the `others`, which are sent as well, those are signed that change what the request means.
+        """
         moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self._now()))
         digest = sha256(body).hexdigest()
         bare, _, query = path.partition("?")
-        canonical = "\n".join(
-            (
-                method,
-                quote(bare, safe="/~"),
-                _canonical_query(query),
-                f"host:{host}",
-                f"x-amz-content-sha256:{digest}",
-                f"x-amz-date:{moment}",
-                "",
-                _SIGNED,
-                digest,
-            )
-        )
+        signed = {"host": host, "x-amz-content-sha256": digest, "x-amz-date": moment}
+        for name, value in others:
+            if name.lower().startswith(_MUST_BE_SIGNED):
+                signed[name.lower()] = " ".join(value.split())
+        names = sorted(signed)
+        listed = ";".join(names)
+        lines = [f"{name}:{signed[name]}" for name in names]
+        canonical = "\n".join((method, quote(bare, safe="/~"), _canonical_query(query), *lines, "", listed, digest))
         day = moment[:8]
         scope = f"{day}/{REGION}/{SERVICE}/aws4_request"
         text = f"{ALGORITHM}\n{moment}\n{scope}\n{sha256(canonical.encode()).hexdigest()}"
@@ -49,7 +49,7 @@ class Signer:
         return [
             ("X-Amz-Date", moment),
             ("X-Amz-Content-Sha256", digest),
-            ("Authorization", f"{ALGORITHM} Credential={credential}, SignedHeaders={_SIGNED}, Signature={signature}"),
+            ("Authorization", f"{ALGORITHM} Credential={credential}, SignedHeaders={listed}, Signature={signature}"),
         ]
 
     def _key(self, day: str) -> bytes:

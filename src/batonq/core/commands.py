@@ -182,6 +182,7 @@ class Job:
     next_died: int = 0
     destination_spread: str = ""  # its shards when it has several, see spread.py
     origin_spreads: dict[str, str] = field(default_factory=dict)  # the same of FIFO queues that messages go back to
+    default_rate: bool = False  # whoever started it named no rate
     share: float = 1.0  # of the rate: the part of a job that goes on at several shards, see node/jobs.py
 
     def values(self) -> dict[str, Any]:

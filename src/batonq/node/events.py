@@ -15,6 +15,7 @@ from typing import Any
 
 logger = logging.getLogger("batonq")
 ALARM_KEPT_MS = 3_600_000
+TRACEBACKS_PER_MINUTE = 20
 
 
 def event(level: int, name: str, text: str, **fields: Any) -> None:
@@ -75,6 +76,35 @@ class TextFormatter(logging.Formatter):
         if record.exc_info:
             line += "\n" + self.formatException(record.exc_info)
         return line
+
+
+class TracebackLimit(logging.Filter):
+    """Lets some events with a traceback through per minute, and says with the next one how many were left out: whoever
+    finds a request that fails must not fill the disk with it.
+    """
+
+    def __init__(self, per_minute: int = TRACEBACKS_PER_MINUTE, clock: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._per_minute = per_minute
+        self._clock = clock
+        self._minute_s = clock()
+        self._shown = 0
+        self._left_out = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        if not record.exc_info:
+            return True
+        now_s = self._clock()
+        if now_s - self._minute_s >= 60:
+            self._minute_s, self._shown = now_s, 0
+        if self._shown >= self._per_minute:
+            self._left_out += 1
+            return False
+        self._shown += 1
+        if self._left_out:
+            record.fields = {**getattr(record, "fields", {}), "left_out": self._left_out}
+            self._left_out = 0
+        return True
 
 
 @dataclass(slots=True)

@@ -36,6 +36,7 @@ class Redrive:
 
     target: Queue | None = None  # None: each to where it came from, or to its own queue when it died there
     rate_per_s: int = RATE_DEFAULT_PER_S
+    default_rate: bool = False  # the rate is not the caller's choice
     ramp_s: float | None = None  # how long it takes to come to that rate; None: as the rate suggests
     filter: Mapping[str, Any] | None = None
     edit: Mapping[str, Any] | None = None
@@ -177,6 +178,7 @@ class JobControl(Control):
             origin_spreads={str(queue.number): queue.link.spread for queue in origins if queue.link.spread},
             destination_arn=queue_arn(target.account, target.name) if target is not None else "",
             rate_per_s=redrive.rate_per_s,
+            default_rate=redrive.default_rate,
             state="RUNNING",
             started_ms=0,
             to_move=0,
@@ -274,7 +276,14 @@ class JobControl(Control):
             raise InvalidInput("Source queue must be configured as a Dead Letter Queue.")
         rate_per_s = rate or self._settings.move_rate_per_s
         parts = await self._parts(
-            source, Redrive(target=destination, rate_per_s=rate_per_s, ramp_s=0.0, pause_when_dying_share=1.0)
+            source,
+            Redrive(
+                target=destination,
+                rate_per_s=rate_per_s,
+                default_rate=rate is None,
+                ramp_s=0.0,
+                pause_when_dying_share=1.0,
+            ),
         )
         return (await self._start(parts)).job
 

@@ -94,7 +94,7 @@ class Pages:
     async def status(self, asked: Asked) -> Page:
         overview = await self._node.overview()
         html = statuspage.render(overview, asked.address, dev=self._node.settings.dev)
-        return Page(200, HTML, html.encode(), (("Cache-Control", "no-store"),))
+        return Page(200, HTML, html.encode(), statuspage.HEADERS)
 
     # --- our own endpoints ----------------------------------------------------------------------
 
@@ -183,7 +183,7 @@ class Pages:
         if kind.lower() == "basic":
             try:
                 given = base64.b64decode(given, validate=True).decode().partition(":")[2]
-            except ValueError:  # not base64, or not UTF-8
+            except ValueError:  # not ASCII, not base64, or not UTF-8 in it
                 return False
         elif kind.lower() != "bearer":
             return False

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import Field, dataclass, field, fields
 from typing import Any
+from urllib.parse import urlsplit
 
 from batonq.core.catalog.attributes import DURABILITY
 from batonq.core.limits import (
@@ -23,6 +24,7 @@ LOG_SCHEMES = ("nats://", "tls://", "postgres://", "postgresql://")
 LOG_VARIABLE = "BATON_LOG"  # of the environment: what --log is when it is not given
 SHARDS_MAX = 256
 PROCESSES_MAX = 64
+_HOST_NAME = re.compile(r"[A-Za-z0-9._-]{1,253}|[0-9A-Fa-f:.]{2,45}")
 _NODE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 KIB = 1024
 MIB = 1024 * KIB
@@ -52,6 +54,11 @@ class Settings:
     peer_ca: str = setting("", "File with the authority that signed other nodes' certificates; empty: the system's.")
     account: str = setting("000000000000", "Account id in queue URLs and ARNs: twelve digits.")
     public_url: str = setting("", "Address in queue URLs; empty: the host that each client used.")
+    allowed_hosts: str = setting(
+        "",
+        "More host names, separated by commas, that clients of a development server may use; it refuses all but those "
+        "of this machine.",
+    )
     shards: int = setting(
         1, "How many shards the queues are spread over, at least one a process; can grow, never shrinks."
     )
@@ -112,7 +119,18 @@ class Settings:
     waiters_per_queue_max: int = setting(10_000, "Long polls that may wait on one queue.")
     waiters_max: int = setting(50_000, "Long polls that may wait on one shard.")
     connections_max: int = setting(20_000, "Open client connections.")
-    window_entries: int = setting(256, "Entries of one channel between shards that may be under way; at most 16384.")
+    requests_bytes_max: int = setting(
+        512 * MIB, "Memory for requests that are being received or are in progress, of all clients together."
+    )
+    address_share: float | None = setting(
+        None,
+        "Share of the connections and of the request memory that one client address may take; default 0.5, 1 in "
+        "development. Behind a reverse proxy all clients have its address: use 1.",
+    )
+    body_rate_min_bytes: int = setting(
+        8 * KIB, "Slowest that a request's body may arrive, in bytes per second; slower ones get 408."
+    )
+    window_entries: int = setting(256, "Entries of one channel between shards that may be in progress; at most 3411.")
     window_bytes: int = setting(4 * MIB, "Bytes of one channel between shards that may be under way.")
     alarms_max: int = setting(1_000, "Alarms that are remembered.")
 
@@ -142,6 +160,19 @@ class Settings:
     @property
     def delete_wait_ms(self) -> int:
         return _wait_ms(self.delete_wait_s, self.dev)
+
+    @property
+    def address_part(self) -> float:
+        """What `address_share` is in this profile."""
+        if self.address_share is None:
+            return 1.0 if self.dev else 0.5
+        return self.address_share
+
+    @property
+    def own_hosts(self) -> list[str]:
+        """The hosts by which clients and other nodes may reach a development server, beside those of this machine."""
+        urls = [urlsplit(url).hostname or "" for url in (self.public_url, self.advertise)]
+        return [host for host in (self.host, *urls, *self.allowed_hosts.split(",")) if host]
 
     def kinds(self) -> dict[int, int]:
         """What `other_shards` says: replicas → how many shards. Raises InvalidInput."""
@@ -192,6 +223,14 @@ class Settings:
             raise InvalidInput(f"A lease must be at least 1 s long, not {self.lease_s:g}.")
         if self.archive and not self.archive.startswith(("file:///", "s3://")):
             raise InvalidInput(f"The archive must be file:///directory or s3://bucket/prefix, not {self.archive!r}.")
+        if not 0 < self.address_part <= 1:
+            raise InvalidInput(f"The share of one address must be above 0 and at most 1, not {self.address_part:g}.")
+        for host in filter(None, self.allowed_hosts.split(",")):
+            if not _HOST_NAME.fullmatch(host):
+                raise InvalidInput(
+                    f"Allowed hosts are names or addresses without a port, separated by commas, like queue.test; not "
+                    f"{host!r}."
+                )
         if self.public_url and not self.public_url.startswith(("http://", "https://")):
             raise InvalidInput(f"The public address must start with http:// or https://, not {self.public_url!r}.")
 

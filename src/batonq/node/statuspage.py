@@ -6,6 +6,7 @@ from html import escape
 
 from batonq import __version__
 from batonq.node.overview import Overview, QueueReading
+from batonq.node.pageheaders import page_headers
 
 ROWS_MAX = 500
 _SECOND_MS = 1000
@@ -68,6 +69,9 @@ async function look() {
 }
 setTimeout(look, 2000);
 """
+
+
+HEADERS = (("Cache-Control", "no-store"), *page_headers(_STYLE, _SCRIPT))
 
 
 def render(overview: Overview, address: str, *, dev: bool) -> str:

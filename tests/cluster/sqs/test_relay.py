@@ -232,6 +232,15 @@ def test_others_do_not_wait_behind_an_owner_that_hangs(
     server: ClusterServer, far: Far, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(relaying, "PATIENCE_S", 0.05)
+
+    async def look_soon() -> None:
+        """Not when the patience that others had is over."""
+        watching = far.asked.broker.relaying._watching
+        if watching is not None:
+            watching.cancel()
+            far.asked.broker.relaying._watching = None
+
+    server.run(look_soon)
     hung: list[asyncio.Event] = []
 
     async def around(path: str, after: bool) -> None:

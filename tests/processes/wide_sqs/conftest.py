@@ -6,14 +6,15 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.api.conftest import account, fifo, queue, sqs
+from tests.api.conftest import account, fifo, held_clock, queue, sqs
 from tests.processes.server import ProcessesServer
+from tests.support.patience import patient_nodes
 
-__all__ = ["account", "fifo", "queue", "server", "sqs"]
+__all__ = ["account", "fifo", "held_clock", "queue", "server", "sqs"]
 
 
 @pytest.fixture(scope="session")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ProcessesServer]:
     processes = ProcessesServer(str(tmp_path_factory.mktemp("processes")), spread=2)
-    with processes:
+    with patient_nodes(), processes:
         yield processes

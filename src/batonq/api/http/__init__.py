@@ -1,14 +1,19 @@
 """A small HTTP/1.1 server: bytes from sockets to requests for a handler, and its answers back. No API lives here."""
 
+from batonq.api.http.gate import CredentialGate, Gate, LocalGate
+from batonq.api.http.limits import HttpLimits
 from batonq.api.http.messages import Express, Handler, Reply, Request, Response
 from batonq.api.http.router import Router, express_under
-from batonq.api.http.server import HttpLimits, HttpServer
+from batonq.api.http.server import HttpServer
 
 __all__ = [
+    "CredentialGate",
     "Express",
+    "Gate",
     "Handler",
     "HttpLimits",
     "HttpServer",
+    "LocalGate",
     "Reply",
     "Request",
     "Response",

@@ -1,7 +1,7 @@
-"""One client connection: httptools parses, one task answers in order, limits hold at every step.
+"""One client connection: a reader makes requests of its bytes, one task answers them in order.
 
 While a request is in work, reading goes on (so that a client that leaves is noticed) until a few pipelined requests
-are waiting; then it pauses.
+are waiting; then it pauses. What was received and not read by then is kept as it came.
 """
 
 from __future__ import annotations
@@ -11,39 +11,37 @@ import logging
 from collections import deque
 from typing import TYPE_CHECKING, cast
 
-import httptools
-
 from batonq.api.http.messages import Request, Response, plain
+from batonq.api.http.reader import RequestReader
+from batonq.api.http.usage import AddressUsage, address_of
 
 if TYPE_CHECKING:
     from batonq.api.http.server import HttpServer
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-_HOP_BY_HOP = (b"connection", b"upgrade", b"http2-settings")
+NO_ROOM = "Too much is being received at the moment; try again."
+ANSWERS_IN_A_ROW = 8  # of pipelined requests, before other connections have their turn
 
 logger = logging.getLogger("batonq.http")
 
 
 class Connection(asyncio.Protocol):
     __slots__ = (
-        "_body",
-        "_body_bytes",
-        "_bytes_in_head",
+        "_address",
+        "_bytes_held",
+        "_bytes_receiving",
+        "_cut_short",
         "_finishing",
-        "_headers",
         "_limits",
         "_lingering",
-        "_parser",
-        "_peer",
         "_queue",
-        "_queued_bytes",
-        "_reading",
+        "_reader",
         "_reading_paused",
-        "_refused",
         "_server",
         "_since",
-        "_target",
         "_transport",
+        "_unread",
+        "_usage",
         "_wakeup",
         "_without_task",
         "_working",
@@ -55,53 +53,54 @@ class Connection(asyncio.Protocol):
         self._server = server
         self._limits = server.limits
         self._transport: asyncio.Transport
+        self._reader: RequestReader
         self.task: asyncio.Task[None] | None = None
-        self._parser = httptools.HttpRequestParser(self)
-        self._peer = ""
         # what has been read and waits for its turn: requests, and a last answer when the connection must end
         self._queue: deque[Request | Response] = deque()
+        self._unread: bytes | memoryview = b""  # received, and left to wait until the queue is empty
         self._wakeup: asyncio.Future[None] | None = None
         self._writable: asyncio.Future[None] | None = None
         self._working: Request | None = None
         self._without_task = False  # how the request in work is answered
-        # the request being read
-        self._target = b""
-        self._headers: dict[bytes, bytes] = {}
-        self._body: list[bytes] = []
-        self._body_bytes = 0
-        self._queued_bytes = 0  # of all bodies that this connection holds
-        self._bytes_in_head = 0
-        self._reading = False
+        # what it takes
+        self._address = ""
+        self._usage: AddressUsage
+        self._bytes_held = 0  # by requests that are in work or wait, and by the one that is being received
+        self._bytes_receiving = 0  # of these, by that one and by what is unread
         # how it goes on
         self._since = server.tick  # when the present state began
         self._reading_paused = False
-        self._refused = False  # nothing more is read as a request
         self._finishing = False  # no request after the present ones
+        self._cut_short = False  # the last request was not read to its end
         self._lingering = False  # the last answer is out; waiting for the client to close
 
     # --- from the transport
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)  # uvloop's is one in all but its bases
+        server = self._server
         peer = transport.get_extra_info("peername")
-        self._peer = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "local"
-        if not self._server.opened(self):
-            self._refused = True
+        name = f"{peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "local"
+        self._reader = RequestReader(self, self._limits, server.gate, name, server.scheme)
+        self._address = address_of(peer)
+        usage = server.opened(self, self._address)
+        if usage is None:
+            self._reader.close()
             self._transport.write(self._written(plain(503, "Too many connections.", close=True), close=True))
             transport.close()
             return
-        self.task = self._server.loop.create_task(self._serve())
+        self._usage = usage
+        self.task = server.loop.create_task(self._serve())
 
     def data_received(self, data: bytes) -> None:
-        if self._refused:
+        reader = self._reader
+        if reader.closed:
             return
-        if not self._reading:
-            self._reading = True
+        if not reader.reading:
             self._since = self._server.tick
-        self._bytes_in_head += len(data)
-        self._feed(data)
-        if self._bytes_in_head > self._limits.head_bytes_max and not self._refused:
-            self._refuse(431, "The request's head is too large.")
+        self._unread = reader.feed(data) if not self._unread else bytes(self._unread) + data
+        if reader.reading or self._unread:
+            self._hold_unfinished()
 
     def eof_received(self) -> bool:
         """The client has said all it will: answer what it asked, unless that is only a wait."""
@@ -109,18 +108,24 @@ class Connection(asyncio.Protocol):
         self._leave()
         # Over TLS a connection cannot stay half open.
         return (
-            self._server.scheme == "http" and not self._lingering and (self._working is not None or bool(self._queue))
+            self._server.scheme == "http"
+            and not self._lingering
+            and (self._working is not None or bool(self._queue) or bool(self._unread))
         )
 
     def connection_lost(self, error: Exception | None) -> None:
         self._finishing = True
-        self._refused = True
+        self._reader.release()
         self._queue.clear()
+        self._unread = b""
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
         self._leave()
-        self._release_bytes(self._queued_bytes)
-        self._server.closed(self)
+        if self.task is not None:  # it was let in
+            self._server.usage.end(self._usage, self)
+            self._release(self._bytes_held)
+            self._bytes_receiving = 0
+            self._server.closed(self, self._address)
 
     def pause_writing(self) -> None:
         self._since = self._server.tick
@@ -153,76 +158,50 @@ class Connection(asyncio.Protocol):
         elif self._lingering:
             if passed_s > self._limits.linger_s:
                 self._transport.abort()
-        elif self._working is not None or self._queue:
-            pass
-        elif self._reading:
-            if passed_s > self._limits.request_s:
-                self._refuse(408, "The request took too long to arrive.")
+        elif self._working is not None or self._queue or self._unread:
+            self._reader.begin_window(tick)
+        elif self._reader.reading:
+            if passed_s > self._limits.request_s or self._reader.is_slow(tick):
+                self.refuse(408, "The request took too long to arrive.")
         elif passed_s > self._limits.idle_s:
             self._transport.close()
 
-    # --- from the parser
+    def give_way(self) -> None:
+        """The request that is being received takes room that others need."""
+        self.refuse(503, NO_ROOM)
 
-    def on_url(self, url: bytes) -> None:
-        self._target += url
+    # --- from the reader
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        name = name.lower()
-        if name in self._headers:
-            value = self._headers[name] + b"," + value
-        self._headers[name] = value
-
-    def on_headers_complete(self) -> None:
-        if self._parser.should_upgrade():
-            return  # the head is read again without its wish, see _decline_upgrade
-        headers = self._headers
-        length = headers.get(b"content-length")
-        if length is not None and int(length) > self._limits.body_bytes_max:
-            self._refuse_large()
-        elif b"expect" in headers and not self._queue and self._working is None:
-            if headers[b"expect"].lower() == b"100-continue":
-                self._transport.write(CONTINUE)
-            else:
-                self._refuse(417, "Only 100-continue can be expected.")
-        self._bytes_in_head = -self._limits.body_bytes_max  # a body of its own limit comes now
-
-    def on_body(self, body: bytes) -> None:
-        if self._refused:
+    def take(self, request: Request) -> None:
+        if self._bytes_receiving:
+            self._release_unfinished()
+        if not self._hold(request.bytes_held):
+            self._end_with(request, 503, NO_ROOM)
             return
-        self._body.append(body)
-        self._body_bytes += len(body)
-        self._queued_bytes += len(body)
-        counters = self._server.counters
-        counters.bodies_bytes += len(body)
-        self._bytes_in_head = -self._limits.body_bytes_max
-        if self._body_bytes > self._limits.body_bytes_max:
-            self._refuse_large()
-        elif counters.bodies_bytes > self._limits.bodies_bytes_max:
-            self._refuse(503, "Too much is being received at the moment; try again.")
-
-    def on_message_complete(self) -> None:
-        if self._refused or self._parser.should_upgrade():
-            return
-        path, _, query = self._split_target()
-        body = self._body
-        parser = self._parser
-        request = Request(
-            parser.get_method().decode("ascii"),
-            path,
-            query,
-            self._headers,
-            b"" if not body else body[0] if len(body) == 1 else b"".join(body),
-            self._peer,
-            scheme=self._server.scheme,
-            keep_alive=parser.should_keep_alive(),
-        )
-        self._reset_reading()
         if self._express(request):
             return
         self._queue.append(request)
-        if len(self._queue) > 1:
-            self._pause_reading()
+        if len(self._queue) > 1 or self._working is not None:
+            self._pause_if_full()
         self._wake()
+
+    def take_last(self, request: Request) -> None:
+        self._cut_short = True
+        self._reader.close()
+        self.take(request)
+
+    def refuse(self, status: int, text: str) -> None:
+        """Answer after what is before it, and read nothing more."""
+        if not self._reader.closed:
+            self._end(self._server.refusal(self._reader.target, status, text))
+
+    def expected(self, expectation: bytes) -> None:
+        if self._queue or self._working is not None:
+            return
+        if expectation.lower() == b"100-continue":
+            self._transport.write(CONTINUE)
+        else:
+            self.refuse(417, "Only 100-continue can be expected.")
 
     # --- without the task
 
@@ -243,10 +222,23 @@ class Connection(asyncio.Protocol):
             self._server.counters.failures += 1
             logger.exception("a request failed: %s %s", request.method, request.path)
             self._working = None
-            self._refuse(500, "Something went wrong in the server; its log says what.")
+            self._end_with(request, 500, "Something went wrong in the server; its log says what.")
             return True
         self._working = None
         return False
+
+    def _end_with(self, request: Request, status: int, text: str) -> None:
+        self._release(request.bytes_held)
+        self._end(self._server.refusal(request.path.encode("latin-1"), status, text))
+
+    def _end(self, last: Response) -> None:
+        """Answer what was read before, then this, and read nothing more."""
+        self._server.counters.refused_requests += 1
+        self._queue.append(last)
+        self._reader.close()
+        self._unread = b""
+        self._release_unfinished()
+        self._wake()
 
     def _reply(self, answer: bytes | None) -> bool:
         """Write the whole answer of the request in work; False when the client has gone."""
@@ -259,41 +251,62 @@ class Connection(asyncio.Protocol):
             self._queue.appendleft(request)
             self._wake()
             return True
-        if request.body:
-            self._release_bytes(len(request.body))
+        self._release(request.bytes_held)
         self._since = self._server.tick
         self._transport.write(answer)
-        if self._queue or self._finishing:
+        if self._queue or self._finishing or self._unread:
             self._wake()
         return True
 
     # --- the task
 
     async def _serve(self) -> None:
-        queue = self._queue
         try:
-            while True:
-                if not queue or self._working is not None:
-                    # A request that is answered without this task is waited for, unless its client has gone.
-                    if self._finishing and (self._working is None or self._transport.is_closing()):
-                        break
-                    self._wakeup = self._server.loop.create_future()
-                    await self._wakeup
-                    continue
-                request = queue.popleft()
-                if isinstance(request, Response):
-                    self._transport.write(self._written(request, close=True))
-                    self._linger()
-                    return
-                await self._answer(request)
-                if self._reading_paused and not queue and not self._transport.is_closing():
-                    self._reading_paused = False
-                    self._transport.resume_reading()
-                if self._writable is not None:
-                    await self._writable
+            await self._answer_all()
         except asyncio.CancelledError:
             pass  # the client has gone, or the server stops
+        if self._lingering:
+            return
         self._transport.close()
+
+    async def _answer_all(self) -> None:
+        queue = self._queue
+        in_a_row = 0
+        while True:
+            if self._working is not None or not (queue or self._unread):
+                # A request that is answered without this task is waited for, unless its client has gone.
+                if self._finishing and (self._working is None or self._transport.is_closing()):
+                    return
+                in_a_row = 0
+                self._wakeup = self._server.loop.create_future()
+                await self._wakeup
+                continue
+            in_a_row += 1
+            if not queue:
+                self._read_on()
+            if not queue or in_a_row % ANSWERS_IN_A_ROW == 0:
+                await asyncio.sleep(0)
+                continue
+            request = queue.popleft()
+            if self._transport.is_closing():
+                return  # nobody is there to read an answer
+            if isinstance(request, Response):
+                self._transport.write(self._written(request, close=True))
+                self._linger()
+                return
+            await self._answer(request)
+            del request  # else it is kept while this task waits for the next one
+            if self._reading_paused and not queue and not self._unread:
+                self._resume_reading()
+            if self._writable is not None:
+                await self._writable
+
+    def _read_on(self) -> None:
+        """All requests so far are answered: read what had to wait."""
+        self._unread = self._reader.feed(self._unread)
+        self._hold_unfinished()
+        if not self._unread and self._reading_paused:
+            self._resume_reading()
 
     async def _answer(self, request: Request) -> None:
         server = self._server
@@ -308,81 +321,81 @@ class Connection(asyncio.Protocol):
             response = plain(500, "Something went wrong in the server; its log says what.")
         finally:
             self._working = None
-            if request.body:
-                self._release_bytes(len(request.body))
+            self._release(request.bytes_held)
             self._since = server.tick
-        close = response.close or not request.keep_alive or (self._finishing and not self._queue)
+        if self._transport.is_closing():
+            return  # the client has gone meanwhile: uvloop raises when that is written to
+        close = response.close or not request.keep_alive or (self._finishing and not self._queue and not self._unread)
         if request.method == "HEAD":
             self._transport.write(server.heads.head(response, close=close))
         else:
             self._transport.write(self._written(response, close=close))
         if close:
             self._finishing = True
-            self._refused = True
+            self._reader.close()
             self._queue.clear()
+            self._unread = b""
+            if self._cut_short:
+                self._linger()
 
     # --- small things
 
-    def _feed(self, data: bytes) -> None:
-        try:
-            self._parser.feed_data(data)
-        except httptools.HttpParserUpgrade as upgrade:
-            self._decline_upgrade(data[upgrade.args[0] :])
-        except (httptools.HttpParserError, ValueError):
-            self._refuse(400, "This is not a valid HTTP/1.1 request.")
-
-    def _decline_upgrade(self, rest: bytes) -> None:
-        """No other protocol is offered, and a wish for one may be ignored; httptools then does not read the body."""
-        method = self._parser.get_method()
-        if method == b"CONNECT":
-            self._refuse(405, "This server is not a proxy.")
-            return
-        lines = [method + b" " + self._target + b" HTTP/1.1"]
-        lines += [name + b": " + value for name, value in self._headers.items() if name not in _HOP_BY_HOP]
-        self._parser = httptools.HttpRequestParser(self)
-        self._reset_reading()
-        self._feed(b"\r\n".join(lines) + b"\r\n\r\n" + rest)
-
-    def _split_target(self) -> tuple[str, str, str]:
-        target = self._target
-        if not target.startswith(b"/"):  # as a proxy writes it, or OPTIONS *
-            scheme, _, rest = target.partition(b"://")
-            target = b"/" + rest.partition(b"/")[2] if rest and scheme in (b"http", b"https") else b"/"
-        return target.decode("latin-1").partition("?")
-
-    def _pause_reading(self) -> None:
+    def _pause_if_full(self) -> None:
         """A client that sends ahead has to wait when it holds too many requests or too many bytes of them."""
         limits = self._limits
-        full = len(self._queue) >= limits.pipelined_max or self._queued_bytes >= limits.body_bytes_max
-        if full and not self._reading_paused:
+        if len(self._queue) >= limits.pipelined_max or self._bytes_held >= limits.body_bytes_max:
+            self._pause_reading()
+
+    def _pause_reading(self) -> None:
+        if not self._reading_paused and not self._transport.is_closing():
             self._reading_paused = True
             self._transport.pause_reading()
 
-    def _reset_reading(self) -> None:
-        self._target = b""
-        self._headers = {}
-        self._body = []
-        self._body_bytes = 0
-        self._bytes_in_head = 0
-        self._reading = False
+    def _resume_reading(self) -> None:
+        self._reading_paused = False
+        if not self._transport.is_closing():
+            self._transport.resume_reading()
 
-    def _refuse(self, status: int, text: str) -> None:
-        """Answer after what is before it, and read nothing more."""
-        if self._refused:
+    def _hold(self, count: int) -> bool:
+        """Count bytes that are kept for this connection. False: there is no room for them."""
+        usage, total = self._usage, self._server.usage
+        self._bytes_held += count
+        usage.bytes_held += count
+        total.bytes_held += count
+        if total.bytes_held > total.bytes_max or usage.bytes_held > total.address_bytes_max:
+            return total.make_room(usage, self)
+        return True
+
+    def _release(self, count: int) -> None:
+        if count > self._bytes_held:  # all are released at once when the connection is lost
+            count = self._bytes_held
+        self._bytes_held -= count
+        self._usage.bytes_held -= count
+        self._server.usage.bytes_held -= count
+
+    def _hold_unfinished(self) -> None:
+        """Count what the request that is being received takes by now."""
+        reader = self._reader
+        if reader.closed:
             return
-        self._refused = True
-        self._server.counters.refused_requests += 1
-        self._queue.append(self._server.refusal(self._target, status, text))
-        self._reset_reading()
-        self._wake()
+        if not reader.reading and not self._unread:
+            self._release_unfinished()
+            return
+        before = self._bytes_receiving
+        self._bytes_receiving = (reader.bytes_held() if reader.reading else 0) + len(self._unread)
+        if not before:
+            self._server.usage.begin(self._usage, self)
+            reader.begin_window(self._server.tick)
+        if self._unread:
+            self._pause_reading()
+            self._wake()
+        if not self._hold(self._bytes_receiving - before):
+            self.give_way()
 
-    def _refuse_large(self) -> None:
-        self._refuse(413, f"The request is larger than {self._limits.body_bytes_max} bytes.")
-
-    def _release_bytes(self, count: int) -> None:
-        count = min(count, self._queued_bytes)  # all are released at once when the connection is lost
-        self._queued_bytes -= count
-        self._server.counters.bodies_bytes -= count
+    def _release_unfinished(self) -> None:
+        self._server.usage.end(self._usage, self)
+        self._release(self._bytes_receiving)
+        self._bytes_receiving = 0
 
     def _written(self, response: Response, *, close: bool) -> bytes:
         return self._server.heads.head(response, close=close) + response.body

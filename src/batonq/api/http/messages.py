@@ -16,7 +16,21 @@ HEADS_MAX = 256  # different (status, content type) heads kept for one second
 class Request:
     """One request, whole. Header names are lower-case bytes; path and query are as sent, not decoded."""
 
-    __slots__ = ("body", "caller", "cancellable", "headers", "keep_alive", "method", "path", "peer", "query", "scheme")
+    bytes_held: int  # what it takes in memory; only a server counts this
+
+    __slots__ = (
+        "body",
+        "bytes_held",
+        "caller",
+        "cancellable",
+        "headers",
+        "keep_alive",
+        "method",
+        "path",
+        "peer",
+        "query",
+        "scheme",
+    )
 
     def __init__(
         self,
@@ -113,8 +127,11 @@ class Heads:
         status, content_type = key
         start = (
             f"HTTP/1.1 {status} {phrase(status)}\r\nServer: {SERVER_NAME}\r\n"
-            f"Date: {formatdate(self._second, usegmt=True)}\r\nContent-Type: {content_type}\r\n"
+            f"Date: {formatdate(self._second, usegmt=True)}\r\n"
         )
+        if content_type.startswith("text/"):  # which browsers would otherwise take for what it looks like
+            start += "X-Content-Type-Options: nosniff\r\n"
+        start += f"Content-Type: {content_type}\r\n"
         if len(self._kept) < HEADS_MAX:
             self._kept[key] = start
         return start

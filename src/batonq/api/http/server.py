@@ -8,49 +8,31 @@ import os
 import socket
 import ssl as tls
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from batonq.api.http.connection import Connection
+from batonq.api.http.gate import Gate
+from batonq.api.http.limits import HttpLimits
 from batonq.api.http.messages import Express, Handler, Heads, Refusal, Request, plain
+from batonq.api.http.usage import AddressUsage, Usage
 
-KIB = 1024
-MIB = 1024 * KIB
 TICK_S = 1.0
 HANDSHAKE_S = 10.0  # a client that does not get on with TLS
 
 logger = logging.getLogger("batonq.http")
 
 
-@dataclass(slots=True, frozen=True, kw_only=True)
-class HttpLimits:
-    """What one client, and all of them together, may take. Times are in whole seconds."""
-
-    head_bytes_max: int = 64 * KIB
-    # A message of 1 MiB grows at most threefold on the wire: percent-encoded in a form, or as JSON escapes.
-    body_bytes_max: int = 4 * MIB
-    # Bodies of all connections together, while they are received and worked on.
-    bodies_bytes_max: int = 512 * MIB
-    connections_max: int = 20_000
-    pipelined_max: int = 16
-    idle_s: int = 75
-    request_s: int = 30  # from a request's first byte to its last
-    write_s: int = 30  # a client that does not read its answer
-    linger_s: int = 2  # to let a refused client read why
-
-
 class HttpCounters:
     """Numbers since the start, for metrics."""
 
-    __slots__ = ("bodies_bytes", "connections", "failures", "refused_connections", "refused_requests", "requests")
+    __slots__ = ("connections", "failures", "refused_connections", "refused_requests", "requests")
 
     def __init__(self) -> None:
         self.connections = 0  # accepted
         self.refused_connections = 0
         self.requests = 0  # handed to a handler
-        self.refused_requests = 0  # not HTTP, too large, too slow
+        self.refused_requests = 0  # not HTTP, too large, too slow, or not let in
         self.failures = 0  # a handler raised
-        self.bodies_bytes = 0  # held now
 
 
 class HttpServer:
@@ -61,13 +43,16 @@ class HttpServer:
         resolve: Callable[[Request], Handler],
         limits: HttpLimits | None = None,
         express: Express | None = None,
+        gate: Gate | None = None,
     ) -> None:
         self.resolve = resolve
         self.express = express
+        self.gate = gate
         # How a request is refused that no handler sees: its target as far as it came, a status and a text.
         self.refusal: Refusal = lambda target, status, text: plain(status, text, close=True)
         self.limits = limits or HttpLimits()
         self.counters = HttpCounters()
+        self.usage = Usage(self.limits)
         self.heads = Heads()
         self.scheme = "http"
         self.stopping = False
@@ -157,17 +142,21 @@ class HttpServer:
         for server in self._servers:
             await server.wait_closed()
 
-    def opened(self, connection: Connection) -> bool:
-        """Whether there is room for this connection."""
-        if self.stopping or len(self._connections) >= self.limits.connections_max:
+    def opened(self, connection: Connection, address: str) -> AddressUsage | None:
+        """What its address takes; None when there is no room for this connection."""
+        full = self.stopping or len(self._connections) >= self.limits.connections_max
+        usage = None if full else self.usage.enter(address)
+        if usage is None:
             self.counters.refused_connections += 1
-            return False
+            return None
         self.counters.connections += 1
         self._connections.add(connection)
-        return True
+        return usage
 
-    def closed(self, connection: Connection) -> None:
-        self._connections.discard(connection)
+    def closed(self, connection: Connection, address: str) -> None:
+        if connection in self._connections:
+            self._connections.remove(connection)
+            self.usage.leave(address)
         if self.stopping and not self._connections:
             self._emptied.set()
 

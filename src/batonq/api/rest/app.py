@@ -26,7 +26,6 @@ from batonq.errors import (
     Unavailable,
 )
 from batonq.node.broker import Broker
-from batonq.node.fault_log import FaultLog
 
 _HTML = "text/html; charset=utf-8"
 _PAGES: dict[str, tuple[str, Callable[[], bytes]]] = {
@@ -50,7 +49,6 @@ class RestApp:
         self.errors: dict[str, int] = {}  # by code
         self._negotiator = Negotiator()
         self._rates = RateBook()
-        self._faults = FaultLog(logger)
         self._routes: dict[str, dict[str, Operation]] = {}
         for operation in OPERATIONS:
             self._routes.setdefault(operation.path, {})[operation.method] = operation
@@ -95,7 +93,7 @@ class RestApp:
 
     def fault(self, request: Request) -> BatonError:
         """The error for an exception that is being handled: the log says what it is, the client only that it was."""
-        self._faults.report("an operation failed: %s %s", request.method, request.path[:256])
+        logger.exception("an operation failed: %s %s", request.method, request.path[:256])
         return BatonError("Something went wrong in the server; its log says what.")
 
     def refused(self, error: BatonError, codec: Codec, headers: tuple[tuple[str, str], ...] = ()) -> Response:
@@ -104,7 +102,7 @@ class RestApp:
 
     def refusal(self, target: bytes, status: int, text: str) -> Response | None:
         """The answer to a request that the server took no further; None when it is not one of ours."""
-        kind = {400: InvalidInput, 413: TooLarge, 503: Unavailable}.get(status)
+        kind = {400: InvalidInput, 403: AccessDenied, 413: TooLarge, 503: Unavailable}.get(status)
         if kind is None or not target.startswith(b"/v1/"):
             return None
         response = problems.respond(kind(text), JSON)
@@ -117,11 +115,11 @@ class RestApp:
             raise _WrongMethod(request.method, ("GET",))
         if request.path in _PAGES:
             content_type, write = _PAGES[request.path]
-            return Response(200, write(), content_type)
+            return Response(200, write(), content_type, page.HEADERS if content_type == _HTML else ())
         text = page.problem_page(request.path.removeprefix(problems.TYPE_PREFIX))
         if text is None:
             raise NotFound("There is no problem of this name.")
-        return Response(200, text, _HTML)
+        return Response(200, text, _HTML, page.HEADERS)
 
     # --- which operation
 

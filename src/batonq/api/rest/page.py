@@ -10,6 +10,7 @@ from typing import Any
 from batonq.api.rest import openapi
 from batonq.api.rest.codec import JSON
 from batonq.api.rest.problems import kinds, title
+from batonq.node.pageheaders import page_headers
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222;
@@ -26,6 +27,9 @@ small { color: #666; }
   h2 { border-color: #444; } a { color: #8ab4f8; } small { color: #999; }
 }
 """
+
+
+HEADERS = page_headers(_STYLE)
 
 
 @cache

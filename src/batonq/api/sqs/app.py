@@ -27,7 +27,6 @@ from batonq.api.sqs.operations.table import OPERATIONS
 from batonq.api.sqs.service import Call, Service, SqsSettings
 from batonq.errors import BatonError, QueueDoesNotExist
 from batonq.node.broker import Broker
-from batonq.node.fault_log import FaultLog
 
 T = TypeVar("T")
 logger = logging.getLogger("batonq.sqs")
@@ -48,7 +47,6 @@ class SqsApp:
         self.calls = dict.fromkeys(OPERATIONS, 0)
         self.errors: dict[str, int] = {}  # by query code
         self.access: Access = OpenAccess(self.settings.account) if broker.dev else SignedAccess(broker, wall)
-        self._faults = FaultLog(logger)
         self._targets = {protocol_json.TARGET_PREFIX + name.encode(): row for name, row in OPERATIONS.items()}
         self._request_ids = count(1)
         one = secrets.token_hex(10)
@@ -117,6 +115,7 @@ class SqsApp:
 
     async def _handle_query(self, request: Request) -> Response:
         request_id = self._request_id()
+        as_json = protocol_query.JSON_CONTENT_TYPE in request.header(b"accept")
         try:
             caller = request.caller or self.access.identify(request)
             fields = _fields(request)
@@ -125,17 +124,17 @@ class SqsApp:
                 return _xml(200, sts.caller_identity(caller, request_id), request_id)
             if not action:
                 return Response(404, b"<UnknownOperationException/>\n", protocol_query.CONTENT_TYPE)
-            body = await self._run_query(request, caller, action, fields, request_id)
+            body = await self._run_query(request, caller, action, fields, request_id, as_json)
         except SqsError as error:
-            return self._query_error(error, request_id)
+            return self._query_error(error, request_id, as_json)
         except BatonError as error:
-            return self._query_error(translated(error), request_id)
+            return self._query_error(translated(error), request_id, as_json)
         except Exception:
-            return self._query_error(self._unexpected(request), request_id)
-        return _xml(200, body, request_id)
+            return self._query_error(self._unexpected(request), request_id, as_json)
+        return (_json if as_json else _xml)(200, body, request_id)
 
     async def _run_query(
-        self, request: Request, caller: Caller, action: str, fields: dict[str, str], request_id: str
+        self, request: Request, caller: Caller, action: str, fields: dict[str, str], request_id: str, as_json: bool
     ) -> bytes:
         at_queue = request.path.strip("/") != ""
         operation = OPERATIONS.get(action)
@@ -144,18 +143,21 @@ class SqsApp:
         self.calls[action] += 1
         given = protocol_query.decode(operation.input, fields, action)
         call = Call(request, caller, action)
+        encode = protocol_query.encode_json if as_json else protocol_query.encode
         return await self._answer(
             call,
             lambda: operation.run(self.service, call, given),
-            lambda output: protocol_query.encode(output, action, request_id),
+            lambda output: encode(output, action, request_id),
         )
 
-    def _query_error(self, error: SqsError, request_id: str) -> Response:
+    def _query_error(self, error: SqsError, request_id: str, as_json: bool) -> Response:
         kind = error.kind
         self._count(kind.code)
         message = error.message
         if kind is QUEUE_DOES_NOT_EXIST and message.endswith("does not exist."):
             message = message[:-1] + " for this wsdl version."
+        if as_json:
+            return _json(kind.status, protocol_query.json_error_body(kind, message, request_id), request_id)
         return _xml(kind.status, protocol_query.error_body(kind, message, request_id), request_id)
 
     # --- both
@@ -165,7 +167,7 @@ class SqsApp:
 
     def fault(self, what: str) -> SqsError:
         """The error for an exception that is being handled: the log says what it is, the client only that it was."""
-        self._faults.report("an operation failed: %s", shortened(what, 256))
+        logger.exception("an operation failed: %s", shortened(what, 256))
         return SqsError(INTERNAL, "Something went wrong in the server; its log says what.")
 
     def _count(self, code: str) -> None:
@@ -191,6 +193,10 @@ def _fields(request: Request) -> dict[str, str]:
         raise SqsError(MALFORMED_INPUT, "The form is not percent-encoded.") from None
     fields = protocol_query.parse_form(text)
     return {**protocol_query.parse_form(request.query), **fields} if request.query else fields
+
+
+def _json(status: int, body: bytes, request_id: str) -> Response:
+    return Response(status, body, protocol_query.JSON_CONTENT_TYPE, ((REQUEST_ID_HEADER, request_id),))
 
 
 def _xml(status: int, body: bytes, request_id: str) -> Response:

@@ -25,8 +25,6 @@ ERROR_CLASS_LENGTH_MAX = 100
 
 # GetQueueAttributes, and ReceiveMessage for system attributes: every one of ours, as `All` is for those of SQS.
 ALL_OF_OURS = "Baton.All"
-# Given with `All` too, because it is what people look for first.
-SHOWN_WITH_ALL = ("Baton.AgeOfOldestMessage",)
 
 # What a body is when it is not text, see contents.py.
 CONTENT_TYPE = "Baton.ContentType"

@@ -14,12 +14,15 @@ from functools import cache
 from types import UnionType
 from typing import Any, NamedTuple, TypeVar, get_args, get_origin, get_type_hints
 
+import msgspec
 from msgspec import Struct
 
 from batonq.api.sqs import percent
 from batonq.api.sqs.errors import MALFORMED_INPUT, Kind, SqsError, invalid, shortened
 
 CONTENT_TYPE = "text/xml"
+JSON_CONTENT_TYPE = "application/json"
+JSON_NAMES = {"Messages": "messages", "QueueUrls": "queueUrls"}  # lists that are null when they are empty
 NAMESPACE = "http://queue.amazonaws.com/doc/2012-11-05/"
 PARAMETERS_MAX = 2_000
 NAME_LENGTH_MAX = 256
@@ -28,6 +31,7 @@ INDEX_DIGITS_MAX = 6
 INTEGER_DIGITS_MAX = 18
 
 Input = TypeVar("Input", bound=Struct)
+_encode_json = msgspec.json.Encoder().encode
 
 # What lists and maps are called: the singular, with a number behind it. A batch's entries are named for the operation.
 LISTS = {
@@ -243,6 +247,35 @@ def encode(output: Struct, operation: str, request_id: str) -> bytes:
             parts.append(f"<{operation}Result/>")
     parts.append(f"<ResponseMetadata><RequestId>{request_id}</RequestId></ResponseMetadata></{operation}Response>")
     return "".join(parts).encode()
+
+
+def encode_json(output: Struct, operation: str, request_id: str) -> bytes:
+    """The same for a client that accepts JSON. Maps are lists of names and values here, as in XML."""
+    answer: dict[str, Any] = {"ResponseMetadata": {"RequestId": request_id}}
+    if output.__struct_fields__:
+        answer = {f"{operation}Result": _as_json(output), **answer}
+    return _encode_json({f"{operation}Response": answer})
+
+
+def json_error_body(kind: Kind, message: str, request_id: str) -> bytes:
+    error = {"Type": kind.fault, "Code": kind.code, "Message": message, "Detail": None}
+    return _encode_json({"Error": error, "RequestId": request_id})
+
+
+def _as_json(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_as_json(item) for item in value]
+    if not isinstance(value, Struct):
+        return value
+    members: dict[str, Any] = {}
+    for member in value.__struct_fields__:
+        content = getattr(value, member)
+        if isinstance(content, dict):
+            names = MAPS[member]
+            content = [{names.key: key, names.value: _as_json(item)} for key, item in content.items()]
+        if content is not None or member in JSON_NAMES:
+            members[JSON_NAMES.get(member, member)] = _as_json(content)
+    return members
 
 
 def error_body(kind: Kind, message: str, request_id: str) -> bytes:

@@ -84,5 +84,5 @@ class Calls:
     async def _once(self, method: str, path: str, body: bytes, wait: float) -> Answer:
         headers = _TYPES
         if self._signer is not None:
-            headers = [*_TYPES, *self._signer.headers(method, self.transport.host, path, body)]
+            headers = [*_TYPES, *self._signer.headers(method, self.transport.host, path, body, _TYPES)]
         return await self.transport.request(method, path, body, headers, self._timeout + wait, polls=wait > 0)

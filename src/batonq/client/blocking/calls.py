@@ -85,5 +85,5 @@ class Calls:
     def _once(self, method: str, path: str, body: bytes, wait: float) -> Answer:
         headers = _TYPES
         if self._signer is not None:
-            headers = [*_TYPES, *self._signer.headers(method, self.transport.host, path, body)]
+            headers = [*_TYPES, *self._signer.headers(method, self.transport.host, path, body, _TYPES)]
         return self.transport.request(method, path, body, headers, self._timeout + wait, polls=wait > 0)

@@ -88,7 +88,8 @@ COLUMNS = (
         "number",
         "int64",
         "epoch: the ownership epoch; base: the next sequence; policy_set, queue_closed: catalog version; queue_purged: "
-        "first sequence that stays; requested: first sequence, 0 if not taken here or forgotten; produced: last sequence.",
+        "first sequence that stays; requested: first sequence, 0 if not taken here or forgotten; produced: last "
+        "sequence.",
         "events that are not of one message",
     ),
     Column("messages", "int64", "How many messages it was about.", "requested, produced, queue_purged"),

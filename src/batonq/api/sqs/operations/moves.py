@@ -89,7 +89,7 @@ def _task(service: Service, source: Queue, job: Job) -> MoveTask:
         service.arn(source),
         _handle(service, source, job) if job.state == "RUNNING" else None,
         job.destination_arn or None,
-        job.rate_per_s,
+        None if job.default_rate else job.rate_per_s,
         job.moved,
         job.to_move,
         job.failure or None,

@@ -13,7 +13,7 @@ from batonq.api.sqs.errors import (
     missing,
     shortened,
 )
-from batonq.api.sqs.extensions import ALL_OF_OURS, SECOND_MS, SHOWN_WITH_ALL
+from batonq.api.sqs.extensions import ALL_OF_OURS, SECOND_MS
 from batonq.api.sqs.service import Call, Service
 from batonq.api.sqs.shapes import (
     AddPermissionInput,
@@ -134,8 +134,7 @@ async def get_queue_attributes(
     }
     wanted = set(names)
     if "All" in wanted:
-        wanted.update(SHOWN_WITH_ALL)
-        wanted.update(name for name in values if not name.startswith(PREFIX) or name in queue.attributes)
+        wanted.update(name for name in values if not name.startswith(PREFIX))
     if ALL_OF_OURS in wanted:
         wanted.update(name for name in values if name.startswith(PREFIX))
     return GetQueueAttributesOutput({name: value for name, value in values.items() if name in wanted} or None)

@@ -1,0 +1,102 @@
+"""How many connections and how much memory clients take, in all and per address, and who has to go when it is too much.
+
+Memory is charged in real bytes: for a request that is being received, from its first part on, and for a whole one until
+it is answered. When there is no room, the request that has been arriving for the longest gives way: a client that
+stalls is always older than one that sends.
+"""
+
+from __future__ import annotations
+
+import socket
+from typing import Protocol
+
+from batonq.api.http.limits import HttpLimits
+
+LOCAL = "local"  # clients by a Unix socket
+
+
+class Receiving(Protocol):
+    """A connection whose request has not arrived whole."""
+
+    def give_way(self) -> None:
+        """Refuse the request that is being received, and free what it takes."""
+
+
+class AddressUsage:
+    """What the clients at one address take."""
+
+    __slots__ = ("bytes_held", "connections", "receiving")
+
+    def __init__(self) -> None:
+        self.bytes_held = 0
+        self.connections = 0
+        self.receiving: dict[Receiving, None] = {}  # the oldest first
+
+
+class Usage:
+    def __init__(self, limits: HttpLimits) -> None:
+        self.bytes_held = 0
+        self.bytes_max = limits.requests_bytes_max
+        self.address_bytes_max = limits.address_bytes_max
+        self._address_connections_max = limits.address_connections_max
+        self._addresses: dict[str, AddressUsage] = {}
+        self._receiving: dict[Receiving, None] = {}  # the oldest first
+
+    def enter(self, address: str) -> AddressUsage | None:
+        """Count a new connection; None when its address has too many."""
+        usage = self._addresses.get(address)
+        if usage is None:
+            usage = self._addresses[address] = AddressUsage()
+        elif usage.connections >= self._address_connections_max:
+            return None
+        usage.connections += 1
+        return usage
+
+    def leave(self, address: str) -> None:
+        usage = self._addresses[address]
+        usage.connections -= 1
+        if usage.connections == 0:
+            del self._addresses[address]
+
+    def begin(self, usage: AddressUsage, connection: Receiving) -> None:
+        """A request of this connection has begun to arrive, and is not whole."""
+        usage.receiving[connection] = None
+        self._receiving[connection] = None
+
+    def end(self, usage: AddressUsage, connection: Receiving) -> None:
+        usage.receiving.pop(connection, None)
+        self._receiving.pop(connection, None)
+
+    def make_room(self, usage: AddressUsage, newest: Receiving) -> bool:
+        """Let older requests go until what is held is within the limits. False: there is no room for `newest`."""
+        while usage.bytes_held > self.address_bytes_max:
+            if not _shed(usage.receiving, newest):
+                return False
+        while self.bytes_held > self.bytes_max:
+            if not _shed(self._receiving, newest):
+                return False
+        return True
+
+
+def _shed(receiving: dict[Receiving, None], newest: Receiving) -> bool:
+    oldest = next(iter(receiving), newest)
+    if oldest is newest:
+        return False
+    oldest.give_way()
+    receiving.pop(oldest, None)  # it has left by itself: with this a loop ends in any case
+    return True
+
+
+def address_of(peer: object) -> str:
+    """What is one client: an IPv4 address, the network of an IPv6 address, or this machine by a Unix socket."""
+    if not isinstance(peer, tuple):
+        return LOCAL
+    host = str(peer[0])
+    if ":" not in host or "." in host:
+        return host
+    try:
+        return socket.inet_ntop(
+            socket.AF_INET6, socket.inet_pton(socket.AF_INET6, host.partition("%")[0])[:8] + bytes(8)
+        )
+    except OSError:
+        return host
