@@ -47,6 +47,7 @@ class ClusterChaos:
         network.weather = FAIR
         network.mend(*network.cut)
         self._cluster.server.stale = 0.0
+        self._cluster.lines.fault_share = 0.0
         self._cluster.server.keys_away.clear()
         for machine in self._cluster.machines.values():
             self._cluster.loop.resume(machine.life)

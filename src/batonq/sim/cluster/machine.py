@@ -8,12 +8,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 
+from batonq.api.http import HttpServer
+from batonq.api.internal import InternalApp
+from batonq.errors import BatonError
 from batonq.log.backend import LogStore
+from batonq.node.cluster.answering import Answering
 from batonq.node.cluster.node import ClusterNode
+from batonq.node.cluster.peers import Peers
 from batonq.node.node import Node, World
 from batonq.node.snapshotter import make_snapshot
+from batonq.sim.cluster.connections import Lines
 from batonq.sim.cluster.network import Network
-from batonq.sim.cluster.peers import SimPeers
 from batonq.sim.cluster.scenario import ClusterScenario
 from batonq.sim.cluster.server import Server
 from batonq.sim.cluster.store import Line, SimStore
@@ -23,6 +28,8 @@ from batonq.sim.loop import Life, SimLoop
 from batonq.sim.machine import START_S, Machine
 
 CLUSTER = 77
+SECRET = b"the secret of a simulated cluster"
+PORT = 80
 
 
 class MirrorDisk(SimulatedDisk):
@@ -61,6 +68,22 @@ class SimMirrorDirectory:
         pass
 
 
+class WatchedAnswering(Answering):
+    """What fails in another way than Baton's own is a finding, and not only a line in a log."""
+
+    def __init__(self, node: ClusterNode, wrong: Callable[[BaseException], None]) -> None:
+        super().__init__(node)
+        self._wrong = wrong
+
+    async def handle(self, path: str, name: str, body: bytes) -> bytes:
+        try:
+            return await super().handle(path, name, body)
+        except Exception as problem:
+            if not isinstance(problem, BatonError):
+                self._wrong(problem)
+            raise
+
+
 @dataclass(slots=True)
 class Cluster:
     """What all machines share."""
@@ -69,13 +92,14 @@ class Cluster:
     history: History
     scenario: ClusterScenario
     network: Network
+    lines: Lines
     server: Server
     violated: Callable[[str, str], None]
     machines: dict[str, ClusterMachine] = field(default_factory=dict)
 
 
 class ClusterMachine(Machine):
-    """`served` is the node that others can reach, from the moment when it starts."""
+    """Its node takes calls of others from the moment when it starts, through the HTTP server that production has."""
 
     def __init__(self, cluster: Cluster, name: str, random: Random) -> None:
         scenario = cluster.scenario
@@ -83,12 +107,11 @@ class ClusterMachine(Machine):
         super().__init__(
             cluster.loop, random, cluster.history, settings, scenario.log_settings, scenario.sync_s, name=name
         )
-        self.served: ClusterNode | None = None
         self.disk = MirrorDisk()
         self.wall_offset_s = scenario.skews_s[name]
         self.pauses = 0
         self._cluster_of = cluster
-        self._resets: list[Callable[[], None]] = []
+        self._front: HttpServer
 
     def _make_node(self, life: Life) -> Node:
         cluster = self._cluster_of
@@ -97,9 +120,15 @@ class ClusterMachine(Machine):
         async def open_store(url: str) -> LogStore:
             return SimStore(Line(network, server, name, life.name), CLUSTER)
 
-        peers = SimPeers(network, name, cluster.machines)
-        self.served = ClusterNode(self.settings, self._world(life), open_store=open_store, peers=peers)
-        return self.served
+        world = self._world(life)
+        secret = SECRET if cluster.scenario.secret else b""
+        peers = Peers(secret, None, world.random_bytes)
+        node = ClusterNode(self.settings, world, open_store=open_store, peers=peers)
+        node.answering = WatchedAnswering(node, self._wrong)
+        app = InternalApp(node.answering, secret, random_bytes=world.random_bytes)
+        self._front = HttpServer(lambda request: app.handle)
+        self.loop.create_task(self._front.start(name, PORT), context=life.context)
+        return node
 
     def _world(self, life: Life) -> World:
         disk, data, name = self.disk, self.settings.data, life.name
@@ -127,16 +156,16 @@ class ClusterMachine(Machine):
 
     async def _stop_node(self, node: Node) -> None:
         assert isinstance(node, ClusterNode)
+        front = self._front
         await node.hand_over()
+        front.stop_accepting()
+        node.stop_waiting()
+        await front.stop(self.settings.drain_s)
         await node.stop()
 
     # --- what happens to it -----------------------------------------------------------------------
 
-    def asked(self, reset: Callable[[], None]) -> None:
-        """A request has come in: its connection breaks when the node dies."""
-        self._resets = [*self._resets[-63:], reset]
-
-    def wrong(self, problem: BaseException) -> None:
+    def _wrong(self, problem: BaseException) -> None:
         self._cluster_of.violated("exception", "".join(traceback.format_exception(problem)))
 
     def kill(self) -> None:
@@ -160,11 +189,10 @@ class ClusterMachine(Machine):
                 self._say("goes on")
 
     def _end(self, life: Life) -> None:
-        self.served = None
         super()._end(life)
-        resets, self._resets = self._resets, []
-        for reset in resets:
-            reset()
+        self._cluster_of.lines.end_life(life)
+        if self._front.counters.failures:
+            self._cluster_of.violated("exception", f"{life.name}: the HTTP server could not answer")
 
     def times_ms(self) -> tuple[int, int]:
         """Whoever serves a shard has a time between these two."""

@@ -51,13 +51,25 @@ class Network:
         life = current_life()
         if life is not None and not life.alive:
             return False
-        weather = self.weather
-        if weather.lost and self.random.random() < weather.lost:
+        if self.loses():
             return False
         self._later(source, target, deliver)
+        weather = self.weather
         if weather.twice and self.random.random() < weather.twice:
             self._later(source, target, deliver)
         return True
+
+    def loses(self) -> bool:
+        """Whether the weather takes one message."""
+        return bool(self.weather.lost) and self.random.random() < self.weather.lost
+
+    def delay_s(self) -> float:
+        """How long one message takes."""
+        weather = self.weather
+        delay_s = self.random.expovariate(1.0) * weather.delay_s
+        if weather.late and self.random.random() < weather.late:
+            delay_s += self.random.random() * weather.late_s
+        return delay_s
 
     def connected(self, one: str, other: str) -> bool:
         """Whether messages pass in both directions."""
@@ -74,16 +86,17 @@ class Network:
                 self._later(source, target, deliver)
 
     def _later(self, source: str, target: str, deliver: Callable[[], None]) -> None:
-        weather = self.weather
-        delay_s = self.random.expovariate(1.0) * weather.delay_s
-        if weather.late and self.random.random() < weather.late:
-            delay_s += self.random.random() * weather.late_s
-        self.loop.call_later(delay_s, self._arrive, source, target, deliver, context=self.outside)
+        self.loop.call_later(self.delay_s(), self._arrive, source, target, deliver, context=self.outside)
 
     def _arrive(self, source: str, target: str, deliver: Callable[[], None]) -> None:
         if (source, target) not in self.cut:
             deliver()
-        elif self.random.random() < KEPT_SHARE:
+        else:
+            self.keep(source, target, deliver)
+
+    def keep(self, source: str, target: str, deliver: Callable[[], None]) -> None:
+        """What meets a cut link arrives when it is mended, or never."""
+        if self.random.random() < KEPT_SHARE:
             self._kept.append((source, target, deliver))
 
     async def ask_server(self, name: str, question: Callable[[], Value], timeout_s: float) -> Value:

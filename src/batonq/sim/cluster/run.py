@@ -15,12 +15,12 @@ from batonq.sim.breaks import receives_that_break_off
 from batonq.sim.bugs import planted
 from batonq.sim.cluster.bugs import CLUSTER_BUGS
 from batonq.sim.cluster.chaos import ClusterChaos
+from batonq.sim.cluster.connections import ClusterLoop, Lines
 from batonq.sim.cluster.machine import Cluster, ClusterMachine
 from batonq.sim.cluster.network import Network
 from batonq.sim.cluster.scenario import ClusterScenario, choose
 from batonq.sim.cluster.server import Server
 from batonq.sim.log import Witness
-from batonq.sim.loop import SimLoop
 from batonq.sim.machine import Machine
 from batonq.sim.patches import patched
 from batonq.sim.run import Outcome, Record, Simulation, run_to_its_end
@@ -37,7 +37,9 @@ class ClusterSimulation(Simulation):
         self.witness = Witness()
         network = Network(self.loop, self._random("network"))
         server = Server(self.loop, self._random("server"), self.witness, self.violated)
-        self.cluster = Cluster(self.loop, self.history, scenario, network, server, self.violated)
+        lines = Lines(network, lambda name: self.cluster.machines[name].kill())
+        cast(ClusterLoop, self.loop).lines = lines
+        self.cluster = Cluster(self.loop, self.history, scenario, network, lines, server, self.violated)
         for name in scenario.names:
             machine = ClusterMachine(self.cluster, name, self._random(f"machine {name}"))
             machine.witness = self.witness
@@ -55,6 +57,7 @@ class ClusterSimulation(Simulation):
         await self._set_up()
         chaos = ClusterChaos(self.cluster, self._random("chaos"))
         self.cluster.server.stale = scenario.troubles.stale
+        self.cluster.lines.fault_share = scenario.troubles.broken_calls
         self.lost_answers = scenario.troubles.lost_answers
         troubles = [self.loop.create_task(work) for work in chaos.tasks()]
         actors = [self.loop.create_task(work) for work in self._actors()]
@@ -143,7 +146,7 @@ def simulate_cluster(
     gc.disable()  # when a generator that was left open is collected must not depend on what ran before
     try:
         with planted(bug, CLUSTER_BUGS), patched([*scenario.tiny.patches(), *receives_that_break_off()]):
-            loop = SimLoop(with_executors=True)
+            loop = ClusterLoop(with_executors=True)
             return run_to_its_end(lambda loop: ClusterSimulation(scenario, loop), loop, bug, record)
     finally:
         if collecting:

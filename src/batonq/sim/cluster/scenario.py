@@ -30,6 +30,7 @@ class ClusterFaults:
     stale: float = 0.0  # share of reads that are behind
     lost_answers: float = 0.0  # share of answers to clients that never arrive
     leases_s: float = 0.0  # nobody reaches the leases, but the log
+    broken_calls: float = 0.0  # share of calls between nodes whose connection breaks, see connections.LineFault
 
 
 @dataclass(slots=True, frozen=True)
@@ -38,6 +39,7 @@ class ClusterScenario(Scenario):
     skews_s: dict[str, float] = field(default_factory=dict)  # of the clocks at the beginning
     steps_s: tuple[float, ...] = ()  # what clocks are set by
     troubles: ClusterFaults = field(default_factory=ClusterFaults)
+    secret: bool = False  # nodes sign what they ask each other
 
     @property
     def names(self) -> str:
@@ -113,6 +115,7 @@ def choose(seed: int, steps: int | None = None) -> ClusterScenario:
         skews_s=skews_s,
         steps_s=steps_s,
         troubles=_choose_troubles(random, bool(steps_s)),
+        secret=random.random() < 0.5,
     )
 
 
@@ -145,6 +148,7 @@ def _choose_troubles(random: Random, steps: bool) -> ClusterFaults:
         stale=random.choice((0.0, 0.05, 0.2)),
         lost_answers=random.choice((0.0, 0.05)),
         leases_s=mean(0.0, 3.0),
+        broken_calls=random.choice((0.0, 0.0, 0.02, 0.1)),
     )
 
 
