@@ -142,7 +142,7 @@ JSON = {**HOST, "Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": "A
         ("/metrics", {**HOST, "Authorization": "Bearer \xe9"}),
         ("/metrics", {**HOST, "Authorization": "Basic /w=="}),
         ("/v1/queues", {**HOST, "Authorization": "Basic \xe9"}),
-        ("/", {**JSON, "Authorization": "Basic \xe9"}),
+        ("/000000000000/q", {**JSON, "Authorization": "Basic \xe9"}),
     ],
 )
 @pytest.mark.parametrize("method", ["GET", "POST"])
