@@ -197,7 +197,7 @@ class Session:
     async def begin(self) -> None:
         await self._canary.start()
         server, measured = self.server, self.measured
-        await asyncio.to_thread(server.turns)
+        await asyncio.to_thread(server.trim)
         server.longest_turn_ms = 0.0
         server.new_alarms()
         measured.start_handles = server.handles
@@ -209,6 +209,7 @@ class Session:
         self.measured.peak_bytes = self.server.peak_bytes
         self.release()
         await asyncio.to_thread(self.server.settle, self.measured.start_handles)
+        await asyncio.to_thread(self.server.trim)
         self.measured.end_bytes = self.server.memory_bytes
         self.measured.end_handles = self.server.handles
         if self.measured.end_handles > self.measured.start_handles + HANDLES_SLACK:
@@ -245,6 +246,7 @@ async def attacking(
         await session.end()
     finally:
         session.release()
+        await session.player.wait_closed()
         canary.stop()
         await asyncio.wait([running], timeout=120)
         if not running.done():
