@@ -111,7 +111,7 @@ lock: ## Write requirements/*.txt anew from requirements/*.in (ARGS=--upgrade ta
 	@test -n "$(PYTHON)"
 	@test -x .venv-lock/bin/pip-compile || { $(PYTHON) -m venv .venv-lock && \
 		.venv-lock/bin/python -m pip install --quiet --require-hashes -r requirements/lock.txt; }
-	@for name in server dev legacy-botocore cluster spark lock; do $(COMPILE) $(ARGS) -o requirements/$$name.txt requirements/$$name.in; done
+	@for name in server dev legacy-botocore cluster image spark lock; do $(COMPILE) $(ARGS) -o requirements/$$name.txt requirements/$$name.in; done
 	@! grep -nE '://|^-|[ =]/' requirements/*.txt
 
 clean: ## Remove the environment and everything that was built

@@ -19,6 +19,7 @@ from tests.api.conftest import client
 from tests.api.support import counts, wait_until
 from tests.support.server import TestServer
 
+TIME_PASSES = True  # for the worker too
 HERE = Path(__file__).parent
 VISIBILITY_S = 8  # a worker that is not given a processor for so long takes a message twice
 WAIT_S = 300

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from typing import Any
 from urllib.parse import urlencode
@@ -10,6 +11,7 @@ from xml.etree import ElementTree as ET
 import pytest
 from botocore.exceptions import ClientError
 
+from batonq.api.sqs.protocol_json import WEIGHT
 from tests.api.support import Answer, bodies, counts, http_request, json_request, query_request, receive, wait_until
 from tests.support.server import ACCOUNT, TestServer
 
@@ -287,3 +289,16 @@ def test_a_client_that_leaves_its_long_poll_takes_no_message(server: TestServer,
     wait_until(lambda: host.waiting(number) == 0)
     sqs.send_message(QueueUrl=queue, MessageBody="x")
     assert counts(sqs, queue) == (1, 0, 0)
+
+
+def test_a_large_batch_of_json_texts_is_taken(server: TestServer, url: str) -> None:
+    text = json.dumps([{"id": number, "tags": ["a", "b"]} for number in range(2_500)])
+    entries = [{"Id": str(number), "MessageBody": text} for number in range(10)]
+    assert len(text) * 10 > 500_000 and text.count("{") * 10 > WEIGHT.brackets_max
+    answer = json_request(server, "SendMessageBatch", {"QueueUrl": url, "Entries": entries})
+    assert answer.status == 200 and len(answer.json["Successful"]) == 10
+
+
+def test_a_request_of_very_many_members_is_refused(server: TestServer, url: str) -> None:
+    answer = json_request(server, "DeleteMessageBatch", {"QueueUrl": url, "Entries": [{}] * 30_000})
+    assert answer.status == 400 and "more members than any valid request has" in answer.json["message"]

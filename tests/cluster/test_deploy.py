@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+import tomllib
 from collections.abc import Mapping
+from importlib.metadata import requires
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -14,6 +16,8 @@ import compose_spec
 import kubernetes_validate
 import pytest
 import yaml
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from batonq.cli.main import build_parser
 from batonq.log.jetstream.address import parse
@@ -68,7 +72,7 @@ def serve_lines() -> dict[str, Line]:
     files = {
         f"{mount['mountPath']}/{name}"
         for mount in node["volumeMounts"]
-        if mount["name"] in volumes
+        if "secret" in volumes.get(mount["name"], {})
         for name in [
             item["path"] for item in volumes[mount["name"]]["secret"].get("items", [{"path": key} for key in TLS_KEYS])
         ]
@@ -164,3 +168,100 @@ def test_nats_takes_its_configuration(where: str, tmp_path: Path) -> None:
     command = [str(BINARY), "-t", "--config", str(path)]
     result = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=30, check=False)
     assert result.returncode == 0, result.stderr
+
+
+# --- no more rights than are needed -------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["baton", "nats"])
+def test_a_pod_has_no_right_that_it_does_not_need(name: str) -> None:
+    pod = of_kind("StatefulSet")[name]["spec"]["template"]["spec"]
+    assert pod["automountServiceAccountToken"] is False
+    assert pod["securityContext"]["runAsNonRoot"] is True and pod["securityContext"]["runAsUser"] > 0
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert container(name)["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+
+
+def allowed(name: str, direction: str) -> set[tuple[str, int]]:
+    """Who may reach a pod, or is reached by it, at which port."""
+    policy = of_kind("NetworkPolicy")[name]["spec"]
+    labels = of_kind("StatefulSet")[name]["spec"]["template"]["metadata"]["labels"]
+    assert policy["podSelector"]["matchLabels"].items() <= labels.items()
+    assert set(policy["policyTypes"]) == {"Ingress", "Egress"}
+    found = set()
+    for rule in policy[direction]:
+        for peer in rule.get("from", rule.get("to", [{}])):
+            who = peer["podSelector"]["matchLabels"]["app.kubernetes.io/name"] if "podSelector" in peer else "anybody"
+            found |= {(who, port["port"]) for port in rule["ports"]}
+    return found
+
+
+def test_only_nodes_reach_nats() -> None:
+    assert allowed("nats", "ingress") == {("baton", 4222), ("baton", 8222), ("nats", 6222)}
+    assert allowed("nats", "egress") == {("nats", 6222), ("anybody", 53)}
+    assert allowed("baton", "ingress") == {("anybody", 9324)}
+    assert allowed("baton", "egress") == {("nats", 4222), ("nats", 8222), ("baton", 9324), ("anybody", 53)}
+    for name in ("nats", "baton"):
+        ports = {port["containerPort"] for port in container(name)["ports"]}
+        assert ports == {port for _, port in allowed(name, "ingress")}
+
+
+@pytest.mark.parametrize("more", [(), ("compose.tls.yaml",)], ids=["plain", "tls"])
+def test_compose_publishes_nothing_beyond_this_machine(more: tuple[str, ...]) -> None:
+    services = compose(*more)["services"]
+    published = [port for service in services.values() for port in service.get("ports", ())]
+    assert len(published) == 3 and all(port.startswith("127.0.0.1:") for port in published)
+    for service in services.values():
+        assert service["cap_drop"] == ["ALL"] and service["security_opt"] == ["no-new-privileges:true"]
+
+
+# --- the image --------------------------------------------------------------------------------
+
+
+def locked(name: str) -> dict[str, tuple[str, frozenset[str]]]:
+    """Package → version and hashes, of a file under requirements/."""
+    text = (DEPLOY.parent / "requirements" / f"{name}.txt").read_text()
+    rows = re.findall(r"^([\w.-]+)==(\S+) \\\n((?:    --hash=\S+(?: \\)?\n?)+)", text, re.MULTILINE)
+    return {canonicalize_name(name): (version, frozenset(hashes.split())) for name, version, hashes in rows}
+
+
+def needed(*given: str) -> set[str]:
+    """The packages that requirements come down to, here on Linux."""
+    found: set[str] = set()
+    seen: set[str] = set()
+    waiting = list(given)
+    while waiting:
+        one = Requirement(waiting.pop())
+        found.add(canonicalize_name(one.name))
+        for text in requires(one.name) or ():
+            inner = Requirement(text)
+            if inner.marker is None or any(inner.marker.evaluate({"extra": extra}) for extra in one.extras or {""}):
+                inner.marker = None
+                if str(inner) not in seen:
+                    seen.add(str(inner))
+                    waiting.append(str(inner))
+    return found
+
+
+def test_the_image_has_nothing_without_a_hash() -> None:
+    lines = (DEPLOY / "Dockerfile").read_text().replace("\\\n", " ").splitlines()
+    installs = [line for line in lines if "pip install" in line]
+    assert len(installs) == 2
+    assert "--require-hashes -r /build/requirements/image.txt" in installs[0]
+    assert all(option in installs[1] for option in ("--no-index", "--no-deps", "--no-build-isolation"))
+    assert [line.split()[1] for line in lines if line.startswith("FROM")] == ["${PYTHON_IMAGE}"] * 2  # by a digest, too
+
+
+def test_the_image_has_all_that_its_extras_need_in_the_versions_of_the_tests() -> None:
+    project = tomllib.loads((DEPLOY.parent / "pyproject.toml").read_text())["project"]
+    extras = project["optional-dependencies"]
+    wanted = [*extras["server"], *extras["cluster"], *extras["postgres"], *project["dependencies"], "setuptools"]
+    image = locked("image")
+    assert image.keys() == needed(*[one for one in wanted if not one.startswith("batonq[")])
+    tested = {**locked("server"), **locked("dev"), **locked("cluster")}
+    assert {name: tested[name] for name in image} == image
+    assert all(hashes for _, hashes in image.values())

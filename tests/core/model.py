@@ -17,12 +17,14 @@ from typing import Protocol
 
 from batonq.core.commands import Accepted, Claim, Job, Lease, Nack, Send
 from batonq.core.ids import AWAY, message_id
+from batonq.core.limits import DEFAULT_LIMITS
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import Reason, State
 from batonq.core.spread import key_of
 from batonq.errors import (
     BatonError,
     DeduplicationConflict,
+    IdempotencyConflict,
     InvalidInput,
     LeaseLost,
     MessageGone,
@@ -36,6 +38,8 @@ MINUTE_S = 60
 TWELVE_HOURS_MS = 12 * 3_600_000
 ATTEMPT_MS = 5 * 60_000
 REQUEST_MS = 2 * 60_000
+ONCE_MS = 150_000  # of the tests
+KEYS_SLACK_S = 128  # keys whose windows differ are not forgotten exactly in order: a full table may stay full so long
 PRODUCER_IDLE_MS = 10_000  # of the tests
 RUNNING = ("RUNNING", "PAUSED", "CANCELLING")
 
@@ -50,6 +54,8 @@ class Sight(Protocol):
 
     def entry_number(self, sequence: int) -> int:
         """Under which number a message is OWED; 0: it is not."""
+
+    def remembers_attempt(self, queue: int, attempt: str) -> bool: ...
 
 
 @dataclass
@@ -117,6 +123,21 @@ class Dedup:
 
 
 @dataclass
+class Request:
+    """One with an Idempotency-Key: what it said, what each of its messages was answered, and until when that counts."""
+
+    content: str
+    expires_s: int
+    answers: dict[int, tuple[Accepted, int]] = field(default_factory=dict)
+    run: bool = False  # its messages are remembered together
+
+    def entries(self, now_s: int) -> int:
+        """How many entries of the table of requests it takes."""
+        parts = 0 if self.run else sum(until_s > now_s for _, until_s in self.answers.values())
+        return parts + 2 * (self.expires_s > now_s)
+
+
+@dataclass
 class Producer:
     """What a producer sent to one queue: the message of each number, the highest number, when it is forgotten."""
 
@@ -178,7 +199,12 @@ class Model:
         self.messages: list[Message] = []  # in order of sequence
         self.last_sequence = 0
         self.time_ms = 0
+        self.limits = DEFAULT_LIMITS
         self.requests: dict[int, tuple[int, int, int]] = {}  # invocation → first sequence, count, expiry (s)
+        self.remembered = 0  # invocations, and parts of them, that were ever remembered
+        self.remembered_at: dict[int, int] = {}  # invocation → how many there were when it was
+        self.once: dict[tuple[int, str], Request] = {}  # queue, Idempotency-Key → its request
+        self.keys: list[Dedup] = []  # every deduplication key that may still count, also those of purged queues
         self.parts: dict[tuple[int, int], tuple[int, int]] = {}  # invocation, place → sequence, expiry (s)
         self.producers: dict[tuple[int, str], Producer] = {}
         self.producer_idle_ms = PRODUCER_IDLE_MS
@@ -187,6 +213,7 @@ class Model:
         self.cursor: dict[int, int] = {}
         self.jobs: dict[str, ModelJob] = {}
         self.sight: Sight
+        self._asked = 0  # messages of the request that is looked at
 
     # --- looking -------------------------------------------------------------------------------
 
@@ -263,17 +290,28 @@ class Model:
     # --- sends ---------------------------------------------------------------------------------
 
     def send(
-        self, number: int, sends: Sequence[Send], now: int, invocation: int, replies: Sequence[Accepted | BatonError]
+        self,
+        number: int,
+        sends: Sequence[Send],
+        now: int,
+        invocation: int,
+        replies: Sequence[Accepted | BatonError],
+        forgotten: bool = False,
     ) -> None:
+        """`forgotten`: the shard did not know the invocation."""
         queue = self.open_queue(number)
         until_s = -(-(now + REQUEST_MS) // 1000)
         known = self.requests.get(invocation)
         if not invocation or (known is not None and known[2] <= now // 1000):
             known = None
+        if known is not None and forgotten:
+            later = self.remembered - self.remembered_at[invocation]
+            assert later >= self.limits.invocations_max, "a request is forgotten, and few came after it"
+            known = None
         if not sends:
             assert list(replies) == ([self._known(known[0])] if known is not None and known[0] else [])
             if known is None and invocation & AWAY:
-                self.requests[invocation] = (0, 0, until_s)
+                self._remember(invocation, 0, 0, until_s)
             return
         if known is not None and known[1] == len(sends):
             expected = [self._known(known[0] + i) for i in range(known[1])]
@@ -283,6 +321,7 @@ class Model:
         again = known is not None and not known[1] and bool(unkeyed)
         before = self.last_sequence
         refused: set[str] = set()
+        self._asked = len(sends)
         for at, (send, reply) in enumerate(zip(sends, replies, strict=True)):
             if again and at in unkeyed:
                 self._repeated(invocation, at, now, reply)
@@ -293,13 +332,62 @@ class Model:
         if not invocation or again or self.last_sequence == before:
             return
         if self.last_sequence == before + len(sends):
-            self.requests[invocation] = (before + 1, len(sends), until_s)
+            self._remember(invocation, before + 1, len(sends), until_s)
             return
         taken = {at: reply.sequence for at in unkeyed if isinstance(reply := replies[at], Accepted)}
-        for at, sequence in taken.items():
-            self.parts[invocation, at] = (sequence, until_s)
         if taken:
-            self.requests[invocation] = (min(taken.values()), 0, until_s)
+            self._remember(invocation, min(taken.values()), 0, until_s)
+        for at, sequence in taken.items():
+            self.remembered += 1
+            self.parts[invocation, at] = (sequence, until_s)
+
+    def _remember(self, invocation: int, first: int, count: int, until_s: int) -> None:
+        self.remembered += 1
+        self.remembered_at[invocation] = self.remembered
+        self.requests[invocation] = (first, count, until_s)
+        self.parts = {key: part for key, part in self.parts.items() if key[0] != invocation}
+
+    def send_once(
+        self,
+        number: int,
+        sends: Sequence[Send],
+        now: int,
+        name: str,
+        content: str,
+        reply: tuple[Sequence[Accepted | BatonError], bool],
+    ) -> None:
+        """By a request with an Idempotency-Key: each message that was taken is answered as it was the first time."""
+        queue = self.open_queue(number)
+        replies, known = reply
+        now_s = now // 1000
+        until_s = -(-(now + ONCE_MS) // 1000)
+        request = self.once.get((number, name))
+        if request is not None and request.expires_s <= now_s:
+            request = None
+        if request is not None and request.content != content:
+            assert not known and all(isinstance(one, IdempotencyConflict) for one in replies)
+            return
+        entries = sum(other.entries(now_s) for other in self.once.values())
+        if request is None and entries >= self.limits.requests_max and all(isinstance(r, OverLimit) for r in replies):
+            assert not known
+            return
+        answers = {} if request is None else dict(request.answers)
+        assert known == bool(answers)
+        fresh: dict[int, tuple[Accepted, int]] = {}
+        before = self.last_sequence
+        self._asked = len(sends)
+        for at, (send, one) in enumerate(zip(sends, replies, strict=True)):
+            if at in answers:
+                assert one == answers[at][0], "a named request is answered as the first time"
+                continue
+            self._send(queue, send, now, one)
+            if isinstance(one, Accepted):
+                fresh[at] = (one, until_s)
+        if request is not None:
+            request.answers.update(fresh)
+        elif fresh:
+            run = self.last_sequence == before + len(sends)
+            self.once[number, name] = Request(content, until_s, fresh, run)
 
     def _known(self, sequence: int) -> Accepted:
         return Accepted(sequence, message_id(self.number, sequence), True)
@@ -331,6 +419,8 @@ class Model:
             assert reply in (original, Accepted(0, "", True))
         elif send.producer in refused:
             assert isinstance(reply, OverLimit)
+        elif key not in self.producers and self._producers_are_full(now) and isinstance(reply, OverLimit):
+            refused.add(send.producer)
         else:
             self._send(queue, send, now, reply)
             if isinstance(reply, Accepted):
@@ -339,6 +429,15 @@ class Model:
                 self.producers[key] = known
             elif reply.retryable:
                 refused.add(send.producer)
+
+    def _producers_are_full(self, now: int) -> bool:
+        living = [producer for producer in self.producers.values() if producer.expires_s > now // 1000]
+        return len(living) >= self.limits.producers_max
+
+    def _keys_are_full(self, now: int) -> bool:
+        horizon_s = now // 1000 - KEYS_SLACK_S
+        self.keys = [key for key in self.keys if key.living is not None or key.window_end_s > horizon_s]
+        return len(self.keys) >= self.limits.dedup_entries_max
 
     def _send(self, queue: Queue, send: Send, now: int, reply: Accepted | BatonError) -> None:
         policy = queue.policy
@@ -352,6 +451,10 @@ class Model:
             return
         if policy.messages_max and len(self.of(policy.queue)) >= policy.messages_max:
             assert isinstance(reply, OverLimit)
+            return
+        if isinstance(reply, OverLimit):
+            no_slot = len(self.messages) + self._asked > self.limits.slots_max
+            assert no_slot or (send.dedup_id and self._keys_are_full(now)), "a message is refused, and there is room"
             return
         self.last_sequence += 1
         sequence = self.last_sequence
@@ -376,6 +479,7 @@ class Model:
         if send.dedup_id:
             window_end_s = -(-(now + policy.dedup_window_ms) // 1000)
             queue.dedup[key] = Dedup(sequence, window_end_s, message if policy.dedup_lives else None, send.body)
+            self.keys.append(queue.dedup[key])
 
     # --- receives ------------------------------------------------------------------------------
 
@@ -406,13 +510,18 @@ class Model:
             return
         assert not isinstance(leases, BatonError)
         wanted = min(wanted, room)
-        given_up = self._give_up(queue, now, len(leases) < wanted)
+        spent = [message for message in self.of(number, State.VISIBLE) if self.exhausted(message)]
+        found = sum(self.sight.state(number, message.sequence) is not State.VISIBLE for message in spent)
+        assert found <= self.limits.given_up_max
+        stopped = found == self.limits.given_up_max  # there may have been more, and others behind them
+        given_up = self._give_up(queue, now, len(leases) < wanted and not stopped)
         taken = [self.find(number, lease.sequence) for lease in leases]
         if policy.fifo:
             # A group counts by its first message, and may have had another one when it was compared.
-            self._check_fifo(number, taken, wanted, by_priority=not policy.ageing_ms and not given_up)
+            by_priority = not policy.ageing_ms and not given_up
+            self._check_fifo(number, taken, len(taken) if stopped else wanted, by_priority)
         else:
-            self._check_standard(number, taken, wanted, given_up)
+            self._check_standard(number, taken, len(taken) if stopped else wanted, given_up)
         for message, lease in zip(taken, leases, strict=True):
             message.state, message.until_ms, message.holder = State.IN_FLIGHT, deadline, holder
             message.leases += 1
@@ -421,8 +530,15 @@ class Model:
             message.first_received_ms = message.first_received_ms or now
             queue.totals.received += 1
             self._check_lease(message, lease)
-        if attempt and policy.fifo and taken:
+        if attempt and policy.fifo and taken and self._remembers_attempt(number, attempt, now):
             queue.attempts[attempt] = (now + ATTEMPT_MS, taken)
+
+    def _remembers_attempt(self, number: int, attempt: str, now: int) -> bool:
+        """Whether a new attempt is remembered; when there are many, that is the shard's to say."""
+        held = [expires_ms for queue in self.queues.values() for expires_ms, _ in queue.attempts.values()]
+        remembers = self.sight.remembers_attempt(number, attempt)
+        assert remembers or sum(expires_ms > now for expires_ms in held) >= self.limits.attempts_max
+        return remembers
 
     def _check_lease(self, message: Message, lease: Lease) -> None:
         shown = (lease.epoch, lease.receive_count, lease.deadline_ms, lease.sent_ms, lease.first_received_ms)
@@ -641,7 +757,7 @@ class Model:
         self._end_life(message)
 
     def _end_life(self, message: Message) -> None:
-        for known in self.queues[message.queue].dedup.values():
+        for known in self.keys:
             if known.living is message:
                 known.living = None
 
@@ -799,16 +915,22 @@ class Model:
         else:
             self.queues[policy.queue] = Queue(policy)
 
-    def purge(self, number: int) -> int:
+    def purge(self, number: int, through: int, reply: tuple[int, bool]) -> None:
+        """One step of the removal of messages up to a sequence, the oldest first."""
         queue = self.queues[number]
-        gone = [message for message in self.of(number) if message.state is not State.OWED]
-        for message in gone:
+        count, final = reply
+        meant = [m for m in self.of(number) if m.state is not State.OWED and m.sequence <= through]
+        assert count == min(len(meant), self.limits.purge_step_max)
+        for message in meant[:count]:
             self._remove(message)
-        queue.totals.deleted += len(gone)
+        queue.totals.deleted += count
+        assert final or count == self.limits.purge_step_max, "a purge stops early"
+        if not final:
+            return
+        assert count == len(meant)
         queue.dedup.clear()
         if queue.closed and not self.of(number):
             del self.queues[number]
-        return len(gone)
 
     def restart(self, grace_ms: int, timers_kept: bool) -> None:
         for message in self.messages:

@@ -8,6 +8,7 @@ a snapshot, or a replay (of a log whose front was dropped, too) takes over, and 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 from hypothesis import settings
@@ -16,11 +17,14 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from batonq.core.commands import Chosen, Claim, Job, Nack
 from batonq.core.ids import AWAY, request_hash
+from batonq.core.limits import DEFAULT_LIMITS
 from batonq.core.payload import Lineage, encode_payload
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import Reason, State, Type
+from batonq.core.shard.once import Once
 from batonq.errors import BatonError, JobConflict, JobNotFound, QueueDoesNotExist
-from tests.core.model import PRODUCER_IDLE_MS, RUNNING, Message, Model, worlds
+from batonq.sim.limits import LimitCounts, TinyLimit
+from tests.core.model import ONCE_MS, PRODUCER_IDLE_MS, RUNNING, Message, Model, worlds
 from tests.core.rig import Rig, assert_same_state, make_send
 from tests.support.profile import FULL
 
@@ -52,6 +56,26 @@ POLICY_CHOICES: dict[str, tuple[Any, ...]] = {
     "messages_max": (0, 0, 0, 0, 0, 4),
     "retry": ("", '{"kind":"schedule","delaysSeconds":[1,5]}'),
 }
+
+# What limits are when they are tiny, in half of the histories about a third of them. The steps of timers have their
+# usual limit: in which order things happen that are due together is not the model's to say when it is cut short.
+TINY_LIMITS: dict[str, int] = {
+    "slots_max": 6,
+    "dedup_entries_max": 2,
+    "requests_max": 4,
+    "invocations_max": 1,
+    "producers_max": 1,
+    "attempts_max": 1,
+    "verdicts_max": 4,
+    "retries_max": 1,
+    "given_up_max": 1,
+    "purge_step_max": 1,
+    "job_scans_max": 1,
+    "job_moves_max": 1,
+}
+limit_bytes = st.binary(min_size=1 + len(TINY_LIMITS), max_size=1 + len(TINY_LIMITS))
+counts = LimitCounts()  # how often each was reached
+STEPS_MAX = 1_000
 policy_bytes = st.binary(min_size=1 + len(POLICY_CHOICES), max_size=1 + len(POLICY_CHOICES))
 
 
@@ -96,6 +120,9 @@ class Shown:
         view = self.views.get(queue, {}).get(sequence)
         return State(view.state) if view is not None else None
 
+    def remembers_attempt(self, queue: int, attempt: str) -> bool:
+        return (queue, attempt) in self.rig.shard.attempts
+
     def entry_number(self, sequence: int) -> int:
         shard = self.rig.shard
         for slot, (_, number, _, _) in shard.owed_to.items():
@@ -109,13 +136,22 @@ class Machine(RuleBasedStateMachine):
         super().__init__()
         self.rigs: dict[int, Rig] = {}
         self.held: list[tuple[int, Claim]] = []
+        self.purges: dict[int, int] = {}  # queue → up to which message it is being purged
         self.uid = 0
 
     # --- the frame of every step -----------------------------------------------------------------
 
-    @initialize(chosen=st.tuples(*[policy_bytes] * len(QUEUES)), shards=st.sampled_from((1, 1, 2)))
-    def begin(self, chosen: tuple[bytes, ...], shards: int) -> None:
+    @initialize(chosen=st.tuples(*[policy_bytes] * len(QUEUES)), shards=st.sampled_from((1, 1, 2)), limits=limit_bytes)
+    def begin(self, chosen: tuple[bytes, ...], shards: int, limits: bytes) -> None:
         self.models = worlds(shards)
+        tiny: dict[str, Any] = {
+            name: TinyLimit(value, name, counts)
+            for byte, (name, value) in zip(limits[1:], TINY_LIMITS.items(), strict=True)
+            if limits[0] % 2 and byte % 3 == 1
+        }
+        self.limits = replace(DEFAULT_LIMITS, **tiny)
+        for model in self.models.values():
+            model.limits = replace(DEFAULT_LIMITS, **{name: int(value) for name, value in tiny.items()})
         self.dead_shard = shards - 1
         for number in range(shards):
             self.rigs[number] = Rig(number)
@@ -149,6 +185,8 @@ class Machine(RuleBasedStateMachine):
             rig.now += later_ms
         rig, model = self.rigs[number], self.models[number]
         rig.shard.producer_idle_ms = PRODUCER_IDLE_MS
+        rig.shard.limits = self.limits
+        self.try_refused(rig)
         reply: Any
         try:
             reply = command(rig.shard)
@@ -165,6 +203,14 @@ class Machine(RuleBasedStateMachine):
         assert not isinstance(reply, QueueDoesNotExist)
         return reply
 
+    def try_refused(self, rig: Rig) -> None:
+        """Refused transfers that are due are tried again before anything is asked, in as many steps as that takes."""
+        for _ in range(STEPS_MAX):
+            rig.shard.advance(self.now)
+            if not rig.shard.doomed_due:
+                return
+        raise AssertionError("refused transfers are tried again without an end")
+
     def look(self, number: int) -> None:
         self.rows = self.rigs[number].commit()
         sight = self.models[number].sight
@@ -173,7 +219,8 @@ class Machine(RuleBasedStateMachine):
 
     def advance(self, number: int) -> None:
         rig = self.rigs[number]
-        rig.shard.advance(rig.now)
+        rig.shard.limits = self.limits
+        self.try_refused(rig)
         self.look(number)
         self.models[number].advance(rig.now)
 
@@ -242,11 +289,45 @@ class Machine(RuleBasedStateMachine):
                 fields |= {"producer": producer, "producer_sequence": max(0, number)}
             sends.append(make_send(f"body{kind >> 4 & 1}", **fields))
         hashed = request_hash(queue, str(invocation)) | AWAY * (invocation == 3) if invocation else 0
+        forgotten = False
+
+        def command(shard: Any) -> Any:
+            nonlocal forgotten
+            forgotten = shard.requests.get(hashed, self.now // 1000) is None
+            return shard.send(queue, sends, self.now, hashed)
+
         self.do(
             self.home(queue),
             later,
-            lambda shard: shard.send(queue, sends, self.now, hashed),
-            lambda model, reply: model.send(queue, sends, self.now, hashed, reply),
+            command,
+            lambda model, reply: model.send(queue, sends, self.now, hashed, reply, forgotten),
+        )
+
+    @rule(
+        queue=queues,
+        later=times,
+        count=st.integers(1, 3),
+        kinds=st.binary(min_size=3, max_size=3),
+        name=st.sampled_from(("a", "a", "b", "c")),
+        content=st.sampled_from(("", "", "", "other")),
+    )
+    def send_once(self, queue: int, later: int, count: int, kinds: bytes, name: str, content: str) -> None:
+        """By a request with an Idempotency-Key, whose messages have deduplication ids more often than not."""
+        sends = []
+        for byte in kinds[:count]:
+            self.uid += 1
+            fields: dict[str, Any] = {"sender": f"uid{self.uid}"}
+            if queue in FIFO_QUEUES:
+                fields["group"] = "abc"[byte % 3]
+            if byte & 12:
+                fields["dedup_id"] = f"key{byte & 1}"
+            sends.append(make_send("body", **fields))
+        once = Once(name, f"{count} {content}", ONCE_MS)
+        self.do(
+            self.home(queue),
+            later,
+            lambda shard: shard.send_once(queue, sends, self.now, once),
+            lambda model, reply: model.send_once(queue, sends, self.now, once.name, once.content, reply),
         )
 
     @rule(
@@ -372,16 +453,27 @@ class Machine(RuleBasedStateMachine):
             )
             what = "purge"
         if what == "purge" and queue in self.models[number].queues:
-            self.do(
-                number,
-                0,
-                lambda shard: shard.purge(queue, self.now),
-                lambda model, reply: self.same(reply, (model.purge(queue), True)),
-            )
+            self.purges[queue] = self.rigs[number].shard.next_sequence - 1
+            if chosen[1] & 1 or known.closed:
+                while queue in self.purges:
+                    self.purge(0, 0)
 
-    @staticmethod
-    def same(shown: Any, expected: Any) -> None:
-        assert shown == expected
+    @precondition(lambda self: self.purges)
+    @rule(later=times, pick=picks)
+    def purge(self, later: int, pick: int) -> None:
+        """One step of a purge: of what the queue had when it began, whatever was sent meanwhile."""
+        queue = list(self.purges)[pick % len(self.purges)]
+        number, through = self.home(queue), self.purges[queue]
+        if queue not in self.models[number].queues:  # it was closed, and its last message arrived elsewhere
+            del self.purges[queue]
+            return
+
+        def check(model: Model, reply: Any) -> None:
+            model.purge(queue, through, reply)
+            if reply[1]:
+                del self.purges[queue]
+
+        self.do(number, later, lambda shard: shard.purge(queue, self.now, through), check)
 
     # --- jobs --------------------------------------------------------------------------------------
 

@@ -231,7 +231,7 @@ def test_bodies_that_are_too_deep_are_refused(rest: Rest, packed: Rest) -> None:
         assert sender("POST", f"{queue}/messages", {"body": deep}).code == "invalid_input"
         assert sender("POST", f"{queue}/messages", {"body": deep[0]}).status == 202
     rest.send(queue, [{"a": "]"} for _ in range(300)])
-    assert rest("POST", f"{queue}/messages", raw=b'{"body":' + b"[" * 100_000).status == 400
+    assert rest("POST", f"{queue}/messages", raw=b'{"body":' + b"[" * 90_000).status == 400
     assert packed("POST", f"{queue}/messages", raw=b"\x81\xa4body" + b"\x91" * 100_000).status == 400
 
 
@@ -243,6 +243,14 @@ def test_a_message_that_is_too_large_is_413(rest: Rest, packed: Rest) -> None:
         assert "1024" in answer.value["detail"]
         assert sender("POST", f"{queue}/messages", {"body": "x" * 1000, "attributes": {"a": "y" * 30}}).status == 413
         assert sender("POST", f"{queue}/messages", {"body": "x" * 1024}).status == 202
+
+
+def test_a_document_of_very_many_values_is_413(rest: Rest) -> None:
+    queue = rest.create()
+    for path, field in (("messages", "body"), ("messages:batch", "messages")):
+        answer = rest("POST", f"{queue}/{path}", {field: [{}] * 160_000})
+        assert (answer.status, answer.code) == (413, "too_large")
+        assert "100000 objects and lists" in answer.value["detail"]
 
 
 def test_a_request_that_is_too_large_is_413_with_a_problem(rest: Rest) -> None:

@@ -288,3 +288,37 @@ def test_keys_of_a_directory_that_is_not_there_are_not_listed(tmp_path: Path) ->
     done = baton("keys", "list", "--data", str(tmp_path / "nowhere"))
     assert done.returncode == 1 and "no data directory" in done.stderr
     assert not (tmp_path / "nowhere").exists()
+
+
+# --- keys in files ----------------------------------------------------------------------------
+
+
+def test_a_key_in_a_file_is_for_its_owner_only(tmp_path: Path) -> None:
+    data, file = str(tmp_path / "data"), tmp_path / "key.env"
+    done = baton("keys", "create", "--data", data, "--output", str(file))
+    assert done.returncode == 0 and "AWS_SECRET" not in done.stdout + done.stderr, done
+    assert file.stat().st_mode & 0o777 == 0o600
+    key, secret = file.read_text().splitlines()
+    assert key.startswith("AWS_ACCESS_KEY_ID=BATON") and len(secret) > len("AWS_SECRET_ACCESS_KEY=") + 30
+    again = baton("keys", "create", "--data", data, "--output", str(file))
+    assert again.returncode == 1 and f"The file {file} exists already" in again.stderr
+    assert file.read_text().splitlines() == [key, secret]
+    assert len(baton("keys", "list", "--data", data).stdout.splitlines()) == 1
+    nowhere = baton("keys", "create", "--data", data, "--output", str(tmp_path / "none" / "key.env"))
+    assert nowhere.returncode == 1 and "Cannot write" in nowhere.stderr
+    held = baton("keys", "create", "--data", str(file), "--output", str(tmp_path / "other.env"))
+    assert held.returncode == 1 and not (tmp_path / "other.env").exists()
+
+
+def test_a_key_that_is_redirected_into_a_file_is_for_its_owner_only(tmp_path: Path) -> None:
+    new, old = tmp_path / "key.env", tmp_path / "old.env"
+    old.write_text("OTHER=1\n")
+    old.chmod(0o644)
+    command = [sys.executable, "-m", "batonq", "keys", "create", "--data", str(tmp_path / "data")]
+    for file, mode, said in ((new, "wb", "readable only for you"), (old, "ab", "Others can read")):
+        with file.open(mode) as output:
+            os.fchmod(output.fileno(), 0o644)  # whatever the umask of this test
+            done = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, text=True, timeout=60, check=True)
+        assert said in done.stderr and "AWS_SECRET_ACCESS_KEY=" in file.read_text()
+    assert (new.stat().st_mode & 0o777, old.stat().st_mode & 0o777) == (0o600, 0o644)
+    assert old.read_text().startswith("OTHER=1\nAWS_ACCESS_KEY_ID=")

@@ -9,7 +9,11 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-from typing import Any
+import stat
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, TextIO
 
 from batonq.cli.actions import add_action
 from batonq.cli.admin import call
@@ -27,6 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="action", required=True)
     create = add_action(actions, "create", "make a key; its secret is shown this once")
     create.add_argument("--account", default=DEFAULTS.account, help=f"whose key (default {DEFAULTS.account})")
+    create.add_argument("--output", metavar="FILE", help="write the key into a new file that only you can read")
     listing = add_action(actions, "list", "show the keys, without their secrets")
     disable = add_action(actions, "disable", "stop a key from signing anything")
     disable.add_argument("id", help="the key's id")
@@ -48,13 +53,39 @@ def run(arguments: argparse.Namespace) -> int:
         given["id"] = arguments.id
     if action != "create" and not os.path.isdir(arguments.data):
         raise InvalidInput(f"There is no data directory {arguments.data}.")
+    path: str | None = arguments.output if action == "create" else None
+    if path is None:
+        _show(action, _ask(arguments, action, given))
+        return 0
+    with _private_file(path) as file:  # before the key is made: a secret that cannot be written is lost
+        answer = _ask(arguments, action, given)
+        file.write(_lines(answer))
+    print(f"The key {answer['id']} is in {path}.")
+    return 0
+
+
+def _ask(arguments: argparse.Namespace, action: str, given: dict[str, Any]) -> dict[str, Any]:
     server = find_if_running(arguments.data)
     if server is None:
-        answer = asyncio.run(_offline(Settings(data=arguments.data, log=arguments.log), action, given))
-    else:
-        answer = call(server.address, f"/_baton/keys/{action}", given, server.token, server.context)
-    _show(action, answer)
-    return 0
+        return asyncio.run(_offline(Settings(data=arguments.data, log=arguments.log), action, given))
+    return call(server.address, f"/_baton/keys/{action}", given, server.token, server.context)
+
+
+@contextmanager
+def _private_file(path: str) -> Iterator[TextIO]:
+    """A new file that only its owner can read; it goes again if nothing could be written."""
+    try:
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    except FileExistsError:
+        raise InvalidInput(f"The file {path} exists already: give --output another name, or remove it.") from None
+    except OSError as problem:
+        raise InvalidInput(f"Cannot write {path}: {problem.strerror}.") from None
+    try:
+        with open(handle, "w", encoding="ascii") as file:
+            yield file
+    except BaseException:
+        os.unlink(path)
+        raise
 
 
 async def _offline(settings: Settings, action: str, given: dict[str, Any]) -> dict[str, Any]:
@@ -72,10 +103,29 @@ async def _offline(settings: Settings, action: str, given: dict[str, Any]) -> di
 
 def _show(action: str, answer: dict[str, Any]) -> None:
     if action == "create":
-        print(f"AWS_ACCESS_KEY_ID={answer['id']}")
-        print(f"AWS_SECRET_ACCESS_KEY={answer['secret']}")
+        _protect_output()
+        print(_lines(answer), end="")
     elif action == "disable":
         print(f"{answer['id']} is disabled.")
     else:
         for key in answer["keys"]:
             print(f"{key['id']}  {key['account']}  {key['created']}  {'disabled' if key['disabled'] else 'active'}")
+
+
+def _lines(answer: dict[str, Any]) -> str:
+    return f"AWS_ACCESS_KEY_ID={answer['id']}\nAWS_SECRET_ACCESS_KEY={answer['secret']}\n"
+
+
+def _protect_output() -> None:
+    """A secret that is redirected into a file: the shell made the file readable for others."""
+    try:
+        found = os.fstat(sys.stdout.fileno())
+    except (OSError, ValueError):
+        return  # not a file of the system's
+    if not stat.S_ISREG(found.st_mode) or not stat.S_IMODE(found.st_mode) & 0o077:
+        return
+    if found.st_size == 0 and found.st_uid == os.geteuid():
+        os.fchmod(sys.stdout.fileno(), 0o600)
+        print("The output file is readable only for you now, because it has a secret in it.", file=sys.stderr)
+    else:
+        print("Others can read the output file, which has a secret in it: use --output FILE.", file=sys.stderr)

@@ -48,7 +48,11 @@ class Address(NamedTuple):
         """What TLS needs: the caller's, or the system's certificates."""
         if not self.secure:
             return None
-        return given or tls.create_default_context()
+        if given is not None:
+            return given
+        context = tls.create_default_context()
+        context.minimum_version = tls.TLSVersion.TLSv1_2  # whatever the system's default is
+        return context
 
 
 class Writer:

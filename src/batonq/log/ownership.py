@@ -22,8 +22,9 @@ from typing import Any
 import google_crc32c
 
 from batonq.errors import LogCorrupt, LogError, OwnershipHeld
-from batonq.log.disk import Disk, RealDisk, create_directory, write_atomically
+from batonq.log.disk import FILE_MODE, Disk, RealDisk, create_directory, write_atomically
 from batonq.log.layout import EPOCH, IDENTITY, LOCK
+from batonq.log.private_files import make_private
 
 TEXT_BYTES_MAX = 4096
 HOLDER_BYTES = 512  # always this long, so that writing it again needs no new room
@@ -76,6 +77,7 @@ class LockFileOwnership:
             raise LogError(f"cannot use {self._directory} as a data directory: {error.strerror}") from error
         try:
             _lock_or_raise(lock, self._directory)
+            make_private(self._directory)
             self._epochs.load()
             self._cluster = self._identify()
         except BaseException:
@@ -305,7 +307,7 @@ def held(data_directory: str) -> Iterator[None]:
 
 
 def _open_lock(directory: str) -> int:
-    return os.open(os.path.join(directory, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o640)
+    return os.open(os.path.join(directory, LOCK), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)
 
 
 def _lock_or_raise(lock: int, directory: str) -> None:

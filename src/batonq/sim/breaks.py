@@ -13,6 +13,8 @@ from batonq.node.hosting import Hosting
 from batonq.sim.loop import current_life
 from batonq.sim.patches import Patches
 
+RECEIVES = (Shard.receive, Shard.receive_at)
+
 
 class BrokenOff(Exception):
     """A command broke off, because the simulator wanted it to."""
@@ -24,7 +26,7 @@ def receives_that_break_off() -> Patches:
 
     def run_or_break_off(self: Hosting, command: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         life = current_life()
-        if life is None or life.receives_left < 0 or getattr(command, "__func__", None) is not Shard.receive:
+        if life is None or life.receives_left < 0 or getattr(command, "__func__", None) not in RECEIVES:
             return run(self, command, *arguments, **named)
         life.receives_left -= 1
         if life.receives_left >= 0:

@@ -167,13 +167,11 @@ class Stampede:
             loop.create_task(client.receive(name, random.choice((1, 1, 10)), STAMPEDE_MS, 2 * STAMPEDE_MS))
             for _ in range(crowd)
         ]
-        try:
-            await asyncio.sleep(max(0.0, started_s + STAMPEDE_MS / 1000 - 0.05 - loop.time()))
-            if random.random() < 0.7:
-                await self._stall(name)
-        finally:
-            answers = await asyncio.gather(*polls)
-        for call in answers:
+        crowded = asyncio.gather(*polls)  # whoever leaves takes them along
+        await asyncio.sleep(max(0.0, started_s + STAMPEDE_MS / 1000 - 0.05 - loop.time()))
+        if random.random() < 0.7:
+            await self._stall(name)
+        for call in await crowded:
             if call.deliveries and random.random() < 0.5:
                 await client.delete(*call.deliveries)
 

@@ -15,8 +15,8 @@ from typing import Any, Self, TypeVar
 
 from batonq.core import openframe
 from batonq.core.limits import ShardLimits
-from batonq.core.shard import jobbook, transfer
-from batonq.node import broker, host, jobrunner, named, relaying, spreading, watching
+from batonq.core.shard import jobbook, jobs, timers, transfer
+from batonq.node import broker, host, hosting, jobrunner, named, polling, relaying, spreading, watching
 from batonq.node.cluster import answering
 from batonq.node.settings import Settings
 from batonq.sim.patches import Patches
@@ -59,6 +59,13 @@ NODE_CONSTANTS: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {
     "KNOWN_MAX": ((watching,), (2, 5)),
     "SELECTIONS_KEPT": ((broker,), (1, 2)),
     "HINTS_MAX": ((spreading,), (1, 3)),
+    "SERVED_ROWS_MAX": ((polling,), (2, 10)),
+    "SERVED_BYTES_MAX": ((polling,), (200, 1 * KIB)),
+    "ATTEMPTS_MAX": ((polling,), (1, 3)),
+    "CHECKS_MAX": ((polling,), (6, 12)),
+    "TURN_MAX": ((polling,), (1, 2)),
+    "BATCH_MAX": ((polling,), (1, 2)),
+    "STEP_BYTES_MAX": ((timers, jobs), (256, 1 * KIB)),
 }
 CLUSTER_CONSTANTS: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {
     **NODE_CONSTANTS,
@@ -69,10 +76,14 @@ CLUSTER_CONSTANTS: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {
     "TOGETHER_MAX": ((host, relaying), (2, 5)),
 }
 
-# Rows of a frame that the log's format has room for. A command that would need more is a fault of whoever let it in, so
-# this is tiny only together with the limits of what one command may write, and where crowds are not refused.
+# Rows of a frame that the log's format has room for, and how many of them leave room for one command more. A command
+# that would need more is a fault of whoever let it in, so these are tiny only together with the limits of what one
+# command may write, and where crowds are not refused.
 FRAME_ROWS = "FRAME_ROWS_MAX"
-FRAME_ROWS_TINY = 90
+FRAME_ROWS_CONSTANTS: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {
+    FRAME_ROWS: ((openframe,), (110,)),
+    "ROLL_ROWS": ((hosting,), (40,)),
+}
 WRITTEN_AT_ONCE = (
     "frame_rows_max",
     "window_entries",
@@ -81,6 +92,7 @@ WRITTEN_AT_ONCE = (
     "given_up_max",
     "job_moves_max",
     "CHOSEN_MAX",
+    "STEP_BYTES_MAX",
 )
 REFUSES_CROWDS = (
     "frame_bytes_max",
@@ -214,11 +226,12 @@ class TinyLimits:
         """What stands in place of constants while the run lasts."""
         constants = [
             (place, name, self.limit(name))
-            for name, (places, _) in {**CLUSTER_CONSTANTS, FRAME_ROWS: ((openframe,), ())}.items()
+            for name, (places, _) in {**CLUSTER_CONSTANTS, **FRAME_ROWS_CONSTANTS}.items()
             if name in self.values
             for place in places
         ]
-        return [*constants, (transfer, "islice", counted_islice)] if self.values else []
+        islices = [(place, "islice", counted_islice) for place in (transfer, polling)]
+        return [*constants, *islices] if self.values else []
 
 
 NO_TINY_LIMITS = TinyLimits()
@@ -232,8 +245,10 @@ def choose_limits(random: Random, cluster: bool = False) -> TinyLimits:
     chosen = {name for name in values if random.random() < TINY_SHARE}
     if "verdicts_max" in chosen:  # a window must fit into it
         chosen.add("window_entries")
+    if "CHECKS_MAX" in chosen:  # a batch must fit into it
+        chosen.add("BATCH_MAX")
     if random.random() < FRAME_ROWS_SHARE:
-        values[FRAME_ROWS] = FRAME_ROWS_TINY
+        values.update({name: tiny[0] for name, (_, tiny) in FRAME_ROWS_CONSTANTS.items()})
         values.update(frame_rows_max=10, timer_records_max=3)
-        chosen = chosen.difference(REFUSES_CROWDS).union((FRAME_ROWS, *WRITTEN_AT_ONCE))
+        chosen = chosen.difference(REFUSES_CROWDS).union(FRAME_ROWS_CONSTANTS, WRITTEN_AT_ONCE)
     return TinyLimits({name: value for name, value in values.items() if name in chosen})

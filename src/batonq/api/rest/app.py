@@ -26,7 +26,6 @@ from batonq.errors import (
     Unavailable,
 )
 from batonq.node.broker import Broker
-from batonq.node.fault_log import FaultLog
 
 _HTML = "text/html; charset=utf-8"
 _PAGES: dict[str, tuple[str, Callable[[], bytes]]] = {
@@ -50,7 +49,6 @@ class RestApp:
         self.errors: dict[str, int] = {}  # by code
         self._negotiator = Negotiator()
         self._rates = RateBook()
-        self._faults = FaultLog(logger)
         self._routes: dict[str, dict[str, Operation]] = {}
         for operation in OPERATIONS:
             self._routes.setdefault(operation.path, {})[operation.method] = operation
@@ -95,7 +93,7 @@ class RestApp:
 
     def fault(self, request: Request) -> BatonError:
         """The error for an exception that is being handled: the log says what it is, the client only that it was."""
-        self._faults.report("an operation failed: %s %s", request.method, request.path[:256])
+        logger.exception("an operation failed: %s %s", request.method, request.path[:256])
         return BatonError("Something went wrong in the server; its log says what.")
 
     def refused(self, error: BatonError, codec: Codec, headers: tuple[tuple[str, str], ...] = ()) -> Response:

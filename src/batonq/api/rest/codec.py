@@ -7,9 +7,10 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from batonq.api.document_weight import WeightLimit
 from batonq.api.http import Request
 from batonq.api.rest.wording import explain
-from batonq.errors import InvalidInput, NotAcceptable, UnsupportedMediaType
+from batonq.errors import InvalidInput, NotAcceptable, TooLarge, UnsupportedMediaType
 from batonq.node.bounded_cache import BoundedCache
 
 T = TypeVar("T")
@@ -17,6 +18,7 @@ KEPT_MAX = 256  # different header values whose meaning is remembered
 KEPT_LENGTH_MAX = 256  # and how long one may be
 RANGES_MAX = 64  # of an Accept header that are looked at
 PARAMETERS_MAX = 8  # of each of them
+WEIGHT = WeightLimit(brackets_max=100_000, separators_max=200_000)
 
 
 class Codec:
@@ -44,6 +46,7 @@ class Codec:
 
     def decode(self, data: bytes, shape: type[T]) -> T:
         """The value in `data`. Raises InvalidInput, which says where it is not what it should be."""
+        self.check_weight(data)
         try:
             value: T = self.decoder(shape)(data)
             if self is JSON and not data.isascii():
@@ -55,6 +58,14 @@ class Codec:
         except RecursionError:
             raise InvalidInput("The request's body is nested too deeply.") from None
         return value
+
+    def check_weight(self, data: bytes) -> None:
+        """Raise TooLarge for a document that would take too long to decode. MessagePack cannot be looked at so."""
+        if self is JSON and not WEIGHT.allows(data):
+            raise TooLarge(
+                f"The request's body has more than {WEIGHT.brackets_max} objects and lists, or more than "
+                f"{WEIGHT.separators_max} members. Send smaller batches, or send large documents as text."
+            )
 
     def decoder(self, shape: type[T]) -> Callable[[bytes], T]:
         found = self._decoders.get(shape)

@@ -45,6 +45,8 @@ from batonq.node.host import committed
 
 PRIORITIES = {"lowest": 0, "low": 64, "normal": 128, "high": 192, "highest": 255}
 
+FIELDS_BYTES_MAX = 64 * 1024  # what a message's fields may take beside its body and attributes
+
 AnyMessage = Message | PackedMessage
 
 
@@ -52,6 +54,7 @@ async def send_message(call: Call) -> Answer:
     queue = call.queue()
     given: AnyMessage
     if call.given is MSGPACK:
+        _check_size(call, queue)
         given = call.read(PackedMessage)
         if given.client_message_id is not None:
             raise InvalidInput("clientMessageId belongs into a batch.")
@@ -62,6 +65,12 @@ async def send_message(call: Call) -> Answer:
     if isinstance(result, BatonError):
         raise result
     return Answer(202, Sent(result.message_id, result.sequence, result.duplicate), headers)
+
+
+def _check_size(call: Call, queue: Queue) -> None:
+    """MessagePack holds a body as it is: one that is too large is not decoded first."""
+    if len(call.request.body) > queue.message_bytes_max + FIELDS_BYTES_MAX:
+        raise TooLarge(f"A message of this queue has at most {queue.message_bytes_max} bytes.")
 
 
 # --- batches ----------------------------------------------------------------------------------
@@ -108,6 +117,7 @@ def results_of(accepted: Sequence[Accepted | BatonError], ids: Sequence[str | No
 def _read_plain(call: Call) -> PlainSendBatch | PackedPlainSendBatch | None:
     """The batch, if its messages are only bodies; None when they are more, or are not valid."""
     shape: Any = PackedPlainSendBatch if call.given is MSGPACK else PlainSendBatch
+    call.given.check_weight(call.request.body)
     try:
         return call.given.decoder(shape)(call.request.body)  # type: ignore[no-any-return]
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

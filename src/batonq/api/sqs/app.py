@@ -27,7 +27,6 @@ from batonq.api.sqs.operations.table import OPERATIONS
 from batonq.api.sqs.service import Call, Service, SqsSettings
 from batonq.errors import BatonError, QueueDoesNotExist
 from batonq.node.broker import Broker
-from batonq.node.fault_log import FaultLog
 
 T = TypeVar("T")
 logger = logging.getLogger("batonq.sqs")
@@ -48,7 +47,6 @@ class SqsApp:
         self.calls = dict.fromkeys(OPERATIONS, 0)
         self.errors: dict[str, int] = {}  # by query code
         self.access: Access = OpenAccess(self.settings.account) if broker.dev else SignedAccess(broker, wall)
-        self._faults = FaultLog(logger)
         self._targets = {protocol_json.TARGET_PREFIX + name.encode(): row for name, row in OPERATIONS.items()}
         self._request_ids = count(1)
         one = secrets.token_hex(10)
@@ -169,7 +167,7 @@ class SqsApp:
 
     def fault(self, what: str) -> SqsError:
         """The error for an exception that is being handled: the log says what it is, the client only that it was."""
-        self._faults.report("an operation failed: %s", shortened(what, 256))
+        logger.exception("an operation failed: %s", shortened(what, 256))
         return SqsError(INTERNAL, "Something went wrong in the server; its log says what.")
 
     def _count(self, code: str) -> None:

@@ -17,12 +17,14 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import astuple
 
+from batonq.api.document_weight import WeightLimit
 from batonq.api.sqs.errors import SERIALIZATION, SqsError
 from batonq.api.sqs.shapes import SendMessageBatchInput, SendMessageInput
 
 CONTENT_TYPE = "application/x-amz-json-1.0"
 TARGET_PREFIX = b"AmazonSQS."
 EMPTY = b"{}"
+WEIGHT = WeightLimit(brackets_max=20_000, separators_max=40_000)
 
 Input = TypeVar("Input", bound=Struct)
 
@@ -44,6 +46,8 @@ def decoder(shape: type[Input]) -> Callable[[bytes], Input]:
     sends = shape in (SendMessageInput, SendMessageBatchInput)
 
     def decode(body: bytes) -> Input:
+        if not WEIGHT.allows(body):
+            raise SqsError(SERIALIZATION, "The request has more members than any valid request has.")
         value: Any = _decode(typed, body)
         escapes = b"\\" in body
         if sends:
