@@ -14,6 +14,7 @@ from tests.fuzz.cases import Case, End
 
 END_S = 30.0  # a server that has not ended a half-closed connection by then never will
 SILENCE_S = 0.05  # a client that leaves its connection open waits this long for more
+CLOSED_S = 10.0
 ANSWERS_BYTES_MAX = 64 << 20
 _HEAD = re.compile(rb"HTTP/1\.1 (\d{3}) [^\r\n]*\r\n((?:[!-9;-~]+: ?[^\r\n]*\r\n)*)\r\n")
 _LENGTH = re.compile(rb"(?i)^content-length: ?(\d+)\r$", re.MULTILINE)
@@ -32,11 +33,12 @@ class Played:
 class Stalled:
     """A connection that is left open."""
 
-    def __init__(self, connected: socket.socket | asyncio.StreamWriter) -> None:
-        self._connected = connected
+    def __init__(self, writer: asyncio.StreamWriter) -> None:
+        self._writer = writer
 
     def close(self) -> None:
-        self._connected.close()
+        """At once, whatever is still to be sent."""
+        self._writer.transport.abort()
 
 
 class Player:
@@ -45,6 +47,7 @@ class Player:
     def __init__(self, port: int, context: ssl.SSLContext | None = None) -> None:
         self.port = port
         self.context = context
+        self._reading: set[asyncio.Future[None]] = set()
 
     async def play(self, case: Case) -> Played:
         played = Played(case, time.monotonic())
@@ -60,6 +63,11 @@ class Player:
         self._judge(played, answers)
         return played
 
+    async def wait_closed(self) -> None:
+        """When all connections have been closed: until nothing of them is left in this loop."""
+        if self._reading:
+            await asyncio.wait(self._reading, timeout=CLOSED_S)
+
     async def _talk(self, case: Case, played: Played, context: ssl.SSLContext | None) -> bytes:
         reader, writer = await asyncio.open_connection(
             "127.0.0.1", self.port, local_addr=(case.address, 0), ssl=context, limit=1 << 20
@@ -71,6 +79,8 @@ class Player:
         if not case.reads:
             writer.transport.pause_reading()  # type: ignore[attr-defined]
         reading = asyncio.ensure_future(_read(reader, answers))
+        self._reading.add(reading)
+        reading.add_done_callback(self._reading.discard)
         stays = False
         try:
             for number, segment in enumerate(case.segments):

@@ -31,6 +31,7 @@ async def attacked(server: FuzzedServer, attack: Attack) -> Session:
     async with attacking(server, stall_ms_max=inf if attack.together else STALL_MS_MAX) as session:
         if attack.together:
             await asyncio.gather(*(session.play(case) for case in attack.cases()))
+            await asyncio.to_thread(server.wait_until_read)
         else:
             await session.play_all(attack.cases(), lanes=1 if attack.alone else LANES)
     return session
