@@ -10,6 +10,7 @@ import pytest
 from batonq.core.catalog.names import queue_arn
 from batonq.core.commands import Chosen, Job, Nack
 from batonq.core.ids import message_id
+from batonq.core.limits import STEP_BYTES_MAX
 from batonq.core.payload import Lineage, encode_payload
 from batonq.core.records import State
 from batonq.errors import JobConflict, JobNotFound, QueueDoesNotExist
@@ -57,6 +58,26 @@ def test_the_rate_is_kept(bench: Bench) -> None:
             bench.later(100)
         moved.append(len(bench.messages(TARGET)))
     assert moved == [10, 20, 30, 40, 50]
+
+
+def test_a_step_of_many_jobs_is_bounded_and_comes_to_all_of_them(bench: Bench) -> None:
+    """Each of them has something to write, and what one step writes fits into a frame."""
+    count = 2_000
+    for number in range(count):
+        bench.queue(1_000 + number)
+        values: dict[str, Any] = {"destination": DEAD, "destination_shard": 0, "rate_per_s": 10}
+        started = Job(f"job-{number}", 1_000 + number, state="", started_ms=0, to_move=0, **values)
+        bench.shard.start_job(started, bench.now)
+    bench.check()
+    steps = 0
+    while bench.shard.jobs.active:
+        assert bench.shard.step_jobs(bench.now) is not None or not bench.shard.jobs.active
+        assert bench.shard.frame.size <= STEP_BYTES_MAX + 8_192
+        bench.check()
+        bench.now += 1
+        steps += 1
+        assert steps < 100
+    assert steps > 1 and {one.state for one in bench.shard.jobs.values()} == {"COMPLETED"}
 
 
 def test_a_long_pause_does_not_make_a_burst(bench: Bench) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from batonq.core.commands import Nack
+from batonq.core.limits import STEP_BYTES_MAX
 from batonq.core.records import Reason, State, Type
 from tests.core.rig import T0, Bench, claim, make_send
 
@@ -189,3 +191,68 @@ def test_a_receive_is_not_given_again_once_its_leases_ran_out(bench: Bench) -> N
         lease.sequence for lease in bench.receive(queue, 5, attempt="again") if lease.epoch == 1
     }
     bench.check()
+
+
+# --- a step is bounded -------------------------------------------------------------------------------
+
+
+def reversed_slots(bench: Bench, count: int) -> None:
+    """Free slots that new messages get from the highest to the lowest."""
+    queue = bench.queue(9)
+    bench.shard.send(queue, [make_send("x") for _ in range(count)], bench.now)
+    for lease in bench.receive(queue, count):
+        assert bench.shard.delete(queue, [claim(lease)], bench.now) == [None]
+    bench.commit()
+
+
+@pytest.mark.parametrize("records_max", [1, 2, 3])
+@pytest.mark.parametrize("by_expiry", [False, True])
+def test_dead_letters_of_a_group_arrive_in_order_however_few_a_step_ends(
+    bench: Bench, records_max: int, by_expiry: bool
+) -> None:
+    reversed_slots(bench, 5)
+    bench.limit(timer_records_max=records_max)
+    bench.queue(
+        2,
+        fifo=True,
+        max_receives=1,
+        dead_letter_queue=3,
+        dead_letter_on_failure=True,
+        expiry_to_dead_letter=True,
+        retention_ms=60_000,
+    )
+    bench.queue(3, fifo=True)
+    bench.shard.send(2, [make_send(letter, group="g") for letter in "abcde"], bench.now)
+    slots = [view.slot for view in bench.messages(2)]
+    assert slots == sorted(slots, reverse=True)
+    if not by_expiry:
+        assert len(bench.receive(2, 10, visibility_ms=30_000)) == 5
+    bench.check()
+    go_by_timer(bench, T0 + 61_000)
+    bench.now = T0 + 61_000
+    leases = bench.receive(3, 10)
+    bench.commit()
+    assert [bench.payload(lease).body.decode() for lease in leases] == list("abcde")
+
+
+def test_a_step_writes_a_bounded_number_of_bytes(bench: Bench) -> None:
+    """Dead letters take their past along; what does not fit into one step stays due."""
+    count = 1_500
+    bench.queue(2, max_receives=2, dead_letter_queue=3, dead_letter_on_failure=True)
+    bench.queue(3)
+    bench.shard.send(2, [make_send("x") for _ in range(count)], bench.now)
+    nacks = [Nack(claim(lease), 0, "r" * 500, "e" * 100) for lease in bench.receive(2, count)]
+    assert not any(bench.shard.nack(2, nacks, bench.now))
+    bench.commit()
+    assert len(bench.receive(2, count, visibility_ms=30_000)) == count
+    bench.check()
+    bench.now += 30_000
+    steps = 0
+    while (due := bench.shard.next_due()) is not None and due <= bench.now:
+        assert bench.shard.frame.size == 0
+        bench.shard.advance(bench.now)
+        assert bench.shard.frame.size <= STEP_BYTES_MAX + 4_096
+        bench.check()
+        steps += 1
+    assert steps > 2
+    assert bench.shard.counters(3).visible == count and not bench.shard.queues[2].messages

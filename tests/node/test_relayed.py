@@ -9,10 +9,11 @@ from typing import Any
 
 import pytest
 
+from batonq.core.commands import FirstLeases
 from batonq.core.payload import AS_IS
 from batonq.errors import LeaseLost, Unavailable
 from batonq.node.broker import Broker, Queue
-from batonq.node.deliveries import ANSWER_BYTES_MAX
+from batonq.node.deliveries import ANSWER_BYTES_MAX, Deliveries
 from batonq.node.host import ShardHost
 from batonq.node.node import Node
 from batonq.node.relayed import (
@@ -21,6 +22,7 @@ from batonq.node.relayed import (
     RelayedDelete,
     RelayedDeliveries,
     RelayedDone,
+    RelayedProblem,
     RelayedReceive,
     RelayedSend,
     RelayedSent,
@@ -233,6 +235,32 @@ def test_what_is_too_much_for_one_answer_is_given_back(
         assert [len(some) for some in bodies(found)] == [3, 0], "the first gets its own, whatever its size"
         (left,) = await broker.receive(queue, 10, None, 0, "ben")
         assert left.body == b"d" * 400 and left.receive_count == 1
+
+    on_a_node(tmp_path, remote, main)
+
+
+def test_a_receive_that_cannot_be_answered_takes_no_answer_from_the_others(
+    tmp_path: Path, remote: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main(node: Node) -> None:
+        broker = node.broker
+        broken, sound = [await broker.create_queue(ACCOUNT, name, {}, {}) for name in ("broken", "sound")]
+        await relay(broker, sending(broken, "a"), sending(sound, "b"))
+        read = Deliveries.read
+
+        def fail(host: ShardHost, leases: FirstLeases) -> Any:
+            found = read(host, leases)
+            if found is not None and found[2] == [b"a"]:
+                raise RuntimeError("broken by the test")
+            return found
+
+        monkeypatch.setattr(Deliveries, "read", staticmethod(fail))
+        answers = await relay(broker, sending(sound, "c"), receiving(broken, 1), receiving(sound, 1))
+        assert isinstance(answers[0], RelayedSent) and isinstance(answers[1], RelayedProblem)
+        assert bodies(answers[2:]) == [["b"]]
+        monkeypatch.undo()
+        (again,) = await broker.receive(broken, 1, None, 0, "ben")
+        assert again.body == b"a" and again.receive_count == 1, "its lease was given back"
 
     on_a_node(tmp_path, remote, main)
 
