@@ -2,6 +2,7 @@
 
 python -m bench.run [send life rest single mix backlog memory idle readers recovery worker loading] [--quick]
 python -m bench.run processes replicated database cluster [--quick] [--rounds N]
+python -m bench.run before --against REV [--quick] [--rounds N]
 python -m bench.run scenarios [--cluster] [--quick] [--rounds N]
 python -m bench.run decode ingest lifecycle audit growth [--quick] [--rounds N]
 
@@ -59,6 +60,7 @@ CLUSTER: dict[str, Callable[[Context], None]] = {
     "cluster": cluster.cluster,
     "scenarios": scenarios.scenarios,
 }
+COMPARED: dict[str, Callable[[Context], None]] = {"before": throughput.before}
 PIPELINE: dict[str, Callable[[Context], None]] = {
     "decode": decode.decode,
     "ingest": ingest.ingest,
@@ -66,7 +68,7 @@ PIPELINE: dict[str, Callable[[Context], None]] = {
     "audit": tables.audit,
     "growth": growth.growth,
 }
-SECTIONS = BROKER | CLUSTER | PIPELINE
+SECTIONS = BROKER | CLUSTER | PIPELINE | COMPARED
 _ROUNDS = 7
 _QUICK_ROUNDS = 3
 
@@ -78,6 +80,7 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="smaller work and fewer rounds; figures are rougher")
     parser.add_argument("--rounds", type=int, default=0, help=f"rounds of each comparison (default {_ROUNDS})")
+    parser.add_argument("--against", default="", metavar="REV", help="the revision that `before` compares with")
     parser.add_argument("--cluster", action="store_true", help="scenarios run on a cluster of three nodes")
     parser.add_argument("--data", type=Path, default=Path(".bench-data"), help="where the servers keep their files")
     parser.add_argument("--results", type=Path, default=Path("bench/results"), help="where JSON and plot are written")
@@ -92,7 +95,7 @@ def main() -> None:
     options = _options()
     names = options.sections or list(BROKER)
     rounds = options.rounds or (_QUICK_ROUNDS if options.quick else _ROUNDS)
-    with Servers(options.data) as servers:
+    with Servers(options.data, options.against) as servers:
         disk = machine.filesystem_type(options.data)
         settings = {"sections": names, "quick": options.quick, "rounds": rounds, "file system": disk}
         report = Report(settings)

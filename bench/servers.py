@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import http.client
+import io
 import os
 import random
 import shutil
@@ -11,6 +12,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tarfile
 import tempfile
 import time
 from collections.abc import Callable
@@ -74,8 +76,10 @@ class Server:
         command: Callable[[int], list[str]],
         ready: Callable[[int], bool],
         ports: int = 1,
+        source: Path = _ROOT / "src",
     ) -> None:
         self.name = name
+        self._source = source
         self._ports = ports
         self.directory = directory
         self._command = command
@@ -92,7 +96,7 @@ class Server:
     def start(self) -> float:
         """Start it, and wait until it is ready; the seconds that this took."""
         self.port = free_port(self._ports)
-        environment = os.environ | {"PYTHONPATH": f"{_ROOT / 'src'}:{_ROOT}"}
+        environment = os.environ | {"PYTHONPATH": f"{self._source}:{_ROOT}"}
         errors = (self.directory.parent / f"{self.directory.name}.stderr").open("ab")
         started = time.perf_counter()
         self._process = subprocess.Popen(
@@ -153,7 +157,9 @@ class Server:
 class Servers:
     """Starts contestants under one directory, and stops whatever still runs at the end."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, before: str = "") -> None:
+        """`before` is the revision that the contestant "before" runs."""
+        self._before = before
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = Path(tempfile.mkdtemp(prefix="run-", dir=directory.resolve()))
         self._started: list[Server] = []
@@ -168,21 +174,38 @@ class Servers:
         shutil.rmtree(self.directory, ignore_errors=True)
 
     def start(
-        self, name: str, command: Callable[[int, Path], list[str]], ready: Callable[[int], bool], ports: int = 1
+        self,
+        name: str,
+        command: Callable[[int, Path], list[str]],
+        ready: Callable[[int], bool],
+        ports: int = 1,
+        source: Path = _ROOT / "src",
     ) -> Server:
         directory = self.directory / f"{len(self._started):02d}-{name.lower()}"
         directory.mkdir()
-        server = Server(name, directory, lambda port: command(port, directory), ready, ports)
+        server = Server(name, directory, lambda port: command(port, directory), ready, ports, source)
         self._started.append(server)
         server.start()
         return server
 
-    def baton(self, *options: str) -> Server:
+    def baton(self, *options: str, name: str = "Baton", source: Path = _ROOT / "src") -> Server:
         def command(port: int, directory: Path) -> list[str]:
             serve = [sys.executable, "-m", "batonq.cli.main", "serve", "--port", str(port)]
             return [*serve, "--data", str(directory / "data"), *options]
 
-        return self.start("Baton", command, answers_readyz)
+        return self.start(name, command, answers_readyz, source=source)
+
+    def before(self) -> Server:
+        """Baton as it was at another revision, with what is installed now."""
+        if not self._before:
+            raise BenchError("name the revision to compare with: --against REV")
+        source = self.directory / "before"
+        archive = subprocess.run(["git", "archive", self._before, "src"], cwd=_ROOT, capture_output=True, check=False)
+        if archive.returncode:
+            raise BenchError(f"git has no src at {self._before}: {archive.stderr.decode(errors='replace').strip()}")
+        with tarfile.open(fileobj=io.BytesIO(archive.stdout)) as packed:
+            packed.extractall(source, filter="data")
+        return self.baton(name="before", source=source / "src")
 
     def floor(self, *options: str) -> Server:
         def command(port: int, directory: Path) -> list[str]:
@@ -195,7 +218,7 @@ class Servers:
 
     def contestants(self, *names: str) -> list[Server]:
         """These, running; started at the first time of asking and shared by all sections of a run."""
-        starters = {"Baton": self.baton, "floor": self.floor, "Redis": self.redis}
+        starters = {"Baton": self.baton, "before": self.before, "floor": self.floor, "Redis": self.redis}
         for name in names:
             if name not in self._shared:
                 self._shared[name] = starters[name]()

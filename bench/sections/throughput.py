@@ -66,6 +66,24 @@ def life(context: Context) -> None:
         report.note(f"beside it: Redis's server CPU is {beside:.2f} of the floor's")
 
 
+def before(context: Context) -> None:
+    """The same life by this code and by that of another revision."""
+    contestants = context.servers.contestants("Baton", "before")
+    texts = bodies.texts(200)
+    for connections, full, quick in ((1, 10_000, 3_000), (_CONNECTIONS, 40_000, 10_000)):
+        messages = context.size(full, quick)
+        samples = context.interleave(
+            contestants,
+            lambda server, n=messages, c=connections: _life(server, texts, n, c),  # type: ignore[misc]
+        )
+        table = context.report.table(
+            "before", f"send, receive, delete by 10 × 1 KiB, {connections} connection(s)", samples, "messages/s"
+        )
+        for figure, limit, at_least in (("messages/s", 0.97, True), ("server µs/message", 1.05, False)):
+            text = f"{figure} over {connections} connection(s), this code ÷ before"
+            context.report.bar("before", text, table.ratio("Baton", "before", figure), limit, at_least)
+
+
 def rest(context: Context) -> None:
     """Send, receive and acknowledge by batches of 500: REST in MessagePack beside Redis at the same batch."""
     messages = context.size(40_000, 10_000)
