@@ -62,9 +62,11 @@ def test_an_empty_body_is_an_empty_input() -> None:
         (b'{"MessageBody":"\\ud800"}', "The request is not valid JSON."),
         (b'{"MessageBody":NaN}', "The request is not valid JSON."),
         (b'{"Unknown":"\xff","MessageBody":"x"}', "The request is not valid JSON."),
-        (b'{"x":' + b"[" * 100_000, "The request is not valid JSON."),
+        (b'{"x":' + b"[" * 19_000, "The request is not valid JSON."),
+        (b'{"x":' + b"[" * 100_000, "The request has more members than any valid request has."),
         (b'{"x":' + b"[" * 900 + b"]" * 900 + b',"x":1}', "The key x is given twice."),
-        (b'{"x":' + b'{"a":' * 100_000, "The request is not valid JSON."),
+        (b'{"x":' + b'{"a":' * 19_000, "The request is not valid JSON."),
+        (b'{"x":' + b'{"a":' * 100_000, "The request has more members than any valid request has."),
     ],
 )
 def test_what_is_not_an_input(body: bytes, message: str) -> None:
