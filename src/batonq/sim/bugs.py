@@ -19,6 +19,7 @@ from batonq.node.broker import Broker, Queue
 from batonq.node.host import ShardHost
 from batonq.sim import express
 from batonq.sim.disk import SimulatedDisk
+from batonq.sim.mended_bugs import MENDED_BUGS
 from batonq.sim.patches import Patches, patched
 
 
@@ -147,6 +148,7 @@ BUGS: dict[str, Callable[[], Patches]] = {
     "group-not-locked": group_not_locked,
     "group-moved-early": group_moved_early,
     "numbers-begin-anew": numbers_begin_anew,
+    **MENDED_BUGS,
 }
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import heapq
+import warnings
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator
 from concurrent.futures import Executor
@@ -49,6 +50,11 @@ class Life:
     def end_tasks(self) -> None:
         """Close the coroutines that were under way now, in order, and not whenever they are collected."""
         assert not self.alive
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)  # of coroutines that the dead had not begun with
+            self._close_tasks()
+
+    def _close_tasks(self) -> None:
         for task in self._tasks:
             if task.done():
                 if not task.cancelled():

@@ -11,7 +11,8 @@ import contextlib
 import contextvars
 import errno
 import logging
-from collections.abc import Coroutine, Iterator, Sequence
+import traceback
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from random import Random
 from typing import Any, TypeVar
 
@@ -26,6 +27,7 @@ from batonq.node.channels import Transport
 from batonq.node.node import Node, World
 from batonq.node.settings import Settings
 from batonq.node.snapshotter import make_snapshot
+from batonq.sim.breaks import BrokenOff
 from batonq.sim.disk import SimulatedDisk, Step, Survival
 from batonq.sim.history import History
 from batonq.sim.log import SlowLog, Witness
@@ -316,13 +318,31 @@ class Machine:
         self.history.say(self.loop.time(), self.life.name, text)
 
 
+class Faults(logging.Handler):
+    """Takes what a node writes into its log: nobody reads it, but errors that only the log tells of are reported."""
+
+    def __init__(self, report: Callable[[str], None]) -> None:
+        super().__init__(logging.ERROR)
+        self._report = report
+
+    def emit(self, record: logging.LogRecord) -> None:
+        problem = record.exc_info[1] if record.exc_info else None
+        expected = isinstance(problem, BrokenOff | BatonError | OSError) and not isinstance(problem, LogCorrupt)
+        if problem is not None and not expected:
+            self._report(f"{record.getMessage()}: {''.join(traceback.format_exception(problem))}")
+
+
 @contextlib.contextmanager
-def quiet_logging() -> Iterator[None]:
-    """A simulated node says a lot about what is done to it; nobody reads it."""
+def quiet_logging(report: Callable[[str], None]) -> Iterator[None]:
+    """A simulated node says a lot about what is done to it; what it did not expect itself is reported."""
     logger = logging.getLogger("batonq")
-    before = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
+    handler = Faults(report)
+    before = logger.level, logger.propagate, logger.handlers[:]
+    logger.handlers[:] = [handler]
+    logger.propagate = False
+    logger.setLevel(logging.ERROR)
     try:
         yield
     finally:
-        logger.setLevel(before)
+        level, logger.propagate, logger.handlers[:] = before
+        logger.setLevel(level)

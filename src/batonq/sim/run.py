@@ -6,6 +6,7 @@ import asyncio
 import traceback
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -347,17 +348,15 @@ def simulate(
 
 
 def run_to_its_end(make: Callable[[SimLoop], Simulation], loop: SimLoop, bug: str | None, record: Record) -> Outcome:
-    with quiet_logging():
+    simulation = make(loop)
+    with quiet_logging(partial(simulation.violated, "exception")):
         try:
-            simulation = make(loop)
-            try:
-                loop.run_until_complete(simulation.run())
-            except Exception as problem:
-                simulation.violated("exception", "".join(traceback.format_exception(problem)))
-            for machine in simulation.machines:
-                loop.end_life(machine.life)  # what an exception left running ends here, in order
-        finally:
-            loop.close()
+            loop.run_until_complete(simulation.run())
+        except Exception as problem:
+            simulation.violated("exception", "".join(traceback.format_exception(problem)))
+        for machine in simulation.machines:
+            loop.end_life(machine.life)  # what an exception left running ends here, in order
+        loop.close()
     history = simulation.history
     record(simulation)
     return Outcome(

@@ -156,6 +156,7 @@ class Evidence:
             window_ms = facts.once_window_ms
         elif facts.forgets_invocations and not message.dedup_id and not first.producer:
             window_ms = 0
+        made.sort(key=lambda copy: copy.born_ms)
         apart = all(later.born_ms - before.born_ms >= window_ms for before, later in pairwise(made))
         return len(made) > 1 and apart
 
