@@ -23,7 +23,7 @@ class Attack(NamedTuple):
     profiles: tuple[Profile, ...] = BOTH
     together: bool = False  # all connections at once, and left open
     alone: bool = True  # one connection at a time
-    peak_bytes_max: int = 32 * MIB
+    peak_bytes_max: int = 48 * MIB
     growth_bytes_max: int = 16 * MIB  # when all connections are closed
 
 

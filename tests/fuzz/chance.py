@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Callable, Sequence
-from itertools import pairwise
+from itertools import islice, pairwise
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -105,7 +106,7 @@ class Chance(random.Random):
             step = max(step, len(data) // 200)
             return tuple(data[at : at + step] for at in range(0, len(data), step))
         if kind < 0.7:  # between the CR and the LF
-            cuts = [at + 1 for at in range(len(data)) if data[at] == 13][:100]
+            cuts = [found.end() for found in islice(re.finditer(b"\r", data), 100)]
         else:
             cuts = sorted(self.randrange(1, len(data)) for _ in range(self.randint(1, 6)))
         edges = sorted({0, *cuts, len(data)})

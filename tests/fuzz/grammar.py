@@ -153,7 +153,7 @@ def header_lines(chance: Chance) -> list[bytes]:
         name = chance.choice((b"X-Many", b"Cookie", b"a"))
         alike = chance.maybe(0.5)
         count = chance.randint(100, 20_000)
-        lines += [name + (b"" if alike else b"%d" % number) + b": " + b"v" * 3 for number in range(count)]
+        lines += [name + b": vvv"] * count if alike else [name + b"%d: vvv" % number for number in range(count)]
     elif kind < 0.05:  # very long
         lines.append(
             chance.choice((b"X-Long: ", b"Authorization: ", b"Content-Type: ")) + b"a" * chance.randint(0, 150 * KIB)
@@ -166,7 +166,8 @@ def header_lines(chance: Chance) -> list[bytes]:
         lines.append(chance.text(10) + chance.choice((b"", b" :", b"\x00: ", b"::")) + chance.choice(ODD_BYTES))
     elif kind < 0.18 and lines:
         lines += [chance.choice(lines)] * chance.count(2, 500)
-    chance.shuffle(lines)
+    if len(lines) < 100:  # more of them are alike, and it takes time
+        chance.shuffle(lines)
     return lines
 
 
@@ -200,12 +201,16 @@ def framed(chance: Chance, top: Head, body: bytes) -> bytes:
 
 def chunked(chance: Chance, body: bytes) -> bytes:
     step = chance.pick([(3, max(1, len(body))), (2, 1), (2, 2), (2, chance.randint(1, 100))])
-    many = len(body) // step > 2_000  # all alike, since each choice takes time
-    size = b"%x" % step
-    parts = []
-    for at in range(0, len(body), step):
-        piece = body[at : at + step]
-        parts.append((size if many and len(piece) == step else chunk_size(chance, len(piece))) + CRLF + piece + CRLF)
+    pieces = [body[at : at + step] for at in range(0, len(body), step)]
+    if len(pieces) > 2_000:  # all but the last alike, since each choice takes time
+        last_size = b"%x" % len(pieces[-1])
+        size = b"%x" % step
+        parts = [
+            size + CRLF + (CRLF + size + CRLF).join(pieces[:-1]) + CRLF,
+            last_size + CRLF + pieces[-1] + CRLF,
+        ]
+    else:
+        parts = [chunk_size(chance, len(piece)) + CRLF + piece + CRLF for piece in pieces]
     if parts and chance.maybe(0.08):
         at = chance.randrange(len(parts))
         parts[at] = chance.damaged(parts[at])
@@ -242,7 +247,9 @@ def trailers(chance: Chance) -> bytes:
     alike = chance.maybe(0.6)
     size = int(16 * KIB * (LARGE_BYTES_MAX / (16 * KIB)) ** chance.random())
     line = len(name) + 4 + (0 if alike else 5)
-    return b"".join(name + (b"" if alike else b"%d" % number) + b":\r\n" for number in range(size // line))
+    if alike:
+        return (name + b":\r\n") * (size // line)
+    return b"".join([name + b"%d:\r\n" % number for number in range(size // line)])
 
 
 def plain_body(chance: Chance) -> bytes:

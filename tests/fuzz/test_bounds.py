@@ -12,6 +12,7 @@ import uvloop
 from batonq.api.http import HttpLimits
 from tests.fuzz.bounds import CONNECTION_BYTES_MAX, IDLE_BYTES_MAX, KIB, MIB, TLS_BYTES_MAX, bytes_bound
 from tests.fuzz.cases import Case, End
+from tests.fuzz.run import facts_of
 from tests.fuzz.server import FuzzedServer, Profile
 from tests.fuzz.session import Finding, Session, attacking, tell
 
@@ -45,31 +46,60 @@ def anonymous() -> list[tuple[str, bytes, int]]:
     ]
 
 
+async def measure_each(
+    session: Session, name: str, data: bytes, count: int, bytes_max: float, *, at_peak: bool = False
+) -> None:
+    """What the server takes for each of so many connections that send this and stay."""
+    server = session.server
+    await session.judge()
+    await asyncio.to_thread(server.trim)
+    server.forget_peak()
+    handles, before = server.handles, server.memory_bytes
+    cases = [Case(name=f"{name} {number}", segments=(data,), end=End.STALL) for number in range(count)]
+    await asyncio.gather(*(session.play(case) for case in cases))
+    await asyncio.to_thread(server.wait_until_read)
+    each = ((server.peak_bytes if at_peak else server.memory_bytes) - before) / count
+    print(f"{name}: {each / KIB:.1f} KiB per connection")
+    if each > bytes_max:
+        text = f"{name}: {each / KIB:.1f} KiB per connection, more than {bytes_max / KIB:.0f}"
+        session.findings.append(Finding(text, cases[:1]))
+    session.release()
+    await asyncio.to_thread(server.settle, handles)
+
+
 @pytest.mark.parametrize("profile", [Profile.SECURED, Profile.PROCESSES])
-def test_memory_per_connection(tmp_path: Path, profile: Profile) -> None:
+def test_memory_per_connection_without_credentials(tmp_path: Path, profile: Profile) -> None:
     """Each kind of connection, many times; in the profile of several processes over TLS."""
-    count = 250 if profile is Profile.SECURED else 100
-    more = TLS_BYTES_MAX if profile is Profile.PROCESSES else 0
+    with_tls = profile is Profile.PROCESSES
+    kinds = [kind for kind in anonymous() if not with_tls or kind[0] in ("nothing", "long header", "head and body")]
 
     async def measure(server: FuzzedServer) -> Session:
         async with attacking(server, stall_ms_max=inf) as session:
-            for name, data, bytes_max in anonymous():
-                await session.judge()
-                await asyncio.to_thread(server.trim)
-                handles, before = server.handles, server.memory_bytes
-                cases = [Case(name=f"{name} {number}", segments=(data,), end=End.STALL) for number in range(count)]
-                await asyncio.gather(*(session.play(case) for case in cases))
-                await asyncio.to_thread(server.wait_until_read)
-                each = (server.memory_bytes - before) / count
-                print(f"{name}: {each / KIB:.1f} KiB per connection")
-                if each > bytes_max + more:
-                    text = f"{name}: {each / KIB:.1f} KiB per connection, more than {(bytes_max + more) / KIB:.0f}"
-                    session.findings.append(Finding(text, cases[:1]))
-                session.release()
-                await asyncio.to_thread(server.settle, handles)
+            for name, data, bytes_max in kinds:
+                await measure_each(
+                    session, name, data, 60 if with_tls else 200, bytes_max + (TLS_BYTES_MAX if with_tls else 0)
+                )
         return session
 
     with FuzzedServer(tmp_path, profile) as server:
+        tell(uvloop.run(measure(server)))
+
+
+def test_memory_per_connection(tmp_path: Path) -> None:
+    """A request of the largest size that waits for messages, and behind it another one that does not end."""
+    size = LIMITS.body_bytes_max - 100
+    target = b"POST /v1/queues/fuzzed/messages:receive HTTP/1.1\r\n"
+    head = target + HOST + b"Content-Type: application/json\r\nContent-Length: %d\r\n\r\n" % size
+    data = head + b'{"waitSeconds": 2}'.ljust(size) + head + bytes(size - 1)
+
+    async def measure(server: FuzzedServer) -> Session:
+        await facts_of(server)
+        async with attacking(server, stall_ms_max=inf) as session:
+            bound = 2 * LIMITS.body_bytes_max + 512 * KIB
+            await measure_each(session, "two of the largest", data, 12, bound, at_peak=True)
+        return session
+
+    with FuzzedServer(tmp_path, Profile.DEVELOPMENT) as server:
         tell(uvloop.run(measure(server)))
 
 

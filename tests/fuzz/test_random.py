@@ -12,9 +12,9 @@ from tests.fuzz.server import FuzzedServer, Profile
 from tests.fuzz.session import tell
 
 RUNS = (
-    Run(profile=Profile.DEVELOPMENT, seed=1, count=2_500),
+    Run(profile=Profile.DEVELOPMENT, seed=1, count=2_000),
     Run(profile=Profile.SECURED, seed=1, count=2_500),
-    Run(profile=Profile.PROCESSES, seed=1, count=250),
+    Run(profile=Profile.PROCESSES, seed=1, count=200),
 )
 
 
