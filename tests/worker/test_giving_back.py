@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from batonq.client.aio.baton import Baton
 from batonq.worker import Message, Rate, Worker
-from tests.worker.support import until
+from tests.worker.support import no_new_tokens, until
 
 
-def test_messages_beyond_a_rate_go_back_and_do_not_die(server_url: str) -> None:
+def test_messages_beyond_a_rate_go_back_and_do_not_die(server_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with Baton(server_url) as baton:
             queue = await baton.create_queue("rated", max_receives=2, dead_letter_queue="rated-dead")
@@ -21,6 +23,7 @@ def test_messages_beyond_a_rate_go_back_and_do_not_die(server_url: str) -> None:
             async def handle(message: Message) -> None:
                 handled.append((message.body, message.receive_count))
 
+            no_new_tokens(monkeypatch, lambda: app.counters["handle"].released > 40)
             serving = asyncio.create_task(app.serve())
             await until(lambda: app.counters and app.counters["handle"].acked == 40)
             app.stop()

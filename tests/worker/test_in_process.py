@@ -16,12 +16,12 @@ def test_a_worker_on_a_baton_in_memory() -> None:
             await jobs.send_many(["fine", "poison", "slow"])
             app = Worker(baton=baton)
 
-            @app.task(queue="jobs", visibility=0.3)
+            @app.task(queue="jobs", visibility=3)
             async def handle(message: Message) -> None:
                 if message.body == "poison":
                     raise Poison("so it is")
                 if message.body == "slow":
-                    await asyncio.sleep(0.8)
+                    await until(lambda: app.counters["handle"].extended >= 2)
 
             serving = asyncio.create_task(app.serve())
 
@@ -29,7 +29,7 @@ def test_a_worker_on_a_baton_in_memory() -> None:
             app.stop()
             assert await serving == 0
             stats = await jobs.stats()
-            assert (stats.depth, stats.received) == (0, 3) and app.counters["handle"].extended >= 2
+            assert (stats.depth, stats.received) == (0, 3)
             (letter,) = await baton.queue("dead").receive(wait=0)  # the client is still open
             assert letter.body == "poison"
 

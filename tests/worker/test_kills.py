@@ -1,4 +1,4 @@
-"""Workers killed with -9 at random, all the time: every message has its effect exactly once, and none is lost."""
+"""Workers killed with -9 all the time: every message has its effect exactly once, and none is lost."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 
 from batonq.client.blocking.baton import Baton
@@ -34,13 +35,13 @@ def test_every_message_has_its_effect_exactly_once_while_workers_are_killed(bato
             text=True,
         )
     assert parent.stdin is not None and parent.stdout is not None
-    killed = 0
+    killed, killed_s = 0, time.monotonic()
 
     def count() -> None:
-        nonlocal killed
+        nonlocal killed, killed_s
         assert parent.stdout is not None
         for line in parent.stdout:
-            killed = int(line)
+            killed, killed_s = int(line), time.monotonic()
 
     counting = threading.Thread(target=count)
     counting.start()
@@ -48,6 +49,7 @@ def test_every_message_has_its_effect_exactly_once_while_workers_are_killed(bato
     try:
         while killed < KILLS:
             assert parent.poll() is None, (stage.directory / "victims.log").read_text()
+            assert time.monotonic() < killed_s + TIMEOUT_S, f"nobody was killed after the {killed}th"
             if queue.stats().visible < DEPTH:
                 queue.send_many(range(sent, sent + BATCH))
                 sent += BATCH
@@ -61,6 +63,6 @@ def test_every_message_has_its_effect_exactly_once_while_workers_are_killed(bato
     assert code == 0, (stage.directory / "victims.log").read_text()
     found = Counter(effects(stage.effects))
     assert set(found) == set(range(sent)) and set(found.values()) == {1}
-    # The kills did hit workers with messages in hand, or this would show nothing.
-    assert queue.stats().received > sent
+    # Every second kill hit a worker with a message in hand, or this would show nothing.
+    assert queue.stats().received >= sent + KILLS // 2
     print(f"{KILLS} kills, {sent} messages, {queue.stats().received - sent} delivered again")

@@ -15,7 +15,7 @@ from batonq.client.blocking.baton import Baton
 from batonq.client.models import Outgoing
 from batonq.idempotency.transaction import create_tables
 from tests.support.ports import reserve_port
-from tests.worker.processes import Stage, finish, wait_until
+from tests.worker.processes import TIMEOUT_S, Stage, finish, wait_until
 
 
 def make_effects(path: Path) -> None:
@@ -40,9 +40,9 @@ def test_killed_between_effect_and_ack_the_effect_is_there_once(baton: Baton, st
     make_effects(stage.effects)
     queue.send("charge the card")
     first = stage.worker("--queues", "effects", DIE="before ack", VISIBILITY="1")
-    assert first.wait(60) == -signal.SIGKILL
+    assert first.wait(TIMEOUT_S) == -signal.SIGKILL
     assert effects(stage.effects) == ["charge the card"] and queue.stats().depth == 1
-    second = stage.worker("--queues", "effects", VISIBILITY="1")
+    second = stage.worker("--queues", "effects")
     wait_until(lambda: queue.stats().depth == 0, "the second delivery")
     assert finish(second) == 0
     assert queue.stats().received == 2 and effects(stage.effects) == ["charge the card"]
@@ -51,7 +51,8 @@ def test_killed_between_effect_and_ack_the_effect_is_there_once(baton: Baton, st
 def test_five_times_the_visibility_and_never_delivered_twice(baton: Baton, stage: Stage) -> None:
     queue = baton.create_queue("slow")
     queue.send("x")
-    workers = [stage.worker("--queues", "slow", VISIBILITY="1") for _ in range(2)]
+    # A process that is not given a processor for two seconds loses its lease of three, as it should.
+    workers = [stage.worker("--queues", "slow", VISIBILITY="3") for _ in range(2)]
     wait_until(lambda: queue.stats().depth == 0, "the end of the handler")
     assert [finish(worker) for worker in workers] == [0, 0]
     assert queue.stats().received == 1
@@ -64,7 +65,7 @@ def test_a_stopped_process_loses_the_message_and_its_late_ack_is_refused(baton: 
     first = stage.worker("--queues", "threads", VISIBILITY="1")
     wait_until(lambda: stage.events("begin"))
     first.send_signal(signal.SIGSTOP)
-    second = stage.worker("--queues", "threads", VISIBILITY="1")
+    second = stage.worker("--queues", "threads")
     wait_until(lambda: queue.stats().depth == 0, "the message's second delivery")
     assert [pid for _, _, pid in stage.events("end")] == [second.pid]
     stage.go.touch()
@@ -80,11 +81,12 @@ def test_who_hangs_past_the_deadline_loses_the_lease(baton: Baton, stage: Stage,
     """An event loop that is blocked, and a thread that hangs; the process lives, and so does its heartbeat."""
     queue = baton.create_queue(queue_name)
     queue.send("x")
-    first = stage.worker("--queues", queue_name, "--concurrency", slots, VISIBILITY="1", DEADLINE="2")
+    first = stage.worker("--queues", queue_name, "--concurrency", slots, VISIBILITY="3", DEADLINE="4")
     wait_until(lambda: stage.events("begin"))
-    second = stage.worker("--queues", queue_name, VISIBILITY="1")
+    second = stage.worker("--queues", queue_name)
     wait_until(lambda: queue.stats().depth == 0, "the message's second delivery")
     assert len(stage.events("end")) == 1  # by the second worker, or by the thread that took the hung one's place
+    wait_until(lambda: stage.events("deadline"), "the deadline")
     assert [pid for _, _, pid in stage.events("deadline")] == [first.pid]
     stage.go.touch()
     wait_until(lambda: stage.events("refused"), "the refusal of the late ack")
@@ -100,7 +102,7 @@ def test_sigterm_finishes_what_is_held_and_takes_no_more(baton: Baton, stage: St
     wait_until(lambda: len(stage.events("begin")) == 4)
     worker.send_signal(signal.SIGTERM)
     stage.go.touch()
-    assert worker.wait(60) == 0
+    assert worker.wait(TIMEOUT_S) == 0
     assert len(stage.events("begin")) == len(stage.events("end")) == 4
     stats = queue.stats()
     assert (stats.visible, stats.in_flight, stats.deleted) == (6, 0, 4)
@@ -114,7 +116,7 @@ def test_a_second_signal_gives_the_leases_back_at_once(baton: Baton, stage: Stag
     worker = stage.worker("--queues", queue_name, "--concurrency", slots, VISIBILITY="600")
     wait_until(lambda: stage.events("begin"))
     wait_until(lambda: _signalled_again(worker), "the worker's end")
-    assert worker.wait(60) == 128 + signal.SIGTERM
+    assert worker.wait(TIMEOUT_S) == 128 + signal.SIGTERM
     # Although the lease would have lasted ten minutes.
     wait_until(lambda: (queue.stats().visible, queue.stats().in_flight) == (1, 0), "the message's return")
     assert "gave back 1 leases" in stage.logs()
@@ -157,7 +159,7 @@ def test_the_workers_of_a_killed_pool_end_too(baton: Baton, stage: Stage) -> Non
     wait_until(lambda: len(stage.events("end")) == 8, "the work")
     workers = {pid for _, _, pid in stage.events("end")}
     pool.kill()
-    pool.wait(60)
+    pool.wait(TIMEOUT_S)
     wait_until(lambda: not any(Path(f"/proc/{pid}").exists() for pid in workers), "the workers' end")
     assert "the pool of this worker has gone" in stage.logs()
 
@@ -179,7 +181,7 @@ def test_metrics_are_served_while_the_loop_is_blocked(baton: Baton, stage: Stage
     baton.create_queue("blocks").send("x")
     worker = stage.worker("--queues", "blocks", "--metrics-port", str(port))
     wait_until(lambda: stage.events("begin"))
-    text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=30).read().decode()
+    text = urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=TIMEOUT_S).read().decode()
     assert 'baton_worker_received_total{task="blocks_the_loop"} 1' in text
     assert 'baton_worker_running{task="blocks_the_loop"} 1' in text
     stage.go.touch()

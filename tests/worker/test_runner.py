@@ -28,8 +28,8 @@ from batonq.worker import (
     Worker,
     polling,
 )
-from tests.worker.memory import MemorySource
-from tests.worker.support import until, work
+from tests.worker.memory import MemorySource, StillClock
+from tests.worker.support import TIMEOUT_S, no_new_tokens, until, work
 
 
 @pytest.fixture
@@ -40,6 +40,13 @@ def source() -> MemorySource:
 @pytest.fixture
 def app(source: MemorySource) -> Worker:
     return Worker(source=source, name="test")
+
+
+@pytest.fixture
+def clock(source: MemorySource) -> StillClock:
+    """For the leases of the source: they end when the test says so."""
+    source.clock = clock = StillClock()
+    return clock
 
 
 class Watching(Middleware):
@@ -230,7 +237,7 @@ def test_a_batch_handler_that_raises_or_answers_too_little_has_failed_for_all(
 
 def test_a_plain_function_runs_on_threads(app: Worker, source: MemorySource) -> None:
     source.send("q", *range(6))
-    together = threading.Barrier(3, timeout=30)
+    together = threading.Barrier(3, timeout=TIMEOUT_S)
     threads = set()
 
     @app.task(queue="q", concurrency=3)
@@ -245,20 +252,31 @@ def test_a_plain_function_runs_on_threads(app: Worker, source: MemorySource) -> 
 # --- leases
 
 
-def test_a_slow_handler_keeps_its_lease(app: Worker, source: MemorySource) -> None:
+def test_a_slow_handler_keeps_its_lease(app: Worker, source: MemorySource, clock: StillClock) -> None:
     """It takes five times the visibility timeout, and blocks the event loop while at it."""
     source.send("q", "slow")
+    visibility_s = 0.3
 
-    @app.task(queue="q", visibility=0.2, concurrency=2)
+    def pass_time(times: int) -> None:
+        """So many visibility timeouts: a third of one after each extension."""
+        for _ in range(3 * times):
+            extended, ends = len(source.extended), time.monotonic() + TIMEOUT_S
+            while len(source.extended) == extended:
+                assert time.monotonic() < ends, "nobody extends the lease"
+                time.sleep(0.001)
+            clock.now += visibility_s / 3
+
+    @app.task(queue="q", visibility=visibility_s, concurrency=2)
     async def handle(message: Message) -> None:
-        time.sleep(0.5)  # noqa: ASYNC251 - the point is that the loop is blocked
-        await asyncio.sleep(0.5)
+        pass_time(3)  # the loop is blocked
+        await asyncio.to_thread(pass_time, 2)
 
     work(app, lambda: source.left == 0)
     assert source.deliveries == ["slow"] and source.acked == ["slow"]
-    assert app.counters["handle"].extended >= 5
+    assert app.counters["handle"].extended >= 15 and clock.now == pytest.approx(5 * visibility_s)
 
 
+@pytest.mark.usefixtures("clock")
 def test_extensions_of_many_messages_go_together(app: Worker, source: MemorySource) -> None:
     source.send("q", *range(20))
     enough = asyncio.Event()
@@ -276,6 +294,7 @@ def test_extensions_of_many_messages_go_together(app: Worker, source: MemorySour
     assert source.deliveries == list(range(20))
 
 
+@pytest.mark.usefixtures("clock")
 def test_a_lost_lease_cancels_the_handler_and_is_reported(app: Worker, source: MemorySource) -> None:
     source.send("q", "x", "y")
     watching = Watching()
@@ -297,7 +316,7 @@ def test_a_lost_lease_cancels_the_handler_and_is_reported(app: Worker, source: M
     assert app.counters["handle"].leases_lost == 1
 
 
-def test_a_lease_that_cannot_be_extended_in_time_is_lost(app: Worker, source: MemorySource) -> None:
+def test_a_lease_that_cannot_be_extended_in_time_is_lost(app: Worker, source: MemorySource, clock: StillClock) -> None:
     source.send("q", "x")
     source.hold_extensions = True
     watching = Watching()
@@ -308,7 +327,12 @@ def test_a_lease_that_cannot_be_extended_in_time_is_lost(app: Worker, source: Me
         if message.receive_count == 1:
             await asyncio.sleep(1000)
 
-    work(app, lambda: source.left == 0)
+    def done() -> bool:
+        if watching.told:  # the lease was given up here, and ends there
+            clock.now = 1.0
+        return source.left == 0
+
+    work(app, done)
     assert ("lease lost", ("x", "unavailable")) in watching.told and source.deliveries == ["x", "x"]
 
 
@@ -355,7 +379,7 @@ def test_a_handler_past_its_deadline_is_stopped_and_the_message_given_back(app: 
     watching = Watching()
     app.use(watching)
 
-    @app.task(queue="q", visibility=1.0, deadline=0.2, retry=Retry(attempts=1))
+    @app.task(queue="q", visibility=30, deadline=0.2, retry=Retry(attempts=1))
     async def handle(message: Message) -> None:
         await asyncio.sleep(1000)
 
@@ -369,7 +393,9 @@ def test_a_handler_past_its_deadline_is_stopped_and_the_message_given_back(app: 
     assert ("deadline", "x") in watching.told and app.counters["handle"].deadlines == 1
 
 
-def test_a_hung_thread_loses_its_lease_at_the_deadline_and_its_late_answer_is_refused(source: MemorySource) -> None:
+def test_a_hung_thread_loses_its_lease_at_the_deadline_and_its_late_answer_is_refused(
+    source: MemorySource, clock: StillClock
+) -> None:
     source.send("q", "x")
     app = Worker(source=source)
     release = threading.Event()
@@ -377,9 +403,11 @@ def test_a_hung_thread_loses_its_lease_at_the_deadline_and_its_late_answer_is_re
     @app.task(queue="q", visibility=0.3, deadline=0.3, concurrency=2)
     def handle(message: Message) -> None:
         if message.receive_count == 1:
-            release.wait(30)
+            release.wait(TIMEOUT_S)
 
     def second_done() -> bool:
+        if app.counters and app.counters["handle"].deadlines:
+            clock.now = 1.0  # nobody extends it any more
         if source.acked:
             release.set()
         return bool(app.counters) and app.counters["handle"].refused == 1
@@ -395,7 +423,7 @@ def test_a_worker_whose_threads_all_hang_ends(source: MemorySource) -> None:
 
     @app.task(queue="q", visibility=0.3, deadline=0.2, concurrency=1)
     def handle(message: Message) -> None:
-        release.wait(30)
+        release.wait(TIMEOUT_S)
 
     assert work(app, lambda: False) == 1
     release.set()
@@ -503,8 +531,11 @@ def test_a_rate_a_key_holds_one_key_and_not_the_others(app: Worker, source: Memo
     assert times[-1] - started >= 9 / 50
 
 
-def test_what_finds_no_place_to_wait_goes_back_until_its_turn(app: Worker, source: MemorySource) -> None:
+def test_what_finds_no_place_to_wait_goes_back_until_its_turn(
+    app: Worker, source: MemorySource, monkeypatch: pytest.MonkeyPatch
+) -> None:
     source.send("q", *range(6))
+    no_new_tokens(monkeypatch, lambda: bool(source.given_back))
 
     @app.task(queue="q", rate=Rate(20, burst=1, key="queue"), concurrency=2, wait=0)
     async def handle(message: Message) -> None:
@@ -727,7 +758,10 @@ def test_a_handler_that_ignores_its_cancellation_does_not_hold_up_the_end(app: W
     assert work(app, lambda: begun == 1, drain_seconds=0.01) == 1
 
 
-def test_an_answer_that_was_on_its_way_at_the_stop_is_given_back(app: Worker, source: MemorySource) -> None:
+def test_an_answer_that_was_on_its_way_at_the_stop_is_given_back(
+    app: Worker, source: MemorySource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(polling, "ANSWER_S", TIMEOUT_S)
     source.send("q", "x")
     receive = source.receive
     leased = asyncio.Event()

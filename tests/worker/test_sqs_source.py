@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from itertools import count
 from typing import Any
 
 import boto3
@@ -13,7 +14,9 @@ from botocore.config import Config
 from batonq.errors import InvalidInput
 from batonq.worker import Message, Middleware, Poison, RetryLater, SqsSource, Worker
 from tests.support.server import TestServer
-from tests.worker.support import work
+from tests.worker.support import until, work
+
+_accounts = count(500_000_000_001)
 
 
 @pytest.fixture(scope="module")
@@ -23,12 +26,12 @@ def sqs_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestServer]
 
 
 @pytest.fixture
-def sqs(sqs_server: TestServer, request: pytest.FixtureRequest) -> Iterator[Any]:
+def sqs(sqs_server: TestServer) -> Iterator[Any]:
     client = boto3.client(
         "sqs",
         endpoint_url=sqs_server.url,
         region_name="us-east-1",
-        aws_access_key_id=f"{abs(hash(request.node.name)) % 10**12:012d}",  # an account for each test
+        aws_access_key_id=str(next(_accounts)),  # one for each test
         aws_secret_access_key="secret",
         config=Config(retries={"total_max_attempts": 1}, max_pool_connections=20),
     )
@@ -139,13 +142,13 @@ def test_a_slow_handler_keeps_its_lease_on_sqs(sqs: Any, sqs_server: TestServer)
     sqs.send_message(QueueUrl=url, MessageBody="slow")
     app = Worker(source=SqsSource(sqs))
 
-    @app.task(queue="jobs", visibility=1, concurrency=2, wait=1)
+    @app.task(queue="jobs", visibility=3, concurrency=2, wait=1)
     async def handle(message: Message) -> None:
-        await asyncio.sleep(3)
+        await until(lambda: app.counters["handle"].extended >= 4)  # for longer than the lease would have lasted
 
     work(app, lambda: bool(app.counters) and app.counters["handle"].acked == 1)
     counters = app.counters["handle"]
-    assert counters.received == 1 and counters.extended >= 3 and counters.refused == 0
+    assert counters.received == 1 and counters.refused == 0
 
 
 def test_several_queues_are_polled_in_turn_and_patterns_are_refused(sqs: Any) -> None:
