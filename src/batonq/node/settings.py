@@ -128,7 +128,7 @@ class Settings:
         "development. Behind a reverse proxy all clients have its address: use 1.",
     )
     body_rate_min_bytes: int = setting(
-        8 * KIB, "Slowest that a request's body may arrive, in bytes per second; slower ones get 408."
+        8 * KIB, "Slowest that a request's body may arrive, in bytes per second; slower ones get 408. 0: any rate."
     )
     window_entries: int = setting(256, "Entries of one channel between shards that may be in progress; at most 3411.")
     window_bytes: int = setting(4 * MIB, "Bytes of one channel between shards that may be under way.")
