@@ -16,7 +16,7 @@ from batonq.client import Baton
 
 T = TypeVar("T")
 WAIT_S = 120.0  # for what takes a moment, on a machine that has much else to do
-THREADS = 64  # blocking calls of one test at a time
+THREADS = 256  # blocking calls of one test at a time
 
 
 # --- one body, both forms ---------------------------------------------------------------------------

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from itertools import chain
+from typing import Any
 
 import pytest
 
@@ -17,6 +19,7 @@ from batonq.client.blocking.batching import Batcher as BlockingBatcher
 from batonq.errors import BatonError, InvalidInput, OverLimit, Unavailable
 from tests.client.support import WAIT_S, Asked, ScriptedServer, answer, connected, run, sent
 
+CALLERS = 200
 LIMITS = BatchLimits(count=10, bytes=1_000, lanes=2, linger=60.0, waiting_count=50)
 
 
@@ -234,27 +237,47 @@ def test_a_producer_that_never_stops_does_not_keep_a_client_open(form: str) -> N
     run(body())
 
 
+def asked_for(server: ScriptedServer, start: int) -> int:
+    """Of how many messages the requests are, from one of them on."""
+    return sum(len(asked.value.get("messages") or asked.value["receiptHandles"]) for asked in server.asked[start:])
+
+
 def test_concurrent_sends_and_acks_share_requests(form: str) -> None:
     async def body() -> None:
+        all_are_there = threading.Event()
+
         async def script(asked: Asked) -> bytes:
+            await asyncio.to_thread(all_are_there.wait, WAIT_S)
             if asked.path.endswith(":batch"):
                 return sent(asked)
             if asked.path.endswith(":receive"):
-                messages = [{"messageId": str(at), "receiptHandle": f"r{at}", "body": at} for at in range(200)]
+                messages = [{"messageId": str(at), "receiptHandle": f"r{at}", "body": at} for at in range(CALLERS)]
                 return answer(200, {"messages": messages})
             return answer(200, {"results": [{} for _ in asked.value["receiptHandles"]]})
 
         with ScriptedServer(script) as server:
             async with connected(form, server.url) as baton:
                 queue = baton.queue("q")
-                results = await asyncio.gather(*(queue.send(number) for number in range(200)))
-                assert len({result.sequence for result in results}) == 200
+
+                async def together(calls: Iterable[Coroutine[Any, Any, Any]], batcher: str) -> list[Any]:
+                    """All of them, none of which is answered before the last has come."""
+                    all_are_there.clear()
+                    asked = len(server.asked)
+                    gathering = asyncio.gather(*calls)
+                    waiting = getattr(getattr(queue, "inner", queue), batcher)
+                    while asked_for(server, asked) + waiting._count < CALLERS:  # noqa: ASYNC110 - there is no event
+                        await asyncio.sleep(0.001)
+                    all_are_there.set()
+                    return await gathering
+
+                results = await together((queue.send(number) for number in range(CALLERS)), "_sends")
+                assert len({result.sequence for result in results}) == CALLERS
                 sends = len(server.asked)
-                assert sends < 100
-                messages = await queue.receive(200)
-                await asyncio.gather(*(message.ack() for message in messages))
+                assert sends < CALLERS / 2
+                messages = await queue.receive(CALLERS)
+                await together((message.ack() for message in messages), "_acks")
                 acks = [asked.value["receiptHandles"] for asked in server.asked[sends + 1 :]]
-                assert len(acks) < 100
+                assert len(acks) < CALLERS / 2
                 assert sorted(chain.from_iterable(acks)) == sorted(message.receipt for message in messages)
                 before = len(server.asked)
                 await asyncio.gather(*(queue.send(number, batch=False) for number in range(10)))

@@ -138,7 +138,7 @@ def test_a_long_poll_is_answered_when_another_thread_closes(tmp_path: Path) -> N
     thread = threading.Thread(target=poll)
     thread.start()
     while not queue.stats().waiting_receives:
-        pass
+        assert thread.is_alive()
     baton.close()
     thread.join(WAIT_S)
     assert not thread.is_alive() and len(outcome) == 1

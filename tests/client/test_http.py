@@ -33,7 +33,7 @@ def test_a_connection_is_used_again(form: str) -> None:
         with ScriptedServer(_fine) as server:
             transport = http(form, server.url)
             for number in range(20):
-                status, _, _ = await transport.request("POST", f"/{number}", b"x", [("A", "b")], 5.0)
+                status, _, _ = await transport.request("POST", f"/{number}", b"x", [("A", "b")], WAIT_S)
                 assert status == 200
             assert server.connections == 1
             assert [asked.path for asked in server.asked] == [f"/{number}" for number in range(20)]
@@ -68,18 +68,24 @@ def test_no_more_connections_than_the_limit(form: str) -> None:
 
 def test_who_finds_no_connection_in_time_is_told(form: str) -> None:
     async def body() -> None:
-        async def never(asked: Asked) -> bytes:
-            await asyncio.Event().wait()
-            return b""
+        told = threading.Event()
 
-        with ScriptedServer(never) as server:
+        async def late(asked: Asked) -> bytes:
+            if asked.path == "/never":
+                await asyncio.Event().wait()
+            await asyncio.to_thread(told.wait, WAIT_S)
+            return answer(200)
+
+        with ScriptedServer(late) as server:
             transport = http(form, server.url, connections=1)
-            first = asyncio.create_task(transport.request("GET", "/", b"", (), 1.0))
+            first = asyncio.create_task(transport.request("GET", "/", b"", (), WAIT_S))
             await asyncio.to_thread(server.wait_asked, 1)
             with pytest.raises(NotSent, match="All 1 connections are in use"):
                 await transport.request("GET", "/", b"", (), 0.05)
+            told.set()
+            assert (await first)[0] == 200
             with pytest.raises(Unavailable, match="No answer within 1 seconds"):
-                await first
+                await transport.request("GET", "/never", b"", (), 1.0)
             await transport.close()
 
     run(body())
@@ -124,11 +130,11 @@ def test_what_is_not_known_to_be_done_is_told_apart(form: str) -> None:
 
         transport = http(form, f"http://127.0.0.1:{reserve_port()}")
         with pytest.raises(NotSent, match="Cannot connect"):
-            await transport.request("GET", "/", b"", (), 5.0)
+            await transport.request("GET", "/", b"", (), WAIT_S)
         with ScriptedServer(hang_up) as server:
             transport = http(form, server.url)
             with pytest.raises(Unavailable, match="nobody knows") as caught:
-                await transport.request("GET", "/", b"", (), 5.0)
+                await transport.request("GET", "/", b"", (), WAIT_S)
             assert not isinstance(caught.value, (NotSent, Stale))
             await transport.close()
 
@@ -152,7 +158,7 @@ def test_answers_in_every_shape(form: str, said: bytes, expected: bytes) -> None
         with ScriptedServer(script) as server:
             transport = http(form, server.url)
             for _ in range(3):
-                assert (await transport.request("GET", "/", b"", (), 5.0))[2] == expected
+                assert (await transport.request("GET", "/", b"", (), WAIT_S))[2] == expected
             assert server.connections == 1
             await transport.close()
 
@@ -169,8 +175,8 @@ def test_an_answer_without_a_length_ends_with_its_connection(form: str) -> None:
 
         with Ending(_fine) as server:
             transport = http(form, server.url)
-            assert (await transport.request("GET", "/", b"", (), 5.0))[2] == b"all of it"
-            assert (await transport.request("GET", "/", b"", (), 5.0))[2] == b"all of it"
+            assert (await transport.request("GET", "/", b"", (), WAIT_S))[2] == b"all of it"
+            assert (await transport.request("GET", "/", b"", (), WAIT_S))[2] == b"all of it"
             await transport.close()
 
     run(body())
@@ -187,9 +193,9 @@ def test_an_answer_without_a_length_is_not_given_again_when_the_connection_ends(
 
         with ScriptedServer(script) as server:
             transport = http(form, server.url)
-            assert (await transport.request("POST", "/", b"", (), 5.0))[0] == 204
+            assert (await transport.request("POST", "/", b"", (), WAIT_S))[0] == 204
             with pytest.raises(Unavailable):
-                await transport.request("POST", "/", b"", (), 5.0)
+                await transport.request("POST", "/", b"", (), WAIT_S)
             await transport.close()
 
     run(body())
@@ -203,7 +209,7 @@ def test_something_else_than_http_is_told(form: str) -> None:
         with ScriptedServer(script) as server:
             transport = http(form, server.url)
             with pytest.raises(Unavailable, match="not HTTP"):
-                await transport.request("GET", "/", b"", (), 5.0)
+                await transport.request("GET", "/", b"", (), WAIT_S)
             await transport.close()
 
     run(body())

@@ -17,7 +17,7 @@ from tests.system.process import ServerProcess
 
 KILLS = 5
 SENDERS = 8
-PATIENT = Retries(attempts=1_000, cap=0.2, deadline=60.0)
+PATIENT = Retries(attempts=1_000, cap=0.2, deadline=600.0)
 
 
 @pytest.mark.parametrize("patient", [True, False], ids=["retries", "no-retries"])

@@ -11,7 +11,7 @@ from tests.client.support import Asked, LossyProxy, connected, run
 from tests.support.server import TestServer
 
 MESSAGES = 600
-QUICK = Retries(attempts=100, base=0.001, cap=0.01)
+QUICK = Retries(attempts=1_000, base=0.001, cap=0.01, deadline=600.0)
 
 
 def test_no_second_message_and_no_lost_one(form: str, server: TestServer, account: str) -> None:

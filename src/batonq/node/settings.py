@@ -113,7 +113,9 @@ class Settings:
     key_rotation_hours: float = setting(168.0, "How often a new receipt key is taken into use.")
 
     # --- limits
-    frame_rows_max: int = setting(16_384, "Records in the open frame above which requests are refused for now.")
+    frame_rows_max: int = setting(
+        16_384, "Records in the open frame above which requests are refused for now; at most 49151."
+    )
     frame_bytes_max: int = setting(32 * MIB, "Bytes in the open frame above which requests are refused for now.")
     pending_max: int = setting(20_000, "Requests of one shard that may wait for a commit.")
     waiters_per_queue_max: int = setting(10_000, "Long polls that may wait on one queue.")
@@ -128,7 +130,7 @@ class Settings:
         "development. Behind a reverse proxy all clients have its address: use 1.",
     )
     body_rate_min_bytes: int = setting(
-        8 * KIB, "Slowest that a request's body may arrive, in bytes per second; slower ones get 408."
+        8 * KIB, "Slowest that a request's body may arrive, in bytes per second; slower ones get 408. 0: any rate."
     )
     window_entries: int = setting(256, "Entries of one channel between shards that may be in progress; at most 3411.")
     window_bytes: int = setting(4 * MIB, "Bytes of one channel between shards that may be under way.")

@@ -305,7 +305,7 @@ class Connection(asyncio.Protocol):
         """All requests so far are answered: read what had to wait."""
         self._unread = self._reader.feed(self._unread)
         self._hold_unfinished()
-        if not self._unread and self._reading_paused:
+        if self._reading_paused and not self._queue and not self._unread:
             self._resume_reading()
 
     async def _answer(self, request: Request) -> None:
