@@ -139,7 +139,7 @@ class FaultyAsker:
             return {"messages": [{"body": text, "receiptHandle": text} for text in taken]}
         return {}
 
-    def close(self) -> None:
+    async def close(self) -> None:
         pass
 
 
