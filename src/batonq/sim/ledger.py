@@ -54,9 +54,14 @@ class Copy:
         return not self.end
 
     def lives_at(self, time_ms: int) -> bool:
-        """A dead letter, and one that is on its way there, no longer counts as living."""
-        ends = [end_ms for end_ms in (self.ended_ms, self.dead_ms, self.owed_ms) if end_ms >= 0]
-        return time_ms < min(ends, default=time_ms + 1)
+        """Surely: a dead letter, and one that is on its way there, no longer counts as living."""
+        return time_ms < min(
+            [end_ms for end_ms in (self.ended_ms, self.dead_ms, self.owed_ms) if end_ms >= 0], default=time_ms + 1
+        )
+
+    def may_live_at(self, time_ms: int) -> bool:
+        """One that is on its way to another shard still counts here until it has arrived there."""
+        return time_ms < min([end_ms for end_ms in (self.ended_ms, self.dead_ms) if end_ms >= 0], default=time_ms + 1)
 
 
 @dataclass(slots=True)

@@ -208,7 +208,8 @@ def _crowd_queue(random: Random, name: str, shards: int) -> QueuePlan:
         **({"RedrivePolicy": _redrive("dead", 2)} if random.random() < 0.3 else {}),
         **(scope if keyed else {}),
     }
-    return QueuePlan(name, attributes, keyed=keyed, purged=random.random() < 0.3)
+    purged = random.random() < 0.3
+    return QueuePlan(name, attributes, keyed=keyed, purged=purged and not keyed)  # a purge forgets the keys
 
 
 def _choose_faults(random: Random, secured: bool) -> Faults:

@@ -282,7 +282,7 @@ class Sending(Jobs):
         """The first sequence; 0 when the shard is full."""
         columns = self.columns
         slots = columns.take_run(len(bodies))
-        if slots[-1] >= self.limits.slots_max:
+        if slots[-1] >= max(self.limits.slots_max, columns.used):  # a slot that was used before may be used again
             columns.give_back_run(slots)
             return 0
         first = self.next_sequence
@@ -468,7 +468,7 @@ class Sending(Jobs):
         if full:
             return OverLimit(full)
         slot = columns.allocate()
-        if slot >= self.limits.slots_max:
+        if slot >= max(self.limits.slots_max, columns.used):
             return OverLimit(_SHARD_FULL)
         sequence = self.next_sequence
         delay = policy.delay_ms if send.delay_ms is None else send.delay_ms

@@ -123,6 +123,6 @@ def _counts(facts: QueueFacts, call: Sending, message: Outgoing, original: Outgo
         return True  # the retry of a request
     if _scope(facts, message) != _scope(facts, original):
         return False
-    if facts.dedup_lives and copy.lives_at(call.started_ms - 1):
+    if facts.dedup_lives and copy.may_live_at(call.started_ms - 1):
         return True
     return call.started_ms <= copy.born_ms + facts.dedup_window_ms + ROUNDING_MS
