@@ -498,6 +498,24 @@ def test_stopping_and_half_closing_wait_for_an_express_answer(run: Callable[[Sce
     run(scenario)
 
 
+def test_a_half_closed_client_gets_no_answer_in_the_place_of_one_that_is_not_given(
+    run: Callable[[Scenario], None],
+) -> None:
+    async def scenario() -> None:
+        held = Held()
+        async with serving(express=held) as (server, connect):
+            client = await connect()
+            client.send(post(b"only a wait", "/express") + post(b"2", "/other"))
+            await until(lambda: len(held.replies) == 1)
+            [connection] = server._connections
+            client.writer.write_eof()
+            await until(lambda: connection._finishing)
+            assert not held.answer(), "nobody is there"
+            assert await client.ended(), "the second answer would be taken for the first one"
+
+    run(scenario)
+
+
 def test_an_express_handler_that_fails(run: Callable[[Scenario], None], caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         async with serving(express=Held()) as (server, connect):

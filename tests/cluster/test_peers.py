@@ -204,6 +204,26 @@ def test_a_long_poll_ends_with_its_connection_and_other_calls_do_not() -> None:
     with_server(main)
 
 
+@pytest.mark.parametrize("late", [False, True])
+def test_a_receive_that_is_repeated_goes_on_though_its_first_connection_ends(late: bool) -> None:
+    async def main(address: str, echo: Echo) -> None:
+        delivery = Delivery("id", "receipt", b"", b"", b"", "", "", "", "", 1, 0, 0, 1, 0, 0, None)
+        echo.found = [(7, delivery)]
+        asked = wire.encode(("account", ["hooks-*"], 1, None, 0, "holder"))
+        first, repetition = (
+            asyncio.ensure_future(echo.handle("shards/0/receive_matching", "call", asked)) for _ in range(2)
+        )
+        for _ in range(2 if late else 1):  # the receive ends in the second turn
+            await asyncio.sleep(0)
+        first.cancel()
+        assert await repetition == wire.encode(echo.found)
+        await asyncio.sleep(0.01)
+        assert first.cancelled() and echo.runs == ["shards/0/receive_matching"]
+        assert not echo.back, "the repetition has them"
+
+    with_server(main)
+
+
 def test_what_was_received_for_one_that_gives_up_is_given_back_though_the_answer_has_left() -> None:
     async def main(address: str, echo: Echo) -> None:
         peers = Peers(SECRET)

@@ -6,6 +6,7 @@ import asyncio
 import json
 import ssl
 import time
+from contextlib import suppress
 from typing import Any
 
 from batonq.client.signing import Signer
@@ -62,6 +63,9 @@ class Asker:
         self.slowest_ms = max(self.slowest_ms, (time.monotonic() - began_s) * 1e3)
         return int(lines[0].split()[1]), json.loads(answer) if answer else None
 
-    def close(self) -> None:
+    async def close(self) -> None:
+        """At once, and until nothing of the connection is left in this loop."""
         if self._writer is not None:
-            self._writer.close()
+            self._writer.transport.abort()
+            with suppress(OSError):
+                await self._writer.wait_closed()

@@ -50,7 +50,7 @@ class Canary:
         else:
             self._account()
         finally:
-            self.asker.close()
+            await self.asker.close()
 
     def stop(self) -> None:
         self._stopping = True

@@ -9,6 +9,7 @@ from tests.fuzz.chance import KIB, ODD_BYTES, Chance
 
 CRLF = b"\r\n"
 LARGE_BYTES_MAX = 768 * KIB
+CONNECTION_BYTES_MAX = 8 * KIB * KIB
 METHODS = (b"GET", b"POST", b"PUT", b"PATCH", b"DELETE", b"HEAD", b"OPTIONS")
 ODD_METHODS = (b"TRACE", b"CONNECT", b"PRI", b"get", b"", b"G\xc9T", b"A" * 300, b"GET ", b"M-SEARCH", b"SOURCE")
 TARGETS = (
@@ -294,7 +295,8 @@ def connection(chance: Chance) -> bytes:
     if kind < 0.85:
         return b"".join(upgrade(chance) for _ in range(chance.randint(1, 5)))
     if kind < 0.86:
-        return upgrade(chance) * chance.randint(10, 1_500)
+        one = upgrade(chance)
+        return one * min(chance.randint(10, 1_500), CONNECTION_BYTES_MAX // len(one))
     if kind < 0.90:
         return b"".join(chance.choice((upgrade, request))(chance) for _ in range(chance.randint(2, 8)))
     if kind < 0.92:
@@ -307,7 +309,7 @@ def connection(chance: Chance) -> bytes:
 
 
 def http_case(chance: Chance, name: str) -> Case:
-    data = connection(chance)
+    data = connection(chance)[:CONNECTION_BYTES_MAX]
     if chance.maybe(0.35):
         data = chance.damaged(data)
     segments = chance.split(data)

@@ -74,7 +74,6 @@ class Player:
         )
         transport = writer.transport
         connected: socket.socket = writer.get_extra_info("socket")
-        connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         answers = bytearray()
         if not case.reads:
             writer.transport.pause_reading()  # type: ignore[attr-defined]
@@ -101,7 +100,7 @@ class Player:
                     await reading
                 else:
                     await _until_silent(answers, reading)
-        except (ConnectionError, RuntimeError):  # it has answered and closed before everything was sent
+        except (OSError, RuntimeError, ValueError):  # it has answered and closed before everything was sent
             await asyncio.wait([reading], timeout=1.0)
         finally:
             if not stays:

@@ -85,7 +85,7 @@ async def facts_of(server: FuzzedServer) -> Facts:
         await asker.good("POST", f"/v1/queues/{QUEUE}/messages", {"body": "the first"})
         [message] = (await asker.good("POST", f"/v1/queues/{QUEUE}/messages:receive", {}))["messages"]
     finally:
-        asker.close()
+        await asker.close()
     moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime())
     return Facts(str(server.port), message["receiptHandle"], server.key.id, moment)
 

@@ -229,7 +229,7 @@ class Session:
         except (Refused, OSError, TimeoutError, ValueError, asyncio.IncompleteReadError) as problem:
             self.findings.append(Finding(f"a normal client does not work afterwards: {problem!r}"))
         finally:
-            asker.close()
+            await asker.close()
 
 
 @asynccontextmanager

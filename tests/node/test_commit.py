@@ -8,7 +8,7 @@ import threading
 import pytest
 
 from batonq.core.shard.machine import Shard
-from batonq.errors import BatonError, OverLimit, Unavailable
+from batonq.errors import BatonError, LogError, OverLimit, Unavailable
 from batonq.log.frames import Frame
 from batonq.log.interface import Done
 from batonq.log.memory import MemoryLog
@@ -377,8 +377,8 @@ def test_frames_stay_within_what_the_log_takes() -> None:
         last = bench.host.point()
         frames = 0
         while log._pending is not None:
-            assert told in ([], [0, 1, 2, 3, 4, 5])
-            assert last is not None and not last.done()
+            assert told == [0, 1, 2, 3, 4, 5][: len(told)], "each when its own frame is committed"
+            assert last is not None and (not last.done() or len(told) == 6)
             log.release()
             frames += 1
             await settle()
@@ -403,6 +403,70 @@ def test_a_frame_that_was_finished_is_committed_although_nothing_follows_it() ->
         await point
         assert bench.shard.counters(ORDERS).visible == 1
         assert bench.log.next == bench.shard.frame.number
+
+    run_virtual(main)
+
+
+def test_a_reply_waits_for_its_own_frame_and_not_for_those_behind_it() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        bench = await open_bench(loop)
+        log, commit = bench.log, bench.host.commit
+        assert isinstance(log, MemoryLog)
+        log.hold = True
+        told: list[str] = []
+        for name in ("first", "second", "third"):
+            bench.host.send(ORDERS, [message(name)])
+            commit.call(lambda problem, name=name: told.append(name))  # type: ignore[misc]
+            point = bench.host.point()
+            assert point is not None
+            point.add_done_callback(lambda _, name=name: told.append(f"{name} too"))  # type: ignore[misc]
+            bench.shard.frame.roll()
+        assert commit.pending == 6
+        for count in (2, 4, 6):
+            await settle()
+            log.release()
+            await settle()
+            assert len(told) == count and commit.pending == 6 - count
+        assert {name.removesuffix(" too") for name in told[:2]} == {"first"}
+
+    run_virtual(main)
+
+
+def test_replies_to_finished_frames_are_refused_when_the_log_fails() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        bench = await open_bench(loop)
+        assert isinstance(bench.log, MemoryLog)
+        bench.log.hold = True
+        problems: list[BatonError | None] = []
+        for name in ("first", "second", "third"):
+            bench.host.send(ORDERS, [message(name)])
+            bench.host.commit.call(problems.append)
+            bench.shard.frame.roll()
+        await settle()
+        bench.log.release(LogError("refused by the test"))
+        await settle()
+        assert len(problems) == 3 and all(isinstance(problem, Unavailable) for problem in problems)
+        assert bench.host.commit.pending == 0
+
+    run_virtual(main)
+
+
+def test_a_disk_that_turns_quick_while_many_are_served_ends_no_shard() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        bench = await open_bench(loop, settings=Settings(frame_rows_max=2))
+        assert isinstance(bench.log, MemoryLog)
+        count = 400
+        polls = [asyncio.create_task(bench.receive(wait_ms=20_000)) for _ in range(count)]
+        await settle()
+        bench.log.hold = True  # as an append in a thread
+        bench.host.send(DEAD, [message("x")])
+        bench.host.commit.kick()
+        await settle()
+        bench.host.send(ORDERS, [message("m") for _ in range(count)])
+        bench.log.hold = False
+        bench.log.release()
+        assert [len(leases) for leases in await asyncio.gather(*polls)] == [1] * count
+        assert not bench.failures
 
     run_virtual(main)
 

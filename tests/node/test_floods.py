@@ -9,10 +9,12 @@ from typing import Any
 
 import pytest
 
+from batonq.core.catalog.machine import Catalog
 from batonq.core.commands import Accepted
 from batonq.core.limits import ShardLimits
 from batonq.errors import BatonError, DiskFull, OverLimit, Unavailable
 from batonq.log.interface import Room
+from batonq.log.layout import CATALOG_SHARD
 from batonq.node.broker import Queue
 from batonq.node.node import Node
 from tests.node.nodes import ACCOUNT, Faults, kill, make_node, make_send, send
@@ -321,6 +323,52 @@ def test_the_refusal_of_a_full_frame_sees_to_it_that_the_frame_is_written(tmp_pa
             host.send(queue.number, [make_send("one more")])
         await settle()
         assert await send_batch(node, queue) == "sent"
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_many_changes_of_queues_while_the_catalog_s_disk_stalls(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They go into several frames, each of which its log takes."""
+    monkeypatch.setattr("batonq.node.cataloghost.ROLL_ROWS", 20)
+
+    async def main(loop: VirtualLoop) -> None:
+        faults = Faults()
+        node = await start(loop, tmp_path, faults)
+        faults.planned[CATALOG_SHARD] = ["stall"]
+        made = [loop.create_task(make_queue(node, f"jobs-{at}")) for at in range(200)]
+        await answered(made)
+        assert {task.exception() for task in made} == {None}
+        log = node.catalog._log
+        assert log is not None and max(len(frame.rows) >> 6 for frame in log.frames(1)) <= 30
+        for task in made:
+            await send(node, task.result(), "x")
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_a_change_that_breaks_off_is_not_committed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await start(loop, tmp_path)
+        queue = await make_queue(node, "orders")
+        add, calls = Catalog._write, [0]
+
+        def break_off(self: Catalog, *arguments: Any) -> None:
+            add(self, *arguments)
+            calls[0] += 1
+            raise RuntimeError("broken by the test")
+
+        monkeypatch.setattr(Catalog, "_write", break_off)
+        with pytest.raises(RuntimeError):
+            await node.broker.set_tags(queue, {"a": "b"}, [])
+        monkeypatch.undo()
+        await until(lambda: node.catalog.serving)
+        assert calls == [1] and node.broker.queue(ACCOUNT, "orders").tags == {}
+        await node.broker.set_tags(queue, {"c": "d"}, [])
+        assert node.broker.queue(ACCOUNT, "orders").tags == {"c": "d"}
         await node.stop()
 
     run_virtual(main)

@@ -10,12 +10,14 @@ from typing import Any, cast
 
 import pytest
 
-from batonq.errors import BatonError, InvalidInput, QueueDoesNotExist, Unavailable
+from batonq.errors import BatonError, InvalidInput, OverLimit, QueueDoesNotExist, Unavailable
+from batonq.log.frames import Frame
+from batonq.log.interface import Done
 from batonq.node.deliveries import Delivery
 from batonq.node.node import Node
 from batonq.node.ports import ShardPort
 from batonq.node.watching import Found, Selection, receive_all_over
-from tests.node.nodes import ACCOUNT, Faults, kill, make_node, open_node, send
+from tests.node.nodes import ACCOUNT, Faults, kill, make_node, make_send, open_node, send
 from tests.node.support import VirtualLoop, run_virtual, settle
 
 
@@ -31,6 +33,37 @@ async def receive(node: Node, *patterns: str, count: int = 10, wait_ms: int = 0)
     selection = node.broker.select(ACCOUNT, patterns)
     found = await node.broker.receive_any(selection, count, None, wait_ms, "tester")
     return [(queue.name, delivery.body.decode()) for queue, delivery in found]
+
+
+def test_what_a_busy_shard_had_all_the_time_is_found_when_it_accepts_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path, shards=2, frame_rows_max=20)
+        queues = await make_queues(node, "hooks-a", "hooks-b", "flood-a", "flood-b")
+        (wanted,) = [queue for queue in queues if queue.name == "hooks-a"]
+        (flood,) = [queue for queue in queues if queue.name.startswith("flood") and queue.shard == wanted.shard]
+        await send(node, wanted, "here all the time")
+        host = node.shards[wanted.shard].host()
+        append, held = host.log.append, list[tuple[Frame, Done]]()
+        monkeypatch.setattr(host.log, "append", lambda frame, done, **_: held.append((frame, done)))
+        host.send(flood.number, [make_send("under way")])
+        host.commit.kick()
+        await settle()
+        for number in range(21):
+            host.send(flood.number, [make_send(str(number))])
+        with pytest.raises(OverLimit):
+            host.send(flood.number, [make_send("refused")])
+        polling = asyncio.create_task(receive(node, "hooks-*", wait_ms=20_000))
+        await asyncio.sleep(0.5)
+        begun_s = loop.time()
+        monkeypatch.undo()
+        append(*held.pop())
+        assert await polling == [("hooks-a", "here all the time")]
+        assert loop.time() - begun_s < 5, "not at the end of its time"
+        await node.stop()
+
+    run_virtual(main)
 
 
 def test_names_and_patterns_say_which_queues_are_meant(tmp_path: Path) -> None:

@@ -8,7 +8,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 
 from batonq.core.catalog.entries import QueueEntry
 from batonq.core.catalog.machine import Catalog
-from batonq.errors import LogCorrupt, Unavailable
+from batonq.core.limits import ROLL_ROWS
+from batonq.errors import BatonError, LogCorrupt, Unavailable
 from batonq.log.ending import end
 from batonq.log.interface import Log
 from batonq.node import events
@@ -97,9 +98,18 @@ class CatalogHost:
     async def run(self, command: Callable[..., T], *arguments: Any, **named: Any) -> Changed[T]:
         """The same, for a change that shards have to hear of."""
         catalog = self.current()
-        commit = self._commit
-        assert commit is not None
-        result = command(catalog, *arguments, self._clock.now_ms(), **named)
+        commit, log = self._commit, self._log
+        assert commit is not None and log is not None
+        frame = catalog.frame
+        if frame.row_count > ROLL_ROWS or frame.size > log.frame_bytes_max // 2:
+            frame.roll()  # one change is far smaller than half a frame
+        try:
+            result = command(catalog, *arguments, self._clock.now_ms(), **named)
+        except Exception as problem:
+            if not isinstance(problem, BatonError):
+                events.logger.exception("catalog: a command broke off")
+                commit.abandon(problem)  # half of it may be there, and must not be committed
+            raise
         shards = frozenset[int]().union(*catalog.changed.values())
         changed = Changed(result, catalog.version, shards)
         point = commit.point()
@@ -207,11 +217,11 @@ class CatalogHost:
         self._sealed = Changes(catalog.version, queues)
 
     def _committed(self) -> None:
-        if self._sealed is not None:
-            self.committed_version = self._sealed.version
+        sealed, self._sealed = self._sealed, None
+        if sealed is not None:
+            self.committed_version = sealed.version
             if self._on_change is not None:
-                self._on_change(self._sealed)
-        self._sealed = None
+                self._on_change(sealed)
 
     def _failed(self, problem: BaseException) -> None:
         log = self._log

@@ -16,9 +16,10 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from batonq.core.openframe import OpenFrame
 from batonq.errors import BatonError, Unavailable
@@ -50,6 +51,14 @@ NOTE_AFTER_S = 0.005  # after a commit, and so at most 200 times a second
 INLINE_TRIAL_EVERY = 128  # appends on the thread between two that try whether the disk is quick (again)
 ESTIMATE_STEP = 1.05  # how far one measurement moves the estimate of the median
 ESTIMATE_MIN_S = 1e-6
+
+
+class _Waiting(NamedTuple):
+    """Replies that wait for one frame."""
+
+    number: int
+    futures: list[asyncio.Future[None]]
+    calls: list[Committed]
 
 
 @dataclass(slots=True)
@@ -136,7 +145,10 @@ class GroupCommit:
         self._failed = False  # then nothing is scheduled, and everything is answered with `_why`
         self._why = NOT_ASSURED
         self._current: list[asyncio.Future[None]] = []  # released by the frame under way
-        self._next: list[asyncio.Future[None]] = []  # released by the open frame
+        self._next: list[asyncio.Future[None]] = []  # released by the open frame, which had
+        self._next_number = machine.frame.number  # this number when they came
+        self._rolled: deque[_Waiting] = deque()  # released by frames that are finished and not under way yet
+        self._rolled_count = 0
         self._current_calls: list[Committed] = []
         self._next_calls: list[Committed] = []
         self._released: list[asyncio.Future[None]] = []  # of frames that are committed, to be told in a moment
@@ -147,7 +159,9 @@ class GroupCommit:
     @property
     def pending(self) -> int:
         """How many replies wait for a commit."""
-        return len(self._current) + len(self._next) + len(self._current_calls) + len(self._next_calls)
+        return (
+            len(self._current) + len(self._next) + len(self._current_calls) + len(self._next_calls) + self._rolled_count
+        )
 
     @property
     def idle(self) -> bool:
@@ -172,6 +186,8 @@ class GroupCommit:
                 return future
             if not self._scheduled:
                 self.kick()
+            if self._machine.frame.number != self._next_number:
+                self._part_replies()
             self._next.append(future)
             return future
         if not self._assured():
@@ -196,6 +212,8 @@ class GroupCommit:
                     _call_all([committed], Unavailable(self._why))
                     return
                 self.kick()
+            if self._machine.frame.number != self._next_number:
+                self._part_replies()
             self._next_calls.append(committed)
         elif not self._assured():
             _call_all([committed], Unavailable(self._why))
@@ -212,6 +230,8 @@ class GroupCommit:
                     future.set_exception(Unavailable(self._why))
                 return
             self.kick()
+            if self._machine.frame.number != self._next_number:
+                self._part_replies()
             self._next.append(future)
         elif not self._assured():
             if not future.done():
@@ -220,6 +240,26 @@ class GroupCommit:
             self._current.append(future)
         elif not future.done():
             future.set_result(None)
+
+    def _part_replies(self) -> None:
+        """The open frame is another one: what came before waits for an earlier frame than what comes now."""
+        if self._next or self._next_calls:
+            self._rolled.append(_Waiting(self._next_number, self._next, self._next_calls))
+            self._rolled_count += len(self._next) + len(self._next_calls)
+            self._next, self._next_calls = [], []
+        self._next_number = self._machine.frame.number
+
+    def _take_replies(self, number: int) -> None:
+        """The frame of this number is under way: its commit releases what waits for it, or for an earlier one."""
+        while self._rolled and self._rolled[0].number <= number:
+            waiting = self._rolled.popleft()
+            self._rolled_count -= len(waiting.futures) + len(waiting.calls)
+            self._current += waiting.futures
+            self._current_calls += waiting.calls
+        if self._next_number <= number or not self._machine.frame.filled:
+            self._current += self._next
+            self._current_calls += self._next_calls
+            self._next, self._next_calls = [], []
 
     def kick(self) -> None:
         """See to it that what is open gets committed, once the events that are ready now have been handled."""
@@ -256,10 +296,7 @@ class GroupCommit:
             return
         self._scheduled = again
         self._appending = True
-        machine = self._machine
-        if not machine.frame.filled:  # else they are released by the last of the frames that are filled by now
-            self._current, self._next = self._next, []
-            self._current_calls, self._next_calls = self._next_calls, []
+        self._take_replies(frame.number)
         self._started_s = self._clock()
         statistics = self._statistics
         statistics.frames += 1
@@ -267,6 +304,7 @@ class GroupCommit:
         statistics.bytes += frame.size
         self._in_thread = self._choice.in_thread()
         statistics.in_thread += self._in_thread
+        self._aside = False  # an append that is done when it returns must not flush from within
         try:
             self._log.append(frame, self._done, in_thread=self._in_thread)
             self._aside = self._appending
@@ -360,10 +398,14 @@ class GroupCommit:
             self._noting = None
         self._scheduled = False
         self._why = why
-        waiting = self._current + self._next
-        calls = self._current_calls + self._next_calls
-        self._current, self._next = [], []
-        self._current_calls, self._next_calls = [], []
+        self._part_replies()
+        waiting, calls = self._current, self._current_calls
+        for rolled in self._rolled:
+            waiting += rolled.futures
+            calls += rolled.calls
+        self._rolled.clear()
+        self._rolled_count = 0
+        self._current, self._current_calls = [], []
         self._tell()
         for future in waiting:
             if not future.done():

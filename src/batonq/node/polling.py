@@ -118,7 +118,11 @@ class Polling(Hosting):
         try:
             if budget is not None:
                 return self._lease(queue, max_messages, visibility_ms, holder, "", budget)
-            now_ms = self.begin()
+            try:
+                now_ms = self.begin()
+            except BatonError:
+                self._unserved[queue] = None  # whoever goes on to wait is served when the shard takes commands again
+                return []
             if self._waiters.count(queue):
                 self._serve_first(queue)
             return self.run(self.shard.receive, queue, max_messages, visibility_ms, now_ms, holder)
@@ -142,10 +146,13 @@ class Polling(Hosting):
             timer.cancel()
             self._waiters.remove_hint(wait)
 
-    def watch(self, watcher: Watcher) -> None:
+    def watch(self, watcher: Watcher, unseen: bool = False) -> None:
+        """`unseen`: the shard refused to say what it has, so all of it is looked at as soon as that is possible."""
         if not self.serving:
             raise Unavailable(self.why)
         self._waiters.add_watcher(watcher)
+        if unseen:
+            self._unserved.update(dict.fromkeys(self.shard.filled))
         self._see_to_it()
 
     def unwatch(self, watcher: Watcher) -> None:

@@ -113,7 +113,9 @@ class Settings:
     key_rotation_hours: float = setting(168.0, "How often a new receipt key is taken into use.")
 
     # --- limits
-    frame_rows_max: int = setting(16_384, "Records in the open frame above which requests are refused for now.")
+    frame_rows_max: int = setting(
+        16_384, "Records in the open frame above which requests are refused for now; at most 49151."
+    )
     frame_bytes_max: int = setting(32 * MIB, "Bytes in the open frame above which requests are refused for now.")
     pending_max: int = setting(20_000, "Requests of one shard that may wait for a commit.")
     waiters_per_queue_max: int = setting(10_000, "Long polls that may wait on one queue.")

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import re
 from bisect import bisect_left
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -264,7 +264,8 @@ async def receive_any(
         await selection.learn([number for _, numbers in _filled(hosts) for number in numbers])
         hosts = _hosts(selection, shards)  # others had a turn meanwhile
     ready: dict[int, list[ShardHost]] = {}
-    for host, numbers in _filled(hosts):
+    filled = _filled(hosts)
+    for host, numbers in filled:
         for number in numbers:
             if selection.has(number):
                 ready.setdefault(number, []).append(host)
@@ -275,7 +276,7 @@ async def receive_any(
     taken = take(selection, ready, max_messages, visibility_ms, holder)
     if not taken and wait_ms > 0 and not any(host.answers_at_once for host in hosts):
         watch = Watch(selection, max_messages, visibility_ms, holder, loop.create_future())
-        await _wait(watch, hosts, loop, wait_ms)
+        await _wait(watch, hosts, {host for host, _ in filled}, loop, wait_ms)
         taken, now_ms = watch.taken, watch.decided_ms
     else:
         taken = await _committed(taken)
@@ -323,11 +324,13 @@ def _hosts(selection: Selection, shards: Sequence[ShardKeeper]) -> list[ShardHos
     return hosts
 
 
-async def _wait(watch: Watch, hosts: Sequence[ShardHost], loop: asyncio.AbstractEventLoop, wait_ms: int) -> None:
+async def _wait(
+    watch: Watch, hosts: Sequence[ShardHost], seen: Collection[ShardHost], loop: asyncio.AbstractEventLoop, wait_ms: int
+) -> None:
     timer = loop.call_later(wait_ms / 1000, watch.end)
     try:
         for host in hosts:
-            host.watch(watch)
+            host.watch(watch, unseen=host not in seen)
             watch.hosts.append(host)
         await watch.future
     except asyncio.CancelledError:  # the client has gone

@@ -1,6 +1,6 @@
 """Commands that break off: the shard abandons what is open and starts over from its log, as after any error of its own.
 
-It is receives that do, because they run everywhere: for a client, and for those who wait while a frame is sealed.
+It is receives that do: those for a client, or those for somebody who waits, which run while a frame is sealed.
 """
 
 from __future__ import annotations
@@ -10,10 +10,8 @@ from typing import Any
 
 from batonq.core.shard.machine import Shard
 from batonq.node.hosting import Hosting
-from batonq.sim.loop import current_life
+from batonq.sim.loop import Life, current_life
 from batonq.sim.patches import Patches
-
-RECEIVES = (Shard.receive, Shard.receive_at)
 
 
 class BrokenOff(Exception):
@@ -21,15 +19,14 @@ class BrokenOff(Exception):
 
 
 def receives_that_break_off() -> Patches:
-    """Each life of a node says after how many receives one of them breaks off (see Life.receives_left)."""
+    """Each life of a node says after how many receives one of them breaks off; or that the next one does that is for
+    somebody who waits, while replies are still to be told whose frame is committed.
+    """
     run = Hosting.run
 
     def run_or_break_off(self: Hosting, command: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         life = current_life()
-        if life is None or life.receives_left < 0 or getattr(command, "__func__", None) not in RECEIVES:
-            return run(self, command, *arguments, **named)
-        life.receives_left -= 1
-        if life.receives_left >= 0:
+        if life is None or not _breaks_off(life, self, command):
             return run(self, command, *arguments, **named)
 
         def breaks_off() -> None:
@@ -39,3 +36,14 @@ def receives_that_break_off() -> Patches:
         return run(self, breaks_off)
 
     return [(Hosting, "run", run_or_break_off)]
+
+
+def _breaks_off(life: Life, host: Hosting, command: Callable[..., Any]) -> bool:
+    receive = getattr(command, "__func__", None)
+    if life.poll_breaks and receive is Shard.receive_at and (host.commit._released or host.commit._calls):
+        life.poll_breaks = False
+        return True
+    if life.receives_left < 0 or receive is not Shard.receive:
+        return False
+    life.receives_left -= 1
+    return life.receives_left < 0

@@ -48,6 +48,7 @@ class Chaos:
         machine.crash_at_sync = False
         machine.disk.capacity_bytes = PLENTY_BYTES
         machine.life.receives_left = -1
+        machine.life.poll_breaks = False
 
     async def _again_and_again(self, mean_s: float, act: Callable[[], Awaitable[None]]) -> None:
         while not self._machine.broken:
@@ -97,4 +98,8 @@ class Chaos:
         )
 
     async def _break_off(self) -> None:
-        self._machine.life.receives_left = self._random.randrange(RECEIVES_MAX)
+        life = self._machine.life
+        if self._random.random() < 0.7:
+            life.poll_breaks = True
+        else:
+            life.receives_left = self._random.randrange(RECEIVES_MAX)

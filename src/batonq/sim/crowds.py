@@ -6,6 +6,8 @@ import asyncio
 from dataclasses import replace
 from random import Random
 
+from batonq.node.broker import Broker, Queue
+from batonq.node.jobs import Redrive
 from batonq.sim.actors import Consumer, make_message
 from batonq.sim.clients import Client, Surroundings
 from batonq.sim.history import OK, Delivered, Outgoing
@@ -14,6 +16,7 @@ from batonq.sim.scenario import CROWD, QueuePlan
 BURST_S = 2.5  # on average between two bursts, and between the other things here
 NAMED_S = 0.4
 SHORT_LIVED_S = 0.6
+INSPECTED_S = 0.5
 OLD_REQUESTS_MAX = 30
 SHORT_LIVED_MAX = 40
 LONG_POLL_MS = 20_000
@@ -141,7 +144,8 @@ class Stampede:
         self._around = around
         self._random = random
         work = [plan for plan in plans if not plan.dead_letters]
-        self._plans = [*work, *(plan for plan in work if plan.attributes.get("Baton.Spread") == "1" for _ in range(3))]
+        favoured = [plan for plan in work if plan.name == "leaky" or plan.attributes.get("Baton.Spread") == "1"]
+        self._plans = [*work, *favoured, *favoured, *favoured]
 
     async def run(self) -> None:
         while True:
@@ -236,3 +240,32 @@ class QueueMaker:
         call = await client.steer(name, "delete queue", lambda broker, entry: broker.delete_queue(entry))
         if call.outcome == OK:
             self._around.queues.pop(name, None)
+
+
+class Inspector:
+    """Looks at what is in queues, and at what a redrive would move: in many short steps, while all goes on."""
+
+    def __init__(self, around: Surroundings, random: Random) -> None:
+        self._client = Client("inspector", around, random)
+        self._around = around
+        self._random = random
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._random.expovariate(1 / INSPECTED_S))
+            if self._around.calls_left <= 0:
+                return
+            name = self._random.choice(list(self._around.queues))
+            if self._random.random() < 0.3:
+                await self._client.steer(name, "peek", self._peek)
+            else:
+                await self._client.steer(name, "dry run", self._dry_run)
+
+    @staticmethod
+    async def _peek(broker: Broker, entry: Queue) -> str:
+        return f"{len(await broker.peek(entry, 0, 100))} messages"
+
+    @staticmethod
+    async def _dry_run(broker: Broker, source: Queue) -> str:
+        redrive = Redrive(rate_per_s=10, filter={"bodyContains": "1"}, dry_run=True)
+        return f"{(await broker.start_job(source, redrive)).matched} messages"

@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 from batonq.core import openframe
 from batonq.core.limits import ShardLimits
 from batonq.core.shard import jobbook, jobs, timers, transfer
-from batonq.node import broker, host, hosting, jobrunner, named, polling, relaying, spreading, watching
+from batonq.node import broker, examining, host, hosting, jobrunner, named, polling, relaying, spreading, watching
 from batonq.node.cluster import answering
 from batonq.node.settings import Settings
 from batonq.sim.patches import Patches
@@ -54,6 +54,8 @@ SHARD_LIMITS: dict[str, tuple[int, ...]] = {
 # Constants of modules: where they stand, and what they are when they are tiny.
 NODE_CONSTANTS: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {
     "CHOSEN_MAX": ((jobrunner,), (1, 3)),
+    "LOOKED_AT_MAX": ((examining,), (1, 3)),
+    "TURN_MESSAGES": ((examining,), (1, 2)),
     "TOTAL_MAX": ((jobbook,), (2, 4)),
     "TOLD_MAX": ((named,), (1, 3)),
     "KNOWN_MAX": ((watching,), (2, 5)),

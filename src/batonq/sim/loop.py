@@ -34,6 +34,7 @@ class Life:
         self.alive = True
         self.paused = False
         self.receives_left = -1  # until one breaks off (see breaks.py); negative: none does
+        self.poll_breaks = False  # the next for somebody who waits does (see breaks.py)
         self.held: list[asyncio.Handle] = []  # while it is paused
         self.held_timers: list[asyncio.TimerHandle] = []
         self.context = contextvars.copy_context()

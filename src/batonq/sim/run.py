@@ -22,7 +22,7 @@ from batonq.sim.chaos import Chaos
 from batonq.sim.checks import Evidence, QueueFacts, check_all
 from batonq.sim.clients import ANSWER_S, InFlight
 from batonq.sim.closing import Closing
-from batonq.sim.crowds import Flood, NamedSender, PatternConsumer, QueueMaker, Stampede
+from batonq.sim.crowds import Flood, Inspector, NamedSender, PatternConsumer, QueueMaker, Stampede
 from batonq.sim.history import OK, History, Receiving, Sending, Violation
 from batonq.sim.loop import SimLoop
 from batonq.sim.machine import Gone, Machine, quiet_logging
@@ -135,7 +135,9 @@ class Simulation:
         supervisor = self.loop.create_task(machine.supervise())
         await self._set_up()
         chaos = Chaos(machine, self, self._random("chaos"), scenario.faults)
-        self.lost_answers = machine.loss_rate = scenario.faults.lost_answers
+        faults = scenario.faults
+        self.lost_answers = faults.lost_answers
+        machine.loss_rate = faults.lost_answers if faults.lost_between is None else faults.lost_between
         troubles = [self.loop.create_task(work) for work in chaos.tasks()]
         actors = [self.loop.create_task(work) for work in (*self._actors(), self._audit_often())]
         await self._until(scenario.duration_s)
@@ -224,6 +226,7 @@ class Simulation:
             NamedSender(self, self._random("named"), plans).run(),
             Stampede(self, self._random("stampede"), plans).run(),
             QueueMaker(self, self._random("maker")).run(),
+            Inspector(self, self._random("inspector")).run(),
         ]
 
     async def _set_up(self) -> None:

@@ -57,6 +57,7 @@ class Faults:
     clock_advance_s: float = 0.0
     lost_answers: float = 0.0  # share of answers that never arrive
     break_s: float = 0.0  # a receive breaks off
+    lost_between: float | None = None  # share of answers between shards that never arrive; None: as of all answers
 
 
 @dataclass(slots=True, frozen=True)
@@ -163,11 +164,12 @@ def _with_tiny_limits(scenario: Scenario) -> Scenario:
     faults = Faults(
         crash_s=mean(0.0, 4.0, 8.0),
         stop_s=mean(0.0, 8.0),
-        disk_error_s=mean(0.0, 4.0),
+        disk_error_s=mean(2.0, 4.0),
         full_disk_s=mean(0.0, 8.0),
         clock_advance_s=mean(8.0) if scenario.faults.clock_advance_s else 0.0,
         lost_answers=random.choice((0.0, 0.02, 0.1, 0.3)),
         break_s=mean(1.0),
+        lost_between=random.choice((0.0, 0.3)),
     )
     if FRAME_ROWS in tiny.values:  # it takes a crowd that nothing disperses
         settings, faults = replace(settings, spread=1), Faults()

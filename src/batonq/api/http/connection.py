@@ -416,6 +416,9 @@ class Connection(asyncio.Protocol):
         if self._working is not None and self._working.cancellable:
             if self._without_task:
                 self._working = None  # so that `_reply` says that nobody is there
+                self._queue.clear()  # answers are told apart by their order: after one that is not given, none is
+                self._unread = b""
+                self._reader.close()
             elif self.task is not None:
                 self.task.cancel()
         self._wake()

@@ -177,7 +177,8 @@ class ShardAnswering:
                 call.body = b""
             return call.instead or answer
         except asyncio.CancelledError:
-            self._give_up(name, call)
+            if call.waiting == 1:  # else somebody repeats the call, and wants its answer
+                self._give_up(name, call)
             raise
         finally:
             call.waiting -= 1
