@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import http.client
 import json
 import os
@@ -20,6 +21,8 @@ from urllib.parse import urlsplit
 
 import pytest
 
+from batonq.cli.supervisor import Supervisor
+from batonq.node.settings import Settings
 from tests.cluster.processes import runs, wait_until
 from tests.system.process import STOP_TIMEOUT_S, Client, NotAnswered, ServerProcess, baton
 from tests.system.test_kills import LEASE_S, Ledger, drain
@@ -353,6 +356,46 @@ def test_while_a_process_is_away_the_others_answer(tmp_path: Path) -> None:
         assert server.terminate() == 0
     pauses = [event["text"] for event in ended(server)]
     assert "in 0.1 s" in pauses[0] and "in 0.2 s" in pauses[1], pauses
+
+
+def test_the_pause_before_a_process_is_started_again_grows_though_it_had_served_for_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It served for a while and was killed; since then it does not come up."""
+    monkeypatch.setattr("batonq.cli.supervisor.STEADY_S", 0.0)
+    monkeypatch.setattr("batonq.cli.supervisor.AGAIN_FIRST_S", 0.01)
+    pauses: list[float] = []
+
+    async def main() -> None:
+        supervisor = Supervisor(Settings(data=str(tmp_path), processes=1))
+        supervisor._all_served = True
+        child = supervisor._children[0]
+        lives = iter([True, False, False, False])
+
+        def start(control: int) -> subprocess.Popen[bytes]:
+            """A process that ends at once, and says before it does that it serves if it is the first."""
+            if next(lives):
+                asyncio.get_running_loop().call_soon(served)
+            return subprocess.Popen([sys.executable, "-c", ""])
+
+        def served() -> None:
+            child.served_s = asyncio.get_running_loop().time()
+
+        def noted(name: str, text: str, **_: object) -> None:
+            pauses.append(child.pause_s)
+            if len(pauses) == 4:
+                supervisor._stop.set()
+
+        monkeypatch.setattr(supervisor, "_start", start)
+        monkeypatch.setattr("batonq.cli.supervisor.events.warning", noted)
+        supervisor._ownership.take()
+        try:
+            await supervisor._keep(child)
+        finally:
+            supervisor._ownership.close()
+
+    asyncio.run(main())
+    assert pauses == [0.01, 0.02, 0.04, 0.08]
 
 
 def flip(segment: Path) -> None:
