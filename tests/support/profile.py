@@ -1,5 +1,5 @@
-"""How hard the tests look: `fast`, which plain pytest uses, `full`, which `make test` does, or `search`: as hard as `full`
-and at other examples each time.
+"""How hard the tests look: `fast`, which plain pytest uses, `full`, which `make test` does, or `search`, which looks as
+hard as `full` and at other examples each time.
 """
 
 from __future__ import annotations
