@@ -22,14 +22,18 @@ from botocore.config import Config
 
 from tests.support.ports import reserve_port
 
-START_S = 60
-LEASE_S = 2
+START_S = 300
+ANSWER_S = 120
+LEASE_S = 2  # where an owner is killed, and others are to take over soon
+STEADY_LEASE_S = 60  # where none is: no node is without a processor for so long that it loses a lease
 
 
 class NodeProcess:
     """One `baton serve` of a cluster."""
 
-    def __init__(self, number: int, directory: Path, log: str, *flags: str, trusted: Path | None = None) -> None:
+    def __init__(
+        self, number: int, directory: Path, log: str, *flags: str, lease_s: int = LEASE_S, trusted: Path | None = None
+    ) -> None:
         self.trusted = trusted  # the authority that signed its certificate; None: it speaks plain HTTP
         self.name = f"n{number}"
         self.host = f"127.0.0.{number + 1}"
@@ -39,7 +43,7 @@ class NodeProcess:
         self._command = [
             *(sys.executable, "-m", "batonq", "serve", "--host", self.host, "--port", str(self.port)),
             *("--data", str(directory / self.name), "--log", log, "--node", self.name, "--advertise", self.url),
-            *("--lease-s", str(LEASE_S), "--log-format", "json", *flags),
+            *("--lease-s", str(lease_s), "--log-format", "json", *flags),
         ]
         self.process: subprocess.Popen[str]
         self._reading: threading.Thread
@@ -89,14 +93,15 @@ class NodeProcess:
         self.process.stderr.close()
         return code
 
-    def sqs(self) -> Any:
+    def sqs(self, answer_s: float = ANSWER_S) -> Any:
+        """`answer_s` is how long an answer is waited for."""
         return boto3.client(
             "sqs",
             endpoint_url=self.url,
             region_name="us-east-1",
             aws_access_key_id="any",
             aws_secret_access_key="any",
-            config=Config(retries={"max_attempts": 0}, read_timeout=5, connect_timeout=2),
+            config=Config(retries={"max_attempts": 0}, read_timeout=answer_s, connect_timeout=answer_s),
         )
 
     def connection(self, timeout_s: float) -> http.client.HTTPConnection:
@@ -107,7 +112,7 @@ class NodeProcess:
 
     def ask(self, what: str, body: Any = None) -> Any:
         """As one node asks another."""
-        connection = self.connection(30)
+        connection = self.connection(ANSWER_S)
         try:
             headers = {"Content-Type": "application/msgpack"}
             connection.request("POST", f"/internal/node/{what}", msgspec.msgpack.encode(body), headers)
@@ -120,8 +125,18 @@ class NodeProcess:
 
 
 class Cluster:
-    def __init__(self, directory: Path, log: str, *flags: str, nodes: int = 3, trusted: Path | None = None) -> None:
-        self.nodes = [NodeProcess(number, directory, log, *flags, trusted=trusted) for number in range(nodes)]
+    def __init__(
+        self,
+        directory: Path,
+        log: str,
+        *flags: str,
+        nodes: int = 3,
+        lease_s: int = LEASE_S,
+        trusted: Path | None = None,
+    ) -> None:
+        self.nodes = [
+            NodeProcess(number, directory, log, *flags, lease_s=lease_s, trusted=trusted) for number in range(nodes)
+        ]
         self.random = Random(1)
         self.away: list[NodeProcess] = []  # not to be asked
 
@@ -145,7 +160,7 @@ class Cluster:
     def wait_ready(self, node: NodeProcess) -> None:
         def ready() -> bool:
             assert node.running, node.events
-            connection = node.connection(5)
+            connection = node.connection(ANSWER_S)
             try:
                 connection.request("GET", "/readyz")
                 return connection.getresponse().status == 200

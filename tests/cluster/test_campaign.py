@@ -10,12 +10,17 @@ import pytest
 from campaign.cluster import Cluster
 from campaign.proxy import Door, Proxy
 from campaign.rounds import Pace, Report, Rounds, summary
+from tests.support.ports import reserve_port
 
 SEED = 1
 PACE = Pace(scale=0.5, quiet_s=1.0, after_s=1.0)
 
 
-def test_an_owner_that_is_stopped_or_cut_off_under_load_costs_nobody_anything(tmp_path: Path) -> None:
+def test_an_owner_that_is_stopped_or_cut_off_under_load_costs_nobody_anything(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("campaign.cluster.free_port", reserve_port)
+
     async def main() -> None:
         async with Cluster(tmp_path, lease_s=2.0) as cluster:
             rounds = Rounds(cluster, SEED, tmp_path, PACE)

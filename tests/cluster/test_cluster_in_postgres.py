@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.cluster.processes import Cluster
-from tests.cluster.test_cluster import Load, create, sent_after, shard_of
+from tests.cluster.test_cluster import Load, create, shard_of
 from tests.support.postgres import PostgresServer, running_postgres
 
 
@@ -28,10 +27,9 @@ def test_an_owner_is_moved_and_killed_under_load(postgres: PostgresServer, tmp_p
         with Load(cluster, "work") as load:
             owner = cluster.owner(shard)
             target = next(node for node in cluster.nodes if node is not owner)
-            began_s = time.monotonic()
+            load.wait_sent()
             owner.ask("move", [shard, target.name])
-            assert sent_after(load, began_s) < 5
-            time.sleep(0.5)
+            load.wait_sent()
             target.kill()
-            assert sent_after(load, time.monotonic() + 0.5) < 10, "service was not back in time"
+            load.wait_sent()
         load.check()

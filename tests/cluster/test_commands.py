@@ -14,7 +14,7 @@ import pytest
 
 from batonq.cli.localcluster import LocalCluster
 from batonq.cli.main import build_parser
-from tests.cluster.processes import runs, wait_until
+from tests.cluster.processes import START_S, runs, wait_until
 from tests.support.ports import reserve_port, reserve_ports
 from tests.system.process import baton
 from tests.system.test_process import sqs
@@ -64,12 +64,12 @@ def test_a_cluster_is_started_operated_and_stopped(tmp_path: Path) -> None:
         for wrong in (("move", "9", "--to", "n1"), ("move", "x", "--to", "n1"), ("move", "0", "--to", "nobody")):
             assert baton("cluster", *wrong, "--url", url).returncode == 1
         client = sqs(url)
-        found = client.receive_message(QueueUrl=queue.replace(str(port), str(port + 1)), WaitTimeSeconds=2)
+        found = client.receive_message(QueueUrl=queue.replace(str(port), str(port + 1)), WaitTimeSeconds=20)
         assert found["Messages"][0]["Body"] == "hello"
     finally:
         up.send_signal(signal.SIGINT)
         try:
-            assert up.wait(60) == 0
+            assert up.wait(START_S) == 0
         finally:
             up.kill()
             up.wait()
@@ -97,7 +97,7 @@ class Sleepers(LocalCluster):
         first = self._children["n1"]
         first.kill()
         try:
-            wait_until(lambda: self._children["n1"] is not first, "it is not started again", 30)
+            wait_until(lambda: self._children["n1"] is not first, "it is not started again")
         finally:
             self._stop()
 
@@ -130,7 +130,7 @@ def test_a_cluster_ends_with_a_starter_that_is_killed(tmp_path: Path) -> None:
     starter.kill()
     starter.wait()
     starter.stdout.close()
-    wait_until(lambda: not runs(child), "the child is left behind", 30)
+    wait_until(lambda: not runs(child), "the child is left behind")
 
 
 def test_an_address_where_no_node_is(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from batonq.node.broker import Queue
 from batonq.node.cluster.node import ClusterNode
 from batonq.node.jobs import Redrive
 from tests.cluster.memory import Nodes, run_nodes
-from tests.cluster.processes import Cluster, NodeProcess, wait_until
+from tests.cluster.processes import STEADY_LEASE_S, Cluster, NodeProcess, wait_until
 from tests.cluster.test_cluster import url
 from tests.node.nodes import ACCOUNT, make_send
 from tests.support.nats import NatsServers, nats_servers
@@ -230,7 +230,7 @@ def test_streams_of_one_and_three_replicas_and_five_are_refused(tmp_path: Path) 
     with nats_servers(3) as nats:
         log = f"{nats.address}/classes?{nats.monitoring}"
         flags = ("--shards", "1", "--hold-s", "3600")
-        with Cluster(tmp_path, log, *flags, "--other-shards", "1:1", nodes=2) as cluster:
+        with Cluster(tmp_path, log, *flags, "--other-shards", "1:1", nodes=2, lease_s=STEADY_LEASE_S) as cluster:
             assert replicas(nats, "classes") == {"catalog": 3, "shard-0000": 3, "shard-0001": 1}
             first, second = cluster.nodes[0], cluster.nodes[1]
             first.sqs().create_queue(QueueName="dead", Attributes={"Baton.Durability": "3"})
@@ -243,12 +243,12 @@ def test_streams_of_one_and_three_replicas_and_five_are_refused(tmp_path: Path) 
                 second.sqs().create_queue(QueueName="q", Attributes={"Baton.Durability": "5"})
 
             second.sqs().send_message(QueueUrl=url(second, "cheap"), MessageBody="hello")
-            (found,) = second.sqs().receive_message(QueueUrl=url(second, "cheap"), WaitTimeSeconds=5)["Messages"]
+            (found,) = second.sqs().receive_message(QueueUrl=url(second, "cheap"), WaitTimeSeconds=20)["Messages"]
             handle = found["ReceiptHandle"]
             second.sqs().change_message_visibility(
                 QueueUrl=url(second, "cheap"), ReceiptHandle=handle, VisibilityTimeout=0
             )
-            (found,) = first.sqs().receive_message(QueueUrl=url(first, "dead"), WaitTimeSeconds=5)["Messages"]
+            (found,) = first.sqs().receive_message(QueueUrl=url(first, "dead"), WaitTimeSeconds=20)["Messages"]
             assert found["Body"] == "hello"
 
             shown = baton("cluster", "status", "--url", first.url)
@@ -258,7 +258,7 @@ def test_streams_of_one_and_three_replicas_and_five_are_refused(tmp_path: Path) 
 
             five = NodeProcess(2, tmp_path, log, *flags, "--other-shards", "5:1")
             five.start()
-            wait_until(lambda: not five.running, "five replicas on three servers", 20)
+            wait_until(lambda: not five.running, "five replicas on three servers")
             assert five.terminate() == 1
             told = " ".join(str(event.get("text", event)) for event in five.events)
             assert "cannot be made with 5 replicas" in told and "That many NATS servers" in told, five.events

@@ -20,6 +20,7 @@ from batonq.node.cluster.keeper import ClusterKeeper
 from batonq.node.cluster.ownership import OwnershipLoop
 from batonq.node.keeper import KeeperState
 from batonq.node.recovery import snapshot_store
+from batonq.node.settings import Settings
 from tests.cluster.memory import LEASE_S, MemoryLeases, Nodes, bodies, keeper, known, other, run_nodes
 from tests.node.nodes import ACCOUNT, make_send
 
@@ -96,6 +97,47 @@ def test_a_planned_move_keeps_everything_and_gives_no_grace(tmp_path: Path) -> N
             await second.ownership_loop.move(queue.shard, "nobody")
 
     run_nodes(tmp_path, main, "a", "b")
+
+
+def test_a_planned_move_takes_less_than_a_second_however_long_leases_are(tmp_path: Path) -> None:
+    """In simulated time: only what is waited for takes any."""
+
+    async def main(nodes: Nodes) -> None:
+        loop = asyncio.get_running_loop()
+        queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {}, {})
+        for _ in range(5):
+            owner = await nodes.owned(queue.shard)
+            target = other(nodes, owner)
+            began_s = loop.time()
+            await owner.ownership_loop.move(queue.shard, target.settings.node)
+            for node in (owner, target):
+                (sent,) = await node.broker.send(queue, [make_send("x")])
+                assert isinstance(sent, Accepted)
+            assert loop.time() - began_s < 1
+
+    run_nodes(tmp_path, main, "a", "b", lease_s=60.0)
+
+
+def test_service_is_back_within_ten_seconds_of_an_owners_death(tmp_path: Path) -> None:
+    """In simulated time, with leases as they are by default."""
+
+    async def main(nodes: Nodes) -> None:
+        loop = asyncio.get_running_loop()
+        queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {}, {})
+        for _ in range(2):
+            victim = await nodes.owned(queue.shard)
+            survivor = other(nodes, victim)
+            await nodes.crash(victim.settings.node)
+            began_s = loop.time()
+            sent: list[object] = []
+            while not sent:
+                try:
+                    sent += await survivor.broker.send(queue, [make_send("x")])
+                except Unavailable:
+                    await asyncio.sleep(0.05)
+            assert isinstance(sent[0], Accepted) and loop.time() - began_s < 10
+
+    run_nodes(tmp_path, main, "a", "b", "c", lease_s=Settings().lease_s)
 
 
 def test_a_shard_that_the_other_node_cannot_take_is_taken_back_at_once(tmp_path: Path) -> None:

@@ -23,8 +23,10 @@ from batonq.node.cluster.peers import PREFIX, NoAnswer, NotSent, Peers
 from batonq.node.deliveries import Delivery
 from batonq.node.settings import Settings
 from tests.support.authority import Authority
+from tests.support.patience import patient_nodes
 
 SECRET = b"a secret of some length"
+WAIT_S = 120
 HEADERS = {b"content-type": b"application/msgpack"}
 
 
@@ -70,7 +72,8 @@ def with_server(
         finally:
             await server.stop(1)
 
-    asyncio.run(run())
+    with patient_nodes():
+        asyncio.run(run())
 
 
 def test_a_call_and_its_errors_come_back() -> None:
@@ -78,10 +81,12 @@ def test_a_call_and_its_errors_come_back() -> None:
         peers = Peers(SECRET)
         large = bytes(range(256)) * 8_000
         for body in (b"", b"abc", large):
-            assert await peers.ask(address, f"{PREFIX}any", "", body, 5) == body[::-1]
+            assert await peers.ask(address, f"{PREFIX}any", "", body, WAIT_S) == body[::-1]
         with pytest.raises(InvalidInput, match="that is wrong"):
-            await peers.ask(address, f"{PREFIX}wrong", "", b"", 5)
-        assert len(await asyncio.gather(*(peers.ask(address, f"{PREFIX}x", "", b"1", 5) for _ in range(100)))) == 100
+            await peers.ask(address, f"{PREFIX}wrong", "", b"", WAIT_S)
+        assert (
+            len(await asyncio.gather(*(peers.ask(address, f"{PREFIX}x", "", b"1", WAIT_S) for _ in range(100)))) == 100
+        )
         peers.close()
 
     with_server(main)
@@ -92,7 +97,7 @@ def test_only_who_knows_the_secret_is_answered() -> None:
         for secret in (b"", b"another secret than theirs"):
             peers = Peers(secret)
             with pytest.raises(AccessDenied):
-                await peers.ask(address, f"{PREFIX}any", "", b"abc", 5)
+                await peers.ask(address, f"{PREFIX}any", "", b"abc", WAIT_S)
             peers.close()
         assert not echo.runs
 
@@ -107,14 +112,16 @@ def test_a_node_is_asked_over_tls_when_it_says_so_and_only_one_that_is_known(tmp
         assert address.startswith("https://")
         peers = Peers(SECRET, client_context(str(authority.file)))
         body = bytes(1_000_000)
-        assert await asyncio.gather(*(peers.ask(address, f"{PREFIX}x", "", body, 5) for _ in range(5))) == [body] * 5
+        assert (
+            await asyncio.gather(*(peers.ask(address, f"{PREFIX}x", "", body, WAIT_S) for _ in range(5))) == [body] * 5
+        )
         for context in (client_context(str(other.file)), None):
             wary = Peers(SECRET, context)
             with pytest.raises(NotSent, match="certificate verify failed"):
-                await wary.ask(address, f"{PREFIX}any", "", b"abc", 5)
+                await wary.ask(address, f"{PREFIX}any", "", b"abc", WAIT_S)
             wary.close()
         with pytest.raises(NotSent):
-            await peers.ask(address.replace("127.0.0.1", "localhost"), f"{PREFIX}any", "", b"abc", 5)
+            await peers.ask(address.replace("127.0.0.1", "localhost"), f"{PREFIX}any", "", b"abc", WAIT_S)
         assert len(echo.runs) == 5
         peers.close()
 
@@ -134,11 +141,11 @@ def test_a_call_that_is_made_again_is_not_run_again() -> None:
     async def main(address: str, echo: Echo) -> None:
         peers = Peers(SECRET)
         for _ in range(3):
-            assert await peers.ask(address, f"{PREFIX}any", "call-1", b"abc", 5) == b"cba"
+            assert await peers.ask(address, f"{PREFIX}any", "call-1", b"abc", WAIT_S) == b"cba"
             with pytest.raises(InvalidInput):
-                await peers.ask(address, f"{PREFIX}wrong", "call-2", b"", 5)
+                await peers.ask(address, f"{PREFIX}wrong", "call-2", b"", WAIT_S)
             with pytest.raises(NotOwner):  # that was not run, and may be the next time
-                await peers.ask(address, f"{PREFIX}elsewhere", "call-3", b"", 5)
+                await peers.ask(address, f"{PREFIX}elsewhere", "call-3", b"", WAIT_S)
         assert sorted(echo.runs) == ["any", "elsewhere", "elsewhere", "elsewhere", "wrong"]
         peers.close()
 
@@ -151,9 +158,9 @@ def test_a_call_whose_answer_had_to_be_forgotten_is_not_run_again(monkeypatch: p
     async def main(address: str, echo: Echo) -> None:
         peers = Peers(SECRET)
         for name in ("first", "second", "third", "fourth"):
-            await peers.ask(address, f"{PREFIX}{name}", name, b"", 5)
+            await peers.ask(address, f"{PREFIX}{name}", name, b"", WAIT_S)
         with pytest.raises(Unavailable, match="may or may not"):
-            await peers.ask(address, f"{PREFIX}first", "first", b"", 5)
+            await peers.ask(address, f"{PREFIX}first", "first", b"", WAIT_S)
         assert echo.runs == ["first", "second", "third", "fourth"]
         peers.close()
 
@@ -168,15 +175,15 @@ def test_calls_are_refused_before_the_name_of_one_that_was_run_is_forgotten(monk
         peers = Peers(SECRET)
         run = ["first", "second", "third", "fourth"]
         for name in run:
-            await peers.ask(address, f"{PREFIX}{name}", name, b"", 5)
+            await peers.ask(address, f"{PREFIX}{name}", name, b"", WAIT_S)
         with pytest.raises(Unavailable, match="Nothing was done"):
-            await peers.ask(address, f"{PREFIX}fifth", "fifth", b"", 5)
+            await peers.ask(address, f"{PREFIX}fifth", "fifth", b"", WAIT_S)
         for name in run[:2]:
             with pytest.raises(Unavailable, match="may or may not"):
-                await peers.ask(address, f"{PREFIX}{name}", name, b"", 5)
+                await peers.ask(address, f"{PREFIX}{name}", name, b"", WAIT_S)
         assert echo.runs == run
         monkeypatch.setattr(answering, "REMEMBERED_S", 0.0)
-        await peers.ask(address, f"{PREFIX}later", "later", b"", 5)
+        await peers.ask(address, f"{PREFIX}later", "later", b"", WAIT_S)
         assert echo.runs == [*run, "later"]
         peers.close()
 
@@ -186,9 +193,10 @@ def test_calls_are_refused_before_the_name_of_one_that_was_run_is_forgotten(monk
 def test_a_long_poll_ends_with_its_connection_and_other_calls_do_not() -> None:
     async def main(address: str, echo: Echo) -> None:
         peers = Peers(SECRET)
+        await peers.ask(address, f"{PREFIX}any", "", b"", WAIT_S)  # so that the next one need not wait for a connection
         with pytest.raises(NoAnswer):
-            await peers.ask(address, f"{PREFIX}shards/0/receive", "call", b"", 0.2)
-        async with asyncio.timeout(5):
+            await peers.ask(address, f"{PREFIX}shards/0/receive", "call", b"", 0.5)
+        async with asyncio.timeout(WAIT_S):
             while echo._memory.find("call") is not None:  # noqa: ASYNC110 - the server sees it when it sees it
                 await asyncio.sleep(0.01)
         peers.close()
@@ -222,10 +230,10 @@ def test_what_was_received_for_one_that_gives_up_is_given_back_though_the_answer
         delivery = Delivery("id", "receipt", b"", b"", b"", "", "", "", "", 1, 0, 0, 1, 0, 0, None)
         echo.found = [(7, delivery)]
         asked = wire.encode(("account", ["hooks-*"], 1, None, 0, "holder"))
-        await peers.ask(address, f"{PREFIX}shards/0/receive_matching", "call", asked, 5)
+        await peers.ask(address, f"{PREFIX}shards/0/receive_matching", "call", asked, WAIT_S)
         for name in ("call", "call", "unknown"):
-            await peers.ask(address, f"{PREFIX}node/give_up", "", msgspec.msgpack.encode(name), 5)
-        async with asyncio.timeout(5):
+            await peers.ask(address, f"{PREFIX}node/give_up", "", msgspec.msgpack.encode(name), WAIT_S)
+        async with asyncio.timeout(WAIT_S):
             while not echo.back:  # noqa: ASYNC110 - it is given back beside the answer
                 await asyncio.sleep(0.01)
         assert echo.back == [(7, delivery)]
@@ -237,7 +245,7 @@ def test_what_was_received_for_one_that_gives_up_is_given_back_though_the_answer
 def test_a_node_that_is_not_there_was_asked_nothing() -> None:
     async def main() -> None:
         with pytest.raises(NotSent):
-            await Peers(SECRET).ask("http://127.0.0.1:9", "/internal/any", "", b"", 1)
+            await Peers(SECRET).ask("http://127.0.0.1:9", "/internal/any", "", b"", WAIT_S)
 
         async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
             await reader.read(10)
@@ -246,7 +254,7 @@ def test_a_node_that_is_not_there_was_asked_nothing() -> None:
         server = await asyncio.start_server(silent, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
         with pytest.raises(NoAnswer):
-            await Peers(SECRET).ask(f"http://127.0.0.1:{port}", "/internal/any", "", b"", 1)
+            await Peers(SECRET).ask(f"http://127.0.0.1:{port}", "/internal/any", "", b"", WAIT_S)
         server.close()
         await server.wait_closed()
 

@@ -12,7 +12,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tests.api.conftest import client
-from tests.cluster.processes import Cluster, wait_until
+from tests.cluster.processes import ANSWER_S, STEADY_LEASE_S, Cluster, wait_until
 from tests.support.authority import Authority
 from tests.support.nats import nats_servers
 from tests.system.process import baton
@@ -39,7 +39,7 @@ def test_keys_are_known_everywhere_and_only_nodes_are_asked_as_nodes(tmp_path: P
         log = f"{nats.address.replace('nats://', 'tls://baton@')}/secured?replicas=1&{nats.monitoring}&{login}"
         shown = authority.sign("nodes", "127.0.0.1", "127.0.0.2")
         flags = ("--secure", "--cluster-secret-file", str(secret), "--shards", "2", *shown.flags, "--peer-ca", trusted)
-        with Cluster(tmp_path, log, *flags, nodes=2, trusted=authority.file) as cluster:
+        with Cluster(tmp_path, log, *flags, nodes=2, lease_s=STEADY_LEASE_S, trusted=authority.file) as cluster:
             first, second = cluster.nodes
             keys = baton("keys", "create", "--data", str(tmp_path / first.name))
             assert keys.returncode == 0, keys
@@ -57,7 +57,7 @@ def test_keys_are_known_everywhere_and_only_nodes_are_asked_as_nodes(tmp_path: P
             for each in (*clients, stranger):
                 each.close()
 
-            connection = first.connection(10)
+            connection = first.connection(ANSWER_S)
             connection.request("POST", "/internal/node/status", b"\xc0", {"Content-Type": "application/msgpack"})
             assert connection.getresponse().status == 403
             connection.close()

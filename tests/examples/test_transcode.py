@@ -11,7 +11,10 @@ from examples.harness.story import Story
 from examples.transcode.run import run
 
 
-def test_every_upload_is_accounted_for(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_every_upload_is_accounted_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("examples.transcode.run.STUCK_S", 900.0)
     story = Story("a small run")
     asyncio.run(run(20, tmp_path, story))
     assert story.failures == []

@@ -60,7 +60,7 @@ def test_a_late_duplicate_is_absorbed_without_work(database: Database, objects: 
 @pytest.mark.usefixtures("objects")
 def test_duplicates_at_the_same_time_announce_once(database: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     # Both have looked at the status before either is done.
-    both = threading.Barrier(2, timeout=30)
+    both = threading.Barrier(2, timeout=300)
     looked = worker._is_done
 
     def look(image_id: str) -> bool:

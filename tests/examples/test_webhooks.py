@@ -12,7 +12,7 @@ import pytest
 from batonq import Baton, Schedule
 from batonq.testing import memory_async
 from examples.harness.story import Story
-from examples.webhooks import policy, run
+from examples.webhooks import dispatcher, policy, run
 from examples.webhooks.endpoints import Endpoint, Endpoints
 from examples.webhooks.publish import publish
 from examples.webhooks.receivers import Receiver
@@ -20,11 +20,17 @@ from examples.webhooks.reinstate import reinstate
 from examples.webhooks.signing import TOLERANCE_S, problem, signature
 
 SECRET = b"a secret that two know"
+WAIT_S = 600.0
 
 
 def test_every_event_is_delivered_once_or_given_up(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(run, "STUCK_S", WAIT_S)
+    monkeypatch.setattr(dispatcher, "TIMEOUT_S", WAIT_S)  # a receiver that is slow is not one that is down
     caplog.set_level(logging.ERROR, "batonq.worker")
     story = Story("a small run")
     asyncio.run(run.run(6, tmp_path, story))
@@ -100,7 +106,7 @@ def test_a_receiver_that_is_back_gets_what_it_has_missed_and_no_other(tmp_path: 
         async with await memory_async() as baton:
             await _given_up(baton, endpoints)
             assert (await baton.queue(policy.DEAD).stats()).visible == 2
-            job = await (await reinstate(baton, endpoints, "a")).wait(every=0.01)
+            job = await (await reinstate(baton, endpoints, "a")).wait(timeout=WAIT_S, every=0.01)
             assert (job.state, job.moved) == ("COMPLETED", 1)
             (message,) = await baton.queue("hooks-a").receive(wait=0)
             assert message.body == {"id": "evt-1"}

@@ -69,7 +69,7 @@ def store(request: pytest.FixtureRequest, address_of: Callable[[str], str]) -> I
 
 
 def connection_to(kind: str, address: str) -> Any:
-    return psycopg.connect(address) if kind == "postgres" else sqlite3.connect(address, timeout=20)
+    return psycopg.connect(address) if kind == "postgres" else sqlite3.connect(address, timeout=300)
 
 
 @pytest.fixture

@@ -7,12 +7,17 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import dataclass
+from queue import Queue
 
 import pytest
 
 from batonq.errors import BatonError, InvalidInput
 from batonq.idempotency import Busy, ClaimLost, ClaimState, MemoryStore, OrderedGuard, OutOfOrder, Store, idempotent
 from batonq.idempotency.renewals import Renewals
+
+LEASE = 600.0
+SHORT_LEASE = 3.0  # a process that is not given a processor for two seconds loses it, as it should
+PATIENCE_S = 300.0
 
 
 @dataclass
@@ -120,7 +125,7 @@ def test_a_coroutine_cancelled_while_it_claims_leaves_no_claim(memory: MemorySto
 
         def claim(self, key: str, owner: str, lease: float):  # type: ignore[no-untyped-def]
             self.claiming.set()
-            assert self.go_on.wait(20)
+            assert self.go_on.wait(PATIENCE_S)
             return super().claim(key, owner, lease)
 
         call = Store.call
@@ -143,39 +148,64 @@ def test_a_coroutine_cancelled_while_it_claims_leaves_no_claim(memory: MemorySto
     assert asyncio.run(main()) == "sent"
 
 
-def test_while_a_live_holder_works_another_delivery_is_told_busy(store: Store) -> None:
-    working, finish = threading.Event(), threading.Event()
+class Holder:
+    """A handler at work on a thread, under a claim of this lease, until `finish` is set."""
 
-    @idempotent(store, lease=1.2, key=lambda message: message.id, scope="mail")
-    def handle(message: Message) -> str:
-        working.set()
-        assert finish.wait(30)
-        return "sent"
+    def __init__(self, store: Store, lease: float) -> None:
+        working = threading.Event()
+        self.finish = threading.Event()
+        self.extended: Queue[bool] = Queue()  # whether it was, each time
+        original = store.extend
 
-    holder = threading.Thread(target=handle, args=(Message("a"),))
-    holder.start()
-    assert working.wait(30)
-    # The lease is far shorter than the work: it is extended while the holder lives.
-    extended = threading.Event()
-    original = store.extend
+        def extend(key: str, owner: str, lease: float) -> bool:
+            held = original(key, owner, lease)
+            self.extended.put(held)
+            return held
 
-    def seen(key: str, owner: str, lease: float) -> bool:
-        held = original(key, owner, lease)
-        extended.set()
-        return held
+        store.renewals._extend = extend
 
-    store.renewals._extend = seen
-    for _ in range(4):
-        extended.clear()
-        assert extended.wait(30)
+        @idempotent(store, lease=lease, key=lambda message: message.id, scope="mail")
+        def handle(message: Message) -> str:
+            working.set()
+            assert self.finish.wait(PATIENCE_S)
+            return "sent"
+
+        self.handle = handle
+        self.thread = threading.Thread(target=handle, args=(Message("a"),))
+        self.thread.start()
+        assert working.wait(PATIENCE_S)
+
+    def check_busy(self, lease: float) -> None:
+        """Once more after it was extended."""
+        assert self.extended.get(timeout=PATIENCE_S)
         with pytest.raises(Busy) as busy:
-            handle(Message("a"))
-        assert 0 < busy.value.delay <= 1.3
+            self.handle(Message("a"))
+        assert 0 < busy.value.delay <= lease + 0.1
         assert "mail:a" in busy.value.reason
         assert busy.value.retryable
-    finish.set()
-    holder.join()
-    assert handle(Message("a")) is None
+
+    def end(self) -> None:
+        self.finish.set()
+        self.thread.join()
+        assert self.handle(Message("a")) is None
+
+
+def test_while_a_live_holder_works_another_delivery_is_told_busy(store: Store) -> None:
+    holder = Holder(store, LEASE)
+    for _ in range(4):
+        with store.renewals._changed:
+            for held in store.renewals._held:
+                held.due = 0.0  # as when a third of the lease has passed
+            store.renewals._changed.notify()
+        holder.check_busy(LEASE)
+    holder.end()
+
+
+def test_a_lease_that_is_shorter_than_the_work_is_extended(memory: MemoryStore) -> None:
+    holder = Holder(memory, SHORT_LEASE)
+    for _ in range(4):
+        holder.check_busy(SHORT_LEASE)
+    holder.end()
 
 
 def test_a_hung_holder_is_not_extended_for_ever() -> None:
@@ -190,7 +220,7 @@ def test_a_hung_holder_is_not_extended_for_ever() -> None:
 
     renewals = Renewals(extend)
     with renewals.keep("hung", "a", 0.01, 0.0), renewals.keep("lives", "a", 0.01, 60.0):
-        assert often.wait(30)
+        assert often.wait(PATIENCE_S)
     renewals.close()
     assert set(extended) == {"lives"}
 

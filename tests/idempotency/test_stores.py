@@ -15,7 +15,7 @@ from batonq.idempotency.store import checked_key
 
 LEASE = 60.0
 SHORT = 0.05
-PATIENCE_S = 20
+PATIENCE_S = 300
 
 
 def until(condition: Callable[[], bool]) -> None:

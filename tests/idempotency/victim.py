@@ -13,7 +13,7 @@ from typing import Any
 from batonq.idempotency import idempotent, idempotent_in_transaction
 from tests.idempotency.conftest import connection_to, open_store
 
-LEASE_S = 3.0
+LEASE_S = 600.0
 
 
 def die() -> None:

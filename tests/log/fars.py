@@ -15,6 +15,7 @@ from batonq.log.postgres.line import Line
 from batonq.log.postgres.store import PostgresStore
 from batonq.sim.far import FarLog, MemoryBackend
 from tests.log.conformance import SHARD
+from tests.log.replicated import patiently
 
 
 class MemoryFar:
@@ -46,9 +47,9 @@ class PostgresFar:
 
     async def backend(self) -> PostgresBackend:
         """Over a store of its own, as another node would have."""
-        store = await PostgresStore.open(self.address, timeout_s=5)
+        store = await patiently(lambda: PostgresStore.open(self.address, timeout_s=5))
         self.stores.append(store)
-        return await store.backend(SHARD)
+        return await patiently(lambda: store.backend(SHARD))
 
     async def flip(self, number: int) -> None:
         await self.execute("UPDATE frames SET data = set_byte(data, 90, 255) WHERE number = %s", (number,))
@@ -86,9 +87,9 @@ class JetStreamFar:
 
     async def backend(self) -> JetStreamBackend:
         """Over a connection of its own, as another node would have."""
-        store = await JetStreamStore.open(self.address, timeout_s=2)
+        store = await patiently(lambda: JetStreamStore.open(self.address, timeout_s=2))
         self.stores.append(store)
-        return await store.backend(SHARD)
+        return await patiently(lambda: store.backend(SHARD))
 
     async def flip(self, number: int) -> None:
         """The stream lets nobody change or delete a message, so it is made again with other content."""

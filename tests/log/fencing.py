@@ -19,12 +19,11 @@ from batonq.log.fencing import Behind
 from batonq.log.frames import Frame
 from batonq.log.mirrored import MirrorDamaged, MirroredLog
 from batonq.log.opening import Start
-from tests.log.replicated import SMALL
+from tests.log.replicated import SMALL, WAIT_S
 from tests.support.driven import Loop
 from tests.support.logs import CLUSTER, next_frame
 
 T = TypeVar("T")
-WAIT_S = 30.0
 
 
 class Far(Protocol):

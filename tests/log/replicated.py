@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
+from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, TypeVar
 
+from batonq.errors import Unavailable
 from batonq.log.backend import Backend
 from batonq.log.fencing import Pauses
 from batonq.log.files import FileLogSettings
@@ -17,13 +20,25 @@ from tests.log.conformance import SEGMENT_BYTES
 from tests.support.driven import DrivenLog, Loop
 from tests.support.logs import CLUSTER
 
+T = TypeVar("T")
+WAIT_S = 120.0
 SMALL = MirrorSettings(
     files=FileLogSettings(
         segment_bytes=SEGMENT_BYTES, free_floor_bytes=0, open_files_max=2, background=False, prewrite=False
     ),
     pauses=Pauses(0.001, 0.05),
-    open_s=20.0,
+    open_s=WAIT_S,
 )
+
+
+async def patiently(opening: Callable[[], Awaitable[T]]) -> T:
+    """A store gives up soon where a test is about answers that do not come; here the machine may only be slow."""
+    async with asyncio.timeout(WAIT_S):
+        while True:
+            try:
+                return await opening()
+            except Unavailable:
+                await asyncio.sleep(0.05)
 
 
 class FailingDisk(UnsyncedDisk):

@@ -46,7 +46,7 @@ class TestJetStreamFencing(FencingSuite):
 class TestJetStreamLeases(LeaseSuite):
     @pytest.fixture
     def nodes(self, nats_address: NatsAddress) -> Nodes:
-        return Nodes(lambda: JetStreamStore.open(nats_address, timeout_s=5))
+        return Nodes(lambda: JetStreamStore.open(nats_address, timeout_s=60))
 
 
 def test_a_frame_as_long_as_a_message_may_be(tmp_path: Path, nats_address: NatsAddress) -> None:

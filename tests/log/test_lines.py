@@ -18,7 +18,7 @@ from batonq.log.jetstream.store import JetStreamStore
 from batonq.log.mirrored import MirroredLog
 from tests.log.conformance import SHARD
 from tests.log.fencing import append, shut, until
-from tests.log.replicated import SMALL
+from tests.log.replicated import SMALL, patiently
 from tests.support.logs import CLUSTER
 from tests.support.nats import NatsServers, nats_servers
 
@@ -40,7 +40,7 @@ def address(cluster: NatsServers) -> NatsAddress:
 
 async def opened(address: NatsAddress) -> tuple[JetStreamStore, Lines]:
     """A store whose connections are all there."""
-    store = await JetStreamStore.open(address, timeout_s=2)
+    store = await patiently(lambda: JetStreamStore.open(address, timeout_s=2))
     await until(lambda: all(store._lines.to(name).client.server == name for name in NAMES))
     return store, store._lines
 

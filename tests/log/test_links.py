@@ -20,7 +20,7 @@ from batonq.log.postgres.address import PostgresAddress
 from batonq.log.postgres.store import PostgresStore
 from tests.log.conformance import SHARD
 from tests.log.fencing import append, shut
-from tests.log.replicated import SMALL
+from tests.log.replicated import SMALL, WAIT_S, patiently
 from tests.support.logs import CLUSTER
 from tests.support.proxy import Proxy
 
@@ -62,7 +62,7 @@ def stores(request: pytest.FixtureRequest) -> tuple[OpenStore, Callable[[], Prox
 @asynccontextmanager
 async def opened(store: LogStore, directory: Path, seen: list[Frame]) -> AsyncIterator[MirroredLog]:
     log = await MirroredLog.open(
-        await store.backend(SHARD, store.replicas),
+        await patiently(lambda: store.backend(SHARD, store.replicas)),
         str(directory),
         cluster=CLUSTER,
         settings=SMALL,
@@ -82,12 +82,15 @@ def test_a_link_that_goes_silent_loses_and_doubles_nothing(
     open_store, make_proxy = stores
 
     async def run() -> None:
-        async with make_proxy() as proxy, opened(await open_store(proxy), tmp_path / "owner", []) as owner:
+        async with (
+            make_proxy() as proxy,
+            opened(await patiently(lambda: open_store(proxy)), tmp_path / "owner", []) as owner,
+        ):
             written = [await append(owner, b"before", epoch=1)]
             proxy.answers = direction == "requests"
             proxy.requests = direction == "answers"
             appending = asyncio.ensure_future(append(owner, b"in the silence"))
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(WAIT_S):
                 while not owner.trouble:  # noqa: ASYNC110 - it is no event
                     await asyncio.sleep(0.01)
             assert not appending.done()
@@ -95,7 +98,7 @@ def test_a_link_that_goes_silent_loses_and_doubles_nothing(
             proxy.cut()
             written += [await appending, await append(owner, b"after")]
         seen: list[Frame] = []
-        async with opened(await open_store(None), tmp_path / "reader", seen):
+        async with opened(await patiently(lambda: open_store(None)), tmp_path / "reader", seen):
             assert seen == written
 
     asyncio.run(run())

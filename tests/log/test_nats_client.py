@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from batonq.log.backend import Unreachable
 from batonq.log.jetstream.asking import ask, ask_repeatedly
 from batonq.log.jetstream.client import LONG_BYTES, READ_BYTES, LongClient, LongParser, Parts, Pieces
+from tests.cluster.memory import run_simulated
 from tests.log.fencing import until
 
 Taken = tuple[int, bytes, bytes, bytes, bytes | None]
@@ -347,5 +348,5 @@ def test_what_nobody_heard_is_asked_again(heard: int | None, monkeypatch: pytest
             assert await ask_repeatedly(client, "here", question, 60) == f"answer {heard}"
         assert len(asyncio.all_tasks()) == 1, "nobody waits any more for the others"
 
-    asyncio.run(main())
+    run_simulated(main())
     assert sorted(ended) == asked and len(asked) > 1

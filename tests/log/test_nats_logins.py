@@ -20,7 +20,7 @@ def get_in(log: str) -> int:
     """Make a shard's stream there, as a node would; gives the cluster's id."""
 
     async def run() -> int:
-        store = await JetStreamStore.open(parse(log), connect_s=5)
+        store = await JetStreamStore.open(parse(log), connect_s=60)
         try:
             await store.backend(0)
             return store.cluster

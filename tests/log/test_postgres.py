@@ -41,7 +41,7 @@ class TestPostgresFencing(FencingSuite):
 class TestPostgresLeases(LeaseSuite):
     @pytest.fixture
     def nodes(self, postgres_address: PostgresAddress) -> Nodes:
-        return Nodes(lambda: PostgresStore.open(postgres_address, timeout_s=5))
+        return Nodes(lambda: PostgresStore.open(postgres_address, timeout_s=60))
 
 
 def test_a_follower_is_told_and_need_not_look(

@@ -59,7 +59,7 @@ def guarded(postgres: PostgresServer, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 async def get_in(log: str) -> int:
-    store = await PostgresStore.open(parse(log), timeout_s=5)
+    store = await PostgresStore.open(parse(log), timeout_s=60)
     await store.close()
     return store.cluster
 

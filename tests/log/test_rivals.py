@@ -19,6 +19,7 @@ from batonq.log.fencing import Pauses
 from batonq.log.frames import Frame, parse
 from batonq.log.mirrored import MirroredLog
 from batonq.sim.far import FarLog, MemoryBackend, Vice
+from tests.cluster.memory import run_simulated
 from tests.log.conformance import SHARD
 from tests.log.fencing import shut
 from tests.log.replicated import SMALL
@@ -115,4 +116,4 @@ def test_rivals_never_lose_or_double_what_was_acknowledged(seed: int, tmp_path: 
         for node in list(rivals.logs):
             await rivals.crash(node)
 
-    asyncio.run(run())
+    run_simulated(run())

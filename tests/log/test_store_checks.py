@@ -35,7 +35,7 @@ GOOD = Server("n0", "2.15.1", 8 << 20, True, True)
 
 def open_nats(address: NatsAddress, shard: int | None = None) -> int:
     async def run() -> int:
-        store = await JetStreamStore.open(address, timeout_s=2)
+        store = await JetStreamStore.open(address, timeout_s=60)
         try:
             if shard is not None:
                 await store.backend(shard)
@@ -48,7 +48,7 @@ def open_nats(address: NatsAddress, shard: int | None = None) -> int:
 
 def open_postgres(address: PostgresAddress) -> int:
     async def run() -> int:
-        store = await PostgresStore.open(address, timeout_s=5)
+        store = await PostgresStore.open(address, timeout_s=60)
         await store.close()
         return store.cluster
 
@@ -115,7 +115,7 @@ def test_most_servers_must_be_there_to_be_looked_at(nats_address: NatsAddress) -
     away = "http://127.0.0.1:1"
 
     async def remarks(*monitors: str) -> list[str]:
-        store = await JetStreamStore.open(replace(nats_address, monitors=monitors), timeout_s=2)
+        store = await JetStreamStore.open(replace(nats_address, monitors=monitors), timeout_s=60)
         try:
             await store.backend(1)
             return store.remarks
@@ -178,7 +178,7 @@ def test_a_stream_is_gone_when_it_is_missing_for_long(
     nats_address: NatsAddress, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def run() -> None:
-        store = await JetStreamStore.open(nats_address, timeout_s=2)
+        store = await JetStreamStore.open(nats_address, timeout_s=60)
         try:
             there = await store.backend(1)
             assert (await there.bounds()).next == 1
@@ -210,7 +210,7 @@ def test_a_stream_must_have_the_replicas_of_its_kind(has: int, kind: int) -> Non
 
 def test_a_kind_is_shown_by_a_stream_that_is_made_and_removed(nats_address: NatsAddress) -> None:
     async def run() -> None:
-        store = await JetStreamStore.open(nats_address, timeout_s=2)
+        store = await JetStreamStore.open(nats_address, timeout_s=60)
         try:
             await store.check_kind(1)
             with pytest.raises(Unsafe, match=r"cannot be made with 5 replicas.*That many NATS servers"):

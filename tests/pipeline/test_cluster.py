@@ -27,9 +27,9 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROOT = Path(__file__).resolve().parents[2]
-READY_S = 240
-DRIVER_S = 600
-STOP_S = 20
+READY_S = 600
+DRIVER_S = 1_200
+STOP_S = 60
 # By origin: what is run, and the tables that this makes. After ingest it is the lake that is read, wherever it is from.
 JOBS = {"node": ("ingest", "lifecycle", "audit"), "archive": ("ingest",)}
 TABLES = {"node": ("events", "queues", "message_lifecycle", "violations"), "archive": ("events", "queues")}

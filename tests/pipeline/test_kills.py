@@ -72,10 +72,10 @@ def test_history_stays_whole_while_the_server_is_killed(tmp_path: Path, spark: S
                 archived += event["event"] == "archived"
             if kill < KILLS:
                 server.kill()
-                thread.join(60)
+                thread.join(300)
             else:
                 stop.set()
-                thread.join(60)
+                thread.join(300)
                 assert server.terminate() == 0
     frames = whole_history(data, archive)
     assert [frame.number for frame in frames] == list(range(1, len(frames) + 1))

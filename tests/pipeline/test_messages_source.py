@@ -95,13 +95,14 @@ def test_a_batch_longer_than_its_leases_keeps_them(
                 if extensions() > before:
                     break
                 time.sleep(0.05)
-            server.advance(3)
+            server.advance(5)
 
     def extensions() -> int:
         return server.rest.calls["changeVisibilityBatch"]
 
     before = extensions()
-    consume(spark, server, "long", tmp_path, work, visibilitySeconds="9").awaitTermination()
+    with server.clock.held():  # time passes for the leases as `work` says, and not while Spark is busy
+        consume(spark, server, "long", tmp_path, work, visibilitySeconds="9").awaitTermination()
     assert extensions() >= before + 2
     stats = queue.stats()
     assert (stats.deleted, stats.expired_leases, stats.received) == (2, 0, 2)

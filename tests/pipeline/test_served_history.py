@@ -104,7 +104,7 @@ def test_at_the_end_it_waits_for_the_next_frame(server: TestServer, rest: Rest) 
     server.run(lambda: _until(lambda: shard in server.broker.history.waiting))
     assert server.broker.history.readers == 1
     rest.good("POST", f"{queue}/messages", {"body": "now"})
-    thread.join(30)
+    thread.join(300)
     reader.close()
     assert frames_in(answers[0].body)[0].number == ends[shard]
     assert not server.broker.history.waiting

@@ -18,6 +18,7 @@ from tests.api.conftest import client
 from tests.support.server import ACCOUNT, TestServer
 
 MESSAGES = 60
+WAIT_S = 300.0
 FLAGS = "up=0,window=1,down=0,interval=0.2"
 APP = """
 import os, time
@@ -44,7 +45,7 @@ def server(tmp_path: Path) -> Iterator[TestServer]:
         yield running
 
 
-def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str], seconds: float = 60) -> None:
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen[str], seconds: float = WAIT_S) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert process.poll() is None, process.communicate()[1]
@@ -99,7 +100,7 @@ def test_processes_follow_the_backlog(server: TestServer, tmp_path: Path) -> Non
         wait_for(lambda: len(children(process)) == 1, process)  # and after a while fewer
     finally:
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=WAIT_S)
         sqs.close()
     assert process.returncode == 0, errors
     assert "to 3 workers: " in errors
@@ -122,7 +123,7 @@ def test_each_lane_has_processes_and_a_policy_of_its_own(server: TestServer, tmp
     finally:
         (tmp_path / "results.txt.go").touch()
         process.send_signal(signal.SIGTERM)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=WAIT_S)
         sqs.close()
     assert process.returncode == 0, errors
 
@@ -140,6 +141,6 @@ def test_each_lane_has_processes_and_a_policy_of_its_own(server: TestServer, tmp
 def test_lanes_that_make_no_sense_are_refused(server: TestServer, tmp_path: Path, flags: list[str], said: str) -> None:
     prepared(tmp_path)
     process = start(server, tmp_path, *flags)
-    _, errors = process.communicate(timeout=60)
+    _, errors = process.communicate(timeout=WAIT_S)
     assert process.returncode == 1
     assert said in errors

@@ -17,6 +17,8 @@ from batonq.cli.main import main
 from tests.api.conftest import client
 from tests.support.server import ACCOUNT, TestServer
 
+WAIT_S = 300.0
+
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestServer]:
@@ -92,7 +94,7 @@ def watching(*flags: str) -> Iterator[subprocess.Popen[str]]:
         yield process
     finally:
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=30)
+        _, errors = process.communicate(timeout=WAIT_S)
         assert (process.returncode, errors) == (0, "")
 
 
@@ -132,7 +134,7 @@ def test_watch_says_that_the_server_is_away_and_goes_on(tmp_path: Path) -> None:
         assert told["problem"].startswith("no reading, so the number stays: ")
     finally:
         process.terminate()
-        process.communicate(timeout=30)
+        process.communicate(timeout=WAIT_S)
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,7 @@ def test_both_sources_say_the_same(server: TestServer) -> None:
     attributes = by_attributes(sqs, urls)
     assert (attributes.visible, attributes.in_flight, attributes.delayed) == (4, 1, 2)
     assert attributes.oldest_age_s is not None
+    assert (attributes.sent, attributes.deleted) == (8, 1)
     sqs.close()
 
 
@@ -71,6 +72,29 @@ def test_an_outage_is_no_empty_queue(tmp_path: Path) -> None:
         url = gone.url
     with pytest.raises(Unavailable):
         by_stats(url, "first", "second")
+
+
+def test_an_endpoint_that_does_not_know_our_attributes_is_asked_for_its_own() -> None:
+    asked: list[list[str]] = []
+
+    class Refused(Exception):
+        response = {"Error": {"Code": "InvalidAttributeName"}}
+
+    class Other:
+        """As much of a boto3 client as is used."""
+
+        def get_queue_attributes(self, QueueUrl: str, AttributeNames: list[str]) -> Any:  # noqa: N803 - as boto3 has it
+            asked.append(list(AttributeNames))
+            if any(name.startswith("Baton.") for name in AttributeNames):
+                raise Refused
+            return {"Attributes": {"ApproximateNumberOfMessages": "7"}}
+
+    async def main() -> list[Reading]:
+        readings = sqs_readings(Other(), ["one", "two"])
+        return [await readings(), await readings()]
+
+    assert asyncio.run(main()) == [Reading(visible=14)] * 2
+    assert asked[1:] == [["All"]] * 4, "it is asked for ours once"
 
 
 def test_the_attributes_of_sqs_itself() -> None:

@@ -13,15 +13,15 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import urlsplit
 
-START_TIMEOUT_S = 60
-STOP_TIMEOUT_S = 60
+STOP_TIMEOUT_S = 300
+ANSWER_S = 300
 
 
 class NotAnswered(Exception):
     """The server went away, or said that it cannot: nobody knows whether the request was done."""
 
 
-def baton(*arguments: str, timeout_s: float = 60) -> subprocess.CompletedProcess[str]:
+def baton(*arguments: str, timeout_s: float = STOP_TIMEOUT_S) -> subprocess.CompletedProcess[str]:
     """Run the command line to its end."""
     command = [sys.executable, "-m", "batonq", *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=timeout_s, check=False)
@@ -95,7 +95,7 @@ class Client:
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
         assert parts.hostname is not None
-        self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=60)
+        self._connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=ANSWER_S)
 
     def call(self, operation: str, **fields: Any) -> dict[str, Any]:
         headers = {"Content-Type": "application/x-amz-json-1.0", "X-Amz-Target": f"AmazonSQS.{operation}"}

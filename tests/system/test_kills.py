@@ -11,12 +11,12 @@ from itertools import count
 from pathlib import Path
 from random import Random
 
-from tests.system.process import Client, NotAnswered, ServerProcess, baton
+from tests.system.process import STOP_TIMEOUT_S, Client, NotAnswered, ServerProcess, baton
 
 ROUNDS = 50
 WORKERS = 3
 LEASE_S = 36_000
-AUDIT_TIMEOUT_S = 600
+AUDIT_TIMEOUT_S = 1_800
 
 
 class Ledger:
@@ -89,12 +89,12 @@ def one_round(data: Path, ledger: Ledger, seed: int) -> None:
         for thread in threads:
             thread.start()
         for gate in gates:
-            assert gate.wait(60)
+            assert gate.wait(STOP_TIMEOUT_S)
         for _ in range(random.randint(0, 30)):  # somewhere in the middle of what they do
             client.call("GetQueueAttributes", QueueUrl=queue, AttributeNames=["All"])
         server.kill()
         for thread in threads:
-            thread.join(60)
+            thread.join(STOP_TIMEOUT_S)
             assert not thread.is_alive()
         client.close()
     assert ledger.wrong == []

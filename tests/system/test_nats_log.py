@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.nats import NatsServers, nats_servers
-from tests.system.process import ServerProcess
-from tests.system.test_postgres_log import drain, send
+from tests.system.process import STOP_TIMEOUT_S
+from tests.system.test_postgres_log import drain, send, serve
 from tests.system.test_process import sqs
 
 _numbers = count(1)
@@ -27,10 +27,6 @@ def nats() -> Iterator[NatsServers]:
 def log(nats: NatsServers) -> str:
     """The address of logs of one test's own."""
     return f"{nats.address}/test_{next(_numbers)}?replicas=1&{nats.monitoring}"
-
-
-def serve(directory: Path, log: str, *flags: str) -> ServerProcess:
-    return ServerProcess(directory, "--log", log, "--lease-s", "1", "--node", directory.name, *flags)
 
 
 def test_all_that_a_node_knows_is_in_jetstream(tmp_path: Path, log: str) -> None:
@@ -63,7 +59,7 @@ def test_the_front_of_a_log_in_jetstream_is_dropped(tmp_path: Path, log: str, na
         client.purge_queue(QueueUrl=queue)
         send(client, queue, range(5))
         stream = f"baton-{log.partition('?')[0].rpartition('/')[2]}-shard-0000"
-        deadline_s = time.monotonic() + 30
+        deadline_s = time.monotonic() + STOP_TIMEOUT_S
         while nats.first_sequence(stream) < 10:
             assert time.monotonic() < deadline_s, "the front was not dropped"
             time.sleep(0.2)

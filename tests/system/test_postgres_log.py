@@ -14,7 +14,7 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tests.support.postgres import PostgresServer, running_postgres
-from tests.system.process import ServerProcess, baton
+from tests.system.process import STOP_TIMEOUT_S, ServerProcess, baton
 from tests.system.test_process import sqs
 
 _numbers = count(1)
@@ -33,8 +33,9 @@ def log(postgres: PostgresServer) -> str:
     return f"{postgres.address}{joint}schema=test_{next(_numbers)}"
 
 
-def serve(directory: Path, log: str, *flags: str) -> ServerProcess:
-    return ServerProcess(directory, "--log", log, "--lease-s", "1", "--node", directory.name, *flags)
+def serve(directory: Path, log: str, *flags: str, lease_s: int = 10) -> ServerProcess:
+    """Who starts waits for the lease of one that was killed, twice as long as its own."""
+    return ServerProcess(directory, "--log", log, "--lease-s", str(lease_s), "--node", directory.name, *flags)
 
 
 def send(client: Any, queue: str, bodies: range, padding: bytes = b"") -> None:
@@ -91,13 +92,13 @@ def test_another_node_takes_over_from_one_that_was_killed_and_only_then(tmp_path
 
 
 def test_a_node_that_slept_past_its_lease_is_fenced(tmp_path: Path, log: str) -> None:
-    with serve(tmp_path / "sleeper", log) as sleeper:
+    with serve(tmp_path / "sleeper", log, lease_s=1) as sleeper:
         client = sqs(sleeper.url)
         queue = client.create_queue(QueueName="work", Attributes={"VisibilityTimeout": "600"})["QueueUrl"]
         send(client, queue, range(10))
         lease = client.receive_message(QueueUrl=queue, MaxNumberOfMessages=1)["Messages"][0]
         sleeper.process.send_signal(signal.SIGSTOP)
-        with serve(tmp_path / "awake", log) as awake:
+        with serve(tmp_path / "awake", log, lease_s=60) as awake:  # the sleeper cannot have it again
             other = sqs(awake.url)
             other_queue = other.get_queue_url(QueueName="work")["QueueUrl"]
             send(other, other_queue, range(10, 20))
@@ -117,7 +118,7 @@ def test_a_node_that_slept_past_its_lease_is_fenced(tmp_path: Path, log: str) ->
 
 
 def test_the_database_is_killed_while_messages_are_sent(tmp_path: Path, log: str, postgres: PostgresServer) -> None:
-    with serve(tmp_path / "node", log, "--lease-s", "30") as server:
+    with serve(tmp_path / "node", log, lease_s=60) as server:
         client = sqs(server.url)
         queue = client.create_queue(QueueName="work")["QueueUrl"]
         acknowledged: list[int] = []
@@ -141,7 +142,7 @@ def test_the_database_is_killed_while_messages_are_sent(tmp_path: Path, log: str
             _wait_for_more(acknowledged, producing)
         finally:
             stopping.set()
-            producing.join(60)
+            producing.join(STOP_TIMEOUT_S)
         assert drain(client, queue) == acknowledged, "each once, and the shard kept its state"
         assert server.terminate() == 0
 

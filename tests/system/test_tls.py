@@ -28,7 +28,7 @@ from batonq.node.node import Node
 from batonq.node.settings import Settings
 from batonq.pipeline.reading.remote import RemoteHistory
 from tests.support.authority import Authority, Signed
-from tests.system.process import ServerProcess, baton
+from tests.system.process import ANSWER_S, STOP_TIMEOUT_S, ServerProcess, baton
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def serial_shown(port: int) -> str:
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
-    with socket.create_connection(("127.0.0.1", port), 10) as line, context.wrap_socket(line) as secured:
+    with socket.create_connection(("127.0.0.1", port), ANSWER_S) as line, context.wrap_socket(line) as secured:
         shown = secured.getpeercert(binary_form=True)
     assert shown is not None
     return ssl.DER_cert_to_PEM_cert(shown)
@@ -93,7 +93,7 @@ def test_every_client_talks_tls_and_certificates_change_without_a_stop(
         other = Authority(tmp_path / "other")
         assert _curl(f"https://localhost:{port}/readyz", other.file).returncode != 0
 
-        kept = http.client.HTTPSConnection("localhost", port, timeout=10, context=trust)
+        kept = http.client.HTTPSConnection("localhost", port, timeout=ANSWER_S, context=trust)
         kept.request("GET", "/readyz")
         kept.getresponse().read()
         before = serial_shown(port)
@@ -125,7 +125,7 @@ def test_all_processes_show_the_certificate_and_take_a_new_one(tmp_path: Path, a
         shutil.copy(signed[1].key, used.key)
         shutil.copy(signed[1].certificate, used.certificate)
         server.process.send_signal(signal.SIGHUP)
-        deadline_s = time.monotonic() + 20
+        deadline_s = time.monotonic() + STOP_TIMEOUT_S
         while {serial_shown(port) for _ in range(20)} != {signed[1].certificate.read_text()}:
             assert time.monotonic() < deadline_s
         assert baton("keys", "list", "--data", str(tmp_path / "data")).returncode == 0, "it finds the server"
@@ -140,8 +140,8 @@ async def _client_receives(url: str, trust: ssl.SSLContext) -> None:
 
 
 def _curl(url: str, trusted: Path) -> subprocess.CompletedProcess[str]:
-    command = ["curl", "--silent", "--show-error", "--max-time", "20", "--cacert", str(trusted), url]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    command = ["curl", "--silent", "--show-error", "--max-time", str(ANSWER_S), "--cacert", str(trusted), url]
+    return subprocess.run(command, capture_output=True, text=True, timeout=STOP_TIMEOUT_S, check=False)
 
 
 def _wait_event(server: ServerProcess, name: str) -> None:

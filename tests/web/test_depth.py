@@ -38,7 +38,7 @@ class Source:
 
     def seen(self, reads: int) -> None:
         with self._changed:
-            assert self._changed.wait_for(lambda: self._reads >= reads, 30)
+            assert self._changed.wait_for(lambda: self._reads >= reads, 120)
 
 
 def test_the_first_request_waits_for_the_first_reading() -> None:

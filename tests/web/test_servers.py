@@ -6,6 +6,7 @@ import asyncio
 import http.client
 import json
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,6 +19,7 @@ import uvicorn
 from batonq.errors import Unavailable
 from batonq.web import AsyncDepth, Depth, Rule, ShedLoadASGI, ShedLoadWSGI
 
+WAIT_S = 120.0
 RULES = [Rule(100, "/free/*", at=0.5, drain_rate=10), Rule(100, "/paid/*")]
 
 
@@ -39,7 +41,7 @@ class Queue:
 
 class Answer:
     def __init__(self, port: int, method: str, path: str) -> None:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=WAIT_S)
         try:
             connection.request(method, path, b"{}" if method == "POST" else None)
             response = connection.getresponse()
@@ -87,12 +89,12 @@ def serve_asgi(app: Any) -> Iterator[int]:
     server = Uvicorn(app)
     thread = threading.Thread(target=server.run)
     thread.start()
-    assert server.listening.wait(30)
+    assert server.listening.wait(WAIT_S)
     try:
         yield server.servers[0].sockets[0].getsockname()[1]
     finally:
         server.should_exit = True
-        thread.join(30)
+        thread.join(WAIT_S)
         assert not thread.is_alive()
 
 
@@ -105,7 +107,7 @@ def serve_wsgi(app: Any) -> Iterator[int]:
         yield server.server_port
     finally:
         server.shutdown()
-        thread.join(30)
+        thread.join(WAIT_S)
         server.server_close()
 
 
@@ -125,7 +127,8 @@ def serving(kind: str, queue: Queue, **settings: Any) -> Iterator[tuple[int, Any
 
 def until(port: int, path: str, status: int) -> Answer:
     """Ask until the depth in the cache is the new one."""
-    for _ in range(1_000):
+    ends = time.monotonic() + WAIT_S
+    while time.monotonic() < ends:
         answer = Answer(port, "POST", path)
         if answer.status == status:
             return answer

@@ -168,7 +168,7 @@ class Supervisor:
         """From its start to its end."""
         ours, theirs = socket.socketpair()
         self._starts += 1
-        child.start = self._starts
+        child.start, child.served_s = self._starts, 0.0
         with theirs:
             child.process = self._start(theirs.fileno())
         ended = self._watch(child.process)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from batonq.client.models import Stats
 
 Readings = Callable[[], Awaitable[Reading]]
+_OF_BATON = ("Baton.AgeOfOldestMessage", "Baton.MessagesSent", "Baton.MessagesDeleted")
 
 
 def reading_of(stats: Stats) -> Reading:
@@ -42,11 +43,24 @@ def stats_readings(baton: Any, queues: Sequence[str]) -> Readings:
 
 
 def sqs_readings(client: Any, queue_urls: Sequence[str]) -> Readings:
-    """By a boto3 SQS client, for any endpoint that speaks SQS. Baton's answers also tell the age of the oldest."""
+    """By a boto3 SQS client, for any endpoint that speaks SQS. Baton is asked for the age of the oldest message and for
+    its totals too; an endpoint that does not know these attributes is not asked for them again.
+    """
+    names = ["All", *_OF_BATON]
+
+    def attributes(url: str) -> Mapping[str, str]:
+        try:
+            answer = client.get_queue_attributes(QueueUrl=url, AttributeNames=names)
+        except Exception as problem:
+            if names == ["All"] or _code(problem) != "InvalidAttributeName":
+                raise
+            del names[1:]
+            answer = client.get_queue_attributes(QueueUrl=url, AttributeNames=names)
+        found: Mapping[str, str] = answer["Attributes"]
+        return found
 
     def read_all() -> Reading:
-        answers = (client.get_queue_attributes(QueueUrl=url, AttributeNames=["All"]) for url in queue_urls)
-        return combined(from_attributes(answer["Attributes"]) for answer in answers)
+        return combined(from_attributes(attributes(url)) for url in queue_urls)
 
     async def read() -> Reading:
         return await asyncio.to_thread(read_all)  # boto3 blocks
@@ -65,6 +79,12 @@ def from_attributes(attributes: Mapping[str, str]) -> Reading:
         sent=_total(attributes.get("Baton.MessagesSent")),
         deleted=_total(attributes.get("Baton.MessagesDeleted")),
     )
+
+
+def _code(problem: Exception) -> str:
+    """Of an error that boto3 raises for a refusal; empty for any other."""
+    response = getattr(problem, "response", None)
+    return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
 
 
 def _total(text: str | None) -> int | None:
