@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 from batonq.node.broker import Broker, Queue
 from batonq.node.jobs import Redrive
@@ -16,7 +17,7 @@ from batonq.sim.scenario import CROWD, QueuePlan
 BURST_S = 2.5  # on average between two bursts, and between the other things here
 NAMED_S = 0.4
 SHORT_LIVED_S = 0.6
-INSPECTED_S = 0.5
+INSPECTED_S = 0.2
 OLD_REQUESTS_MAX = 30
 SHORT_LIVED_MAX = 40
 LONG_POLL_MS = 20_000
@@ -245,21 +246,49 @@ class QueueMaker:
 class Inspector:
     """Looks at what is in queues, and at what a redrive would move: in many short steps, while all goes on."""
 
-    def __init__(self, around: Surroundings, random: Random) -> None:
-        self._client = Client("inspector", around, random)
+    def __init__(
+        self, name: str, around: Surroundings, random: Random, plans: list[QueuePlan], disk_fails: bool
+    ) -> None:
+        self._client = Client(name, around, random)
         self._around = around
         self._random = random
+        self._disk_fails = disk_fails
+        self._dead = [plan for plan in plans if plan.dead_letters]
 
     async def run(self) -> None:
         while True:
             await asyncio.sleep(self._random.expovariate(1 / INSPECTED_S))
             if self._around.calls_left <= 0:
                 return
-            name = self._random.choice(list(self._around.queues))
-            if self._random.random() < 0.3:
-                await self._client.steer(name, "peek", self._peek)
+            plan = self._random.choice(self._dead)
+            name = self._around.current_name(plan.name)
+            choice = self._random.random()
+            if choice < 0.1:
+                await self._client.steer(self._random.choice(list(self._around.queues)), "peek", self._peek)
+            elif choice < 0.2:  # there is more to look at than what has died
+                await self._client.send(name, [make_message(self._around, plan, self._random) for _ in range(5)], "")
+            elif choice < 0.4 and self._disk_fails:
+                await self._look_while_the_disk_fails(name, plan)
             else:
                 await self._client.steer(name, "dry run", self._dry_run)
+
+    async def _look_while_the_disk_fails(self, name: str, plan: QueuePlan) -> None:
+        """The shard fails in the middle of an append, while somebody who has waited for one before goes on."""
+        random, loop, machine = self._random, self._around.loop, self._around.machine_for(self._random)
+        messages = [make_message(self._around, plan, random) for _ in range(14)]
+        await self._client.send(name, messages[6:], "")
+        machine.slow = STALL_S / machine.sync_s
+        looking: list[asyncio.Task[Any]] = [loop.create_task(self._client.send(name, messages[:1], ""))]
+        looking += [loop.create_task(self._client.steer(name, "dry run", self._dry_run)) for _ in range(5)]
+        try:
+            for message in messages[1:6]:
+                await asyncio.sleep(random.random() * STALL_S / 2)
+                looking.append(loop.create_task(self._client.send(name, [message], "")))
+            machine.fail_rate = 1.0
+            await asyncio.sleep(STALL_S)
+        finally:
+            machine.slow, machine.fail_rate = 1.0, 0.0
+        await asyncio.gather(*looking)
 
     @staticmethod
     async def _peek(broker: Broker, entry: Queue) -> str:

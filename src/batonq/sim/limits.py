@@ -245,6 +245,7 @@ def choose_limits(random: Random, cluster: bool = False) -> TinyLimits:
     choices = {**SETTINGS, **SHARD_LIMITS, **{name: values for name, (_, values) in constants.items()}}
     values = {name: random.choice(values) for name, values in choices.items()}
     chosen = {name for name in values if random.random() < TINY_SHARE}
+    chosen.add("LOOKED_AT_MAX")  # looking at messages takes several steps only then
     if "verdicts_max" in chosen:  # a window must fit into it
         chosen.add("window_entries")
     if "CHECKS_MAX" in chosen:  # a batch must fit into it

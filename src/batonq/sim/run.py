@@ -226,7 +226,10 @@ class Simulation:
             NamedSender(self, self._random("named"), plans).run(),
             Stampede(self, self._random("stampede"), plans).run(),
             QueueMaker(self, self._random("maker")).run(),
-            Inspector(self, self._random("inspector")).run(),
+            Inspector("inspector 0", self, self._random("inspector 0"), plans, disk_fails=False).run(),
+            Inspector(
+                "inspector 1", self, self._random("inspector 1"), plans, bool(scenario.faults.disk_error_s)
+            ).run(),
         ]
 
     async def _set_up(self) -> None:

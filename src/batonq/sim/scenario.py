@@ -196,6 +196,9 @@ def _with_crowd(random: Random, plans: list[QueuePlan], shards: int) -> list[Que
             spread = "1" if plan.dead_letters else str(shards)
             chosen.append(replace(plan, attributes={**plan.attributes, "Baton.Spread": spread}))
     crowd = [_crowd_queue(random, f"{CROWD}{at}", shards) for at in range(random.choice((2, 4, 6)))]
+    if random.random() < 0.6:  # messages that have no receive left stay in front of others
+        used_up = {"FifoQueue": "true", "Baton.MaxReceives": "1", "Baton.DeadLetterOn": "receive"}
+        crowd.append(QueuePlan(f"{CROWD}line.fifo", {"VisibilityTimeout": "1", **used_up}, grouped=True))
     return [*chosen, *crowd]
 
 
