@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from random import Random
 
 from batonq.node.broker import Broker, Queue
@@ -167,13 +168,16 @@ class Consumer:
 
 
 class Grower:
-    """Spreads FIFO queues over more shards, one at a time, as long as there are any."""
+    """Spreads queues over more shards, one at a time, as long as there are any: those that are said, or FIFO queues."""
 
-    def __init__(self, around: Surroundings, random: Random, plans: list[QueuePlan]) -> None:
+    def __init__(
+        self, around: Surroundings, random: Random, plans: list[QueuePlan], names: Sequence[str] | None = None
+    ) -> None:
         self._client = Client("grower", around, random)
         self._around = around
         self._random = random
-        self._names = [plan.name for plan in plans if plan.attributes.get("DeduplicationScope") == "messageGroup"]
+        fifo = [plan.name for plan in plans if plan.attributes.get("DeduplicationScope") == "messageGroup"]
+        self._names = fifo if names is None else names
 
     async def run(self) -> None:
         while self._names:

@@ -126,6 +126,9 @@ class Closing:
 
     async def examine(self) -> None:
         """Every queue is used in every way, when all that was remembered is forgotten."""
+        for plan in self._plans.values():
+            if plan.fleeting:  # it may have been deleted just before all was mended
+                await self._around.make_queue(plan)
         await self._forget_all()
         ways = ("plain", "invocation", "once", "producer")
         made = [queue for queue in self._around.queues if self._is_made(queue)]

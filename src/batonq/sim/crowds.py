@@ -18,6 +18,7 @@ BURST_S = 2.5  # on average between two bursts, and between the other things her
 NAMED_S = 0.4
 SHORT_LIVED_S = 0.6
 INSPECTED_S = 0.2
+ATTEMPTED_S = 0.5
 OLD_REQUESTS_MAX = 30
 SHORT_LIVED_MAX = 40
 LONG_POLL_MS = 20_000
@@ -267,7 +268,9 @@ class Inspector:
                 await self._client.steer(self._random.choice(list(self._around.queues)), "peek", self._peek)
             elif choice < 0.2:  # there is more to look at than what has died
                 await self._client.send(name, [make_message(self._around, plan, self._random) for _ in range(5)], "")
-            elif choice < 0.4 and self._disk_fails:
+            elif choice < 0.3:
+                await self._client.steer(name, "move", self._move)
+            elif choice < 0.5 and self._disk_fails:
                 await self._look_while_the_disk_fails(name, plan)
             else:
                 await self._client.steer(name, "dry run", self._dry_run)
@@ -295,6 +298,40 @@ class Inspector:
         return f"{len(await broker.peek(entry, 0, 100))} messages"
 
     @staticmethod
+    async def _move(broker: Broker, source: Queue) -> str:
+        """A job that ends soon."""
+        return (await broker.start_move(source, None, 500)).id
+
+    @staticmethod
     async def _dry_run(broker: Broker, source: Queue) -> str:
         redrive = Redrive(rate_per_s=10, filter={"bodyContains": "1"}, dry_run=True)
         return f"{(await broker.start_job(source, redrive)).matched} messages"
+
+
+class Attempts:
+    """Receives from FIFO queues under ids of their own, several at a time, and asks for the same again."""
+
+    def __init__(self, around: Surroundings, random: Random, plans: list[QueuePlan]) -> None:
+        self._client = Client("attempts", around, random)
+        self._around = around
+        self._random = random
+        self._plans = [plan for plan in plans if plan.fifo]
+        self._made = 0
+
+    async def run(self) -> None:
+        while self._plans:
+            await asyncio.sleep(self._random.expovariate(1 / ATTEMPTED_S))
+            if self._around.calls_left <= 0:
+                return
+            plan = self._random.choice(self._plans)
+            name = self._around.current_name(plan.name)
+            await self._client.send(name, [make_message(self._around, plan, self._random) for _ in range(3)], "")
+            self._around.spawn(self._attempt(name))
+
+    async def _attempt(self, name: str) -> None:
+        self._made += 1
+        attempt = f"attempt {self._made}"
+        for _ in range(self._random.choice((1, 2, 3))):
+            call = await self._client.receive(name, 1, 2_000, 0, attempt)
+        if call.deliveries and self._random.random() < 0.5:
+            await self._client.delete(*call.deliveries)

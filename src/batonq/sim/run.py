@@ -22,7 +22,7 @@ from batonq.sim.chaos import Chaos
 from batonq.sim.checks import Evidence, QueueFacts, check_all
 from batonq.sim.clients import ANSWER_S, InFlight
 from batonq.sim.closing import Closing
-from batonq.sim.crowds import Flood, Inspector, NamedSender, PatternConsumer, QueueMaker, Stampede
+from batonq.sim.crowds import Attempts, Flood, Inspector, NamedSender, PatternConsumer, QueueMaker, Stampede
 from batonq.sim.history import OK, History, Receiving, Sending, Violation
 from batonq.sim.loop import SimLoop
 from batonq.sim.machine import Gone, Machine, quiet_logging
@@ -226,6 +226,8 @@ class Simulation:
             NamedSender(self, self._random("named"), plans).run(),
             Stampede(self, self._random("stampede"), plans).run(),
             QueueMaker(self, self._random("maker")).run(),
+            Attempts(self, self._random("attempts"), plans).run(),
+            Grower(self, self._random("crowd grower"), plans, scenario.growing).run(),
             Inspector("inspector 0", self, self._random("inspector 0"), plans, disk_fails=False).run(),
             Inspector(
                 "inspector 1", self, self._random("inspector 1"), plans, bool(scenario.faults.disk_error_s)

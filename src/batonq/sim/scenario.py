@@ -74,6 +74,7 @@ class Scenario:
     think_s: float = 0.5
     steps_max: int = 1_000_000  # calls of clients, after which no more are made
     pattern_consumers: int = 0
+    growing: tuple[str, ...] = ()  # queues of the crowd that are spread over more and more shards
     tiny: TinyLimits = NO_TINY_LIMITS  # with any, crowds press against them (see crowds.py)
 
     def __str__(self) -> str:
@@ -182,6 +183,7 @@ def _with_tiny_limits(scenario: Scenario) -> Scenario:
         producers=2,
         consumers=2,
         pattern_consumers=random.choice((0, 1, 2, 2)),
+        growing=(f"{CROWD}0", f"{CROWD}1") if random.random() < 0.4 else (),
         tiny=tiny,
     )
 
