@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 
-from batonq.core.commands import Accepted, Claim, Send
+import pytest
+
+from batonq.core.commands import Accepted, Claim, Job, Send
 from batonq.core.limits import ShardLimits
 from batonq.core.policy import QueuePolicy
+from batonq.core.shard import jobbook
 from batonq.core.shard.machine import Shard
 from batonq.errors import OverLimit
 from batonq.log.frames import build
@@ -93,3 +96,22 @@ def test_a_shard_that_was_over_its_limit_takes_messages_again_when_some_are_gone
         assert all(isinstance(result, Accepted) for result in shard.send(QUEUE, sends, later_ms))
     results = [shard.send(QUEUE, [plain], later_ms)[0] for _ in range(3)]
     assert isinstance(results[-1], OverLimit)
+
+
+def test_a_full_book_of_jobs_is_loaded_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs that are not over took the room of those that are, but not when the same book was loaded."""
+    monkeypatch.setattr(jobbook, "TOTAL_MAX", 2)
+    book = jobbook.JobBook()
+    book.put(job("first", 1, "RUNNING"))
+    for at in range(4):
+        book.put(job(f"job {at}", 2 + at, "RUNNING"))
+        book.put(job(f"job {at}", 2 + at, "COMPLETED"))
+    assert list(book) == ["first", "job 2", "job 3"]
+    loaded = jobbook.JobBook()
+    for one in book.values():
+        loaded.put(one)
+    assert list(loaded) == list(book)
+
+
+def job(name: str, source: int, state: str) -> Job:
+    return Job(name, source, 0, 0, 1, "", 0, 0, state=state, key=source)

@@ -178,10 +178,11 @@ class Grower:
         self._random = random
         fifo = [plan.name for plan in plans if plan.attributes.get("DeduplicationScope") == "messageGroup"]
         self._names = fifo if names is None else names
+        self._every_s = GROWTH_S if names is None else GROWTH_S / 4
 
     async def run(self) -> None:
         while self._names:
-            await asyncio.sleep(self._random.expovariate(1.0) * GROWTH_S)
+            await asyncio.sleep(self._random.expovariate(1.0) * self._every_s)
             if self._around.calls_left <= 0:
                 return
             await self._client.steer(self._random.choice(self._names), "grow", self._grow)

@@ -269,7 +269,8 @@ class Inspector:
             elif choice < 0.2:  # there is more to look at than what has died
                 await self._client.send(name, [make_message(self._around, plan, self._random) for _ in range(5)], "")
             elif choice < 0.3:
-                await self._client.steer(name, "move", self._move)
+                work = self._random.choice((self._move, self._redrive))
+                await self._client.steer(name, "move", work)
             elif choice < 0.5 and self._disk_fails:
                 await self._look_while_the_disk_fails(name, plan)
             else:
@@ -301,6 +302,12 @@ class Inspector:
     async def _move(broker: Broker, source: Queue) -> str:
         """A job that ends soon."""
         return (await broker.start_move(source, None, 500)).id
+
+    @staticmethod
+    async def _redrive(broker: Broker, source: Queue) -> str:
+        """One for which messages are chosen."""
+        redrive = Redrive(rate_per_s=500, filter={"bodyContains": "1"}, pause_when_dying_share=1.0)
+        return (await broker.start_job(source, redrive)).id
 
     @staticmethod
     async def _dry_run(broker: Broker, source: Queue) -> str:

@@ -183,7 +183,7 @@ def _with_tiny_limits(scenario: Scenario) -> Scenario:
         producers=2,
         consumers=2,
         pattern_consumers=random.choice((0, 1, 2, 2)),
-        growing=(f"{CROWD}0", f"{CROWD}1") if random.random() < 0.4 else (),
+        growing=(f"{CROWD}0", f"{CROWD}1") if random.random() < 0.6 else (),
         tiny=tiny,
     )
 
@@ -200,7 +200,7 @@ def _with_crowd(random: Random, plans: list[QueuePlan], shards: int) -> list[Que
     crowd = [_crowd_queue(random, f"{CROWD}{at}", shards) for at in range(random.choice((2, 4, 6)))]
     if random.random() < 0.6:  # messages that have no receive left stay in front of others
         used_up = {"FifoQueue": "true", "Baton.MaxReceives": "1", "Baton.DeadLetterOn": "receive"}
-        crowd.append(QueuePlan(f"{CROWD}line.fifo", {"VisibilityTimeout": "1", **used_up}, grouped=True))
+        crowd.append(QueuePlan(f"{CROWD}line.fifo", {"VisibilityTimeout": "1", **used_up}, grouped=True, keyed=True))
     return [*chosen, *crowd]
 
 
