@@ -114,4 +114,4 @@ def test_a_full_book_of_jobs_is_loaded_as_it_was(monkeypatch: pytest.MonkeyPatch
 
 
 def job(name: str, source: int, state: str) -> Job:
-    return Job(name, source, 0, 0, 1, "", 0, 0, state, key=source)
+    return Job(name, source, 0, 0, 1, state, 0, 0, key=source)
