@@ -132,11 +132,13 @@ class Closing:
         await self._forget_all()
         ways = ("plain", "invocation", "once", "producer")
         made = [queue for queue in self._around.queues if self._is_made(queue)]
+        for queue in made:  # the dead stay in some of them, and take room
+            await self._purge(queue)
         for at, queue in enumerate(made):
             if self._around.broken or self._has_found:
                 return
-            for other in made:  # the dead stay in some of them, and take room
-                if other == queue or self._plans[self._around.known[other].called].dead_letters:
+            for other in made:
+                if self._plans[self._around.known[other].called].dead_letters:
                     await self._purge(other)
             await self._serve_a_poll(queue, ways[at % len(ways)], by_pattern=False)
             await self._serve_a_poll(queue, ways[(at + 2) % len(ways)], by_pattern=True)
