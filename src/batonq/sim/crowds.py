@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from random import Random
-from typing import Any
+from typing import Any, Protocol
 
 from batonq.node.broker import Broker, Queue
 from batonq.node.jobs import Redrive
-from batonq.sim.actors import Consumer, make_message
+from batonq.sim.actors import Consumer, Grower, make_message
 from batonq.sim.clients import Client, Surroundings
 from batonq.sim.history import OK, Delivered, Outgoing
-from batonq.sim.scenario import CROWD, QueuePlan
+from batonq.sim.scenario import CROWD, QueuePlan, Scenario, Theme
 
 BURST_S = 2.5  # on average between two bursts, and between the other things here
 NAMED_S = 0.4
@@ -25,6 +26,10 @@ LONG_POLL_MS = 20_000
 STAMPEDE_MS = 1_000
 STALL_S = 0.4  # how long a sync takes while it stalls, on average
 RECEIVES_MAX = 20  # to empty a queue
+
+
+class Actor(Protocol):
+    async def run(self) -> None: ...
 
 
 class Flood:
@@ -141,8 +146,8 @@ class NamedSender:
 class Stampede:
     """Leases that all end at the same time, while many long polls wait for their messages."""
 
-    def __init__(self, around: Surroundings, random: Random, plans: list[QueuePlan]) -> None:
-        self._client = Client("stampede", around, random, hurried=True)
+    def __init__(self, name: str, around: Surroundings, random: Random, plans: list[QueuePlan]) -> None:
+        self._client = Client(name, around, random, hurried=True)
         self._around = around
         self._random = random
         work = [plan for plan in plans if not plan.dead_letters]
@@ -342,3 +347,36 @@ class Attempts:
             call = await self._client.receive(name, 1, 2_000, 0, attempt)
         if call.deliveries and self._random.random() < 0.5:
             await self._client.delete(*call.deliveries)
+
+
+def crowds(around: Surroundings, scenario: Scenario, make_random: Callable[[str], Random]) -> list[Actor]:
+    """Those who press against the limits of a run, by its theme."""
+    plans, theme = scenario.queues, scenario.theme
+    leaky = [plan for plan in plans if plan.name == "leaky"]
+    work = leaky if theme is Theme.REFUSALS else plans
+    several = 1 if theme is Theme.MIXED else 2
+    actors: list[Actor] = [
+        Stampede(name, around, make_random(name), work) for name in _names("stampede", 1 if leaky else several)
+    ]
+    actors += [
+        PatternConsumer(name, around, make_random(name), scenario.think_s)
+        for name in _names("pattern", scenario.pattern_consumers)
+    ]
+    actors += [
+        NamedSender(around, make_random("named"), plans),
+        QueueMaker(around, make_random("maker")),
+        Grower(around, make_random("crowd grower"), plans, scenario.growing),
+    ]
+    if theme is not Theme.REFUSALS:
+        actors.append(Flood(around, make_random("flood"), plans))
+    if theme is not Theme.STAMPEDES:
+        actors.append(Attempts(around, make_random("attempts"), plans))
+        actors.append(Inspector("inspector", around, make_random("inspector"), plans, disk_fails=False))
+    if theme is Theme.FAILURES:
+        names = _names("saboteur", 2)
+        actors += [Inspector(name, around, make_random(name), plans, disk_fails=True) for name in names]
+    return actors
+
+
+def _names(name: str, count: int) -> list[str]:
+    return [f"{name} {at}" for at in range(count)]

@@ -22,12 +22,13 @@ from batonq.sim.chaos import Chaos
 from batonq.sim.checks import Evidence, QueueFacts, check_all
 from batonq.sim.clients import ANSWER_S, InFlight
 from batonq.sim.closing import Closing
-from batonq.sim.crowds import Attempts, Flood, Inspector, NamedSender, PatternConsumer, QueueMaker, Stampede
+from batonq.sim.crowd_scenario import choose
+from batonq.sim.crowds import Actor, crowds
 from batonq.sim.history import OK, History, Receiving, Sending, Violation
 from batonq.sim.loop import SimLoop
 from batonq.sim.machine import Gone, Machine, quiet_logging
 from batonq.sim.patches import patched
-from batonq.sim.scenario import ACCOUNT, QueuePlan, Scenario, choose
+from batonq.sim.scenario import ACCOUNT, QueuePlan, Scenario
 from batonq.sim.tables import leftovers
 
 AUDIT_S = 4.0
@@ -210,29 +211,10 @@ class Simulation:
         ]
         operator = Operator(self, self._random("operator"), plans)
         grower = Grower(self, self._random("grower"), plans)
-        actors: list[Producer | Consumer | Operator | Grower] = [*producers, *consumers, operator, grower]
-        return [*(actor.run() for actor in actors), *self._crowds()]
-
-    def _crowds(self) -> list[Coroutine[Any, Any, None]]:
-        """Those who press against limits that are tiny."""
-        scenario = self.scenario
-        if not scenario.tiny:
-            return []
-        plans, think_s = scenario.queues, scenario.think_s
-        patterns = [PatternConsumer(f"pattern {at}", self, self._random(f"pattern {at}"), think_s) for at in range(2)]
-        return [
-            *(consumer.run() for consumer in patterns),
-            Flood(self, self._random("flood"), plans).run(),
-            NamedSender(self, self._random("named"), plans).run(),
-            Stampede(self, self._random("stampede"), plans).run(),
-            QueueMaker(self, self._random("maker")).run(),
-            Attempts(self, self._random("attempts"), plans).run(),
-            Grower(self, self._random("crowd grower"), plans, scenario.growing).run(),
-            Inspector("inspector 0", self, self._random("inspector 0"), plans, disk_fails=False).run(),
-            Inspector(
-                "inspector 1", self, self._random("inspector 1"), plans, bool(scenario.faults.disk_error_s)
-            ).run(),
-        ]
+        actors: list[Actor] = [*producers, *consumers, operator, grower]
+        if scenario.tiny:
+            actors += crowds(self, scenario, self._random)
+        return [actor.run() for actor in actors]
 
     async def _set_up(self) -> None:
         for plan in self.scenario.queues:
