@@ -1,4 +1,4 @@
-"""What a seed stands for when limits are tiny: many small queues, crowds that press against the limits, fewer faults."""
+"""What a seed stands for when limits are tiny: many small queues, crowds that press against limits, fewer faults."""
 
 from __future__ import annotations
 

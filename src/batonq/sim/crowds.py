@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
 from typing import Any, Protocol
@@ -35,8 +35,11 @@ class Actor(Protocol):
 class Flood:
     """Bursts: many batches in one turn of the event loop, while the disk is slow and long polls wait."""
 
-    def __init__(self, around: Surroundings, random: Random, plans: list[QueuePlan]) -> None:
+    def __init__(
+        self, around: Surroundings, random: Random, plans: list[QueuePlan], sizes: Sequence[int] = (5, 15, 30)
+    ) -> None:
         self._client = Client("flood", around, random, hurried=True)
+        self._sizes = sizes
         self._around = around
         self._random = random
         self._plans = [plan for plan in plans if not plan.dead_letters]
@@ -61,7 +64,7 @@ class Flood:
             self._around.spawn(self._poll(name))
         way = random.choice(("", "", "invocation", "once"))
         sends = []
-        for _ in range(random.choice((5, 15, 30))):
+        for _ in range(random.choice(self._sizes)):
             self._requests += 1
             messages = [make_message(self._around, plan, random) for _ in range(random.choice((1, 3, 10)))]
             invocation = f"flood-{self._requests}" if way else ""
@@ -376,6 +379,17 @@ def crowds(around: Surroundings, scenario: Scenario, make_random: Callable[[str]
         names = _names("saboteur", 2)
         actors += [Inspector(name, around, make_random(name), plans, disk_fails=True) for name in names]
     return actors
+
+
+def cluster_crowds(around: Surroundings, scenario: Scenario, make_random: Callable[[str], Random]) -> list[Actor]:
+    """Few of them: a cluster's run is short."""
+    plans = scenario.queues
+    return [
+        PatternConsumer("pattern", around, make_random("pattern"), scenario.think_s),
+        Flood(around, make_random("flood"), plans, (2, 4, 8)),
+        NamedSender(around, make_random("named"), plans),
+        Attempts(around, make_random("attempts"), plans),
+    ]
 
 
 def _names(name: str, count: int) -> list[str]:

@@ -17,7 +17,7 @@ from batonq.core import openframe
 from batonq.core.limits import ShardLimits
 from batonq.core.shard import jobbook, jobs, timers, transfer
 from batonq.node import broker, examining, host, hosting, jobrunner, named, polling, relaying, spreading, watching
-from batonq.node.cluster import answering
+from batonq.node.cluster import answering, peers
 from batonq.node.settings import Settings
 from batonq.sim.patches import Patches
 
@@ -73,7 +73,8 @@ CLUSTER_CONSTANTS: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {
     **NODE_CONSTANTS,
     "REMEMBERED_MAX": ((answering,), (1, 3)),
     "REMEMBERED_BYTES_MAX": ((answering,), (200, 2 * KIB)),
-    "NAMES_MAX": ((answering,), (200,)),
+    "NAMES_MAX": ((answering,), (40,)),
+    "IDLE_MAX": ((peers,), (1, 2)),
     "WAITING_MAX": ((relaying,), (1, 3)),
     "TOGETHER_MAX": ((host, relaying), (2, 5)),
 }
@@ -103,6 +104,11 @@ REFUSES_CROWDS = (
     "slots_max",
     "dedup_entries_max",
 )
+
+# Of what is remembered for minutes: a cluster's run is too short for these.
+LONG_REMEMBERED = ("dedup_entries_max", "requests_max", "invocations_max", "producers_max")
+# Nobody compares anything with these, or nothing may ever reach them.
+NOT_COUNTED = ("TURN_MAX", "FRAME_ROWS_MAX")
 
 
 @dataclass(slots=True)
@@ -164,6 +170,10 @@ class TinyLimit(int):
     def __mul__(self, factor: int) -> TinyLimit:
         """The same limit in another unit."""
         return TinyLimit(int.__mul__(self, factor), self.name, self.counts)
+
+    def __radd__(self, start: int) -> TinyLimit:
+        """What is begun at `start` may go up to here."""
+        return TinyLimit(int.__add__(self, start), self.name, self.counts)
 
     def __rsub__(self, other: int) -> int:
         self.meet(other)
@@ -247,7 +257,10 @@ def choose_limits(
     choices = {**SETTINGS, **SHARD_LIMITS, **{name: values for name, (_, values) in constants.items()}}
     values = {name: random.choice(values) for name, values in choices.items()}
     chosen = {name for name in values if random.random() < TINY_SHARE}
-    chosen.add("LOOKED_AT_MAX")  # looking at messages takes several steps only then
+    if cluster:
+        chosen.difference_update(LONG_REMEMBERED)
+    else:
+        chosen.add("LOOKED_AT_MAX")  # looking at messages takes several steps only then
     if refusals:
         values["window_entries"] = 4
         chosen = chosen.difference(REFUSES_CROWDS, ("window_bytes",)).union(("verdicts_max", "retries_max"))

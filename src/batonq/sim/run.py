@@ -67,6 +67,7 @@ class Simulation:
     """The surroundings of everything in one run (see clients.Surroundings)."""
 
     drain_rounds_max = DRAIN_ROUNDS_MAX
+    forgets_in_the_end = True  # before its queues are examined, a run waits until all is forgotten
 
     def __init__(self, scenario: Scenario, loop: SimLoop) -> None:
         self.scenario = scenario
@@ -159,7 +160,8 @@ class Simulation:
         """All is mended: let nobody begin anything new, and see that everything is served again."""
         self.lost_answers = 0.0
         self.calls_left = 0
-        closing = Closing(self, self._random("closing"), self.scenario.queues, self.scenario.settings)
+        scenario = self.scenario
+        closing = Closing(self, self._random("closing"), scenario.queues, scenario.settings, scenario.tiny)
         if not self.broken:
             await closing.all_answered()
         await self._end(actors)
@@ -169,7 +171,7 @@ class Simulation:
             await closing.drain(self.drain_rounds_max)
             self._look_for_leftovers()
         if not self.broken and self.scenario.tiny:
-            await closing.examine()
+            await closing.examine(self.forgets_in_the_end)
             await closing.drain(self.drain_rounds_max)
             self._look_for_leftovers()
 
@@ -213,8 +215,11 @@ class Simulation:
         grower = Grower(self, self._random("grower"), plans)
         actors: list[Actor] = [*producers, *consumers, operator, grower]
         if scenario.tiny:
-            actors += crowds(self, scenario, self._random)
+            actors += self._crowds()
         return [actor.run() for actor in actors]
+
+    def _crowds(self) -> list[Actor]:
+        return crowds(self, self.scenario, self._random)
 
     async def _set_up(self) -> None:
         for plan in self.scenario.queues:
