@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import hashlib
 
-from batonq.core.commands import Claim, Send
+import pytest
+
+from batonq.core.commands import Accepted, Claim, Job, Send
+from batonq.core.limits import ShardLimits
 from batonq.core.policy import QueuePolicy
+from batonq.core.shard import jobbook
 from batonq.core.shard.machine import Shard
+from batonq.errors import OverLimit
 from batonq.log.frames import build
 
 NOW_MS = 1_700_000_000_000
@@ -65,3 +70,48 @@ def test_a_base_moves_the_time_that_a_new_owner_begins_with() -> None:
     again.begin_frame(3)
     again.take_ownership(2, NOW_MS + 10, 0)  # by a clock that was set back meanwhile
     assert again.last_time_ms == NOW_MS + 50
+
+
+def test_a_shard_that_was_over_its_limit_takes_messages_again_when_some_are_gone() -> None:
+    """What moves within the shard is not limited, and takes slots beyond the limit: those are freed last, and next."""
+    shard = Shard(0, ShardLimits(slots_max=3))
+    shard.take_ownership(1, NOW_MS, 0)
+    shard.set_policy(QueuePolicy(2, "000000000000", "dead"), NOW_MS)
+    shard.set_policy(QueuePolicy(QUEUE, "000000000000", "orders", max_receives=1, dead_letter_queue=2), NOW_MS)
+    send(shard, 3)
+    shard.receive(QUEUE, 3, 1_000, NOW_MS, "tester")
+    later_ms = NOW_MS + 2_000
+    shard.receive(QUEUE, 3, None, later_ms, "tester")  # none is left: all go to the dead letters, the first to slot 3
+    leases = shard.receive(2, 3, None, later_ms, "tester")
+    last = max(leases, key=lambda lease: lease.slot)
+    assert last.slot == 3
+    others = [lease for lease in leases if lease is not last]
+    for lease in (*others, last):
+        shard.delete(2, [Claim(lease.slot, lease.sequence, lease.epoch)], later_ms)
+    assert shard.counters(2).visible == 0
+    body = b"hello"
+    md5 = hashlib.md5(body, usedforsecurity=False).digest()
+    plain, delayed = Send(body=body, body_md5=md5), Send(body=body, body_md5=md5, delay_ms=1)
+    for sends in ([delayed], [plain, plain]):  # one by one, and as a run
+        assert all(isinstance(result, Accepted) for result in shard.send(QUEUE, sends, later_ms))
+    results = [shard.send(QUEUE, [plain], later_ms)[0] for _ in range(3)]
+    assert isinstance(results[-1], OverLimit)
+
+
+def test_a_full_book_of_jobs_is_loaded_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs that are not over took the room of those that are, but not when the same book was loaded."""
+    monkeypatch.setattr(jobbook, "TOTAL_MAX", 2)
+    book = jobbook.JobBook()
+    book.put(job("first", 1, "RUNNING"))
+    for at in range(4):
+        book.put(job(f"job {at}", 2 + at, "RUNNING"))
+        book.put(job(f"job {at}", 2 + at, "COMPLETED"))
+    assert list(book) == ["first", "job 2", "job 3"]
+    loaded = jobbook.JobBook()
+    for one in book.values():
+        loaded.put(one)
+    assert list(loaded) == list(book)
+
+
+def job(name: str, source: int, state: str) -> Job:
+    return Job(name, source, 0, 0, 1, state, 0, 0, key=source)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from random import Random
 
 from batonq.node.broker import Broker, Queue
@@ -167,17 +168,21 @@ class Consumer:
 
 
 class Grower:
-    """Spreads FIFO queues over more shards, one at a time, as long as there are any."""
+    """Spreads queues over more shards, one at a time, as long as there are any: those that are said, or FIFO queues."""
 
-    def __init__(self, around: Surroundings, random: Random, plans: list[QueuePlan]) -> None:
+    def __init__(
+        self, around: Surroundings, random: Random, plans: list[QueuePlan], names: Sequence[str] | None = None
+    ) -> None:
         self._client = Client("grower", around, random)
         self._around = around
         self._random = random
-        self._names = [plan.name for plan in plans if plan.attributes.get("DeduplicationScope") == "messageGroup"]
+        fifo = [plan.name for plan in plans if plan.attributes.get("DeduplicationScope") == "messageGroup"]
+        self._names = fifo if names is None else names
+        self._every_s = GROWTH_S if names is None else GROWTH_S / 4
 
     async def run(self) -> None:
         while self._names:
-            await asyncio.sleep(self._random.expovariate(1.0) * GROWTH_S)
+            await asyncio.sleep(self._random.expovariate(1.0) * self._every_s)
             if self._around.calls_left <= 0:
                 return
             await self._client.steer(self._random.choice(self._names), "grow", self._grow)

@@ -13,10 +13,12 @@ from batonq.core.shard.once import WINDOW_MIN_MS
 from batonq.core.shard.sending import REQUEST_WINDOW_MS
 from batonq.errors import BatonError, QueueDoesNotExist
 from batonq.node.broker import Broker
+from batonq.node.cluster import answering
 from batonq.node.settings import Settings
 from batonq.sim.bodies import make_body
 from batonq.sim.clients import Client, Surroundings, Work, up_to_date
 from batonq.sim.history import OK, Call, Delivered, Outgoing, Receiving, Sending, Watching
+from batonq.sim.limits import TinyLimits
 from batonq.sim.machine import Gone
 from batonq.sim.scenario import ACCOUNT, NARROW, QueuePlan
 
@@ -56,11 +58,15 @@ class Windows:
 
 
 class Closing:
-    def __init__(self, around: Run, random: Random, plans: list[QueuePlan], settings: Settings) -> None:
+    def __init__(
+        self, around: Run, random: Random, plans: list[QueuePlan], settings: Settings, tiny: TinyLimits
+    ) -> None:
         self._around = around
         self._random = random
         self._plans = {plan.name: plan for plan in plans}
         self._windows = Windows.of(settings)
+        # A node that has to remember the names of too many calls takes no other for so long.
+        self._busy_s = answering.REMEMBERED_S + SLACK_S if "NAMES_MAX" in tiny.values else 0.0
         self._client = Client("closing", around, random)
         self._requests = 0
         self._has_found = False
@@ -124,16 +130,22 @@ class Closing:
 
     # --- every queue serves ------------------------------------------------------------------------
 
-    async def examine(self) -> None:
-        """Every queue is used in every way, when all that was remembered is forgotten."""
-        await self._forget_all()
+    async def examine(self, after_all_is_forgotten: bool) -> None:
+        """Every queue is used in every way."""
+        for plan in self._plans.values():
+            if plan.fleeting:  # it may have been deleted just before all was mended
+                await self._around.make_queue(plan)
+        if after_all_is_forgotten:
+            await self._forget_all()
         ways = ("plain", "invocation", "once", "producer")
         made = [queue for queue in self._around.queues if self._is_made(queue)]
+        for queue in made:  # the dead stay in some of them, and take room
+            await self._purge(queue)
         for at, queue in enumerate(made):
             if self._around.broken or self._has_found:
                 return
-            for other in made:  # the dead stay in some of them, and take room
-                if other == queue or self._plans[self._around.known[other].called].dead_letters:
+            for other in made:
+                if self._plans[self._around.known[other].called].dead_letters:
                     await self._purge(other)
             await self._serve_a_poll(queue, ways[at % len(ways)], by_pattern=False)
             await self._serve_a_poll(queue, ways[(at + 2) % len(ways)], by_pattern=True)
@@ -180,7 +192,7 @@ class Closing:
             mine = [held for held in call.deliveries if held.number == message.number]
             await self._delete(call.deliveries)
             late_s = self._around.loop.time() - since_s
-            if mine or late_s > PROMPT_S:
+            if mine or late_s > PROMPT_S + self._busy_s:
                 break
             await asyncio.sleep(0.1)
             polling = self._around.loop.create_task(poll())
@@ -261,6 +273,7 @@ class Closing:
 
     async def _until_ok(self, otherwise: str, ask: Callable[[], Awaitable[Call]], patience_s: float) -> bool:
         """Ask until the answer is good, less and less often."""
+        patience_s += self._busy_s
         give_up_s = self._around.loop.time() + patience_s
         pause_s = AGAIN_S
         while True:

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from random import Random
+from typing import Any, Protocol
 
 from batonq.node.broker import Broker, Queue
 from batonq.node.jobs import Redrive
-from batonq.sim.actors import Consumer, make_message
+from batonq.sim.actors import Consumer, Grower, make_message
 from batonq.sim.clients import Client, Surroundings
 from batonq.sim.history import OK, Delivered, Outgoing
-from batonq.sim.scenario import CROWD, QueuePlan
+from batonq.sim.scenario import CROWD, QueuePlan, Scenario, Theme
 
 BURST_S = 2.5  # on average between two bursts, and between the other things here
 NAMED_S = 0.4
 SHORT_LIVED_S = 0.6
-INSPECTED_S = 0.5
+INSPECTED_S = 0.2
+ATTEMPTED_S = 0.5
 OLD_REQUESTS_MAX = 30
 SHORT_LIVED_MAX = 40
 LONG_POLL_MS = 20_000
@@ -25,11 +28,18 @@ STALL_S = 0.4  # how long a sync takes while it stalls, on average
 RECEIVES_MAX = 20  # to empty a queue
 
 
+class Actor(Protocol):
+    async def run(self) -> None: ...
+
+
 class Flood:
     """Bursts: many batches in one turn of the event loop, while the disk is slow and long polls wait."""
 
-    def __init__(self, around: Surroundings, random: Random, plans: list[QueuePlan]) -> None:
+    def __init__(
+        self, around: Surroundings, random: Random, plans: list[QueuePlan], sizes: Sequence[int] = (5, 15, 30)
+    ) -> None:
         self._client = Client("flood", around, random, hurried=True)
+        self._sizes = sizes
         self._around = around
         self._random = random
         self._plans = [plan for plan in plans if not plan.dead_letters]
@@ -54,7 +64,7 @@ class Flood:
             self._around.spawn(self._poll(name))
         way = random.choice(("", "", "invocation", "once"))
         sends = []
-        for _ in range(random.choice((5, 15, 30))):
+        for _ in range(random.choice(self._sizes)):
             self._requests += 1
             messages = [make_message(self._around, plan, random) for _ in range(random.choice((1, 3, 10)))]
             invocation = f"flood-{self._requests}" if way else ""
@@ -139,8 +149,8 @@ class NamedSender:
 class Stampede:
     """Leases that all end at the same time, while many long polls wait for their messages."""
 
-    def __init__(self, around: Surroundings, random: Random, plans: list[QueuePlan]) -> None:
-        self._client = Client("stampede", around, random, hurried=True)
+    def __init__(self, name: str, around: Surroundings, random: Random, plans: list[QueuePlan]) -> None:
+        self._client = Client(name, around, random, hurried=True)
         self._around = around
         self._random = random
         work = [plan for plan in plans if not plan.dead_letters]
@@ -245,27 +255,142 @@ class QueueMaker:
 class Inspector:
     """Looks at what is in queues, and at what a redrive would move: in many short steps, while all goes on."""
 
-    def __init__(self, around: Surroundings, random: Random) -> None:
-        self._client = Client("inspector", around, random)
+    def __init__(
+        self, name: str, around: Surroundings, random: Random, plans: list[QueuePlan], disk_fails: bool
+    ) -> None:
+        self._client = Client(name, around, random)
         self._around = around
         self._random = random
+        self._disk_fails = disk_fails
+        self._dead = [plan for plan in plans if plan.dead_letters]
 
     async def run(self) -> None:
         while True:
             await asyncio.sleep(self._random.expovariate(1 / INSPECTED_S))
             if self._around.calls_left <= 0:
                 return
-            name = self._random.choice(list(self._around.queues))
-            if self._random.random() < 0.3:
-                await self._client.steer(name, "peek", self._peek)
+            plan = self._random.choice(self._dead)
+            name = self._around.current_name(plan.name)
+            choice = self._random.random()
+            if choice < 0.1:
+                await self._client.steer(self._random.choice(list(self._around.queues)), "peek", self._peek)
+            elif choice < 0.2:  # there is more to look at than what has died
+                await self._client.send(name, [make_message(self._around, plan, self._random) for _ in range(5)], "")
+            elif choice < 0.3:
+                work = self._random.choice((self._move, self._redrive))
+                await self._client.steer(name, "move", work)
+            elif choice < 0.5 and self._disk_fails:
+                await self._look_while_the_disk_fails(name, plan)
             else:
                 await self._client.steer(name, "dry run", self._dry_run)
+
+    async def _look_while_the_disk_fails(self, name: str, plan: QueuePlan) -> None:
+        """The shard fails in the middle of an append, while somebody who has waited for one before goes on."""
+        random, loop, machine = self._random, self._around.loop, self._around.machine_for(self._random)
+        messages = [make_message(self._around, plan, random) for _ in range(14)]
+        await self._client.send(name, messages[6:], "")
+        machine.slow = STALL_S / machine.sync_s
+        looking: list[asyncio.Task[Any]] = [loop.create_task(self._client.send(name, messages[:1], ""))]
+        looking += [loop.create_task(self._client.steer(name, "dry run", self._dry_run)) for _ in range(5)]
+        try:
+            for message in messages[1:6]:
+                await asyncio.sleep(random.random() * STALL_S / 2)
+                looking.append(loop.create_task(self._client.send(name, [message], "")))
+            machine.fail_rate = 1.0
+            await asyncio.sleep(STALL_S)
+        finally:
+            machine.slow, machine.fail_rate = 1.0, 0.0
+        await asyncio.gather(*looking)
 
     @staticmethod
     async def _peek(broker: Broker, entry: Queue) -> str:
         return f"{len(await broker.peek(entry, 0, 100))} messages"
 
     @staticmethod
+    async def _move(broker: Broker, source: Queue) -> str:
+        """A job that ends soon."""
+        return (await broker.start_move(source, None, 500)).id
+
+    @staticmethod
+    async def _redrive(broker: Broker, source: Queue) -> str:
+        """One for which messages are chosen."""
+        redrive = Redrive(rate_per_s=500, filter={"bodyContains": "1"}, pause_when_dying_share=1.0)
+        return (await broker.start_job(source, redrive)).id
+
+    @staticmethod
     async def _dry_run(broker: Broker, source: Queue) -> str:
         redrive = Redrive(rate_per_s=10, filter={"bodyContains": "1"}, dry_run=True)
         return f"{(await broker.start_job(source, redrive)).matched} messages"
+
+
+class Attempts:
+    """Receives from FIFO queues under ids of their own, several at a time, and asks for the same again."""
+
+    def __init__(self, around: Surroundings, random: Random, plans: list[QueuePlan]) -> None:
+        self._client = Client("attempts", around, random)
+        self._around = around
+        self._random = random
+        self._plans = [plan for plan in plans if plan.fifo]
+        self._made = 0
+
+    async def run(self) -> None:
+        while self._plans:
+            await asyncio.sleep(self._random.expovariate(1 / ATTEMPTED_S))
+            if self._around.calls_left <= 0:
+                return
+            plan = self._random.choice(self._plans)
+            name = self._around.current_name(plan.name)
+            await self._client.send(name, [make_message(self._around, plan, self._random) for _ in range(3)], "")
+            self._around.spawn(self._attempt(name))
+
+    async def _attempt(self, name: str) -> None:
+        self._made += 1
+        attempt = f"attempt {self._made}"
+        for _ in range(self._random.choice((1, 2, 3))):
+            call = await self._client.receive(name, 1, 2_000, 0, attempt)
+        if call.deliveries and self._random.random() < 0.5:
+            await self._client.delete(*call.deliveries)
+
+
+def crowds(around: Surroundings, scenario: Scenario, make_random: Callable[[str], Random]) -> list[Actor]:
+    """Those who press against the limits of a run, by its theme."""
+    plans, theme = scenario.queues, scenario.theme
+    leaky = [plan for plan in plans if plan.name == "leaky"]
+    work = leaky if theme is Theme.REFUSALS else plans
+    several = 1 if theme is Theme.MIXED else 2
+    actors: list[Actor] = [
+        Stampede(name, around, make_random(name), work) for name in _names("stampede", 1 if leaky else several)
+    ]
+    actors += [
+        PatternConsumer(name, around, make_random(name), scenario.think_s)
+        for name in _names("pattern", scenario.pattern_consumers)
+    ]
+    actors += [
+        NamedSender(around, make_random("named"), plans),
+        QueueMaker(around, make_random("maker")),
+        Grower(around, make_random("crowd grower"), plans, scenario.growing),
+    ]
+    if theme is not Theme.REFUSALS:
+        actors.append(Flood(around, make_random("flood"), plans))
+    if theme is not Theme.STAMPEDES:
+        actors.append(Attempts(around, make_random("attempts"), plans))
+        actors.append(Inspector("inspector", around, make_random("inspector"), plans, disk_fails=False))
+    if theme is Theme.FAILURES:
+        names = _names("saboteur", 2)
+        actors += [Inspector(name, around, make_random(name), plans, disk_fails=True) for name in names]
+    return actors
+
+
+def cluster_crowds(around: Surroundings, scenario: Scenario, make_random: Callable[[str], Random]) -> list[Actor]:
+    """Few of them: a cluster's run is short."""
+    plans = scenario.queues
+    return [
+        PatternConsumer("pattern", around, make_random("pattern"), scenario.think_s),
+        Flood(around, make_random("flood"), plans, (2, 4, 8)),
+        NamedSender(around, make_random("named"), plans),
+        Attempts(around, make_random("attempts"), plans),
+    ]
+
+
+def _names(name: str, count: int) -> list[str]:
+    return [f"{name} {at}" for at in range(count)]

@@ -17,7 +17,7 @@ from batonq.core import openframe
 from batonq.core.limits import ShardLimits
 from batonq.core.shard import jobbook, jobs, timers, transfer
 from batonq.node import broker, examining, host, hosting, jobrunner, named, polling, relaying, spreading, watching
-from batonq.node.cluster import answering
+from batonq.node.cluster import answering, peers
 from batonq.node.settings import Settings
 from batonq.sim.patches import Patches
 
@@ -73,7 +73,8 @@ CLUSTER_CONSTANTS: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {
     **NODE_CONSTANTS,
     "REMEMBERED_MAX": ((answering,), (1, 3)),
     "REMEMBERED_BYTES_MAX": ((answering,), (200, 2 * KIB)),
-    "NAMES_MAX": ((answering,), (200,)),
+    "NAMES_MAX": ((answering,), (40,)),
+    "IDLE_MAX": ((peers,), (1, 2)),
     "WAITING_MAX": ((relaying,), (1, 3)),
     "TOGETHER_MAX": ((host, relaying), (2, 5)),
 }
@@ -81,9 +82,8 @@ CLUSTER_CONSTANTS: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {
 # Rows of a frame that the log's format has room for, and how many of them leave room for one command more. A command
 # that would need more is a fault of whoever let it in, so these are tiny only together with the limits of what one
 # command may write, and where crowds are not refused.
-FRAME_ROWS = "FRAME_ROWS_MAX"
 FRAME_ROWS_CONSTANTS: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {
-    FRAME_ROWS: ((openframe,), (110,)),
+    "FRAME_ROWS_MAX": ((openframe,), (110,)),
     "ROLL_ROWS": ((hosting,), (40,)),
 }
 WRITTEN_AT_ONCE = (
@@ -104,7 +104,11 @@ REFUSES_CROWDS = (
     "slots_max",
     "dedup_entries_max",
 )
-FRAME_ROWS_SHARE = 0.25  # of the runs with tiny limits
+
+# Of what is remembered for minutes: a cluster's run is too short for these.
+LONG_REMEMBERED = ("dedup_entries_max", "requests_max", "invocations_max", "producers_max")
+# Nobody compares anything with these, or nothing may ever reach them.
+NOT_COUNTED = ("TURN_MAX", "FRAME_ROWS_MAX")
 
 
 @dataclass(slots=True)
@@ -166,6 +170,10 @@ class TinyLimit(int):
     def __mul__(self, factor: int) -> TinyLimit:
         """The same limit in another unit."""
         return TinyLimit(int.__mul__(self, factor), self.name, self.counts)
+
+    def __radd__(self, start: int) -> TinyLimit:
+        """What is begun at `start` may go up to here."""
+        return TinyLimit(int.__add__(self, start), self.name, self.counts)
 
     def __rsub__(self, other: int) -> int:
         self.meet(other)
@@ -239,17 +247,28 @@ class TinyLimits:
 NO_TINY_LIMITS = TinyLimits()
 
 
-def choose_limits(random: Random, cluster: bool = False) -> TinyLimits:
-    """About half of all limits; or those that show whether too much is written at once."""
+def choose_limits(
+    random: Random, cluster: bool = False, full_frames: bool = False, refusals: bool = False
+) -> TinyLimits:
+    """About half of all limits. `full_frames`: those that show whether too much is written at once; `refusals`: those
+    of what is between shards.
+    """
     constants = CLUSTER_CONSTANTS if cluster else NODE_CONSTANTS
     choices = {**SETTINGS, **SHARD_LIMITS, **{name: values for name, (_, values) in constants.items()}}
     values = {name: random.choice(values) for name, values in choices.items()}
     chosen = {name for name in values if random.random() < TINY_SHARE}
+    if cluster:
+        chosen.difference_update(LONG_REMEMBERED)
+    else:
+        chosen.add("LOOKED_AT_MAX")  # looking at messages takes several steps only then
+    if refusals:
+        values["window_entries"] = 4
+        chosen = chosen.difference(REFUSES_CROWDS, ("window_bytes",)).union(("verdicts_max", "retries_max"))
     if "verdicts_max" in chosen:  # a window must fit into it
         chosen.add("window_entries")
     if "CHECKS_MAX" in chosen:  # a batch must fit into it
         chosen.add("BATCH_MAX")
-    if random.random() < FRAME_ROWS_SHARE:
+    if full_frames:
         values.update({name: tiny[0] for name, (_, tiny) in FRAME_ROWS_CONSTANTS.items()})
         values.update(frame_rows_max=10, timer_records_max=3)
         chosen = chosen.difference(REFUSES_CROWDS).union(FRAME_ROWS_CONSTANTS, WRITTEN_AT_ONCE)

@@ -22,12 +22,13 @@ from batonq.sim.chaos import Chaos
 from batonq.sim.checks import Evidence, QueueFacts, check_all
 from batonq.sim.clients import ANSWER_S, InFlight
 from batonq.sim.closing import Closing
-from batonq.sim.crowds import Flood, Inspector, NamedSender, PatternConsumer, QueueMaker, Stampede
+from batonq.sim.crowd_scenario import choose
+from batonq.sim.crowds import Actor, crowds
 from batonq.sim.history import OK, History, Receiving, Sending, Violation
 from batonq.sim.loop import SimLoop
 from batonq.sim.machine import Gone, Machine, quiet_logging
 from batonq.sim.patches import patched
-from batonq.sim.scenario import ACCOUNT, QueuePlan, Scenario, choose
+from batonq.sim.scenario import ACCOUNT, QueuePlan, Scenario
 from batonq.sim.tables import leftovers
 
 AUDIT_S = 4.0
@@ -66,6 +67,7 @@ class Simulation:
     """The surroundings of everything in one run (see clients.Surroundings)."""
 
     drain_rounds_max = DRAIN_ROUNDS_MAX
+    forgets_in_the_end = True  # before its queues are examined, a run waits until all is forgotten
 
     def __init__(self, scenario: Scenario, loop: SimLoop) -> None:
         self.scenario = scenario
@@ -158,7 +160,8 @@ class Simulation:
         """All is mended: let nobody begin anything new, and see that everything is served again."""
         self.lost_answers = 0.0
         self.calls_left = 0
-        closing = Closing(self, self._random("closing"), self.scenario.queues, self.scenario.settings)
+        scenario = self.scenario
+        closing = Closing(self, self._random("closing"), scenario.queues, scenario.settings, scenario.tiny)
         if not self.broken:
             await closing.all_answered()
         await self._end(actors)
@@ -168,7 +171,7 @@ class Simulation:
             await closing.drain(self.drain_rounds_max)
             self._look_for_leftovers()
         if not self.broken and self.scenario.tiny:
-            await closing.examine()
+            await closing.examine(self.forgets_in_the_end)
             await closing.drain(self.drain_rounds_max)
             self._look_for_leftovers()
 
@@ -210,24 +213,13 @@ class Simulation:
         ]
         operator = Operator(self, self._random("operator"), plans)
         grower = Grower(self, self._random("grower"), plans)
-        actors: list[Producer | Consumer | Operator | Grower] = [*producers, *consumers, operator, grower]
-        return [*(actor.run() for actor in actors), *self._crowds()]
+        actors: list[Actor] = [*producers, *consumers, operator, grower]
+        if scenario.tiny:
+            actors += self._crowds()
+        return [actor.run() for actor in actors]
 
-    def _crowds(self) -> list[Coroutine[Any, Any, None]]:
-        """Those who press against limits that are tiny."""
-        scenario = self.scenario
-        if not scenario.tiny:
-            return []
-        plans, think_s = scenario.queues, scenario.think_s
-        patterns = [PatternConsumer(f"pattern {at}", self, self._random(f"pattern {at}"), think_s) for at in range(2)]
-        return [
-            *(consumer.run() for consumer in patterns),
-            Flood(self, self._random("flood"), plans).run(),
-            NamedSender(self, self._random("named"), plans).run(),
-            Stampede(self, self._random("stampede"), plans).run(),
-            QueueMaker(self, self._random("maker")).run(),
-            Inspector(self, self._random("inspector")).run(),
-        ]
+    def _crowds(self) -> list[Actor]:
+        return crowds(self, self.scenario, self._random)
 
     async def _set_up(self) -> None:
         for plan in self.scenario.queues:

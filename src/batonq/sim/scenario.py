@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
+from enum import Enum
 from random import Random
 
 from batonq.core.catalog.names import queue_arn
 from batonq.log.files import FileLogSettings
 from batonq.node.settings import Settings
-from batonq.sim.limits import FRAME_ROWS, NO_TINY_LIMITS, TinyLimits, choose_limits
+from batonq.sim.limits import NO_TINY_LIMITS, TinyLimits
 
 ACCOUNT = "000000000000"
 NARROW = "narrow"  # a dead-letter queue that is full most of the time
 CROWD = "jobs-"  # what the names of queues begin with that are received from by a pattern
 KIB = 1024
-HOUR_S = 3600.0
+
+
+class Theme(Enum):
+    """What those who press against tiny limits are out for."""
+
+    MIXED = "a little of everything"
+    STAMPEDES = "leases that end together, with nothing that disperses those who wait"
+    REFUSALS = "dead letters that are refused, and answers between shards that are lost"
+    FAILURES = "shards that fail in the middle of what they do"
 
 
 @dataclass(slots=True, frozen=True)
@@ -73,7 +82,9 @@ class Scenario:
     consumers: int = 4
     think_s: float = 0.5
     steps_max: int = 1_000_000  # calls of clients, after which no more are made
+    theme: Theme = Theme.MIXED  # what the crowds are out for
     pattern_consumers: int = 0
+    growing: tuple[str, ...] = ()  # queues of the crowd that are spread over more and more shards
     tiny: TinyLimits = NO_TINY_LIMITS  # with any, crowds press against them (see crowds.py)
 
     def __str__(self) -> str:
@@ -85,18 +96,8 @@ class Scenario:
         )
 
 
-def has_tiny_limits(seed: int) -> bool:
-    """Two seeds of five."""
-    return seed % 5 in (2, 4)
-
-
-def choose(seed: int, steps: int | None = None) -> Scenario:
-    """Everything about a run that is decided before it begins."""
-    scenario = _choose_usual(seed, steps)
-    return _with_tiny_limits(scenario) if has_tiny_limits(seed) else scenario
-
-
-def _choose_usual(seed: int, steps: int | None) -> Scenario:
+def choose_usual(seed: int, steps: int | None) -> Scenario:
+    """Everything about a run that is decided before it begins, when all limits are as in production."""
     random = Random(f"scenario {seed}")
     segment_bytes = random.choice((8, 16, 32, 64)) * KIB
     settings = Settings(
@@ -147,71 +148,6 @@ def _choose_usual(seed: int, steps: int | None) -> Scenario:
     )
 
 
-def _with_tiny_limits(scenario: Scenario) -> Scenario:
-    """A shorter run with fewer faults and more to do, on queues that are many and small."""
-    random = Random(f"limits {scenario.seed}")
-    tiny = choose_limits(random)
-    settings = replace(
-        tiny.settings(scenario.settings),
-        maintenance_every_s=1.0,
-        idempotency_hours=random.choice((5.0, 30.0)) / HOUR_S,
-        producer_idle_hours=90.0 / HOUR_S,
-    )
-
-    def mean(*choices: float) -> float:
-        return random.choice((0.0, *choices))
-
-    faults = Faults(
-        crash_s=mean(0.0, 4.0, 8.0),
-        stop_s=mean(0.0, 8.0),
-        disk_error_s=mean(2.0, 4.0),
-        full_disk_s=mean(0.0, 8.0),
-        clock_advance_s=mean(8.0) if scenario.faults.clock_advance_s else 0.0,
-        lost_answers=random.choice((0.0, 0.02, 0.1, 0.3)),
-        break_s=mean(1.0),
-        lost_between=random.choice((0.0, 0.3)),
-    )
-    if FRAME_ROWS in tiny.values:  # it takes a crowd that nothing disperses
-        settings, faults = replace(settings, spread=1), Faults()
-    return replace(
-        scenario,
-        settings=settings,
-        faults=faults,
-        queues=_with_crowd(random, scenario.queues, settings.shards),
-        duration_s=random.choice((8.0, 12.0)),
-        producers=2,
-        consumers=2,
-        pattern_consumers=random.choice((0, 1, 2, 2)),
-        tiny=tiny,
-    )
-
-
-def _with_crowd(random: Random, plans: list[QueuePlan], shards: int) -> list[QueuePlan]:
-    """Some of the queues, and many small ones. Several shards have dead letters that are refused."""
-    plans = [plan for plan in plans if plan.name not in (NARROW, "leaky")]
-    work = [plan for plan in plans if not plan.dead_letters]
-    chosen = [plan for plan in plans if plan.dead_letters] + random.sample(work, min(3, len(work)))
-    if random.random() < 0.5:
-        for plan in _leaky_queues(random.choice(("1", "2")), "failure"):
-            spread = "1" if plan.dead_letters else str(shards)
-            chosen.append(replace(plan, attributes={**plan.attributes, "Baton.Spread": spread}))
-    crowd = [_crowd_queue(random, f"{CROWD}{at}", shards) for at in range(random.choice((2, 4, 6)))]
-    return [*chosen, *crowd]
-
-
-def _crowd_queue(random: Random, name: str, shards: int) -> QueuePlan:
-    keyed = random.random() < 0.4
-    scope = {"Baton.DeduplicationWindow": "5", "Baton.DeduplicationScope": random.choice(("window", "lives"))}
-    attributes = {
-        "VisibilityTimeout": random.choice(("1", "2")),
-        "Baton.Spread": random.choice(("1", "1", "2")) if shards > 1 else "1",
-        **({"RedrivePolicy": _redrive("dead", 2)} if random.random() < 0.3 else {}),
-        **(scope if keyed else {}),
-    }
-    purged = random.random() < 0.3
-    return QueuePlan(name, attributes, keyed=keyed, purged=purged and not keyed)  # a purge forgets the keys
-
-
 def _choose_faults(random: Random, secured: bool) -> Faults:
     def mean(*choices: float) -> float:
         return random.choice((0.0, *choices))
@@ -228,7 +164,7 @@ def _choose_faults(random: Random, secured: bool) -> Faults:
     )
 
 
-def _redrive(target: str, receives: int) -> str:
+def redrive_policy(target: str, receives: int) -> str:
     return json.dumps({"deadLetterTargetArn": queue_arn(ACCOUNT, target), "maxReceiveCount": receives})
 
 
@@ -248,7 +184,7 @@ def choose_queues(random: Random, fifo: Random, shards: int) -> list[QueuePlan]:
             "orders",
             {
                 "VisibilityTimeout": visibility(),
-                "RedrivePolicy": _redrive("dead", receives),
+                "RedrivePolicy": redrive_policy("dead", receives),
                 "Baton.DeadLetterOn": on(),
             },
             grouped=random.random() < 0.5,
@@ -258,7 +194,7 @@ def choose_queues(random: Random, fifo: Random, shards: int) -> list[QueuePlan]:
             {
                 "VisibilityTimeout": visibility(),
                 "Baton.StrictReceipts": "true",
-                "RedrivePolicy": _redrive("dead", random.randint(2, 4)),
+                "RedrivePolicy": redrive_policy("dead", random.randint(2, 4)),
                 "Baton.DeadLetterOn": on(),
             },
         ),
@@ -283,7 +219,7 @@ def choose_queues(random: Random, fifo: Random, shards: int) -> list[QueuePlan]:
             {
                 "VisibilityTimeout": visibility(),
                 "MessageRetentionPeriod": "60",
-                "RedrivePolicy": _redrive("dead", 3),
+                "RedrivePolicy": redrive_policy("dead", 3),
                 "Baton.ExpiryToDeadLetter": random.choice(("true", "false")),
             },
             brief=True,
@@ -300,21 +236,21 @@ def choose_queues(random: Random, fifo: Random, shards: int) -> list[QueuePlan]:
         QueuePlan("bin", {"VisibilityTimeout": visibility()}, purged=True),
         QueuePlan(
             "fleeting",
-            {"VisibilityTimeout": visibility(), "RedrivePolicy": _redrive("dead", 2), "Baton.DeadLetterOn": on()},
+            {"VisibilityTimeout": visibility(), "RedrivePolicy": redrive_policy("dead", 2), "Baton.DeadLetterOn": on()},
             fleeting=True,
         ),
     ]
     plans += random.sample(kinds, random.randint(2, len(kinds)))
     if random.random() < 0.4:
-        plans += _leaky_queues(visibility(), on())
+        plans += leaky_queues(visibility(), on())
     if random.random() < 0.8:
         plans += _fifo_queues(random, fifo, shards, visibility(), on())
     return plans
 
 
-def _leaky_queues(visibility: str, on: str) -> list[QueuePlan]:
+def leaky_queues(visibility: str, on: str) -> list[QueuePlan]:
     """A queue whose dead letters are refused most of the time."""
-    redrive = {"RedrivePolicy": _redrive(NARROW, 1), "Baton.DeadLetterOn": on}
+    redrive = {"RedrivePolicy": redrive_policy(NARROW, 1), "Baton.DeadLetterOn": on}
     return [
         QueuePlan(NARROW, {"Baton.MaximumMessages": "3"}, dead_letters=True),
         QueuePlan("leaky", {"VisibilityTimeout": visibility, **redrive}),
@@ -328,7 +264,7 @@ def _fifo_queues(random: Random, fifo: Random, shards: int, visibility: str, on:
         count = fifo.randint(1, max(1, shards - 1)) if scope == "messageGroup" else 1
         return {"DeduplicationScope": scope, **({"Baton.Spread": str(count)} if count > 1 else {})}
 
-    redrive = {"RedrivePolicy": _redrive("dead.fifo", random.randint(1, 4)), "Baton.DeadLetterOn": on}
+    redrive = {"RedrivePolicy": redrive_policy("dead.fifo", random.randint(1, 4)), "Baton.DeadLetterOn": on}
     return [
         QueuePlan(
             "dead.fifo",

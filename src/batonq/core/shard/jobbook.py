@@ -8,7 +8,7 @@ from batonq.core.commands import Job
 
 ACTIVE = ("RUNNING", "PAUSED", "CANCELLING")  # states of a job that is not over
 KEPT_MAX = 10  # ended jobs remembered for each queue
-TOTAL_MAX = 10_000  # and in all: queues come and go
+TOTAL_MAX = 10_000  # and in all: queues come and go. Running jobs do not count, so that a book loads as it was
 
 
 class JobBook(dict[str, Job]):
@@ -32,7 +32,7 @@ class JobBook(dict[str, Job]):
             return
         self.active.pop(job.id, None)
         forgotten = [other for other in known if other not in self.active][:-KEPT_MAX]
-        if len(self) - len(forgotten) > TOTAL_MAX:
+        if len(self) - len(self.active) - len(forgotten) > TOTAL_MAX:
             kept = {job.id, *forgotten, *self.active}
             forgotten += islice((other for other in self if other not in kept), 1)
         for other in forgotten:

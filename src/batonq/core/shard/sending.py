@@ -282,7 +282,7 @@ class Sending(Jobs):
         """The first sequence; 0 when the shard is full."""
         columns = self.columns
         slots = columns.take_run(len(bodies))
-        if slots[-1] >= max(self.limits.slots_max, columns.used):  # a slot that was used before may be used again
+        if slots[-1] >= self.limits.slots_max and self._living() + len(bodies) > self.limits.slots_max:
             columns.give_back_run(slots)
             return 0
         first = self.next_sequence
@@ -321,6 +321,12 @@ class Sending(Jobs):
         frame.extend(rows)
         self._on_sends(queue, slots, sequences, now, expires_s, priority, position, extents, size)
         return first
+
+    def _living(self) -> int:
+        """Messages in the shard. What arrives from elsewhere is not limited, so that slots beyond the limit come to be
+        free: it is messages that count, and these are only counted when such a slot is the next.
+        """
+        return sum(queue.messages for queue in self.queues.values())
 
     # --- with a producer's numbers -------------------------------------------------------------------
 
@@ -468,7 +474,7 @@ class Sending(Jobs):
         if full:
             return OverLimit(full)
         slot = columns.allocate()
-        if slot >= max(self.limits.slots_max, columns.used):
+        if slot >= self.limits.slots_max and self._living() >= self.limits.slots_max:
             return OverLimit(_SHARD_FULL)
         sequence = self.next_sequence
         delay = policy.delay_ms if send.delay_ms is None else send.delay_ms

@@ -20,6 +20,7 @@ from batonq.sim.cluster.machine import Cluster, ClusterMachine
 from batonq.sim.cluster.network import Network
 from batonq.sim.cluster.scenario import ClusterScenario, choose
 from batonq.sim.cluster.server import Server
+from batonq.sim.crowds import Actor, cluster_crowds
 from batonq.sim.log import Witness
 from batonq.sim.machine import Machine
 from batonq.sim.patches import patched
@@ -31,6 +32,10 @@ SETTLE_S = 60.0  # after healing every shard has an owner, and all followers are
 class ClusterSimulation(Simulation):
     scenario: ClusterScenario
     drain_rounds_max = 40
+    forgets_in_the_end = False
+
+    def _crowds(self) -> list[Actor]:
+        return cluster_crowds(self, self.scenario, self._random)
 
     def _make_machines(self) -> list[Machine]:
         scenario = self.scenario

@@ -8,6 +8,8 @@ from random import Random
 
 from batonq.log.files import FileLogSettings
 from batonq.node.settings import Settings
+from batonq.sim.crowd_scenario import has_tiny_limits
+from batonq.sim.limits import choose_limits
 from batonq.sim.scenario import ACCOUNT, KIB, Faults, QueuePlan, Scenario, choose_queues
 
 NAMES = "abc"
@@ -67,6 +69,14 @@ class ClusterScenario(Scenario):
 
 def choose(seed: int, steps: int | None = None) -> ClusterScenario:
     """Everything about a run that is decided before it begins."""
+    scenario = _choose_usual(seed, steps)
+    if not has_tiny_limits(seed):
+        return scenario
+    tiny = choose_limits(Random(f"cluster limits {seed}"), cluster=True)
+    return replace(scenario, settings=tiny.settings(scenario.settings), tiny=tiny)
+
+
+def _choose_usual(seed: int, steps: int | None) -> ClusterScenario:
     random = Random(f"cluster {seed}")
     segment_bytes = random.choice((4, 16, 64)) * KIB
     nodes = random.choice((2, 3, 3))
