@@ -196,7 +196,7 @@ class Closing:
                 break
             await asyncio.sleep(0.1)
             polling = self._around.loop.create_task(poll())
-        if late_s > PROMPT_S:
+        if late_s > PROMPT_S + self._busy_s:
             self._around.violated(
                 "liveness",
                 f"message #{message.number} could be had from {queue}, and {late_s:.1f} s a long poll waited",
