@@ -11,7 +11,7 @@ from dataclasses import dataclass
 class Loss:
     """The next answer to a call whose path ends so is not passed on. `then` runs instead, and the connection ends."""
 
-    path_end: str
+    path_end: str | tuple[str, ...]
     then: Callable[[], Awaitable[None]]
 
 
@@ -45,7 +45,7 @@ class Relay:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._server.wait_closed()
 
-    def requests_to(self, path_end: str) -> list[bytes]:
+    def requests_to(self, path_end: str | tuple[str, ...]) -> list[bytes]:
         return [request for request in self.requests if path_of(request).endswith(path_end)]
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

@@ -48,6 +48,10 @@ class NodeProcess:
         self.process: subprocess.Popen[str]
         self._reading: threading.Thread
 
+    def advertise(self, url: str) -> None:
+        """Have other nodes reach it there from its next start on."""
+        self._command += ["--advertise", url]
+
     def start(self) -> None:
         self.process = subprocess.Popen(
             self._command,

@@ -419,7 +419,7 @@ class Model:
             assert reply in (original, Accepted(0, "", True))
         elif send.producer in refused:
             assert isinstance(reply, OverLimit)
-        elif key not in self.producers and self._producers_are_full(now) and isinstance(reply, OverLimit):
+        elif known.last < 0 and self._producers_are_full(now) and isinstance(reply, OverLimit):
             refused.add(send.producer)
         else:
             self._send(queue, send, now, reply)

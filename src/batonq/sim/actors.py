@@ -16,14 +16,24 @@ from batonq.sim.scenario import ACCOUNT, QueuePlan
 RETRIES_S = 60.0  # a producer gives up by then, well before its invocation is forgotten
 OLD_RECEIPTS_MAX = 40
 GROWTH_S = 6.0
+UNNAMED_SHARE = 0.8  # of the requests of producers that do not name all of them
 RETRIED = ("unavailable", "not_owner", "disk_full", "over_limit", "log_error", UNREACHED, "unknown")
 
 
 class Producer:
-    def __init__(self, name: str, around: Surroundings, random: Random, plans: list[QueuePlan], think_s: float) -> None:
+    def __init__(
+        self,
+        name: str,
+        around: Surroundings,
+        random: Random,
+        plans: list[QueuePlan],
+        think_s: float,
+        unnamed: bool = False,
+    ) -> None:
         self._client = Client(name, around, random)
         self._around = around
         self._random = random
+        self._unnamed = unnamed
         self._plans = [plan for plan in plans if not plan.dead_letters]
         self._think_s = think_s
         self._invocations = 0
@@ -38,7 +48,10 @@ class Producer:
             name = self._around.current_name(plan.name)
             count = self._random.choice((1, 1, 2, 5))
             messages = [make_message(self._around, plan, self._random) for _ in range(count)]
-            await self._send(name, messages)
+            if self._unnamed and self._random.random() < UNNAMED_SHARE:
+                await self._client.send(name, messages, "")  # once: nobody could tell a repetition from another request
+            else:
+                await self._send(name, messages)
 
     async def _send(self, queue: str, messages: list[Outgoing]) -> None:
         """Until there is an answer that ends it, always as the same request: by its name, or by its numbers."""

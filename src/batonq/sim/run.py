@@ -204,7 +204,7 @@ class Simulation:
         scenario = self.scenario
         plans = scenario.queues
         producers = [
-            Producer(f"producer {at}", self, self._random(f"producer {at}"), plans, scenario.think_s)
+            Producer(f"producer {at}", self, self._random(f"producer {at}"), plans, scenario.think_s, scenario.unnamed)
             for at in range(scenario.producers)
         ]
         consumers = [

@@ -85,6 +85,7 @@ class Scenario:
     theme: Theme = Theme.MIXED  # what the crowds are out for
     pattern_consumers: int = 0
     growing: tuple[str, ...] = ()  # queues of the crowd that are spread over more and more shards
+    unnamed: bool = False  # most requests of producers have no name and no number, and are made once
     tiny: TinyLimits = NO_TINY_LIMITS  # with any, crowds press against them (see crowds.py)
 
     def __str__(self) -> str:

@@ -152,6 +152,8 @@ class Evidence:
         facts = self.queues[self.home[number]]
         window_ms = facts.dedup_window_ms if message.dedup_id else REQUEST_WINDOW_MS
         first = self.tries[number][0]
+        if not (first.invocation or first.producer):
+            return False  # it was made once only
         if first.once:
             window_ms = facts.once_window_ms
         elif facts.forgets_invocations and not message.dedup_id and not first.producer:

@@ -20,6 +20,10 @@ LOOPBACK = "127.0.0.1"  # nodes without a secret trust their neighbours
 RESET_SHARE = 0.5  # of what gets lost on its way, ends the connection at once
 STALL_SHARE = 0.25  # and so much is never heard of again; the rest is sent again by the system
 AGAIN_S = 1.0
+PATH_BYTES_MAX = 100
+DONE = b"HTTP/1.1 200"
+CALM_S = 3.0  # after a node that died with an answer: another one takes its shards meanwhile
+DEATH_TOLD_S = 0.4  # every second death is heard of so late: the next process may be there by then
 SILENT_SHARE = 0.2  # of deaths that the other end does not hear of before it writes
 
 
@@ -32,6 +36,10 @@ class LineFault(Enum):
     UNANSWERED = "closed between commit and answer"
     HALF = "closed in the middle of the answer"
     DEATH = "the other node dies between commit and answer"
+
+
+FAULTS: tuple[LineFault, ...] = (*LineFault, LineFault.DEATH)  # the worst of them more often
+OTHERS_SHARE = 0.25  # calls that send no messages break less often: they are many, and most can be made again
 
 
 class Flow:
@@ -193,9 +201,10 @@ class End(asyncio.Transport):
         if self._closing:
             return
         self._closing = True
-        network = self._line.network
-        if network.random.random() >= SILENT_SHARE:
-            self.out.send(network.random.choice((self.other.told_eof, self.other.told_reset)))
+        random = self._line.network.random
+        if random.random() >= SILENT_SHARE:
+            tell = random.choice((self.other.told_eof, self.other.told_reset))
+            self.out.send(tell, random.choice((0.0, DEATH_TOLD_S)))
 
 
 class Line:
@@ -217,7 +226,8 @@ class Line:
             self._answered(data)
 
     def _asked(self, data: bytes) -> None:
-        fault = self._fault = self._lines.next_fault()
+        path = data[:PATH_BYTES_MAX].split(b" ", 2)[1]
+        fault = self._fault = self._lines.next_fault(path.endswith((b"/send", b"/relay")))
         if fault is LineFault.BEFORE:
             self._reset()
         elif fault is LineFault.CLOSED:
@@ -230,13 +240,15 @@ class Line:
 
     def _answered(self, data: bytes) -> None:
         fault, self._fault = self._fault, None
+        if not data.startswith(DONE):
+            fault = None  # nothing was committed
         if fault is LineFault.UNANSWERED:
             self._close_far()
         elif fault is LineFault.HALF:
             self._send(self.far, data[: len(data) // 2])
             self._close_far()
         elif fault is LineFault.DEATH:
-            self._lines.kill(self._target)
+            self._lines.let_die(self._target)
         else:
             self._send(self.far, data)
 
@@ -288,20 +300,28 @@ class Listener:
 
 
 class Lines:
-    """All connections of a cluster. `fault_share` of the requests meet a LineFault; `kill` ends a node at once."""
+    """All connections of a cluster. `fault_share` of the sends meet a LineFault, and fewer of the other calls; `kill`
+    ends a node at once.
+    """
 
     def __init__(self, network: Network, kill: Callable[[str], None]) -> None:
         self.network = network
-        self.kill = kill
         self.fault_share = 0.0
+        self._kill = kill
+        self._calm_until_s = 0.0
         self._listeners: dict[str, Listener] = {}
         self._open: dict[Life, list[Line]] = {}
 
-    def next_fault(self) -> LineFault | None:
-        random = self.network.random
-        if not self.fault_share or random.random() >= self.fault_share:
+    def next_fault(self, sends: bool) -> LineFault | None:
+        random, share = self.network.random, self.fault_share * (1.0 if sends else OTHERS_SHARE)
+        if not share or self.network.loop.time() < self._calm_until_s or random.random() >= share:
             return None
-        return random.choice(list(LineFault))
+        return random.choice(FAULTS)
+
+    def let_die(self, name: str) -> None:
+        """What others do about it is not disturbed for a while."""
+        self._calm_until_s = self.network.loop.time() + CALM_S
+        self._kill(name)
 
     def listen(self, host: str, port: int, factory: Callable[[], asyncio.Protocol]) -> Listener:
         life = current_life()

@@ -14,6 +14,7 @@ from batonq.sim.scenario import ACCOUNT, KIB, Faults, QueuePlan, Scenario, choos
 
 NAMES = "abc"
 HOUR_S = 3600.0
+LINES_ONLY_SHARE = 0.25  # of clusters: nothing goes wrong but calls between nodes, and nodes that die while they answer
 
 
 @dataclass(slots=True, frozen=True)
@@ -32,7 +33,7 @@ class ClusterFaults:
     stale: float = 0.0  # share of reads that are behind
     lost_answers: float = 0.0  # share of answers to clients that never arrive
     leases_s: float = 0.0  # nobody reaches the leases, but the log
-    broken_calls: float = 0.0  # share of calls between nodes whose connection breaks, see connections.LineFault
+    broken_calls: float = 0.0  # share of sends between nodes whose connection breaks, see connections.LineFault
 
 
 @dataclass(slots=True, frozen=True)
@@ -69,11 +70,24 @@ class ClusterScenario(Scenario):
 
 def choose(seed: int, steps: int | None = None) -> ClusterScenario:
     """Everything about a run that is decided before it begins."""
-    scenario = _choose_usual(seed, steps)
+    scenario = _with_lines(_choose_usual(seed, steps))
     if not has_tiny_limits(seed):
         return scenario
     tiny = choose_limits(Random(f"cluster limits {seed}"), cluster=True)
     return replace(scenario, settings=tiny.settings(scenario.settings), tiny=tiny)
+
+
+def _with_lines(scenario: ClusterScenario) -> ClusterScenario:
+    """What the connections between nodes are like."""
+    random = Random(f"lines {scenario.seed}")
+    only = random.random() < LINES_ONLY_SHARE
+    broken_calls = 0.4 if only else random.choice((0.0, 0.1))
+    return replace(
+        scenario,
+        troubles=replace(ClusterFaults() if only else scenario.troubles, broken_calls=broken_calls),
+        unnamed=only or random.random() < 0.3,
+        secret=random.random() < 0.5,
+    )
 
 
 def _choose_usual(seed: int, steps: int | None) -> ClusterScenario:
@@ -125,7 +139,6 @@ def _choose_usual(seed: int, steps: int | None) -> ClusterScenario:
         skews_s=skews_s,
         steps_s=steps_s,
         troubles=_choose_troubles(random, bool(steps_s)),
-        secret=random.random() < 0.5,
     )
 
 
@@ -158,7 +171,6 @@ def _choose_troubles(random: Random, steps: bool) -> ClusterFaults:
         stale=random.choice((0.0, 0.05, 0.2)),
         lost_answers=random.choice((0.0, 0.05)),
         leases_s=mean(0.0, 3.0),
-        broken_calls=random.choice((0.0, 0.0, 0.02, 0.1)),
     )
 
 
