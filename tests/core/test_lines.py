@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batonq.core.commands import Nack
 from batonq.core.records import State
 from tests.core.rig import Bench, claim
+from tests.support import ask
 
 AGEING_MS = 300_000
 
@@ -246,7 +246,7 @@ def test_a_tenant_is_quiet_again_when_its_leases_have_ended(bench: Bench) -> Non
 def test_returned_messages_get_every_second_turn(bench: Bench) -> None:
     bench.send(1, "r1", "r2", "r3")
     for lease in bench.receive(1):
-        bench.shard.nack(1, [Nack(claim(lease))], bench.now)
+        ask.nack(bench.shard, 1, [ask.Nack(claim(lease))], bench.now)
     bench.send(1, "f1", "f2", "f3", "f4")
     assert drain(bench) == ["r1", "f1", "r2", "f2", "r3", "f3", "f4"]
 
@@ -254,7 +254,7 @@ def test_returned_messages_get_every_second_turn(bench: Bench) -> None:
 def test_a_returned_message_comes_before_the_rest_of_its_group(bench: Bench) -> None:
     bench.send(1, "a1", "a2", "a3", group="a")
     (lease,) = bench.receive(1, 1)
-    bench.shard.nack(1, [Nack(claim(lease))], bench.now)
+    ask.nack(bench.shard, 1, [ask.Nack(claim(lease))], bench.now)
     assert drain(bench) == ["a1", "a2", "a3"]
 
 

@@ -19,6 +19,7 @@ from batonq.node.jobs import JobStatus, Redrive
 from batonq.node.node import Node
 from tests.node.nodes import ACCOUNT, drain, kill, make_send, open_node, receive, send
 from tests.node.support import VirtualLoop, run_virtual, settle, until
+from tests.support import ask
 
 ARN = f"arn:aws:sqs:us-east-1:{ACCOUNT}:"
 QUICK: dict[str, Any] = {"rate_per_s": 1_000, "ramp_s": 0}
@@ -441,7 +442,7 @@ def test_messages_on_a_cold_disk_are_fetched_beside_the_loop_and_may_go_meanwhil
             done = loop.create_future()
             loop.call_soon(done.set_result, None)
             if len(warmed) == 1:
-                (lease,) = host.shard.receive(morgue.number, 1, None, node.broker.now_ms(), "tester")
+                (lease,) = ask.receive(host.shard, morgue.number, 1, None, node.broker.now_ms(), "tester")
                 host.delete(morgue.number, [Claim(lease.slot, lease.sequence, lease.epoch)])
             return done
 
