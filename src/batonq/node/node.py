@@ -443,7 +443,7 @@ class Node:
                     entry.shard,
                     entry.policy.sla_seconds,
                     bool(catalog.dead_letter_sources(entry.number)),
-                    max(keeper.host().waiting(entry.number) for keeper in keepers if keeper.serving),
+                    max(keeper.host().polls.waiting(entry.number) for keeper in keepers if keeper.serving),
                     parts[0] if len(parts) == 1 else summed(parts),
                 )
                 overview.queues.append(reading)
@@ -465,7 +465,7 @@ class Node:
             next_frame=host.log.next if host else 0,
             log_bytes=host.log.bytes_retained() if host else 0,
             room=host.log.room().value if host else "",
-            waiters=host.waiting_total if host else 0,
+            waiters=host.polls.total if host else 0,
             failures=keeper.failures,
             commits=keeper.statistics,
         )

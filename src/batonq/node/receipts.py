@@ -20,7 +20,6 @@ ten bytes are the message's. Whoever knows some of them learns nothing about the
 from __future__ import annotations
 
 import struct
-from array import array
 from binascii import Error as Base64Error
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Iterable, Sequence
@@ -30,7 +29,8 @@ from itertools import repeat
 from typing import NamedTuple
 
 from batonq.core.catalog.entries import ReceiptKey
-from batonq.core.commands import Claim, Lease
+from batonq.core.commands import Claim, Leases
+from batonq.core.shard.columns import as_run
 from batonq.errors import ReceiptInvalid, Unavailable
 
 VERSION = 2
@@ -84,9 +84,14 @@ class Receipts:
         self._newest = max(self._keys, default=0)
         self._stamps.clear()
 
-    def seal_many(self, tenant: str, queue: int, shard: int, leases: Sequence[Lease]) -> list[str]:
+    def seal_leases(self, tenant: str, queue: int, shard: int, leases: Leases) -> list[str]:
         """One receipt for each lease."""
-        return self.seal_claims(tenant, queue, shard, [(lease.slot, lease.sequence, lease.epoch) for lease in leases])
+        if leases.epochs:
+            return self.seal_claims(tenant, queue, shard, leases.claims())
+        slots = leases.slots
+        return self.seal_first(
+            tenant, queue, shard, slots if isinstance(slots, range) else as_run([*slots]), leases.sequences
+        )
 
     def seal_claims(self, tenant: str, queue: int, shard: int, claims: Sequence[tuple[int, int, int]]) -> list[str]:
         """One receipt for each (slot, sequence, epoch).
@@ -116,7 +121,8 @@ class Receipts:
         count = len(slots)
         claims = [*zip(slots, sequences, repeat(1), strict=False)]
         first = sequences[0]
-        if not isinstance(slots, range) or sequences != array("Q", range(first, first + count)):
+        last = first + count - 1
+        if not isinstance(slots, range) or sequences[-1] != last or [*sequences] != [*range(first, last + 1)]:
             return self.seal_claims(tenant, queue, shard, claims)
         stamp = self._newest_stamp(tenant, queue, shard)
         head, state, _ = stamp

@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from batonq.api.rest import history, jobs, jobshapes, leases, peeking, queues, queueshapes, receiving, sending, shapes
-from batonq.api.rest.service import Answer, Call
+from batonq.api.rest.service import Answer, Call, Finish
 
 Run = Callable[[Call], Awaitable[Answer]]
+Start = Callable[[Call, Finish], None]
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -21,7 +22,8 @@ class Operation:
     method: str
     path: str
     summary: str
-    run: Run
+    run: Run | None = None
+    start: Start | None = None  # of operations on messages: they answer when what they did is committed
     takes: Any = None  # the type of the body
     body_needed: bool = True
     answers: dict[int, Any] = field(default_factory=dict)  # status → the type of the body, None for none
@@ -128,7 +130,7 @@ OPERATIONS = (
         method="POST",
         path=MESSAGES,
         summary="Send a message. The answer comes when it is durable.",
-        run=sending.send_message,
+        start=sending.send_message,
         takes=shapes.Message,
         answers={202: shapes.Sent},
         errors=(404, 409),
@@ -139,7 +141,7 @@ OPERATIONS = (
         method="POST",
         path=MESSAGES + ":batch",
         summary="Send up to 1,000 messages: 202 when all were taken, 200 when some were not; a result for each.",
-        run=sending.send_batch,
+        start=sending.send_batch,
         takes=shapes.SendBatch,
         answers={202: shapes.SendResults, 200: shapes.SendResults},
         errors=(404, 409),
@@ -150,7 +152,7 @@ OPERATIONS = (
         method="POST",
         path=MESSAGES + ":receive",
         summary="Lease messages, waiting for the first if there is none.",
-        run=receiving.receive,
+        start=receiving.receive,
         takes=shapes.Receive,
         body_needed=False,
         answers={200: shapes.ReceivedMessages},
@@ -185,7 +187,7 @@ OPERATIONS = (
         method="POST",
         path=LEASE + ":ack",
         summary="The message is done: delete it.",
-        run=leases.ack,
+        start=leases.ack,
         answers={204: None},
         errors=(404, 409),
     ),
@@ -194,7 +196,7 @@ OPERATIONS = (
         method="POST",
         path=LEASE + ":nack",
         summary="The message failed: give it back, and say why.",
-        run=leases.nack,
+        start=leases.nack,
         takes=shapes.Nack,
         body_needed=False,
         answers={204: None},
@@ -205,7 +207,7 @@ OPERATIONS = (
         method="POST",
         path=LEASE + ":change-visibility",
         summary="Keep the message longer, or give it back. 200 with the deadline in MessagePack, or when asked for.",
-        run=leases.change_visibility,
+        start=leases.change_visibility,
         takes=shapes.ChangeVisibility,
         headers=(("Prefer", str, "`return=representation` asks for the deadline in the answer."),),
         answers={204: None, 200: shapes.Deadline},
@@ -216,7 +218,7 @@ OPERATIONS = (
         method="POST",
         path=MESSAGES + ":ack",
         summary="Ack up to 1,000 messages; a result for each.",
-        run=leases.ack_batch,
+        start=leases.ack_batch,
         takes=shapes.AckBatch,
         answers={200: shapes.LeaseResults},
         errors=(404,),
@@ -226,7 +228,7 @@ OPERATIONS = (
         method="POST",
         path=MESSAGES + ":nack",
         summary="Nack up to 1,000 messages; a result for each.",
-        run=leases.nack_batch,
+        start=leases.nack_batch,
         takes=shapes.NackBatch,
         answers={200: shapes.LeaseResults},
         errors=(404,),
@@ -236,7 +238,7 @@ OPERATIONS = (
         method="POST",
         path=MESSAGES + ":change-visibility",
         summary="Change the visibility of up to 1,000 messages; a result for each, with the new deadline.",
-        run=leases.change_visibility_batch,
+        start=leases.change_visibility_batch,
         takes=shapes.ChangeVisibilityBatch,
         answers={200: shapes.LeaseResults},
         errors=(404,),

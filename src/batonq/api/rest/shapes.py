@@ -127,26 +127,6 @@ class OnlyClientId(Struct, rename="camel"):
     client_message_id: ClientId | None = None
 
 
-class PlainMessage(Given):
-    """A message that is only a body, as most are."""
-
-    body: Raw
-    client_message_id: ClientId | None = None
-
-
-class PlainSendBatch(Given):
-    messages: Annotated[list[PlainMessage], Meta(min_length=1, max_length=BATCH_MAX)]
-
-
-class PackedPlainMessage(Given):
-    body: Any
-    client_message_id: ClientId | None = None
-
-
-class PackedPlainSendBatch(Given):
-    messages: Annotated[list[PackedPlainMessage], Meta(min_length=1, max_length=BATCH_MAX)]
-
-
 class Sent(Answered):
     """A message that was taken. `duplicate`: it was there already, and this is the first one's id."""
 

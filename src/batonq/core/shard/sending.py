@@ -259,9 +259,7 @@ class Sending(Jobs):
             elif self.requests.full(now // 1000, self.limits.requests_max, INVOCATION_WINDOW_S):
                 problem = OverLimit(_KEYS_FULL)
             if problem is not None:
-                if not count:
-                    raise problem
-                return self._refuse(command, problem)
+                return self._refuse(command, problem) if count else self._each([problem])
         parts = [part_of(request, at) for at in range(count)] if known is not None else []
         taken = {at: found for at, key in enumerate(parts) if (found := self.requests.get(key, now // 1000))}
         queue.duplicates += len(taken)

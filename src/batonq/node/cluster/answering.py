@@ -14,23 +14,23 @@ from typing import Any, Protocol
 
 import msgspec
 
+from batonq.core.commands import Command, Receive
 from batonq.errors import BatonError, InvalidInput, NotFound, NotOwner, Unavailable
 from batonq.log.ending import heard
 from batonq.log.layout import CATALOG_SHARD
 from batonq.node import wire
 from batonq.node.cluster.catalog import SharedCatalog
 from batonq.node.cluster.ownership import OwnershipLoop
-from batonq.node.deliveries import Delivery
+from batonq.node.deliveries import Delivery, Received
 from batonq.node.ports import ShardPort
-from batonq.node.relayed import without_leases
-from batonq.node.remoteshard import answer
 
 REMEMBERED_S = 20.0
 REMEMBERED_MAX = 20_000
 REMEMBERED_BYTES_MAX = 64 << 20
 NAMES_MAX = 500_000  # of calls whose answers took too much room: more than a node answers in REMEMBERED_S
-RECEIVES = ("/receive", "/receive_matching")
-RELAY = "/relay"
+SUBMIT = f"/{wire.SUBMIT}"
+MATCHING = "/receive_matching"
+CANCELLED = (SUBMIT, MATCHING)  # calls that their owner is told of when nobody waits for them any more
 DIGITS_MAX = 18
 _take = msgspec.msgpack.Decoder(tuple[int, int])
 _name = msgspec.msgpack.Decoder(str)
@@ -164,7 +164,7 @@ class ShardAnswering:
                     f"Nothing was done: this node was asked more than {NAMES_MAX} times in {REMEMBERED_S:g} s, and "
                     "could not tell this call from a repetition. Try again later."
                 )
-            kept = body if path.endswith((*RECEIVES, RELAY)) else b""
+            kept = body if path.endswith(CANCELLED) else b""
             call = Call(asyncio.get_running_loop().create_task(self._run(path, name, body)), path, kept)
             call.task.add_done_callback(heard)
             if name:
@@ -173,7 +173,7 @@ class ShardAnswering:
         try:
             answer = await asyncio.shield(call.task)
             call.told = True
-            if path.endswith(RELAY):
+            if path.endswith(SUBMIT):
                 call.body = b""
             return call.instead or answer
         except asyncio.CancelledError:
@@ -185,14 +185,17 @@ class ShardAnswering:
 
     def _give_up(self, name: str, call: Call) -> None:
         """Whoever asked has gone. What was asked is done all the same, but nobody shall hold what a receive got."""
-        if call.path.endswith(RECEIVES):
+        if call.path.endswith(MATCHING):
             self._memory.forget(name)
             self._spawn(self._undo(call))
         elif call.path.endswith("/hint"):
             self._memory.forget(name)
             call.task.cancel()
-        elif call.path.endswith(RELAY):
-            self._spawn(self._undo_receives(call))
+        elif call.path.endswith(SUBMIT) and call.body:
+            commands = wire.decode_commands(call.body)
+            if any(isinstance(command, Receive) and command.wait_ms for command in commands):
+                call.task.cancel()  # a long poll: it is a call of its own
+            self._spawn(self._undo_receives(call, commands))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -204,29 +207,25 @@ class ShardAnswering:
         await asyncio.wait((call.task,))
         if call.task.cancelled() or call.task.exception() is not None:
             return
-        operation = call.path.rsplit("/", 1)[1]
-        arguments = wire.decode_arguments(operation, call.body)
-        found = wire.decode_answer(operation, call.task.result())
-        if operation == "receive":
-            queue, *_, attempt = arguments
-            if attempt:
-                return  # whoever asked asks for the same leases again
-            found = [(queue.number, delivery) for delivery in found]
-        await self._node.give_back(found)
+        await self._node.give_back(wire.decode_answer(MATCHING[1:], call.task.result()))
 
-    async def _undo_receives(self, call: Call) -> None:
+    async def _undo_receives(self, call: Call, commands: Sequence[Command]) -> None:
         """Of a call that did other things too. Whoever makes it again is told that its receives were not run; one who
         has done so meanwhile, or who was answered, keeps them.
         """
         await asyncio.wait((call.task,))
         if call.waiting or call.told or call.task.cancelled() or call.task.exception() is not None:
             return
-        (calls,) = wire.decode_arguments("relay", call.body)
-        answers, leases = without_leases(calls, wire.decode_answer("relay", call.task.result()))
+        outcomes = wire.decode_outcomes(call.task.result())
+        leases: list[tuple[int, list[tuple[int, int, int]]]] = []
+        for at, (command, outcome) in enumerate(zip(commands, outcomes, strict=True)):
+            if isinstance(outcome, Received) and isinstance(command, Receive) and outcome and not command.attempt:
+                leases.append((command.queue, outcome.leases.claims()))
+                outcomes[at] = Received(outcome.shard)
         port = self._node.port_here(int(call.path.split("/")[1]))
         if port is None or not leases:
             return  # they run out
-        call.instead = wire.encode(answers)
+        call.instead = wire.encode_outcomes(outcomes)
         for queue, claims in leases:
             with suppress(BatonError):
                 await port.give_back(queue, claims)
@@ -250,7 +249,7 @@ class ShardAnswering:
         if port is None:
             raise NotOwner(f"This node does not serve shard {number}.")
         self._check_meant(number, name)
-        return await answer(port, operation, body)
+        return await wire.answer(port, operation, body)
 
     def _check_meant(self, shard: int, name: str) -> None:
         meant, epoch = _meant_epoch(name), self._node.epoch_here(shard)
