@@ -38,14 +38,16 @@ def decoder(shape: type[Input]) -> Callable[[bytes], Input]:
     def decode(body: bytes) -> Input:
         if not WEIGHT.allows(body):
             raise SqsError(SERIALIZATION, "The request has more members than any valid request has.")
+        ascii_only = body.isascii()
         try:
+            if not ascii_only:
+                body.decode()  # what is not an input's is not looked into below
             value: Any = typed.decode(body or EMPTY)
         except msgspec.ValidationError as error:
             raise SqsError(SERIALIZATION, _type_error(str(error))) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise SqsError(SERIALIZATION, "The request is not valid JSON.") from None
         if sends:
-            ascii_only = body.isascii()
             value.as_is = ascii_only and b"\\" not in body
             value.clean = value.as_is or (ascii_only and _FORBIDDEN.search(body) is None)
         return cast(Input, value)
