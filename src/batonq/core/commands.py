@@ -281,7 +281,21 @@ class Leases:
 
     def part(self, start: int, end: int) -> Leases:
         """Some of them, in a row."""
-        return replace(self, **{name: getattr(self, name)[start:end] for name in LEASE_COLUMNS})
+        return Leases(
+            self.leased_ms,
+            self.deadline_ms,
+            self.slots[start:end],
+            self.sequences[start:end],
+            self.positions[start:end],
+            self.extents[start:end],
+            self.sents_ms[start:end],
+            self.priority,
+            self.priorities[start:end],
+            self.epochs[start:end],
+            self.counts[start:end],
+            self.firsts_ms[start:end],
+            self.overlays[start:end],
+        )
 
     def pick(self, places: Sequence[int]) -> Leases:
         """Some of them."""

@@ -25,7 +25,6 @@ from batonq.core.commands import (
 )
 from batonq.core.ids import key_hash
 from batonq.errors import BatonError, InvalidInput, NotOwner, ReceiptInvalid
-from batonq.node import events
 from batonq.node.cataloghost import CatalogHost
 from batonq.node.clock import Clock
 from batonq.node.control import Queue
@@ -35,7 +34,7 @@ from batonq.node.history import History
 from batonq.node.host import ShardHost, committed
 from batonq.node.jobs import JobControl
 from batonq.node.keeper import ShardKeeper
-from batonq.node.localshard import FAULT, LocalShard
+from batonq.node.localshard import LocalShard, told_of
 from batonq.node.peeking import Peeked
 from batonq.node.ports import Route, ShardPort
 from batonq.node.receipts import Receipts
@@ -189,9 +188,9 @@ class Broker(JobControl):
             if isinstance(outcome, Received) and outcome:
                 try:
                     self._seal(queue, outcome)
-                except BatonError as problem:
+                except Exception as problem:
                     outcome.give_back()
-                    done(problem)
+                    done(told_of(problem))
                     return
             done(outcome)
 
@@ -225,11 +224,8 @@ class Broker(JobControl):
         async def run() -> None:
             try:
                 outcome = await work
-            except BatonError as problem:
-                outcome = problem
-            except Exception:
-                events.logger.exception("a request to several shards failed")
-                outcome = BatonError(FAULT)
+            except Exception as problem:
+                outcome = told_of(problem)
             done(outcome)
 
         return Steps(self._spawn(run()))

@@ -67,7 +67,7 @@ class LocalShard:
             await self._deliveries.warm(host, leases)
         except Exception as problem:
             self._give_back(host, command, leases)
-            done(_told(problem))
+            done(told_of(problem))
         else:
             self._hand_over(host, command, done, leases)
 
@@ -76,7 +76,7 @@ class LocalShard:
             received = self._deliveries.read(command.queue, host, leases, command.whole)
         except Exception as problem:
             self._give_back(host, command, leases)
-            done(_told(problem))
+            done(told_of(problem))
             return
         if not command.attempt:
             received.give_back = lambda: host.give_back(command.queue, received.leases.claims())
@@ -200,11 +200,11 @@ class LocalShard:
         return results
 
 
-def _told(problem: Exception) -> BatonError:
+def told_of(problem: Exception) -> BatonError:
     """What a client is told of a problem; the log says more of one that nobody expected."""
     if isinstance(problem, BatonError):
         return problem
-    events.logger.error("leased messages could not be read", exc_info=problem)
+    events.logger.error("a command could not be answered", exc_info=problem)
     return BatonError(FAULT)
 
 

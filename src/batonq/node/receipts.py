@@ -20,6 +20,7 @@ ten bytes are the message's. Whoever knows some of them learns nothing about the
 from __future__ import annotations
 
 import struct
+from array import array
 from binascii import Error as Base64Error
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Iterable, Sequence
@@ -121,8 +122,7 @@ class Receipts:
         count = len(slots)
         claims = [*zip(slots, sequences, repeat(1), strict=False)]
         first = sequences[0]
-        last = first + count - 1
-        if not isinstance(slots, range) or sequences[-1] != last or [*sequences] != [*range(first, last + 1)]:
+        if not isinstance(slots, range) or sequences[-1] != first + count - 1 or not _in_a_row(sequences, first):
             return self.seal_claims(tenant, queue, shard, claims)
         stamp = self._newest_stamp(tenant, queue, shard)
         head, state, _ = stamp
@@ -248,6 +248,11 @@ class Receipts:
         if len(self._stamps) >= STAMPS_MAX:
             self._stamps.clear()
         self._stamps[tenant, queue, shard, key_id] = stamp
+
+
+def _in_a_row(numbers: Sequence[int], first: int) -> bool:
+    following = range(first, first + len(numbers))
+    return numbers == array("Q", following) if isinstance(numbers, array) else [*numbers] == [*following]
 
 
 def _digest(state: blake2b, block: tuple[int, int, int]) -> bytes:

@@ -41,6 +41,7 @@ _BAD_CHARACTERS = (
     "#x10000 to #x10FFFF"
 )
 _ENTRY_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
+_ENTRY_IDS = re.compile(r"[A-Za-z0-9_-]{1,80}( [A-Za-z0-9_-]{1,80})*")
 _ATTRIBUTE_NAME = re.compile(r"[\w-]+(\.[\w-]+)*")  # letters and digits of any language
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 _NUMBER_LENGTH_MAX = 256
@@ -101,6 +102,8 @@ def check_batch(entries: Sequence[Any] | None, operation: str) -> list[str]:
             f"Maximum number of entries per request are {BATCH_ENTRIES_MAX}. You have sent {len(entries)}.",
         )
     ids = [entry.Id for entry in entries]
+    if None not in ids and _ENTRY_IDS.fullmatch(" ".join(ids)) and len({*ids}) == len(ids):
+        return ids
     fullmatch = _ENTRY_ID.fullmatch
     for number, entry_id in enumerate(ids, start=1):
         if entry_id is None:

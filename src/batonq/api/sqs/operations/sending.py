@@ -8,7 +8,7 @@ from hashlib import sha256
 from batonq.api.http import Request
 from batonq.api.send_builder import SendBuilder
 from batonq.api.sqs import contents
-from batonq.api.sqs.digests import digest, hex_digest, trace_digest
+from batonq.api.sqs.digests import digest, hex_digest, md5, trace_digest
 from batonq.api.sqs.errors import (
     BATCH_REQUEST_TOO_LONG,
     SqsError,
@@ -43,8 +43,8 @@ from batonq.api.sqs.validate import (
     trace_header,
 )
 from batonq.core.catalog.attributes import PREFIX
-from batonq.core.commands import Accepted, Send, Sent
-from batonq.core.ids import request_hash
+from batonq.core.commands import Send, Sent
+from batonq.core.ids import message_ids, request_hash
 from batonq.core.payload import AS_IS, encode_attributes
 from batonq.errors import BatonError
 from batonq.node.broker import Queue
@@ -108,7 +108,7 @@ def send_message_batch(service: Service, call: Call, given: SendMessageBatchInpu
         if isinstance(outcome, BatonError):
             finish(translated(outcome))
             return
-        successful = _batch_results(queue, command, batch.digests, ids, outcome.results(), failed)
+        successful = _batch_results(queue, command, batch.digests, ids, outcome, failed)
         finish(SendMessageBatchOutput(successful or None, failed or None))
 
     service.broker.send(queue, command, sent, is_first_try(call.request))
@@ -119,12 +119,15 @@ def _batch_results(
     command: Send,
     digests: Sequence[bytes],
     ids: Sequence[str],
-    results: Sequence[Accepted | BatonError],
+    outcome: Sent,
     failed: list[BatchFailure],
 ) -> list[SendMessageBatchResultEntry]:
     """What becomes of each message; those that are refused are added to the failed ones."""
+    if outcome.first and not (queue.fifo or command.attributes or command.traces):
+        names = message_ids(outcome.shard, range(outcome.first, outcome.first + outcome.count))
+        return [*map(SendMessageBatchResultEntry, ids, names, map(bytes.hex, digests))]
     successful: list[SendMessageBatchResultEntry] = []
-    for at, (entry_id, result) in enumerate(zip(ids, results, strict=True)):
+    for at, (entry_id, result) in enumerate(zip(ids, outcome.results(), strict=True)):
         if isinstance(result, BatonError):
             failed.append(failure(entry_id, translated(result)))
             continue
@@ -167,6 +170,10 @@ class _Messages:
 
     def add_all(self, entries: Sequence[SendMessageBatchEntry], ids: list[str]) -> list[BatchFailure]:
         """The entries that cannot be sent."""
+        if not self._trace and not self._queue.fifo and not any(map(_is_more_than_a_body, entries)):
+            self._add_bodies([entry.MessageBody for entry in entries])
+            if len(self.digests) == len(entries):
+                return []
         failed: list[BatchFailure] = []
         total = 0
         for number, entry in enumerate(entries, start=1):
@@ -187,6 +194,18 @@ class _Messages:
                 f"Batch requests cannot be longer than {BATCH_BYTES_MAX} bytes. You have sent {total} bytes.",
             )
         return failed
+
+    def _add_bodies(self, texts: list[str | None]) -> None:
+        """Messages that are nothing but bodies, all of them if they can be sent."""
+        if not all(texts):
+            return
+        clean = self._clean
+        bodies = [text.encode() if clean else encoded(text) for text in texts if text]
+        sizes = [*map(len, bodies)]
+        if max(sizes) <= self._queue.message_bytes_max and sum(sizes) <= BATCH_BYTES_MAX:
+            self.digests = [md5(body).digest() for body in bodies]
+            self._builder.bodies = bodies
+            self._builder.digests = self.digests
 
     def add(self, given: SendMessageInput | SendMessageBatchEntry, body_name: str) -> int:
         """Returns the message's size. Raises SqsError when it is not one for this queue."""
@@ -227,6 +246,16 @@ class _Messages:
         return self._builder.build(
             queue.number, call.caller.sender, AS_IS if as_is else 0, request_hash(queue.number, name)
         )
+
+
+def _is_more_than_a_body(entry: SendMessageBatchEntry) -> bool:
+    return (
+        entry.MessageAttributes is not None
+        or entry.MessageGroupId is not None
+        or entry.DelaySeconds is not None
+        or entry.MessageDeduplicationId is not None
+        or entry.MessageSystemAttributes is not None
+    )
 
 
 def _trace_of(request: Request) -> str:
