@@ -45,6 +45,7 @@ class Copy:
     owed_ms: int = -1  # when it was last owed
     ended_ms: int = -1
     end: str = ""  # deleted, expired, moved, purged
+    ended_at: int = -1  # the place of the commit by which it ended
     dead_ms: int = -1  # since when it is DEAD
     gone_at: int = -1  # the place of the commit by which it is out of its queue's way: it ended, or is DEAD
     leases: list[LeaseSpan] = field(default_factory=list)
@@ -151,6 +152,7 @@ class ShardBook:
     def _end(self, copy: Copy, time_ms: int, end: str) -> None:
         copy.end = end
         copy.ended_ms = time_ms
+        copy.ended_at = self._place
         copy.gone_at = copy.gone_at if copy.dead_ms >= 0 else self._place
         copy.owed = None
         self._end_lease(copy, time_ms)

@@ -28,6 +28,7 @@ from batonq.sim.history import OK, History, Receiving, Sending, Violation
 from batonq.sim.loop import SimLoop
 from batonq.sim.machine import Gone, Machine, quiet_logging
 from batonq.sim.patches import patched
+from batonq.sim.purge_points import purge_points_noted
 from batonq.sim.scenario import ACCOUNT, QueuePlan, Scenario
 from batonq.sim.tables import leftovers
 
@@ -344,7 +345,8 @@ def simulate(
 
 def run_to_its_end(make: Callable[[SimLoop], Simulation], loop: SimLoop, bug: str | None, record: Record) -> Outcome:
     simulation = make(loop)
-    with quiet_logging(partial(simulation.violated, "exception")):
+    noted = purge_points_noted(simulation.history, simulation.machine.witness, simulation.known)
+    with quiet_logging(partial(simulation.violated, "exception")), patched(noted):
         try:
             loop.run_until_complete(simulation.run())
         except Exception as problem:
