@@ -29,11 +29,14 @@ FOUND_BY = {
 MENDED = {
     "poll-wedges-shard": (12, {"exception"}),
     "full-tables-stay-full": (9, {"liveness"}),
-    "refusals-forgotten": (167, {"conservation", "total-queue"}),
-    "waiters-overflow-frame": (29, {"exception"}),
-    "committed-replies-not-told": (7, {"liveness"}),
-    "duplicates-not-remembered": (2, {"total-queue"}),
-    "deleted-queues-leak": (17, {"audit"}),
+    "refusals-forgotten": (7, {"conservation", "total-queue"}),
+    "waiters-overflow-frame": (64, {"exception"}),
+    "committed-replies-not-told": (2, {"liveness"}),
+    "failed-host-hangs": (69, {"liveness"}),
+    "woken-queue-forgotten": (4, {"liveness"}),
+    "duplicates-not-remembered": (4, {"total-queue"}),
+    "purge-of-nothing-is-of-all": (2, {"total-queue"}),
+    "deleted-queues-leak": (9, {"audit"}),
 }
 
 

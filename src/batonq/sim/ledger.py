@@ -89,6 +89,7 @@ class ShardBook:
         self.owed: dict[tuple[int, int], Copy] = {}  # (destination shard, number) → copy, every one there ever was
         self.settled: dict[tuple[int, int], int] = {}  # → verdict
         self.arrived: dict[tuple[int, int], int] = {}  # (source shard, number) → verdict
+        self.purge_ends_ms: dict[int, list[int]] = {}  # queue → when each of its purges ended
         self.anomalies: list[str] = []
         self._live: dict[int, dict[int, Copy]] = {}  # queue → its present copies by sequence
         self._at_slot: dict[int, Copy] = {}
@@ -286,6 +287,8 @@ class ShardBook:
         for copy in [copy for copy in self.live(queue).values() if copy.sequence < row[1] and copy.owed is None]:
             self._end(copy, row[2], "purged")
             self.of(queue).purged += 1
+        if row[3]:
+            self.purge_ends_ms.setdefault(queue, []).append(row[2])
 
     def _epoch(self, row: list[int], _: bytes) -> None:
         """Running leases get a grace for the outage."""
