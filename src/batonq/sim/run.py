@@ -69,6 +69,7 @@ class Simulation:
 
     drain_rounds_max = DRAIN_ROUNDS_MAX
     forgets_in_the_end = True  # before its queues are examined, a run waits until all is forgotten
+    polls_outlive_s = 0.0  # how long a long poll may wait although the node that asks for it has died
 
     def __init__(self, scenario: Scenario, loop: SimLoop) -> None:
         self.scenario = scenario
@@ -170,18 +171,23 @@ class Simulation:
         if not self.broken:
             await self._settle()
             await closing.drain(self.drain_rounds_max)
-            self._look_for_leftovers()
+            await self._look_for_leftovers()
         if not self.broken and self.scenario.tiny:
             await closing.examine(self.forgets_in_the_end)
             await closing.drain(self.drain_rounds_max)
-            self._look_for_leftovers()
+            await self._look_for_leftovers()
 
-    def _look_for_leftovers(self) -> None:
+    async def _look_for_leftovers(self) -> None:
         if self.in_flight:
             return  # of an actor that was ended in the middle of a call
-        for machine in self.machines:
-            for text in leftovers(machine.node) if machine.node is not None else ():
-                self.violated("leftovers", f"{machine.name}: {text}")
+        if self._leftovers():
+            await asyncio.sleep(self.polls_outlive_s)
+        for text in self._leftovers():
+            self.violated("leftovers", text)
+
+    def _leftovers(self) -> list[str]:
+        nodes = [(machine.name, machine.node) for machine in self.machines if machine.node is not None]
+        return [f"{name}: {text}" for name, node in nodes for text in leftovers(node)]
 
     async def _settle(self) -> None:
         """Until whatever serves is up again."""
