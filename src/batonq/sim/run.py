@@ -69,7 +69,7 @@ class Simulation:
 
     drain_rounds_max = DRAIN_ROUNDS_MAX
     forgets_in_the_end = True  # before its queues are examined, a run waits until all is forgotten
-    polls_outlive_s = 0.0  # how long a long poll may wait although the node that asks for it has died
+    leftovers_s = 0.7  # what a node has to do for itself waits for a commit as well, for so long at most
 
     def __init__(self, scenario: Scenario, loop: SimLoop) -> None:
         self.scenario = scenario
@@ -181,7 +181,7 @@ class Simulation:
         if self.in_flight:
             return  # of an actor that was ended in the middle of a call
         if self._leftovers():
-            await asyncio.sleep(self.polls_outlive_s)
+            await asyncio.sleep(self.leftovers_s)
         for text in self._leftovers():
             self.violated("leftovers", text)
 

@@ -33,7 +33,7 @@ class ClusterSimulation(Simulation):
     scenario: ClusterScenario
     drain_rounds_max = 40
     forgets_in_the_end = False
-    polls_outlive_s = LONG_POLL_MS / 1000 + 1.0  # nobody may tell the other node of it
+    leftovers_s = LONG_POLL_MS / 1000 + 0.7  # nobody may have told a node that the one that asks for a long poll is dead
 
     def _crowds(self) -> list[Actor]:
         return cluster_crowds(self, self.scenario, self._random)
