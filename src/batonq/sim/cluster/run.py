@@ -33,7 +33,7 @@ class ClusterSimulation(Simulation):
     scenario: ClusterScenario
     drain_rounds_max = 40
     forgets_in_the_end = False
-    leftovers_s = LONG_POLL_MS / 1000 + 0.7  # nobody may have told a node that the one that asks for a long poll is dead
+    leftovers_s = LONG_POLL_MS / 1000 + 0.7  # a node may not hear that one that waits has died
 
     def _crowds(self) -> list[Actor]:
         return cluster_crowds(self, self.scenario, self._random)
