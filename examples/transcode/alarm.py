@@ -65,10 +65,10 @@ class Watch:
         depth = (await self._baton.queue(DEAD).stats()).visible
         change = self._dead.observe(depth, now_s)
         if change == "raised":
-            self._tell(f"ALARM: {depth} dead letters in {DEAD}")
+            self._tell(f"ALARM: {depth} messages in {DEAD}")
             self.dead_letters_raised.set()
         elif change == "cleared":
-            self._tell(f"alarm is over: no dead letters in {DEAD}")
+            self._tell(f"alarm cleared: no messages in {DEAD}")
             self.dead_letters_cleared.set()
         ages: list[Awaitable[float]] = [self._age_of(lane) for lane in LANES]
         oldest_s = max(await asyncio.gather(*ages))

@@ -38,9 +38,9 @@ async def redrive(
     dead = baton.queue(DEAD)
     chosen = RedriveFilter(reason_contains=cause)
     preview = await dead.redrive(dry_run=True, filter=chosen)
-    tell(f"dry run: {preview.matched} of {preview.examined} dead letters say “{cause}”")
+    tell(f"dry run: {preview.matched} of {preview.examined} dead-lettered messages have the reason “{cause}”")
     for image_id in image_ids:
         objects.put(raw_key(image_id), original(image_id))
     job = await (await dead.redrive(rate=RATE, filter=chosen)).wait()
-    tell(f"repaired in place: {len(image_ids)}; moved back to their lanes: {job.moved} (redrive {job.state.lower()})")
+    tell(f"repaired: {len(image_ids)}; redriven to their lanes: {job.moved} (job {job.state.lower()})")
     return job.moved

@@ -62,9 +62,9 @@ class Pipeline:
 
 async def run(images: int, directory: Path, story: Story) -> None:
     async with _started(images, directory, story) as pipeline:
-        story.say(f"{images} visitors upload; the corrupt images among them are not known yet")
+        story.say(f"{images} users upload images, some of them corrupt")
         await asyncio.to_thread(pipeline.visitors.upload_all, _milestones(images, story))
-        story.say("all uploads were answered with 202; the workers go on")
+        story.say("all uploads were accepted with 202; the workers continue")
         await _first_pass(pipeline, story)
         redriven = await _repair(pipeline, story)
         await pipeline.until(lambda: _all_told(pipeline), "every image to be announced")
@@ -155,7 +155,7 @@ async def _first_pass(pipeline: Pipeline, story: Story) -> None:
         dead = (await pipeline.baton.queue(plan.DEAD).stats()).visible
         if done + dead - shown >= max(1, uploads // 4) or (done + dead == uploads and shown < uploads):
             shown = done + dead
-            story.say(f"{done} images done, {dead} dead")
+            story.say(f"{done} images done, {dead} dead-lettered")
         return done + dead == uploads
 
     await pipeline.until(settled, "every image to be done or dead")

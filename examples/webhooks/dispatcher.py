@@ -43,12 +43,12 @@ class Dispatcher:
             return
         if status == GONE or message.receive_count >= self._tries:
             self._give_up(endpoint, problem, message.receive_count)
-            raise Poison(f"gave up after {message.receive_count} tries: {problem}")
+            raise Poison(f"gave up after {message.receive_count} attempts: {problem}")
         raise DeliveryFailed(problem)
 
     def _give_up(self, endpoint: Endpoint, problem: str, tries: int) -> None:
         """Notify first, then mark. After a crash in between, the repeated notification is a duplicate by key."""
-        text = f"{endpoint.name} was disabled after {tries} tries: {problem}"
+        text = f"{endpoint.name} was disabled after {tries} attempts: {problem}"
         letter = {"to": endpoint.owner, "endpoint": endpoint.name, "text": text}
         self._baton.queue(OWNERS).send(letter, dedup_key=f"disabled-{endpoint.name}")
         self._endpoints.disable(endpoint.name, problem)
@@ -67,8 +67,8 @@ def _post(endpoint: Endpoint, message: Message) -> tuple[int, str]:
     try:
         connection.request("POST", parts.path, body, headers)
         status = connection.getresponse().status
-        return status, f"answered {status}"
+        return status, f"status {status}"
     except (OSError, http.client.HTTPException) as problem:
-        return 0, f"no answer: {str(problem) or type(problem).__name__}"
+        return 0, f"no response: {str(problem) or type(problem).__name__}"
     finally:
         connection.close()
