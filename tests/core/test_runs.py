@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batonq.core.commands import Claim, Lease, Send
-from batonq.core.records import Flag, Type
+from batonq.core.records import ArrivedFlag, Type
 from batonq.core.shard.machine import Shard
 from batonq.core.shard.queuestate import QueueState
 from batonq.core.shard.state import encode_notes
@@ -85,7 +85,7 @@ def play(bench: Bench, seed: int) -> list[object]:
 def records(bench: Bench) -> list[Row]:
     """All that the log says, but for slots: which one a message gets is free."""
     rows = [row for number in sorted(bench.frames) for row in bench.frames[number].rows()]
-    return [row._replace(slot=0, w5=0 if row.flags & Flag.OVERLAY else row.w5) for row in rows]
+    return [row._replace(slot=0, w5=0 if row.flags & ArrivedFlag.OVERLAY else row.w5) for row in rows]
 
 
 @given(st.integers(min_value=0, max_value=1 << 32))

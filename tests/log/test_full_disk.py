@@ -21,7 +21,7 @@ def room_of(log: FileLog) -> Room:
 
 
 def blocked_of(log: FileLog) -> str | None:
-    return log.blocked
+    return log._spare.blocked
 
 
 def test_room_goes_from_plenty_to_the_reserve_to_none_and_back() -> None:

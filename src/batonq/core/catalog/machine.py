@@ -21,7 +21,7 @@ from batonq.core.catalog.permissions import ACCOUNT_DIGITS, Statement
 from batonq.core.catalog.placement import Placement, wants_own
 from batonq.core.catalog.state import encode
 from batonq.core.policy import SECOND_MS, QueuePolicy
-from batonq.core.records import Flag, Type, word0
+from batonq.core.records import BaseFlag, Type, word0
 from batonq.core.spread import even
 from batonq.errors import (
     InvalidInput,
@@ -100,7 +100,7 @@ class Catalog(Placement):
         starts = range(0, len(data), length)
         for number, start in enumerate(starts):
             part = data[start : start + length]
-            more = Flag.MORE << 8 if number + 1 < len(starts) else 0
+            more = BaseFlag.MORE << 8 if number + 1 < len(starts) else 0
             if self.frame.size + len(part) > frame_bytes_max - FRAME_OVERHEAD_BYTES:
                 self.frame.roll()
             w6 = self.frame.put(part)
@@ -118,12 +118,6 @@ class Catalog(Placement):
         self._apply_set(version, now, data)
 
     # --- reading -------------------------------------------------------------------------------
-
-    def queue(self, account: str, name: str) -> QueueEntry:
-        entry = self.by_name.get(QueueName(account, name))
-        if entry is None:
-            raise QueueDoesNotExist
-        return entry
 
     def queue_by_number(self, number: int) -> QueueEntry:
         entry = self.queues.get(number)

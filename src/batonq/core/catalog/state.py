@@ -25,7 +25,7 @@ from batonq.core.catalog.entries import (
 from batonq.core.catalog.names import QueueName
 from batonq.core.openframe import OpenFrame
 from batonq.core.policy import QueuePolicy
-from batonq.core.records import FORMAT_VERSION, PLAIN_VERSION, Flag, Type
+from batonq.core.records import FORMAT_VERSION, PLAIN_VERSION, BaseFlag, Type
 from batonq.core.spread import GROWTHS_MAX, PLACES_MAX, SLOTS
 from batonq.errors import LogCorrupt
 
@@ -78,7 +78,7 @@ class CatalogState:
             offset = w6 & _LOW32
             data = variable[offset : offset + (w6 >> 32)]
             if w0 & 0xFF == Type.CATALOG_BASE:
-                whole = self._base_part(w4, bool(w0 >> 8 & Flag.MORE), data)
+                whole = self._base_part(w4, bool(w0 >> 8 & BaseFlag.MORE), data)
                 if whole is None:
                     continue
                 data = whole

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
-from batonq.core.records import Flag
+from batonq.core.records import ReturnedFlag
 from batonq.pipeline.events.schema import Column
 from batonq.pipeline.tables import lines
 from batonq.pipeline.tables.ids import id_of
@@ -151,7 +151,7 @@ def _messages(events: DataFrame) -> DataFrame:
     bound = f.when(reason.isin("dead_letter", "expiry_dead_letter"), _TO_DEAD_LETTERS)
     bound = bound.when(reason == "redrive", _REDRIVE).otherwise(_ELSEWHERE)
     at, time = f.col("logical_time"), f.col("time")
-    uncharged = f.col("flags").bitwiseAND(int(Flag.UNCHARGED)) != 0
+    uncharged = f.col("flags").bitwiseAND(int(ReturnedFlag.UNCHARGED)) != 0
     returned, leased, arrived = event == "returned", event == "leased", event == "arrived"
     has_payload = f.col("body_bytes").isNotNull()
     columns = events.where("sequence is not null").select(
