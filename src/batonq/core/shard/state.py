@@ -36,7 +36,9 @@ ARRIVED_PREFIX = struct.Struct("<QQ")  # tenant, origin
 ARRIVED_NOTED = struct.Struct("<QQQH")  # with ArrivedFlag.NOTED: the same, key of the job, own maximum of receives
 PRODUCER_IDLE_MS = 7 * 86_400_000
 _UNLIMITED = 1 << 60
-_FREE, _DELAYED, _VISIBLE, _IN_FLIGHT, _OWED, _DEAD = 0, 1, 2, 3, 4, 5
+_FREE, _DELAYED, _VISIBLE, _IN_FLIGHT, _OWED, _DEAD = map(
+    int, (State.FREE, State.DELAYED, State.VISIBLE, State.IN_FLIGHT, State.OWED, State.DEAD)
+)
 
 
 class Failure(NamedTuple):
