@@ -12,6 +12,7 @@ from batonq.log.files import FileLog
 from batonq.log.frames import NO_DIGEST, Frame
 from batonq.log.snapshots import SnapshotStore
 from batonq.sim.disk import Crashed, SimulatedDisk, Step, Survival
+from tests.support.doubles import double
 from tests.support.logs import append, next_frame
 from tests.support.simdisk import DIRECTORY, SMALL, open_log
 
@@ -234,6 +235,7 @@ def crash_at_directory_sync(step: Step) -> None:
 def test_a_log_that_does_not_sync_is_found_out(skipped: str) -> None:
     """The checks above are worth something: without syncs they fail."""
 
+    @double()
     class Careless(SimulatedDisk):
         def fdatasync(self, handle: int) -> None:
             if skipped != "sync":

@@ -266,7 +266,7 @@ def _plant_never_owed(events: list[Event]) -> list[Event]:
 def _plant_never_arrived(events: list[Event]) -> list[Event]:
     day = Day(events)
     at = _first((one for (one,) in day.life("arrived", whole=True) if _across(events[one])), "dead letter that waits")
-    return day.changed(at, event="published", sequence=None)
+    return day.changed(at, event="policy_set", sequence=None)
 
 
 def _plant_settled_otherwise(events: list[Event]) -> list[Event]:
