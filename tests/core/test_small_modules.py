@@ -232,7 +232,7 @@ def test_parts_of_a_frame_are_found_by_the_word_they_got() -> None:
 def test_a_frame_refuses_more_rows_than_a_position_can_name() -> None:
     frame = OpenFrame()
     frame.extend(array("Q", [0]) * (8 * FRAME_ROWS_MAX))
-    with pytest.raises(AssertionError):
+    with pytest.raises(AssertionError, match="before it is full"):
         frame.add(0, 0, 0, 0, 0, 0, 0, 0)
 
 

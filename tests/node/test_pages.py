@@ -184,7 +184,7 @@ def test_readiness_follows_the_shards(tmp_path: Path) -> None:
         await send(node, queue, "a")
         assert (await pages.readyz(ask("/readyz"))).status == 200
         faults.planned[0] = ["refuse"]
-        with pytest.raises(Exception, match="refused"):
+        with pytest.raises(Unavailable, match="refused by the test"):
             await send(node, queue, "b")
         assert (await pages.readyz(ask("/readyz"))).status == 503
         assert (await pages.livez(ask("/livez"))).status == 200
