@@ -64,7 +64,7 @@ ATTRIBUTES: dict[tuple[type, str], type | None] = {
     (TcpTransport, "_io_reader"): None,
     (TcpTransport, "_io_writer"): None,
 }
-CALLBACKS = {(Client, "_error_cb"): ("ex",)}
+CALLBACKS: dict[tuple[type, str], tuple[str, ...]] = {(Client, "_error_cb"): ("ex",)}
 
 
 @pytest.mark.parametrize(("owner", "name"), METHODS, ids=lambda value: getattr(value, "__name__", value))
@@ -109,7 +109,7 @@ def test_every_private_member_in_use_is_listed() -> None:
     """Whatever name with an underscore Baton's client and nats-py both use."""
 
     async def new() -> list[Any]:
-        return [Client(), Parser(), TcpTransport()]
+        return [Client(), Parser(), TcpTransport()]  # type: ignore[no-untyped-call]
 
     theirs = {name for made in asyncio.run(new()) for name in (*vars(made), *dir(type(made)))}
     ours = {

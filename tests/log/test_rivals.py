@@ -112,7 +112,7 @@ def test_rivals_never_lose_or_double_what_was_acknowledged(seed: int, tmp_path: 
             await rivals.step()
         rivals.far.deliver_late()
         rivals.check()
-        assert len(rivals.acknowledged) > 5
+        assert len(rivals.acknowledged) > 5 and rivals.fenced
         for node in list(rivals.logs):
             await rivals.crash(node)
 

@@ -378,13 +378,15 @@ class Node:
 
     def not_ready(self) -> str:
         """Why requests cannot be served; empty when they can."""
+        return self._not_up() or next((keeper.why or "stopped" for keeper in self.shards if not keeper.serving), "")
+
+    def _not_up(self) -> str:
+        """The same as far as it does not depend on shards."""
         if not self.started:
             return "starting"
         if self.stopping:
             return "stopping"
-        if not self.catalog.serving:
-            return self.catalog.why
-        return next((keeper.why or "stopped" for keeper in self.shards if not keeper.serving), "")
+        return "" if self.catalog.serving else self.catalog.why
 
     async def front_metrics(self) -> Front:
         """What the front door counts."""

@@ -47,7 +47,6 @@ class Pool:
         self._keepers: list[_Keeper] = []
         self._leaving: dict[asyncio.Task[None], _Keeper] = {}
         self.started = 0
-        self.replaced = 0
 
     @property
     def size(self) -> int:
@@ -132,7 +131,6 @@ class _Keeper:
                 how = f"could not be started: {problem}"
             if self._stopping.is_set():
                 return
-            self._pool.replaced += 1
             pause = 0.0 if clock() - started >= HEALTHY_S else min(pause * 2 or PAUSE_FIRST_S, PAUSE_MAX_S)
             _log.warning("a worker process %s; another one takes its place", how)
             try:

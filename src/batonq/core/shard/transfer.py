@@ -170,7 +170,7 @@ class Transfer(Replay):
         )
         self._on_owed(queue, slot, now, shard, number, to, reason, position)
         if shard == self.number:
-            verdict = self._move_within(queue, slot, to, reason, lineage, w6, now)
+            verdict = self._move_within(queue, slot, to, reason, w6, now)
             self._settle(shard, [(number, verdict)], now)
 
     def _lineage(self, queue: QueueState, slot: int, reason: Reason, now: int) -> Lineage:
@@ -208,9 +208,7 @@ class Transfer(Replay):
         queue = self.queues[self.columns.queue[slot]]
         return self._lineage(queue, slot, Reason(self.owed_to[slot][3]), self.columns.until[slot])
 
-    def _move_within(
-        self, queue: QueueState, slot: int, to: int, reason: Reason, lineage: Lineage, w6: int, now: int
-    ) -> int:
+    def _move_within(self, queue: QueueState, slot: int, to: int, reason: Reason, w6: int, now: int) -> int:
         columns = self.columns
         target = self.queues.get(to)
         verdict = self._acceptance(target, queue.fifo, columns.extent[slot] >> 32, self.tenant_of(slot))

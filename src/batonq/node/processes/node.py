@@ -242,12 +242,8 @@ class ProcessNode(Node):
         return now_ms
 
     def not_ready(self) -> str:
-        if not self.started:
-            return "starting"
-        if self.stopping:
-            return "stopping"
-        if not self.catalog.serving:
-            return self.catalog.why
+        if why := self._not_up():
+            return why
         # Another process that is being started again is no reason to send clients elsewhere.
         missing = [name_of(number) for number in range(self.place.of) if number not in self.owners.seen]
         if missing:

@@ -225,7 +225,7 @@ class Builder:
         prefixes[noted] = ARRIVED_NOTED.size
         starts, lengths = self.starts[chosen] + prefixes, self.lengths[chosen] - prefixes
         within(np.full(len(chosen), _PAYLOAD.itemsize), lengths, "a payload")
-        self._times(chosen)
+        self._times()
         head = windows(self.data, starts, _PAYLOAD)
         if (head["version"] != PAYLOAD_VERSION).any():
             raise LogCorrupt("a payload has a version that this release does not know")
@@ -252,7 +252,7 @@ class Builder:
         if bodies:
             self.found["body"] = self._spread(pieces(self.variable, at, sizes, pa.binary()), chosen)
 
-    def _times(self, chosen: Ints) -> None:
+    def _times(self) -> None:
         """deadline, visible_at, sent_at, state, receives_max: by type, and by the state of a message carried."""
         words, kinds = self.words, self.kinds
         until_ms, time_ms = words[3], words[2]

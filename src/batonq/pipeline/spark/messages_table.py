@@ -89,9 +89,7 @@ def _text(value: Any) -> str:
 
 
 def of_events(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The messages of sent events, which have bodies. An arrival moves a message, which is shown in the queue that it was
-    sent to.
-    """
+    """The messages of sent events, which have bodies."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
