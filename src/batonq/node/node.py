@@ -464,10 +464,8 @@ class Node:
             state=keeper.state.value,
             why=keeper.why,
             epoch=host.shard.epoch if host else 0,
-            next_frame=host.log.next if host else 0,
             log_bytes=host.log.bytes_retained() if host else 0,
             room=host.log.room().value if host else "",
-            waiters=host.waiting_total if host else 0,
             failures=keeper.failures,
             commits=keeper.statistics,
         )

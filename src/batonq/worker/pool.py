@@ -46,7 +46,6 @@ class Pool:
         self._environment = {**os.environ, **(environment or {}), POOL_VARIABLE: str(os.getpid())}
         self._keepers: list[_Keeper] = []
         self._leaving: dict[asyncio.Task[None], _Keeper] = {}
-        self.started = 0
 
     @property
     def size(self) -> int:
@@ -82,7 +81,6 @@ class Pool:
             keeper.signal(signal.SIGTERM)
 
     async def start_process(self) -> asyncio.subprocess.Process:
-        self.started += 1
         # A session of its own: Ctrl-C is for the pool, which tells its workers itself, once.
         return await asyncio.create_subprocess_exec(*self._command, env=self._environment, start_new_session=True)
 

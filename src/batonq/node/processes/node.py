@@ -70,7 +70,7 @@ class ProcessNode(Node):
         self.answering = ProcessAnswering(self)
         self.peers: Asking = peers or Peers()
         self._announce = announce
-        self._others = Others(place, owners, self.peers)
+        self._others = Others(owners, self.peers)
         self._history: ProcessHistory
         self._routing: Routing
         self._receipt_keys = -1
