@@ -10,13 +10,13 @@ import pytest
 
 from batonq.log.frames import Frame
 from batonq.log.mirrored import MirroredLog
-from batonq.sim.far import FarLog, MemoryBackend
 from tests.log.conformance import SHARD, LogConformance
 from tests.log.fars import MemoryFar
 from tests.log.fencing import FencingSuite, World
 from tests.log.replicated import SMALL, MirroredMaker
 from tests.support.doubles import double
 from tests.support.driven import Loop
+from tests.support.far_log import FarLog, MemoryBackend
 from tests.support.logs import CLUSTER, next_frame
 
 

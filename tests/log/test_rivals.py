@@ -18,11 +18,11 @@ from batonq.errors import Fenced, LogError, Unavailable
 from batonq.log.fencing import Pauses
 from batonq.log.frames import Frame, parse
 from batonq.log.mirrored import MirroredLog
-from batonq.sim.far import FarLog, MemoryBackend, Vice
 from tests.cluster.memory import run_simulated
 from tests.log.conformance import SHARD
 from tests.log.fencing import shut
 from tests.log.replicated import SMALL
+from tests.support.far_log import FarLog, MemoryBackend, Vice
 from tests.support.logs import CLUSTER, next_frame
 
 NODES = 3
