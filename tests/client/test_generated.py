@@ -35,9 +35,9 @@ def test_what_is_made_is_up_to_date() -> None:
     ("source", "made"), [(Baton, sync.Baton), (Queue, sync.Queue), (Message, sync.Message), (Job, sync.Job)]
 )
 def test_both_have_the_same_names_and_arguments(source: type, made: type) -> None:
-    for name, member in vars(source).items():
-        if name.startswith("_") or not inspect.isfunction(member):
-            continue
+    members = {name: member for name, member in vars(source).items() if inspect.isfunction(member) and name[0] != "_"}
+    assert members
+    for name, member in members.items():
         other = inspect.getattr_static(made, name)
         assert list(inspect.signature(member).parameters) == list(inspect.signature(other).parameters)
         assert not inspect.iscoroutinefunction(other) and not inspect.isasyncgenfunction(other)

@@ -15,7 +15,6 @@ import pytest
 
 from batonq.client import Deduplication, Exponential, Nack, Outgoing, RedriveEdit, RedriveFilter, Schedule, Sent
 from batonq.errors import (
-    BatonError,
     DeduplicationConflict,
     InvalidInput,
     JobConflict,
@@ -511,7 +510,7 @@ def test_wrong_arguments_are_told(place: Place) -> None:
                     await wrong
             with pytest.raises(TypeError, match="no setting 'colour'"):
                 await baton.create_queue("q2", colour="red")
-            with pytest.raises(BatonError):
+            with pytest.raises(QueueDoesNotExist, match=r"no such queue\?"):
                 await baton.queue("no such queue?").stats()
 
     run(body())

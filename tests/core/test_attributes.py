@@ -230,7 +230,7 @@ def test_a_reuse_period_without_a_key_is_kept() -> None:
 @pytest.mark.parametrize("count", [1, 1000, "1", "1000"])
 def test_redrive_policy_is_taken_apart(count: object) -> None:
     parsed = parse_redrive_policy(redrive_policy(count))
-    assert parsed == (DLQ_ARN, QueueName(ACCOUNT, "dead"), int(str(count)))
+    assert parsed == (QueueName(ACCOUNT, "dead"), int(str(count)))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ import pytest
 from batonq.core.commands import Accepted
 from batonq.core.ids import key_hash
 from batonq.errors import (
-    BatonError,
     IdempotencyConflict,
     OverLimit,
     QueueDoesNotExist,
@@ -98,7 +97,7 @@ def test_a_shard_that_is_down_gets_no_unkeyed_sends_and_keyed_ones_say_so(tmp_pa
         down = queue.shards[1]
         faults.planned[down] = ["refuse"]
         keys = {queue.spread.of_key(f"k{at}"): f"k{at}" for at in range(50)}
-        with pytest.raises(BatonError):
+        with pytest.raises(Unavailable, match="refused by the test"):
             await send(node, queue, "lost", dedup_id=keys[down])
         assert not node.shards[down].serving
         for number in range(6):

@@ -1,4 +1,4 @@
-"""What can be asked of a shard, and what it answers. Plain values; the shard itself is in `shard.py`."""
+"""What can be asked of a shard, and what it answers. Plain values; the shard itself is in `shard/machine.py`."""
 
 from __future__ import annotations
 

@@ -442,9 +442,6 @@ class Broker(JobControl):
             results[at] = refusal
         return results
 
-    def open_receipt(self, queue: Queue, receipt: str) -> Claim:
-        return self._receipts.open(queue.account, queue.number, receipt)
-
     async def _give_back(self, queue: Queue, deliveries: Sequence[Delivery]) -> None:
         """Nobody was told of these: the next one may have them."""
         claims: dict[int, list[Claim]] = {}

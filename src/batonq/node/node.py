@@ -380,13 +380,15 @@ class Node:
 
     def not_ready(self) -> str:
         """Why requests cannot be served; empty when they can."""
+        return self._not_up() or next((keeper.why or "stopped" for keeper in self.shards if not keeper.serving), "")
+
+    def _not_up(self) -> str:
+        """The same as far as it does not depend on shards."""
         if not self.started:
             return "starting"
         if self.stopping:
             return "stopping"
-        if not self.catalog.serving:
-            return self.catalog.why
-        return next((keeper.why or "stopped" for keeper in self.shards if not keeper.serving), "")
+        return "" if self.catalog.serving else self.catalog.why
 
     async def front_metrics(self) -> Front:
         """What the front door counts."""
@@ -464,10 +466,8 @@ class Node:
             state=keeper.state.value,
             why=keeper.why,
             epoch=host.shard.epoch if host else 0,
-            next_frame=host.log.next if host else 0,
             log_bytes=host.log.bytes_retained() if host else 0,
             room=host.log.room().value if host else "",
-            waiters=host.waiting_total if host else 0,
             failures=keeper.failures,
             commits=keeper.statistics,
         )

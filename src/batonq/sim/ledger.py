@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from batonq.core.payload import decode
-from batonq.core.records import Flag, Reason, Type
+from batonq.core.records import ArrivedFlag, Reason, Type
 from batonq.core.shard.state import FOREVER_MS, arrived_prefix
 from batonq.log.frames import Frame
 from batonq.sim.bodies import number_of
@@ -234,8 +234,8 @@ class ShardBook:
     def _arrived(self, row: list[int], variable: bytes) -> None:
         w0, sequence, time_ms, _, _, w5, w6, w7 = row
         flags = w0 >> 8 & 0xFF
-        verdict = w0 >> 24 & 0xFF if flags & Flag.REFUSED else int(Reason.ACCEPTED)
-        if flags & Flag.OVERLAY:
+        verdict = w0 >> 24 & 0xFF if flags & ArrivedFlag.REFUSED else int(Reason.ACCEPTED)
+        if flags & ArrivedFlag.OVERLAY:
             way = self._way_within(row)
         else:
             way = (w5 & _SHARD_BITS, w5 >> 16)
@@ -243,9 +243,9 @@ class ShardBook:
             if way in self.arrived:
                 self.anomalies.append(f"entry {way[1]} of the channel from shard {way[0]} arrived twice")
             self.arrived[way] = verdict
-        if flags & Flag.REFUSED:
+        if flags & ArrivedFlag.REFUSED:
             return
-        if flags & Flag.OVERLAY:
+        if flags & ArrivedFlag.OVERLAY:
             source = self._at_slot.get(w5 & _LOW32)
             number = source.number if source is not None else -1
         else:

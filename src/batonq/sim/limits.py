@@ -107,8 +107,6 @@ REFUSES_CROWDS = (
 
 # Of what is remembered for minutes: a cluster's run is too short for these.
 LONG_REMEMBERED = ("dedup_entries_max", "requests_max", "invocations_max", "producers_max")
-# Nobody compares anything with these, or nothing may ever reach them.
-NOT_COUNTED = ("TURN_MAX", "FRAME_ROWS_MAX")
 
 
 @dataclass(slots=True)

@@ -53,7 +53,3 @@ class Router:
         key = (str(tier), str(message.queue))
         self.misrouted[key] = self.misrouted.get(key, 0) + 1
         return False
-
-    @property
-    def misrouted_total(self) -> int:
-        return sum(self.misrouted.values())

@@ -39,11 +39,6 @@ class Codec:
         self._decoder = decoder
         self._decoders: dict[Any, Callable[[bytes], Any]] = {}
 
-    @property
-    def binary(self) -> bool:
-        """Whether bytes can stand in it as they are."""
-        return self is MSGPACK
-
     def decode(self, data: bytes, shape: type[T]) -> T:
         """The value in `data`. Raises InvalidInput, which says where it is not what it should be."""
         self.check_weight(data)

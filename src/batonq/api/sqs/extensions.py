@@ -16,7 +16,6 @@ from batonq.core.catalog.attributes import PREFIX, RETENTION_MAX_S
 from batonq.core.commands import Send
 
 SECOND_MS = 1000
-PRIORITY_MAX = 255
 MAX_RECEIVES_MAX = 255  # of one message; the log keeps it in a byte
 KEY_LENGTH_MAX = 128
 CONSUMER_LENGTH_MAX = 256

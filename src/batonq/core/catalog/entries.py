@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 
 from batonq.core.catalog.attributes import effective, is_fifo, to_policy
 from batonq.core.catalog.names import QueueName
-from batonq.core.catalog.permissions import Statement, labels
 from batonq.core.catalog.redrive import parse_redrive_policy
 from batonq.core.policy import SECOND_MS, QueuePolicy
 from batonq.core.spread import Spread
@@ -114,11 +113,6 @@ class QueueEntry:
         """The queue that RedrivePolicy names, whether it exists or not."""
         policy = self.attributes.get("RedrivePolicy")
         return parse_redrive_policy(policy).target if policy else None
-
-    @property
-    def permissions(self) -> dict[str, Statement]:
-        """The labelled statements of the Policy attribute."""
-        return labels(self.attributes.get("Policy", ""))
 
     def record(self) -> Record:
         record = {

@@ -17,7 +17,6 @@ _REDRIVE_KEYS = ("deadLetterTargetArn", "maxReceiveCount")
 class Redrive(NamedTuple):
     """A RedrivePolicy, taken apart."""
 
-    target_arn: str
     target: QueueName
     max_receives: int
 
@@ -59,7 +58,7 @@ def parse_redrive_policy(text: str) -> Redrive:
     target = parse_queue_arn(arn)
     if target is None:
         raise refuse_redrive(text, "Only SQS queues are valid resources for deadLetterTargetArn.")
-    return Redrive(arn, target, count)
+    return Redrive(target, count)
 
 
 def _count(value: Any) -> int:

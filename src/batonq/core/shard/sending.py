@@ -9,7 +9,7 @@ from itertools import accumulate
 from batonq.core.commands import Accepted, Send
 from batonq.core.ids import AWAY, key_hash, message_id
 from batonq.core.payload import bare_header, content_mark, encode, plain_header
-from batonq.core.records import Flag, Type
+from batonq.core.records import SentFlag, Type
 from batonq.core.shard.columns import counted, joined
 from batonq.core.shard.dedup import Known
 from batonq.core.shard.jobs import Jobs
@@ -28,8 +28,8 @@ PRODUCER_WAITS = (
     "An earlier message of this producer was refused, or too many producers are remembered; send it again from there."
 )
 _SENT, _REQUESTED, _PRODUCED = int(Type.SENT), int(Type.REQUESTED), int(Type.PRODUCED)
-_FIFO, _DEDUPLICATED = int(Flag.FIFO), int(Flag.DEDUPLICATED)
-_DEDUPLICATED_LIVES = _DEDUPLICATED | int(Flag.DEDUP_LIVES)
+_FIFO, _DEDUPLICATED = int(SentFlag.FIFO), int(SentFlag.DEDUPLICATED)
+_DEDUPLICATED_LIVES = _DEDUPLICATED | int(SentFlag.DEDUP_LIVES)
 
 
 # bodies, digests, and the hash of the SDK's invocation (0: none)

@@ -14,7 +14,7 @@ from batonq.core.commands import Alarm
 from batonq.core.limits import DEFAULT_LIMITS, ShardLimits
 from batonq.core.openframe import OpenFrame
 from batonq.core.policy import QueuePolicy
-from batonq.core.records import FORMAT_VERSION, PLAIN_VERSION, Flag, Reason, State, Type
+from batonq.core.records import FORMAT_VERSION, PLAIN_VERSION, ArrivedFlag, Reason, State, Type
 from batonq.core.shard.columns import COUNT_MAX, DELTA_MAX, NIL, Columns
 from batonq.core.shard.dedup import FOREVER_S, DedupTable
 from batonq.core.shard.incoming import Incoming
@@ -33,10 +33,12 @@ EXPIRY_RETRY_S = 60  # a message that should have gone to the dead letters when 
 CARRIED_PREFIX = struct.Struct("<BBHIIQQ")  # state, doomed, own maximum, first received, leased, tenant, sent
 EDITED_PREFIX = struct.Struct("<Q")  # key of the job; CARRIED_PREFIX follows
 ARRIVED_PREFIX = struct.Struct("<QQ")  # tenant, origin
-ARRIVED_NOTED = struct.Struct("<QQQH")  # with Flag.NOTED: the same, key of the job, own maximum of receives
+ARRIVED_NOTED = struct.Struct("<QQQH")  # with ArrivedFlag.NOTED: the same, key of the job, own maximum of receives
 PRODUCER_IDLE_MS = 7 * 86_400_000
 _UNLIMITED = 1 << 60
-_FREE, _DELAYED, _VISIBLE, _IN_FLIGHT, _OWED, _DEAD = 0, 1, 2, 3, 4, 5
+_FREE, _DELAYED, _VISIBLE, _IN_FLIGHT, _OWED, _DEAD = map(
+    int, (State.FREE, State.DELAYED, State.VISIBLE, State.IN_FLIGHT, State.OWED, State.DEAD)
+)
 
 
 class Failure(NamedTuple):
@@ -524,7 +526,7 @@ class ShardState:
 
 def arrived_prefix(flags: int) -> int:
     """How long what stands before the payload of an Arrived record is."""
-    return ARRIVED_NOTED.size if flags & Flag.NOTED else ARRIVED_PREFIX.size
+    return ARRIVED_NOTED.size if flags & ArrivedFlag.NOTED else ARRIVED_PREFIX.size
 
 
 def decode_notes(variable: bytes) -> tuple[str, str]:
