@@ -241,6 +241,34 @@ def heavy_packed_documents() -> list[Case]:
         for number, body in enumerate(bodies):
             data = _post(target, b"Content-Type: application/msgpack\r\n", b"\x81" + member + body)
             cases += _one(f"heavy packed {member[1:].decode()} {number}", data)
+    large = struct.pack(">I", LARGE - 100)
+    largest = struct.pack(">I", 99_000)  # nearly as many values as a document may have
+    bodies = [
+        *(b"\xdd" + large + value * (LARGE - 100) for value in (b"\x80", b"\x90", b"\xa0", b"\xc0")),
+        b"\xdd" + struct.pack(">I", LARGE // 4 - 100) + b"\x81\xa1a\x01" * (LARGE // 4 - 100),
+        b"\xdd" + largest + (b"\xcb" + struct.pack(">d", 1.1234567890123)) * 99_000,
+        b"\xdd" + struct.pack(">I", 19_000) + b"\x80" * 19_000,
+    ]
+    for number, body in enumerate(bodies):
+        for more in (b"", b"\x81\xa4body\xa1a"):  # alone, and beside another kind of body
+            batch = b"\x81\xa8messages" + (b"\x92" if more else b"\x91") + b"\x81\xa4body" + body + more
+            data = _post(b"/v1/queues/fuzzed/messages:batch", b"Content-Type: application/msgpack\r\n", batch)
+            cases += _one(f"heavy packed body {number} {len(more)}", data)
+    return cases
+
+
+def heavy_answers() -> list[Case]:
+    """Messages in JSON that are slow to put into MessagePack, ten in one answer."""
+    cases = []
+    packed = b"Content-Type: application/msgpack\r\n"
+    receive = _post(b"/v1/queues/fuzzed/messages:receive", packed, b"\x80")
+    peek = b"GET /v1/queues/fuzzed/messages?limit=100 HTTP/1.1\r\nAccept: application/msgpack\r\n" + HOST + b"\r\n"
+    for number, member in enumerate((b"{},", b"[1],", b"1.12345678,", b'{"a":1},')):
+        body = b'{"body": [' + member * 80_000 + b"1]}"
+        send = _post(b"/v1/queues/fuzzed/messages", b"Content-Type: application/json\r\n", body)
+        cases += _one(f"heavy message {number}", send * 10)
+        cases += _one(f"heavy peek {number}", peek)
+        cases += _one(f"heavy receive {number}", receive, End.OPEN)
     return cases
 
 
@@ -293,6 +321,7 @@ ATTACKS = (
     Attack("heavy SQS documents", heavy_sqs_documents, (Profile.DEVELOPMENT,)),
     Attack("heavy REST documents", heavy_rest_documents, (Profile.DEVELOPMENT,)),
     Attack("heavy packed documents", heavy_packed_documents, (Profile.DEVELOPMENT,)),
+    Attack("heavy answers", heavy_answers, (Profile.DEVELOPMENT,), peak_bytes_max=96 * MIB, growth_bytes_max=40 * MIB),
     Attack("unlikely paths", unlikely_paths, alone=False, growth_bytes_max=4 * MIB),
     Attack("unlikely signatures", unlikely_signatures),
     Attack("unlikely calls", unlikely_calls, (Profile.PROCESSES,)),
