@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from math import inf
 from typing import NamedTuple
 
-from tests.fuzz.bounds import CONNECTION_BYTES_MAX, bytes_bound
+from tests.fuzz.bounds import CONNECTION_BYTES_MAX, CROWD_MS_MAX, bytes_bound
 from tests.fuzz.cases import Case, End
 from tests.fuzz.server import Profile
 
@@ -23,6 +24,7 @@ class Attack(NamedTuple):
     profiles: tuple[Profile, ...] = BOTH
     together: bool = False  # all connections at once, and left open
     alone: bool = True  # one connection at a time
+    crowd_ms_max: float = inf  # of a turn of the event loop that all of them make together
     peak_bytes_max: int = 48 * MIB
     growth_bytes_max: int = 16 * MIB  # when all connections are closed
 
@@ -69,6 +71,18 @@ def tiny_chunks() -> list[Case]:
     """Each chunk is small, and must not cost more than what it carries."""
     data = _chunked_head() + b"2\r\nab\r\n" * MIB
     return [Case(name=f"tiny chunks {number}", segments=(data,), end=End.STALL) for number in range(4)]
+
+
+def crowded_chunks() -> list[Case]:
+    """Small chunks on very many connections in the same moment."""
+    data = _chunked_head() + b"1\r\na\r\n" * 16_000
+    return [Case(name=f"crowded chunks {number}", segments=(data,), end=End.STALL) for number in range(250)]
+
+
+def crowded_requests() -> list[Case]:
+    """The same of small requests that are sent ahead."""
+    data = (b"GET /livez HTTP/1.1\r\n" + HOST + b"\r\n") * 1_000
+    return [Case(name=f"crowded requests {number}", segments=(data,), end=End.STALL) for number in range(250)]
 
 
 def idle_bodies() -> list[Case]:
@@ -313,6 +327,8 @@ ATTACKS = (
     Attack("long trailers", long_trailers),
     Attack("repeated headers", repeated_headers),
     Attack("tiny chunks", tiny_chunks, together=True),
+    Attack("crowded chunks", crowded_chunks, together=True, crowd_ms_max=CROWD_MS_MAX),
+    Attack("crowded requests", crowded_requests, together=True, crowd_ms_max=CROWD_MS_MAX),
     Attack("idle bodies", idle_bodies, together=True, peak_bytes_max=bytes_bound(REQUESTS_BYTES_MAX)),
     Attack("idle heads", idle_heads, together=True, peak_bytes_max=bytes_bound(500 * CONNECTION_BYTES_MAX)),
     Attack("dotted form", dotted_form),
