@@ -495,6 +495,7 @@ class Broker(JobControl):
         for _ in range(CLOCK_STEPS_MAX):
             host.tick()
             await committed(host)
+            await asyncio.sleep(0)  # what needs no record is committed at once
             due_ms = host.shard.next_due()
             if due_ms is None or due_ms > self._clock.now_ms():
                 return

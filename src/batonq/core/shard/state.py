@@ -499,10 +499,13 @@ class ShardState:
             columns.until[slot] += grace_ms
             slot = states.find(_IN_FLIGHT, slot + 1)
 
-    def advance_delays(self, now: int) -> None:
-        """Delays that are over make no record: visible-at implied it."""
+    def advance_delays(self, now: int, limit: int = _UNLIMITED) -> None:
+        """End delays that are over, at most `limit`. That makes no record: visible-at implied it.
+
+        Replay ends all of them, so that a message is visible there whenever it is in a decision.
+        """
         columns = self.columns
-        due = self.delays.advance(now, columns.until, _UNLIMITED)
+        due = self.delays.advance(now, columns.until, limit)
         if not due:
             return
         ready = [
