@@ -343,6 +343,54 @@ def test_one_address_takes_no_more_than_its_share(run: Callable[[Scenario], None
     run(scenario)
 
 
+def test_answers_that_are_not_read_make_room(run: Callable[[Scenario], None]) -> None:
+    """They count as what is held, and the one that has not been read for the longest gives way."""
+    size = 16 * MIB  # more than the system takes from the server for a client that does not read
+
+    async def large(request: Request) -> Response:
+        return Response(200, bytes(size if request.path == "/large" else 1))
+
+    async def scenario() -> None:
+        async with serving(large, requests_bytes_max=3 * size) as (server, connect):
+            unread = []
+            for _ in range(8):
+                unread.append(await connect())
+                unread[-1].send(post(b"", "/large") + post(b"", "/large"))
+                before = server.counters.requests
+                await until(lambda before=before: server.counters.requests > before)  # type: ignore[misc]
+                assert server.usage.bytes_held <= 3 * size
+            assert server.usage.bytes_held > size
+            await until(lambda: server.connections_open < 8)
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+                await unread[0].answer()
+            for _ in range(2):
+                assert len((await unread[-1].answer())[2]) == size
+            client = await connect()
+            client.send(post(b"", "/small"))
+            assert (await client.answer())[2] == b"\0"
+            for other in unread:
+                other.close()
+            await until(lambda: server.connections_open == 1)
+            assert server.usage.bytes_held == 0
+
+    run(scenario)
+
+
+def test_an_answer_larger_than_all_room_is_given(run: Callable[[Scenario], None]) -> None:
+    async def large(request: Request) -> Response:
+        return Response(200, bytes(16 * MIB))
+
+    async def scenario() -> None:
+        async with serving(large, requests_bytes_max=1 * MIB) as (server, connect):
+            client = await connect()
+            for _ in range(2):
+                client.send(post())
+                assert len((await client.answer())[2]) == 16 * MIB
+            await until(lambda: server.usage.bytes_held == 0)
+
+    run(scenario)
+
+
 def test_work_is_not_thrown_away_to_make_room(run: Callable[[Scenario], None]) -> None:
     async def scenario() -> None:
         held = Held()
