@@ -459,8 +459,10 @@ class ShardState:
         if spread:
             self.format = FORMAT_VERSION
 
-    def _on_purged(self, queue: QueueState, survivor: int, time: int, final: bool) -> None:
-        """Remove the messages below sequence `survivor`; `final` ends the purge and forgets the dedup window."""
+    def _on_purged(self, queue: QueueState, survivor: int, time: int, final: bool, forgotten_below: int = 0) -> None:
+        """Remove the messages below sequence `survivor`. `final` ends the purge, and the deduplication ids of messages
+        below `forgotten_below` are forgotten then; 0: all.
+        """
         columns = self.columns
         if self.before_base:
             for slot in range(columns.used):
@@ -477,6 +479,10 @@ class ShardState:
             slot = following
         if final:
             queue.purge_generation += 1
+            if forgotten_below:
+                queue.forgotten_below = forgotten_below
+            else:
+                queue.dedup_generation = queue.purge_generation
             if queue.closed and not queue.messages:
                 self._forget_queue(queue.number)
 
