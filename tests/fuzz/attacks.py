@@ -286,6 +286,32 @@ def heavy_answers() -> list[Case]:
     return cases
 
 
+def many_attributes() -> list[Case]:
+    """As many attributes as a batch may have, sent and received."""
+    attributes = b",".join(b'"a%d": "v"' % number for number in range(49))
+    batch = b'{"messages": [' + b",".join([b'{"body": "x", "attributes": {' + attributes + b"}}"] * 1_000) + b"]}"
+    json = b"Content-Type: application/json\r\n"
+    receive = _post(b"/v1/queues/fuzzed/messages:receive", json, b'{"maxMessages": 1000}')
+    return [
+        *_one("many attributes sent", _post(b"/v1/queues/fuzzed/messages:batch", json, batch)),
+        *_one("many attributes received", receive, End.OPEN),
+    ]
+
+
+def heavy_redrives() -> list[Case]:
+    """Edits that would be written to the log with each step of a job."""
+    json = b"Content-Type: application/json\r\n"
+    edits = (
+        b'{"edit": {"replaceBody": [' + b"{}," * 90_000 + b"1]}}",
+        b'{"edit": {"replaceBody": "' + b"x" * (LARGE - 100) + b'"}}',
+    )
+    return [
+        case
+        for number, edit in enumerate(edits)
+        for case in _one(f"heavy redrive {number}", _post(b"/v1/queues/fuzzed:redrive", json, edit))
+    ]
+
+
 def pipelined_upgrades() -> list[Case]:
     one = b"GET /livez HTTP/1.1\r\n" + HOST + b"Connection: Upgrade\r\nUpgrade: websocket\r\n\r\n"
     return [
@@ -338,6 +364,8 @@ ATTACKS = (
     Attack("heavy REST documents", heavy_rest_documents, (Profile.DEVELOPMENT,)),
     Attack("heavy packed documents", heavy_packed_documents, (Profile.DEVELOPMENT,)),
     Attack("heavy answers", heavy_answers, (Profile.DEVELOPMENT,), peak_bytes_max=96 * MIB, growth_bytes_max=40 * MIB),
+    Attack("many attributes", many_attributes, (Profile.DEVELOPMENT,)),
+    Attack("heavy redrives", heavy_redrives, (Profile.DEVELOPMENT,)),
     Attack("unlikely paths", unlikely_paths, alone=False, growth_bytes_max=4 * MIB),
     Attack("unlikely signatures", unlikely_signatures),
     Attack("unlikely calls", unlikely_calls, (Profile.PROCESSES,)),

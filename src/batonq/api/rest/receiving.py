@@ -24,7 +24,9 @@ from batonq.node.host import ShardHost, committed
 
 ATTEMPT_MESSAGES_MAX = 10  # these fit into one answer whatever their size: a repetition must give the same ones
 CONTENT_BITS = 0xFF & ~(NO_DIGEST | AS_IS)
-TURN_BYTES = 256 * 1024  # of JSON that are put into MessagePack before others have their turn
+TURN_BYTES = 256 * 1024  # of JSON that are put into MessagePack before others have their turn; beside that a message
+MESSAGE_BYTES = 200  # takes as long as so many of these bytes,
+ATTRIBUTES_FACTOR = 2  # and its attributes as long as so many times their own
 _TEXT, _JSON = int(Content.TEXT), int(Content.JSON)
 
 
@@ -129,11 +131,12 @@ async def received_all(found: Iterable[tuple[str, Delivery]], *, binary: bool) -
     size = 0
     for queue, delivery in found:
         messages.append(received(delivery, queue, binary=binary))
+        size += MESSAGE_BYTES + ATTRIBUTES_FACTOR * len(delivery.attributes)
         if binary and delivery.content == _JSON:
             size += len(delivery.body)
-            if size > TURN_BYTES:
-                size = 0
-                await asyncio.sleep(0)
+        if size > TURN_BYTES:
+            size = 0
+            await asyncio.sleep(0)
     return messages
 
 
