@@ -32,6 +32,7 @@ from batonq.log.frames import Frame
 from batonq.log.interface import Done, Room
 from batonq.log.layout import log_directory
 from batonq.node.broker import Queue
+from batonq.node.host import ShardHost
 from batonq.node.node import Node
 from batonq.node.recovery import fold_log
 from batonq.node.settings import Settings
@@ -686,5 +687,44 @@ def test_a_shard_is_not_told_what_was_decided_behind_the_frame_that_is_committed
         await settle()
         assert node.keeper(0).host().shard.queues[queue.number].policy.visibility_ms == 7_000
         await node.stop()
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("how_often", [1, 3, 1_000])
+def test_a_snapshot_at_the_stop_has_nothing_that_is_not_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how_often: int
+) -> None:
+    """Something is decided right after the stop has waited for all commits: a lease ends, or a late request comes."""
+    drain_all = ShardHost.drain
+    late: list[int] = []
+
+    async def drain_and_decide(self: ShardHost) -> None:
+        await drain_all(self)
+        if len(late) < how_often:
+            late.append(len(late))
+            queue = next(iter(self.shard.queues))
+            loop = asyncio.get_running_loop()
+            loop.call_soon(lambda: self.send(queue, [make_send("late")]))
+
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path / "data", shards=1)
+        queue = await node.broker.create_queue(ACCOUNT, "q", {}, {})
+        await send(node, queue, "early")
+        monkeypatch.setattr(ShardHost, "drain", drain_and_decide)
+        await node.stop()
+        monkeypatch.setattr(ShardHost, "drain", drain_all)
+        assert late
+        shutil.copytree(tmp_path / "data", tmp_path / "log-only")
+        for snapshot in (tmp_path / "log-only").rglob("snapshot-*"):
+            snapshot.unlink()
+        found = []
+        for name in ("data", "log-only"):
+            node = await open_node(loop, tmp_path / name, shards=1)
+            counters = await node.broker.counters(queue)
+            found.append((counters.sent, counters.visible, await drain(node, queue)))
+            await kill(node)
+        assert found[0] == found[1]
+        assert found[0][2][0] == "early" and found[0][0] == found[0][1] == len(found[0][2])
 
     run_virtual(main)

@@ -49,6 +49,7 @@ _W4: dict[int, str] = {
     Type.PRODUCED: "run",
 }
 _W5: dict[int, str] = {
+    Type.QUEUE_PURGED: "first_known_sequence",
     Type.SENT: "dedup_hash",
     Type.REQUESTED: "invocation_hash",
     Type.PRODUCED: "producer_hash",

@@ -52,7 +52,8 @@ class Type(IntEnum):
     #               source's slot; var: tenant, origin, payload, or with OVERLAY the lineage
     SETTLED = 13  # reason (accepted or refusal); w3 as in Owed; w4 visible-at when refused; aux: Owed's reason
     POLICY_SET = 14  # var: the policy; w1 catalog version
-    QUEUE_PURGED = 15  # w1 first sequence that survives this step; w3 is 1 in the last one
+    QUEUE_PURGED = 15  # w1 first sequence that survives this step; w3 is 1 in the last one; w5 first sequence whose
+    #                    deduplication id is still known after it, 0: none is
     QUEUE_CLOSED = 16  # w1 catalog version
     JOB_SET = 20  # var: the job
     REQUESTED = 25  # w1 first sequence (0: not taken here), w3 expiry (0: it is forgotten), w4 messages (0: in part; of

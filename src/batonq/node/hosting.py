@@ -261,11 +261,12 @@ class Hosting:
         if self.serving:
             self._arm()
 
-    def tick(self) -> None:
-        """The clock was moved: do what is due now."""
+    def tick(self) -> bool:
+        """The clock was moved: do what is due now. False: there is no room on the disk; it is done when there is."""
         if self._timer is not None:
             self._timer.cancel()
         self._tick()
+        return self.log.room() is not Room.NONE
 
     def _tick(self) -> None:
         self._timer = None

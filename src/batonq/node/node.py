@@ -356,7 +356,7 @@ class Node:
         self._save_snapshot(host.shard, host.log)
 
     def _save_snapshot(self, shard: Shard, log: Log) -> None:
-        """What is committed, so that the next start is quick."""
+        """What is committed, and nothing else, so that the next start is quick."""
         store = snapshot_store(self.settings.data, log.shard, self.world.disk)
         frame_number = log.next - 1
         numbers = store.numbers()

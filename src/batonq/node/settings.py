@@ -122,7 +122,8 @@ class Settings:
     waiters_max: int = setting(50_000, "Long polls that may wait on one shard.")
     connections_max: int = setting(20_000, "Open client connections.")
     requests_bytes_max: int = setting(
-        512 * MIB, "Memory for requests that are being received or are in progress, of all clients together."
+        512 * MIB,
+        "Memory for requests that arrive or are in progress, and for unread answers, of all clients together.",
     )
     address_share: float | None = setting(
         None,

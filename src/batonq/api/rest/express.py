@@ -22,7 +22,7 @@ from batonq.api.rest.app import REQUEST_BYTES_MAX, RestApp, template
 from batonq.api.rest.codec import MSGPACK
 from batonq.api.rest.content import body_from_value, value_of
 from batonq.api.rest.problems import item_error
-from batonq.api.rest.receiving import received
+from batonq.api.rest.receiving import is_long_json, received_all
 from batonq.api.rest.sending import results_of
 from batonq.api.rest.service import milliseconds
 from batonq.api.rest.shapes import (
@@ -135,6 +135,7 @@ class ExpressRest:
     def _send(self, request: Request, reply: Reply, caller: Caller, queue: Queue) -> bool:
         if idempotency.HEADER in request.headers or queue.fifo or queue.content_dedup:
             return False
+        MSGPACK.check_weight(request.body)
         given = _decode_bodies(request.body)
         messages = given.messages
         if not 0 < len(messages) <= BATCH_MAX:
@@ -221,6 +222,9 @@ class ExpressRest:
                 self._begin(self._deliver_any(receiving))
                 return
             receipts, contents, _, bodies = found
+            if is_long_json(contents, bodies):
+                self._begin(self._deliver_any(receiving))
+                return
             answer = self._answer(200, _received(queue, leases, priority, receipts, contents, bodies))
         except Exception:
             self._refuse(receiving, self._app.fault(request))
@@ -256,7 +260,7 @@ class ExpressRest:
         queue = receiving.queue
         try:
             deliveries = await self._broker.deliver_front(queue, receiving.host, receiving.leases)
-            messages = [received(delivery, queue.name, binary=True) for delivery in deliveries]
+            messages = await received_all([(queue.name, delivery) for delivery in deliveries], binary=True)
             answer = self._answer(200, _encode(ReceivedMessages(messages)))
         except BatonError as problem:
             self._refuse(receiving, problem)

@@ -58,6 +58,8 @@ class Persist(Replay):
             "policy": queue.policy.values(),
             "closed": queue.closed,
             "purge_generation": queue.purge_generation,
+            "forgotten_below": queue.forgotten_below,
+            "dedup_generation": queue.dedup_generation,
             "totals": [getattr(queue, name) for name in TOTALS],
         }
 
@@ -70,6 +72,8 @@ class Persist(Replay):
             self._note_format(policy.spread or policy.dead_letter_spread)
             queue = QueueState(policy, self.lines)
             queue.closed, queue.purge_generation = fact["closed"], fact["purge_generation"]
+            queue.forgotten_below = fact.get("forgotten_below", 0)
+            queue.dedup_generation = fact.get("dedup_generation", queue.purge_generation)
             for name, value in zip(TOTALS, fact["totals"], strict=True):
                 setattr(queue, name, value)
             self.queues[policy.queue] = queue

@@ -123,7 +123,7 @@ class Replay(Folding):
         elif kind == Type.POLICY_SET:
             self._on_policy(QueuePolicy.decode(part_of(variable, w6)))
         elif kind == Type.QUEUE_PURGED:
-            self._on_purged(self._queue(w0 >> 32), w1, w2, bool(w3))
+            self._on_purged(self._queue(w0 >> 32), w1, w2, bool(w3), w5)
         elif kind == Type.QUEUE_CLOSED:
             self._queue(w0 >> 32).closed = True
         elif kind == Type.EPOCH:

@@ -461,8 +461,10 @@ class ShardState:
         if spread:
             self.format = FORMAT_VERSION
 
-    def _on_purged(self, queue: QueueState, survivor: int, time: int, final: bool) -> None:
-        """Remove the messages below sequence `survivor`; `final` ends the purge and forgets the dedup window."""
+    def _on_purged(self, queue: QueueState, survivor: int, time: int, final: bool, forgotten_below: int = 0) -> None:
+        """Remove the messages below sequence `survivor`. `final` ends the purge, and the deduplication ids of messages
+        below `forgotten_below` are forgotten then; 0: all.
+        """
         columns = self.columns
         if self.before_base:
             for slot in range(columns.used):
@@ -479,6 +481,10 @@ class ShardState:
             slot = following
         if final:
             queue.purge_generation += 1
+            if forgotten_below:
+                queue.forgotten_below = forgotten_below
+            else:
+                queue.dedup_generation = queue.purge_generation
             if queue.closed and not queue.messages:
                 self._forget_queue(queue.number)
 
@@ -501,10 +507,13 @@ class ShardState:
             columns.until[slot] += grace_ms
             slot = states.find(_IN_FLIGHT, slot + 1)
 
-    def advance_delays(self, now: int) -> None:
-        """Delays that are over make no record: visible-at implied it."""
+    def advance_delays(self, now: int, limit: int = _UNLIMITED) -> None:
+        """End delays that are over, at most `limit`. That makes no record: visible-at implied it.
+
+        Replay ends all of them, so that a message is visible there whenever it is in a decision.
+        """
         columns = self.columns
-        due = self.delays.advance(now, columns.until, _UNLIMITED)
+        due = self.delays.advance(now, columns.until, limit)
         if not due:
             return
         ready = [
