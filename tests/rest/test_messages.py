@@ -80,7 +80,7 @@ def test_what_says_nothing_is_left_out(rest: Rest) -> None:
 def test_levels_of_priority(rest: Rest, level: Any, number: int) -> None:
     queue = rest.create()
     rest.send(queue, "x", priority=level)
-    assert rest.receive(queue)[0].get("priority", 0) == number
+    assert rest.receive(queue)[0].get("priority", 128) == number
 
 
 def test_higher_priority_comes_first(rest: Rest) -> None:
@@ -88,6 +88,18 @@ def test_higher_priority_comes_first(rest: Rest) -> None:
     for level in ("low", "highest", "normal"):
         rest.send(queue, level, priority=level)
     assert [rest.receive(queue, 1)[0]["body"] for _ in range(3)] == ["highest", "normal", "low"]
+
+
+def test_a_message_without_a_priority_is_normal(rest: Rest) -> None:
+    queue = rest.create()
+    rest.send(queue, "low", priority="low")
+    rest.send(queue, "none")
+    rest.good("POST", f"{queue}/messages:batch", {"messages": [{"body": "none of a batch"}]})
+    rest.send(queue, "normal", priority="normal")
+    rest.send(queue, "high", priority="high")
+    messages = [rest.receive(queue, 1)[0] for _ in range(5)]
+    assert [message["body"] for message in messages] == ["high", "none", "none of a batch", "normal", "low"]
+    assert ["priority" in message for message in messages] == [True, False, False, False, True]
 
 
 def test_fractions_of_seconds_count(rest: Rest) -> None:

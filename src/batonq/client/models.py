@@ -11,6 +11,7 @@ from typing import Any, Literal
 from msgspec import UNSET, Struct, field
 
 from batonq.client.tracing import TraceContext
+from batonq.priorities import NORMAL_PRIORITY
 
 AttributeValue = str | int | float | bytes
 Priority = int | Literal["lowest", "low", "normal", "high", "highest"]
@@ -95,7 +96,7 @@ class MessageFields(Struct, eq=False, kw_only=True):
     attributes: dict[str, Any] = {}
     group: str | None = field(default=None, name="messageGroupId")
     dedup_key: str | None = field(default=None, name="deduplicationKey")
-    priority: int = 0
+    priority: int = NORMAL_PRIORITY
     sent_at_ms: int = field(default=0, name="sentAtMs")
     first_received_at_ms: int = field(default=0, name="firstReceivedAtMs")
     deadline_ms: int = field(default=0, name="deadlineMs")
@@ -141,7 +142,7 @@ class Peeked(Struct, rename="camel"):
     attributes: dict[str, Any] = {}
     group: str | None = field(default=None, name="messageGroupId")
     dedup_key: str | None = field(default=None, name="deduplicationKey")
-    priority: int = 0
+    priority: int = NORMAL_PRIORITY
     sent_at_ms: int = 0
     first_received_at_ms: int = 0
     expires_at_ms: int = 0

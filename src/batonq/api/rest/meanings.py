@@ -80,7 +80,9 @@ _WRITTEN = {
     "deduplicationKey": "A second message with the same key is not taken; with another content it is a conflict.",
     "messageGroupId": "FIFO: the group, needed. Standard: whose message it is, for fairness.",
     "ttlSeconds": "How long the message lives, from when it can be received; absent: as the queue says.",
-    "priority": "Higher is delivered first; or a level: lowest 0, low 64, normal 128, high 192, highest 255.",
+    "priority": (
+        "Higher is delivered first; or a level: lowest 0, low 64, normal 128, high 192, highest 255. Absent: normal."
+    ),
     "traceparent": "The W3C trace that the message belongs to.",
     "tracestate": "The rest of the trace's context.",
     "clientMessageId": "The client's own name for the entry, told back with its result.",

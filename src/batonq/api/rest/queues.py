@@ -31,7 +31,7 @@ PARAMETERS_MAX = 100  # of an address
 
 
 async def create_queue(call: Call) -> Answer:
-    given = call.read(QueueSpec)
+    given: SpecFields = call.read(QueueSpec)
     fifo = given.mode == "FIFO"
     passed = policies.attributes_of(given)
     if fifo:
@@ -118,7 +118,7 @@ async def get_queue(call: Call) -> Answer:
 
 async def update_queue(call: Call) -> Answer:
     queue = call.queue()
-    given = call.read(QueueChanges)
+    given: GivenFields = call.read(QueueChanges)
     changes = policies.attributes_of(given)
     if not queue.fifo:
         changes = policies.without_fifo_only(changes)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from types import GenericAlias
 from typing import Annotated, Any, Literal, Protocol
 
 from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
@@ -106,7 +107,7 @@ DeduplicationShown = _struct("DeduplicationShown", "", map(_answered, REST_FIELD
 # Fields that are objects: what is accepted, and what is answered.
 OBJECTS: dict[str, tuple[Any, Any]] = {"deduplication": (Deduplication, DeduplicationShown)}
 
-QueueChanges: type[GivenFields] = _struct(
+QueueChanges = _struct(
     "QueueChanges",
     "What may be changed of a queue. null takes a field back to its default; one that is absent stays.",
     [
@@ -118,7 +119,7 @@ QueueChanges: type[GivenFields] = _struct(
     ],
     Given,
 )
-QueueSpec: type[SpecFields] = _struct(
+QueueSpec = _struct(
     "QueueSpec",
     "A queue to be made. A deadLetterQueue that does not exist is made too, with 14 days' retention.",
     [("name", QueueName), ("mode", Literal["STANDARD", "FIFO"], "STANDARD")],
@@ -155,7 +156,7 @@ Queue = _struct(
 Queues = _struct(
     "Queues",
     "A page of queues, by name; `nextCursor` asks for the next one.",
-    [("queues", list[Queue]), ("next_cursor", str | UnsetType, UNSET)],
+    [("queues", GenericAlias(list, (Queue,))), ("next_cursor", str | UnsetType, UNSET)],
     Answered,
 )
 
