@@ -7,6 +7,7 @@ Which attributes there are is declared in batonq/queue_attributes.py. `effective
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any
 
 from batonq.core.catalog import redrive
@@ -16,7 +17,15 @@ from batonq.core.commands import Counters
 from batonq.core.policy import SECOND_MS, QueuePolicy
 from batonq.core.retry import parse_retry
 from batonq.errors import InvalidAttributeName, InvalidAttributeValue
-from batonq.queue_attributes import ATTRIBUTES, KMS_REUSE_DEFAULT, LABEL_LENGTH_MAX, Access, QueueAttribute, ValueKind
+from batonq.queue_attributes import (
+    ATTRIBUTES,
+    KMS_REUSE_DEFAULT,
+    LABEL_LENGTH_MAX,
+    SPREAD_MAX,
+    Access,
+    QueueAttribute,
+    ValueKind,
+)
 
 TEXT_BYTES_MAX = 8192
 DIVIDED = tuple(row.name for row in ATTRIBUTES.values() if row.divided)  # among a queue's shards
@@ -30,7 +39,7 @@ _EMPTIED_BY_AN_EMPTY_MAP = ("RedrivePolicy", "RedriveAllowPolicy")  # as tools t
 
 _ALWAYS = {row.name: row.default for row in ATTRIBUTES.values() if row.default is not None and not row.fifo_only}
 _FIFO_ALWAYS = {row.name: row.default for row in ATTRIBUTES.values() if row.default is not None}
-_POLICY_ROWS = tuple(row for row in ATTRIBUTES.values() if row.policy)
+_POLICY_ROWS = {row.name: row for row in ATTRIBUTES.values() if row.policy}
 _COUNTED_ROWS = tuple(row for row in ATTRIBUTES.values() if row.counter)
 
 ResolveDeadLetterQueue = Callable[[QueueName], tuple[int, int, str]]  # number, first shard, spread
@@ -208,14 +217,23 @@ def to_policy(
 
     `resolve_dlq` gives number, shard and spread of the queue that a RedrivePolicy names.
     """
-    values = effective(attributes)
-    fields = {row.policy: _policy_value(row, values.get(row.name, ""), shards) for row in _POLICY_ROWS}
-    if values.get("RedrivePolicy"):
-        target = redrive.parse_redrive_policy(values["RedrivePolicy"])
+    fields = dict(_default_fields(shards))
+    for attribute, value in attributes.items():
+        row = _POLICY_ROWS.get(attribute)
+        if row is not None:
+            fields[row.policy] = _policy_value(row, value, shards)
+    if attributes.get("RedrivePolicy"):
+        target = redrive.parse_redrive_policy(attributes["RedrivePolicy"])
         fields["max_receives"] = target.max_receives
         dead_letter = resolve_dlq(target.target)
         fields["dead_letter_queue"], fields["dead_letter_shard"], fields["dead_letter_spread"] = dead_letter
     return QueuePolicy(queue=queue_number, tenant=account, name=name, version=version, spread=spread, **fields)
+
+
+@lru_cache(maxsize=2 * SPREAD_MAX)
+def _default_fields(shards: int) -> dict[str, Any]:
+    """The fields of a policy if no attribute is set."""
+    return {row.policy: _policy_value(row, row.default or "", shards) for row in _POLICY_ROWS.values()}
 
 
 def _policy_value(row: QueueAttribute, value: str, shards: int) -> Any:
