@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from batonq.api.sqs import extensions
-from batonq.queue_attributes import ATTRIBUTES, Access
+from batonq.queue_attributes import ATTRIBUTES, REST_ATTRIBUTES, Access, camel
 from tools.make_docs import table
 
 
@@ -14,6 +14,24 @@ def queue_attributes_part() -> str:
         if row.own and row.access is not Access.READ_ONLY
     ]
     return table(("attribute", "values", "default", "meaning"), rows)
+
+
+def sqs_queue_attributes_part() -> str:
+    rows = []
+    for row in ATTRIBUTES.values():
+        if not row.own:
+            values = "–" if row.access is Access.READ_ONLY else row.allowed
+            rows.append([f"`{row.name}`", values, row.default or "", row.doc])
+    return table(("attribute", "values", "default", "meaning"), rows)
+
+
+def queue_setting_names_part() -> str:
+    """The names of a queue's settings for SQS, REST and the Python client."""
+    rows = []
+    for row in REST_ATTRIBUTES:
+        field = ".".join(map(camel, row.field.split(".")))
+        rows.append([f"`{row.name}`", f"`{field}`", f"`{row.keyword or row.field}`"])
+    return table(("attribute of SQS", "field of REST", "keyword of the Python client"), rows)
 
 
 def queue_readings_part() -> str:

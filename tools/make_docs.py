@@ -286,6 +286,8 @@ PARTS: dict[str, Callable[[], str]] = {
     "receipts": receipts_part,
     "client": client_part,
     "queue-attributes": attributes_part("queue_attributes_part"),
+    "sqs-queue-attributes": attributes_part("sqs_queue_attributes_part"),
+    "queue-setting-names": attributes_part("queue_setting_names_part"),
     "queue-readings": attributes_part("queue_readings_part"),
     "message-attributes": attributes_part("message_attributes_part"),
     "system-attributes": attributes_part("system_attributes_part"),

@@ -167,6 +167,7 @@ def test_it_is_in_the_reference(copy: Path) -> None:
     rest = (reference / "rest-api.md").read_text()
     assert rest.count(f"| `restSeconds` | number from 5, to 600 | {MEANING} |") == 2
     assert f"| `restSeconds` * | integer | {MEANING} |" in rest
+    assert "| `Baton.RestSeconds` | `restSeconds` | `rest` |" in rest
     client = (reference / "client.md").read_text()
     assert f"| `rest` | `float` |  | {MEANING} |" in client
     assert "| `rest_seconds` | `float \\| None` | `None` |  |" in client
