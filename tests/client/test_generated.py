@@ -13,7 +13,7 @@ import pytest
 import batonq
 from batonq import sync
 from batonq.client import Baton, Job, Message, Queue
-from tools import make_sync
+from tools import make_settings, make_sync
 
 NOT_LOADED = (
     "uvloop",
@@ -28,7 +28,8 @@ NOT_LOADED = (
 
 
 def test_what_is_made_is_up_to_date() -> None:
-    assert [path.name for path in make_sync.outdated()] == [], "run tools/make_sync.py"
+    assert [path.name for path in make_sync.outdated()] == [], "run make sync"
+    assert not make_settings.outdated(), "run make sync"
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from batonq.core.spread import NUMBER_BITS
+from batonq.priorities import NORMAL_PRIORITY
 from batonq.sim.checks import CHECKERS, Evidence, QueueFacts
 from batonq.sim.history import (
     OK,
@@ -103,7 +104,7 @@ class Story:
                 began_ms=began_ms,
                 deadline_ms=began_ms + queue.visibility_ms,
                 receive_count=count,
-                priority=0,
+                priority=NORMAL_PRIORITY,
                 shard=fields.get("shard"),
             )
             for number in numbers

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TypeVar
 
+from batonq.priorities import NORMAL_PRIORITY
+
 OK = "ok"
 UNKNOWN = "unknown"
 # Answers after which the change may have happened all the same: the commit was under way when the shard stopped.
@@ -58,7 +60,7 @@ class Outgoing:
     dedup_id: str = ""
     delay_ms: int | None = None
     ttl_ms: int | None = None
-    priority: int = 0
+    priority: int = NORMAL_PRIORITY
     max_receives: int = 0
 
 

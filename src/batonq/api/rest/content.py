@@ -21,9 +21,9 @@ from msgspec import Raw
 from batonq.api.rest.shapes import Base64
 from batonq.api.sqs.validate import allowed
 from batonq.core import json_text
-from batonq.core.catalog.attributes import PREFIX
 from batonq.core.payload import Attribute, Content, decode_attributes
 from batonq.errors import InvalidInput
+from batonq.queue_attributes import PREFIX
 
 NAME_BYTES_MAX = 256
 NUMBER_LENGTH_MAX = 256

@@ -47,6 +47,7 @@ from batonq.node.bounded_cache import BoundedCache
 from batonq.node.broker import Queue
 from batonq.node.host import ShardHost
 from batonq.node.ports import Bodies
+from batonq.priorities import NORMAL_PRIORITY
 
 ADDRESSES_MAX = 10_000
 ADDRESS_LENGTH_MAX = 320  # of an address that is kept: a queue's name has 80 characters, each of them may be escaped
@@ -405,12 +406,12 @@ def _received(
     names = message_ids(queue.shard, leases.sequences)
     sents = leases.sents_ms
     shared = _key("queue") + _encode(queue.name)
-    if priority:
+    if priority != NORMAL_PRIORITY:
         shared += _key("priority") + _encode(priority)
     shared += _key("sentAtMs")
     times = _key("firstReceivedAtMs") + _encode(leases.leased_ms) + _key("deadlineMs") + _encode(leases.deadline_ms)
     parts = [
-        (b"\x8a" if priority else b"\x89") + _key("messageId") + _TEXT_STARTS[len(names[0])],
+        (b"\x89" if priority == NORMAL_PRIORITY else b"\x8a") + _key("messageId") + _TEXT_STARTS[len(names[0])],
         b"",
         _key("receiptHandle") + _TEXT_STARTS[len(receipts[0])],
         b"",

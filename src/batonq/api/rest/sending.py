@@ -43,8 +43,7 @@ from batonq.core.payload import encode_attributes
 from batonq.errors import BatonError, InvalidInput, TooLarge
 from batonq.node.broker import Queue
 from batonq.node.host import committed
-
-PRIORITIES = {"lowest": 0, "low": 64, "normal": 128, "high": 192, "highest": 255}
+from batonq.priorities import PRIORITIES
 
 TURN_VALUES = 10_000  # messages and attributes of a batch that are read before others have their turn
 FIELDS_BYTES_MAX = 64 * 1024  # what a message's fields may take beside its body and attributes

@@ -11,6 +11,7 @@ from batonq.core.catalog.names import QueueName
 from batonq.core.catalog.redrive import parse_redrive_policy
 from batonq.core.policy import SECOND_MS, QueuePolicy
 from batonq.core.spread import Spread
+from batonq.queue_attributes import RETIRED
 
 # Stands for a dead-letter queue that was deleted. No queue ever has this number, so a dead letter for it is refused,
 # stays where it is and raises an alarm, until a queue of that name exists again.
@@ -142,7 +143,7 @@ class QueueEntry:
             number=number,
             account=record["account"],
             name=record["name"],
-            attributes=record["attributes"],
+            attributes={name: text for name, text in record["attributes"].items() if name not in RETIRED},
             tags=record["tags"],
             created_ms=record["created_ms"],
             modified_ms=record["modified_ms"],

@@ -14,7 +14,7 @@ from typing import Any
 
 from batonq.core.catalog import attributes as attribute_table
 from batonq.core.catalog import permissions, redrive
-from batonq.core.catalog.attributes import RETENTION_MAX_MS, is_fifo
+from batonq.core.catalog.attributes import is_fifo
 from batonq.core.catalog.entries import MISSING_QUEUE, AccessKey, Account, Link, QueueEntry, ReceiptKey, ShardEntry
 from batonq.core.catalog.names import QueueName, check_queue_name, is_text, is_word, queue_arn
 from batonq.core.catalog.permissions import ACCOUNT_DIGITS, Statement
@@ -32,9 +32,10 @@ from batonq.errors import (
     QueueDoesNotExist,
     QueueExists,
 )
+from batonq.queue_attributes import RETENTION_MAX_S
 
 DAY_MS = 86_400 * SECOND_MS
-RECEIPT_KEY_LIFE_MS = RETENTION_MAX_MS + DAY_MS  # counted from when the next key took over
+RECEIPT_KEY_LIFE_MS = RETENTION_MAX_S * SECOND_MS + DAY_MS  # counted from when the next key took over
 RECEIPT_KEY_BYTES = 32
 RECEIPT_KEY_IDS = 1 << 16
 RECEIPT_KEYS_MAX = 1_000

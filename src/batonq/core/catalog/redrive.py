@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from batonq.core.catalog.names import QueueName, parse_queue_arn
 from batonq.errors import InvalidInput
+from batonq.queue_attributes import MAX_RECEIVES_MAX
 
-MAX_RECEIVES_MAX = 1000
 SOURCE_ARNS_MAX = 10
 
 _REDRIVE_KEYS = ("deadLetterTargetArn", "maxReceiveCount")

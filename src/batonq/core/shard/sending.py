@@ -17,6 +17,7 @@ from batonq.core.shard.producers import RUN_MAX, Produced
 from batonq.core.shard.queuestate import QueueState
 from batonq.core.spread import key_of, parse, takes
 from batonq.errors import BatonError, DeduplicationConflict, InvalidInput, NotOwner, OverLimit
+from batonq.priorities import NORMAL_PRIORITY
 
 REQUEST_WINDOW_MS = 120_000  # an SDK has given up on a request by then
 INVOCATION_WINDOW_S = REQUEST_WINDOW_MS // 1000
@@ -166,7 +167,7 @@ class Sending(Jobs):
                 return 0
             if queue.policy.spread and parse(queue.policy.spread).of_key(producer) != self.number:
                 return 0
-        first = self._send_bodies(queue, bodies, digests, sender, 0, now, content)
+        first = self._send_bodies(queue, bodies, digests, sender, NORMAL_PRIORITY, now, content)
         if invocation and first:
             self._remember(number, invocation, first, len(bodies), now)
         if key and first:
@@ -198,7 +199,7 @@ class Sending(Jobs):
                 firsts.append(0)
                 bodies += some
                 digests += some_digests
-        first = self._send_bodies(queue, bodies, digests, sender, 0, now, content) if bodies else 0
+        first = self._send_bodies(queue, bodies, digests, sender, NORMAL_PRIORITY, now, content) if bodies else 0
         if bodies and not first:
             return []
         for at, (some, _, invocation) in enumerate(requests):
