@@ -6,13 +6,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from batonq.node.relayed import RelayedSend, RelayedSent
 
 from batonq.core.commands import Accepted
 from batonq.node.broker import Queue
 from batonq.node.cluster import answering
 from batonq.node.cluster.node import ClusterNode
 from batonq.node.cluster.peers import PREFIX
-from batonq.node.relayed import RelayedSend, RelayedSent
 from tests.cluster.lines import Loss, say, status_of
 from tests.cluster.memory import other
 from tests.cluster.wired import WiredNodes, run_wired

@@ -5,10 +5,6 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from batonq.node import wire
-from batonq.node.broker import Queue
-from batonq.node.cluster.answering import call_name
-from batonq.node.cluster.node import ClusterNode
 from batonq.node.relayed import (
     RelayedAnswer,
     RelayedCall,
@@ -17,6 +13,11 @@ from batonq.node.relayed import (
     RelayedSent,
     RelayedTexts,
 )
+
+from batonq.node import wire
+from batonq.node.broker import Queue
+from batonq.node.cluster.answering import call_name
+from batonq.node.cluster.node import ClusterNode
 from tests.cluster.memory import Nodes, run_nodes
 from tests.node.nodes import ACCOUNT
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from batonq.node.remoteshard import RemoteShard, answer
 
 from batonq.core.commands import Send
 from batonq.core.ids import message_id
@@ -18,7 +19,6 @@ from batonq.node.broker import Broker, Queue
 from batonq.node.jobs import Redrive
 from batonq.node.node import Node
 from batonq.node.ports import Bodies, ShardPort
-from batonq.node.remoteshard import RemoteShard, answer
 from tests.node.nodes import ACCOUNT, make_send, open_node
 from tests.node.support import VirtualLoop, run_virtual
 
@@ -68,7 +68,7 @@ async def whole_life(node: Node) -> list[Any]:
     told.append(await broker.send_once(orders, [make_send("other")], "request-1", "another content"))
     told.append(await broker.counters(orders))
     (unseen,) = await broker.receive(orders, 1, 30_000, 0, "zoe")
-    claim = broker.open_receipt(orders, unseen.receipt)
+    claim = broker._receipts.open_at(orders.account, orders.number, unseen.receipt)[1]
     await broker._port(orders.shard).give_back(orders.number, [claim, claim])
     held = await broker.receive(orders, 10, 30_000, 0, "ann")
     assert {delivery.receive_count for delivery in held} == {1}

@@ -82,7 +82,9 @@ def test_a_shard_that_was_over_its_limit_takes_messages_again_when_some_are_gone
     send(shard, 3)
     ask.receive(shard, QUEUE, 3, 1_000, NOW_MS, "tester")
     later_ms = NOW_MS + 2_000
-    ask.receive(shard, QUEUE, 3, None, later_ms, "tester")  # none is left: all go to the dead letters, the first to slot 3
+    ask.receive(
+        shard, QUEUE, 3, None, later_ms, "tester"
+    )  # none is left: all go to the dead letters, the first to slot 3
     leases = ask.receive(shard, 2, 3, None, later_ms, "tester")
     last = max(leases, key=lambda lease: lease.slot)
     assert last.slot == 3

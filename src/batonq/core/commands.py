@@ -38,7 +38,7 @@ class Send:
     dedup_ids: Sequence[str] = ()  # explicit, or the SHA-256 of the body on a queue with content-based deduplication
     strict: Sequence[bool] = ()  # reusing the deduplication id with other content is an error, not a duplicate
     traces: Sequence[str] = ()
-    priorities: Sequence[int] = ()
+    priorities: Sequence[int] = ()  # empty: normal
     delays_ms: Sequence[int | None] = ()  # None: the queue's
     ttls_ms: Sequence[int | None] = ()  # None: the queue's retention
     max_receives: Sequence[int] = ()  # 0: the queue's

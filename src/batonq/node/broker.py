@@ -436,8 +436,11 @@ class Broker(JobControl):
 
     async def _catch_up(self, host: ShardHost) -> None:
         for _ in range(CLOCK_STEPS_MAX):
-            host.tick()
+            has_room = host.tick()
             await committed(host)
+            await asyncio.sleep(0)  # what needs no record is committed at once
+            if not has_room:
+                return
             due_ms = host.shard.next_due()
             if due_ms is None or due_ms > self._clock.now_ms():
                 return

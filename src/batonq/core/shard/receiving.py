@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Sequence
 
 from batonq.core.commands import Lease, Leases, Receive
-from batonq.core.records import Flag, State, Type
+from batonq.core.records import LeaseFlag, State, Type
 from batonq.core.shard.columns import NIL
 from batonq.core.shard.queuestate import QueueState
 from batonq.core.shard.runs import FIRST_LEASE
@@ -81,7 +81,7 @@ class Receiving(Sending):
         else:
             slots = self._choose_fifo(queue, wanted, now)
             w6 = self.frame.put(encode_notes(command.holder, attempt)) if slots else 0
-            flags = int(Flag.ATTEMPT) if attempt else 0
+            flags = int(LeaseFlag.ATTEMPT) if attempt else 0
             for slot in slots:
                 self._lease(queue, slot, now, deadline, command.holder, w6, flags)
         leases = self._leases_of(slots, now, deadline)
@@ -305,7 +305,7 @@ class Receiving(Sending):
             if columns.until[slot] <= now:
                 return []  # it has run out, and its record is yet to come
         for slot, _, _ in known.leases:
-            flags = int(Flag.ATTEMPT)
+            flags = int(LeaseFlag.ATTEMPT)
             position = self._row(Type.EXTENDED, queue.number, slot, now, until=deadline, flags=flags)
             self._on_extended(slot, deadline, position, True)
         return [slot for slot, _, _ in known.leases]

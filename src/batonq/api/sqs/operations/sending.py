@@ -42,12 +42,12 @@ from batonq.api.sqs.validate import (
     message_attributes,
     trace_header,
 )
-from batonq.core.catalog.attributes import PREFIX
 from batonq.core.commands import Send, Sent
 from batonq.core.ids import message_ids, request_hash
 from batonq.core.payload import AS_IS, encode_attributes
 from batonq.errors import BatonError
 from batonq.node.broker import Queue
+from batonq.queue_attributes import PREFIX
 
 INVOCATION_HEADER = b"amz-sdk-invocation-id"
 ATTEMPT_HEADER = b"amz-sdk-request"  # attempt=1; max=3
