@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from batonq.api.sqs.digests import TRACE_HEADER
@@ -54,6 +54,12 @@ def encoded(text: str) -> bytes:
     if data is None:
         raise SqsError(INVALID_MESSAGE_CONTENTS, _BAD_CHARACTERS)
     return data
+
+
+def encoded_all(texts: Iterable[str | None]) -> list[bytes] | None:
+    """The same of many, if all of them are allowed."""
+    found = [_encoded(text) for text in texts if text]
+    return None if None in found else [data for data in found if data is not None]
 
 
 def _encoded(text: str) -> bytes | None:

@@ -39,6 +39,7 @@ from batonq.api.sqs.validate import (
     check_batch,
     check_identifier,
     encoded,
+    encoded_all,
     message_attributes,
     trace_header,
 )
@@ -199,8 +200,9 @@ class _Messages:
         """Messages that are nothing but bodies, all of them if they can be sent."""
         if not all(texts):
             return
-        clean = self._clean
-        bodies = [text.encode() if clean else encoded(text) for text in texts if text]
+        bodies = [text.encode() for text in texts if text] if self._clean else encoded_all(texts)
+        if bodies is None:
+            return
         sizes = [*map(len, bodies)]
         if max(sizes) <= self._queue.message_bytes_max and sum(sizes) <= BATCH_BYTES_MAX:
             self.digests = [md5(body).digest() for body in bodies]
