@@ -6,7 +6,7 @@ column that no message of the request uses is empty, and costs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -250,9 +250,25 @@ class Leases:
     counts: Sequence[int] = ()  # receives, empty for first leases
     firsts_ms: Sequence[int] = ()  # when each was received first, empty for first leases
     overlays: Sequence[tuple[int, ...]] = ()  # positions of records whose lineage lies over the payload, oldest first
+    whole: Leases | None = None  # the run of several requests that these are a part of,
+    start: int = 0  # and where in it they begin
+    kept: dict[str, Any] | None = None  # what node/ has made for the whole run at once, for its parts
 
     def __len__(self) -> int:
         return len(self.slots)
+
+    def shared(self, name: str, make: Callable[[Leases], Any]) -> Any:
+        """What `make` makes of leases, made once for the whole run that these are a part of; columns are cut to this
+        part.
+        """
+        whole = self.whole
+        if whole is None:
+            return make(self)
+        if whole.kept is None:
+            whole.kept = {}
+        if name not in whole.kept:
+            whole.kept[name] = make(whole)
+        return whole.kept[name]
 
     def __iter__(self) -> Iterator[Lease]:
         for at in range(len(self.slots)):
@@ -295,6 +311,8 @@ class Leases:
             self.counts[start:end],
             self.firsts_ms[start:end],
             self.overlays[start:end],
+            self,
+            start,
         )
 
     def pick(self, places: Sequence[int]) -> Leases:

@@ -89,10 +89,13 @@ class Receipts:
         """One receipt for each lease."""
         if leases.epochs:
             return self.seal_claims(tenant, queue, shard, leases.claims())
-        slots = leases.slots
-        return self.seal_first(
-            tenant, queue, shard, slots if isinstance(slots, range) else as_run([*slots]), leases.sequences
-        )
+
+        def seal(some: Leases) -> list[str]:
+            slots = some.slots if isinstance(some.slots, range) else as_run([*some.slots])
+            return self.seal_first(tenant, queue, shard, slots, some.sequences)
+
+        sealed: list[str] = leases.shared("receipts", seal)
+        return sealed if leases.whole is None else sealed[leases.start : leases.start + len(leases)]
 
     def seal_claims(self, tenant: str, queue: int, shard: int, claims: Sequence[tuple[int, int, int]]) -> list[str]:
         """One receipt for each (slot, sequence, epoch).

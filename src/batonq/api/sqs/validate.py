@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from batonq.api.sqs.digests import TRACE_HEADER
@@ -35,13 +35,12 @@ DELAY_MAX_S = 900
 # Not allowed in a message: control characters but tab, line feed and carriage return, and U+FFFE and U+FFFF. The
 # rest of what is not allowed (surrogates) has no form in UTF-8.
 _CONTROLS = bytes(code for code in range(32) if code not in (9, 10, 13))
-_NOT_CHARACTERS = (b"\xef\xbf\xbe", b"\xef\xbf\xbf")
+NOT_CHARACTERS = (b"\xef\xbf\xbe", b"\xef\xbf\xbf")
 _BAD_CHARACTERS = (
     "Invalid characters found. Valid unicode characters are #x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | "
     "#x10000 to #x10FFFF"
 )
 _ENTRY_ID = re.compile(r"[A-Za-z0-9_-]{1,80}")
-_ENTRY_IDS = re.compile(r"[A-Za-z0-9_-]{1,80}( [A-Za-z0-9_-]{1,80})*")
 _ATTRIBUTE_NAME = re.compile(r"[\w-]+(\.[\w-]+)*")  # letters and digits of any language
 _NUMBER = re.compile(r"[+-]?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]{1,3})?")
 _NUMBER_LENGTH_MAX = 256
@@ -54,12 +53,6 @@ def encoded(text: str) -> bytes:
     if data is None:
         raise SqsError(INVALID_MESSAGE_CONTENTS, _BAD_CHARACTERS)
     return data
-
-
-def encoded_all(texts: Iterable[str | None]) -> list[bytes] | None:
-    """The same of many, if all of them are allowed."""
-    found = [_encoded(text) for text in texts if text]
-    return None if None in found else [data for data in found if data is not None]
 
 
 def _encoded(text: str) -> bytes | None:
@@ -82,7 +75,7 @@ def allowed(data: bytes) -> bool:
     """Whether the text has only characters that a message may have; by translate, which is quicker than a pattern."""
     if len(data.translate(None, _CONTROLS)) != len(data):
         return False
-    return data.isascii() or not (_NOT_CHARACTERS[0] in data or _NOT_CHARACTERS[1] in data)
+    return data.isascii() or not (NOT_CHARACTERS[0] in data or NOT_CHARACTERS[1] in data)
 
 
 def check_identifier(value: str, parameter: str) -> None:
@@ -108,7 +101,7 @@ def check_batch(entries: Sequence[Any] | None, operation: str) -> list[str]:
             f"Maximum number of entries per request are {BATCH_ENTRIES_MAX}. You have sent {len(entries)}.",
         )
     ids = [entry.Id for entry in entries]
-    if None not in ids and _ENTRY_IDS.fullmatch(" ".join(ids)) and len({*ids}) == len(ids):
+    if _are_plain(ids):
         return ids
     fullmatch = _ENTRY_ID.fullmatch
     for number, entry_id in enumerate(ids, start=1):
@@ -124,6 +117,17 @@ def check_batch(entries: Sequence[Any] | None, operation: str) -> list[str]:
         repeated = next(entry_id for entry_id in ids if ids.count(entry_id) > 1)
         raise SqsError(BATCH_ENTRY_IDS_NOT_DISTINCT, f"Id {repeated} repeated.")
     return ids
+
+
+def _are_plain(ids: list[Any]) -> bool:
+    """Whether all ids are in order, told at a glance: distinct, not empty, not too long, of letters and digits."""
+    different = {*ids}
+    if len(different) != len(ids) or None in different or "" in different:
+        return False
+    joined = "".join(ids)
+    if not joined.isascii() or not joined.replace("-", "").replace("_", "").isalnum():
+        return False
+    return len(joined) <= ENTRY_ID_LENGTH_MAX or max(map(len, ids)) <= ENTRY_ID_LENGTH_MAX
 
 
 # --- message attributes -----------------------------------------------------------------------

@@ -19,6 +19,7 @@ from batonq.api.sqs.errors import (
 )
 from batonq.api.sqs.extensions import CONTENT_ENCODING, CONTENT_TYPE, SECOND_MS, apply_message_attributes
 from batonq.api.sqs.operations.batches import failure
+from batonq.api.sqs.protocol_json import text_of
 from batonq.api.sqs.service import Call, Finish, Service
 from batonq.api.sqs.shapes import (
     AttributeValue,
@@ -39,7 +40,6 @@ from batonq.api.sqs.validate import (
     check_batch,
     check_identifier,
     encoded,
-    encoded_all,
     message_attributes,
     trace_header,
 )
@@ -65,10 +65,10 @@ def send_message(service: Service, call: Call, given: SendMessageInput, finish: 
     queue = service.queue(call, given.QueueUrl)
     if queue.fifo and not given.MessageGroupId:
         raise missing("MessageGroupId")
-    batch = _Messages(queue, call, given.clean)
+    batch = _Messages(queue, call, given)
     size = batch.add(given, "MessageBody")
     _check_size(queue, size)
-    command = batch.command(given.as_is)
+    command = batch.command()
 
     def sent(outcome: Sent | BatonError) -> None:
         result = outcome if isinstance(outcome, BatonError) else outcome[0]
@@ -95,12 +95,12 @@ def send_message_batch(service: Service, call: Call, given: SendMessageBatchInpu
     ids = check_batch(entries, "SendMessageBatch")
     if queue.fifo:
         _check_fifo_batch(queue, entries)
-    batch = _Messages(queue, call, given.clean)
+    batch = _Messages(queue, call, given)
     failed = batch.add_all(entries, ids)
     if not batch.digests:
         finish(SendMessageBatchOutput(None, failed))
         return
-    command = batch.command(given.as_is)
+    command = batch.command()
     if failed:
         refused = {one.Id for one in failed}
         ids = [entry_id for entry_id in ids if entry_id not in refused]
@@ -159,12 +159,13 @@ def _check_fifo_batch(queue: Queue, entries: Sequence[SendMessageBatchEntry]) ->
 class _Messages:
     """The messages of one request, as they are read."""
 
-    __slots__ = ("_builder", "_call", "_clean", "_queue", "_trace", "digests")
+    __slots__ = ("_as_is", "_builder", "_call", "_clean", "_queue", "_trace", "digests")
 
-    def __init__(self, queue: Queue, call: Call, clean: bool) -> None:
+    def __init__(self, queue: Queue, call: Call, given: SendMessageInput | SendMessageBatchInput) -> None:
         self._queue = queue
         self._call = call
-        self._clean = clean
+        self._clean = given.clean
+        self._as_is = given.as_is
         self._trace = _trace_of(call.request) if TRACE_HEADER in call.request.headers else ""
         self._builder = SendBuilder()
         self.digests: list[bytes] = []  # MD5s of the bodies as they came
@@ -196,12 +197,23 @@ class _Messages:
             )
         return failed
 
-    def _add_bodies(self, texts: list[str | None]) -> None:
+    def _body(self, value: str | bytes | None) -> bytes:
+        """The body of a message as it is kept. Raises SqsError when it has characters that no message may have."""
+        if isinstance(value, bytes):
+            if self._as_is and self._clean:
+                return value[1:-1]
+            value = text_of(value)
+        if not value:
+            return b""
+        return value.encode() if self._clean else encoded(value)
+
+    def _add_bodies(self, values: list[str | bytes | None]) -> None:
         """Messages that are nothing but bodies, all of them if they can be sent."""
-        if not all(texts):
+        try:
+            bodies = [*map(self._body, values)]
+        except SqsError:
             return
-        bodies = [text.encode() for text in texts if text] if self._clean else encoded_all(texts)
-        if bodies is None:
+        if not all(bodies):
             return
         sizes = [*map(len, bodies)]
         if max(sizes) <= self._queue.message_bytes_max and sum(sizes) <= BATCH_BYTES_MAX:
@@ -211,10 +223,9 @@ class _Messages:
 
     def add(self, given: SendMessageInput | SendMessageBatchEntry, body_name: str) -> int:
         """Returns the message's size. Raises SqsError when it is not one for this queue."""
-        text = given.MessageBody
-        if not text:
+        body = self._body(given.MessageBody)
+        if not body:
             raise missing(body_name)
-        body = text.encode() if self._clean else encoded(text)
         body_md5 = digest(body)
         builder, queue = self._builder, self._queue
         builder.add(body)
@@ -241,12 +252,11 @@ class _Messages:
             builder.put("dedup_ids", sha256(body).hexdigest())
         return size
 
-    def command(self, as_is: bool) -> Send:
-        """`as_is`: the bodies are their own JSON texts."""
+    def command(self) -> Send:
         call, queue = self._call, self._queue
         name = invocation(call.request, self.digests) if INVOCATION_HEADER in call.request.headers else ""
         return self._builder.build(
-            queue.number, call.caller.sender, AS_IS if as_is else 0, request_hash(queue.number, name)
+            queue.number, call.caller.sender, AS_IS if self._as_is else 0, request_hash(queue.number, name)
         )
 
 
