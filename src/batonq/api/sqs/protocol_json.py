@@ -32,11 +32,11 @@ def error_body(type_name: str, message: str) -> bytes:
 
 
 class _SendMessage(SendMessageInput):
-    MessageBody: Raw = Raw()  # type: ignore[assignment]
+    MessageBody: Raw = Raw()
 
 
 class _Entry(SendMessageBatchEntry):
-    MessageBody: Raw = Raw()  # type: ignore[assignment]
+    MessageBody: Raw = Raw()
 
 
 class _SendMessageBatch(SendMessageBatchInput):
