@@ -79,7 +79,7 @@ def test_what_a_fenced_owner_had_decided_does_not_survive_it(tmp_path: Path) -> 
         host = keeper(asleep, queue.shard)
         if host.serving:
             with pytest.raises(Unavailable):
-                await asleep.broker.local_port(queue.shard).send(queue.number, [make_send("stale")], 0)
+                await brokers.send_at(asleep.broker.local_port(queue.shard), queue.number, [make_send("stale")])
         await nodes.until(lambda: keeper(asleep, queue.shard).state is KeeperState.FOLLOWING)
         assert await bodies(asleep, queue) == ["first"]
         mine, theirs = keeper(asleep, queue.shard).reading()[0], keeper(awake, queue.shard).host().shard
@@ -322,7 +322,9 @@ def test_what_the_owner_before_appended_late_is_read_and_then_taken_over(tmp_pat
         async def catch_up(on_frame: OnFrame) -> None:
             await read(on_frame)
             if next(reads) == 2:
-                late.extend(await first.broker.local_port(queue.shard).send(queue.number, [make_send("late")], 0))
+                late.extend(
+                    await brokers.send_at(first.broker.local_port(queue.shard), queue.number, [make_send("late")])
+                )
 
         log.catch_up = catch_up  # type: ignore[method-assign]
         cast(MemoryLeases, first._leases).keeps = False

@@ -133,7 +133,7 @@ def test_a_long_poll_is_woken_by_any_node_and_asks_once_for_all_who_wait(tmp_pat
     async def main(nodes: Nodes) -> None:
         queue = await spread(nodes)
         polls = [asyncio.create_task(take(nodes["a"], queue, 15_000, 1)) for _ in range(5)]
-        await nodes.until(lambda: nodes["c"].shards[2].host().waiting(queue.number) == 5)
+        await nodes.until(lambda: nodes["c"].shards[2].host().polls.waiting(queue.number) == 5)
         nodes.hub.calls.clear()
         for number, node in enumerate(("b", "c", "a", "b", "c")):
             await brokers.send(nodes[node].broker, queue, [make_send(str(number))])

@@ -18,7 +18,7 @@ from batonq.log.layout import CATALOG_SHARD
 from batonq.node.broker import Queue
 from batonq.node.node import Node
 from tests.node.nodes import ACCOUNT, Faults, kill, make_node, make_send, send
-from tests.node.support import VirtualLoop, run_virtual, settle, until
+from tests.node.support import VirtualLoop, put, run_virtual, settle, until
 from tests.support import brokers
 
 LONG_S = 300.0  # of virtual time: by then everything has been answered, or never will be
@@ -247,7 +247,7 @@ def test_a_catalog_that_is_away_ends_polls_by_pattern_and_holds_up_nothing(tmp_p
         polling = loop.create_task(watch(node, "jobs-*", wait_ms=60_000))
         await settle()
         catalog, node.catalog._catalog = node.catalog._catalog, None
-        host.send(queue.number, [make_send("x")])
+        put(host, queue.number, [make_send("x")])
         point = host.point()
         assert point is not None
         await asyncio.wait_for(point, LONG_S)
@@ -300,7 +300,7 @@ def test_a_command_that_breaks_off_while_a_poll_is_served_ends_the_poll_and_tell
 
         shard._on_first_leases = break_off  # type: ignore[assignment,method-assign]
         for queue in queues:
-            node.keeper(0).host().send(queue.number, [make_send("x")])
+            put(node.keeper(0).host(), queue.number, [make_send("x")])
         point = node.keeper(0).host().point()
         assert point is not None
         with pytest.raises(Unavailable):
@@ -321,9 +321,9 @@ def test_the_refusal_of_a_full_frame_sees_to_it_that_the_frame_is_written(tmp_pa
         queue = await make_queue(node, "orders")
         host = node.keeper(0).host()
         for _ in range(6):
-            host.send(queue.number, [make_send("x")])
+            put(host, queue.number, [make_send("x")])
         with pytest.raises(OverLimit):
-            host.send(queue.number, [make_send("one more")])
+            put(host, queue.number, [make_send("one more")])
         await settle()
         assert await send_batch(node, queue) == "sent"
         await node.stop()

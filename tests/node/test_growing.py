@@ -20,8 +20,9 @@ from batonq.errors import (
 from batonq.node.broker import Queue
 from batonq.node.jobs import Redrive
 from batonq.node.node import Node
+from batonq.node.submission import Command, Done, Send, Waiting
 from tests.node.nodes import ACCOUNT, drain, kill, make_send, open_node, receive, send
-from tests.node.support import VirtualLoop, run_virtual, settle, until
+from tests.node.support import VirtualLoop, put, run_virtual, settle, until
 from tests.node.test_jobs import ended
 from tests.node.wide import grown, ids, make, make_fifo, shards_of
 from tests.support import brokers
@@ -58,7 +59,7 @@ def test_a_queue_grows_while_in_use_and_keys_stay(tmp_path: Path) -> None:
         await node.broker.set_attributes(queue, {"Baton.Spread": "4"})
         widest = grown(node, queue)
         newest = node.shards[widest.shards[3]].host()
-        newest.send(queue.number, [make_send("on the newest")])
+        put(newest, queue.number, [make_send("on the newest")])
         newest.commit.kick()
         second = loop.create_task(receive(node, widest, 1, wait_ms=20_000))
         done, pending = await asyncio.wait((poll, second), return_when=asyncio.FIRST_COMPLETED)
@@ -283,14 +284,15 @@ class Unsteady:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._port, name)
 
-    async def send(self, *arguments: Any) -> Any:
-        fate = self._random.random()
+    def submit(self, command: Command, done: Done) -> Waiting | None:
+        fate = self._random.random() if isinstance(command, Send) else 0.5
         if fate < 0.1:
-            raise Unavailable
-        results = await self._port.send(*arguments)
-        if fate > 0.9:
-            raise Unavailable
-        return results
+            done(Unavailable())
+            return None
+        waiting: Waiting | None = self._port.submit(
+            command, lambda outcome: done(Unavailable() if fate > 0.9 else outcome)
+        )
+        return waiting
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from batonq.core.commands import Claim, Job
+from batonq.core.commands import Job
 from batonq.core.payload import Attribute, Content, decode_attributes, encode_attributes
 from batonq.errors import InvalidInput, JobConflict, JobNotFound
 from batonq.node import examining
@@ -443,7 +443,7 @@ def test_messages_on_a_cold_disk_are_fetched_beside_the_loop_and_may_go_meanwhil
             loop.call_soon(done.set_result, None)
             if len(warmed) == 1:
                 (lease,) = ask.receive(host.shard, morgue.number, 1, None, node.broker.now_ms(), "tester")
-                host.delete(morgue.number, [Claim(lease.slot, lease.sequence, lease.epoch)])
+                ask.delete(host.shard, morgue.number, [lease[:3]], node.broker.now_ms())
             return done
 
         host.log.is_cold = lambda number: number not in warmed  # type: ignore[method-assign]

@@ -16,6 +16,7 @@ from batonq.core.ids import request_hash
 from batonq.errors import OverLimit, Unavailable
 from batonq.node.broker import Queue
 from batonq.node.node import Node
+from batonq.node.submission import Command, Done, Send, Waiting, submitted
 from tests.node.nodes import drain, make_send, open_node
 from tests.node.support import VirtualLoop, run_virtual, settle
 from tests.node.wide import grown, make
@@ -63,24 +64,26 @@ class Way:
         self._ways.told.append(self._shard)
         await self._port.reach(queue, version)
 
-    async def send(self, queue: int, sends: Any, name: int) -> Any:
+    def submit(self, command: Command, done: Done) -> Waiting | None:
         if self._shard in self._ways.closed:
-            raise Unavailable
-        self._ways.sends.append((self._shard, len(sends)))
+            done(Unavailable())
+            return None
+        if not isinstance(command, Send):
+            waiting: Waiting | None = self._port.submit(command, done)
+            return waiting
+        self._ways.sends.append((self._shard, len(command.bodies)))
         fate = self._ways.fate()
-        if fate == "is lost":
-            raise Unavailable
-        if fate == "comes late":
-            self._ways.late.append(asyncio.ensure_future(self._later(queue, sends, name)))
-            raise Unavailable
-        results = await self._port.send(queue, sends, name)
-        if fate == "is not answered":
-            raise Unavailable
-        return results
+        if fate in ("is lost", "comes late"):
+            if fate == "comes late":
+                self._ways.late.append(asyncio.ensure_future(self._later(command)))
+            done(Unavailable())
+            return None
+        self._port.submit(command, lambda outcome: done(Unavailable() if fate == "is not answered" else outcome))
+        return None
 
-    async def _later(self, queue: int, sends: Any, name: int) -> None:
+    async def _later(self, command: Command) -> None:
         await asyncio.sleep(0.2)
-        await self._port.send(queue, sends, name)
+        await submitted(self._port.submit, command)
 
 
 def fates(*ones: str) -> Callable[[], str]:

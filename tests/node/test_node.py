@@ -19,6 +19,7 @@ from batonq.errors import (
     JobNotFound,
     LeaseLost,
     LogError,
+    MessageGone,
     OverLimit,
     PurgeInProgress,
     QueueDeletedRecently,
@@ -34,7 +35,7 @@ from batonq.node.broker import Queue
 from batonq.node.node import Node
 from batonq.node.settings import Settings
 from tests.node.nodes import ACCOUNT, drain, kill, make_send, open_node, receive, send
-from tests.node.support import VirtualLoop, run_virtual, settle, until
+from tests.node.support import VirtualLoop, put, run_virtual, settle, until
 from tests.support import brokers
 
 
@@ -165,9 +166,9 @@ def test_changes_reach_a_shard_whose_frame_is_full(tmp_path: Path) -> None:
         queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
         gone = await node.broker.create_queue(ACCOUNT, "gone", {}, {})
         host = node.shards[0].host()
-        host.send(queue.number, [make_send(str(number)) for number in range(10)])  # and no commit yet
+        put(host, queue.number, [make_send(str(number)) for number in range(10)])  # and no commit yet
         with pytest.raises(OverLimit):
-            host.send(queue.number, [make_send("refused")])
+            put(host, queue.number, [make_send("refused")])
         await node.broker.set_attributes(queue, {"VisibilityTimeout": "3"})
         await node.broker.delete_queue(gone)
         assert host.shard.queues[queue.number].policy.visibility_ms == 3_000
@@ -280,7 +281,7 @@ def test_each_receipt_of_a_batch_gets_its_own_answer(tmp_path: Path) -> None:
     run_virtual(main)
 
 
-def test_the_quick_way_to_delete_follows_the_same_rules(tmp_path: Path) -> None:
+def test_a_queue_says_whether_a_lapsed_receipt_deletes(tmp_path: Path) -> None:
     async def main(loop: VirtualLoop) -> None:
         node = await open_node(loop, tmp_path)
         for strict in ("false", "true"):
@@ -289,10 +290,13 @@ def test_the_quick_way_to_delete_follows_the_same_rules(tmp_path: Path) -> None:
             held = (await receive(node, queue, 1))[0].receipt
             lapsed = (await receive(node, queue, 1, visibility_ms=1_000))[0].receipt
             await asyncio.sleep(2)
-            found = node.broker.delete_plain(queue, [held, lapsed])
-            assert found is not None
-            assert [type(answer) for answer in found[1]] == [type(None), LeaseLost if strict == "true" else type(None)]
-            assert node.broker.delete_plain(queue, [held, "garbage"]) is None
+            found = await brokers.delete(node.broker, queue, [held, lapsed])
+            assert [type(answer) for answer in found] == [type(None), LeaseLost if strict == "true" else type(None)]
+            found = await brokers.delete(node.broker, queue, [held, "garbage"])
+            assert [type(answer) for answer in found] == [
+                MessageGone if strict == "true" else type(None),
+                ReceiptInvalid,
+            ]
         await node.stop()
 
     run_virtual(main)

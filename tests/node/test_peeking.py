@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from batonq.core.catalog.names import queue_arn
-from batonq.core.commands import Nack
+from batonq.core.commands import Failing, Nack
 from batonq.core.payload import Attribute, encode_attributes
 from batonq.core.shard import seeking
 from batonq.errors import LogCorrupt, OverLimit
@@ -352,7 +352,7 @@ def test_why_a_dead_letter_is_on_its_way_or_refused(tmp_path: Path) -> None:
         await send(node, queue, "a")
         [delivery] = await receive(node, queue)
         host = node.shards[queue.shard].host()
-        [problem] = host.nack(queue.number, [make_nack(node, queue, delivery.receipt)])
+        [problem] = host.run(host.shard.nack, make_nack(node, queue, delivery.receipt), host.begin())
         assert problem is None
         views = host.shard.peek(queue.number, 0, 1)
         situation = peeking.Situation(node.broker.now_ms(), queue.policy, host.counters(queue.number), lambda _: "dead")
@@ -378,7 +378,8 @@ async def pair_on_two_shards(node: Node) -> tuple[Queue, Queue]:
 
 
 def make_nack(node: Node, queue: Queue, receipt: str) -> Nack:
-    return Nack(node.broker.open_receipt(queue, receipt), 0, "no stock", "OutOfStock", True)
+    claim = node.broker._receipts.open(ACCOUNT, queue.number, receipt)
+    return Nack(queue.number, [claim], [Failing(0, "no stock", "OutOfStock", True)])
 
 
 # --- a dead letter's past -----------------------------------------------------------------------

@@ -34,9 +34,9 @@ from tests.node.support import (
     ORDERS,
     Bench,
     VirtualLoop,
-    message,
     open_bench,
     policies,
+    put,
     run_virtual,
     settle,
     until,
@@ -58,11 +58,9 @@ def rows_max(log: MemoryLog) -> int:
 
 async def lease_many(bench: Bench, count: int) -> None:
     for start in range(0, count, 1_000):
-        assert bench.host.send_plain(ORDERS, [b"x"] * min(1_000, count - start), (), "", 0)
-        await bench.committed()
-    while leases := bench.host.receive_front(ORDERS, 1_000, 10_000, "first"):
-        await bench.committed()
-        assert len(leases.slots)
+        await bench.send(*["x"] * min(1_000, count - start))
+    while await bench.receive(1_000, visibility_ms=10_000):
+        pass
 
 
 @pytest.mark.parametrize(
@@ -227,7 +225,7 @@ def test_a_poll_that_finds_no_place_at_one_shard_waits_at_none(tmp_path: Path) -
         await settle()
         with pytest.raises(OverLimit):
             await watch(node, "jobs-*")
-        assert node.keeper(0).host().waiting_total == 0
+        assert node.keeper(0).host().polls.total == 0
         await send(node, here, "x")
         assert (await node.broker.counters(here)).visible == 1, "nobody who has gone was given it"
         taken.cancel()
@@ -246,9 +244,9 @@ def test_what_was_taken_from_one_shard_is_kept_when_another_refuses(tmp_path: Pa
         busy = node.keeper(1).host()
         await asyncio.sleep(0)
         for _ in range(4):
-            busy.send(by_shard[1].number, [make_send("filled")])
+            put(busy, by_shard[1].number, [make_send("filled")])
         with pytest.raises(OverLimit):
-            busy.send(by_shard[1].number, [make_send("one more")])
+            put(busy, by_shard[1].number, [make_send("one more")])
         assert sorted(await watch(node, "jobs-*", wait_ms=0)) == ["x", "x"]
         assert "x" in await watch(node, "jobs-*")
         await node.stop()
@@ -342,13 +340,12 @@ def test_a_fifo_group_that_is_free_again_is_served_to_whoever_waits() -> None:
         waiting = [loop.create_task(bench.receive(1, 20_000, queue=FIFO)) for _ in range(3)]
         await settle()
         assert not any(task.done() for task in waiting)
-        assert bench.host.delete(FIFO, [lease[:3]]) == [None]
-        await bench.committed()
+        assert await bench.delete(lease, queue=FIFO) == [None]
         await settle()
         assert [task.done() for task in waiting] == [True, False, False]
         for task in waiting[1:]:
             task.cancel()
         await settle()
-        assert bench.host.send(ORDERS, [message("x")])
+        assert await bench.send("x")
 
     run_virtual(main)

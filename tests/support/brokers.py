@@ -72,14 +72,18 @@ async def receive(
 async def delete(
     broker: Broker, queue: Queue, receipts: Sequence[str], strict: bool = False
 ) -> list[BatonError | None]:
-    return await _answer(lambda done: broker.delete(queue, receipts, done, strict))
+    results: list[BatonError | None] = await _answer(lambda done: broker.delete(queue, receipts, done, strict))
+    return results
 
 
 async def change_visibility_until(
     broker: Broker, queue: Queue, changes: Sequence[tuple[str, int]], strict: bool = False
 ) -> list[int | BatonError]:
     receipts, visibilities_ms = [receipt for receipt, _ in changes], [ms for _, ms in changes]
-    return await _answer(lambda done: broker.change_visibility(queue, receipts, visibilities_ms, done, strict))
+    results: list[int | BatonError] = await _answer(
+        lambda done: broker.change_visibility(queue, receipts, visibilities_ms, done, strict)
+    )
+    return results
 
 
 async def change_visibility(
@@ -92,7 +96,8 @@ async def change_visibility(
 async def nack_many(broker: Broker, queue: Queue, nacks: Sequence[tuple[Any, ...]]) -> list[BatonError | None]:
     """Each is a receipt and how its message is given back, see Failing."""
     receipts, failings = [nack[0] for nack in nacks], [Failing(*nack[1:]) for nack in nacks]
-    return await _answer(lambda done: broker.nack(queue, receipts, failings, done))
+    results: list[BatonError | None] = await _answer(lambda done: broker.nack(queue, receipts, failings, done))
+    return results
 
 
 async def nack(broker: Broker, queue: Queue, receipt: str, *failing: Any, **named: Any) -> None:
