@@ -198,9 +198,8 @@ class Broker(JobControl):
 
     def _seal(self, queue: Queue, received: Received) -> None:
         """Add the receipts."""
-        if received:
-            seal = self._receipts.seal_leases
-            received.receipts = seal(queue.account, queue.number, received.shard, received.leases)
+        seal = self._receipts.seal_leases
+        received.receipts = seal(queue.account, queue.number, received.shard, received.leases)
 
     async def _receive_spread(self, queue: Queue, command: Receive) -> Received:
         rows = await self._spreading.receive(queue, command)

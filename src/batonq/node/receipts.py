@@ -86,7 +86,7 @@ class Receipts:
 
     def seal_leases(self, tenant: str, queue: int, shard: int, leases: Leases) -> list[str]:
         """One receipt for each lease."""
-        if leases.epochs:
+        if leases.epochs or not leases:
             return self.seal_claims(tenant, queue, shard, leases.claims())
         slots = leases.slots
         return self.seal_first(
