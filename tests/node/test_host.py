@@ -7,19 +7,17 @@ from array import array
 
 import pytest
 
-from batonq.core.commands import Claim, Lease, Nack
+from batonq.core.commands import ChangeVisibility, Failing, Nack
 from batonq.core.records import Type
 from batonq.core.shard.machine import Shard
 from batonq.errors import DiskFull, LogError, OverLimit, QueueDoesNotExist, Unavailable
 from batonq.log.interface import Room
 from batonq.log.memory import MemoryLog
+from batonq.node.long_polls import TURN_MAX
 from batonq.node.recovery import fold_log
 from batonq.node.settings import Settings
-from tests.node.support import DEAD, FIFO, ORDERS, Bench, VirtualLoop, message, open_bench, run_virtual, settle
-
-
-def claim(lease: Lease) -> Claim:
-    return Claim(lease.slot, lease.sequence, lease.epoch)
+from tests.node.support import DEAD, FIFO, ORDERS, Bench, VirtualLoop, open_bench, run_virtual, settle
+from tests.support.ask import batch, message
 
 
 def record_types(log: MemoryLog, number: int) -> list[int]:
@@ -184,10 +182,24 @@ def test_a_poll_that_comes_later_does_not_overtake_one_that_waits() -> None:
         bench = await open_bench(loop)
         waiting = loop.create_task(bench.receive(wait_ms=20_000))
         await settle()
-        bench.host.send(ORDERS, [message("a")])
-        late = await bench.receive()
-        assert late == []
+        sent: list[object] = []
+        bench.host.submit(batch(ORDERS, [message("a")]), sent.append)
+        assert await bench.receive() == [] and len(sent) == 1
         assert len(await waiting) == 1
+
+    run_virtual(main)
+
+
+def test_many_that_come_at_once_do_not_overtake_the_many_that_wait() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        bench = await open_bench(loop)
+        count = 3 * TURN_MAX
+        waiting = [loop.create_task(bench.receive(wait_ms=20_000)) for _ in range(count)]
+        await settle()
+        sending = bench.submit(batch(ORDERS, [message(f"{at}") for at in range(count)]))
+        late = [loop.create_task(bench.receive()) for _ in range(count)]
+        assert [len(leases) for leases in await asyncio.gather(*waiting)] == [1] * count
+        assert await asyncio.gather(*late) == [[]] * count and sending.done()
 
     run_virtual(main)
 
@@ -198,7 +210,7 @@ def test_a_long_poll_ends_empty_when_its_time_is_over() -> None:
         began_s = loop.time()
         assert await bench.receive(wait_ms=20_000) == []
         assert loop.time() - began_s == pytest.approx(20)
-        assert bench.host.waiting_total == 0
+        assert bench.host.polls.total == 0
 
     run_virtual(main)
 
@@ -209,10 +221,10 @@ def test_a_client_that_goes_leaves_no_waiter_behind() -> None:
         for _ in range(10):
             polling = loop.create_task(bench.receive(wait_ms=20_000))
             await settle()
-            assert bench.host.waiting(ORDERS) == 1
+            assert bench.host.polls.waiting(ORDERS) == 1
             polling.cancel()
             await settle()
-        assert bench.host.waiting_total == 0
+        assert bench.host.polls.total == 0
         await bench.send("a")
         assert len(await bench.receive()) == 1
 
@@ -242,8 +254,7 @@ def test_a_client_that_goes_before_its_answer_gives_the_message_back() -> None:
             await sending
             leases = await bench.receive()
             assert len(leases) == 1 and leases[0].receive_count == 1
-            bench.host.delete(ORDERS, [claim(leases[0])])
-            await bench.committed()
+            await bench.delete(leases[0])
 
     run_virtual(main)
 
@@ -280,8 +291,7 @@ def test_a_fifo_group_that_is_free_again_wakes_a_long_poll() -> None:
         polling = loop.create_task(bench.receive(queue=FIFO, wait_ms=20_000))
         await settle()
         assert not polling.done()
-        bench.host.delete(FIFO, [claim(first[0])])
-        await bench.committed()
+        await bench.delete(first[0], queue=FIFO)
         await settle()
         assert polling.done() and polling.result()[0].sequence == first[0].sequence + 1
 
@@ -295,8 +305,7 @@ def test_a_nacked_message_wakes_a_long_poll() -> None:
         first = await bench.receive()
         polling = loop.create_task(bench.receive(wait_ms=20_000))
         await settle()
-        assert bench.host.nack(ORDERS, [Nack(claim(first[0]))]) == [None]
-        await bench.committed()
+        assert await bench.submit(Nack(ORDERS, [first[0][:3]], [Failing()])) == [None]
         await settle()
         assert polling.done() and len(polling.result()) == 1
 
@@ -350,7 +359,7 @@ def test_a_lease_is_extended_when_its_commit_took_long() -> None:
         assert leases[0].deadline_ms == bench.clock.now_ms() + 10_000
         await asyncio.sleep(9)
         assert await bench.receive() == []
-        assert bench.host.delete(ORDERS, [claim(leases[0])], strict=True) == [None]
+        assert await bench.delete(leases[0], strict=True) == [None]
 
     run_virtual(main)
 
@@ -362,13 +371,13 @@ def test_such_an_extension_leaves_the_attempt_of_its_receive_as_it_is() -> None:
         assert isinstance(log, MemoryLog)
         await bench.send("a", queue=FIFO, group="g", dedup_id="a")
         log.hold = True
-        receiving = loop.create_task(bench.host.receive(FIFO, 1, 10_000, 0, "tester", "attempt"))
+        receiving = loop.create_task(bench.receive(1, 0, FIFO, 10_000, "attempt"))
         await asyncio.sleep(4)
         log.hold = False
         log.release()
         (lease,) = await receiving
         assert lease.deadline_ms == bench.clock.now_ms() + 10_000
-        (again,) = await bench.host.receive(FIFO, 1, 10_000, 0, "tester", "attempt")
+        (again,) = await bench.receive(1, 0, FIFO, 10_000, "attempt")
         assert (again.sequence, again.epoch) == (lease.sequence, lease.epoch)
 
     run_virtual(main)
@@ -416,7 +425,7 @@ async def _full_frame(loop: VirtualLoop, settings: Settings, texts: list[str]) -
     tasks += [loop.create_task(bench.send(text)) for text in texts]
     await settle()
     with pytest.raises(OverLimit):
-        bench.host.send(ORDERS, [message("one more")])
+        await bench.send("one more")
     bench.log.hold = False
     bench.log.release()
     await asyncio.gather(*tasks)
@@ -462,14 +471,13 @@ def test_a_full_disk_refuses_sends_and_takes_the_rest() -> None:
         room = Room.RESERVE
         bench.log.room = lambda: room  # type: ignore[method-assign]
         with pytest.raises(DiskFull):
-            bench.host.send(ORDERS, [message("c")])
+            await bench.send("c")
         leases = await bench.receive(2)
-        assert bench.host.delete(ORDERS, [claim(leases[0])]) == [None]
-        assert bench.host.change_visibility(ORDERS, [(claim(leases[1]), 0)]) == [None]
-        await bench.committed()
+        assert await bench.delete(leases[0]) == [None]
+        assert await bench.submit(ChangeVisibility(ORDERS, [leases[1][:3]], [0])) == [0]
         room = Room.NONE
         with pytest.raises(DiskFull):
-            bench.host.delete(ORDERS, [claim(leases[1])])
+            await bench.delete(leases[1])
         room = Room.PLENTY
         await bench.send("c")
         assert len(await bench.receive(10)) == 2
@@ -516,7 +524,7 @@ def test_a_failed_append_answers_everybody_and_ends_the_host() -> None:
             assert isinstance(problem, Unavailable) and problem.retryable
         assert [str(problem) for problem in bench.failures] == ["the disk is gone"]
         with pytest.raises(Unavailable):
-            bench.host.send(ORDERS, [message("c")])
+            await bench.send("c")
         shard = Shard(0)
         fold_log(shard, log)
         assert shard.counters(ORDERS).sent == 0  # nothing of it is in the log
@@ -583,8 +591,7 @@ def test_the_log_alone_gives_the_same_state() -> None:
         await bench.send(*(f"message {number}" for number in range(5)), queue=FIFO, group="g", dedup_id="d")
         for _ in range(4):
             leases = await bench.receive(7, visibility_ms=1_000)
-            bench.host.delete(ORDERS, [claim(lease) for lease in leases[:2]])
-            await bench.committed()
+            await bench.delete(*leases[:2])
             await asyncio.sleep(2)
         await bench.receive(3)
         await bench.host.drain()
@@ -607,8 +614,7 @@ def test_a_new_owner_gives_running_leases_grace_for_the_outage() -> None:
         again = await open_bench(loop, bench.log)
         assert again.shard.epoch == bench.shard.epoch + 1
         assert await again.receive() == []
-        assert again.host.delete(ORDERS, [claim(leases[0])], strict=True) == [None]
-        await again.committed()
+        assert await again.delete(leases[0], strict=True) == [None]
 
     run_virtual(main)
 
