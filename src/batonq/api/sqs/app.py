@@ -109,10 +109,17 @@ class SqsApp:
     async def _start_again(
         self, start: Callable[[Finish], None], answer: Callable[[Outcome, Undo], None], name: str, outcome: Outcome
     ) -> None:
-        if await self.service.broker.refresh():
-            self._try(start, lambda outcome, undo=None: answer(outcome, undo), name)
+        try:
+            is_newer = await self.service.broker.refresh()
+        except BatonError as problem:
+            answer(problem, None)
+        except Exception as problem:
+            answer(self.service.fault(problem, name), None)
         else:
-            answer(outcome, None)
+            if is_newer:
+                self._try(start, lambda outcome, undo=None: answer(outcome, undo), name)
+            else:
+                answer(outcome, None)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
