@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import os
 import re
@@ -13,7 +12,7 @@ import pytest
 
 from batonq.cli import logrecords
 from batonq.cli.main import main
-from batonq.core.commands import Claim, Send
+from batonq.core.commands import Claim
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import Type
 from batonq.core.shard.machine import Shard
@@ -75,7 +74,7 @@ class Server:
         for at in range(rounds):
             now = NOW + 1_000 * (at + 1)
             body = b"message %d " % at + b"x" * 500
-            ask.send(shard, queue, [Send(body, hashlib.md5(body).digest(), sender="alice")], now)
+            ask.send(shard, queue, [ask.message(body.decode(), sender="alice")], now)
             self.commit(number)
             leases = ask.receive(shard, queue, 1, 30_000, now + 1, "worker-1")
             self.commit(number)

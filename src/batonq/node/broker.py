@@ -34,13 +34,13 @@ from batonq.node.history import History
 from batonq.node.host import ShardHost, committed
 from batonq.node.jobs import JobControl
 from batonq.node.keeper import ShardKeeper
-from batonq.node.localshard import LocalShard, told_of
+from batonq.node.localshard import LocalShard
 from batonq.node.peeking import Peeked
 from batonq.node.ports import Route, ShardPort
 from batonq.node.receipts import Receipts
 from batonq.node.settings import Settings
 from batonq.node.spreading import Spreading, joined
-from batonq.node.submission import Done, Waiting, submitted
+from batonq.node.submission import Done, Waiting, submitted, tell, told
 from batonq.node.watching import Selection, give_back, receive_all_over, receive_any
 
 HOLDER_LENGTH_MAX = 256
@@ -147,12 +147,12 @@ class Broker(JobControl):
         that it has not made it before.
         """
         if len(queue.shards) > 1:
-            self._begin(self._send_spread(queue, command, first_try), done)
+            self._begin(lambda: self._send_spread(queue, command, first_try), done)
             return
 
         def answered(outcome: Sent | BatonError) -> None:
             if isinstance(outcome, Sent) and outcome.each and any(isinstance(one, NotOwner) for one in outcome.each):
-                self._begin(self._send_moved(queue, command, outcome), done)  # the queue has grown meanwhile
+                self._begin(lambda: self._send_moved(queue, command, outcome), done)  # the queue has grown meanwhile
             else:
                 done(outcome)
 
@@ -182,7 +182,7 @@ class Broker(JobControl):
         """Lease messages, and call `done` with Received or a BatonError; whoever cannot use them gives them back."""
         command.holder = command.holder[:HOLDER_LENGTH_MAX]
         if len(queue.shards) > 1:
-            return self._begin(self._receive_spread(queue, command), done)
+            return self._begin(lambda: self._receive_spread(queue, command), done)
 
         def answered(outcome: Received | BatonError) -> None:
             if isinstance(outcome, Received) and outcome:
@@ -190,7 +190,7 @@ class Broker(JobControl):
                     self._seal(queue, outcome)
                 except Exception as problem:
                     outcome.give_back()
-                    done(told_of(problem))
+                    done(told(problem))
                     return
             done(outcome)
 
@@ -198,9 +198,8 @@ class Broker(JobControl):
 
     def _seal(self, queue: Queue, received: Received) -> None:
         """Add the receipts."""
-        if received:
-            seal = self._receipts.seal_leases
-            received.receipts = seal(queue.account, queue.number, received.shard, received.leases)
+        seal = self._receipts.seal_leases
+        received.receipts = seal(queue.account, queue.number, received.shard, received.leases)
 
     async def _receive_spread(self, queue: Queue, command: Receive) -> Received:
         rows = await self._spreading.receive(queue, command)
@@ -218,15 +217,15 @@ class Broker(JobControl):
             return None
         return port.submit(command, done)
 
-    def _begin(self, work: Coroutine[Any, Any, Any], done: Done) -> Waiting:
+    def _begin(self, work: Callable[[], Coroutine[Any, Any, Any]], done: Done) -> Waiting:
         """Have work done that takes several steps, and its outcome told."""
 
         async def run() -> None:
             try:
-                outcome = await work
+                outcome = await work()
             except Exception as problem:
-                outcome = told_of(problem)
-            done(outcome)
+                outcome = told(problem)
+            tell(done, outcome)
 
         return Steps(self._spawn(run()))
 
@@ -383,7 +382,7 @@ class Broker(JobControl):
                 found[at] = refusal
             return found
 
-        self._begin(act_at_all(), done)
+        self._begin(act_at_all, done)
 
     def _give_back_soon(self, queue: Queue, deliveries: Sequence[Delivery]) -> None:
         self._spawn(self._give_back(queue, deliveries))

@@ -24,7 +24,7 @@ from batonq.core.commands import (
     Receive,
     Send,
 )
-from batonq.core.limits import ROLL_ROWS
+from batonq.core.limits import GROUP_MESSAGES_MAX, ROLL_ROWS
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import ROW_WORDS
 from batonq.core.shard.columns import NIL
@@ -39,7 +39,7 @@ from batonq.node.events import AlarmBoard
 from batonq.node.jobrunner import JobRunner
 from batonq.node.long_polls import LongPolls
 from batonq.node.settings import KIB, MIB, Settings
-from batonq.node.submission import Done
+from batonq.node.submission import Done, tell, told
 from batonq.node.waiters import NO_LEASES, Poll
 
 P = ParamSpec("P")
@@ -47,8 +47,9 @@ T = TypeVar("T")
 ROOM_RETRY_MS = 1_000
 COMMAND_BYTES_MAX = 5 * MIB + 512 * KIB  # what one command may put into a frame: a request, a channel's window, a step
 STARTING = "The shard is being opened; try again."
-TOGETHER_MAX = 256  # requests that are executed at once,
+TOGETHER_MAX = 256  # requests that are executed at once, beside GROUP_MESSAGES_MAX for their messages,
 TOGETHER_BYTES_MAX = 4 * MIB  # and bytes of theirs: the host looks at its limits in between
+HEAD_BYTES = 48  # of a payload, beside what its length depends on
 EXTENSIONS_MAX = 3  # a reply that is late again after so many extensions leaves as it is
 
 Submitted = tuple[Command, Done, Poll | None]
@@ -253,61 +254,71 @@ class ShardHost:
         for (kind, _, _), group in groups.items():
             self._execute[kind](group)
 
-    def _decide(
-        self, some: Sequence[Submitted], command: Callable[P, T], *given: P.args, **named: P.kwargs
-    ) -> T | None:
-        """Run a command of the shard for these. None: they were all told why it could not be."""
-        try:
-            return self.run(command, *given, **named)
-        except Exception as problem:
-            refused = isinstance(problem, BatonError) and self.serving  # else the shard starts over from its log
-            _tell(some, problem if refused else Unavailable(self.why))
-        return None
+    def _portions(self, group: Sequence[Submitted]) -> Iterator[Sequence[Submitted]]:
+        """Parts of a group that are executed at once: as much as the limits leave room for now, or a single command,
+        which `begin` then takes or refuses.
+        """
+        start = 0
+        while start < len(group):
+            frame = self.shard.frame
+            requests = min(TOGETHER_MAX, self._pending_max - self.commit.pending)
+            messages = min(GROUP_MESSAGES_MAX, (self._words_max - len(frame.rows)) // ROW_WORDS)
+            size = min(TOGETHER_BYTES_MAX, self._bytes_max - frame.variable_bytes - frame.finished_bytes)
+            end = start
+            while end < len(group):
+                command = group[end][0]
+                requests -= 1
+                messages -= messages_of(command)
+                size -= size_of(command)
+                if end > start and (requests < 0 or messages < 0 or size < 0):
+                    break
+                end += 1
+            yield group[start:end]
+            start = end
 
-    def _begin_for(self, some: Sequence[Submitted], *, adds: bool = False) -> int | None:
-        """The time, or None: these cannot be taken now, and were told why."""
-        try:
-            return self.begin(adds=adds)
-        except BatonError as problem:
-            _tell(some, problem)
-            return None
+    def _refuse(self, some: Sequence[Submitted], problem: Exception) -> None:
+        """Tell these why they could not be executed."""
+        outcome = told(problem) if self.serving else Unavailable(self.why)  # then the shard starts over from its log
+        for _, done, _ in some:
+            tell(done, outcome)
 
     def _release(self, done: Done, outcome: object) -> None:
         self.commit.call(lambda problem: done(outcome if problem is None else problem))
 
     def _execute_sends(self, group: Sequence[Submitted]) -> None:
-        for some in _portions(group):
-            now_ms = self._begin_for(some, adds=True)
-            if now_ms is None:
+        for some in self._portions(group):
+            try:
+                now_ms = self.begin(adds=True)
+                outcomes = self.run(self.shard.send, [one[0] for one in some], now_ms)  # type: ignore[misc]
+                offset = self.shard.numbers_from(some[0][0].queue)
+            except Exception as problem:
+                self._refuse(some, problem)
                 continue
-            outcomes = self._decide(some, self.shard.send, [one[0] for one in some], now_ms)  # type: ignore[misc]
-            if outcomes is None:
-                continue
-            offset = self.shard.numbers_from(some[0][0].queue)
             for (_, done, _), sent in zip(some, outcomes, strict=True):
                 self._release(done, sent.numbered(offset))
         if self.shard.woken:
             self.polls.woken()
 
     def _execute_receives(self, group: Sequence[Submitted]) -> None:
-        polls = [poll for _, _, poll in group if poll is not None and not poll.left]
-        for at in range(0, len(polls), TOGETHER_MAX):
-            self._receive(polls[at : at + TOGETHER_MAX])
+        wanted = [one for one in group if one[2] is not None and not one[2].left]
+        for some in self._portions(wanted):
+            self._receive(some)
 
-    def _receive(self, polls: Sequence[Poll]) -> None:
+    def _receive(self, some: Sequence[Submitted]) -> None:
+        polls: list[Poll] = [one[2] for one in some]  # type: ignore[misc]
         commands = [poll.command for poll in polls]
-        some: list[Submitted] = [(poll.command, poll.done, poll) for poll in polls]
-        now_ms = self._begin_for(some)
-        if now_ms is None:
-            return
-        if self.polls.count(commands[0].queue):
-            self.polls.serve_first(commands[0].queue)
-        outcomes = self._decide(some, self.shard.receive, commands, now_ms)
-        if outcomes is None:
+        queue = commands[0].queue
+        try:
+            now_ms = self.begin()
+            if self.polls.count(queue):
+                self.polls.serve_first(queue, len(polls))
+            outcomes = self.run(self.shard.receive, commands, now_ms)
+        except Exception as problem:
+            self._refuse(some, problem)
             return
         for poll, outcome in zip(polls, outcomes, strict=True):
             if isinstance(outcome, BatonError):
-                _tell([(poll.command, poll.done, poll)], outcome)
+                tell(poll.done, outcome)
             elif outcome or poll.command.wait_ms <= 0 or self.polls.answers_at_once:
                 poll.leases = outcome
                 self.commit.call(poll.committed)
@@ -315,30 +326,31 @@ class ShardHost:
                 try:
                     self.polls.add(poll)
                 except OverLimit as problem:
-                    _tell([(poll.command, poll.done, poll)], problem)
+                    tell(poll.done, problem)
 
     def _execute_deletes(self, group: Sequence[Submitted]) -> None:
-        for at in range(0, len(group), TOGETHER_MAX):
-            some = group[at : at + TOGETHER_MAX]
-            now_ms = self._begin_for(some)
-            if now_ms is None:
+        for some in self._portions(group):
+            try:
+                now_ms = self.begin()
+                outcomes = self.run(self.shard.delete, [one[0] for one in some], now_ms)  # type: ignore[misc]
+            except Exception as problem:
+                self._refuse(some, problem)
                 continue
-            results = self._decide(some, self.shard.delete, [one[0] for one in some], now_ms)  # type: ignore[misc]
-            for (_, done, _), result in zip(some, results or (), strict=results is not None):
-                self._release(done, result)
+            for (_, done, _), results in zip(some, outcomes, strict=True):
+                self._release(done, results)
         if self.shard.woken:  # a FIFO group is free again
             self.polls.woken()
 
     def _execute_others(self, group: Sequence[Submitted]) -> None:
         for one in group:
             command, done, _ = one
-            now_ms = self._begin_for([one])
-            if now_ms is None:
-                continue
             decide = self.shard.nack if isinstance(command, Nack) else self.shard.change_visibility
-            results = self._decide([one], decide, command, now_ms)  # type: ignore[arg-type]
-            if results is not None:
-                self._release(done, results)
+            try:
+                results = self.run(decide, command, self.begin())  # type: ignore[arg-type]
+            except Exception as problem:
+                self._refuse([one], problem)
+                continue
+            self._release(done, results)
         if self.shard.woken:
             self.polls.woken()
 
@@ -405,11 +417,12 @@ class ShardHost:
     def _before_seal(self) -> None:
         if self._arrived:
             self._execute_arrived()
-        if not self.serving:
-            return
         try:
-            self.polls.serve()
+            if self.serving:
+                self.polls.serve()
         finally:
+            if self._arrived:  # somebody who was answered meanwhile has asked again
+                self._loop.call_soon(self._execute_arrived)
             if self.serving:
                 self._arm()
 
@@ -551,30 +564,19 @@ async def committed(host: ShardHost) -> None:
         await point
 
 
-def _tell(some: Sequence[Submitted], outcome: object) -> None:
-    """One that cannot be told must not keep the others from hearing it."""
-    for _, done, _ in some:
-        try:
-            done(outcome)
-        except Exception:
-            events.logger.exception("a reply could not be written")
-
-
 def size_of(command: Command) -> int:
-    """How many bytes of messages a command brings."""
-    return sum([len(body) for body in command.bodies]) if isinstance(command, Send) else 0
+    """About how many bytes a command puts into a frame beside its records."""
+    if not isinstance(command, Send):
+        return 0
+    size = sum([len(body) for body in command.bodies]) + len(command.bodies) * (HEAD_BYTES + len(command.sender))
+    for column in (command.attributes, command.groups, command.dedup_ids, command.traces):
+        if column:
+            size += sum([len(value) for value in column])
+    return size
 
 
-def _portions(group: Sequence[Submitted]) -> Iterator[Sequence[Submitted]]:
-    """Sends that are executed at once: the host looks at its limits in between."""
-    some: list[Submitted] = []
-    size = 0
-    for one in group:
-        own = size_of(one[0])
-        size += own
-        if some and (len(some) == TOGETHER_MAX or size > TOGETHER_BYTES_MAX):
-            yield some
-            some, size = [], own
-        some.append(one)
-    if some:
-        yield some
+def messages_of(command: Command) -> int:
+    """How many messages a command is about, at most."""
+    if isinstance(command, Send):
+        return len(command.bodies)
+    return command.max_messages if isinstance(command, Receive) else len(command.claims)

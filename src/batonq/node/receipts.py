@@ -87,7 +87,7 @@ class Receipts:
 
     def seal_leases(self, tenant: str, queue: int, shard: int, leases: Leases) -> list[str]:
         """One receipt for each lease."""
-        if leases.epochs:
+        if leases.epochs or not leases:
             return self.seal_claims(tenant, queue, shard, leases.claims())
 
         def seal(some: Leases) -> list[str]:

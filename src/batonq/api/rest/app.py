@@ -127,10 +127,15 @@ class RestApp:
     async def _start_again(
         self, call: Call, start: Start, answer: Callable[[Answer | BatonError, Undo], None], problem: BatonError
     ) -> None:
-        if await self.broker.refresh():  # it is out of date in a cluster at most
-            self._try(call, start, lambda outcome, undo=None: answer(outcome, undo))
+        try:
+            is_newer = await self.broker.refresh()  # what is known is out of date in a cluster at most
+        except Exception as refused:
+            answer(refused if isinstance(refused, BatonError) else call.fault(refused), None)
         else:
-            answer(problem, None)
+            if is_newer:
+                self._try(call, start, lambda outcome, undo=None: answer(outcome, undo))
+            else:
+                answer(problem, None)
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

@@ -234,13 +234,6 @@ def add_message(queue: Queue, builder: SendBuilder, given: AnyMessage) -> None:
         raise TooLarge(
             f"The message has {size} bytes, attributes counted in; the queue takes {queue.message_bytes_max}."
         )
-    for text in (given.message_group_id, given.deduplication_key, given.traceparent, given.tracestate):
-        if text is not None and text.endswith("\n"):  # which the end of a pattern lets pass
-            raise InvalidInput("Neither ids nor traces have a line end.")
-    if given.message_group_id is not None:
-        builder.put("groups", given.message_group_id)
-    elif queue.fifo:
-        raise InvalidInput("A message of a FIFO queue needs a messageGroupId.")
     if given.delay_seconds is not None:
         if not queue.fifo:
             builder.put("delays_ms", milliseconds(given.delay_seconds))
@@ -253,8 +246,15 @@ def add_message(queue: Queue, builder: SendBuilder, given: AnyMessage) -> None:
     if given.priority is not None:
         priority = given.priority if isinstance(given.priority, int) else PRIORITIES[given.priority]
         builder.put("priorities", priority)
+    for text in (given.message_group_id, given.deduplication_key, given.traceparent, given.tracestate):
+        if text is not None and text.endswith("\n"):  # which the end of a pattern lets pass
+            raise InvalidInput("Neither ids nor traces have a line end.")
     if given.traceparent is not None:
         builder.put("traces", trace_from(given.traceparent, given.tracestate))
+    if given.message_group_id is not None:
+        builder.put("groups", given.message_group_id)
+    elif queue.fifo:
+        raise InvalidInput("A message of a FIFO queue needs a messageGroupId.")
     if given.deduplication_key is not None:
         builder.put("dedup_ids", given.deduplication_key)
         builder.put("strict", True)

@@ -114,10 +114,17 @@ class SqsApp:
         started.is_last = True
 
         async def again() -> None:
-            if await self.service.broker.refresh():
-                self._start(started)
+            try:
+                is_newer = await self.service.broker.refresh()
+            except BatonError as problem:
+                started(problem)
+            except Exception as problem:
+                started(self.service.fault(problem, started.operation.name))
             else:
-                started(outcome)
+                if is_newer:
+                    self._start(started)
+                else:
+                    started(outcome)
 
         task = asyncio.get_running_loop().create_task(again())
         self._tasks.add(task)

@@ -24,12 +24,15 @@ _IN_FLIGHT_FULL = "Too many messages of the queue are in flight; delete some or 
 
 
 class Receiving(Sending):
+    _given_up = 0  # messages that the receives which are decided now found expired or used up
+
     def receive(self, commands: Sequence[Receive], now: int) -> list[Leases | BatonError]:
         """Lease messages of one queue for requests that arrived together, in their order, all with one visibility.
 
         Raises QueueDoesNotExist. The outcome of a request that finds too many messages in flight is OverLimit.
         """
         now = self.begin(now)
+        self._given_up = 0
         queue = self.queue_state(commands[0].queue)
         if not queue.fifo:
             wanted = sum([command.max_messages for command in commands])
@@ -51,6 +54,7 @@ class Receiving(Sending):
 
         A queue that has more to look at than one receive may is in `woken` afterwards. Raises OverLimit.
         """
+        self._given_up = 0
         queue = self.queue_state(command.queue)
         if not queue.fifo:
             front = self._front(queue, min(command.max_messages, queue.policy.in_flight_max - queue.in_flight), now)
@@ -94,14 +98,14 @@ class Receiving(Sending):
         ready = queue.ready
         ageing_ms = queue.policy.ageing_ms
         slots: list[int] = []
-        w6 = given_up = 0
+        w6 = 0
         while len(slots) < wanted:
             slot = ready.next_standard(ageing_ms)
             if slot == NIL:
                 break
             if self._is_over(queue, slot, now):
-                given_up += 1
-                if given_up > self.limits.given_up_max:
+                self._given_up += 1
+                if self._given_up > self.limits.given_up_max:
                     self.woken.add(queue.number)
                     break
                 self._put_away(queue, slot, now)
@@ -198,7 +202,6 @@ class Receiving(Sending):
         lines = self.lines
         chosen: list[int] = []
         passed: list[int] = []
-        given_up = 0
         while len(chosen) < wanted:
             lane = queue.ready.best_lane(queue.policy.ageing_ms)
             if lane is None:
@@ -206,8 +209,8 @@ class Receiving(Sending):
             line = lane.quiet
             slot = lines.head[line]
             if self._is_over(queue, slot, now):
-                given_up += 1
-                if given_up > self.limits.given_up_max:
+                self._given_up += 1
+                if self._given_up > self.limits.given_up_max:
                     self.woken.add(queue.number)
                     break
                 self._put_away(queue, slot, now)
