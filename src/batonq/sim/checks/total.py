@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from batonq.sim.checks.evidence import Evidence, Finding, HeldLease, about
-from batonq.sim.express import UNTOLD
 from batonq.sim.history import OK, Holding, Sending, Steering
 
 
@@ -25,7 +24,7 @@ def _invented(evidence: Evidence) -> Iterator[Finding]:
             yield f"{where}, which nobody sent: {delivered.body[:40]!r}", (delivered.message_id,)
         elif message.body != delivered.body or message.group != delivered.group:
             yield about(f"{where} with other content than was sent", delivered.number)
-        elif delivered.priority not in (message.priority, UNTOLD):
+        elif delivered.priority != message.priority:
             yield about(
                 f"{where} with priority {delivered.priority} instead of {message.priority}",
                 delivered.number,
