@@ -11,6 +11,7 @@ import pytest
 
 from batonq.core.catalog.machine import Catalog
 from batonq.core.catalog.names import queue_arn
+from batonq.core.shard.machine import Shard
 from batonq.errors import (
     BatonError,
     DiskFull,
@@ -32,8 +33,9 @@ from batonq.log.interface import Done, Room
 from batonq.log.layout import log_directory
 from batonq.node.broker import Queue
 from batonq.node.node import Node
+from batonq.node.recovery import fold_log
 from batonq.node.settings import Settings
-from tests.node.nodes import ACCOUNT, drain, kill, make_send, open_node, receive, send
+from tests.node.nodes import ACCOUNT, Faults, drain, kill, make_send, open_node, receive, send
 from tests.node.support import VirtualLoop, run_virtual, settle, until
 
 
@@ -480,6 +482,31 @@ def test_a_clean_stop_leaves_a_snapshot_and_the_same_state(tmp_path: Path) -> No
         shard.validate()
         shard.epoch = before.epoch
         assert shard.dump(node.broker.now_ms()) == dump
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_a_log_that_fails_while_the_node_stops_leaves_no_snapshot_of_what_it_does_not_have(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        faults = Faults()
+        node = await open_node(loop, tmp_path, faults=faults)
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        faults.planned[0] = ["stall", "refuse"]
+        first = loop.create_task(send(node, queue, "first"))
+        await settle()
+        second = loop.create_task(send(node, queue, "second"))
+        await settle()
+        await node.stop()
+        assert not any(isinstance(answer, BatonError) for answer in await first)
+        with pytest.raises(Unavailable):
+            await second
+        node = await open_node(loop, tmp_path)
+        host = node.shards[0].host()
+        replayed = Shard(0)
+        fold_log(replayed, host.log)
+        assert host.shard.dump(host.now_ms()) == replayed.dump(host.now_ms())
+        assert await drain(node, queue) == ["first"]
         await node.stop()
 
     run_virtual(main)

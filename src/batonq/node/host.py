@@ -131,12 +131,14 @@ class ShardHost:
         self._arm()
 
     async def drain(self) -> None:
-        """Wait until everything that was decided is committed."""
+        """Wait until everything that was decided is committed. Raises Unavailable when some of it will never be."""
         while not self.commit.idle and not self.commit.failed:
             self.commit.kick()
             point = self.commit.under_way() or self.commit.point()
             if point is not None:
                 await point
+        if self.commit.failed:
+            raise Unavailable(self.why)
 
     def close(self, why: str = "The node is stopping; try again.") -> None:
         """Serve nothing more. What waits is answered with a retryable error; the log stays the caller's to close."""

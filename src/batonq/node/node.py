@@ -344,13 +344,15 @@ class Node:
     async def _drain(self, keeper: ShardKeeper) -> None:
         try:
             host = keeper.host()
-            await asyncio.wait_for(host.drain(), self.settings.drain_s)
+            async with asyncio.timeout(self.settings.drain_s):
+                await host.drain()
         except TimeoutError:
             events.warning("drain_failed", f"Shard {keeper.number} does not commit any more; giving up on it")
             return
         except BatonError as problem:
             events.warning("drain_failed", f"Shard {keeper.number} could not be drained: {problem.message}")
             return
+        # No await since the shard was idle: a snapshot must not have what its log does not have.
         self._save_snapshot(host.shard, host.log)
 
     def _save_snapshot(self, shard: Shard, log: Log) -> None:

@@ -124,6 +124,15 @@ class Steering(Call):
     detail: str = ""
 
 
+@dataclass(slots=True)
+class PurgePoint(Call):
+    """What a shard answered to a purge of the queue that began: the last message that the purge may remove."""
+
+    shard: int = 0
+    through: int = 0
+    place: int = 0  # how many frames had been committed by then, on all shards
+
+
 AnyCall = TypeVar("AnyCall", bound=Call)
 
 

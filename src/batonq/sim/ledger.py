@@ -45,6 +45,7 @@ class Copy:
     owed_ms: int = -1  # when it was last owed
     ended_ms: int = -1
     end: str = ""  # deleted, expired, moved, purged
+    ended_at: int = -1  # the place of the commit by which it ended
     dead_ms: int = -1  # since when it is DEAD
     gone_at: int = -1  # the place of the commit by which it is out of its queue's way: it ended, or is DEAD
     leases: list[LeaseSpan] = field(default_factory=list)
@@ -88,6 +89,7 @@ class ShardBook:
         self.owed: dict[tuple[int, int], Copy] = {}  # (destination shard, number) → copy, every one there ever was
         self.settled: dict[tuple[int, int], int] = {}  # → verdict
         self.arrived: dict[tuple[int, int], int] = {}  # (source shard, number) → verdict
+        self.purge_ends_ms: dict[int, list[int]] = {}  # queue → when each of its purges ended
         self.anomalies: list[str] = []
         self._live: dict[int, dict[int, Copy]] = {}  # queue → its present copies by sequence
         self._at_slot: dict[int, Copy] = {}
@@ -151,6 +153,7 @@ class ShardBook:
     def _end(self, copy: Copy, time_ms: int, end: str) -> None:
         copy.end = end
         copy.ended_ms = time_ms
+        copy.ended_at = self._place
         copy.gone_at = copy.gone_at if copy.dead_ms >= 0 else self._place
         copy.owed = None
         self._end_lease(copy, time_ms)
@@ -284,6 +287,8 @@ class ShardBook:
         for copy in [copy for copy in self.live(queue).values() if copy.sequence < row[1] and copy.owed is None]:
             self._end(copy, row[2], "purged")
             self.of(queue).purged += 1
+        if row[3]:
+            self.purge_ends_ms.setdefault(queue, []).append(row[2])
 
     def _epoch(self, row: list[int], _: bytes) -> None:
         """Running leases get a grace for the outage."""
