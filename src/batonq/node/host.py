@@ -24,7 +24,7 @@ from batonq.core.commands import (
     Receive,
     Send,
 )
-from batonq.core.limits import ROLL_ROWS
+from batonq.core.limits import GROUP_MESSAGES_MAX, ROLL_ROWS
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import ROW_WORDS
 from batonq.core.shard.columns import NIL
@@ -48,7 +48,7 @@ ROOM_RETRY_MS = 1_000
 COMMAND_BYTES_MAX = 5 * MIB + 512 * KIB  # what one command may put into a frame: a request, a channel's window, a step
 STARTING = "The shard is being opened; try again."
 TOGETHER_MAX = 256  # requests that are executed at once,
-TOGETHER_BYTES_MAX = 4 * MIB  # and bytes of theirs: the host looks at its limits in between
+TOGETHER_BYTES_MAX = 4 * MIB  # and bytes of theirs, and GROUP_MESSAGES_MAX: the host looks at its limits in between
 EXTENSIONS_MAX = 3  # a reply that is late again after so many extensions leaves as it is
 
 Submitted = tuple[Command, Done, Poll | None]
@@ -290,9 +290,10 @@ class ShardHost:
             self.polls.woken()
 
     def _execute_receives(self, group: Sequence[Submitted]) -> None:
-        polls = [poll for _, _, poll in group if poll is not None and not poll.left]
-        for at in range(0, len(polls), TOGETHER_MAX):
-            self._receive(polls[at : at + TOGETHER_MAX])
+        for some in _portions(group):
+            polls = [poll for _, _, poll in some if poll is not None and not poll.left]
+            if polls:
+                self._receive(polls)
 
     def _receive(self, polls: Sequence[Poll]) -> None:
         commands = [poll.command for poll in polls]
@@ -301,7 +302,12 @@ class ShardHost:
         if now_ms is None:
             return
         if self.polls.count(commands[0].queue):
-            self.polls.serve_first(commands[0].queue)
+            try:
+                self.polls.serve_first(commands[0].queue)
+            except Exception as problem:  # it broke off, and the shard starts over from its log
+                self.commit.abandon(problem)
+                _tell(some, Unavailable(self.why))
+                return
         outcomes = self._decide(some, self.shard.receive, commands, now_ms)
         if outcomes is None:
             return
@@ -318,8 +324,7 @@ class ShardHost:
                     _tell([(poll.command, poll.done, poll)], problem)
 
     def _execute_deletes(self, group: Sequence[Submitted]) -> None:
-        for at in range(0, len(group), TOGETHER_MAX):
-            some = group[at : at + TOGETHER_MAX]
+        for some in _portions(group):
             now_ms = self._begin_for(some)
             if now_ms is None:
                 continue
@@ -403,15 +408,16 @@ class ShardHost:
     # --- timers -------------------------------------------------------------------------------
 
     def _before_seal(self) -> None:
-        if self._arrived:
-            self._execute_arrived()
-        if not self.serving:
-            return
         try:
-            self.polls.serve()
+            if self._arrived:
+                self._execute_arrived()
+            if self.serving:
+                self.polls.serve()
         finally:
             if self.serving:
                 self._arm()
+            if self._arrived:  # from somebody who was told something just now
+                self._loop.call_soon(self._execute_arrived)
 
     def _after_commit(self) -> None:
         if self.shard.alarms:
@@ -561,19 +567,33 @@ def _tell(some: Sequence[Submitted], outcome: object) -> None:
 
 def size_of(command: Command) -> int:
     """How many bytes of messages a command brings."""
-    return sum([len(body) for body in command.bodies]) if isinstance(command, Send) else 0
+    if not isinstance(command, Send):
+        return 0
+    size = sum(map(len, command.bodies))
+    if command.has_columns:
+        for column in (command.attributes, command.groups, command.dedup_ids, command.traces):
+            size += sum(map(len, column))
+    return size
+
+
+def _count_of(command: Command) -> int:
+    """How many messages a command is about, at most."""
+    if isinstance(command, Send):
+        return len(command.bodies)
+    return command.max_messages if isinstance(command, Receive) else len(command.claims)
 
 
 def _portions(group: Sequence[Submitted]) -> Iterator[Sequence[Submitted]]:
-    """Sends that are executed at once: the host looks at its limits in between."""
+    """Commands that are executed at once: the host looks at its limits in between."""
     some: list[Submitted] = []
-    size = 0
+    size = count = 0
     for one in group:
-        own = size_of(one[0])
-        size += own
-        if some and (len(some) == TOGETHER_MAX or size > TOGETHER_BYTES_MAX):
+        own_size, own_count = size_of(one[0]), _count_of(one[0])
+        size += own_size
+        count += own_count
+        if some and (len(some) == TOGETHER_MAX or size > TOGETHER_BYTES_MAX or count > GROUP_MESSAGES_MAX):
             yield some
-            some, size = [], own
+            some, size, count = [], own_size, own_count
         some.append(one)
     if some:
         yield some

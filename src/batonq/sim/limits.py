@@ -63,6 +63,7 @@ NODE_CONSTANTS: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {
     "HINTS_MAX": ((spreading,), (1, 3)),
     "TOGETHER_MAX": ((host, forwarding), (1, 2, 5)),
     "TOGETHER_BYTES_MAX": ((host, forwarding), (1, 1 * KIB)),
+    "GROUP_MESSAGES_MAX": ((host,), (1, 10)),
     "SERVED_ROWS_MAX": ((long_polls,), (2, 10)),
     "SERVED_BYTES_MAX": ((long_polls,), (200, 1 * KIB)),
     "ATTEMPTS_MAX": ((long_polls,), (1, 3)),
@@ -96,6 +97,7 @@ WRITTEN_AT_ONCE = (
     "job_moves_max",
     "CHOSEN_MAX",
     "STEP_BYTES_MAX",
+    "GROUP_MESSAGES_MAX",
 )
 REFUSES_CROWDS = (
     "frame_bytes_max",

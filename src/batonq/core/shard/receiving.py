@@ -24,6 +24,8 @@ _IN_FLIGHT_FULL = "Too many messages of the queue are in flight; delete some or 
 
 
 class Receiving(Sending):
+    given_up = 0  # messages that the receives under way found expired or used up, all together
+
     def receive(self, commands: Sequence[Receive], now: int) -> list[Leases | BatonError]:
         """Lease messages of one queue for requests that arrived together, in their order, all with one visibility.
 
@@ -38,6 +40,7 @@ class Receiving(Sending):
                 found = self._lease_front(queue, front, commands, now)
                 full = queue.in_flight >= queue.policy.in_flight_max
                 return [leases if leases or not full else OverLimit(_IN_FLIGHT_FULL) for leases in found]
+        self.given_up = 0
         outcomes: list[Leases | BatonError] = []
         for command in commands:
             try:
@@ -56,6 +59,7 @@ class Receiving(Sending):
             front = self._front(queue, min(command.max_messages, queue.policy.in_flight_max - queue.in_flight), now)
             if front:
                 return self._lease_front(queue, front, (command,), now)[0]
+        self.given_up = 0
         return self._receive(queue, command, now)
 
     def _receive(self, queue: QueueState, command: Receive, now: int) -> Leases:
@@ -94,14 +98,14 @@ class Receiving(Sending):
         ready = queue.ready
         ageing_ms = queue.policy.ageing_ms
         slots: list[int] = []
-        w6 = given_up = 0
+        w6 = 0
         while len(slots) < wanted:
             slot = ready.next_standard(ageing_ms)
             if slot == NIL:
                 break
             if self._is_over(queue, slot, now):
-                given_up += 1
-                if given_up > self.limits.given_up_max:
+                self.given_up += 1
+                if self.given_up > self.limits.given_up_max:
                     self.woken.add(queue.number)
                     break
                 self._put_away(queue, slot, now)
@@ -198,7 +202,6 @@ class Receiving(Sending):
         lines = self.lines
         chosen: list[int] = []
         passed: list[int] = []
-        given_up = 0
         while len(chosen) < wanted:
             lane = queue.ready.best_lane(queue.policy.ageing_ms)
             if lane is None:
@@ -206,8 +209,8 @@ class Receiving(Sending):
             line = lane.quiet
             slot = lines.head[line]
             if self._is_over(queue, slot, now):
-                given_up += 1
-                if given_up > self.limits.given_up_max:
+                self.given_up += 1
+                if self.given_up > self.limits.given_up_max:
                     self.woken.add(queue.number)
                     break
                 self._put_away(queue, slot, now)
