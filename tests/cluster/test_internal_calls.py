@@ -6,17 +6,18 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from batonq.node.relayed import RelayedSend, RelayedSent
 
 from batonq.core.commands import Accepted
 from batonq.node.broker import Queue
 from batonq.node.cluster import answering
 from batonq.node.cluster.node import ClusterNode
 from batonq.node.cluster.peers import PREFIX
-from batonq.node.relayed import RelayedSend, RelayedSent
 from tests.cluster.lines import Loss, say, status_of
 from tests.cluster.memory import other
 from tests.cluster.wired import WiredNodes, run_wired
 from tests.node.nodes import ACCOUNT, make_send
+from tests.support import brokers
 
 UNDRAIN = "node/undrain"
 
@@ -51,7 +52,7 @@ def test_a_captured_send_is_not_accepted_again(tmp_path: Path, secret: str, monk
     async def main(nodes: WiredNodes) -> None:
         queue, owner, asking = await work(nodes)
         relay = nodes.relays[owner.settings.node]
-        (sent,) = await asking.broker.send(queue, [make_send("once")])
+        (sent,) = await brokers.send(asking.broker, queue, [make_send("once")])
         assert isinstance(sent, Accepted)
         plain = RelayedSend(queue.number, ACCOUNT, 0, 0, [b"relayed"], [b"0" * 16])
         (answer,) = await asking._routing.port(queue.shard).relay([plain])
@@ -94,7 +95,7 @@ def test_a_repetition_by_the_node_that_called_is_answered_from_memory(tmp_path: 
             pass
 
         relay.loss = Loss("/send", nothing)
-        (sent,) = await asking.broker.send(queue, [make_send("once")])
+        (sent,) = await brokers.send(asking.broker, queue, [make_send("once")])
         assert isinstance(sent, Accepted)
         first, *_, last = relay.requests_to("/send")
         assert first != last, "it was lost, and made again"

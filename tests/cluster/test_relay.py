@@ -5,10 +5,6 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from batonq.node import wire
-from batonq.node.broker import Queue
-from batonq.node.cluster.answering import call_name
-from batonq.node.cluster.node import ClusterNode
 from batonq.node.relayed import (
     RelayedAnswer,
     RelayedCall,
@@ -17,8 +13,14 @@ from batonq.node.relayed import (
     RelayedSent,
     RelayedTexts,
 )
+
+from batonq.node import wire
+from batonq.node.broker import Queue
+from batonq.node.cluster.answering import call_name
+from batonq.node.cluster.node import ClusterNode
 from tests.cluster.memory import Nodes, run_nodes
 from tests.node.nodes import ACCOUNT
+from tests.support import brokers
 
 
 class Relayed:
@@ -63,7 +65,7 @@ def test_receives_of_a_node_that_has_gone_are_given_back_and_the_rest_stays(tmp_
         sent, received = await call.ask()
         assert isinstance(sent, RelayedSent) and received is None, "to be received the general way"
         assert await in_flight(owner, queue) == (1, 0, 1), "and nothing was run again"
-        (found,) = await owner.broker.receive(queue, 10, None, 0, "ben")
+        (found,) = await brokers.receive(owner.broker, queue, 10, None, 0, "ben")
         assert found.receive_count == 1
 
     run_nodes(tmp_path, main, "a", "b")

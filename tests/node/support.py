@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import selectors
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
-from batonq.core.commands import Send
+from batonq.core.commands import Leases, Receive
 from batonq.core.policy import QueuePolicy
 from batonq.core.shard.machine import Shard
 from batonq.log.interface import Log
@@ -18,6 +17,9 @@ from batonq.node.events import AlarmBoard
 from batonq.node.host import ShardHost
 from batonq.node.recovery import fold_log, take_ownership
 from batonq.node.settings import Settings
+from batonq.node.submission import Command, submitted
+from tests.support.ask import message
+from tests.support.brokers import send_at
 
 T = TypeVar("T")
 START_S = 1_700_000_000.0
@@ -80,11 +82,6 @@ async def until(condition: Callable[[], bool | Awaitable[bool]], every_s: float 
     raise AssertionError("it never happened")
 
 
-def message(text: str = "hello", **fields: Any) -> Send:
-    body = text.encode()
-    return Send(body=body, body_md5=hashlib.md5(body, usedforsecurity=False).digest(), **fields)
-
-
 def policies(visibility_ms: int = 30_000, **fields: Any) -> list[QueuePolicy]:
     """A standard queue with dead letters, its dead-letter queue, and a FIFO queue."""
     tenant = "000000000000"
@@ -127,9 +124,11 @@ class Bench:
             self.shard.validate()
 
     async def send(self, *texts: str, queue: int = ORDERS, **fields: Any) -> list[Any]:
-        results = self.host.send(queue, [message(text, **fields) for text in texts])
-        await self.committed()
-        return list(results)
+        return await send_at(self.host, queue, [message(text, **fields) for text in texts])
+
+    def submit(self, command: Command) -> asyncio.Task[Any]:
+        """The outcome of a command at the host, as soon as it is committed."""
+        return self.loop.create_task(submitted(self.host.submit, command))
 
     async def committed(self) -> None:
         point = self.host.point()
@@ -139,7 +138,10 @@ class Bench:
     async def receive(
         self, count: int = 1, wait_ms: int = 0, queue: int = ORDERS, visibility_ms: int | None = None
     ) -> list[Any]:
-        return list(await self.host.receive(queue, count, visibility_ms, wait_ms, "tester"))
+        leases: Leases = await submitted(
+            self.host.submit, Receive(queue, count, visibility_ms, "tester", wait_ms=wait_ms)
+        )
+        return list(leases)
 
 
 async def open_bench(

@@ -6,6 +6,7 @@ import asyncio
 import threading
 
 import pytest
+from batonq.node.hosting import COMMAND_BYTES_MAX
 
 from batonq.core.shard.machine import Shard
 from batonq.errors import BatonError, LogError, OverLimit, Unavailable
@@ -14,7 +15,6 @@ from batonq.log.interface import Done
 from batonq.log.memory import MemoryLog
 from batonq.node.commit import INLINE_TRIAL_EVERY, NOTE_AFTER_S, CommitStatistics, GroupCommit, SyncChoice
 from batonq.node.host import committed
-from batonq.node.hosting import COMMAND_BYTES_MAX
 from batonq.node.settings import Settings
 from tests.node.support import DEAD, ORDERS, Bench, VirtualLoop, message, open_bench, policies, run_virtual, settle
 

@@ -19,6 +19,7 @@ from batonq.node.broker import Queue
 from batonq.node.node import Node
 from tests.node.nodes import ACCOUNT, Faults, kill, make_node, make_send, send
 from tests.node.support import VirtualLoop, run_virtual, settle, until
+from tests.support import brokers
 
 LONG_S = 300.0  # of virtual time: by then everything has been answered, or never will be
 
@@ -39,13 +40,15 @@ async def watch(node: Node, pattern: str, count: int = 10, wait_ms: int = 20_000
 
 
 async def poll(node: Node, queue: Queue, count: int = 10, wait_ms: int = 20_000) -> list[str]:
-    return [delivery.body.decode() for delivery in await node.broker.receive(queue, count, None, wait_ms, "tester")]
+    return [
+        delivery.body.decode() for delivery in await brokers.receive(node.broker, queue, count, None, wait_ms, "tester")
+    ]
 
 
 async def send_batch(node: Node, queue: Queue, size: int = 10) -> str:
     """What became of one request: `sent`, or the name of its error."""
     try:
-        results = await node.broker.send(queue, [make_send("x") for _ in range(size)])
+        results = await brokers.send(node.broker, queue, [make_send("x") for _ in range(size)])
     except BatonError as problem:
         return type(problem).__name__
     assert all(isinstance(result, Accepted) for result in results)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from batonq.node.remoteshard import RemoteShard, answer
 
 from batonq.core.commands import Send
 from batonq.core.ids import message_id
@@ -18,9 +19,9 @@ from batonq.node.broker import Broker, Queue
 from batonq.node.jobs import Redrive
 from batonq.node.node import Node
 from batonq.node.ports import Bodies, ShardPort
-from batonq.node.remoteshard import RemoteShard, answer
 from tests.node.nodes import ACCOUNT, make_send, open_node
 from tests.node.support import VirtualLoop, run_virtual
+from tests.support import brokers
 
 
 def over_the_wire(broker: Broker) -> None:
@@ -52,36 +53,40 @@ async def whole_life(node: Node) -> list[Any]:
         Send(b"{}", b"", attributes=b"", group="g", trace="root", priority=3, ttl_ms=60_000, content=1),
         make_send("later", delay_ms=5_000),
     ]
-    told.append(await broker.send(orders, sends))
-    told.append(await broker.send(orders, [Send(b"x" * 2_000_000, b"")]))
+    told.append(await brokers.send(broker, orders, sends))
+    told.append(await brokers.send(broker, orders, [Send(b"x" * 2_000_000, b"")]))
     numbered = await broker.create_queue(ACCOUNT, "numbered", {"Baton.MaximumMessages": "3"}, {})
     for queue in (dead, numbered):  # as one run, and one by one because of the limit
         for sequence in (1, 2):
             told.append(await broker.send_elsewhere(queue, Bodies([b"1", b"2"], "ann", 0, "producer", sequence)))
-    gone = [delivery.receipt for delivery in await broker.receive(dead, 10, 30_000, 0, "zoe")]
+    gone = [delivery.receipt for delivery in await brokers.receive(broker, dead, 10, 30_000, 0, "zoe")]
     claims = broker.claims(dead, gone)
     assert claims is not None and len(claims) == 3
     told.append(await broker.delete_elsewhere(dead, claims))
     told.append(await broker.delete_elsewhere(dead, claims))
-    told.append(await broker.send_once(orders, [make_send("once")], "request-1", "content"))
-    told.append(await broker.send_once(orders, [make_send("once")], "request-1", "content"))
-    told.append(await broker.send_once(orders, [make_send("other")], "request-1", "another content"))
+    told.append(await brokers.send_once(broker, orders, [make_send("once")], "request-1", "content"))
+    told.append(await brokers.send_once(broker, orders, [make_send("once")], "request-1", "content"))
+    told.append(await brokers.send_once(broker, orders, [make_send("other")], "request-1", "another content"))
     told.append(await broker.counters(orders))
-    (unseen,) = await broker.receive(orders, 1, 30_000, 0, "zoe")
+    (unseen,) = await brokers.receive(broker, orders, 1, 30_000, 0, "zoe")
     claim = broker.open_receipt(orders, unseen.receipt)
     await broker._port(orders.shard).give_back(orders.number, [claim, claim])
-    held = await broker.receive(orders, 10, 30_000, 0, "ann")
+    held = await brokers.receive(broker, orders, 10, 30_000, 0, "ann")
     assert {delivery.receive_count for delivery in held} == {1}
     told.append([delivery._replace(receipt="") for delivery in held])
     told.append(await broker.peek(orders, 0, 10))
     receipts = [delivery.receipt for delivery in held]
-    told.append(await broker.change_visibility_until(orders, [(receipts[0], 90_000), ("nonsense", 1)]))
-    told.append(await broker.nack_many(orders, [(receipts[1], 0, "no", "Timeout", False, False)]))
-    told.append(await broker.nack_many(orders, [(receipts[2], None, "poison", "Bad", True, False)]))
-    told.append(await broker.delete(orders, [receipts[0], receipts[0], receipts[1]], strict=True))
-    told.append([delivery._replace(receipt="") for delivery in await broker.receive(orders, 10, None, 1_000, "ben")])
+    told.append(await brokers.change_visibility_until(broker, orders, [(receipts[0], 90_000), ("nonsense", 1)]))
+    told.append(await brokers.nack_many(broker, orders, [(receipts[1], 0, "no", "Timeout", False, False)]))
+    told.append(await brokers.nack_many(broker, orders, [(receipts[2], None, "poison", "Bad", True, False)]))
+    told.append(await brokers.delete(broker, orders, [receipts[0], receipts[0], receipts[1]], strict=True))
+    told.append(
+        [delivery._replace(receipt="") for delivery in await brokers.receive(broker, orders, 10, None, 1_000, "ben")]
+    )
     assert dead.shard != orders.shard, "what died goes over a channel"
-    told.append([delivery._replace(receipt="") for delivery in await broker.receive(dead, 10, 0, 9_000, "ben")])
+    told.append(
+        [delivery._replace(receipt="") for delivery in await brokers.receive(broker, dead, 10, 0, 9_000, "ben")]
+    )
     told.append(await broker.waiting(orders))
     told += await jobs(broker, dead, orders)
     await broker.purge_queue(orders)
@@ -153,7 +158,7 @@ def test_a_shard_that_is_not_served_says_so_over_the_wire(tmp_path: Path) -> Non
         over_the_wire(node.broker)
         await node.shards[0].close()
         with pytest.raises(Unavailable):
-            await node.broker.send(queue, [make_send("lost")])
+            await brokers.send(node.broker, queue, [make_send("lost")])
         await node.stop()
 
     run_virtual(main)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from batonq.node.remoteshard import RemoteShard, answer
 
 from batonq.core.ids import parse_message_id
-from batonq.node.remoteshard import RemoteShard, answer
 from tests.node.nodes import ACCOUNT, open_node, receive, send
 from tests.node.support import VirtualLoop, run_virtual
 

@@ -41,6 +41,7 @@ from tests.node.support import (
     settle,
     until,
 )
+from tests.support import brokers
 
 
 async def watch(node: Node, *patterns: str, count: int = 10, wait_ms: int = 20_000) -> list[str]:
@@ -126,10 +127,10 @@ async def use_up(node: Node, queue: Queue, count: int) -> None:
     """Messages of as many groups that have been received as often as they may."""
     for start in range(0, count, 10):
         sends = [make_send("old", group=f"{at}", dedup_id=f"{at}") for at in range(start, min(start + 10, count))]
-        await node.broker.send(queue, sends)
+        await brokers.send(node.broker, queue, sends)
     left = count
     while left:
-        left -= len(await node.broker.receive(queue, 1_000, 60_000, 0, "tester"))
+        left -= len(await brokers.receive(node.broker, queue, 1_000, 60_000, 0, "tester"))
     await asyncio.sleep(60)
     await until(lambda: _idle(node))
 
@@ -156,12 +157,12 @@ def test_a_long_poll_is_answered_although_used_up_messages_stand_in_front(
         else:
             queue = await node.broker.create_queue(ACCOUNT, "jobs.fifo", attributes, {})
         await use_up(node, queue, count)
-        await node.broker.send(queue, [make_send("new", group="new", dedup_id="new")])
+        await brokers.send(node.broker, queue, [make_send("new", group="new", dedup_id="new")])
         began_s = loop.time()
         if by == "pattern":
             assert await watch(node, "jobs*", wait_ms=20_000) == ["new"]
         else:
-            found = await node.broker.receive(queue, 10, None, 20_000, "tester")
+            found = await brokers.receive(node.broker, queue, 10, None, 20_000, "tester")
             assert [delivery.body for delivery in found] == [b"new"]
         assert loop.time() - began_s < 1
         await node.stop()
@@ -222,7 +223,7 @@ def test_a_poll_that_finds_no_place_at_one_shard_waits_at_none(tmp_path: Path) -
         queues = [await node.broker.create_queue(ACCOUNT, f"jobs-{at}", {}, {}) for at in range(4)]
         there = next(queue for queue in queues if queue.shard == 1)
         here = next(queue for queue in queues if queue.shard == 0)
-        taken = loop.create_task(node.broker.receive(there, 1, None, 20_000, "tester"))
+        taken = loop.create_task(brokers.receive(node.broker, there, 1, None, 20_000, "tester"))
         await settle()
         with pytest.raises(OverLimit):
             await watch(node, "jobs-*")
@@ -291,7 +292,7 @@ def test_leases_that_cannot_be_extended_are_handed_over_as_they_are(tmp_path: Pa
         await send(node, queue, "x")
         faults.planned[0] = ["stall", "refuse"]
         polling: asyncio.Task[Any] = loop.create_task(
-            watch(node, "jobs-*") if by_pattern else node.broker.receive(queue, 1, None, 20_000, "tester")
+            watch(node, "jobs-*") if by_pattern else brokers.receive(node.broker, queue, 1, None, 20_000, "tester")
         )
         await settle()
         sends = [loop.create_task(send(node, queue, "later")) for _ in range(5)]
@@ -311,11 +312,13 @@ def test_whoever_waits_on_a_queue_that_is_deleted_hears_of_it(tmp_path: Path) ->
         node = await open_node(loop, tmp_path, shards=2, frame_rows_max=1)
         plain = await node.broker.create_queue(ACCOUNT, "plain", {}, {})
         spread = await wide.make_fifo(node, "wide.fifo", 2, Baton_MaximumInFlight="2")
-        await node.broker.send(spread, [make_send(f"{at}", group=f"{at}", dedup_id=f"{at}") for at in range(8)])
+        await brokers.send(
+            node.broker, spread, [make_send(f"{at}", group=f"{at}", dedup_id=f"{at}") for at in range(8)]
+        )
         for _ in range(2):
-            assert len(await node.broker.receive(spread, 1, None, 0, "tester")) == 1
+            assert len(await brokers.receive(node.broker, spread, 1, None, 0, "tester")) == 1
         polls = [
-            loop.create_task(node.broker.receive(queue, 1, None, 20_000, "tester"))
+            loop.create_task(brokers.receive(node.broker, queue, 1, None, 20_000, "tester"))
             for queue in (plain, plain, spread, spread)
         ]
         await settle()

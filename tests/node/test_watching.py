@@ -19,6 +19,7 @@ from batonq.node.ports import ShardPort
 from batonq.node.watching import Found, Selection, receive_all_over
 from tests.node.nodes import ACCOUNT, Faults, kill, make_node, make_send, open_node, send
 from tests.node.support import VirtualLoop, run_virtual, settle
+from tests.support import brokers
 
 
 async def make_queues(node: Node, *names: str, **attributes: str) -> list[Any]:
@@ -217,7 +218,7 @@ def test_a_client_that_goes_gives_back_what_it_was_about_to_get(tmp_path: Path) 
             await settle()
             found = await node.broker.receive_any([queue], 10, None, 0, "tester")
             assert [delivery.receive_count for _, delivery in found] == [1]
-            assert await node.broker.delete(queue, [found[0][1].receipt]) == [None]
+            assert await brokers.delete(node.broker, queue, [found[0][1].receipt]) == [None]
         assert host.waiting_total == 0
         await node.stop()
 

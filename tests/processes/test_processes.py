@@ -19,6 +19,7 @@ from batonq.node.settings import Settings
 from batonq.sim import express
 from tests.node.nodes import make_send
 from tests.processes.server import Processes
+from tests.support import brokers
 
 ACCOUNT = "000000000000"
 
@@ -92,14 +93,14 @@ def test_a_process_that_is_away_keeps_nobody_from_other_queues(tmp_path: Path, m
         monkeypatch.setattr("batonq.node.cluster.routing.OWNER_WAIT_S", 0.2)
         await processes.end(1)
         for queue in (here, wide):
-            (sent,) = await broker.send(queue, [make_send("x")], first_try=True)
+            (sent,) = await brokers.send(broker, queue, [make_send("x")], first_try=True)
             assert isinstance(sent, Accepted)
         with pytest.raises(Unavailable):
-            await broker.send(there, [make_send("x")])
+            await brokers.send(broker, there, [make_send("x")])
         assert [shard.state for shard in (await node.overview()).shards] == ["serving", "stopped"]
         assert node.not_ready() == "", "clients need not go elsewhere"
         monkeypatch.setattr("batonq.node.cluster.routing.OWNER_WAIT_S", 30)
-        waiting = asyncio.create_task(broker.send(there, [make_send("x")]))
+        waiting = asyncio.create_task(brokers.send(broker, there, [make_send("x")]))
         await processes.start(1)
         assert isinstance((await waiting)[0], Accepted), "it had waited for the process"
 

@@ -25,7 +25,6 @@ from batonq.core.commands import (
 )
 from batonq.core.ids import key_hash
 from batonq.errors import BatonError, InvalidInput, NotOwner, ReceiptInvalid
-from batonq.node import events
 from batonq.node.cataloghost import CatalogHost
 from batonq.node.clock import Clock
 from batonq.node.control import Queue
@@ -35,13 +34,13 @@ from batonq.node.history import History
 from batonq.node.host import ShardHost, committed
 from batonq.node.jobs import JobControl
 from batonq.node.keeper import ShardKeeper
-from batonq.node.localshard import FAULT, LocalShard
+from batonq.node.localshard import LocalShard
 from batonq.node.peeking import Peeked
 from batonq.node.ports import Route, ShardPort
 from batonq.node.receipts import Receipts
 from batonq.node.settings import Settings
 from batonq.node.spreading import Spreading, joined
-from batonq.node.submission import Done, Waiting, submitted
+from batonq.node.submission import Done, Waiting, submitted, tell, told
 from batonq.node.watching import Selection, give_back, receive_all_over, receive_any
 
 HOLDER_LENGTH_MAX = 256
@@ -148,12 +147,12 @@ class Broker(JobControl):
         that it has not made it before.
         """
         if len(queue.shards) > 1:
-            self._begin(self._send_spread(queue, command, first_try), done)
+            self._begin(lambda: self._send_spread(queue, command, first_try), done)
             return
 
         def answered(outcome: Sent | BatonError) -> None:
             if isinstance(outcome, Sent) and outcome.each and any(isinstance(one, NotOwner) for one in outcome.each):
-                self._begin(self._send_moved(queue, command, outcome), done)  # the queue has grown meanwhile
+                self._begin(lambda: self._send_moved(queue, command, outcome), done)  # the queue has grown meanwhile
             else:
                 done(outcome)
 
@@ -183,15 +182,15 @@ class Broker(JobControl):
         """Lease messages, and call `done` with Received or a BatonError; whoever cannot use them gives them back."""
         command.holder = command.holder[:HOLDER_LENGTH_MAX]
         if len(queue.shards) > 1:
-            return self._begin(self._receive_spread(queue, command), done)
+            return self._begin(lambda: self._receive_spread(queue, command), done)
 
         def answered(outcome: Received | BatonError) -> None:
             if isinstance(outcome, Received) and outcome:
                 try:
                     self._seal(queue, outcome)
-                except BatonError as problem:
+                except Exception as problem:
                     outcome.give_back()
-                    done(problem)
+                    done(told(problem))
                     return
             done(outcome)
 
@@ -219,18 +218,15 @@ class Broker(JobControl):
             return None
         return port.submit(command, done)
 
-    def _begin(self, work: Coroutine[Any, Any, Any], done: Done) -> Waiting:
+    def _begin(self, work: Callable[[], Coroutine[Any, Any, Any]], done: Done) -> Waiting:
         """Have work done that takes several steps, and its outcome told."""
 
         async def run() -> None:
             try:
-                outcome = await work
-            except BatonError as problem:
-                outcome = problem
-            except Exception:
-                events.logger.exception("a request to several shards failed")
-                outcome = BatonError(FAULT)
-            done(outcome)
+                outcome = await work()
+            except Exception as problem:
+                outcome = told(problem)
+            tell(done, outcome)
 
         return Steps(self._spawn(run()))
 
@@ -387,7 +383,7 @@ class Broker(JobControl):
                 found[at] = refusal
             return found
 
-        self._begin(act_at_all(), done)
+        self._begin(act_at_all, done)
 
     def _give_back_soon(self, queue: Queue, deliveries: Sequence[Delivery]) -> None:
         self._spawn(self._give_back(queue, deliveries))

@@ -16,18 +16,17 @@ from typing import Any, NamedTuple, cast
 
 from batonq.core.commands import Command, Receive
 from batonq.errors import BatonError, OverLimit
-from batonq.node import events, wire
+from batonq.node import wire
 from batonq.node.deliveries import Received
 from batonq.node.host import TOGETHER_BYTES_MAX, TOGETHER_MAX, size_of
 from batonq.node.ports import ShardPort
-from batonq.node.submission import Done, Waiting
+from batonq.node.submission import Done, Waiting, tell, told
 
 Call = Callable[[str, bytes, int], Awaitable[bytes]]  # operation, arguments, how long it may wait by itself in ms
 DRY_RUN_MS = 60_000  # it may look at millions of messages
 WAITING_MAX = 4_096  # commands that gather for one shard
 CALLS_MAX = 64  # to one shard at a time
 PATIENCE_S = 0.5  # when a call has taken so long, the next one does not wait for it
-FAULT = "Something went wrong in the server; its log says what."
 _WAITS = {"hint": 1, "receive_matching": 4}  # operations that may wait, and which of their arguments says how long
 
 
@@ -94,8 +93,8 @@ class RemoteShard:
             poll.task = self._spawn(self._wait(command, done))
 
     async def _wait(self, command: Receive, done: Done) -> None:
-        (outcome,) = await self._ask([command], command.wait_ms)
-        done(outcome)
+        (outcome,) = await self._ask(wire.POLL, [command], command.wait_ms)
+        tell(done, outcome)
 
     def _add(self, command: Command, done: Done) -> None:
         self._gathered.append(_One(command, done))
@@ -125,26 +124,22 @@ class RemoteShard:
             self._scheduled = self._loop.call_later(wait_s, self._begin)
 
     async def _forward(self, some: list[_One]) -> None:
-        outcomes = await self._ask([one.command for one in some], 0)
+        outcomes = await self._ask(wire.SUBMIT, [one.command for one in some])
         self._calls -= 1
         if self._gathered:
             self._begin()  # the owner is at work again while the replies are written
         for one, outcome in zip(some, outcomes, strict=True):
-            try:
-                one.done(outcome)
-            except Exception:  # one that cannot be told must not keep the others from hearing it
-                events.logger.exception("a forwarded command could not be answered")
+            tell(one.done, outcome)
 
-    async def _ask(self, commands: Sequence[Command], wait_ms: int) -> list[Any]:
+    async def _ask(self, operation: str, commands: Sequence[Command], wait_ms: int = 0) -> list[Any]:
         """An outcome for each, the same error for all if there is none."""
         try:
-            data = await self._call(wire.SUBMIT, wire.encode_commands(commands), wait_ms)
+            data = await self._call(operation, wire.encode_commands(commands), wait_ms)
             outcomes = wire.decode_outcomes(data)
-        except BatonError as problem:
-            return [problem] * len(commands)
-        except Exception:
-            events.logger.exception("forwarded commands failed")
-            return [BatonError(FAULT)] * len(commands)
+            if len(outcomes) != len(commands):
+                raise ValueError(f"{len(commands)} commands got {len(outcomes)} outcomes")
+        except Exception as problem:
+            return [told(problem)] * len(commands)
         for command, outcome in zip(commands, outcomes, strict=True):
             if isinstance(outcome, Received) and isinstance(command, Receive) and not command.attempt:
                 self._can_be_given_back(command.queue, outcome)

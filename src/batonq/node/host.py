@@ -39,7 +39,7 @@ from batonq.node.events import AlarmBoard
 from batonq.node.jobrunner import JobRunner
 from batonq.node.long_polls import LongPolls
 from batonq.node.settings import KIB, MIB, Settings
-from batonq.node.submission import Done
+from batonq.node.submission import Done, tell, told
 from batonq.node.waiters import NO_LEASES, Poll
 
 P = ParamSpec("P")
@@ -253,67 +253,49 @@ class ShardHost:
         for (kind, _, _), group in groups.items():
             self._execute[kind](group)
 
-    def _decide(
-        self, some: Sequence[Submitted], command: Callable[P, T], *given: P.args, **named: P.kwargs
-    ) -> T | None:
-        """Run a command of the shard for these. None: they were all told why it could not be."""
-        try:
-            return self.run(command, *given, **named)
-        except Exception as problem:
-            refused = isinstance(problem, BatonError) and self.serving  # else the shard starts over from its log
-            _tell(some, problem if refused else Unavailable(self.why))
-        return None
-
-    def _begin_for(self, some: Sequence[Submitted], *, adds: bool = False) -> int | None:
-        """The time, or None: these cannot be taken now, and were told why."""
-        try:
-            return self.begin(adds=adds)
-        except BatonError as problem:
-            _tell(some, problem)
-            return None
+    def _refuse(self, some: Sequence[Submitted], problem: Exception) -> None:
+        """Tell these why they could not be executed."""
+        outcome = told(problem) if self.serving else Unavailable(self.why)  # then the shard starts over from its log
+        for _, done, _ in some:
+            tell(done, outcome)
 
     def _release(self, done: Done, outcome: object) -> None:
         self.commit.call(lambda problem: done(outcome if problem is None else problem))
 
     def _execute_sends(self, group: Sequence[Submitted]) -> None:
         for some in _portions(group):
-            now_ms = self._begin_for(some, adds=True)
-            if now_ms is None:
+            try:
+                now_ms = self.begin(adds=True)
+                outcomes = self.run(self.shard.send, [one[0] for one in some], now_ms)  # type: ignore[misc]
+                offset = self.shard.numbers_from(some[0][0].queue)
+            except Exception as problem:
+                self._refuse(some, problem)
                 continue
-            outcomes = self._decide(some, self.shard.send, [one[0] for one in some], now_ms)  # type: ignore[misc]
-            if outcomes is None:
-                continue
-            offset = self.shard.numbers_from(some[0][0].queue)
             for (_, done, _), sent in zip(some, outcomes, strict=True):
                 self._release(done, sent.numbered(offset))
         if self.shard.woken:
             self.polls.woken()
 
     def _execute_receives(self, group: Sequence[Submitted]) -> None:
-        for some in _portions(group):
-            polls = [poll for _, _, poll in some if poll is not None and not poll.left]
-            if polls:
-                self._receive(polls)
+        wanted = [one for one in group if one[2] is not None and not one[2].left]
+        for some in _portions(wanted):
+            self._receive(some)
 
-    def _receive(self, polls: Sequence[Poll]) -> None:
+    def _receive(self, some: Sequence[Submitted]) -> None:
+        polls: list[Poll] = [one[2] for one in some]  # type: ignore[misc]
         commands = [poll.command for poll in polls]
-        some: list[Submitted] = [(poll.command, poll.done, poll) for poll in polls]
-        now_ms = self._begin_for(some)
-        if now_ms is None:
-            return
-        if self.polls.count(commands[0].queue):
-            try:
-                self.polls.serve_first(commands[0].queue)
-            except Exception as problem:  # it broke off, and the shard starts over from its log
-                self.commit.abandon(problem)
-                _tell(some, Unavailable(self.why))
-                return
-        outcomes = self._decide(some, self.shard.receive, commands, now_ms)
-        if outcomes is None:
+        queue = commands[0].queue
+        try:
+            now_ms = self.begin()
+            if self.polls.count(queue):
+                self.polls.serve_first(queue, len(polls))
+            outcomes = self.run(self.shard.receive, commands, now_ms)
+        except Exception as problem:
+            self._refuse(some, problem)
             return
         for poll, outcome in zip(polls, outcomes, strict=True):
             if isinstance(outcome, BatonError):
-                _tell([(poll.command, poll.done, poll)], outcome)
+                tell(poll.done, outcome)
             elif outcome or poll.command.wait_ms <= 0 or self.polls.answers_at_once:
                 poll.leases = outcome
                 self.commit.call(poll.committed)
@@ -321,29 +303,31 @@ class ShardHost:
                 try:
                     self.polls.add(poll)
                 except OverLimit as problem:
-                    _tell([(poll.command, poll.done, poll)], problem)
+                    tell(poll.done, problem)
 
     def _execute_deletes(self, group: Sequence[Submitted]) -> None:
         for some in _portions(group):
-            now_ms = self._begin_for(some)
-            if now_ms is None:
+            try:
+                now_ms = self.begin()
+                outcomes = self.run(self.shard.delete, [one[0] for one in some], now_ms)  # type: ignore[misc]
+            except Exception as problem:
+                self._refuse(some, problem)
                 continue
-            results = self._decide(some, self.shard.delete, [one[0] for one in some], now_ms)  # type: ignore[misc]
-            for (_, done, _), result in zip(some, results or (), strict=results is not None):
-                self._release(done, result)
+            for (_, done, _), results in zip(some, outcomes, strict=True):
+                self._release(done, results)
         if self.shard.woken:  # a FIFO group is free again
             self.polls.woken()
 
     def _execute_others(self, group: Sequence[Submitted]) -> None:
         for one in group:
             command, done, _ = one
-            now_ms = self._begin_for([one])
-            if now_ms is None:
-                continue
             decide = self.shard.nack if isinstance(command, Nack) else self.shard.change_visibility
-            results = self._decide([one], decide, command, now_ms)  # type: ignore[arg-type]
-            if results is not None:
-                self._release(done, results)
+            try:
+                results = self.run(decide, command, self.begin())  # type: ignore[arg-type]
+            except Exception as problem:
+                self._refuse([one], problem)
+                continue
+            self._release(done, results)
         if self.shard.woken:
             self.polls.woken()
 
@@ -408,16 +392,16 @@ class ShardHost:
     # --- timers -------------------------------------------------------------------------------
 
     def _before_seal(self) -> None:
+        if self._arrived:
+            self._execute_arrived()
         try:
-            if self._arrived:
-                self._execute_arrived()
             if self.serving:
                 self.polls.serve()
         finally:
+            if self._arrived:  # somebody who was answered meanwhile has asked again
+                self._loop.call_soon(self._execute_arrived)
             if self.serving:
                 self._arm()
-            if self._arrived:  # from somebody who was told something just now
-                self._loop.call_soon(self._execute_arrived)
 
     def _after_commit(self) -> None:
         if self.shard.alarms:
@@ -554,15 +538,6 @@ async def committed(host: ShardHost) -> None:
     point = host.point()
     if point is not None:
         await point
-
-
-def _tell(some: Sequence[Submitted], outcome: object) -> None:
-    """One that cannot be told must not keep the others from hearing it."""
-    for _, done, _ in some:
-        try:
-            done(outcome)
-        except Exception:
-            events.logger.exception("a reply could not be written")
 
 
 def size_of(command: Command) -> int:

@@ -10,16 +10,13 @@ from typing import Any
 from batonq.core.commands import Arrival, Command, Counters, Job, Leases, Receive
 from batonq.core.spread import Hint
 from batonq.errors import BatonError
-from batonq.node import events
 from batonq.node.deliveries import Deliveries, Delivery, Received
 from batonq.node.examining import Sample, examine_all
 from batonq.node.host import ShardHost, committed
 from batonq.node.keeper import ShardKeeper
 from batonq.node.peeking import Peeked, look
 from batonq.node.ports import JobView
-from batonq.node.submission import Done, Waiting
-
-FAULT = "Something went wrong in the server; its log says what."
+from batonq.node.submission import Done, Waiting, tell, told
 
 
 class LocalShard:
@@ -55,10 +52,16 @@ class LocalShard:
             done(outcome)
         elif not outcome:
             done(Received(self._number))
-        elif host.is_late(outcome) or self._deliveries.is_cold(host, outcome):
-            self._spawn(self._deliver_later(host, command, done, outcome))
         else:
-            self._hand_over(host, command, done, outcome)
+            try:
+                is_late = host.is_late(outcome) or self._deliveries.is_cold(host, outcome)
+            except Exception as problem:
+                self._fail(host, command, done, outcome, problem)
+                return
+            if is_late:
+                self._spawn(self._deliver_later(host, command, done, outcome))
+            else:
+                self._hand_over(host, command, done, outcome)
 
     async def _deliver_later(self, host: ShardHost, command: Receive, done: Done, leases: Leases) -> None:
         """Extend leases of which much has passed, and read what the disk has to be asked for."""
@@ -66,8 +69,7 @@ class LocalShard:
             leases = await host.in_time(command.queue, leases, command.attempt)
             await self._deliveries.warm(host, leases)
         except Exception as problem:
-            self._give_back(host, command, leases)
-            done(_told(problem))
+            self._fail(host, command, done, leases, problem)
         else:
             self._hand_over(host, command, done, leases)
 
@@ -75,17 +77,18 @@ class LocalShard:
         try:
             received = self._deliveries.read(command.queue, host, leases, command.whole)
         except Exception as problem:
-            self._give_back(host, command, leases)
-            done(_told(problem))
+            self._fail(host, command, done, leases, problem)
             return
         if not command.attempt:
             received.give_back = lambda: host.give_back(command.queue, received.leases.claims())
-        done(received)
+        tell(done, received)
 
     @staticmethod
-    def _give_back(host: ShardHost, command: Receive, leases: Leases) -> None:
+    def _fail(host: ShardHost, command: Receive, done: Done, leases: Leases, problem: Exception) -> None:
+        """Leased messages cannot be handed over: the next one may have them."""
         if not command.attempt:
             host.give_back(command.queue, leases.claims())
+        tell(done, told(problem))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -198,14 +201,6 @@ class LocalShard:
         results = host.arrive(arrivals)
         await committed(host)
         return results
-
-
-def _told(problem: Exception) -> BatonError:
-    """What a client is told of a problem; the log says more of one that nobody expected."""
-    if isinstance(problem, BatonError):
-        return problem
-    events.logger.error("leased messages could not be read", exc_info=problem)
-    return BatonError(FAULT)
 
 
 def _seen(host: ShardHost, job: Job) -> JobView:

@@ -146,7 +146,7 @@ class LongPolls:
                 self._unserved[command.queue] = None  # whoever goes on to wait is served when the shard can again
                 return None
             if self._waiters.count(command.queue):
-                self.serve_first(command.queue)
+                self.serve_first(command.queue, 1)
             (outcome,) = host.run(host.shard.receive, [command], now_ms)
             return outcome if isinstance(outcome, Leases) else None
         except BatonError:
@@ -229,9 +229,12 @@ class LongPolls:
         states = self._host.shard.queues
         return [number for number in queues if number in states and states[number].visible]
 
-    def serve_first(self, queue: int) -> None:
+    def serve_first(self, queue: int, newcomers: int) -> None:
         """Those who wait on a queue come before whoever comes now."""
-        self._serve_polls(queue, self._begin_serving())
+        for _ in range(newcomers):
+            self._serve_polls(queue, self._begin_serving())
+            if queue not in self._unserved:
+                break
         self._host.make_room()
         if self._unserved:
             self._host.commit.kick()

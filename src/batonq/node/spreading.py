@@ -287,8 +287,12 @@ class Spreading:
     async def _receive(self, queue: Queue, port: ShardPort, command: Receive) -> Sequence[Delivery]:
         """The messages of one shard, with their receipts."""
         received: Received = await submitted(port.submit, command)
-        self._seal(queue, received)
-        return received.deliveries()
+        try:
+            self._seal(queue, received)
+            return received.deliveries()
+        except Exception:
+            received.give_back()
+            raise
 
     async def _take_by_hints(
         self, queue: Queue, max_messages: int, take: Callable[[dict[int, int]], Awaitable[list[Delivery]]]

@@ -8,6 +8,9 @@ from typing import Any, Protocol
 
 from batonq.core.commands import ChangeVisibility, Command, Delete, Nack, Receive, Send
 from batonq.errors import BatonError
+from batonq.node import events
+
+FAULT = "Something went wrong in the server; its log says what."
 
 # Called once, when what was decided is committed: with the outcome, or with the error that the command ended with. The
 # outcomes are Sent, Leases or Received (a list of results for the other commands).
@@ -22,6 +25,22 @@ class Waiting(Protocol):
 
 
 Submit = Callable[[Command, Done], Waiting | None]
+
+
+def tell(done: Done, outcome: object) -> None:
+    """Call `done`. If it raises, that must not keep others from hearing their outcomes."""
+    try:
+        done(outcome)
+    except Exception:
+        events.logger.exception("a reply could not be written")
+
+
+def told(problem: BaseException) -> BatonError:
+    """What a client is told of a problem. One that nobody expected is described in the server's log."""
+    if isinstance(problem, BatonError):
+        return problem
+    events.logger.error("a request failed", exc_info=problem)
+    return BatonError(FAULT)
 
 
 async def submitted(submit: Submit, command: Command) -> Any:
@@ -48,4 +67,17 @@ async def submitted(submit: Submit, command: Command) -> Any:
     return result
 
 
-__all__ = ["ChangeVisibility", "Command", "Delete", "Done", "Nack", "Receive", "Send", "Submit", "Waiting", "submitted"]
+__all__ = [
+    "ChangeVisibility",
+    "Command",
+    "Delete",
+    "Done",
+    "Nack",
+    "Receive",
+    "Send",
+    "Submit",
+    "Waiting",
+    "submitted",
+    "tell",
+    "told",
+]

@@ -8,7 +8,7 @@ from typing import Any, Protocol, TypeVar
 
 from batonq.core.commands import Leases, Receive
 from batonq.errors import BatonError, OverLimit
-from batonq.node.submission import Done
+from batonq.node.submission import Done, tell
 
 T = TypeVar("T")
 
@@ -28,10 +28,8 @@ class Poll:
 
     def committed(self, problem: BatonError | None) -> None:
         """What was decided is committed, or is not."""
-        if problem is not None:
-            self.done(problem)
-        else:
-            self.done(self.leases if self.leases is not None else NO_LEASES)
+        outcome = self.leases if self.leases is not None else NO_LEASES
+        tell(self.done, outcome if problem is None else problem)
 
     def abandon(self) -> None:
         """Nobody wants it any more. Leases that it has by now are told, to be given back."""

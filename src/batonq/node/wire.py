@@ -35,10 +35,11 @@ from batonq.core.shard.state import Failure
 from batonq.errors import BY_CODE, BatonError, InvalidInput
 from batonq.node.deliveries import Received
 from batonq.node.ports import ShardOperations, ShardPort
-from batonq.node.submission import submitted
+from batonq.node.submission import submitted, told
 
 CONTENT_TYPE = "application/msgpack"
 SUBMIT = "submit"  # the operation that executes commands
+POLL = "poll"  # the same of one receive that may wait: whoever does not wait any more wants nothing of it
 
 
 class Problem(Struct):
@@ -155,7 +156,7 @@ def _operations() -> dict[str, Operation]:
             hints = get_type_hints(function)
             answer = hints.pop("return")
             found[name] = Operation(tuple[tuple(hints.values())], answer)  # type: ignore[misc]
-    found[SUBMIT] = Operation(
+    found[SUBMIT] = found[POLL] = Operation(
         tuple[list[_command_types]],
         list[_sent.struct | _received.struct | _Results | _Failed],  # type: ignore[name-defined]
     )
@@ -243,7 +244,7 @@ def _error(told: Problem) -> BatonError:
 
 async def answer(port: ShardPort, operation: str, data: bytes) -> bytes:
     """Run a call of another node at the shard's own port. Raises BatonError."""
-    if operation == SUBMIT:
+    if operation in (SUBMIT, POLL):
         return encode_outcomes(await execute(port, decode_commands(data)))
     arguments = decode_arguments(operation, data)
     return encode(await getattr(port, operation)(*arguments))
@@ -254,16 +255,14 @@ async def execute(port: ShardPort, commands: Sequence[Command]) -> list[Any]:
     if len(commands) == 1:
         try:
             return [await submitted(port.submit, commands[0])]
-        except BatonError as problem:
-            return [problem]
+        except Exception as problem:
+            return [told(problem)]
     tasks = [asyncio.ensure_future(submitted(port.submit, command)) for command in commands]
     try:
         outcomes = await asyncio.gather(*tasks, return_exceptions=True)
     except asyncio.CancelledError:
-        for task in tasks:
-            task.cancel()
+        for task in tasks:  # those that were not done give back by themselves
+            if not task.cancelled() and task.exception() is None and isinstance(task.result(), Received):
+                task.result().give_back()
         raise
-    for outcome in outcomes:
-        if isinstance(outcome, BaseException) and not isinstance(outcome, BatonError):
-            raise outcome
-    return outcomes
+    return [told(outcome) if isinstance(outcome, BaseException) else outcome for outcome in outcomes]

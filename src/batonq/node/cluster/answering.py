@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import msgspec
 
-from batonq.core.commands import Command, Receive
+from batonq.core.commands import Receive
 from batonq.errors import BatonError, InvalidInput, NotFound, NotOwner, Unavailable
 from batonq.log.ending import heard
 from batonq.log.layout import CATALOG_SHARD
@@ -29,9 +29,11 @@ REMEMBERED_MAX = 20_000
 REMEMBERED_BYTES_MAX = 64 << 20
 NAMES_MAX = 500_000  # of calls whose answers took too much room: more than a node answers in REMEMBERED_S
 SUBMIT = f"/{wire.SUBMIT}"
+POLL = f"/{wire.POLL}"
 MATCHING = "/receive_matching"
-CANCELLED = (SUBMIT, MATCHING)  # calls that their owner is told of when nobody waits for them any more
+CANCELLED = (POLL, MATCHING)  # calls that their owner is told of when nobody waits for them any more
 DIGITS_MAX = 18
+Leases = list[tuple[int, list[tuple[int, int, int]]]]  # claims on messages of a queue
 _take = msgspec.msgpack.Decoder(tuple[int, int])
 _name = msgspec.msgpack.Decoder(str)
 _move = msgspec.msgpack.Decoder(tuple[int, str])
@@ -127,6 +129,19 @@ def _size(task: asyncio.Task[bytes]) -> int:
     return 0 if task.exception() is not None else len(task.result())
 
 
+def _without_leases(call: Call) -> tuple[list[Any], Leases]:
+    """The outcomes of a call without what its receives got, and that. A receive by attempt keeps it: whoever asked asks
+    for the same leases again.
+    """
+    outcomes = wire.decode_outcomes(call.task.result())
+    leases: Leases = []
+    for at, (command, outcome) in enumerate(zip(wire.decode_commands(call.body), outcomes, strict=True)):
+        if isinstance(outcome, Received) and isinstance(command, Receive) and outcome and not command.attempt:
+            leases.append((command.queue, outcome.leases.claims()))
+            outcomes[at] = Received(outcome.shard)
+    return outcomes, leases
+
+
 class Serving(Protocol):
     """What has shards that others may ask for."""
 
@@ -164,7 +179,7 @@ class ShardAnswering:
                     f"Nothing was done: this node was asked more than {NAMES_MAX} times in {REMEMBERED_S:g} s, and "
                     "could not tell this call from a repetition. Try again later."
                 )
-            kept = body if path.endswith(CANCELLED) else b""
+            kept = body if path.endswith((SUBMIT, POLL)) else b""
             call = Call(asyncio.get_running_loop().create_task(self._run(path, name, body)), path, kept)
             call.task.add_done_callback(heard)
             if name:
@@ -185,17 +200,14 @@ class ShardAnswering:
 
     def _give_up(self, name: str, call: Call) -> None:
         """Whoever asked has gone. What was asked is done all the same, but nobody shall hold what a receive got."""
-        if call.path.endswith(MATCHING):
+        if call.path.endswith(CANCELLED):
             self._memory.forget(name)
             self._spawn(self._undo(call))
         elif call.path.endswith("/hint"):
             self._memory.forget(name)
             call.task.cancel()
-        elif call.path.endswith(SUBMIT) and call.body:
-            commands = wire.decode_commands(call.body)
-            if any(isinstance(command, Receive) and command.wait_ms for command in commands):
-                call.task.cancel()  # a long poll: it is a call of its own
-            self._spawn(self._undo_receives(call, commands))
+        elif call.path.endswith(SUBMIT):
+            self._spawn(self._undo_receives(call))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)
@@ -207,28 +219,30 @@ class ShardAnswering:
         await asyncio.wait((call.task,))
         if call.task.cancelled() or call.task.exception() is not None:
             return
-        await self._node.give_back(wire.decode_answer(MATCHING[1:], call.task.result()))
+        if call.path.endswith(MATCHING):
+            await self._node.give_back(wire.decode_answer(MATCHING[1:], call.task.result()))
+        else:
+            await self._give_back(call, _without_leases(call)[1])
 
-    async def _undo_receives(self, call: Call, commands: Sequence[Command]) -> None:
+    async def _undo_receives(self, call: Call) -> None:
         """Of a call that did other things too. Whoever makes it again is told that its receives were not run; one who
         has done so meanwhile, or who was answered, keeps them.
         """
         await asyncio.wait((call.task,))
         if call.waiting or call.told or call.task.cancelled() or call.task.exception() is not None:
             return
-        outcomes = wire.decode_outcomes(call.task.result())
-        leases: list[tuple[int, list[tuple[int, int, int]]]] = []
-        for at, (command, outcome) in enumerate(zip(commands, outcomes, strict=True)):
-            if isinstance(outcome, Received) and isinstance(command, Receive) and outcome and not command.attempt:
-                leases.append((command.queue, outcome.leases.claims()))
-                outcomes[at] = Received(outcome.shard)
+        outcomes, leases = _without_leases(call)
+        if leases:
+            call.instead = wire.encode_outcomes(outcomes)
+            await self._give_back(call, leases)
+
+    async def _give_back(self, call: Call, leases: Leases) -> None:
+        """Leases that cannot be given back run out."""
         port = self._node.port_here(int(call.path.split("/")[1]))
-        if port is None or not leases:
-            return  # they run out
-        call.instead = wire.encode_outcomes(outcomes)
-        for queue, claims in leases:
-            with suppress(BatonError):
-                await port.give_back(queue, claims)
+        if port is not None:
+            for queue, claims in leases:
+                with suppress(BatonError):
+                    await port.give_back(queue, claims)
 
     async def _run(self, path: str, name: str, body: bytes) -> bytes:
         match path.split("/"):
