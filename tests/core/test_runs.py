@@ -267,6 +267,51 @@ def test_a_run_over_slots_that_are_used_again_and_new_ones() -> None:
     bench.check()
 
 
+def test_neighbouring_slots_whose_messages_did_not_arrive_one_after_the_other() -> None:
+    bench = Bench()
+    bench.queue(1)
+    bench.send(1, "a", "b", "c", "d")
+    first, second, *_ = bench.receive(1, 4)
+    bench.delete(1, second)
+    bench.send(1, "e")
+    (last,) = bench.receive(1)
+    assert last.slot == first.slot + 1
+    bench.delete(1, first, last)
+    assert bench.waiting(1) == ["c", "d"]
+    bench.check()
+
+
+@pytest.mark.parametrize("bench_type", [Bench, SlowBench])
+def test_leases_that_ran_out_and_that_no_timer_has_ended_yet(bench_type: type[Bench]) -> None:
+    bench = bench_type()
+    bench.queue(1)
+    bench.queue(2)
+    bench.limit(timer_records_max=1)
+    bench.send(2, "x")
+    bench.receive(2, 1, 500)  # what the timers end first
+    bench.send(1, "a", "b", "c")
+    leases = bench.receive(1, 3, 1_000)
+    bench.now += 2_000
+    assert bench.delete(1, *leases) == [None] * 3
+    assert bench.shard.counters(1).late_deletes == 3
+    bench.check()
+
+
+@pytest.mark.parametrize("bench_type", [Bench, SlowBench])
+def test_messages_that_expired_and_that_no_timer_has_ended_yet(bench_type: type[Bench]) -> None:
+    bench = bench_type()
+    bench.queue(1)
+    bench.queue(2)
+    bench.limit(timer_records_max=1)
+    bench.send(2, "x", ttl_ms=500)  # what the timers end first
+    bench.send(1, "a", "b", "c", ttl_ms=1_000)
+    bench.send(1, "d")
+    bench.now += 5_000
+    assert bench.bodies(bench.receive(1)) == ["d"]
+    assert bench.shard.counters(1).expired_messages == 3
+    bench.check()
+
+
 @pytest.mark.parametrize("kind", [Type.LEASED, Type.DELETED])
 def test_a_run_that_names_another_message_is_damage(kind: Type) -> None:
     bench = Bench()
