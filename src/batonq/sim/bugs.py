@@ -17,6 +17,7 @@ from batonq.node.commit import Committed, GroupCommit
 from batonq.sim.disk import SimulatedDisk
 from batonq.sim.mended_bugs import MENDED_BUGS
 from batonq.sim.patches import Patches, patched
+from batonq.sim.path_bugs import PATH_BUGS
 
 
 def no_fsync() -> Patches:
@@ -136,6 +137,7 @@ BUGS: dict[str, Callable[[], Patches]] = {
     "group-not-locked": group_not_locked,
     "group-moved-early": group_moved_early,
     "numbers-begin-anew": numbers_begin_anew,
+    **PATH_BUGS,
     **MENDED_BUGS,
 }
 

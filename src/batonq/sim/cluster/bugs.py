@@ -11,6 +11,7 @@ from batonq.log.frames import Frame
 from batonq.log.jetstream.leases import JetStreamLeases
 from batonq.node.cluster.peers import ClosedUnanswered, NoAnswer, NotSent, Peers
 from batonq.sim.bugs import epoch_not_compared, release_before_commit
+from batonq.sim.cluster.forwarding_bugs import FORWARDING_BUGS
 from batonq.sim.patches import Patches
 
 
@@ -79,4 +80,5 @@ CLUSTER_BUGS: dict[str, Callable[[], Patches]] = {
     "epoch-not-compared": epoch_not_compared,
     "reconnect-counts-as-not-sent": reconnect_counts_as_not_sent,
     "restarted-node-counts-as-not-asked": restarted_node_counts_as_not_asked,
+    **FORWARDING_BUGS,
 }
