@@ -190,16 +190,15 @@ def records(bench: Bench) -> list[Row]:
     return [row._replace(slot=0, w5=0 if row.flags & ArrivedFlag.OVERLAY else row.w5) for row in rows]
 
 
-@given(st.integers(min_value=0, max_value=1 << 32))
-def test_both_ways_give_the_same(seed: int) -> None:
+def compare_ways(seed: int) -> None:
+    """Everything is the same, but for the slots."""
     quick, slow = Bench(), SlowBench()
     assert play(quick, True, seed) == play(slow, False, seed)
     assert records(quick) == records(slow)
     assert quick.shard.dump(quick.now) == slow.shard.dump(slow.now)
 
 
-@given(st.integers(min_value=0, max_value=1 << 32))
-def test_named_requests_are_told_the_same_and_leave_the_same_behind(seed: int) -> None:
+def compare_named(seed: int) -> None:
     """What is remembered of requests that were written together comes behind their messages, and what they delete
     together is in the order of slots.
     """
@@ -212,6 +211,16 @@ def test_named_requests_are_told_the_same_and_leave_the_same_behind(seed: int) -
 
 def unplaced(bench: Bench) -> list[Row]:
     return [row._replace(position=0, w5=row.w5 if row.type == Type.REQUESTED else 0) for row in records(bench)]
+
+
+@given(st.integers(min_value=0, max_value=1 << 32))
+def test_both_ways_give_the_same(seed: int) -> None:
+    compare_ways(seed)
+
+
+@given(st.integers(min_value=0, max_value=1 << 32))
+def test_named_requests_are_told_the_same_and_leave_the_same_behind(seed: int) -> None:
+    compare_named(seed)
 
 
 def test_a_time_to_live_of_its_own_in_the_middle_of_a_run() -> None:
@@ -254,6 +263,51 @@ def test_a_run_over_slots_that_are_used_again_and_new_ones() -> None:
     bench.send(1, "a")
     bench.delete(1, *bench.receive(1))
     bench.send(1, "b", "c", "d")
+    bench.check()
+
+
+def test_neighbouring_slots_whose_messages_did_not_arrive_one_after_the_other() -> None:
+    bench = Bench()
+    bench.queue(1)
+    bench.send(1, "a", "b", "c", "d")
+    first, second, *_ = bench.receive(1, 4)
+    bench.delete(1, second)
+    bench.send(1, "e")
+    (last,) = bench.receive(1)
+    assert last.slot == first.slot + 1
+    bench.delete(1, first, last)
+    assert bench.waiting(1) == ["c", "d"]
+    bench.check()
+
+
+@pytest.mark.parametrize("bench_type", [Bench, SlowBench])
+def test_leases_that_ran_out_and_that_no_timer_has_ended_yet(bench_type: type[Bench]) -> None:
+    bench = bench_type()
+    bench.queue(1)
+    bench.queue(2)
+    bench.limit(timer_records_max=1)
+    bench.send(2, "x")
+    bench.receive(2, 1, 500)  # what the timers end first
+    bench.send(1, "a", "b", "c")
+    leases = bench.receive(1, 3, 1_000)
+    bench.now += 2_000
+    assert bench.delete(1, *leases) == [None] * 3
+    assert bench.shard.counters(1).late_deletes == 3
+    bench.check()
+
+
+@pytest.mark.parametrize("bench_type", [Bench, SlowBench])
+def test_messages_that_expired_and_that_no_timer_has_ended_yet(bench_type: type[Bench]) -> None:
+    bench = bench_type()
+    bench.queue(1)
+    bench.queue(2)
+    bench.limit(timer_records_max=1)
+    bench.send(2, "x", ttl_ms=500)  # what the timers end first
+    bench.send(1, "a", "b", "c", ttl_ms=1_000)
+    bench.send(1, "d")
+    bench.now += 5_000
+    assert bench.bodies(bench.receive(1)) == ["d"]
+    assert bench.shard.counters(1).expired_messages == 3
     bench.check()
 
 

@@ -12,15 +12,15 @@ from batonq.core.records import FRAME_ROWS_MAX, ROW_BYTES
 
 VERDICTS_KEPT = 16_384  # channel entries of each source whose verdict a shard keeps: a part of the state, no limit
 
-# The log's format has room for FRAME_ROWS_MAX records in a frame. A command, or a group of commands that arrived
-# together, writes at most COMMAND_ROWS_MAX of them (`ShardLimits.command_rows`; the node's settings are checked against
-# it), and none begins while more than ROLL_ROWS are in the open frame: the host refuses it before that, or begins
-# another frame.
+# The log's format has room for FRAME_ROWS_MAX records in a frame. A command, or requests that are executed together,
+# write at most COMMAND_ROWS_MAX of them (`ShardLimits.command_rows`; the node's settings are checked against it), and
+# none begins while more than ROLL_ROWS are in the open frame: the host refuses it before that, or begins another frame.
 COMMAND_ROWS_MAX = 16_384
 ROLL_ROWS = FRAME_ROWS_MAX - COMMAND_ROWS_MAX
 STEP_BYTES_MAX = 384 * 1024  # of records, their variable parts included, after which a step of timers or jobs stops
 REQUEST_MESSAGES_MAX = 1_000  # messages of one request, whichever interface it comes by
-GROUP_MESSAGES_MAX = 4_096  # messages of requests that a shard decides about together
+GROUP_MESSAGES_MAX = 2_500  # messages of all requests that are executed together
+SEND_ROWS = 4  # records that one new message can need: Sent, Produced, and Requested for itself and for a forgotten one
 MOVE_ROWS = 5  # records that one message can need at once: Returned, Owed, Arrived, Settled, QueuePurged
 STEP_ROWS = STEP_BYTES_MAX // ROW_BYTES + MOVE_ROWS  # records that one step of timers or jobs can write
 ENTRY_ROWS = 3  # records that one entry of a channel can need: Settled, JobSet, QueuePurged
@@ -46,10 +46,10 @@ class ShardLimits:
     def command_rows(self) -> int:
         """Records that a group of commands writes at most: first what is due by then, then what the requests are about.
 
-        The group that writes most is one of receives, which gives up some messages before it leases others.
+        Those that write most are receives, which give up some messages before they lease others, and sends.
         """
         moved = max(self.given_up_max, self.job_moves_max, REQUEST_MESSAGES_MAX)
-        return STEP_ROWS + moved * MOVE_ROWS + GROUP_MESSAGES_MAX
+        return STEP_ROWS + max(moved * MOVE_ROWS + GROUP_MESSAGES_MAX, GROUP_MESSAGES_MAX * SEND_ROWS)
 
 
 DEFAULT_LIMITS = ShardLimits()

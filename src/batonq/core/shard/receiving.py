@@ -24,7 +24,7 @@ _IN_FLIGHT_FULL = "Too many messages of the queue are in flight; delete some or 
 
 
 class Receiving(Sending):
-    _given_up = 0  # messages that the receives which are decided now found expired or used up
+    given_up = 0  # messages that the receives under way found expired or used up, all together
 
     def receive(self, commands: Sequence[Receive], now: int) -> list[Leases | BatonError]:
         """Lease messages of one queue for requests that arrived together, in their order, all with one visibility.
@@ -32,7 +32,7 @@ class Receiving(Sending):
         Raises QueueDoesNotExist. The outcome of a request that finds too many messages in flight is OverLimit.
         """
         now = self.begin(now)
-        self._given_up = 0
+        self.given_up = 0
         queue = self.queue_state(commands[0].queue)
         if not queue.fifo:
             wanted = sum([command.max_messages for command in commands])
@@ -41,6 +41,7 @@ class Receiving(Sending):
                 found = self._lease_front(queue, front, commands, now)
                 full = queue.in_flight >= queue.policy.in_flight_max
                 return [leases if leases or not full else OverLimit(_IN_FLIGHT_FULL) for leases in found]
+        self.given_up = 0
         outcomes: list[Leases | BatonError] = []
         for command in commands:
             try:
@@ -54,12 +55,13 @@ class Receiving(Sending):
 
         A queue that has more to look at than one receive may is in `woken` afterwards. Raises OverLimit.
         """
-        self._given_up = 0
+        self.given_up = 0
         queue = self.queue_state(command.queue)
         if not queue.fifo:
             front = self._front(queue, min(command.max_messages, queue.policy.in_flight_max - queue.in_flight), now)
             if front:
                 return self._lease_front(queue, front, (command,), now)[0]
+        self.given_up = 0
         return self._receive(queue, command, now)
 
     def _receive(self, queue: QueueState, command: Receive, now: int) -> Leases:
@@ -104,8 +106,8 @@ class Receiving(Sending):
             if slot == NIL:
                 break
             if self._is_over(queue, slot, now):
-                self._given_up += 1
-                if self._given_up > self.limits.given_up_max:
+                self.given_up += 1
+                if self.given_up > self.limits.given_up_max:
                     self.woken.add(queue.number)
                     break
                 self._put_away(queue, slot, now)
@@ -209,8 +211,8 @@ class Receiving(Sending):
             line = lane.quiet
             slot = lines.head[line]
             if self._is_over(queue, slot, now):
-                self._given_up += 1
-                if self._given_up > self.limits.given_up_max:
+                self.given_up += 1
+                if self.given_up > self.limits.given_up_max:
                     self.woken.add(queue.number)
                     break
                 self._put_away(queue, slot, now)
