@@ -375,7 +375,7 @@ def test_a_batch_of_which_some_entries_are_wrong(server: TestServer, url: str) -
 
 def test_a_queue_with_room_for_some(server: TestServer) -> None:
     """What does not fit is refused message by message, and only that."""
-    url = create(server, **{"Baton.MaximumMessages": "5"})
+    url = create(server, False, **{"Baton.MaximumMessages": "5"})
     batch = [rest(url, ":batch", messages=[{"body": "a"}, {"body": "b"}]) for _ in range(4)]
     answers = Turn(server, batch).answers()
     assert [["error" in result for result in body["results"]] for _, body in answers] == [
@@ -389,7 +389,7 @@ def test_a_queue_with_room_for_some(server: TestServer) -> None:
 
 
 def test_in_flight_is_limited_request_by_request(server: TestServer) -> None:
-    url = create(server, **{"Baton.MaximumInFlight": "4"})
+    url = create(server, False, **{"Baton.MaximumInFlight": "4"})
     Turn(server, sends(url, 3)).answers()
     answers = Turn(server, [*receives(url, 3), rest(url, ":receive"), query("ReceiveMessage", url)]).answers()
     assert [status for status, _ in answers] == [200, 200, 403, 429, 403]

@@ -190,10 +190,10 @@ def test_who_comes_too_late_gets_nothing_and_what_is_given_back_was_no_receive(t
 def test_messages_that_are_more_than_a_body(tmp_path: Path, remote: bool) -> None:
     async def main(node: Node) -> None:
         queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
-        await brokers.send(node.broker, queue, [make_send("traced", trace="root", priority=2), make_send("bare")])
+        await brokers.send(node.broker, queue, [make_send("traced", trace="root", priority=202), make_send("bare")])
         bare, traced = await execute(node.broker, receiving(queue, 1, whole=False), receiving(queue, 1, whole=True))
         told = [(one.body, one.trace, one.priority) for found in (bare, traced) for one in found.deliveries()]
-        assert told == [(b"traced", "root", 2), (b"bare", "", 0)]
+        assert told == [(b"traced", "root", 202), (b"bare", "", 128)]
         await execute(node.broker, Nack(queue.number, bare.leases.claims(), [Failing(0, "no stock", "OutOfStock")]))
         (failed,) = (await execute(node.broker, receiving(queue, 1, whole=True)))[0].deliveries()
         assert failed.failure is not None and failed.failure.reason == "no stock" and failed.receive_count == 2
