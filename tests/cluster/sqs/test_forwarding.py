@@ -136,7 +136,10 @@ def shape(value: Any) -> Any:
 @pytest.mark.parametrize("text", ["plain", "x" * 1_048_576])
 def test_the_answers_are_those_of_the_owner_itself(server: ClusterServer, far: Far, text: str) -> None:
     attribute = {"colour": {"DataType": "String", "StringValue": "red"}}
-    everything = {"MessageAttributeNames": ["All"], "AttributeNames": ["SenderId", "ApproximateReceiveCount"]}
+    everything: dict[str, Any] = {
+        "MessageAttributeNames": ["All"],
+        "AttributeNames": ["SenderId", "ApproximateReceiveCount"],
+    }
 
     def life() -> list[Any]:
         told: list[Any] = []
