@@ -102,7 +102,7 @@ class SqsApp:
         try:
             start(finish)
         except (SqsError, BatonError) as problem:
-            finish(problem)
+            finish(problem.with_traceback(None))  # which would keep the request
         except Exception as problem:
             finish(self.service.fault(problem, name))
 
@@ -156,7 +156,10 @@ class SqsApp:
                 answered(*answer.result())
             raise
         if isinstance(outcome, SqsError | BatonError):
-            raise outcome
+            try:
+                raise outcome
+            finally:
+                del outcome, answer  # an error that its own traceback leads to would keep the request
         try:
             return encode(outcome)
         except Exception:
