@@ -1,1 +1,1 @@
-"""Programs to read and to run: each is a small system built on Baton, with nothing left out."""
+"""Complete example systems built on Baton, to read and to run."""

@@ -1,4 +1,4 @@
-"""Signed addresses: whoever has one may upload this one image until it expires, without an account at the store."""
+"""Signed URLs: a client can upload one image with such a URL until it expires, without an account at the store."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ class Links:
         self.valid_s = valid_s
 
     def signed(self, path: str, user: str, now_s: float) -> str:
-        """The path with who may use it, until when, and a signature over all of it."""
+        """The path with its user, its expiry time, and a signature over all of them."""
         expires = str(int(now_s + self.valid_s))
         return f"{path}?{urlencode({'user': user, 'expires': expires, 'signature': self._sign(path, user, expires)})}"
 
     def problem(self, path: str, query: dict[str, str], now_s: float) -> str | None:
-        """Why this address may not be used; None: it may."""
+        """Why this URL is invalid, or None if it is valid."""
         user, expires = query.get("user", ""), query.get("expires", "")
         if not hmac.compare_digest(self._sign(path, user, expires), query.get("signature", "")):
             return "the signature does not fit"

@@ -1,4 +1,4 @@
-"""Pillow's part: from the bytes of an image to the bytes of its variants. Nothing else here knows Pillow."""
+"""Creates the variants of an image with Pillow. No other module uses Pillow."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ FORMATS = ("JPEG", "PNG", "WEBP")
 
 
 class CorruptImage(Poison):
-    """No further try makes this image readable: it is a dead letter at once, until somebody repairs it."""
+    """No retry can read this image, so its message is dead-lettered at once, until an operator repairs the image."""
 
 
 def variants(raw: bytes) -> Iterator[tuple[Variant, bytes]]:
-    """Each variant as soon as it is made."""
+    """Yield each variant as soon as it is created."""
     image = _decoded(raw)
     for variant in VARIANTS:
         smaller = image.copy()

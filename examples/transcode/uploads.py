@@ -1,10 +1,10 @@
-"""The upload service, a WSGI application: it checks, stores, writes a row and a job together, and answers 202.
+"""The upload service, a WSGI application: validates and stores an image, commits its row and job, returns 202.
 
-    POST /uploads {"user": "u-7"}    201: an address to put the image to, valid for a quarter of an hour
-    PUT  that address                202: the image is stored and will be worked on
-    GET  /images/{id}                200: how far it is
+    POST /uploads {"user": "u-7"}    201: a URL for the upload, valid for 15 minutes
+    PUT  that URL                    202: the image is stored and will be processed
+    GET  /images/{id}                200: its status
 
-It never waits for a worker, nor for the queue: the job goes into the outbox, and `baton outbox relay` sends it.
+The service never waits for a worker or the queue: it writes the job to the outbox, and `baton outbox relay` sends it.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ StartResponse = Callable[[str, list[tuple[str, str]]], Any]
 
 
 class Refused(Exception):
-    """An answer that is not a success."""
+    """An error response."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(detail)
@@ -71,7 +71,7 @@ class Uploads:
     # --- the three requests
 
     def _begin(self, environment: Environment) -> tuple[int, dict[str, Any]]:
-        """Nothing is written yet: who never uploads leaves no trace."""
+        """Writes nothing yet: a client that never uploads leaves no trace."""
         try:
             user = str(json.loads(_body(environment))["user"])
         except (ValueError, KeyError, TypeError):
@@ -91,7 +91,7 @@ class Uploads:
         return 202, {"imageId": image_id, "statusUrl": f"/images/{image_id}"}
 
     def _accept(self, image_id: str, user: str) -> None:
-        """The image's row and its job commit together. An upload that is repeated finds the row, and adds no job."""
+        """The image's row and its job commit together. A repeated upload finds the row and adds no job."""
         with self._database.transaction() as connection:
             row = {"id": image_id, "user_id": user, "status": "pending"}
             if not insert_if_absent(connection, "images", row, key="id"):
@@ -115,7 +115,7 @@ class Uploads:
 
 
 def job(image_id: str) -> dict[str, Any]:
-    """What a worker is told: where the image is, not the image."""
+    """The job for a worker: the key of the image, not the image itself."""
     return {"image_id": image_id, "key": raw_key(image_id), "variants": [variant.name for variant in VARIANTS]}
 
 

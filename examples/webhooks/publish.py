@@ -1,4 +1,4 @@
-"""From an event to a message for each receiver."""
+"""Sends an event to each receiver."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from examples.webhooks.policy import PREFIX
 
 
 async def publish(baton: Baton, endpoints: Endpoints, event: dict[str, Any]) -> int:
-    """Returns to how many. The event's id is the key: published again after a crash, it is not sent again."""
+    """Returns the number of receivers. The event ID is the deduplication key, so a repeated publish sends nothing."""
 
     async def send(receiver: str) -> None:
-        # The attribute is for the dead letters, which all receivers share: by it they are told apart.
+        # All receivers share one dead-letter queue; the attribute identifies the receiver there.
         await baton.queue(PREFIX + receiver).send(event, dedup_key=event["id"], attributes={"receiver": receiver})
 
     enabled = endpoints.enabled()

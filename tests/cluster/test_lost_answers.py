@@ -48,7 +48,7 @@ def test_an_owner_that_dies_with_the_answer_is_not_followed_by_another_that_runs
             nodes.relays[name].refuse()
             await nodes.crash(name)
 
-        nodes.relays[name].loss = Loss("/send", die)
+        nodes.relays[name].loss = Loss("/submit", die)
         with pytest.raises(Unavailable, match=MAYBE):
             await brokers.send(asking.broker, queue, [make_send("second")])
         assert await count(asking, queue) == 2
@@ -68,7 +68,7 @@ def test_an_owner_that_comes_back_without_its_memory_does_not_make_room_for_anot
         async def come_back() -> None:
             starting.append(await nodes.restart(name))
 
-        nodes.relays[name].loss = Loss("/send", come_back)
+        nodes.relays[name].loss = Loss("/submit", come_back)
         with pytest.raises(Unavailable, match=MAYBE):
             await brokers.send(asking.broker, queue, [make_send("second")])
         await starting[0]
@@ -98,7 +98,7 @@ def test_a_named_request_to_a_spread_queue_is_not_run_on_the_next_shard(tmp_path
                 nodes.relays["b"].refuse()
                 await nodes.crash("b")
 
-        nodes.relays["b"].loss = Loss("/send", fall)
+        nodes.relays["b"].loss = Loss("/submit", fall)
         with pytest.raises(Unavailable, match=MAYBE):
             await brokers.send(asking.broker, queue, [make_send("once")], invocation, first_try=True)
         await asyncio.gather(*starting)
@@ -128,7 +128,7 @@ def test_a_connection_that_was_closed_while_it_was_idle_costs_nobody_an_error(tm
             pass
 
         for number in range(3):
-            relay.loss = Loss("/send", nothing)
+            relay.loss = Loss("/submit", nothing)
             (sent,) = await brokers.send(asking.broker, queue, [make_send(str(number))])
             assert isinstance(sent, Accepted) and relay.loss is None
         assert await count(asking, queue) == 4

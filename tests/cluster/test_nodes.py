@@ -228,7 +228,7 @@ def test_a_call_whose_answer_is_lost_is_not_run_twice(tmp_path: Path) -> None:
     async def main(nodes: Nodes) -> None:
         queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {}, {})
         asked = other(nodes, await nodes.owned(queue.shard))
-        nodes.hub.unanswered = ["/send", "/receive", "/delete"]
+        nodes.hub.unanswered = ["/submit"] * 3
         await brokers.send(asked.broker, queue, [make_send("once")])
         assert (await asked.broker.counters(queue)).sent == 1
         found = await brokers.receive(asked.broker, queue, 10, 60_000, 0, "tester")

@@ -23,6 +23,7 @@ from batonq.node.cluster.peers import PREFIX, NoAnswer, NotSent, Peers
 from batonq.node.deliveries import Delivery
 from batonq.node.settings import Settings
 from tests.support.authority import Authority
+from tests.support.doubles import double
 from tests.support.patience import patient_nodes
 
 SECRET = b"a secret of some length"
@@ -30,6 +31,7 @@ WAIT_S = 120
 HEADERS = {b"content-type": b"application/msgpack"}
 
 
+@double("give_back")
 class Echo(Answering):
     """Answers with what it was asked, and counts."""
 
@@ -54,7 +56,7 @@ class Echo(Answering):
             return await super()._run(path, name, body)
         if path.endswith("/receive_matching"):
             return wire.encode(self.found)
-        if path.endswith("/receive"):
+        if path.endswith("/poll"):
             await asyncio.sleep(60)
         return body[::-1]
 
@@ -195,7 +197,7 @@ def test_a_long_poll_ends_with_its_connection_and_other_calls_do_not() -> None:
         peers = Peers(SECRET)
         await peers.ask(address, f"{PREFIX}any", "", b"", WAIT_S)  # so that the next one need not wait for a connection
         with pytest.raises(NoAnswer):
-            await peers.ask(address, f"{PREFIX}shards/0/receive", "call", b"", 0.5)
+            await peers.ask(address, f"{PREFIX}shards/0/poll", "call", b"", 0.5)
         async with asyncio.timeout(WAIT_S):
             while echo._memory.find("call") is not None:  # noqa: ASYNC110 - the server sees it when it sees it
                 await asyncio.sleep(0.01)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from batonq.core.commands import Send
 from batonq.core.records import State
 from tests.core.rig import Bench, claim
 from tests.support import ask
@@ -47,6 +48,14 @@ def test_higher_priorities_come_first_and_equals_by_age(bench: Bench) -> None:
     for body, priority in (("a", 0), ("b", 255), ("c", 7), ("d", 255), ("e", 0)):
         bench.send(1, body, priority=priority)
     assert drain(bench) == ["b", "d", "c", "a", "e"]
+
+
+def test_a_message_without_a_priority_is_between_low_and_high(bench: Bench) -> None:
+    for body, priority in (("low", 64), ("high", 192), ("normal", 128)):
+        bench.send(1, body, priority=priority)
+    bench.send(1, "none")
+    bench.shard.send([Send(1, [b"none, in a run"])], bench.now)
+    assert drain(bench) == ["high", "normal", "none", "none, in a run", "low"]
 
 
 def test_without_ageing_priority_is_strict(bench: Bench) -> None:

@@ -14,20 +14,19 @@ from hypothesis import strategies as st
 from batonq.core.commands import Accepted, Claim, Delete, Leases, Receive, Send, Sent
 from batonq.core.ids import key_hash, message_id
 from batonq.core.payload import content_mark, head_of
-from batonq.core.records import Flag, Type
+from batonq.core.records import ArrivedFlag, SentFlag, Type
 from batonq.core.shard.machine import Shard
 from batonq.core.shard.queuestate import QueueState
 from batonq.errors import BatonError, DeduplicationConflict, LogCorrupt, OverLimit
+from batonq.priorities import NORMAL_PRIORITY
 from tests.core.rig import Bench, Row, make_send
 from tests.support import ask
-from tests.support.doubles import overrides
+from tests.support.doubles import double
 
 
-@overrides
+@double("_send_one")
 class OneByOne(Shard):
     """The reference: a shard that does every step one request, one message and one record at a time."""
-
-    OWN = ("_send_one",)
 
     def _send_run(self, queue: QueueState, commands: Sequence[Send], now: int) -> list[Sent]:
         return [self._send_named(queue, command, now) for command in commands]
@@ -50,16 +49,16 @@ class OneByOne(Shard):
         payload = head_of(command, at, now) + command.bodies[at]
         group = command.groups[at] if command.groups else ""
         dedup_id = command.dedup_ids[at] if command.dedup_ids else ""
-        key, flags = 0, int(Flag.FIFO) if queue.fifo else 0
+        key, flags = 0, int(SentFlag.FIFO) if queue.fifo else 0
         if dedup_id:
-            key = key_hash(queue.number, queue.purge_generation, group if policy.dedup_per_group else "", dedup_id)
-            known = self.dedup.get(key, now // 1000)
+            key = key_hash(queue.number, queue.dedup_generation, group if policy.dedup_per_group else "", dedup_id)
+            known = self._known_by_id(queue, key, now)
             if known is not None:
                 if command.strict and command.strict[at] and known.fingerprint != content_mark(payload):
                     return DeduplicationConflict()
                 queue.duplicates += 1
                 return Accepted(known.sequence, message_id(self.number, known.sequence), True)
-            flags |= int(Flag.DEDUPLICATED | Flag.DEDUP_LIVES if policy.dedup_lives else Flag.DEDUPLICATED)
+            flags |= int(SentFlag.DEDUPLICATED | SentFlag.DEDUP_LIVES if policy.dedup_lives else SentFlag.DEDUPLICATED)
         if full := self._full(queue, len(payload)):
             return OverLimit(full)
         slot, sequence = self.columns.allocate(), self.next_sequence
@@ -69,7 +68,7 @@ class OneByOne(Shard):
         expires_s = -(-(visible_ms + (policy.retention_ms if ttl_ms is None else ttl_ms)) // 1000)
         tenant = key_hash(group) if group else 0
         maximum = command.max_receives[at] if command.max_receives else 0
-        priority = command.priorities[at] if command.priorities else 0
+        priority = command.priorities[at] if command.priorities else NORMAL_PRIORITY
         w0 = Type.SENT | flags << 8 | priority << 16 | maximum << 24 | queue.number << 32
         w6 = self.frame.put(payload)
         position = self.frame.add(w0, sequence, now, visible_ms, tenant, key, w6, slot | expires_s << 32)
@@ -188,19 +187,18 @@ def send_some(bench: Bench, queue: int, dice: random.Random, together: bool, nam
 def records(bench: Bench) -> list[Row]:
     """All that the log says, but for slots: which one a message gets is free."""
     rows = [row for number in sorted(bench.frames) for row in bench.frames[number].rows()]
-    return [row._replace(slot=0, w5=0 if row.flags & Flag.OVERLAY else row.w5) for row in rows]
+    return [row._replace(slot=0, w5=0 if row.flags & ArrivedFlag.OVERLAY else row.w5) for row in rows]
 
 
-@given(st.integers(min_value=0, max_value=1 << 32))
-def test_both_ways_give_the_same(seed: int) -> None:
+def compare_ways(seed: int) -> None:
+    """Everything is the same, but for the slots."""
     quick, slow = Bench(), SlowBench()
     assert play(quick, True, seed) == play(slow, False, seed)
     assert records(quick) == records(slow)
     assert quick.shard.dump(quick.now) == slow.shard.dump(slow.now)
 
 
-@given(st.integers(min_value=0, max_value=1 << 32))
-def test_named_requests_are_told_the_same_and_leave_the_same_behind(seed: int) -> None:
+def compare_named(seed: int) -> None:
     """What is remembered of requests that were written together comes behind their messages, and what they delete
     together is in the order of slots.
     """
@@ -213,6 +211,16 @@ def test_named_requests_are_told_the_same_and_leave_the_same_behind(seed: int) -
 
 def unplaced(bench: Bench) -> list[Row]:
     return [row._replace(position=0, w5=row.w5 if row.type == Type.REQUESTED else 0) for row in records(bench)]
+
+
+@given(st.integers(min_value=0, max_value=1 << 32))
+def test_both_ways_give_the_same(seed: int) -> None:
+    compare_ways(seed)
+
+
+@given(st.integers(min_value=0, max_value=1 << 32))
+def test_named_requests_are_told_the_same_and_leave_the_same_behind(seed: int) -> None:
+    compare_named(seed)
 
 
 def test_a_time_to_live_of_its_own_in_the_middle_of_a_run() -> None:
@@ -255,6 +263,51 @@ def test_a_run_over_slots_that_are_used_again_and_new_ones() -> None:
     bench.send(1, "a")
     bench.delete(1, *bench.receive(1))
     bench.send(1, "b", "c", "d")
+    bench.check()
+
+
+def test_neighbouring_slots_whose_messages_did_not_arrive_one_after_the_other() -> None:
+    bench = Bench()
+    bench.queue(1)
+    bench.send(1, "a", "b", "c", "d")
+    first, second, *_ = bench.receive(1, 4)
+    bench.delete(1, second)
+    bench.send(1, "e")
+    (last,) = bench.receive(1)
+    assert last.slot == first.slot + 1
+    bench.delete(1, first, last)
+    assert bench.waiting(1) == ["c", "d"]
+    bench.check()
+
+
+@pytest.mark.parametrize("bench_type", [Bench, SlowBench])
+def test_leases_that_ran_out_and_that_no_timer_has_ended_yet(bench_type: type[Bench]) -> None:
+    bench = bench_type()
+    bench.queue(1)
+    bench.queue(2)
+    bench.limit(timer_records_max=1)
+    bench.send(2, "x")
+    bench.receive(2, 1, 500)  # what the timers end first
+    bench.send(1, "a", "b", "c")
+    leases = bench.receive(1, 3, 1_000)
+    bench.now += 2_000
+    assert bench.delete(1, *leases) == [None] * 3
+    assert bench.shard.counters(1).late_deletes == 3
+    bench.check()
+
+
+@pytest.mark.parametrize("bench_type", [Bench, SlowBench])
+def test_messages_that_expired_and_that_no_timer_has_ended_yet(bench_type: type[Bench]) -> None:
+    bench = bench_type()
+    bench.queue(1)
+    bench.queue(2)
+    bench.limit(timer_records_max=1)
+    bench.send(2, "x", ttl_ms=500)  # what the timers end first
+    bench.send(1, "a", "b", "c", ttl_ms=1_000)
+    bench.send(1, "d")
+    bench.now += 5_000
+    assert bench.bodies(bench.receive(1)) == ["d"]
+    assert bench.shard.counters(1).expired_messages == 3
     bench.check()
 
 
@@ -306,11 +359,3 @@ def test_one_claim_of_a_turn_that_is_not_a_lease_leaves_the_others_alone() -> No
     assert bench.shard.delete([Delete(1, [other, other])], bench.now) == [[None, None]]
     assert bench.waiting(1) == []
     bench.check()
-
-
-def test_a_double_that_overrides_nothing_is_refused() -> None:
-    with pytest.raises(AssertionError, match="what is not there: _apply_run"):
-
-        @overrides
-        class Wrong(Shard):
-            def _apply_run(self) -> None: ...

@@ -18,7 +18,6 @@ from batonq.core.spread import (
     GROWTHS_MAX,
     NUMBER_BITS,
     SLOTS,
-    SPREAD_MAX,
     Hint,
     Spread,
     divided,
@@ -27,6 +26,7 @@ from batonq.core.spread import (
     shares,
 )
 from batonq.errors import InvalidAttributeValue
+from batonq.queue_attributes import SPREAD_MAX
 from tests.support import ask
 
 ACCOUNT = "000000000000"

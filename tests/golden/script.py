@@ -180,7 +180,8 @@ class Scenario:
     def do_receive(self, arguments: Arguments) -> list[Answer]:
         name = arguments.take()
         rig = self.rig_of(name)
-        leases = ask.receive(rig.shard, 
+        leases = ask.receive(
+            rig.shard,
             self.queues[name],
             arguments.number("max", 10),
             arguments.span("visibility"),

@@ -20,6 +20,7 @@ from batonq.node.settings import Settings
 from tests.node.support import START_S, VirtualLoop
 from tests.support import brokers
 from tests.support.ask import Message, message
+from tests.support.doubles import double
 
 ACCOUNT = "000000000000"
 SEGMENT_BYTES = 64 * 1024
@@ -67,6 +68,7 @@ class Faults:
         return ""
 
 
+@double()
 class UnsyncedDisk(RealDisk):
     """The real disk without waiting for it: what these tests end is a process, not a machine."""
 

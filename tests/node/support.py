@@ -12,7 +12,6 @@ from batonq.core.policy import QueuePolicy
 from batonq.core.shard.machine import Shard
 from batonq.errors import BatonError
 from batonq.log.interface import Log
-from batonq.log.memory import MemoryLog
 from batonq.node.clock import Clock
 from batonq.node.deliveries import Deliveries
 from batonq.node.events import AlarmBoard
@@ -24,6 +23,7 @@ from batonq.node.settings import Settings
 from batonq.node.submission import Command, submitted
 from tests.support.ask import Message, batch, message
 from tests.support.brokers import delete_at, send_at
+from tests.support.memory_log import MemoryLog
 
 T = TypeVar("T")
 START_S = 1_700_000_000.0

@@ -16,6 +16,7 @@ from batonq.errors import BatonError, DiskFull, OverLimit, Unavailable
 from batonq.log.interface import Room
 from batonq.log.layout import CATALOG_SHARD
 from batonq.node.broker import Queue
+from batonq.node.host import committed
 from batonq.node.node import Node
 from tests.node.nodes import ACCOUNT, Faults, kill, make_node, make_send, send
 from tests.node.support import VirtualLoop, put, run_virtual, settle, until
@@ -221,12 +222,12 @@ def test_a_disk_without_room_holds_up_polls_over_many_queues_and_nothing_else(tm
         queue = await make_queue(node, "jobs-a")
         polling = loop.create_task(watch(node, "jobs-*", wait_ms=60_000))
         await settle()
-        log = node.keeper(0).host().log
-        sending = loop.create_task(send_batch(node, queue))
-        await asyncio.sleep(0)
+        host = node.keeper(0).host()
+        log = host.log
+        put(host, queue.number, [make_send("x") for _ in range(10)])
         room = log.room
         log.room = lambda: Room.NONE  # type: ignore[method-assign]
-        assert await asyncio.wait_for(sending, LONG_S) == "sent", "it was decided before"
+        await asyncio.wait_for(committed(host), LONG_S)  # it was decided before
         with pytest.raises(DiskFull):
             await send(node, queue, "refused")
         assert not polling.done()
@@ -365,7 +366,7 @@ def test_a_change_that_breaks_off_is_not_committed(tmp_path: Path, monkeypatch: 
             raise RuntimeError("broken by the test")
 
         monkeypatch.setattr(Catalog, "_write", break_off)
-        with pytest.raises(RuntimeError):
+        with pytest.raises(RuntimeError, match="broken by the test"):
             await node.broker.set_tags(queue, {"a": "b"}, [])
         monkeypatch.undo()
         await until(lambda: node.catalog.serving)

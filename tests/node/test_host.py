@@ -7,17 +7,19 @@ from array import array
 
 import pytest
 
-from batonq.core.commands import ChangeVisibility, Failing, Nack
+from batonq.core.commands import ChangeVisibility, Delete, Failing, Nack, Receive, Sent
+from batonq.core.limits import REQUEST_MESSAGES_MAX, ROLL_ROWS, ShardLimits
 from batonq.core.records import Type
 from batonq.core.shard.machine import Shard
 from batonq.errors import DiskFull, LogError, OverLimit, QueueDoesNotExist, Unavailable
 from batonq.log.interface import Room
-from batonq.log.memory import MemoryLog
+from batonq.node.host import COMMAND_BYTES_MAX
 from batonq.node.long_polls import TURN_MAX
 from batonq.node.recovery import fold_log
 from batonq.node.settings import Settings
-from tests.node.support import DEAD, FIFO, ORDERS, Bench, VirtualLoop, open_bench, run_virtual, settle
+from tests.node.support import DEAD, FIFO, ORDERS, Bench, VirtualLoop, open_bench, policies, run_virtual, settle
 from tests.support.ask import batch, message
+from tests.support.memory_log import MemoryLog
 
 
 def record_types(log: MemoryLog, number: int) -> list[int]:
@@ -443,6 +445,59 @@ def test_bytes_in_the_open_frame_are_limited() -> None:
 
 def test_requests_that_wait_for_a_commit_are_limited() -> None:
     run_virtual(lambda loop: _full_frame(loop, Settings(pending_max=5), ["x"] * 4))
+
+
+def test_large_requests_of_one_turn_fit_into_frames() -> None:
+    """A frame has room for 65,535 records: requests that arrive together are not put into one beyond that."""
+
+    async def main(loop: VirtualLoop) -> None:
+        bench = await open_bench(loop, settings=Settings(frame_rows_max=ROLL_ROWS))
+        large = batch(ORDERS, [message("x")] * REQUEST_MESSAGES_MAX)
+        sent = await asyncio.gather(*(bench.submit(large) for _ in range(100)), return_exceptions=True)
+        taken = [one for one in sent if isinstance(one, Sent)]
+        assert {type(one) for one in sent} == {Sent, OverLimit} and len(taken) > ROLL_ROWS / REQUEST_MESSAGES_MAX
+        receive = Receive(ORDERS, REQUEST_MESSAGES_MAX, None, "tester")
+        received = await asyncio.gather(*(bench.submit(receive) for _ in taken))
+        assert [len(one) for one in received] == [REQUEST_MESSAGES_MAX] * len(taken)
+        deletes = [Delete(ORDERS, one.leases.claims()) for one in received]
+        results = await asyncio.gather(*map(bench.submit, deletes))
+        assert not any(problem for some in results for problem in some)
+        assert bench.shard.counters(ORDERS).deleted == REQUEST_MESSAGES_MAX * len(taken) and not bench.failures
+
+    run_virtual(main)
+
+
+def test_attributes_count_towards_the_bytes_of_a_frame() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        log = MemoryLog(0, segment_bytes=1 << 30, frame_bytes_max=COMMAND_BYTES_MAX + 100_000)
+        bench = await open_bench(loop, log)
+        for policy in policies():
+            bench.host.set_policy(policy)
+        command = batch(ORDERS, [message("x", attributes=bytes(250_000)) for _ in range(4)])
+        await asyncio.gather(*(bench.submit(command) for _ in range(16)))
+        assert max(frame.size for frame in log.frames(1)) <= log.frame_bytes_max
+        assert bench.shard.counters(ORDERS).visible == 64 and not bench.failures
+
+    run_virtual(main)
+
+
+def test_receives_of_one_turn_give_up_no_more_than_one_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they find expired is written before their leases; the rest is looked at later."""
+
+    async def main(loop: VirtualLoop) -> None:
+        limits = ShardLimits(timer_records_max=1, given_up_max=3)
+        bench = await open_bench(loop, settings=Settings(shard_limits=limits))
+        await bench.send(*["x"] * 40, ttl_ms=1_000)
+        bench.host.polls.answers_at_once = True
+        monkeypatch.setattr(bench.host, "_tick", lambda: None)
+        await asyncio.sleep(2)
+        frame = bench.log.next
+        log = bench.log
+        assert isinstance(log, MemoryLog)
+        assert await asyncio.gather(*(bench.receive() for _ in range(10))) == [[]] * 10
+        assert log.frame(frame).row_count <= 1 + 3
+
+    run_virtual(main)
 
 
 def test_long_polls_are_limited_for_each_queue_and_in_all() -> None:

@@ -378,7 +378,7 @@ async def pair_on_two_shards(node: Node) -> tuple[Queue, Queue]:
 
 
 def make_nack(node: Node, queue: Queue, receipt: str) -> Nack:
-    claim = node.broker._receipts.open(ACCOUNT, queue.number, receipt)
+    claim = node.broker._receipts.open_at(ACCOUNT, queue.number, receipt)[1]
     return Nack(queue.number, [claim], [Failing(0, "no stock", "OutOfStock", True)])
 
 

@@ -74,7 +74,7 @@ async def whole_life(node: Node) -> list[Any]:
     told.append(await brokers.send_once(broker, orders, [make_send("other")], "request-1", "another content"))
     told.append(await broker.counters(orders))
     (unseen,) = await brokers.receive(broker, orders, 1, 30_000, 0, "zoe")
-    claim = broker._receipts.open(ACCOUNT, orders.number, unseen.receipt)
+    claim = broker._receipts.open_at(ACCOUNT, orders.number, unseen.receipt)[1]
     await broker._port(orders.shard).give_back(orders.number, [claim, claim])
     held = await brokers.receive(broker, orders, 10, 30_000, 0, "ann")
     assert {delivery.receive_count for delivery in held} == {1}

@@ -48,13 +48,13 @@ def test_what_a_busy_shard_had_all_the_time_is_found_when_it_accepts_again(
         host = node.shards[wanted.shard].host()
         append, held = host.log.append, list[tuple[Frame, Done]]()
         monkeypatch.setattr(host.log, "append", lambda frame, done, **_: held.append((frame, done)))
-        host.send(flood.number, [make_send("under way")])
+        put(host, flood.number, [make_send("under way")])
         host.commit.kick()
         await settle()
         for number in range(21):
-            host.send(flood.number, [make_send(str(number))])
+            put(host, flood.number, [make_send(str(number))])
         with pytest.raises(OverLimit):
-            host.send(flood.number, [make_send("refused")])
+            put(host, flood.number, [make_send("refused")])
         polling = asyncio.create_task(receive(node, "hooks-*", wait_ms=20_000))
         await asyncio.sleep(0.5)
         begun_s = loop.time()
@@ -231,7 +231,7 @@ def test_stopping_and_a_failing_shard_end_the_wait(tmp_path: Path) -> None:
         waiting = loop.create_task(receive(node, "q-*", wait_ms=20_000))
         await settle()
         faults.planned[queues[0].shard] = ["refuse"]
-        with pytest.raises(Exception, match="not be committed"):
+        with pytest.raises(Unavailable, match="not be committed"):
             await send(node, queues[0], "lost")
         assert await waiting == []
         await send(node, queues[1], "from the shard that is served")

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from batonq.core.commands import Job, Nack
+from batonq.core.commands import Job
 from batonq.pipeline.events.plain import events as plain_events
 from batonq.pipeline.tables import lifecycle, lines, minutes, usage
 from batonq.pipeline.tables.queues import queues

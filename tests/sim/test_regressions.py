@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import pytest
 
-from batonq.core.commands import Accepted, Claim, Job, Send
+from batonq.core.commands import Accepted, Claim, Job
 from batonq.core.limits import ShardLimits
 from batonq.core.policy import QueuePolicy
 from batonq.core.shard import jobbook
@@ -20,9 +18,7 @@ QUEUE = 1
 
 
 def send(shard: Shard, count: int) -> None:
-    body = b"hello"
-    md5 = hashlib.md5(body, usedforsecurity=False).digest()
-    ask.send(shard, QUEUE, [Send(body=body, body_md5=md5) for _ in range(count)], NOW_MS)
+    ask.send(shard, QUEUE, [ask.message("hello") for _ in range(count)], NOW_MS)
 
 
 def replay(live: Shard, frames: list[tuple[int, bytes, bytes]]) -> Shard:
@@ -82,7 +78,9 @@ def test_a_shard_that_was_over_its_limit_takes_messages_again_when_some_are_gone
     send(shard, 3)
     ask.receive(shard, QUEUE, 3, 1_000, NOW_MS, "tester")
     later_ms = NOW_MS + 2_000
-    ask.receive(shard, QUEUE, 3, None, later_ms, "tester")  # none is left: all go to the dead letters, the first to slot 3
+    ask.receive(
+        shard, QUEUE, 3, None, later_ms, "tester"
+    )  # none is left: all go to the dead letters, the first to slot 3
     leases = ask.receive(shard, 2, 3, None, later_ms, "tester")
     last = max(leases, key=lambda lease: lease.slot)
     assert last.slot == 3
@@ -90,9 +88,7 @@ def test_a_shard_that_was_over_its_limit_takes_messages_again_when_some_are_gone
     for lease in (*others, last):
         ask.delete(shard, 2, [Claim(lease.slot, lease.sequence, lease.epoch)], later_ms)
     assert shard.counters(2).visible == 0
-    body = b"hello"
-    md5 = hashlib.md5(body, usedforsecurity=False).digest()
-    plain, delayed = Send(body=body, body_md5=md5), Send(body=body, body_md5=md5, delay_ms=1)
+    plain, delayed = ask.message("hello"), ask.message("hello", delay_ms=1)
     for sends in ([delayed], [plain, plain]):  # one by one, and as a run
         assert all(isinstance(result, Accepted) for result in ask.send(shard, QUEUE, sends, later_ms))
     results = [ask.send(shard, QUEUE, [plain], later_ms)[0] for _ in range(3)]

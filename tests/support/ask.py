@@ -22,6 +22,7 @@ from batonq.core.commands import Nack as NackCommand
 from batonq.core.payload import head_of
 from batonq.core.shard.machine import Shard
 from batonq.errors import BatonError
+from batonq.priorities import NORMAL_PRIORITY
 
 
 @dataclass(slots=True)
@@ -36,7 +37,7 @@ class Message:
     dedup_id: str = ""
     strict_content: bool = False
     trace: str = ""
-    priority: int = 0
+    priority: int = NORMAL_PRIORITY
     delay_ms: int | None = None
     ttl_ms: int | None = None
     max_receives: int = 0
@@ -75,7 +76,7 @@ def batch(queue: int, messages: Sequence[Message], request: int = 0, once: Once 
         dedup_ids=_column([one.dedup_id for one in messages]),
         strict=_column([one.strict_content for one in messages]),
         traces=_column([one.trace for one in messages]),
-        priorities=_column([one.priority for one in messages]),
+        priorities=_column([one.priority for one in messages], NORMAL_PRIORITY),
         delays_ms=_column([one.delay_ms for one in messages], None),
         ttls_ms=_column([one.ttl_ms for one in messages], None),
         max_receives=_column([one.max_receives for one in messages]),
@@ -93,7 +94,7 @@ def payload(message: Message, sent_ms: int) -> bytes:
 
 def _column(values: list[Any], absent: object = 0) -> Sequence[Any]:
     """A column that no message uses is left out."""
-    used = any(value is not None for value in values) if absent is None else any(values)
+    used = any(values) if absent == 0 else any(value != absent for value in values)
     return values if used else ()
 
 

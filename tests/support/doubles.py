@@ -1,19 +1,33 @@
-"""Test doubles that subclass production code override only what exists there."""
+"""A test double overrides only what exists.
+
+A double that overrides a method which its production class has lost no longer replaces anything, and the test that uses
+it compares production code with itself. `@double` finds that when the test module is imported.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TypeVar
 
-Class = TypeVar("Class", bound=type)
+T = TypeVar("T")
 
 
-def overrides(double: Class) -> Class:
-    """Decorates a double: fails when it defines something that none of its bases has, because nothing would call it.
-
-    Names that the double lists in `OWN` are its own.
+def double(*adds: str) -> Callable[[type[T]], type[T]]:
+    """Decorate a test's subclass of a production class. Names that the subclass adds, and that replace nothing, are
+    listed in `adds`.
     """
-    own = {"__module__", "__qualname__", "__doc__", "__init__", "__annotations__", "OWN", *getattr(double, "OWN", ())}
-    inherited = {name for base in double.__mro__[1:] for name in vars(base)}
-    unknown = sorted(name for name in vars(double) if name not in own | inherited and not name.startswith("__"))
-    assert not unknown, f"{double.__name__} overrides what is not there: {', '.join(unknown)}"
-    return double
+
+    def check(cls: type[T]) -> type[T]:
+        bases = [base for base in cls.__mro__[1:] if base is not object]
+        own = [name for name in vars(cls) if not (name.startswith("__") and name.endswith("__"))]
+        known = {name for base in bases for name in vars(base)}
+        of = ", ".join(base.__name__ for base in cls.__bases__)
+        lost = [name for name in own if name not in known and name not in adds]
+        if lost:
+            raise TypeError(f"{cls.__name__} overrides {', '.join(lost)}, which {of} does not have")
+        stale = [name for name in adds if name in known or name not in own]
+        if stale:
+            raise TypeError(f"{cls.__name__} says that it adds {', '.join(stale)} to {of}, which it does not")
+        return cls
+
+    return check

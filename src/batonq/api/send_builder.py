@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from batonq.core.commands import Once, Send
+from batonq.priorities import NORMAL_PRIORITY
 
 _DEFAULTS: dict[str, Any] = {
     "contents": 0,
@@ -14,7 +15,7 @@ _DEFAULTS: dict[str, Any] = {
     "dedup_ids": "",
     "strict": False,
     "traces": "",
-    "priorities": 0,
+    "priorities": NORMAL_PRIORITY,
     "delays_ms": None,
     "ttls_ms": None,
     "max_receives": 0,

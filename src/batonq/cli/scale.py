@@ -29,7 +29,6 @@ _POLICY_FLAGS = {
     "steps": "from a depth on, so many workers: 0:5/500:20/2000:50",
     "drain": "seconds within which what is there is to be done",
     "sla": "seconds that no message should wait longer than",
-    "lag": "lag of a reader group for each worker",
     "rate": "messages a second that one worker does (default: measured by --watch)",
     "up": "seconds between two rises (default 10)",
     "window": "seconds without a larger wish before there are fewer (default 300)",

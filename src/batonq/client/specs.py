@@ -1,68 +1,14 @@
-"""A queue's settings by the names that Python programs use, and by those of the wire."""
+"""Settings of queues and redrives, by the names that Python programs use, made into those of the wire."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypedDict
+from typing import Any, TypedDict
 
 from msgspec import UNSET
 
-from batonq.client.models import Deduplication, RedriveEdit, RedriveFilter, RetryPolicy
-
-
-class QueueSettings(TypedDict, total=False):
-    """What a queue can be told. Times are in seconds; what is left out has the server's default."""
-
-    visibility: float  # how long a receiver holds a message that it does not acknowledge
-    retention: float  # how long a message is kept
-    delay: float  # before a message can be received
-    receive_wait: float  # how long a receive waits that does not say
-    max_receives: int  # then it is a dead letter
-    dead_letter_queue: str  # by its name; made if there is none
-    dead_letter_on: Literal["failure", "receive"]  # at the failure itself, or at the receive after it as SQS does
-    retry: RetryPolicy | None  # how long until a message that failed is tried again
-    max_message_bytes: int
-    strict_receipts: bool  # for SQS clients too, a receipt counts only while its lease does
-    deduplication: Deduplication | None
-    expiry_to_dead_letter: bool  # a message whose time to live is over is a dead letter, not gone
-    priority_ageing: float  # a message gains a level for so many seconds of waiting
-    sla: float  # an alarm when the oldest message is older
-    shed_class: Any
-    alarm_severity: str
-    max_in_flight: int
-    max_messages: int
-    max_bytes: int
-    spread: int  # shards that it lies on
-    durability: Literal[1, 3, 5]  # replicas of each message; not set: as the log's address says
-    own_shards: bool  # which take no other new queue
-    tags: Mapping[str, str]
-
-
-WIRE_NAMES = {
-    "visibility": "defaultVisibilityTimeoutSeconds",
-    "retention": "retentionSeconds",
-    "delay": "delaySeconds",
-    "receive_wait": "receiveWaitSeconds",
-    "max_receives": "maxReceiveCount",
-    "dead_letter_queue": "deadLetterQueue",
-    "dead_letter_on": "deadLetterOn",
-    "retry": "retry",
-    "max_message_bytes": "maxMessageBytes",
-    "strict_receipts": "strictReceipts",
-    "deduplication": "deduplication",
-    "expiry_to_dead_letter": "expiryToDeadLetter",
-    "priority_ageing": "priorityAgeingSeconds",
-    "sla": "slaSeconds",
-    "shed_class": "shedClass",
-    "alarm_severity": "alarmSeverity",
-    "max_in_flight": "maxInFlight",
-    "max_messages": "maxMessages",
-    "max_bytes": "maxBytes",
-    "spread": "spread",
-    "durability": "durability",
-    "own_shards": "ownShards",
-    "tags": "tags",
-}
+from batonq.client.models import RedriveEdit, RedriveFilter
+from batonq.client.queue_settings import WIRE_NAMES
 
 
 def to_wire(settings: Mapping[str, Any]) -> dict[str, Any]:

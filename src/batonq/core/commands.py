@@ -6,7 +6,7 @@ column that no message of the request uses is empty, and costs nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, NamedTuple
@@ -38,7 +38,7 @@ class Send:
     dedup_ids: Sequence[str] = ()  # explicit, or the SHA-256 of the body on a queue with content-based deduplication
     strict: Sequence[bool] = ()  # reusing the deduplication id with other content is an error, not a duplicate
     traces: Sequence[str] = ()
-    priorities: Sequence[int] = ()
+    priorities: Sequence[int] = ()  # empty: normal
     delays_ms: Sequence[int | None] = ()  # None: the queue's
     ttls_ms: Sequence[int | None] = ()  # None: the queue's retention
     max_receives: Sequence[int] = ()  # 0: the queue's
@@ -250,9 +250,25 @@ class Leases:
     counts: Sequence[int] = ()  # receives, empty for first leases
     firsts_ms: Sequence[int] = ()  # when each was received first, empty for first leases
     overlays: Sequence[tuple[int, ...]] = ()  # positions of records whose lineage lies over the payload, oldest first
+    whole: Leases | None = None  # the run of several requests that these are a part of,
+    start: int = 0  # and where in it they begin
+    kept: dict[str, Any] | None = None  # what node/ has made for the whole run at once, for its parts
 
     def __len__(self) -> int:
         return len(self.slots)
+
+    def shared(self, name: str, make: Callable[[Leases], Any]) -> Any:
+        """What `make` makes of leases, made once for the whole run that these are a part of; columns are cut to this
+        part.
+        """
+        whole = self.whole
+        if whole is None:
+            return make(self)
+        if whole.kept is None:
+            whole.kept = {}
+        if name not in whole.kept:
+            whole.kept[name] = make(whole)
+        return whole.kept[name]
 
     def __iter__(self) -> Iterator[Lease]:
         for at in range(len(self.slots)):
@@ -281,7 +297,23 @@ class Leases:
 
     def part(self, start: int, end: int) -> Leases:
         """Some of them, in a row."""
-        return replace(self, **{name: getattr(self, name)[start:end] for name in LEASE_COLUMNS})
+        return Leases(
+            self.leased_ms,
+            self.deadline_ms,
+            self.slots[start:end],
+            self.sequences[start:end],
+            self.positions[start:end],
+            self.extents[start:end],
+            self.sents_ms[start:end],
+            self.priority,
+            self.priorities[start:end],
+            self.epochs[start:end],
+            self.counts[start:end],
+            self.firsts_ms[start:end],
+            self.overlays[start:end],
+            self,
+            start,
+        )
 
     def pick(self, places: Sequence[int]) -> Leases:
         """Some of them."""

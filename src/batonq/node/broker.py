@@ -198,9 +198,8 @@ class Broker(JobControl):
 
     def _seal(self, queue: Queue, received: Received) -> None:
         """Add the receipts."""
-        if received:
-            seal = self._receipts.seal_leases
-            received.receipts = seal(queue.account, queue.number, received.shard, received.leases)
+        seal = self._receipts.seal_leases
+        received.receipts = seal(queue.account, queue.number, received.shard, received.leases)
 
     async def _receive_spread(self, queue: Queue, command: Receive) -> Received:
         rows = await self._spreading.receive(queue, command)
@@ -436,8 +435,11 @@ class Broker(JobControl):
 
     async def _catch_up(self, host: ShardHost) -> None:
         for _ in range(CLOCK_STEPS_MAX):
-            host.tick()
+            has_room = host.tick()
             await committed(host)
+            await asyncio.sleep(0)  # what needs no record is committed at once
+            if not has_room:
+                return
             due_ms = host.shard.next_due()
             if due_ms is None or due_ms > self._clock.now_ms():
                 return

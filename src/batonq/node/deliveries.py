@@ -133,7 +133,7 @@ class Deliveries:
     @staticmethod
     def is_cold(host: ShardHost, leases: Leases) -> bool:
         """Whether reading these messages would have to wait for the disk: then `warm` first."""
-        return bool(_cold(host, leases.positions))
+        return bool(leases.shared("cold", lambda some: _cold(host, some.positions)))
 
     def read(self, queue: int, host: ShardHost, leases: Leases, whole: bool, room: int = ANSWER_BYTES_MAX) -> Received:
         """The leased messages; those that do not fit into one answer are given back. Ask `is_cold` before."""
@@ -172,10 +172,21 @@ class Deliveries:
 
 def _read_bare(host: ShardHost, leases: Leases) -> tuple[list[int], list[bytes], list[bytes]] | None:
     """Contents, MD5s and bodies, if the messages are nothing else; None: each has to be read by itself."""
-    try:
-        return read_run(host.log, leases.positions, leases.extents)
-    except LogError:
-        return None
+
+    def read(some: Leases) -> tuple[list[int], list[bytes], list[bytes]] | None:
+        try:
+            return read_run(host.log, some.positions, some.extents)
+        except LogError:
+            return None
+
+    found: tuple[list[int], list[bytes], list[bytes]] | None = leases.shared("bare", read)
+    if leases.whole is None:
+        return found
+    if found is None:  # another one's messages are more than bodies
+        return read(leases)
+    start, end = leases.start, leases.start + len(leases)
+    contents, digests, bodies = found
+    return contents[start:end], digests[start:end], bodies[start:end]
 
 
 def _fitting(queue: int, host: ShardHost, leases: Leases, room: int) -> Leases:

@@ -24,7 +24,7 @@ from batonq.core.commands import (
     Receive,
     Send,
 )
-from batonq.core.limits import ROLL_ROWS
+from batonq.core.limits import GROUP_MESSAGES_MAX, ROLL_ROWS
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import ROW_WORDS
 from batonq.core.shard.columns import NIL
@@ -47,8 +47,9 @@ T = TypeVar("T")
 ROOM_RETRY_MS = 1_000
 COMMAND_BYTES_MAX = 5 * MIB + 512 * KIB  # what one command may put into a frame: a request, a channel's window, a step
 STARTING = "The shard is being opened; try again."
-TOGETHER_MAX = 256  # requests that are executed at once,
+TOGETHER_MAX = 256  # requests that are executed at once, beside GROUP_MESSAGES_MAX for their messages,
 TOGETHER_BYTES_MAX = 4 * MIB  # and bytes of theirs: the host looks at its limits in between
+HEAD_BYTES = 48  # of a payload, beside what its length depends on
 EXTENSIONS_MAX = 3  # a reply that is late again after so many extensions leaves as it is
 
 Submitted = tuple[Command, Done, Poll | None]
@@ -131,12 +132,14 @@ class ShardHost:
         self._arm()
 
     async def drain(self) -> None:
-        """Wait until everything that was decided is committed."""
+        """Wait until everything that was decided is committed. Raises Unavailable when some of it will never be."""
         while not self.commit.idle and not self.commit.failed:
             self.commit.kick()
             point = self.commit.under_way() or self.commit.point()
             if point is not None:
                 await point
+        if self.commit.failed:
+            raise Unavailable(self.why)
 
     def close(self, why: str = "The node is stopping; try again.") -> None:
         """Serve nothing more. What waits is answered with a retryable error; the log stays the caller's to close."""
@@ -251,6 +254,28 @@ class ShardHost:
         for (kind, _, _), group in groups.items():
             self._execute[kind](group)
 
+    def _portions(self, group: Sequence[Submitted]) -> Iterator[Sequence[Submitted]]:
+        """Parts of a group that are executed at once: as much as the limits leave room for now, or a single command,
+        which `begin` then takes or refuses.
+        """
+        start = 0
+        while start < len(group):
+            frame = self.shard.frame
+            requests = min(TOGETHER_MAX, self._pending_max - self.commit.pending)
+            messages = min(GROUP_MESSAGES_MAX, (self._words_max - len(frame.rows)) // ROW_WORDS)
+            size = min(TOGETHER_BYTES_MAX, self._bytes_max - frame.variable_bytes - frame.finished_bytes)
+            end = start
+            while end < len(group):
+                command = group[end][0]
+                requests -= 1
+                messages -= messages_of(command)
+                size -= size_of(command)
+                if end > start and (requests < 0 or messages < 0 or size < 0):
+                    break
+                end += 1
+            yield group[start:end]
+            start = end
+
     def _refuse(self, some: Sequence[Submitted], problem: Exception) -> None:
         """Tell these why they could not be executed."""
         outcome = told(problem) if self.serving else Unavailable(self.why)  # then the shard starts over from its log
@@ -261,7 +286,7 @@ class ShardHost:
         self.commit.call(lambda problem: done(outcome if problem is None else problem))
 
     def _execute_sends(self, group: Sequence[Submitted]) -> None:
-        for some in _portions(group):
+        for some in self._portions(group):
             try:
                 now_ms = self.begin(adds=True)
                 outcomes = self.run(self.shard.send, [one[0] for one in some], now_ms)  # type: ignore[misc]
@@ -276,8 +301,8 @@ class ShardHost:
 
     def _execute_receives(self, group: Sequence[Submitted]) -> None:
         wanted = [one for one in group if one[2] is not None and not one[2].left]
-        for at in range(0, len(wanted), TOGETHER_MAX):
-            self._receive(wanted[at : at + TOGETHER_MAX])
+        for some in self._portions(wanted):
+            self._receive(some)
 
     def _receive(self, some: Sequence[Submitted]) -> None:
         polls: list[Poll] = [one[2] for one in some]  # type: ignore[misc]
@@ -304,8 +329,7 @@ class ShardHost:
                     tell(poll.done, problem)
 
     def _execute_deletes(self, group: Sequence[Submitted]) -> None:
-        for at in range(0, len(group), TOGETHER_MAX):
-            some = group[at : at + TOGETHER_MAX]
+        for some in self._portions(group):
             try:
                 now_ms = self.begin()
                 outcomes = self.run(self.shard.delete, [one[0] for one in some], now_ms)  # type: ignore[misc]
@@ -438,11 +462,12 @@ class ShardHost:
         if self.serving:
             self._arm()
 
-    def tick(self) -> None:
-        """The clock was moved: do what is due now."""
+    def tick(self) -> bool:
+        """The clock was moved: do what is due now. False: there is no room on the disk; it is done when there is."""
         if self._timer is not None:
             self._timer.cancel()
         self._tick()
+        return self.log.room() is not Room.NONE
 
     def _tick(self) -> None:
         self._timer = None
@@ -540,20 +565,18 @@ async def committed(host: ShardHost) -> None:
 
 
 def size_of(command: Command) -> int:
-    """How many bytes of messages a command brings."""
-    return sum([len(body) for body in command.bodies]) if isinstance(command, Send) else 0
+    """About how many bytes a command puts into a frame beside its records."""
+    if not isinstance(command, Send):
+        return 0
+    size = sum([len(body) for body in command.bodies]) + len(command.bodies) * (HEAD_BYTES + len(command.sender))
+    for column in (command.attributes, command.groups, command.dedup_ids, command.traces):
+        if column:
+            size += sum([len(value) for value in column])
+    return size
 
 
-def _portions(group: Sequence[Submitted]) -> Iterator[Sequence[Submitted]]:
-    """Sends that are executed at once: the host looks at its limits in between."""
-    some: list[Submitted] = []
-    size = 0
-    for one in group:
-        own = size_of(one[0])
-        size += own
-        if some and (len(some) == TOGETHER_MAX or size > TOGETHER_BYTES_MAX):
-            yield some
-            some, size = [], own
-        some.append(one)
-    if some:
-        yield some
+def messages_of(command: Command) -> int:
+    """How many messages a command is about, at most."""
+    if isinstance(command, Send):
+        return len(command.bodies)
+    return command.max_messages if isinstance(command, Receive) else len(command.claims)

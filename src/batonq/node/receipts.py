@@ -20,6 +20,7 @@ ten bytes are the message's. Whoever knows some of them learns nothing about the
 from __future__ import annotations
 
 import struct
+from array import array
 from binascii import Error as Base64Error
 from binascii import a2b_base64, b2a_base64
 from collections.abc import Iterable, Sequence
@@ -86,12 +87,15 @@ class Receipts:
 
     def seal_leases(self, tenant: str, queue: int, shard: int, leases: Leases) -> list[str]:
         """One receipt for each lease."""
-        if leases.epochs:
+        if leases.epochs or not leases:
             return self.seal_claims(tenant, queue, shard, leases.claims())
-        slots = leases.slots
-        return self.seal_first(
-            tenant, queue, shard, slots if isinstance(slots, range) else as_run([*slots]), leases.sequences
-        )
+
+        def seal(some: Leases) -> list[str]:
+            slots = some.slots if isinstance(some.slots, range) else as_run([*some.slots])
+            return self.seal_first(tenant, queue, shard, slots, some.sequences)
+
+        sealed: list[str] = leases.shared("receipts", seal)
+        return sealed if leases.whole is None else sealed[leases.start : leases.start + len(leases)]
 
     def seal_claims(self, tenant: str, queue: int, shard: int, claims: Sequence[tuple[int, int, int]]) -> list[str]:
         """One receipt for each (slot, sequence, epoch).
@@ -121,8 +125,7 @@ class Receipts:
         count = len(slots)
         claims = [*zip(slots, sequences, repeat(1), strict=False)]
         first = sequences[0]
-        last = first + count - 1
-        if not isinstance(slots, range) or sequences[-1] != last or [*sequences] != [*range(first, last + 1)]:
+        if not isinstance(slots, range) or sequences[-1] != first + count - 1 or not _in_a_row(sequences, first):
             return self.seal_claims(tenant, queue, shard, claims)
         stamp = self._newest_stamp(tenant, queue, shard)
         head, state, _ = stamp
@@ -176,12 +179,8 @@ class Receipts:
                 stamp.recent.clear()
         self._recent_left = RECENT_MAX // 2
 
-    def open(self, tenant: str, queue: int, text: str) -> Claim:
-        """What the receipt claims. Raises ReceiptInvalid when it is not one of this queue's."""
-        return self.open_at(tenant, queue, text)[1]
-
     def open_at(self, tenant: str, queue: int, text: str) -> tuple[int, Claim]:
-        """The same, with the shard that the message is on."""
+        """The message's shard and the claim. Raises ReceiptInvalid when the receipt is not one of this queue's."""
         if len(text) != TEXT_LENGTH or not text.isascii():
             raise invalid(text)
         try:
@@ -248,6 +247,11 @@ class Receipts:
         if len(self._stamps) >= STAMPS_MAX:
             self._stamps.clear()
         self._stamps[tenant, queue, shard, key_id] = stamp
+
+
+def _in_a_row(numbers: Sequence[int], first: int) -> bool:
+    following = range(first, first + len(numbers))
+    return numbers == array("Q", following) if isinstance(numbers, array) else [*numbers] == [*following]
 
 
 def _digest(state: blake2b, block: tuple[int, int, int]) -> bytes:

@@ -77,7 +77,7 @@ def _form(plain: type, tag: int, left_out: Sequence[str] = (), **types: Any) -> 
     return _Form(struct, attrgetter(*(name for name, *_ in columns)), plain)
 
 
-_leases = _form(Leases, 0)
+_leases = _form(Leases, 0, ("whole", "start", "kept"))
 _COMMANDS = {
     form.plain: form
     for form in (

@@ -19,8 +19,6 @@ class Reading:
     oldest_age_s: float | None = None
     sent: int | None = None  # since the queue was made
     deleted: int | None = None  # since the queue was made
-    lag: int | None = None  # messages that a reader group has not read yet
-    lag_s: float | None = None  # how far behind the newest message it is
 
     @property
     def depth(self) -> int:
@@ -39,8 +37,6 @@ def combined(readings: Iterable[Reading]) -> Reading:
         oldest_age_s=_largest([reading.oldest_age_s for reading in found]),
         sent=_total([reading.sent for reading in found]),
         deleted=_total([reading.deleted for reading in found]),
-        lag=_total([reading.lag for reading in found]),
-        lag_s=_largest([reading.lag_s for reading in found]),
     )
 
 

@@ -22,12 +22,14 @@ from batonq.sim.chaos import Chaos
 from batonq.sim.checks import Evidence, QueueFacts, check_all
 from batonq.sim.clients import ANSWER_S, InFlight
 from batonq.sim.closing import Closing
+from batonq.sim.crew import Crew
 from batonq.sim.crowd_scenario import choose
 from batonq.sim.crowds import Actor, crowds
 from batonq.sim.history import OK, History, Receiving, Sending, Violation
 from batonq.sim.loop import SimLoop
 from batonq.sim.machine import Gone, Machine, quiet_logging
 from batonq.sim.patches import patched
+from batonq.sim.purge_points import purge_points_noted
 from batonq.sim.scenario import ACCOUNT, QueuePlan, Scenario
 from batonq.sim.tables import leftovers
 
@@ -68,6 +70,7 @@ class Simulation:
 
     drain_rounds_max = DRAIN_ROUNDS_MAX
     forgets_in_the_end = True  # before its queues are examined, a run waits until all is forgotten
+    leftovers_s = 0.7  # what a node has to do for itself waits for a commit as well, for so long at most
 
     def __init__(self, scenario: Scenario, loop: SimLoop) -> None:
         self.scenario = scenario
@@ -169,18 +172,23 @@ class Simulation:
         if not self.broken:
             await self._settle()
             await closing.drain(self.drain_rounds_max)
-            self._look_for_leftovers()
+            await self._look_for_leftovers()
         if not self.broken and self.scenario.tiny:
             await closing.examine(self.forgets_in_the_end)
             await closing.drain(self.drain_rounds_max)
-            self._look_for_leftovers()
+            await self._look_for_leftovers()
 
-    def _look_for_leftovers(self) -> None:
+    async def _look_for_leftovers(self) -> None:
+        if self._leftovers():
+            await asyncio.sleep(self.leftovers_s)
+        for text in self._leftovers():
+            self.violated("leftovers", text)
+
+    def _leftovers(self) -> list[str]:
         if self.in_flight:
-            return  # of an actor that was ended in the middle of a call
-        for machine in self.machines:
-            for text in leftovers(machine.node) if machine.node is not None else ():
-                self.violated("leftovers", f"{machine.name}: {text}")
+            return []  # somebody still asks, or was ended in the middle of a call
+        nodes = [(machine.name, machine.node) for machine in self.machines if machine.node is not None]
+        return [f"{name}: {text}" for name, node in nodes for text in leftovers(node)]
 
     async def _settle(self) -> None:
         """Until whatever serves is up again."""
@@ -213,7 +221,8 @@ class Simulation:
         ]
         operator = Operator(self, self._random("operator"), plans)
         grower = Grower(self, self._random("grower"), plans)
-        actors: list[Actor] = [*producers, *consumers, operator, grower]
+        crew = Crew(self, self._random("crew"), plans)
+        actors: list[Actor] = [*producers, *consumers, operator, grower, crew]
         if scenario.tiny:
             actors += self._crowds()
         return [actor.run() for actor in actors]
@@ -344,7 +353,8 @@ def simulate(
 
 def run_to_its_end(make: Callable[[SimLoop], Simulation], loop: SimLoop, bug: str | None, record: Record) -> Outcome:
     simulation = make(loop)
-    with quiet_logging(partial(simulation.violated, "exception")):
+    noted = purge_points_noted(simulation.history, simulation.machine.witness, simulation.known)
+    with quiet_logging(partial(simulation.violated, "exception")), patched(noted):
         try:
             loop.run_until_complete(simulation.run())
         except Exception as problem:

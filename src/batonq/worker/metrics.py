@@ -39,9 +39,6 @@ class Counters:
         """Slots that are at work now."""
         return self._running()
 
-    def values(self) -> dict[str, float]:
-        return {name: getattr(self, name) for name in DOCS}
-
 
 def exposition(counters: Iterable[Counters]) -> str:
     """Prometheus text, version 0.0.4."""

@@ -46,8 +46,6 @@ class Pool:
         self._environment = {**os.environ, **(environment or {}), POOL_VARIABLE: str(os.getpid())}
         self._keepers: list[_Keeper] = []
         self._leaving: dict[asyncio.Task[None], _Keeper] = {}
-        self.started = 0
-        self.replaced = 0
 
     @property
     def size(self) -> int:
@@ -83,7 +81,6 @@ class Pool:
             keeper.signal(signal.SIGTERM)
 
     async def start_process(self) -> asyncio.subprocess.Process:
-        self.started += 1
         # A session of its own: Ctrl-C is for the pool, which tells its workers itself, once.
         return await asyncio.create_subprocess_exec(*self._command, env=self._environment, start_new_session=True)
 
@@ -132,7 +129,6 @@ class _Keeper:
                 how = f"could not be started: {problem}"
             if self._stopping.is_set():
                 return
-            self._pool.replaced += 1
             pause = 0.0 if clock() - started >= HEALTHY_S else min(pause * 2 or PAUSE_FIRST_S, PAUSE_MAX_S)
             _log.warning("a worker process %s; another one takes its place", how)
             try:

@@ -94,11 +94,6 @@ class Desk:
             self._idle.clear()
             self._clerks.add(self._loop.create_task(self._clerk()))
 
-    @property
-    def backlog(self) -> int:
-        """Queues whose answers wait for a request to be free."""
-        return len(self._waiting)
-
     async def settled(self) -> None:
         """Wait until every answer has been given."""
         await self._idle.wait()

@@ -150,7 +150,8 @@ class RestApp:
     def _call(self, request: Request, given: Codec, wanted: Codec, name: str, token: str) -> Call:
         if len(request.body) > REQUEST_BYTES_MAX:
             raise TooLarge(f"The request is larger than {REQUEST_BYTES_MAX} bytes: send less at a time.")
-        return Call(self.broker, self._rates, request, self.access.identify(request), given, wanted, name, token)
+        caller = self.access.identify(request)
+        return Call(self.broker, self._rates, request, caller, given, wanted, name, token, self._spawn)
 
     def _written(self, outcome: Answer | BatonError, wanted: Codec) -> bytes:
         response = self.refused(outcome, wanted) if isinstance(outcome, BatonError) else _response(outcome, wanted)
@@ -186,7 +187,7 @@ class RestApp:
                     raise
                 answer = await operation.run(call)
             return _response(answer, call.wanted)
-        except Exception:
+        except (Exception, asyncio.CancelledError):  # the latter when the client has gone
             if call.give_back is not None:
                 await call.give_back()
             raise

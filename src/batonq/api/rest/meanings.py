@@ -1,12 +1,15 @@
 """What every field of the wire means, in one place: a name means one thing wherever it stands.
 
-Where it does mean something else, the type is named before it. The OpenAPI document, its page and the reference are
+Where it does mean something else, the type is named before it. A queue's settings are declared with their meanings in
+batonq/queue_attributes.py; the others are here. The OpenAPI document, its page and the reference are
 made with these; a test sees to it that no field is without.
 """
 
 from __future__ import annotations
 
-MEANINGS = {
+from batonq.queue_attributes import REST_ATTRIBUTES, camel
+
+_WRITTEN = {
     # --- history
     "shards": "The shards that are served.",
     "shard": "The shard's number.",
@@ -25,38 +28,13 @@ MEANINGS = {
     "arn": "The queue's name for SQS clients and policies.",
     "createdAtMs": "When the queue was made.",
     "modifiedAtMs": "When its settings were last changed.",
-    "retentionSeconds": "How long a message is kept when nobody deletes it; default 4 days.",
-    "defaultVisibilityTimeoutSeconds": "How long a lease lasts when the receive does not say; default 30.",
     "delaySeconds": "How long the message stays invisible; absent: as the queue says.",
-    "QueueSpec.delaySeconds": "How long new messages stay invisible that do not say; default 0.",
     "Nack.delaySeconds": "How long until it may be tried again; absent: as the queue's `retry` says.",
-    "receiveWaitSeconds": "How long a receive waits for a message when it does not say; default 0.",
     "maxReceiveCount": "Receives after which the message is dead; absent: as the queue says.",
-    "QueueSpec.maxReceiveCount": "Receives after which a message is dead; default 10 with dead letters, else 0.",
-    "deadLetterQueue": "Where dead messages go; made with 14 days' retention if it is missing. It has none itself.",
-    "deadLetterOn": "When a message that used up its receives moves: at the `failure` (default) or next `receive`.",
-    "retry": "How long a nacked message waits when the nack does not say; absent: not at all.",
-    "maxMessageBytes": "Largest message, attributes counted in; default 1 MiB.",
-    "strictReceipts": "SQS clients too are refused with a receipt that is not the current lease's; default true.",
     "deduplication": "For how long a `deduplicationKey` counts, and where.",
-    "expiryToDeadLetter": "An expired message goes to the dead letters instead of nowhere.",
-    "priorityAgeingSeconds": "Waiting this long is worth one step of priority; default 300, 0: no ageing.",
-    "slaSeconds": "Age that no message should reach; 0: none.",
-    "shedClass": "Class of the queue when load is shed.",
-    "alarmSeverity": "Severity of the queue's alarms.",
-    "maxInFlight": "Most messages in flight at a time; default 120,000.",
-    "durability": "Replicas of each message, 1, 3 or 5, on shards of that kind; default as the log's address says.",
-    "spread": "Shards that the queue lies on. It can grow, never shrink; default 1.",
-    "ownShards": "Whether the queue's shards take no other new queue, and it is given empty ones; default false.",
     "maxMessages": "How many at most.",
-    "QueueSpec.maxMessages": "Most messages that the queue keeps; 0: no limit of its own.",
     "RedriveSpec.maxMessages": "How many are moved at most; absent: all.",
-    "maxBytes": "Most bytes that the queue keeps; 0: no limit of its own.",
     "tags": "Names and values of your own, up to 50; a change puts all of them in the place of the old ones.",
-    "windowSeconds": "Seconds for which a key counts; default 300.",
-    "scope": "`window`, or `lives`: a key counts also for as long as its message lives.",
-    "contentBased": "FIFO: the body stands in for a missing key.",
-    "perGroup": "FIFO: a key counts in its group only.",
     "kind": "Which of the two it is: `exponential` or `schedule`.",
     "Job.kind": "What the job does.",
     "baseSeconds": "The first wait.",
@@ -102,7 +80,9 @@ MEANINGS = {
     "deduplicationKey": "A second message with the same key is not taken; with another content it is a conflict.",
     "messageGroupId": "FIFO: the group, needed. Standard: whose message it is, for fairness.",
     "ttlSeconds": "How long the message lives, from when it can be received; absent: as the queue says.",
-    "priority": "Higher is delivered first; or a level: lowest 0, low 64, normal 128, high 192, highest 255.",
+    "priority": (
+        "Higher is delivered first; or a level: lowest 0, low 64, normal 128, high 192, highest 255. Absent: normal."
+    ),
     "traceparent": "The W3C trace that the message belongs to.",
     "tracestate": "The rest of the trace's context.",
     "clientMessageId": "The client's own name for the entry, told back with its result.",
@@ -191,6 +171,11 @@ MEANINGS = {
     "detail": "What happened, and what to do.",
     "code": "What happened, for programs.",
     "retryable": "Whether the same request can succeed later.",
+}
+_SETTINGS = {camel(row.member): row.meaning for row in REST_ATTRIBUTES}
+MEANINGS = {
+    **_WRITTEN,
+    **{f"QueueSpec.{name}" if name in _WRITTEN else name: text for name, text in _SETTINGS.items()},
 }
 _LIKE = {
     "QueueChanges": "QueueSpec",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, Protocol
 
@@ -21,6 +23,9 @@ from batonq.node.broker import Received as BrokerReceived
 from batonq.node.deliveries import CONTENT_BITS
 
 ATTEMPT_MESSAGES_MAX = 10  # these fit into one answer whatever their size: a repetition must give the same ones
+TURN_BYTES = 256 * 1024  # of JSON that are put into MessagePack before others have their turn; beside that a message
+MESSAGE_BYTES = 200  # takes as long as so many of these bytes,
+ATTRIBUTES_FACTOR = 2  # and its attributes as long as so many times their own
 _TEXT, _JSON = int(Content.TEXT), int(Content.JSON)
 
 
@@ -35,6 +40,9 @@ def receive(call: Call, finish: Finish) -> None:
     def delivered(outcome: BrokerReceived | BatonError) -> None:
         if isinstance(outcome, BatonError):
             finish(outcome)
+            return
+        if _takes_long(outcome, binary):
+            call.spawn(_deliver_in_turns(call, finish, queue.name, outcome, binary))
             return
         try:
             answer = Answer(200, ReceivedMessages(_messages(queue.name, outcome, binary)))
@@ -56,6 +64,30 @@ def receive(call: Call, finish: Finish) -> None:
     # Whoever leaves before the answer takes no message along.
     call.request.cancellable = True
     call.request.abandon = None if waiting is None else waiting.abandon
+
+
+def _takes_long(found: BrokerReceived, binary: bool) -> bool:
+    """Whether making the answer takes more than a turn."""
+    if found.is_bare:
+        return binary and _JSON in {content & CONTENT_BITS for content in found.contents} and _size(found) > TURN_BYTES
+    return _size(found) + MESSAGE_BYTES * len(found) > TURN_BYTES
+
+
+def _size(found: BrokerReceived) -> int:
+    bodies = found.bodies or [delivery.body for delivery in found.rows]
+    attributes = [payload.attributes for payload in found.payloads] or [row.attributes for row in found.rows]
+    return sum(map(len, bodies)) + ATTRIBUTES_FACTOR * sum(map(len, attributes))
+
+
+async def _deliver_in_turns(call: Call, finish: Finish, name: str, found: BrokerReceived, binary: bool) -> None:
+    try:
+        named = [(name, delivery) for delivery in found.deliveries()]
+        answer = Answer(200, ReceivedMessages(await received_all(named, binary=binary)))
+    except Exception as problem:
+        found.give_back()
+        finish(call.fault(problem))
+    else:
+        finish(answer, found.give_back)
 
 
 def _messages(name: str, found: BrokerReceived, binary: bool) -> list[Received]:
@@ -94,11 +126,27 @@ async def receive_any(call: Call) -> Answer:
     )
     call.give_back = partial(call.broker.give_back_found, [(queue.number, delivery) for queue, delivery in found])
     binary = call.wanted is MSGPACK
-    return Answer(200, ReceivedMessages([received(delivery, queue.name, binary=binary) for queue, delivery in found]))
+    named = [(queue.name, delivery) for queue, delivery in found]
+    return Answer(200, ReceivedMessages(await received_all(named, binary=binary)))
 
 
 def _visibility_ms(seconds: float | None) -> int | None:
     return None if seconds is None else milliseconds(seconds)
+
+
+async def received_all(found: Iterable[tuple[str, Delivery]], *, binary: bool) -> list[Received]:
+    """Messages, each with the name of its queue. Others have their turn in between when that takes long."""
+    messages: list[Received] = []
+    size = 0
+    for queue, delivery in found:
+        messages.append(received(delivery, queue, binary=binary))
+        size += MESSAGE_BYTES + ATTRIBUTES_FACTOR * len(delivery.attributes)
+        if binary and delivery.content == _JSON:
+            size += len(delivery.body)
+        if size > TURN_BYTES:
+            size = 0
+            await asyncio.sleep(0)
+    return messages
 
 
 def received(delivery: Delivery, queue: str, *, binary: bool) -> Received:
@@ -136,7 +184,9 @@ class HasBody(Protocol):
 
 def put_body(message: HasBody, body: bytes, content: int, *, binary: bool) -> None:
     if binary:
-        message.body = value_of(body, content)
+        value = value_of(body, content)
+        # JSON becomes very many objects: what is kept until the answer is written are bytes.
+        message.body = Raw(MSGPACK.encode(value)) if content == _JSON else value
     elif content == _TEXT:
         message.body = body.decode()
     elif content == _JSON:

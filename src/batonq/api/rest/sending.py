@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import md5, sha256
 from typing import Any, NamedTuple
 
@@ -39,9 +40,9 @@ from batonq.core.commands import Sent as SendOutcome
 from batonq.core.payload import encode_attributes
 from batonq.errors import BatonError, InvalidInput, TooLarge
 from batonq.node.broker import Queue
+from batonq.priorities import PRIORITIES
 
-PRIORITIES = {"lowest": 0, "low": 64, "normal": 128, "high": 192, "highest": 255}
-
+TURN_VALUES = 10_000  # messages and attributes of a batch that are read before others have their turn
 FIELDS_BYTES_MAX = 64 * 1024  # what a message's fields may take beside its body and attributes
 
 AnyMessage = Message | PackedMessage
@@ -108,18 +109,6 @@ def send_batch(call: Call, finish: Finish) -> None:
     once = idempotency.once_of(call, "messages:batch")
     builder = SendBuilder()
     refused: dict[int, BatonError] = {}
-    for at, entry in enumerate(entries):
-        before = len(builder.bodies)
-        try:
-            if isinstance(entry, Unreadable):
-                raise entry.problem
-            add_message(queue, builder, entry)
-            if producer is not None:
-                builder.put("numbers", producer.sequence + at)
-        except BatonError as problem:
-            refused[at] = problem.with_traceback(None)  # which would keep the request
-            if len(builder.bodies) > before:
-                builder.drop()
     ids = [entry.client_message_id for entry in entries]
 
     def sent(outcome: SendOutcome | BatonError) -> None:
@@ -136,10 +125,53 @@ def send_batch(call: Call, finish: Finish) -> None:
         failed = any(answer.error is not None for answer in answers)
         finish(Answer(200 if failed else 202, SendResults(answers), idempotency.headers_of(outcome)))
 
-    if builder.bodies:
-        _send(call, queue, builder, sent, "" if producer is None else producer.id, once)
-    else:
-        sent(SendOutcome(0, 0, 0))
+    def send() -> None:
+        if builder.bodies:
+            _send(call, queue, builder, sent, "" if producer is None else producer.id, once)
+        else:
+            sent(SendOutcome(0, 0, 0))
+
+    turns = _add_entries(queue, builder, entries, producer, refused)
+    if next(turns, None) is None:
+        send()
+        return
+
+    async def go_on() -> None:
+        try:
+            for _ in turns:
+                await asyncio.sleep(0)
+            send()
+        except Exception as problem:
+            finish(problem if isinstance(problem, BatonError) else call.fault(problem))
+
+    call.spawn(go_on())
+
+
+def _add_entries(
+    queue: Queue,
+    builder: SendBuilder,
+    entries: Sequence[BatchMessage | PackedMessage | Unreadable],
+    producer: Producer | None,
+    refused: dict[int, BatonError],
+) -> Iterator[int]:
+    """Add the messages of a batch, and note by place which cannot be sent. Yields where others have their turn."""
+    values = 0
+    for at, entry in enumerate(entries):
+        if values > TURN_VALUES:
+            values = 0
+            yield at
+        before = len(builder.bodies)
+        try:
+            if isinstance(entry, Unreadable):
+                raise entry.problem
+            values += 1 + len(entry.attributes or ())
+            add_message(queue, builder, entry)
+            if producer is not None:
+                builder.put("numbers", producer.sequence + at)
+        except BatonError as problem:
+            refused[at] = problem.with_traceback(None)  # which would keep the request
+            if len(builder.bodies) > before:
+                builder.drop()
 
 
 def results_of(accepted: Sequence[Accepted | BatonError], ids: Sequence[str | None]) -> list[SendResult]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct
@@ -42,7 +42,7 @@ class Finish(Protocol):
 class Call:
     """One request as an operation sees it."""
 
-    __slots__ = ("broker", "caller", "give_back", "given", "name", "rates", "request", "token", "wanted")
+    __slots__ = ("broker", "caller", "give_back", "given", "name", "rates", "request", "spawn", "token", "wanted")
 
     def __init__(
         self,
@@ -54,6 +54,7 @@ class Call:
         wanted: Codec,
         name: str,
         token: str,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         self.broker = broker
         self.rates = rates
@@ -63,6 +64,7 @@ class Call:
         self.wanted = wanted
         self.name = name  # of the queue, or the job's id
         self.token = token  # the receipt
+        self.spawn = spawn  # begins work that takes more than one turn of the event loop
         self.give_back: Callable[[], Awaitable[None]] | None = None  # gives back what was leased for the answer
 
     def fault(self, problem: BaseException) -> BatonError:

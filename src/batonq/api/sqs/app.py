@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from email.utils import formatdate
 from itertools import count
 from time import time
@@ -26,8 +26,8 @@ from batonq.api.sqs.errors import (
     shortened,
     translated,
 )
-from batonq.api.sqs.operations.table import OPERATIONS, Operation, Run
-from batonq.api.sqs.service import Call, Finish, Service, SqsSettings
+from batonq.api.sqs.operations.table import OPERATIONS, Operation
+from batonq.api.sqs.service import Call, Service, SqsSettings
 from batonq.errors import BatonError, QueueDoesNotExist
 from batonq.node.broker import Broker
 
@@ -37,6 +37,34 @@ Undo = Callable[[], None] | None
 # At a queue's own address these, which are not about one queue, are not valid.
 NOT_AT_A_QUEUE = ("CreateQueue", "ListQueues")
 REQUEST_ID_HEADER = "x-amzn-RequestId"
+
+
+class _Started:
+    """An operation on messages that was begun: called with its outcome, it answers the request."""
+
+    __slots__ = ("_app", "_reply", "is_last", "operation", "request")
+
+    def __init__(self, app: SqsApp, request: Request, operation: Operation, reply: Reply) -> None:
+        self._app = app
+        self._reply = reply
+        self.request = request
+        self.operation = operation
+        self.is_last = False  # it is not started again
+
+    def __call__(self, outcome: Outcome, undo: Undo = None) -> None:
+        app = self._app
+        if not self.is_last and _has_no_queue(outcome):
+            app.start_again(self, outcome)
+            return
+        try:
+            answer = app.json_answer(outcome)
+        except Exception as problem:
+            answer = app.json_answer(app.service.fault(problem, self.operation.name))
+            if undo is not None:
+                undo()
+            undo = None
+        if not self._reply(answer) and undo is not None:
+            undo()
 
 
 class SqsApp:
@@ -67,62 +95,38 @@ class SqsApp:
         if operation is None or operation.start is None or request.method != "POST":
             return False
         self.calls[operation.name] += 1
-
-        def answer(outcome: Outcome, undo: Undo) -> None:
-            try:
-                written = self._json_answer(outcome)
-            except Exception as problem:
-                written = self._json_answer(self.service.fault(problem, operation.name))
-                if undo is not None:
-                    undo()
-                undo = None
-            if not reply(written) and undo is not None:
-                undo()
-
-        def start(finish: Finish) -> None:
-            call = Call(request, self.access.identify(request), operation.name, True)
-            assert operation.start is not None
-            operation.start(self.service, call, operation.decode(request.body), finish)
-
-        self._start(start, answer, operation.name)
+        self._start(_Started(self, request, operation, reply))
         return True
 
-    def _start(self, start: Callable[[Finish], None], answer: Callable[[Outcome, Undo], None], name: str) -> None:
-        """Start an operation; once more, with a catalog that is up to date, when its queue does not exist."""
-
-        def answered(outcome: Outcome, undo: Undo = None) -> None:
-            if _has_no_queue(outcome):
-                self._spawn(self._start_again(start, answer, name, outcome))
-            else:
-                answer(outcome, undo)
-
-        self._try(start, answered, name)
-
-    def _try(self, start: Callable[[Finish], None], finish: Finish, name: str) -> None:
+    def _start(self, started: _Started) -> None:
         try:
-            start(finish)
+            call = Call(started.request, self.access.identify(started.request), started.operation.name, True)
+            given = started.operation.decode(started.request.body)
+            assert started.operation.start is not None
+            started.operation.start(self.service, call, given, started)
         except (SqsError, BatonError) as problem:
-            finish(problem.with_traceback(None))  # which would keep the request
+            started(problem.with_traceback(None))  # which would keep the request
         except Exception as problem:
-            finish(self.service.fault(problem, name))
+            started(self.service.fault(problem, started.operation.name))
 
-    async def _start_again(
-        self, start: Callable[[Finish], None], answer: Callable[[Outcome, Undo], None], name: str, outcome: Outcome
-    ) -> None:
-        try:
-            is_newer = await self.service.broker.refresh()
-        except BatonError as problem:
-            answer(problem, None)
-        except Exception as problem:
-            answer(self.service.fault(problem, name), None)
-        else:
-            if is_newer:
-                self._try(start, lambda outcome, undo=None: answer(outcome, undo), name)
+    def start_again(self, started: _Started, outcome: Outcome) -> None:
+        """Its queue does not exist: start it once more, with a catalog that is up to date."""
+        started.is_last = True
+
+        async def again() -> None:
+            try:
+                is_newer = await self.service.broker.refresh()
+            except BatonError as problem:
+                started(problem)
+            except Exception as problem:
+                started(self.service.fault(problem, started.operation.name))
             else:
-                answer(outcome, None)
+                if is_newer:
+                    self._start(started)
+                else:
+                    started(outcome)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
+        task = asyncio.get_running_loop().create_task(again())
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
@@ -133,27 +137,36 @@ class SqsApp:
         return await self._handle_query(request)
 
     async def _run(self, operation: Operation, call: Call, given: Any, encode: Callable[[Any], bytes]) -> bytes:
-        """Run an operation and encode its output. Raises what is wrong."""
+        """Run an operation and encode its output. Before a queue is said not to exist, the node makes sure that it is
+        up to date. Raises what is wrong.
+        """
+        try:
+            return await self._attempt(operation, call, given, encode)
+        except (QueueDoesNotExist, SqsError) as problem:
+            if not _has_no_queue(problem) or not await self.service.broker.refresh():
+                raise
+        return await self._attempt(operation, call, given, encode)
+
+    async def _attempt(self, operation: Operation, call: Call, given: Any, encode: Callable[[Any], bytes]) -> bytes:
         if operation.run is not None:
-            return encode(await self._run_up_to_date(operation.run, call, given))
-        started = operation.start
-        assert started is not None
+            return encode(await operation.run(self.service, call, given))
         answer: asyncio.Future[tuple[Outcome, Undo]] = asyncio.get_running_loop().create_future()
 
-        def answered(outcome: Outcome, undo: Undo) -> None:
+        def finish(outcome: Outcome, undo: Undo = None) -> None:
             if not answer.done():
                 answer.set_result((outcome, undo))
             elif undo is not None:
                 undo()
 
-        self._start(lambda finish: started(self.service, call, given, finish), answered, operation.name)
+        assert operation.start is not None
+        operation.start(self.service, call, given, finish)
         try:
             outcome, undo = await answer
         except asyncio.CancelledError:  # the client has gone
             if call.request.abandon is not None:
                 call.request.abandon()
             if answer.done() and not answer.cancelled():  # it came at the same time
-                answered(*answer.result())
+                finish(*answer.result())
             raise
         if isinstance(outcome, SqsError | BatonError):
             try:
@@ -166,15 +179,6 @@ class SqsApp:
             if undo is not None:
                 undo()
             raise
-
-    async def _run_up_to_date(self, run: Run, call: Call, given: Any) -> Any:
-        """Before a queue is said not to exist, the node makes sure that it is up to date."""
-        try:
-            return await run(self.service, call, given)
-        except (QueueDoesNotExist, SqsError) as problem:
-            if not _has_no_queue(problem) or not await self.service.broker.refresh():
-                raise
-        return await run(self.service, call, given)
 
     # --- JSON
 
@@ -197,7 +201,7 @@ class SqsApp:
             return self.json_error(self.service.fault(problem, _what(request)))
         return Response(200, body, protocol_json.CONTENT_TYPE, ((REQUEST_ID_HEADER, self._request_id()),))
 
-    def _json_answer(self, outcome: Outcome) -> bytes:
+    def json_answer(self, outcome: Outcome) -> bytes:
         """A whole answer. Heads differ in nothing but a number and a length for a second."""
         if isinstance(outcome, SqsError | BatonError):
             error = outcome if isinstance(outcome, SqsError) else translated(outcome)
@@ -282,9 +286,9 @@ class SqsApp:
 
 
 def _has_no_queue(outcome: object) -> bool:
-    if isinstance(outcome, SqsError):
-        return outcome.kind is QUEUE_DOES_NOT_EXIST
-    return isinstance(outcome, QueueDoesNotExist)
+    return isinstance(outcome, QueueDoesNotExist) or (
+        isinstance(outcome, SqsError) and outcome.kind is QUEUE_DOES_NOT_EXIST
+    )
 
 
 def _what(request: Request) -> str:

@@ -2,7 +2,7 @@
 
 SQS has names for queue attributes and message attributes, and any client can send those; so what SQS has no name for
 travels as attributes with the prefix `Baton.`. A few things about a request itself travel as HTTP headers, for
-clients that can set them. Queue attributes are in core/catalog/attributes.py, which checks them; here is the rest.
+clients that can set them. Queue attributes are in batonq/queue_attributes.py; here is the rest.
 docs/reference/baton-attributes.md lists all of them, and a test compares it with these tables.
 """
 
@@ -13,10 +13,10 @@ from typing import NamedTuple
 
 from batonq.api.send_builder import SendBuilder
 from batonq.api.sqs.errors import invalid, invalid_value
-from batonq.core.catalog.attributes import PREFIX, RETENTION_MAX_S
+from batonq.priorities import NORMAL_PRIORITY, PRIORITY_MAX
+from batonq.queue_attributes import PREFIX, RETENTION_MAX_S
 
 SECOND_MS = 1000
-PRIORITY_MAX = 255
 MAX_RECEIVES_MAX = 255  # of one message; the log keeps it in a byte
 KEY_LENGTH_MAX = 128
 CONSUMER_LENGTH_MAX = 256
@@ -65,7 +65,11 @@ MESSAGE_ATTRIBUTES = {
     row.name: row
     for row in (
         MessageAttribute(
-            "Baton.Priority", "Higher is delivered first; messages of a FIFO group keep their order.", 0, 255, _priority
+            "Baton.Priority",
+            f"Higher is delivered first; messages of a FIFO group keep their order. Default: {NORMAL_PRIORITY}.",
+            0,
+            PRIORITY_MAX,
+            _priority,
         ),
         MessageAttribute(
             "Baton.DeduplicationKey",

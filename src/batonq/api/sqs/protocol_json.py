@@ -7,11 +7,12 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 import msgspec
-from msgspec import Struct
+from msgspec import Raw, Struct
 
 from batonq.api.document_weight import WeightLimit
 from batonq.api.sqs.errors import SERIALIZATION, SqsError
-from batonq.api.sqs.shapes import SendMessageBatchInput, SendMessageInput
+from batonq.api.sqs.shapes import SendMessageBatchEntry, SendMessageBatchInput, SendMessageInput
+from batonq.api.sqs.validate import NOT_CHARACTERS
 
 CONTENT_TYPE = "application/x-amz-json-1.0"
 TARGET_PREFIX = b"AmazonSQS."
@@ -30,10 +31,25 @@ def error_body(type_name: str, message: str) -> bytes:
 # --- decoding ---------------------------------------------------------------------------------
 
 
+class _SendMessage(SendMessageInput):
+    MessageBody: Raw = Raw()
+
+
+class _Entry(SendMessageBatchEntry):
+    MessageBody: Raw = Raw()
+
+
+class _SendMessageBatch(SendMessageBatchInput):
+    Entries: list[_Entry] | None = None  # type: ignore[assignment]
+
+
+_SENDS: dict[type[Struct], type[Struct]] = {SendMessageInput: _SendMessage, SendMessageBatchInput: _SendMessageBatch}
+
+
 def decoder(shape: type[Input]) -> Callable[[bytes], Input]:
     """A function from a request's body to an input; it raises SqsError for anything that is not one."""
-    typed = msgspec.json.Decoder(shape)
-    sends = shape in (SendMessageInput, SendMessageBatchInput)
+    typed = msgspec.json.Decoder(_SENDS.get(shape, shape))
+    sends = shape in _SENDS
 
     def decode(body: bytes) -> Input:
         if not WEIGHT.allows(body):
@@ -41,19 +57,39 @@ def decoder(shape: type[Input]) -> Callable[[bytes], Input]:
         ascii_only = body.isascii()
         try:
             if not ascii_only:
-                body.decode()  # what is not an input's is not looked into below
+                body.decode()  # what is not an input's is not looked into below, and neither are messages' bodies
             value: Any = typed.decode(body or EMPTY)
+            if sends:
+                _read_bodies(value)
         except msgspec.ValidationError as error:
             raise SqsError(SERIALIZATION, _type_error(str(error))) from None
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             raise SqsError(SERIALIZATION, "The request is not valid JSON.") from None
         if sends:
-            value.as_is = ascii_only and b"\\" not in body
-            value.clean = value.as_is or (ascii_only and _FORBIDDEN.search(body) is None)
+            value.as_is = b"\\" not in body
+            if not ascii_only:
+                value.clean = value.as_is and not any(character in body for character in NOT_CHARACTERS)
+            else:
+                value.clean = value.as_is or _FORBIDDEN.search(body) is None
         return cast(Input, value)
 
     return decode
 
+
+def _read_bodies(value: Any) -> None:
+    """Put the JSON texts of messages' bodies, as bytes, where the bodies are. Raises ValidationError."""
+    entries: Any = value.Entries or () if isinstance(value, SendMessageBatchInput) else (value,)
+    for entry in entries:
+        text = bytes(entry.MessageBody)
+        if text[:1] == b'"':
+            entry.MessageBody = text
+        else:
+            entry.MessageBody = None
+            if text and text != b"null":
+                text_of(text)
+
+
+text_of: Callable[[bytes], str] = msgspec.json.Decoder(str).decode
 
 # Control characters need one of these escapes in JSON, and the other characters that no message may have are not ASCII.
 _FORBIDDEN = re.compile(rb"\\[ubf]")

@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Sequence
 
 from batonq.core.commands import Lease, Leases, Receive
-from batonq.core.records import Flag, State, Type
+from batonq.core.records import LeaseFlag, State, Type
 from batonq.core.shard.columns import NIL
 from batonq.core.shard.queuestate import QueueState
 from batonq.core.shard.runs import FIRST_LEASE
@@ -24,12 +24,15 @@ _IN_FLIGHT_FULL = "Too many messages of the queue are in flight; delete some or 
 
 
 class Receiving(Sending):
+    given_up = 0  # messages that the receives under way found expired or used up, all together
+
     def receive(self, commands: Sequence[Receive], now: int) -> list[Leases | BatonError]:
         """Lease messages of one queue for requests that arrived together, in their order, all with one visibility.
 
         Raises QueueDoesNotExist. The outcome of a request that finds too many messages in flight is OverLimit.
         """
         now = self.begin(now)
+        self.given_up = 0
         queue = self.queue_state(commands[0].queue)
         if not queue.fifo:
             wanted = sum([command.max_messages for command in commands])
@@ -38,6 +41,7 @@ class Receiving(Sending):
                 found = self._lease_front(queue, front, commands, now)
                 full = queue.in_flight >= queue.policy.in_flight_max
                 return [leases if leases or not full else OverLimit(_IN_FLIGHT_FULL) for leases in found]
+        self.given_up = 0
         outcomes: list[Leases | BatonError] = []
         for command in commands:
             try:
@@ -51,11 +55,13 @@ class Receiving(Sending):
 
         A queue that has more to look at than one receive may is in `woken` afterwards. Raises OverLimit.
         """
+        self.given_up = 0
         queue = self.queue_state(command.queue)
         if not queue.fifo:
             front = self._front(queue, min(command.max_messages, queue.policy.in_flight_max - queue.in_flight), now)
             if front:
                 return self._lease_front(queue, front, (command,), now)[0]
+        self.given_up = 0
         return self._receive(queue, command, now)
 
     def _receive(self, queue: QueueState, command: Receive, now: int) -> Leases:
@@ -81,7 +87,7 @@ class Receiving(Sending):
         else:
             slots = self._choose_fifo(queue, wanted, now)
             w6 = self.frame.put(encode_notes(command.holder, attempt)) if slots else 0
-            flags = int(Flag.ATTEMPT) if attempt else 0
+            flags = int(LeaseFlag.ATTEMPT) if attempt else 0
             for slot in slots:
                 self._lease(queue, slot, now, deadline, command.holder, w6, flags)
         leases = self._leases_of(slots, now, deadline)
@@ -94,14 +100,14 @@ class Receiving(Sending):
         ready = queue.ready
         ageing_ms = queue.policy.ageing_ms
         slots: list[int] = []
-        w6 = given_up = 0
+        w6 = 0
         while len(slots) < wanted:
             slot = ready.next_standard(ageing_ms)
             if slot == NIL:
                 break
             if self._is_over(queue, slot, now):
-                given_up += 1
-                if given_up > self.limits.given_up_max:
+                self.given_up += 1
+                if self.given_up > self.limits.given_up_max:
                     self.woken.add(queue.number)
                     break
                 self._put_away(queue, slot, now)
@@ -198,7 +204,6 @@ class Receiving(Sending):
         lines = self.lines
         chosen: list[int] = []
         passed: list[int] = []
-        given_up = 0
         while len(chosen) < wanted:
             lane = queue.ready.best_lane(queue.policy.ageing_ms)
             if lane is None:
@@ -206,8 +211,8 @@ class Receiving(Sending):
             line = lane.quiet
             slot = lines.head[line]
             if self._is_over(queue, slot, now):
-                given_up += 1
-                if given_up > self.limits.given_up_max:
+                self.given_up += 1
+                if self.given_up > self.limits.given_up_max:
                     self.woken.add(queue.number)
                     break
                 self._put_away(queue, slot, now)
@@ -305,7 +310,7 @@ class Receiving(Sending):
             if columns.until[slot] <= now:
                 return []  # it has run out, and its record is yet to come
         for slot, _, _ in known.leases:
-            flags = int(Flag.ATTEMPT)
+            flags = int(LeaseFlag.ATTEMPT)
             position = self._row(Type.EXTENDED, queue.number, slot, now, until=deadline, flags=flags)
             self._on_extended(slot, deadline, position, True)
         return [slot for slot, _, _ in known.leases]

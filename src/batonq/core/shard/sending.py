@@ -24,9 +24,9 @@ from itertools import accumulate
 from batonq.core.commands import Accepted, Once, Send, Sent
 from batonq.core.ids import AWAY, key_hash, message_id
 from batonq.core.payload import bare_parts, content_mark_of, head_of
-from batonq.core.records import Flag, Type
+from batonq.core.records import SentFlag, Type
 from batonq.core.shard.columns import counted, joined
-from batonq.core.shard.dedup import Known
+from batonq.core.shard.dedup import FOREVER_S, Known
 from batonq.core.shard.jobs import Jobs
 from batonq.core.shard.producers import RUN_MAX, Produced
 from batonq.core.shard.queuestate import QueueState
@@ -39,6 +39,7 @@ from batonq.errors import (
     NotOwner,
     OverLimit,
 )
+from batonq.priorities import NORMAL_PRIORITY
 
 REQUEST_WINDOW_MS = 120_000  # an SDK has given up on a request by then
 INVOCATION_WINDOW_S = REQUEST_WINDOW_MS // 1000
@@ -56,8 +57,8 @@ PRODUCER_WAITS = (
 )
 _NEW, _DUPLICATE = 1, 2  # what a message of a request taken in part was: as many messages as a run has, or known before
 _SENT, _REQUESTED, _PRODUCED = int(Type.SENT), int(Type.REQUESTED), int(Type.PRODUCED)
-_FIFO, _DEDUPLICATED = int(Flag.FIFO), int(Flag.DEDUPLICATED)
-_DEDUPLICATED_LIVES = _DEDUPLICATED | int(Flag.DEDUP_LIVES)
+_FIFO, _DEDUPLICATED = int(SentFlag.FIFO), int(SentFlag.DEDUPLICATED)
+_DEDUPLICATED_LIVES = _DEDUPLICATED | int(SentFlag.DEDUP_LIVES)
 
 Results = list[Accepted | BatonError]
 
@@ -402,8 +403,17 @@ class Sending(Jobs):
     def _has_moved(self, queue: QueueState, command: Send, at: int, now: int) -> bool:
         """The same of any message: it is not known here, and would not be taken."""
         key = self._dedup_key(queue, command, at)
-        known = bool(key) and self.dedup.get(key, now // 1000) is not None
+        known = bool(key) and self._known_by_id(queue, key, now) is not None
         return not known and self._belongs_elsewhere(queue, command, at)
+
+    def _known_by_id(self, queue: QueueState, key: int, now: int) -> Known | None:
+        """The message with this deduplication id. What a purge has forgotten is not known, unless the message has
+        survived it (on its way to another shard) and its id is known as long as it lives.
+        """
+        known = self.dedup.get(key, now // 1000)
+        if known is None or (known.sequence < queue.forgotten_below and known.expires_s != FOREVER_S):
+            return None
+        return known
 
     # --- writing ---------------------------------------------------------------------------------------
 
@@ -430,9 +440,10 @@ class Sending(Jobs):
             lengths.extend([header_bytes + length for length in map(len, command.bodies)])
         expires_s = -(-(now + queue.policy.retention_ms) // 1000)
         # What differs between the rows is laid over what they share, a column at a time.
-        rows = array("Q", (_SENT | queue.number << 32, 0, now, now, 0, 0, 0, 0)) * count
+        rows = array("Q", (_SENT | NORMAL_PRIORITY << 16 | queue.number << 32, 0, now, now, 0, 0, 0, 0)) * count
         expires = array("I", (expires_s,)) * count
-        return self._write(queue, slots, rows, lengths, now, expires, array("B", bytes(count)), None, None, None)
+        priorities = array("B", (NORMAL_PRIORITY,)) * count
+        return self._write(queue, slots, rows, lengths, now, expires, priorities, None, None, None)
 
     def _send_rows(self, queue: QueueState, command: Send, now: int) -> Sent:
         """Messages of any kind: a decision about each, then those that are taken as columns."""
@@ -460,7 +471,7 @@ class Sending(Jobs):
             mark = 0
             if key:
                 mark = content_mark_of(command, at)
-                known = self.dedup.get(key, now_s)
+                known = self._known_by_id(queue, key, now)
                 if known is not None:
                     results.append(self._deduplicated(queue, known, command, at, mark))
                     continue
@@ -522,8 +533,8 @@ class Sending(Jobs):
         self.frame.parts += parts
         lengths = array("I", [len(head) + len(body) for head, body in zip(heads, bodies, strict=True)])
         w0 = _SENT | (_FIFO << 8 if queue.fifo else 0) | queue.number << 32
-        rows = array("Q", (w0, 0, now, now, 0, 0, 0, 0)) * count
-        priorities = array("B", command.priorities or bytes(count))
+        rows = array("Q", (w0 | NORMAL_PRIORITY << 16, 0, now, now, 0, 0, 0, 0)) * count
+        priorities = array("B", command.priorities or (NORMAL_PRIORITY,) * count)
         maxima = command.max_receives if any(command.max_receives) else None
         has_keys = any(keys)
         if has_keys or maxima or command.priorities:
@@ -592,7 +603,7 @@ class Sending(Jobs):
         if not dedup_id:
             return 0
         scope = command.groups[at] if queue.policy.dedup_per_group and command.groups else ""
-        return key_hash(queue.number, queue.purge_generation, scope, dedup_id)
+        return key_hash(queue.number, queue.dedup_generation, scope, dedup_id)
 
 
 class _ProducerTurn:

@@ -17,6 +17,8 @@ from batonq.api.sqs.operations.batches import outcome_of
 from batonq.api.sqs.operations.receiving import VISIBILITY_MAX_S
 from batonq.api.sqs.service import Call, Finish, Service
 from batonq.api.sqs.shapes import (
+    BatchOutput,
+    BatchSuccess,
     ChangeMessageVisibilityBatchInput,
     ChangeMessageVisibilityInput,
     DeleteMessageBatchInput,
@@ -123,6 +125,9 @@ def _batch(
     def done(results: Results | BatonError) -> None:
         if isinstance(results, BatonError):
             finish(translated(results))
+            return
+        if len(receipts) == len(ids) and results.count(None) == len(ids):
+            finish(BatchOutput([*map(BatchSuccess, ids)]))
             return
         answers = iter(zip(results, receipts, strict=True))
         for at, error in enumerate(errors):

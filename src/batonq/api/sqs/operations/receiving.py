@@ -22,11 +22,11 @@ from batonq.api.sqs.operations.sending import WRONG_QUEUE_TYPE
 from batonq.api.sqs.service import Call, Finish, Service
 from batonq.api.sqs.shapes import AttributeValue, Message, ReceiveMessageInput, ReceiveMessageOutput
 from batonq.api.sqs.validate import check_identifier
-from batonq.core.catalog.attributes import ATTRIBUTES
 from batonq.core.commands import Receive
 from batonq.core.payload import AS_IS, TEXTS, Lineage
 from batonq.errors import BatonError, OverLimit
 from batonq.node.broker import Delivery, Queue, Received
+from batonq.queue_attributes import ATTRIBUTES
 
 MESSAGES_MAX = 10
 VISIBILITY_MAX_S = 43_200

@@ -8,7 +8,7 @@ from hashlib import sha256
 from batonq.api.http import Request
 from batonq.api.send_builder import SendBuilder
 from batonq.api.sqs import contents
-from batonq.api.sqs.digests import digest, hex_digest, trace_digest
+from batonq.api.sqs.digests import digest, hex_digest, md5, trace_digest
 from batonq.api.sqs.errors import (
     BATCH_REQUEST_TOO_LONG,
     SqsError,
@@ -19,6 +19,7 @@ from batonq.api.sqs.errors import (
 )
 from batonq.api.sqs.extensions import CONTENT_ENCODING, CONTENT_TYPE, SECOND_MS, apply_message_attributes
 from batonq.api.sqs.operations.batches import failure
+from batonq.api.sqs.protocol_json import text_of
 from batonq.api.sqs.service import Call, Finish, Service
 from batonq.api.sqs.shapes import (
     AttributeValue,
@@ -42,12 +43,12 @@ from batonq.api.sqs.validate import (
     message_attributes,
     trace_header,
 )
-from batonq.core.catalog.attributes import PREFIX
-from batonq.core.commands import Accepted, Send, Sent
-from batonq.core.ids import request_hash
+from batonq.core.commands import Send, Sent
+from batonq.core.ids import message_ids, request_hash
 from batonq.core.payload import AS_IS, encode_attributes
 from batonq.errors import BatonError
 from batonq.node.broker import Queue
+from batonq.queue_attributes import PREFIX
 
 INVOCATION_HEADER = b"amz-sdk-invocation-id"
 ATTEMPT_HEADER = b"amz-sdk-request"  # attempt=1; max=3
@@ -64,10 +65,10 @@ def send_message(service: Service, call: Call, given: SendMessageInput, finish: 
     queue = service.queue(call, given.QueueUrl)
     if queue.fifo and not given.MessageGroupId:
         raise missing("MessageGroupId")
-    batch = _Messages(queue, call, given.clean)
+    batch = _Messages(queue, call, given)
     size = batch.add(given, "MessageBody")
     _check_size(queue, size)
-    command = batch.command(given.as_is)
+    command = batch.command()
 
     def sent(outcome: Sent | BatonError) -> None:
         result = outcome if isinstance(outcome, BatonError) else outcome[0]
@@ -94,12 +95,12 @@ def send_message_batch(service: Service, call: Call, given: SendMessageBatchInpu
     ids = check_batch(entries, "SendMessageBatch")
     if queue.fifo:
         _check_fifo_batch(queue, entries)
-    batch = _Messages(queue, call, given.clean)
+    batch = _Messages(queue, call, given)
     failed = batch.add_all(entries, ids)
     if not batch.digests:
         finish(SendMessageBatchOutput(None, failed))
         return
-    command = batch.command(given.as_is)
+    command = batch.command()
     if failed:
         refused = {one.Id for one in failed}
         ids = [entry_id for entry_id in ids if entry_id not in refused]
@@ -108,7 +109,7 @@ def send_message_batch(service: Service, call: Call, given: SendMessageBatchInpu
         if isinstance(outcome, BatonError):
             finish(translated(outcome))
             return
-        successful = _batch_results(queue, command, batch.digests, ids, outcome.results(), failed)
+        successful = _batch_results(queue, command, batch.digests, ids, outcome, failed)
         finish(SendMessageBatchOutput(successful or None, failed or None))
 
     service.broker.send(queue, command, sent, is_first_try(call.request))
@@ -119,12 +120,15 @@ def _batch_results(
     command: Send,
     digests: Sequence[bytes],
     ids: Sequence[str],
-    results: Sequence[Accepted | BatonError],
+    outcome: Sent,
     failed: list[BatchFailure],
 ) -> list[SendMessageBatchResultEntry]:
     """What becomes of each message; those that are refused are added to the failed ones."""
+    if outcome.first and not (queue.fifo or command.attributes or command.traces):
+        names = message_ids(outcome.shard, range(outcome.first, outcome.first + outcome.count))
+        return [*map(SendMessageBatchResultEntry, ids, names, map(bytes.hex, digests))]
     successful: list[SendMessageBatchResultEntry] = []
-    for at, (entry_id, result) in enumerate(zip(ids, results, strict=True)):
+    for at, (entry_id, result) in enumerate(zip(ids, outcome.results(), strict=True)):
         if isinstance(result, BatonError):
             failed.append(failure(entry_id, translated(result)))
             continue
@@ -155,18 +159,23 @@ def _check_fifo_batch(queue: Queue, entries: Sequence[SendMessageBatchEntry]) ->
 class _Messages:
     """The messages of one request, as they are read."""
 
-    __slots__ = ("_builder", "_call", "_clean", "_queue", "_trace", "digests")
+    __slots__ = ("_as_is", "_builder", "_call", "_clean", "_queue", "_trace", "digests")
 
-    def __init__(self, queue: Queue, call: Call, clean: bool) -> None:
+    def __init__(self, queue: Queue, call: Call, given: SendMessageInput | SendMessageBatchInput) -> None:
         self._queue = queue
         self._call = call
-        self._clean = clean
+        self._clean = given.clean
+        self._as_is = given.as_is
         self._trace = _trace_of(call.request) if TRACE_HEADER in call.request.headers else ""
         self._builder = SendBuilder()
         self.digests: list[bytes] = []  # MD5s of the bodies as they came
 
     def add_all(self, entries: Sequence[SendMessageBatchEntry], ids: list[str]) -> list[BatchFailure]:
         """The entries that cannot be sent."""
+        if not self._trace and not self._queue.fifo and not any(map(_is_more_than_a_body, entries)):
+            self._add_bodies([entry.MessageBody for entry in entries])
+            if len(self.digests) == len(entries):
+                return []
         failed: list[BatchFailure] = []
         total = 0
         for number, entry in enumerate(entries, start=1):
@@ -188,12 +197,35 @@ class _Messages:
             )
         return failed
 
+    def _body(self, value: str | bytes | None) -> bytes:
+        """The body of a message as it is kept. Raises SqsError when it has characters that no message may have."""
+        if isinstance(value, bytes):
+            if self._as_is and self._clean:
+                return value[1:-1]
+            value = text_of(value)
+        if not value:
+            return b""
+        return value.encode() if self._clean else encoded(value)
+
+    def _add_bodies(self, values: list[str | bytes | None]) -> None:
+        """Messages that are nothing but bodies, all of them if they can be sent."""
+        try:
+            bodies = [*map(self._body, values)]
+        except SqsError:
+            return
+        if not all(bodies):
+            return
+        sizes = [*map(len, bodies)]
+        if max(sizes) <= self._queue.message_bytes_max and sum(sizes) <= BATCH_BYTES_MAX:
+            self.digests = [md5(body).digest() for body in bodies]
+            self._builder.bodies = bodies
+            self._builder.digests = self.digests
+
     def add(self, given: SendMessageInput | SendMessageBatchEntry, body_name: str) -> int:
         """Returns the message's size. Raises SqsError when it is not one for this queue."""
-        text = given.MessageBody
-        if not text:
+        body = self._body(given.MessageBody)
+        if not body:
             raise missing(body_name)
-        body = text.encode() if self._clean else encoded(text)
         body_md5 = digest(body)
         builder, queue = self._builder, self._queue
         builder.add(body)
@@ -220,13 +252,22 @@ class _Messages:
             builder.put("dedup_ids", sha256(body).hexdigest())
         return size
 
-    def command(self, as_is: bool) -> Send:
-        """`as_is`: the bodies are their own JSON texts."""
+    def command(self) -> Send:
         call, queue = self._call, self._queue
         name = invocation(call.request, self.digests) if INVOCATION_HEADER in call.request.headers else ""
         return self._builder.build(
-            queue.number, call.caller.sender, AS_IS if as_is else 0, request_hash(queue.number, name)
+            queue.number, call.caller.sender, AS_IS if self._as_is else 0, request_hash(queue.number, name)
         )
+
+
+def _is_more_than_a_body(entry: SendMessageBatchEntry) -> bool:
+    return (
+        entry.MessageAttributes is not None
+        or entry.MessageGroupId is not None
+        or entry.DelaySeconds is not None
+        or entry.MessageDeduplicationId is not None
+        or entry.MessageSystemAttributes is not None
+    )
 
 
 def _trace_of(request: Request) -> str:
