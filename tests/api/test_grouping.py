@@ -475,7 +475,7 @@ def _check_whole(message: dict[str, Any], receives: int) -> None:
     attributes = message["Attributes"]
     assert attributes["ApproximateReceiveCount"] == str(receives)
     assert attributes.get("MessageGroupId") == (f"g{at}" if kind == "group" else None)
-    assert attributes["Baton.Priority"] == (at if kind == "priority" else "0")
+    assert attributes["Baton.Priority"] == (at if kind == "priority" else "128")
     own = message.get("MessageAttributes", {})
     if kind in ("attributes", "ttl"):
         assert own["k"]["StringValue"] == f"value {at}"
