@@ -177,6 +177,8 @@ def test_a_client_that_leaves_while_its_messages_are_put_into_messagepack_takes_
             monkeypatch.setattr(receiving, "received", received)
             with pytest.raises(asyncio.CancelledError):
                 await receive
+            queue = node.broker.queue(ACCOUNT, "q").number
+            await until(lambda: node.shards[0].host().counters(queue).in_flight == 0)  # when the answer is made
             _, stats = await ask(app, "GET", "/v1/queues/q/stats")
             assert (stats["visible"], stats["inFlight"]) == (3, 0)
         finally:
