@@ -400,7 +400,7 @@ class Polling(Hosting):
                     watcher.serve(self, wanted, budget)
             except Exception as problem:
                 if not isinstance(problem, BatonError):
-                    events.logger.exception("shard %d: a long poll over many queues broke off", self.shard.number)
+                    events.logger.exception("shard %d: a long poll over several queues failed", self.shard.number)
                 watcher.fail(problem)
                 continue
             if wanted:

@@ -20,7 +20,7 @@ from batonq.node.deliveries import ANSWER_BYTES_MAX, Deliveries, Delivery
 from batonq.node.host import ShardHost, committed
 
 FIRST_EPOCH = 1
-FAULT = "Something went wrong in the server; its log says what."
+FAULT = "An internal error occurred; see the server's log."
 _Told = tuple[str, str]  # the code and the message of an error
 
 
@@ -157,7 +157,7 @@ async def run_relayed(host: ShardHost, deliveries: Deliveries, calls: Sequence[R
             await _hand_out(host, deliveries, one, answers)
         except Exception as problem:  # these receives get an error; what the other calls did is committed
             if not isinstance(problem, BatonError):
-                events.logger.exception("shard %d: relayed receives could not be answered", host.shard.number)
+                events.logger.exception("shard %d: forwarded receives could not be answered", host.shard.number)
             _give_back(host, one)
             told = _told(problem if isinstance(problem, BatonError) else BatonError(FAULT))
             for place, _, _ in one.parts:

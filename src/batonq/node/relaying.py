@@ -103,7 +103,7 @@ class Relaying:
         except BatonError as problem:
             answers = [problem] * len(some)
         except Exception:
-            events.logger.exception("shard %d: relayed calls failed", shard)
+            events.logger.exception("shard %d: forwarded requests failed", shard)
             answers = [BatonError(FAULT)] * len(some)
         lane.asking = False
         self._begin(shard, lane)  # the owner is at work again while the replies are written
@@ -140,4 +140,4 @@ def _tell(one: _One, answer: RelayedAnswer | BatonError) -> None:
     try:
         one.answered(answer)
     except Exception:
-        events.logger.exception("a relayed call could not be answered")
+        events.logger.exception("a forwarded request could not be answered")

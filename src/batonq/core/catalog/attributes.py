@@ -35,7 +35,7 @@ ResolveDeadLetterQueue = Callable[[QueueName], tuple[int, int, str]]  # number, 
 class Kind(Enum):
     INTEGER = "integer"
     BOOLEAN = "true or false"
-    CHOICE = "one of a few words"
+    CHOICE = "one of the listed values"
     LABEL = "a word of letters, digits, hyphens and underscores"
     TEXT = "text"
     JSON = "JSON"
@@ -102,28 +102,35 @@ def _reading(name: str, doc: str, kind: Kind = Kind.INTEGER) -> Attribute:
 
 _TABLE = (
     # --- SQS's
-    _integer("DelaySeconds", 0, 900, 0, "How long a new message stays invisible."),
-    _integer("MaximumMessageSize", 1024, 1_048_576, 1_048_576, "Largest message, in bytes, attributes counted in."),
+    _integer("DelaySeconds", 0, 900, 0, "Seconds before a new message becomes visible."),
+    _integer(
+        "MaximumMessageSize",
+        1024,
+        1_048_576,
+        1_048_576,
+        "Maximum size of a message in bytes, including its attributes.",
+    ),
     _integer("MessageRetentionPeriod", 60, RETENTION_MAX_S, 345_600, "Seconds after which a message expires."),
-    _integer("ReceiveMessageWaitTimeSeconds", 0, 20, 0, "How long a receive waits that does not say itself."),
-    _integer("VisibilityTimeout", 0, 43_200, 30, "Seconds that a lease lasts when the receive does not say."),
+    _integer("ReceiveMessageWaitTimeSeconds", 0, 20, 0, "Default wait time of a receive, in seconds."),
+    _integer("VisibilityTimeout", 0, 43_200, 30, "Default visibility timeout of a receive, in seconds."),
     _json(
         "RedrivePolicy",
         redrive.parse_redrive_policy,
-        "Where dead letters go: deadLetterTargetArn and maxReceiveCount (1 to 1000).",
+        "Dead-letter queue and maximum number of receives: deadLetterTargetArn and maxReceiveCount (1 to 1000).",
     ),
     _json(
         "RedriveAllowPolicy",
         redrive.check_redrive_allow_policy,
-        "Which queues may use this one for their dead letters: allowAll, denyAll, or byQueue with sourceQueueArns.",
+        "Which queues may use this queue as their dead-letter queue: allowAll, denyAll, or byQueue with "
+        "sourceQueueArns.",
     ),
-    _json("Policy", check_policy, "Who else may use the queue, as an access policy."),
-    Attribute("KmsMasterKeyId", "Kept and returned; Baton encrypts nothing with it.", Kind.TEXT),
-    _integer("KmsDataKeyReusePeriodSeconds", 60, 86_400, None, "Kept and returned; 300 when a KMS key is set."),
-    _boolean("SqsManagedSseEnabled", "Kept and returned; excludes KmsMasterKeyId.", default="true"),
+    _json("Policy", check_policy, "Access policy: which other accounts may use the queue."),
+    Attribute("KmsMasterKeyId", "Stored and returned; Baton does not encrypt with it.", Kind.TEXT),
+    _integer("KmsDataKeyReusePeriodSeconds", 60, 86_400, None, "Stored and returned; 300 when a KMS key is set."),
+    _boolean("SqsManagedSseEnabled", "Stored and returned; cannot be combined with KmsMasterKeyId.", default="true"),
     Attribute(
         "FifoQueue",
-        "A FIFO queue; its name ends in .fifo.",
+        "Makes the queue a FIFO queue; its name must end in .fifo.",
         Kind.BOOLEAN,
         choices=("true",),
         access=Access.AT_CREATION,
@@ -131,89 +138,109 @@ _TABLE = (
     ),
     _boolean(
         "ContentBasedDeduplication",
-        "The SHA-256 of the body stands in for a missing deduplication id.",
+        "If a message has no deduplication id, the SHA-256 of its body is used.",
         fifo_only=True,
     ),
     _choice(
         "DeduplicationScope",
         ("queue", "messageGroup"),
-        "Whether a deduplication id counts in the whole queue or in its message group.",
+        "Whether deduplication applies to the whole queue or to each message group.",
         fifo_only=True,
     ),
     _choice(
         "FifoThroughputLimit",
         ("perQueue", "perMessageGroupId"),
-        "Kept and returned; perMessageGroupId needs DeduplicationScope to be messageGroup.",
+        "Stored and returned; perMessageGroupId needs DeduplicationScope to be messageGroup.",
         fifo_only=True,
     ),
     # --- ours
-    _boolean("Baton.StrictReceipts", "Refuse every receipt that is not the current lease's, as the REST API does."),
+    _boolean("Baton.StrictReceipts", "Refuse every receipt of an expired lease, as the REST API does."),
     _choice(
         "Baton.DeadLetterOn",
         ("receive", "failure"),
-        "When a message that used up its receives moves: at the next receive, as in SQS, or at the last failure.",
+        "When a message that has used up its receives is dead-lettered: at the next receive, as in SQS, or at the "
+        "last failure.",
     ),
-    _integer("Baton.DeduplicationWindow", 1, RETENTION_MAX_S, 300, "Seconds for which a deduplication key counts."),
+    _integer(
+        "Baton.DeduplicationWindow", 1, RETENTION_MAX_S, 300, "Seconds for which a deduplication key is remembered."
+    ),
     _choice(
         "Baton.DeduplicationScope",
         ("window", "lives"),
-        "Whether a deduplication key counts for the window only, or also for as long as its message lives.",
+        "Whether a deduplication key is remembered for the window only, or also for as long as its message exists.",
     ),
     _integer(
-        "Baton.PriorityAgeingSeconds", 0, 86_400, 300, "Waiting this long is worth one step of priority; 0: no ageing."
+        "Baton.PriorityAgeingSeconds",
+        0,
+        86_400,
+        300,
+        "Seconds of waiting that raise a message by one priority level; 0 disables ageing.",
     ),
     _integer(
         "Baton.MaxReceives",
         0,
         redrive.MAX_RECEIVES_MAX,
         0,
-        "Receives after which a message is dead in a queue without RedrivePolicy; 0: unlimited.",
+        "Maximum number of receives per message in a queue without RedrivePolicy; 0: unlimited.",
     ),
     _json(
         "Baton.RetryPolicy",
         parse_retry,
-        "How long a message waits after a nack that does not say: kind exponential (baseSeconds, factor, maxSeconds) "
-        "or schedule (delaysSeconds), both with jitter, 0 to 1.",
+        "Default delay before a message is received again after a nack: kind exponential (baseSeconds, factor, "
+        "maxSeconds) or schedule (delaysSeconds), both with jitter, 0 to 1.",
     ),
-    _boolean("Baton.ExpiryToDeadLetter", "An expired message goes to the dead-letter queue instead of nowhere."),
-    _integer("Baton.SLASeconds", 0, RETENTION_MAX_S, 0, "Age that no message should reach; 0: none."),
-    Attribute("Baton.ShedClass", "Class of the queue when load is shed.", Kind.LABEL),
+    _boolean("Baton.ExpiryToDeadLetter", "Move expired messages to the dead-letter queue instead of deleting them."),
+    _integer(
+        "Baton.SLASeconds",
+        0,
+        RETENTION_MAX_S,
+        0,
+        "Maximum acceptable age of a message in seconds; the queue is reported as late beyond it. 0: none.",
+    ),
+    Attribute("Baton.ShedClass", "Load-shedding class of the queue.", Kind.LABEL),
     Attribute("Baton.AlarmSeverity", "Severity of the queue's alarms.", Kind.LABEL),
-    _integer("Baton.MaximumInFlight", 1, 120_000, 120_000, "Most messages in flight at a time."),
-    _integer("Baton.MaximumMessages", 0, 10**12, 0, "Most messages that the queue keeps; 0: no limit of its own."),
-    _integer("Baton.MaximumBytes", 0, 10**15, 0, "Most bytes that the queue keeps; 0: no limit of its own."),
+    _integer("Baton.MaximumInFlight", 1, 120_000, 120_000, "Maximum number of messages in flight."),
+    _integer("Baton.MaximumMessages", 0, 10**12, 0, "Maximum number of messages in the queue; 0: no limit."),
+    _integer("Baton.MaximumBytes", 0, 10**15, 0, "Maximum number of bytes in the queue; 0: no limit."),
     _integer(
         "Baton.Spread",
         1,
         SPREAD_MAX,
         1,
-        "Shards that the queue lies on. It can grow, never shrink.",
+        "Number of shards of the queue. It can be increased but not decreased.",
     ),
     Attribute(
         "Baton.Durability",
-        "Replicas that each message has: the queue lies on shards of that kind. Not set: as the log's address says.",
+        "Number of replicas of each message. Default: as in the log's URL.",
         Kind.CHOICE,
         choices=tuple(map(str, DURABILITY)),
     ),
-    _boolean("Baton.OwnShards", "The queue's shards take no other new queue, and it is given empty ones."),
+    _boolean(
+        "Baton.OwnShards", "Dedicated shards: the queue is placed on empty shards that accept no other new queue."
+    ),
     # --- counted or given, never set
-    _reading("ApproximateNumberOfMessages", "Messages that can be received now (exact, as are all counts here)."),
-    _reading("ApproximateNumberOfMessagesNotVisible", "Messages in flight."),
-    _reading("ApproximateNumberOfMessagesDelayed", "Messages whose delay is not over."),
-    _reading("CreatedTimestamp", "When the queue was created, in seconds since 1970."),
-    _reading("LastModifiedTimestamp", "When its attributes were last changed, in seconds since 1970."),
+    _reading(
+        "ApproximateNumberOfMessages",
+        "Number of messages that can be received now. This and all other counts here are exact.",
+    ),
+    _reading("ApproximateNumberOfMessagesNotVisible", "Number of messages in flight."),
+    _reading("ApproximateNumberOfMessagesDelayed", "Number of delayed messages."),
+    _reading("CreatedTimestamp", "Time when the queue was created, in seconds since 1970."),
+    _reading("LastModifiedTimestamp", "Time when the queue's attributes were last changed, in seconds since 1970."),
     _reading("QueueArn", "The queue's ARN.", Kind.TEXT),
-    _reading("Baton.AgeOfOldestMessage", "Seconds since the oldest message was sent; 0 in an empty queue."),
-    _reading("Baton.DeadMessages", "Messages that used up their receives and have no dead-letter queue."),
-    _reading("Baton.OwedMessages", "Messages on their way to another queue."),
-    _reading("Baton.StoredBytes", "Bytes of the messages in the queue."),
-    _reading("Baton.MessagesSent", "Messages sent since the queue was created."),
-    _reading("Baton.MessagesReceived", "Leases given since the queue was created."),
-    _reading("Baton.MessagesDeleted", "Messages deleted since the queue was created."),
-    _reading("Baton.MessagesReturned", "Leases that ended without a delete since the queue was created."),
-    _reading("Baton.MessagesExpired", "Messages that reached their retention since the queue was created."),
-    _reading("Baton.MessagesDeadLettered", "Messages that went to the dead letters since the queue was created."),
-    _reading("Baton.StaleDeletes", "Deletes with a receipt that another lease had replaced."),
+    _reading("Baton.AgeOfOldestMessage", "Age of the oldest message in seconds; 0 if the queue is empty."),
+    _reading(
+        "Baton.DeadMessages", "Number of messages that have used up their receives and have no dead-letter queue."
+    ),
+    _reading("Baton.OwedMessages", "Number of messages being moved to another queue."),
+    _reading("Baton.StoredBytes", "Total size of the messages in the queue, in bytes."),
+    _reading("Baton.MessagesSent", "Number of messages sent since the queue was created."),
+    _reading("Baton.MessagesReceived", "Number of messages received since the queue was created: every lease counts."),
+    _reading("Baton.MessagesDeleted", "Number of messages deleted since the queue was created."),
+    _reading("Baton.MessagesReturned", "Number of leases that ended without a delete since the queue was created."),
+    _reading("Baton.MessagesExpired", "Number of messages that expired since the queue was created."),
+    _reading("Baton.MessagesDeadLettered", "Number of messages that were dead-lettered since the queue was created."),
+    _reading("Baton.StaleDeletes", "Number of deletes with a receipt that a newer lease had replaced."),
 )
 
 ATTRIBUTES: dict[str, Attribute] = {attribute.name: attribute for attribute in _TABLE}
@@ -258,14 +285,14 @@ def _check_spread(values: Mapping[str, str], fifo: bool) -> None:
     spread = int(values.get("Baton.Spread", "1"))
     if spread > 1 and fifo and values.get("DeduplicationScope") != "messageGroup":
         raise InvalidAttributeValue(
-            "Baton.Spread is above 1 in a FIFO queue only when DeduplicationScope is messageGroup: what counts in the "
-            "whole queue needs one shard."
+            "Baton.Spread above 1 needs DeduplicationScope messageGroup on a FIFO queue. Deduplication for the "
+            "whole queue works only on one shard."
         )
     for name in DIVIDED:
         limit = int(values.get(name, "0"))
         if limit and limit < spread:
             raise InvalidAttributeValue(
-                f"{name} is divided among the shards, so it must be at least as large as Baton.Spread."
+                f"{name} is divided among the queue's shards, so it must be at least as large as Baton.Spread."
             )
 
 

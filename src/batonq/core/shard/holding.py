@@ -182,17 +182,19 @@ class Holding(Receiving):
             if verdict.error:
                 results.append(verdict.error())
             elif nack.delay_ms is not None and not 0 <= nack.delay_ms <= queue.policy.retention_ms:
-                results.append(InvalidInput("The delay of a nack must be between 0 and the queue's retention."))
+                results.append(InvalidInput("The delay of a nack must be 0 to the queue's retention period."))
             elif len(nack.reason) > REASON_CHARACTERS_MAX or len(nack.error_class) > CLASS_CHARACTERS_MAX:
                 results.append(
                     InvalidInput(
-                        f"A nack's reason has at most {REASON_CHARACTERS_MAX} characters, "
-                        f"its error class {CLASS_CHARACTERS_MAX}."
+                        f"The reason of a nack can have at most {REASON_CHARACTERS_MAX} characters, its error "
+                        f"class at most {CLASS_CHARACTERS_MAX}."
                     )
                 )
             elif nack.untried:
                 if nack.dead_letter:
-                    results.append(InvalidInput("A message that was not tried has not failed: it is no dead letter."))
+                    results.append(
+                        InvalidInput("A released message counts as not tried, so it cannot be dead-lettered as well.")
+                    )
                     continue
                 self._return(nack.claim.slot, now, now + (nack.delay_ms or 0), Reason.RELEASED, charged=False)
                 results.append(None)

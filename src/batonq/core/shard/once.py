@@ -22,7 +22,8 @@ from batonq.errors import BatonError, IdempotencyConflict, OverLimit
 
 WINDOW_MIN_MS = 128_000  # by longer windows these requests are told from those of SDKs, which have a share of their own
 _FULL = (
-    "The shard remembers as many Idempotency-Keys as it can; send without a key, or retry when old keys have expired."
+    "The shard's limit of remembered Idempotency-Keys is reached. Send without a key, or retry when older keys "
+    "have expired."
 )
 _NEW, _DUPLICATE = 1, 2  # what a remembered message was: as many messages as `_remember` counts, or one known before
 

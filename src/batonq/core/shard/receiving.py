@@ -61,7 +61,10 @@ class Receiving(SendingOnce):
         if room <= 0:
             if queue.fifo:
                 return []
-            raise OverLimit("Too many messages of the queue are in flight; delete some or let their leases run out.")
+            raise OverLimit(
+                "The queue's limit of messages in flight is reached. Delete messages, or wait until their leases "
+                "expire."
+            )
         if not queue.visible:
             return []
         wanted = min(max_messages, room)

@@ -21,11 +21,12 @@ from batonq.errors import BatonError, DeduplicationConflict, InvalidInput, NotOw
 REQUEST_WINDOW_MS = 120_000  # an SDK has given up on a request by then
 INVOCATION_WINDOW_S = REQUEST_WINDOW_MS // 1000
 BYTE_MAX = 255  # a record has a byte for each
-_SHARD_FULL = "The shard holds as many messages as it can; receive and delete some."
-_NOT_TAKEN = "The shard had no room for this message when the request was made first; send it by another request."
-_ELSEWHERE = "The message's key is on another shard since the queue has grown or moved; try again."
+_SHARD_FULL = "The shard's limit of stored messages is reached. Receive and delete some."
+_NOT_TAKEN = "The shard had no room for this message when the request was first made. Send it in a new request."
+_ELSEWHERE = "The message's key belongs to another shard now, because the queue was moved or got more shards. Retry."
 PRODUCER_WAITS = (
-    "An earlier message of this producer was refused, or too many producers are remembered; send it again from there."
+    "An earlier message of this producer was refused, or the limit of producers is reached. Send again from that "
+    "message on."
 )
 _SENT, _REQUESTED, _PRODUCED = int(Type.SENT), int(Type.REQUESTED), int(Type.PRODUCED)
 _FIFO, _DEDUPLICATED = int(Flag.FIFO), int(Flag.DEDUPLICATED)
@@ -453,7 +454,9 @@ class Sending(Jobs):
         number = queue.number
         columns = self.columns
         if not 0 <= send.max_receives <= BYTE_MAX or not 0 <= send.priority <= BYTE_MAX:
-            return InvalidInput(f"A message's own maximum of receives, and its priority, are 0 to {BYTE_MAX}.")
+            return InvalidInput(
+                f"The maximum number of receives and the priority of a message must be 0 to {BYTE_MAX}."
+            )
         payload = encode(send, now)
         key = 0
         flags = _FIFO if queue.fifo else 0
@@ -466,7 +469,10 @@ class Sending(Jobs):
                 queue.duplicates += 1
                 return self._again(known.sequence)
             if self.dedup.full(now // 1000, self.limits.dedup_entries_max):
-                return OverLimit("Too many deduplication keys are remembered; send later or shorten the window.")
+                return OverLimit(
+                    "The limit of remembered deduplication keys is reached. Retry later, or shorten the deduplication "
+                    "window."
+                )
             flags |= _DEDUPLICATED_LIVES if policy.dedup_lives else _DEDUPLICATED
         if policy.spread and self._belongs_elsewhere(queue, send):
             return NotOwner(_ELSEWHERE)

@@ -112,9 +112,9 @@ class Transfer(Replay):
         """What a queue's limits say to one more message; empty when they allow it."""
         policy = queue.policy
         if policy.messages_max and queue.messages >= policy.messages_max:
-            return f"Queue {policy.name} holds {queue.messages} messages, as many as its limit allows."
+            return f"Queue {policy.name} is full: it holds {queue.messages} messages, its limit."
         if policy.bytes_max and queue.bytes + added_bytes > policy.bytes_max:
-            return f"Queue {policy.name} holds {queue.bytes} bytes; its limit is {policy.bytes_max}."
+            return f"Queue {policy.name} is full: it holds {queue.bytes} bytes, and its limit is {policy.bytes_max}."
         return ""
 
     # --- the source --------------------------------------------------------------------------------
@@ -306,8 +306,8 @@ class Transfer(Replay):
         words = {
             Reason.REFUSED_NO_QUEUE: "does not exist",
             Reason.REFUSED_FULL: "is full",
-            Reason.REFUSED_TYPE: "is not of the same type",
-            Reason.REFUSED_MOVED: "has grown or moved meanwhile: they belong on other shards now",
+            Reason.REFUSED_TYPE: "is not of the same type (standard or FIFO)",
+            Reason.REFUSED_MOVED: "has been moved or has more shards now, so the messages belong on other shards",
         }
         if reason == Reason.REDRIVE:
             job = self.jobs.active_on(queue.number)
@@ -317,7 +317,9 @@ class Transfer(Replay):
                 why = f"{self._destination_name(job, to)} {words[verdict]}."
                 self._set_job(replace(job, state="FAILED", failure=NO_QUEUE, why=why, ended_ms=now), now)
             return
-        text = f"The dead-letter queue of {queue.policy.name} {words[verdict]}; its dead letters stay where they are."
+        text = (
+            f"The dead-letter queue of {queue.policy.name} {words[verdict]}; its dead letters stay in the source queue."
+        )
         self.alarms.append(Alarm(f"dead-letter-refused:{queue.number}", queue.number, text))
 
     def _go_back(self, job: Job | None, sequence: int, now: int) -> None:
@@ -334,14 +336,14 @@ class Transfer(Replay):
         self.job_place.pop(job.id, None)
         cursor = min(job.cursor, sequence - 1)
         pause_ms = min(REFUSED_BACKOFF_MS << min(job.tries, 16), JOB_BACKOFF_MAX_MS)
-        why = f"{self._destination_name(job, to)} is full; the job goes on when there is room."
+        why = f"{self._destination_name(job, to)} is full; the job continues when there is room."
         again = replace(job, cursor=cursor, blocked=sequence, tries=job.tries + 1, again_ms=now + pause_ms, why=why)
         self._set_job(again, now)
 
     def _destination_name(self, job: Job, to: int) -> str:
         target = self.queues.get(to)
         name = target.policy.name if target is not None else job.destination_arn.rpartition(":")[2]
-        return f"Queue {name}" if name else "A queue that messages came from"
+        return f"Queue {name}" if name else "The queue that the messages came from"
 
     def retry_refused(self, now: int, bytes_end: int) -> None:
         """Refused transfers whose back-off is over are owed again, if there is still somewhere to send them.
