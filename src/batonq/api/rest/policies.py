@@ -94,7 +94,7 @@ def without_fifo_only(attributes: dict[str, str]) -> dict[str, str]:
     """What a standard queue has no attribute for, and need not be told when it is not wanted."""
     idle = {"ContentBasedDeduplication": "false", "DeduplicationScope": "queue"}
     if any(name in idle and value != idle[name] for name, value in attributes.items()):
-        raise InvalidInput("contentBased and perGroup of deduplication are for queues whose mode is FIFO.")
+        raise InvalidInput("The fields contentBased and perGroup of deduplication can be set only on FIFO queues.")
     return {name: value for name, value in attributes.items() if name not in idle}
 
 

@@ -1,4 +1,4 @@
-"""Queues on the wire: what one is told to be, what it is, and how it stands. See shapes.py for the rules."""
+"""Queues of the REST API: settings, changes and statistics. See shapes.py for the conventions."""
 
 from __future__ import annotations
 
@@ -45,7 +45,9 @@ Tags = Annotated[dict[TagKey, Annotated[str, Meta(max_length=256)]], Meta(max_le
 class Exponential(
     Struct, rename="camel", tag="exponential", tag_field="kind", forbid_unknown_fields=True, omit_defaults=False
 ):
-    """Each wait is `factor` times the one before, up to `maxSeconds`; `jitter` is the share by which it varies."""
+    """Exponential backoff: each delay is `factor` times the previous one, up to `maxSeconds`; `jitter` is the share by
+    which it varies at random.
+    """
 
     base_seconds: RetrySeconds = 1.0
     factor: Annotated[float, Meta(ge=1, le=100)] = 2.0
@@ -54,7 +56,7 @@ class Exponential(
 
 
 class Schedule(Struct, rename="camel", tag="schedule", tag_field="kind", forbid_unknown_fields=True):
-    """The waits one after the other; the last one repeats."""
+    """A list of delays; the last one repeats."""
 
     delays_seconds: Annotated[list[RetrySeconds], Meta(min_length=1, max_length=64)]
     jitter: Jitter = 0.0
@@ -64,7 +66,7 @@ Retry = Exponential | Schedule
 
 
 class Deduplication(Given):
-    """For how long a deduplicationKey counts, and where; `contentBased` is for FIFO queues."""
+    """How long a deduplicationKey is remembered, and its scope. `contentBased` is for FIFO queues."""
 
     window_seconds: Window | None = None
     scope: Literal["window", "lives"] | None = None
@@ -73,7 +75,7 @@ class Deduplication(Given):
 
 
 class QueueChanges(Given):
-    """What may be changed of a queue. null takes a field back to its default; one that is absent stays."""
+    """Settings to change. null restores a field's default; absent fields do not change."""
 
     retention_seconds: Retention | UnsetType | None = UNSET
     default_visibility_timeout_seconds: QueueVisibility | UnsetType | None = UNSET
@@ -101,7 +103,7 @@ class QueueChanges(Given):
 
 
 class QueueSpec(QueueChanges, kw_only=True):
-    """A queue to be made. A deadLetterQueue that does not exist is made too, with 14 days' retention."""
+    """A queue to create. If its deadLetterQueue does not exist, that is created too, with a retention of 14 days."""
 
     name: QueueName
     mode: Literal["STANDARD", "FIFO"] = "STANDARD"
@@ -120,7 +122,7 @@ class DeduplicationShown(Answered):
 
 
 class Queue(Answered, kw_only=True):
-    """A queue as it is, defaults included."""
+    """A queue with all its settings, including defaults."""
 
     queue_id: str
     name: str
@@ -155,14 +157,14 @@ class Queue(Answered, kw_only=True):
 
 
 class Queues(Answered):
-    """A page of queues, by name; `nextCursor` asks for the next one."""
+    """A page of queues, sorted by name. `nextCursor` gets the next page."""
 
     queues: list[Queue]
     next_cursor: str | UnsetType = UNSET
 
 
 class Stats(Answered):
-    """How a queue stands, exactly; counts since it was made, and what it holds now."""
+    """Exact statistics of a queue: its current content, and counts since it was created."""
 
     queue: str
     visible: int

@@ -30,7 +30,7 @@ async def receive(call: Call) -> Answer:
     queue = call.queue()
     given = call.read(Receive)
     if given.attempt_id is not None and not queue.fifo:
-        raise InvalidInput("attemptId is for FIFO queues: a receive of another queue is not repeated by its name.")
+        raise InvalidInput("attemptId can be used only with FIFO queues.")
     # Whoever leaves before the answer gets no message: the broker gives back what it had taken.
     call.request.cancellable = True
     binary = call.wanted is MSGPACK

@@ -83,7 +83,7 @@ def find_queue(call: Call, name: str) -> Queue:
 
 
 def no_such_queue(name: str) -> QueueDoesNotExist:
-    return QueueDoesNotExist(f"There is no queue {name[:80]!r}. Make it with POST /v1/queues.")
+    return QueueDoesNotExist(f"Queue {name[:80]!r} does not exist. Create it first.")
 
 
 def milliseconds(seconds: float) -> int:

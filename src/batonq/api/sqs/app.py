@@ -168,7 +168,7 @@ class SqsApp:
     def fault(self, what: str) -> SqsError:
         """The error for an exception that is being handled: the log says what it is, the client only that it was."""
         logger.exception("an operation failed: %s", shortened(what, 256))
-        return SqsError(INTERNAL, "Something went wrong in the server; its log says what.")
+        return SqsError(INTERNAL, "An internal error occurred; see the server's log.")
 
     def _count(self, code: str) -> None:
         self.errors[code] = self.errors.get(code, 0) + 1
