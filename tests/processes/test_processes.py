@@ -29,8 +29,8 @@ ACCOUNT = "000000000000"
         ({"processes": 0}, "1 to 64"),
         ({"processes": 65, "shards": 65}, "1 to 64"),
         ({"processes": 3, "shards": 2}, "--shards 3"),
-        ({"processes": 2, "shards": 2, "log": "nats://127.0.0.1/baton"}, "start as many nodes"),
-        ({"processes": 2, "shards": 2, "advertise": "http://127.0.0.1:9324"}, "start as many nodes"),
+        ({"processes": 2, "shards": 2, "log": "nats://127.0.0.1/baton"}, "Start several nodes instead"),
+        ({"processes": 2, "shards": 2, "advertise": "http://127.0.0.1:9324"}, "Start several nodes instead"),
     ],
 )
 def test_what_makes_no_sense_is_refused(given: dict[str, object], said: str) -> None:

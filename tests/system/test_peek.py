@@ -23,7 +23,9 @@ def test_a_table_for_people_and_json_for_programs(tmp_path: Path) -> None:
         head, held, waits, more = done.stdout.splitlines()
         assert head.split() == ["SEQUENCE", "STATE", "RECEIVED", "SENT", "MESSAGE", "ID", "BODY", "WHY"]
         assert "  IN_FLIGHT  1  " in held and "  first  " in held
-        assert held.index("Held by worker\ufffd[2J until ") == waits.index("Waits to be received.") == head.index("WHY")
+        assert (
+            held.index("Held by worker\ufffd[2J until ") == waits.index("Waiting to be received.") == head.index("WHY")
+        )
         assert "  VISIBLE    0  " in waits and "  second \ufffd xxx" in waits and "x…  " in waits
         next_page = more.removeprefix("There are more: ").split()
         done = baton("peek", "orders", "--json", "--url", server.url, *next_page)

@@ -110,8 +110,7 @@ class Pages:
         name, account = given.get("queue"), given.get("account") or self._node.settings.account
         if not isinstance(name, str) or not isinstance(account, str):
             raise InvalidInput(
-                'The field queue is missing. Example: {"queue": "orders"}. For a queue of another account, add the '
-                'field "account".'
+                'Name the queue in the field queue: {"queue": "orders"}. For another account, add "account".'
             )
         after = _whole_number(given, "after", 0, 0, (1 << 63) - 1)
         limit = _whole_number(given, "limit", 10, 1, peeking.PAGE_MAX)

@@ -159,7 +159,7 @@ def _why_waiting(view: MessageView, situation: Situation) -> str:
         then = f"moves it to {name}" if policy.dead_letter_queue else "makes it dead"
         return f"Received {_times(view.epoch)} of at most {view.maximum}: the next receive {then}."
     if situation.counters.in_flight >= policy.in_flight_max:
-        return f"Waiting: the queue has {policy.in_flight_max} messages in flight, its limit."
+        return f"Waiting: the queue has reached its limit of messages in flight, {policy.in_flight_max}."
     if view.ahead:
         return "Waiting to be received, after earlier messages of its group."
     return f"Waiting to be received again, after attempt {view.epoch}." if view.epoch else "Waiting to be received."

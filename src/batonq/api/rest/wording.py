@@ -51,7 +51,7 @@ def _must(types: str, rest: str) -> str:
     if number := _NUMBER.match(rest):
         return f"must be {kinds}, {_BOUNDS[number.group(1)].format(f'{float(number.group(2)):,g}')}"
     if length := _LENGTH.match(rest):
-        unit = "entries" if "list" in kinds else "characters"
+        unit = "entries" if "array" in kinds else "characters"
         return f"must be {kinds} of {_BOUNDS[length.group(1)].format(length.group(2))} {unit}"
     if rest.startswith(", got `"):
         got = rest[len(", got `") :].rstrip("`")

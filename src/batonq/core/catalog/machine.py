@@ -494,7 +494,7 @@ class Catalog(Placement):
 
 def _check_tags(queue: str, tags: Mapping[str, str]) -> None:
     if len(tags) > TAGS_MAX:
-        raise InvalidInput(f"Queue {queue} would have too many tags. The maximum is {TAGS_MAX}.")
+        raise InvalidInput(f"Too many tags added for queue {queue}. The maximum is {TAGS_MAX}.")
     for key, value in tags.items():
         if not key or not is_text(key, 4 * TAG_KEY_LENGTH_MAX) or len(key) > TAG_KEY_LENGTH_MAX:
             raise InvalidInput(f"The key of a tag must be 1 to {TAG_KEY_LENGTH_MAX} characters long.")

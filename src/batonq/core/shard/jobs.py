@@ -202,8 +202,8 @@ class Jobs(Arrivals):
         moved, died = job.moved - job.mark_moved, job.died_again - job.mark_died
         if moved >= (DYING_SAMPLE if job.pause_share else 1) and died > job.pause_share * moved:
             why = (
-                f"Of the last {moved} moved messages, {died} were dead-lettered again. Find out why they fail, "
-                "then resume or cancel the job."
+                f"Too many moved messages were dead-lettered again: {died} of the last {moved}. Find out why they "
+                "fail, then resume or cancel the job."
             )
             self._set_job(replace(job, state="PAUSED", why=why, tries=0, again_ms=0), now)
             return True
