@@ -330,6 +330,6 @@ def test_the_command_that_looks_into_an_archive(
     sorted(folder.glob("manifest-*"))[2].unlink()
     assert main(["log", "archive", url, "--verify", "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
-    assert path.name in told["problems"][0] and "are not there" in told["problems"][1]
+    assert path.name in told["problems"][0] and "are missing" in told["problems"][1]
     assert main(["log", "archive", url, "--shard", "7"]) != 0
-    assert "There is no shard 7" in capsys.readouterr().err
+    assert "contains no shard 7" in capsys.readouterr().err

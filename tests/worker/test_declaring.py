@@ -130,10 +130,10 @@ def test_an_app_is_found_by_its_module_and_name(module: Callable[[str], str]) ->
     name = module("from batonq.worker import Worker\napp = Worker()\nother = 5\n")
     assert isinstance(command.load(f"{name}:app"), Worker)
     for given, says in [
-        (name, "does not name a worker"),
-        (f"{name}:missing", "has no 'missing'"),
-        (f"{name}:other", "something else as 'other'"),
-        ("no_such_module:app", "no module 'no_such_module'"),
+        (name, "is not a worker"),
+        (f"{name}:missing", "has no variable 'missing'"),
+        (f"{name}:other", "another kind of object as 'other'"),
+        ("no_such_module:app", "Module 'no_such_module' was not found"),
     ]:
         with pytest.raises(InvalidInput, match=says):
             command.load(given)
