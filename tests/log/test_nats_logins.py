@@ -144,7 +144,7 @@ def test_tls_on_both_sides(tmp_path: Path, file: Callable[[str], str]) -> None:
         strange = f"tls_cert={stranger.certificate}&tls_key={stranger.key}"
         refused(at("baton", f"{trusting}&{strange}"), InvalidInput, "refuses this node's certificate")
         mixed = f"tls_cert={node.certificate}&tls_key={stranger.key}"
-        refused(at("baton", f"{trusting}&{mixed}"), InvalidInput, "is not that of the certificate")
+        refused(at("baton", f"{trusting}&{mixed}"), InvalidInput, "does not match the certificate")
         refused(at("baton:hush2", f"tls_ca={authority.file}&{shown}"), AccessDenied, "does not let this node in")
 
 

@@ -50,7 +50,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--truncate-at", type=int, required=True, metavar="FRAME", help="remove this frame and all later frames"
     )
     archive = actions.add_parser("archive", help="show the content of a history archive; exit code 1 if it is damaged")
-    archive.add_argument("address", metavar="URL", help="address of the archive: file:///directory or s3://bucket/prefix")
+    archive.add_argument(
+        "address", metavar="URL", help="address of the archive: file:///directory or s3://bucket/prefix"
+    )
     archive.add_argument("--shard", type=_shard, metavar="N", help="only this shard")
     archive.add_argument("--verify", action="store_true", help="read and check every segment, not only the manifests")
     archive.add_argument("--json", action="store_true", help="print one JSON object per shard")

@@ -1,4 +1,4 @@
-"""A queue's settings by the names that Python programs use, and by those of the wire."""
+"""The settings of queues and redrives, with Python names and wire names."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from batonq.client.models import Deduplication, RedriveEdit, RedriveFilter, Retr
 
 
 class QueueSettings(TypedDict, total=False):
-    """What a queue can be told. Times are in seconds; what is left out has the server's default."""
+    """Settings of a queue. Times are in seconds; omitted settings have the server's default."""
 
-    visibility: float  # how long a receiver holds a message that it does not acknowledge
+    visibility: float  # how long a message is leased if it is not acknowledged
     retention: float  # how long a message is kept
-    delay: float  # before a message can be received
-    receive_wait: float  # how long a receive waits that does not say
-    max_receives: int  # then it is a dead letter
-    dead_letter_queue: str  # by its name; made if there is none
-    dead_letter_on: Literal["failure", "receive"]  # at the failure itself, or at the receive after it as SQS does
-    retry: RetryPolicy | None  # how long until a message that failed is tried again
+    delay: float  # before a new message becomes visible
+    receive_wait: float  # default wait time of a receive
+    max_receives: int  # then it is dead-lettered
+    dead_letter_queue: str  # its name; it is created if it does not exist
+    dead_letter_on: Literal["failure", "receive"]  # at the last failure, or at the next receive as in SQS
+    retry: RetryPolicy | None  # delay before a failed message becomes visible again
     max_message_bytes: int
-    strict_receipts: bool  # for SQS clients too, a receipt counts only while its lease does
+    strict_receipts: bool  # for SQS clients too, a receipt is valid only during its lease
     deduplication: Deduplication | None
-    expiry_to_dead_letter: bool  # a message whose time to live is over is a dead letter, not gone
-    priority_ageing: float  # a message gains a level for so many seconds of waiting
-    sla: float  # an alarm when the oldest message is older
+    expiry_to_dead_letter: bool  # expired messages are dead-lettered instead of deleted
+    priority_ageing: float  # seconds of waiting that raise a message by one priority level
+    sla: float  # the queue is reported as late if the oldest message is older
     shed_class: Any
     alarm_severity: str
     max_in_flight: int
     max_messages: int
     max_bytes: int
-    spread: int  # shards that it lies on
-    durability: Literal[1, 3, 5]  # replicas of each message; not set: as the log's address says
-    own_shards: bool  # which take no other new queue
+    spread: int  # number of shards
+    durability: Literal[1, 3, 5]  # replicas of each message; default: as in the log's URL
+    own_shards: bool  # dedicated shards, which accept no other new queue
     tags: Mapping[str, str]
 
 
@@ -66,23 +66,23 @@ WIRE_NAMES = {
 
 
 def to_wire(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Raises TypeError for a setting that there is not, as a call with a wrong keyword does."""
+    """Raises TypeError for an unknown setting, as a call with a wrong keyword does."""
     unknown = settings.keys() - WIRE_NAMES.keys()
     if unknown:
         known = ", ".join(WIRE_NAMES)
-        raise TypeError(f"a queue has no setting {sorted(unknown)[0]!r}; it has {known}")
+        raise TypeError(f"{sorted(unknown)[0]!r} is not a queue setting; the settings are {known}")
     return {WIRE_NAMES[name]: value for name, value in settings.items()}
 
 
 class RedriveSettings(TypedDict, total=False):
-    """What a redrive can be told."""
+    """Settings of a redrive."""
 
-    rate: int  # messages a second, up to 10,000; 10 if you say nothing
-    ramp: float  # seconds until the rate is reached
-    filter: RedriveFilter | Mapping[str, Any]  # only these; a mapping has the names of the wire
-    edit: RedriveEdit | Mapping[str, Any]  # changed like this
+    rate: int  # messages per second, up to 10,000; default 10
+    ramp: float  # seconds until the full rate is reached
+    filter: RedriveFilter | Mapping[str, Any]  # only these messages; a mapping uses the names of the wire
+    edit: RedriveEdit | Mapping[str, Any]  # how to change them
     max_messages: int
-    pause_when_dying_share: float  # of the last ones redriven, 0 to 1: above it the job pauses itself
+    pause_when_dying_share: float  # the job pauses if a larger share of the last messages fails again, 0 to 1
 
 
 REDRIVE_NAMES = {
@@ -98,7 +98,7 @@ REDRIVE_NAMES = {
 def redrive_to_wire(to: str | None, dry_run: bool, settings: Mapping[str, Any]) -> dict[str, Any]:
     unknown = settings.keys() - REDRIVE_NAMES.keys()
     if unknown:
-        raise TypeError(f"a redrive has no setting {sorted(unknown)[0]!r}; it has {', '.join(REDRIVE_NAMES)}")
+        raise TypeError(f"{sorted(unknown)[0]!r} is not a redrive setting; the settings are {', '.join(REDRIVE_NAMES)}")
     spec = {REDRIVE_NAMES[name]: value for name, value in settings.items()}
     if isinstance(spec.get("edit"), RedriveEdit):
         spec["edit"] = _edit_to_wire(spec["edit"])

@@ -1,5 +1,5 @@
 # Made by tools/make_sync.py from batonq/client/aio/jobs.py; change that one.
-"""A job of the server: a redrive, with its progress."""
+"""A redrive job and its progress."""
 
 from __future__ import annotations
 
@@ -18,35 +18,37 @@ if TYPE_CHECKING:
 
 
 class Job(JobFields):
-    """A redrive: it moves dead letters at a rate, and can be paused, resumed and cancelled."""
+    """A redrive job. It moves dead letters at a limited rate and can be paused, resumed and cancelled."""
 
     _calls: Any = None
 
     def refresh(self) -> Job:
-        """Ask how far it is; the same object, brought up to date."""
+        """Get the job's current progress; updates and returns this object."""
         return self._ask("GET", "")
 
     def cancel(self) -> Job:
-        """Move nothing more; what was moved stays where it is."""
+        """Cancel the job. Messages that it has moved stay moved."""
         return self._ask("POST", ":cancel")
 
     def pause(self) -> Job:
-        """Move nothing until `resume`."""
+        """Pause the job until `resume`."""
         return self._ask("POST", ":pause")
 
     def resume(self) -> Job:
-        """Go on after a pause, also one that the job made by itself."""
+        """Resume the job after a pause, including one that the job started itself."""
         return self._ask("POST", ":resume")
 
     def wait(self, timeout: float = 60.0, every: float = 0.2) -> Job:
-        """Wait until it has ended or paused itself. Raises Unavailable when it takes longer than `timeout` seconds."""
+        """Wait until the job has ended or paused itself. Raises Unavailable after `timeout` seconds."""
         ends = time.monotonic() + timeout
         while True:
             self.refresh()
             if self.done or self.state == "PAUSED":
                 return self
             if time.monotonic() >= ends:
-                raise Unavailable(f"The job is still {self.state} after {timeout:g} s: {self.moved} moved.")
+                raise Unavailable(
+                    f"Job {self.id} is still {self.state} after {timeout:g} s, with {self.moved} messages moved."
+                )
             sleep(every)
 
     def _ask(self, method: str, verb: str) -> Job:
