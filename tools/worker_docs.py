@@ -45,7 +45,7 @@ def worker_part() -> str:
 def worker_metrics_part() -> str:
     rows = [f"| `baton_worker_{name}_total` | counter | {text} |" for name, text in DOCS.items()]
     head = ["| metric | kind | meaning |", "| --- | --- | --- |"]
-    return "\n".join([*head, *rows, "| `baton_worker_running` | gauge | Slots that are at work now. |"])
+    return "\n".join([*head, *rows, "| `baton_worker_running` | gauge | Number of busy slots. |"])
 
 
 def _called(thing: type) -> str:

@@ -398,7 +398,7 @@ def test_a_server_that_does_not_like_some_of_them(tmp_path: Path) -> None:
                 await buffer.flush(WAIT_S)
             refused = [(str(each.message.body)[0], each.error) for each in buffer.take_refused()]
             assert [body for body, _ in refused] == ["x", "w"]
-            assert "takes 2000" in refused[0][1]
+            assert "accepts at most 2000" in refused[0][1]
             assert "priority" in refused[1][1]
             await buffer.close()
             assert [message.body for message in await queue.receive(100, wait=0)] == [0, 1, 2, 3]

@@ -103,7 +103,7 @@ def test_without_a_transaction_it_is_refused(database: str) -> None:
             assert once(connection, "k")
     with (
         closing(sqlite3.connect(":memory:", isolation_level=None)) as plain,
-        pytest.raises(InvalidInput, match="begin"),
+        pytest.raises(InvalidInput, match="Begin a transaction"),
     ):
         once(plain, "k")
     with pytest.raises(InvalidInput, match=r"is not supported\. Use a connection of"):

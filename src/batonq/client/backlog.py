@@ -134,10 +134,10 @@ class Backlog:
         return Batch(positions, [_decode(data) for _, data in found], (self.store.producer, positions[0]))
 
     def settle(
-        self, batch: Batch, results: Sequence[Sent | BatonError], told: Container[int] = ()
+        self, batch: Batch, results: Sequence[Sent | BatonError], awaited: Container[int] = ()
     ) -> dict[int, Sent | BatonError]:
         """Apply the server's result per message. Returns the final ones: sent, or refused permanently. The callers of
-        the messages in `told` are waiting and get the error themselves, so those messages are not kept.
+        the messages in `awaited` are waiting and get the error themselves, so those messages are not kept.
         """
         if len(results) != len(batch.positions):
             raise Unavailable(f"{len(batch.positions)} messages were sent, but the response has {len(results)} results")
@@ -147,13 +147,13 @@ class Backlog:
                 final[position] = result
             else:
                 self.last_error = result.message
-        done = [position for position, result in final.items() if isinstance(result, Sent) or position in told]
+        done = [position for position, result in final.items() if isinstance(result, Sent) or position in awaited]
         self.store.remove(done)
         for position, result in final.items():
             if isinstance(result, Sent):
                 self._counters.sent += 1
                 self._counters.duplicates += result.duplicate
-            elif position not in told:
+            elif position not in awaited:
                 self._refuse(position, result)
         if final:
             self.failures_in_a_row = 0
@@ -162,14 +162,14 @@ class Backlog:
             self._failed()
         return final
 
-    def fail(self, batch: Batch, problem: Exception, told: Container[int] = ()) -> dict[int, Sent | BatonError]:
+    def fail(self, batch: Batch, problem: Exception, awaited: Container[int] = ()) -> dict[int, Sent | BatonError]:
         """The request failed as a whole, so the outcome is unknown or nothing was accepted. All messages stay, unless
         the batch is a single message that makes every request invalid.
         """
         before, self.last_error = self.last_error, str(problem) or repr(problem)
         if isinstance(problem, BatonError) and _is_final(problem):
             if len(batch.positions) == 1:
-                return self.settle(batch, [problem], told)
+                return self.settle(batch, [problem], awaited)
             self._batch = max(1, len(batch.positions) // 2)  # to find the invalid message
             return {}
         if not isinstance(problem, BreakerOpen):  # then it was somebody else's call that failed
@@ -193,7 +193,7 @@ class Backlog:
             return 0.0
         return min(PAUSE_MAX_S, PAUSE_BASE_S * 2.0 ** min(self.failures_in_a_row - 1, 20)) * self._chance()
 
-    # --- told -----------------------------------------------------------------------------------
+    # --- results ----------------------------------------------------------------------------------
 
     def take_refused(self) -> list[RefusedMessage]:
         taken = self.store.take_refused()

@@ -96,8 +96,8 @@ class Baton:
         Raises QueueExists if it exists with different settings; change them with `queue.update`.
         """
         spec = {"name": name, **({"mode": "FIFO"} if fifo else {}), **to_wire(settings)}
-        told = self._calls.request("POST", "/v1/queues", spec)
-        if told.answer.status == 200 and not exist_ok and not told.doubtful:
+        reply = self._calls.request("POST", "/v1/queues", spec)
+        if reply.answer.status == 200 and not exist_ok and not reply.doubtful:
             raise QueueExists(f"Queue {name} already exists.")
         return self.queue(name)
 
@@ -106,8 +106,8 @@ class Baton:
         cursor: str | None = ""
         while cursor is not None:
             query = {name: value for name, value in (("prefix", prefix), ("cursor", cursor)) if value}
-            told = self._calls.request("GET", "/v1/queues" + (f"?{urlencode(query)}" if query else ""))
-            page = codec.decode(codec.QueuePage, told.answer)
+            reply = self._calls.request("GET", "/v1/queues" + (f"?{urlencode(query)}" if query else ""))
+            page = codec.decode(codec.QueuePage, reply.answer)
             yield from page.queues
             cursor = page.next_cursor or None
 
@@ -130,16 +130,16 @@ class Baton:
             value["visibilityTimeoutSeconds"] = visibility
         if consumer:
             value["consumer"] = consumer
-        told = self._calls.request("POST", "/v1/messages:receive", value, wait=wait)
-        received = codec.decode(Messages, told.answer).messages
+        reply = self._calls.request("POST", "/v1/messages:receive", value, wait=wait)
+        received = codec.decode(Messages, reply.answer).messages
         for one in received:
             one._home = self.queue(one.queue)
         return received
 
     def job(self, job_id: str) -> Job:
         """The redrive job with this id."""
-        told = self._calls.request("GET", f"/v1/jobs/{quote(job_id, safe='')}")
-        job = codec.decode(Job, told.answer)
+        reply = self._calls.request("GET", f"/v1/jobs/{quote(job_id, safe='')}")
+        job = codec.decode(Job, reply.answer)
         job._calls = self._calls
         return job
 

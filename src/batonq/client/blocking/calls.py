@@ -20,7 +20,7 @@ DONE = Answer(204, {}, b"")
 STALE_MAX = 64  # idle connections in a row that may turn out to be closed
 
 
-class Told(NamedTuple):
+class Reply(NamedTuple):
     """A response. `doubtful` is set if an earlier attempt may have succeeded although its response was lost."""
 
     answer: Answer
@@ -45,7 +45,7 @@ class Calls:
         *,
         wait: float = 0.0,
         done_before: tuple[type[BatonError], ...] = (),
-    ) -> Told:
+    ) -> Reply:
         """Raises the server's error, or Unavailable. `wait` is how long the server may wait on purpose (a long poll).
 
         If a retry fails with an error of `done_before`, the first attempt succeeded and its response was lost.
@@ -62,7 +62,7 @@ class Calls:
             try:
                 answer = self._once(method, path, body, wait)
                 if answer.status < 400:
-                    return Told(answer, doubtful)
+                    return Reply(answer, doubtful)
                 error, retry_after = codec.read_problem(answer)
                 doubtful = doubtful or answer.status >= 500
             except Stale as problem:
@@ -77,7 +77,7 @@ class Calls:
             pause = self.retries.pause(attempt, error, time.monotonic() - started, retry_after)
             if pause is None or self.closed:
                 if doubtful and isinstance(error, done_before):
-                    return Told(DONE, True)
+                    return Reply(DONE, True)
                 raise error
             sleep(pause)
             attempt += 1

@@ -53,8 +53,8 @@ class Job(JobFields):
 
     def _ask(self, method: str, verb: str) -> Job:
         calls: Calls = self._calls
-        told = calls.request(method, f"/v1/jobs/{self.job_id}{verb}")
-        now = codec.decode(Job, told.answer)
+        reply = calls.request(method, f"/v1/jobs/{self.job_id}{verb}")
+        now = codec.decode(Job, reply.answer)
         for name in JobFields.__struct_fields__:
             setattr(self, name, getattr(now, name))
         return self

@@ -151,15 +151,15 @@ class Queue:
 
     def _post_once(self, raws: list[Raw], producer: str, number: int) -> tuple[list[Sent | BatonError], bool]:
         value = {"messages": raws, "producer": {"id": producer, "sequence": number}}
-        told = self._calls.request("POST", f"{self._path}/messages:batch", value)
-        results = codec.decode(codec.SendResults, told.answer).results
+        reply = self._calls.request("POST", f"{self._path}/messages:batch", value)
+        results = codec.decode(codec.SendResults, reply.answer).results
         sent: list[Sent | BatonError] = [
             Sent(result.message_id or "", result.sequence or 0, result.duplicate)
             if result.error is None
             else codec.as_error(result.error)
             for result in results
         ]
-        return sent, told.doubtful
+        return sent, reply.doubtful
 
     @cached_property
     def _sends(self) -> Batcher[Raw, Sent]:
@@ -188,8 +188,8 @@ class Queue:
             value["consumer"] = consumer
         if attempt_id is not None:
             value["attemptId"] = attempt_id
-        told = self._calls.request("POST", f"{self._path}/messages:receive", value, wait=wait)
-        received = codec.decode(Messages, told.answer).messages
+        reply = self._calls.request("POST", f"{self._path}/messages:receive", value, wait=wait)
+        received = codec.decode(Messages, reply.answer).messages
         for one in received:
             one._home = self
         return received
@@ -252,21 +252,22 @@ class Queue:
         return results
 
     def _post_acks(self, receipts: list[str]) -> list[BatonError | None]:
-        told = self._calls.request("POST", f"{self._path}/messages:ack", {"receiptHandles": receipts})
-        found = codec.decode(codec.LeaseResults, told.answer).results
-        return [None if one.error is None else _unless_done(codec.as_error(one.error), told.doubtful) for one in found]
+        reply = self._calls.request("POST", f"{self._path}/messages:ack", {"receiptHandles": receipts})
+        found = codec.decode(codec.LeaseResults, reply.answer).results
+        return [None if one.error is None else _unless_done(codec.as_error(one.error), reply.doubtful) for one in found]
 
     def _post_nacks(self, nacks: list[Nack]) -> list[BatonError | None]:
-        told = self._calls.request("POST", f"{self._path}/messages:nack", {"messages": nacks})
-        found = codec.decode(codec.LeaseResults, told.answer).results
+        reply = self._calls.request("POST", f"{self._path}/messages:nack", {"messages": nacks})
+        found = codec.decode(codec.LeaseResults, reply.answer).results
         return [
-            None if one.error is None else _unless_given_back(codec.as_error(one.error), told.doubtful) for one in found
+            None if one.error is None else _unless_given_back(codec.as_error(one.error), reply.doubtful)
+            for one in found
         ]
 
     def _post_extensions(self, extensions: list[tuple[str, float]]) -> list[int | BatonError]:
         entries = [{"receiptHandle": receipt, "visibilityTimeoutSeconds": given} for receipt, given in extensions]
-        told = self._calls.request("POST", f"{self._path}/messages:change-visibility", {"messages": entries})
-        found = codec.decode(codec.LeaseResults, told.answer).results
+        reply = self._calls.request("POST", f"{self._path}/messages:change-visibility", {"messages": entries})
+        found = codec.decode(codec.LeaseResults, reply.answer).results
         return [one.deadline_ms or 0 if one.error is None else codec.as_error(one.error) for one in found]
 
     @cached_property
@@ -285,13 +286,13 @@ class Queue:
 
     def info(self) -> QueueInfo:
         """The queue's settings."""
-        told = self._calls.request("GET", self._path)
-        return codec.decode(QueueInfo, told.answer)
+        reply = self._calls.request("GET", self._path)
+        return codec.decode(QueueInfo, reply.answer)
 
     def update(self, **settings: Unpack[QueueSettings]) -> QueueInfo:
         """Change some of the queue's settings; the others do not change."""
-        told = self._calls.request("PATCH", self._path, to_wire(settings))
-        return codec.decode(QueueInfo, told.answer)
+        reply = self._calls.request("PATCH", self._path, to_wire(settings))
+        return codec.decode(QueueInfo, reply.answer)
 
     def delete(self) -> None:
         """Delete the queue and all its messages."""
@@ -303,31 +304,31 @@ class Queue:
 
     def stats(self) -> Stats:
         """The queue's exact statistics."""
-        told = self._calls.request("GET", f"{self._path}/stats")
-        return codec.decode(Stats, told.answer)
+        reply = self._calls.request("GET", f"{self._path}/stats")
+        return codec.decode(Stats, reply.answer)
 
     def peek(self, *, after: int = 0, limit: int = 10, state: str | None = None) -> list[Peeked]:
         """Messages in any state, in order of arrival, without receiving them. `after` is a sequence number."""
         query = f"after={after}&limit={limit}" + (f"&state={quote(state)}" if state else "")
-        told = self._calls.request("GET", f"{self._path}/messages?{query}")
-        return codec.decode(codec.PeekedPage, told.answer).messages
+        reply = self._calls.request("GET", f"{self._path}/messages?{query}")
+        return codec.decode(codec.PeekedPage, reply.answer).messages
 
     def redrive(self, to: str | None = None, *, dry_run: bool = False, **settings: Unpack[RedriveSettings]) -> Job:
         """Move this queue's dead letters to `to`, or each to its source queue. With `dry_run`, only count and show
         them.
         """
         spec = redrive_to_wire(to, dry_run, settings)
-        told = self._calls.request("POST", f"{self._path}:redrive", spec, done_before=(JobConflict,))
-        if not told.answer.body:  # the first attempt started it, and its response was lost
+        reply = self._calls.request("POST", f"{self._path}:redrive", spec, done_before=(JobConflict,))
+        if not reply.answer.body:  # the first attempt started it, and its response was lost
             return (self.jobs())[0]
-        job = codec.decode(Job, told.answer)
+        job = codec.decode(Job, reply.answer)
         job._calls = self._calls
         return job
 
     def jobs(self) -> list[Job]:
         """The redrive jobs of this queue, newest first."""
-        told = self._calls.request("GET", f"{self._path}/jobs")
-        found = codec.decode(Jobs, told.answer).jobs
+        reply = self._calls.request("GET", f"{self._path}/jobs")
+        found = codec.decode(Jobs, reply.answer).jobs
         for job in found:
             job._calls = self._calls
         return found
