@@ -405,7 +405,7 @@ def test_a_server_that_does_not_like_some_of_them(tmp_path: Path) -> None:
             late = SendBuffer(baton.queue("late").send_many, breaker=NEVER_OPEN)
             late.put("early")
             await failed(late)
-            with pytest.raises(Unsent, match="no queue 'late'"):
+            with pytest.raises(Unsent, match="Queue 'late' does not exist"):
                 await late.flush(0.05)
             await baton.create_queue("late")
             await late.close(WAIT_S)

@@ -232,7 +232,7 @@ def test_verify_of_a_log_that_lost_its_end(server: Server, capsys: pytest.Captur
     path, offset = segment_of(server.logs[0], 61)
     path.write_bytes(path.read_bytes()[:offset].ljust(8192, b"\0"))
     assert main(["log", "verify", str(server.data), "--shard", "0"]) == 1
-    assert "frame 61 is missing, but the log's note says that frames up to 61 were committed" in lines(capsys)[1]
+    assert "frame 61 is missing, but the committed note says that frames up to 61 were committed" in lines(capsys)[1]
 
 
 def test_verify_of_a_torn_write_is_no_damage(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
@@ -327,7 +327,7 @@ def test_repair_at_a_missing_segment(server: Server, capsys: pytest.CaptureFixtu
     assert main(["log", "verify", str(server.data)]) == 1
     assert f"--truncate-at {segment.first}`" in capsys.readouterr().out
     assert main(["log", "repair", "--truncate-at", "30", "--shard", "0", "--yes", str(server.data)]) == 1
-    assert f"To cut there, give --truncate-at {segment.first}" in capsys.readouterr().err
+    assert f"To truncate there, use --truncate-at {segment.first}" in capsys.readouterr().err
     arguments = ["--truncate-at", str(segment.first), "--shard", "0", "--yes", str(server.data)]
     assert main(["log", "repair", *arguments]) == 0
     assert main(["log", "verify", str(server.data)]) == 0

@@ -65,7 +65,7 @@ def test_each_shard_has_one_process_and_the_catalog_is_in_the_first() -> None:
 
 def test_epochs_rise_whoever_takes_them(tmp_path: Path) -> None:
     parent = LockFileOwnership(str(tmp_path))
-    with pytest.raises(LogError, match="nobody has taken it"):
+    with pytest.raises(LogError, match="no server has used it yet"):
         SharedDirectory(str(tmp_path)).take()
     parent.take()
     children = [SharedDirectory(str(tmp_path)) for _ in range(2)]
