@@ -162,7 +162,7 @@ def test_through_sqlalchemy(address_of: Callable[[str], str]) -> None:
 def test_order_in_the_effects_own_transaction(connect: Callable[[], Any]) -> None:
     prepare(connect)
     with closing(connect()) as connection:
-        with pytest.raises(OutOfOrder, match="the last one handled is 0"):
+        with pytest.raises(OutOfOrder, match="the last processed one is 0"):
             next_in_order(connection, "k", 2)
         assert next_in_order(connection, "k", 1)
         connection.rollback()

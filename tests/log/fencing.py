@@ -475,7 +475,10 @@ class FencingSuite:
             again, _ = await world.open("fresh", seen.append, Start(2, first.digest))
             assert seen == [last] and again.next == 3
             assert (await world.open("at-its-end", seen.append, Start(3, last.digest)))[0].next == 3
-            for start, why in ((Start(3, first.digest), "not the frame"), (Start(9, last.digest), "snapshot of frame 8")):
+            for start, why in (
+                (Start(3, first.digest), "not the frame"),
+                (Start(9, last.digest), "snapshot of frame 8"),
+            ):
                 with pytest.raises(LogCorrupt, match=why):
                     await world.open("wrong", None, start)
             assert seen == [last]

@@ -49,7 +49,7 @@ def test_rows_that_are_left_are_told_by_the_exit_code(sqlite_path: str, server: 
         connection.commit()
     told = baton("outbox", "relay", "--sqlite", sqlite_path, "--url", server.url, "--once")
     assert (told.returncode, told.stdout) == (1, "0 rows published, 0 refused, 1 left.\n")
-    assert f"queue {name}-missing takes nothing now" in told.stderr
+    assert f"queue {name}-missing accepts nothing at the moment" in told.stderr
 
 
 def test_a_relay_ends_when_it_is_told_to(sqlite_path: str, server: ServerProcess) -> None:
@@ -66,11 +66,11 @@ def test_a_relay_ends_when_it_is_told_to(sqlite_path: str, server: ServerProcess
 
 def test_mistakes_are_told(sqlite_path: str, database: str) -> None:
     for arguments, text in (
-        (["status", "--sqlite", sqlite_path], "There is no database"),
+        (["status", "--sqlite", sqlite_path], "does not exist"),
         (["status", "--dsn", database], "baton outbox init"),
         (["init", "--dsn", "host=/nowhere"], "cannot be reached"),
-        (["status", "--dsn", "host=/nowhere"], "cannot be used now"),
-        (["init", "--dsn", database, "--table", "a b"], "not a name"),
+        (["status", "--dsn", "host=/nowhere"], "is unavailable"),
+        (["init", "--dsn", database, "--table", "a b"], "is not a valid table or column name"),
     ):
         told = baton("outbox", *arguments)
         assert told.returncode == 1

@@ -208,7 +208,7 @@ def test_sizing_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ([], "--rate 200"),
         (["--rate", "200"], "--rate 200 --seconds 3"),
-        (["--rate", "0", "--seconds", "1", "--slo", "1"], "the rate must be more than 0"),
+        (["--rate", "0", "--seconds", "1", "--slo", "1"], "the rate must be greater than 0"),
         (["jobs", "--rate", "1"], "use either a queue name, or --rate"),
         (["--rate", "1", "--seconds", "1", "--slo", "1", "--concurrency", "0"], "--concurrency must be at least 1"),
         (["jobs", "--data", "there-is-none"], "is not a directory"),

@@ -142,7 +142,7 @@ def test_watch_says_that_the_server_is_away_and_goes_on(tmp_path: Path) -> None:
     [
         (["--max", "5"], "no queue is given"),
         (["--queue", "emails"], "--max 50"),
-        (["--queue", "emails", "--min", "9", "--max", "5"], "no range"),
+        (["--queue", "emails", "--min", "9", "--max", "5"], "is not a valid range"),
         (["--queue", "emails", "--max", "5", "--sla", "soon"], "sla=soon is not a number"),
         (["--queue", "emails", "--max", "5", "--lane", "emails=1:2"], "given twice"),
         (["--lane", "emails"], "QUEUE=MIN:MAX"),
