@@ -169,5 +169,5 @@ def test_only_a_node_can_be_asked_to_redrive(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("text", "span"), [("90s", timedelta(seconds=90)), ("1.5h", timedelta(minutes=90))])
 def test_spans_of_time(text: str, span: timedelta) -> None:
     assert archive.span(text, "--older-than") == span
-    with pytest.raises(InvalidInput, match="--older-than is a number and"):
+    with pytest.raises(InvalidInput, match="--older-than must be a number followed by"):
         archive.span("soon", "--older-than")

@@ -166,7 +166,7 @@ def test_by_key_alone_and_by_the_kinds_that_matter(
     assert outcome.code == 1
     only = {"east": regions["east"], "again": regions["east"]}
     outcome, found = run(spark, only, tmp_path / "lake", *key, "--kinds", "missing,order")
-    assert (outcome.code, found) == (0, []) and outcome.text.endswith("They agree.")
+    assert (outcome.code, found) == (0, []) and outcome.text.endswith("There are no differences.")
 
 
 @pytest.mark.parametrize(

@@ -88,8 +88,8 @@ def test_the_page_needs_nothing_from_elsewhere() -> None:
 
 
 def test_the_answer_comes_first() -> None:
-    assert sentence(figures()) == "9 messages in 3 queues: 66.7% acknowledged, 2 died, 1 still there"
-    assert "No queue has a history yet" in render(None, "/lake")
+    assert sentence(figures()) == "9 messages in 3 queues: 66.7% acknowledged, 2 dead-lettered, 1 remaining"
+    assert "There is no history yet" in render(None, "/lake")
 
 
 def test_thousands_of_queues_are_said_not_shown() -> None:

@@ -236,7 +236,7 @@ def test_refused_rows_are_counted_and_their_first_reasons_kept() -> None:
 
 
 def test_a_missing_queue_is_named() -> None:
-    with pytest.raises(QueueDoesNotExist, match="There is no queue gone at http://stub"):
+    with pytest.raises(QueueDoesNotExist, match="Queue gone does not exist at http://stub"):
         sender(Server()).send([Row("gone", "", Outgoing("a"))])
     nowhere = Sender(Server(), "p")  # type: ignore[arg-type]
     nowhere.send(some("a"))
@@ -265,7 +265,7 @@ def test_a_rate_holds() -> None:
 def test_a_rate_is_shared_by_the_tasks() -> None:
     given = {"url": "http://127.0.0.1:1", "queue": "q", "rate": "100"}
     assert Settings.of({**given, "tasks": "4"}).rate == 25.0
-    with pytest.raises(InvalidInput, match="give the option tasks too"):
+    with pytest.raises(InvalidInput, match="needs the option tasks"):
         Settings.of(given)
 
 
