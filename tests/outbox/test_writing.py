@@ -86,12 +86,12 @@ def test_what_cannot_be_a_message_is_refused_when_it_is_put(connection: Any) -> 
         ("q", object(), None, "must be a JSON value"),
         ("q", b"x" * ((1 << 20) + 1), None, "the maximum is"),
         ("q", "x" * (1 << 20), None, "the maximum is"),
-        ("q", 1, "", "A key has"),
-        ("q", 1, "x" * 129, "A key has"),
+        ("q", 1, "", "A key must have"),
+        ("q", 1, "x" * 129, "A key must have"),
     ):
         with pytest.raises(InvalidInput, match=text):
             put(connection, queue, body, key=key)
-    with pytest.raises(InvalidInput, match="no message"):
+    with pytest.raises(InvalidInput, match="not a valid message"):
         to_message(Row(1, "q", None, "{", None, None))
 
 

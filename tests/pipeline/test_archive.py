@@ -80,7 +80,7 @@ def test_sealed_segments_in_an_object_store(data: str) -> None:
     assert archive_shard(data, 0, archive) == sealed_stop(data)
     assert_whole(Archive.at("s3://history/some/prefix/"), data)
     assert archive_shard(data, 0, archive) == sealed_stop(data)
-    with pytest.raises(LogError, match=r"s3://history/some/prefix/shard-0000/nothing is not there"):
+    with pytest.raises(LogError, match=r"s3://history/some/prefix/shard-0000/nothing does not exist"):
         archive.store.read("shard-0000/nothing")
 
 
@@ -150,7 +150,7 @@ def test_damage_is_named(archived: tuple[Archive, Path]) -> None:
     with pytest.raises(LogCorrupt, match=f"{path.name} has 1000 bytes, but its manifest says"):
         list(archive.frames(0, 1))
     path.unlink()
-    with pytest.raises(LogError, match=f"{path.name} is not there"):
+    with pytest.raises(LogError, match=f"{path.name} does not exist"):
         list(archive.frames(0, 1))
     second = archive.firsts(0)[1]
     assert len(list(archive.frames(0, 1, second))) == second - 1, "what comes before it can be read"

@@ -54,7 +54,7 @@ def test_an_empty_batch_is_a_batch(spark: SparkSession, lake: Lake) -> None:
 
 def test_a_table_that_is_not_there_is_named(spark: SparkSession, lake: Lake) -> None:
     assert not lake.has("events") and lake.tables() == []
-    with pytest.raises(NotFound, match=r"has no table message_lifecycle\. `baton pipeline lifecycle` makes it"):
+    with pytest.raises(NotFound, match=r"has no table message_lifecycle\. Create it with `baton pipeline lifecycle`"):
         lake.read(spark, "message_lifecycle")
 
 

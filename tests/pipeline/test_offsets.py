@@ -74,7 +74,7 @@ def test_a_shard_that_comes_later_begins_in_a_step_of_its_own() -> None:
 
 
 def test_what_was_dropped_before_it_was_read_is_a_gap() -> None:
-    with pytest.raises(LogGap, match="Frames 30 to 39 of shard 1 are not in file:///here any more"):
+    with pytest.raises(LogGap, match="Frames 30 to 39 of shard 1 are no longer in file:///here"):
         offsets.latest({0: 1, 1: 30}, RANGES, None, "file:///here")
 
 
@@ -141,8 +141,8 @@ def test_options_as_they_are_given() -> None:
         ({"url": "/data", "shards": "0,one"}, "shards must be numbers separated by commas, not 'one'"),
         ({"url": "/data", "maxFramesPerBatch": "0"}, "maxFramesPerBatch must be an integer from 1"),
         ({"url": "/data", "framesPerPartition": "few"}, "framesPerPartition must be an integer from 1"),
-        ({"url": "/data", "names": "false", "queues": "orders"}, "by number only"),
-        ({"url": "/data", "accessKey": "AK"}, "both accessKey and secretKey"),
+        ({"url": "/data", "names": "false", "queues": "orders"}, "names cannot be used with names=false"),
+        ({"url": "/data", "accessKey": "AK"}, "accessKey and secretKey must be set together"),
     ],
 )
 def test_options_that_make_no_sense(given: dict[str, str], message: str) -> None:

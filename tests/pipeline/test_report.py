@@ -153,7 +153,7 @@ def test_from_history_to_the_page(
 
 
 def test_a_report_needs_a_place_and_events(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="no directory"):
+    with pytest.raises(InvalidInput, match="does not exist"):
         run_job(spark, report, "--out", str(tmp_path / "nowhere" / "r.html"), lake=tmp_path / "lake")
-    with pytest.raises(NotFound, match=r"no table events\. `baton pipeline ingest` makes it"):
+    with pytest.raises(NotFound, match=r"no table events\. Create it with `baton pipeline ingest`"):
         run_job(spark, report, "--out", str(tmp_path / "r.html"), lake=tmp_path / "lake")

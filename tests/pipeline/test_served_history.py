@@ -230,7 +230,7 @@ def test_the_check_of_a_piece() -> None:
         log.piece(1, 100)
     with pytest.raises(LogCorrupt, match="offset 0"):
         check(b"xx", 1, 1, 1)
-    with pytest.raises(LogCorrupt, match="up to 0 came"):
+    with pytest.raises(LogCorrupt, match="the response ends at frame 0"):
         check(b"", 1, 1, 2)
     assert TooFast(7).retry_after_s == 7
 

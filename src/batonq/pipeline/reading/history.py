@@ -85,7 +85,7 @@ class DirectoryHistory:
     def _log(self, shard: int) -> str:
         logs = layout.log_directories(self._disk, self._directory)
         if shard not in logs or shard == layout.CATALOG_SHARD:
-            raise NotFound(f"There is no shard {shard} in {self._directory}.")
+            raise NotFound(f"Shard {shard} does not exist in {self._directory}.")
         return logs[shard]
 
     def frames(self, shard: int, start: int, stop: int | None = None) -> Iterator[Frame]:
@@ -166,7 +166,7 @@ class ArchivedHistory:
     def frames(self, shard: int, start: int, stop: int | None = None) -> Iterator[Frame]:
         firsts = self.archive.firsts(shard)
         if not firsts:
-            raise NotFound(f"There is no shard {shard} in the archive {self.archive.store.url}.")
+            raise NotFound(f"Shard {shard} does not exist in the archive {self.archive.store.url}.")
         if start < firsts[0]:
             raise LogGap(
                 f"Frame {start} of shard {shard} is not in {self.archive.store.url}: it begins at {firsts[0]}."
