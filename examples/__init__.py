@@ -1,1 +1,1 @@
-"""Programs to read and to run: each is a small system built on Baton, with nothing left out."""
+"""Example programs: each is a small but complete system built on Baton."""

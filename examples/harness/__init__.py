@@ -1,1 +1,1 @@
-"""What the examples are run with: servers of their own in a temporary directory, and a report of what happens."""
+"""The harness of the examples: starts servers in a temporary directory, and reports what happens."""

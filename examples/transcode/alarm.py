@@ -1,4 +1,4 @@
-"""Alarms: something is above its limit for some time. Dead letters are the one that must wake somebody."""
+"""Alarms: a value is above its limit for some time. Dead letters are the one that must wake an operator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EVERY_S = 0.25
 
 
 class Alarm:
-    """Pure: values and times come in, and `raised` or `cleared` comes out when that changes."""
+    """Pure: values and times are arguments, and `raised` or `cleared` is returned when that changes."""
 
     def __init__(self, limit: float, for_s: float) -> None:
         self._limit = limit
@@ -37,7 +37,7 @@ class Alarm:
 
 
 class Watch:
-    """Looks at the queues and tells of changes. `for_s` is a minute where people are woken, and less in a demo."""
+    """Polls the queues and reports changes. `for_s` is a minute in production, and shorter in a demo."""
 
     def __init__(self, baton: Baton, tell: Callable[[str], None], for_s: float = 60.0) -> None:
         self._baton = baton
@@ -49,7 +49,7 @@ class Watch:
         self.dead_letters_cleared = asyncio.Event()
 
     async def run(self) -> None:
-        """Until `stop`."""
+        """Run until `stop`."""
         clock = asyncio.get_running_loop().time
         while not self._stopped.is_set():
             await self._look(clock())

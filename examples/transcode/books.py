@@ -1,4 +1,4 @@
-"""Whether every upload is accounted for, from all sides: status endpoint, database, object store, queues."""
+"""Checks that every upload is accounted for: status endpoint, database, object store, queues."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Books:
         announced = sum(visit.is_announced_twice for visit in images.values())
         uploads, jobs = self._absorbed()
         story.check(f"{repeated} uploads were repeated: {uploads} absorbed by the row", uploads == repeated)
-        # A worker that dies makes its message come again, so there may be more than were sent.
+        # A worker that dies causes a redelivery, so there may be more than were sent.
         story.check(f"{announced} jobs were sent twice: {jobs} duplicates absorbed by the status", jobs >= announced)
         left = await self.left()
         story.check(f"nothing is left in a queue or in the outbox: {left}", left == 0)
@@ -57,7 +57,7 @@ class Books:
         return int(self._database.rows("SELECT count(*) FROM images WHERE status = 'done'")[0][0])
 
     def _thumbnail_waits(self, tier: str) -> list[float]:
-        """From the accepted upload to its thumbnail, in seconds; without those that had to be repaired first."""
+        """From the accepted upload to its thumbnail, in seconds; without images that had to be repaired first."""
         rows = self._database.rows(
             "SELECT extract(epoch FROM thumbnail_at - uploaded_at)::float8 FROM images JOIN users ON users.id = user_id"
             " WHERE tier = %s AND why IS NULL AND thumbnail_at IS NOT NULL",
@@ -70,7 +70,7 @@ class Books:
         return int(uploads), int(jobs)
 
     async def left(self) -> int:
-        """Messages that are somewhere on the way, dead ones too."""
+        """Number of messages that are not finished, including dead letters."""
         stats = await asyncio.gather(*(self._baton.queue(name).stats() for name in (*LANES, DEAD, EVENTS)))
         waiting = self._database.rows("SELECT count(*) FROM batonq_outbox WHERE published_at IS NULL")[0][0]
         return sum(each.depth for each in stats) + int(waiting)

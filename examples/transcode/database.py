@@ -1,4 +1,4 @@
-"""The tables of the application, and a few connections that its threads share."""
+"""The tables of the application, and a small connection pool for its threads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from batonq import outbox
 
 Connection = psycopg.Connection[Any]
 
-# A status only ever moves to the right, whatever is delivered twice or late.
+# A status only moves to the right, whatever is delivered twice or late.
 STATUSES = ("pending", "corrupt", "done")
 
 SCHEMA = """
@@ -46,7 +46,7 @@ class Database:
     def create(self) -> None:
         with self.transaction() as connection:
             connection.execute(SCHEMA)
-            outbox.create_tables(connection)  # the inbox's too
+            outbox.create_tables(connection)  # includes the inbox
 
     @contextmanager
     def transaction(self) -> Iterator[Connection]:
@@ -58,7 +58,7 @@ class Database:
             with connection.transaction():
                 yield connection
         finally:
-            if not connection.closed:  # by the server, say; the next transaction opens another one
+            if not connection.closed:  # for example by the server; the next transaction opens a new one
                 self._idle.put(connection)
 
     def rows(self, sql: str, *parameters: Any) -> list[Any]:

@@ -1,6 +1,6 @@
-"""Who is told when an image is done: a consumer of the events, which would push them to browsers.
+"""Notifications about finished images: a consumer of the events, which would push them to browsers.
 
-Its own inbox keeps it from telling twice: the mark of the event and its effect are one transaction.
+Its inbox prevents duplicate notifications: the id of the event and its effect are one transaction.
 """
 
 from __future__ import annotations

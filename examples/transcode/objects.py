@@ -1,4 +1,4 @@
-"""An object store in a directory: whole objects by key, written at once or not at all."""
+"""An object store in a directory: whole objects by key, written atomically."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ObjectStore:
         os.replace(half, path)
 
     def get(self, key: str) -> bytes:
-        """Raises FileNotFoundError when there is none."""
+        """Raises FileNotFoundError if there is none."""
         return self._path(key).read_bytes()
 
     def keys(self) -> list[str]:
@@ -31,5 +31,5 @@ class ObjectStore:
 
     def _path(self, key: str) -> Path:
         if not _KEY.fullmatch(key):
-            raise ValueError(f"{key!r} is no key: small letters, digits and -, with / between them")
+            raise ValueError(f"{key!r} is not a valid key: use lower-case letters, digits and -, separated by /")
         return self._root / key

@@ -1,4 +1,4 @@
-"""Pillow's part: from the bytes of an image to the bytes of its variants. Nothing else here knows Pillow."""
+"""Image processing: from the bytes of an image to the bytes of its variants. Only this module uses Pillow."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ FORMATS = ("JPEG", "PNG", "WEBP")
 
 
 class CorruptImage(Poison):
-    """No further try makes this image readable: it is a dead letter at once, until somebody repairs it."""
+    """A retry cannot make this image readable: it is dead-lettered at once, until an operator repairs it."""
 
 
 def variants(raw: bytes) -> Iterator[tuple[Variant, bytes]]:
-    """Each variant as soon as it is made."""
+    """Yields each variant as soon as it is created."""
     image = _decoded(raw)
     for variant in VARIANTS:
         smaller = image.copy()

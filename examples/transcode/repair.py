@@ -1,4 +1,4 @@
-"""The operator's part after the alarm: look at the dead letters, fix one cause, and redrive those it killed."""
+"""The operator's work after the alarm: inspect the dead letters, fix one cause, and redrive its messages."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from examples.transcode.plan import DEAD, raw_key
 
 CAUSES = ("truncated", "not an image")
 PAGE = 100
-RATE = 50  # messages a second; workers that can do less should get less
+RATE = 50  # messages per second; use less if the workers are slower
 
 
 async def causes(baton: Baton) -> dict[str, list[str]]:
-    """The images among the dead letters, by what killed them."""
+    """The images of the dead letters, by cause."""
     found: dict[str, list[str]] = {cause: [] for cause in CAUSES}
     letters = await baton.queue(DEAD).peek(limit=PAGE)
     while letters:
@@ -34,7 +34,7 @@ async def redrive(
     original: Callable[[str], bytes],
     tell: Callable[[str], None],
 ) -> int:
-    """Put the original in the place of each broken object, then send the messages of this cause back to their lanes."""
+    """Replace each broken object with the original, then redrive the messages of this cause to their lanes."""
     dead = baton.queue(DEAD)
     chosen = RedriveFilter(reason_contains=cause)
     preview = await dead.redrive(dry_run=True, filter=chosen)

@@ -1,4 +1,4 @@
-"""Starts everything, lets the visitors in, and follows what happens until the books can be closed."""
+"""Starts everything, simulates the visitors, and follows the progress until the books can be checked."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOOK_S = 0.1
 
 @dataclass
 class Pipeline:
-    """Everything that runs, for those who look at it from outside."""
+    """All running parts, for observers."""
 
     baton: Baton
     database: Database
@@ -46,7 +46,7 @@ class Pipeline:
         self.tasks.append(asyncio.create_task(work))
 
     async def until(self, holds: Callable[[], Coroutine[Any, Any, bool]], what: str) -> None:
-        """Wait for it, and fail with what a part of the pipeline died of rather than wait for ever."""
+        """Wait for a condition; if a part of the pipeline died, raise its error instead of waiting forever."""
         try:
             async with asyncio.timeout(STUCK_S):
                 while not await holds():
@@ -145,7 +145,7 @@ def _milestones(images: int, story: Story) -> Callable[[int], None]:
 
 
 async def _first_pass(pipeline: Pipeline, story: Story) -> None:
-    """Until each image is done or dead, and the alarm has told of the dead."""
+    """Wait until each image is done or dead, and the alarm has reported the dead letters."""
     uploads = len(pipeline.visitors.images)
     shown = 0
 
@@ -164,7 +164,7 @@ async def _first_pass(pipeline: Pipeline, story: Story) -> None:
 
 
 async def _repair(pipeline: Pipeline, story: Story) -> int:
-    """One cause after the other: what is not repaired yet stays where it is."""
+    """One cause after another: what is not repaired yet stays in the dead-letter queue."""
 
     def original(image_id: str) -> bytes:
         return pipeline.visitors.images[image_id].picture()

@@ -1,4 +1,4 @@
-"""Serves the upload service on a free port, with the standard library's server; any WSGI server does the same."""
+"""Serves the upload service on a free port with the standard library's server; any WSGI server would do."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ from examples.transcode.objects import ObjectStore
 from examples.transcode.plan import LANES, THUMBNAIL_SLO_S
 from examples.transcode.uploads import Uploads
 
-DRAIN_RATE = 15.0  # images a second that the workers of one small machine can do
-HIGH_WATER = int(DRAIN_RATE * THUMBNAIL_SLO_S)  # more than that cannot be done in time, so it is not taken
+DRAIN_RATE = 15.0  # images per second that the workers of one small machine can process
+HIGH_WATER = int(DRAIN_RATE * THUMBNAIL_SLO_S)  # more cannot be processed in time, so they are refused
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -28,12 +28,14 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 class _Quiet(WSGIRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
-        """The story tells what matters."""
+        """No access log: the story contains what matters."""
 
 
 @contextmanager
 def serving(baton_url: str, database: Database, objects: ObjectStore) -> Iterator[str]:
-    """Gives the address. New uploads are refused with 429 while the lanes are too deep; a begun one may end."""
+    """Yields the URL. New uploads are refused with 429 while the lanes are too deep; an
+    upload in progress may finish.
+    """
     with sync.Baton(baton_url) as baton:
         depth = Depth(lambda: sum(baton.queue(lane).stats().depth for lane in LANES), refresh=1.0)
         uploads = Uploads(database, objects, Links(secrets.token_bytes(32)))

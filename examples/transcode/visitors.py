@@ -1,4 +1,4 @@
-"""The people who upload: threads that draw an image, ask for an address, and put it there. Some have a bad day."""
+"""The visitors: threads that draw an image, request a URL, and upload it. Some uploads fail on purpose."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ THREADS = 4
 
 @dataclass(slots=True, frozen=True)
 class Visit:
-    """One upload, and what goes wrong with it. The numbers make any twenty of them a fair sample."""
+    """One upload, and what goes wrong with it. Any twenty consecutive numbers are a fair sample."""
 
     number: int
 
@@ -38,7 +38,7 @@ class Visit:
 
     @property
     def is_truncated(self) -> bool:
-        return self.number % 20 == 7  # the connection broke, and nobody noticed
+        return self.number % 20 == 7  # the connection broke unnoticed
 
     @property
     def is_no_image(self) -> bool:
@@ -50,14 +50,14 @@ class Visit:
 
     @property
     def is_put_twice(self) -> bool:
-        return self.number % 10 == 4  # the answer was lost, and the browser tried again
+        return self.number % 10 == 4  # the response was lost, and the browser retried
 
     @property
     def is_announced_twice(self) -> bool:
-        return self.number % 10 == 8  # stores announce what they got at least once, and so at times twice
+        return self.number % 10 == 8  # stores send notifications at least once, so sometimes twice
 
     def picture(self) -> bytes:
-        """The image as it should be; the same at every call."""
+        """The intact image; the same for every call."""
         chance = random.Random(self.number)
         image = Image.new("RGB", SIZE, _color(chance))
         draw = ImageDraw.Draw(image)
@@ -77,7 +77,7 @@ class Visit:
 
 
 class Visitors:
-    """`images` tells which image each visit has become."""
+    """`images` maps each visit to its image."""
 
     def __init__(self, count: int, uploads_url: str, baton_url: str) -> None:
         self.visits = [Visit(number) for number in range(count)]
@@ -87,14 +87,14 @@ class Visitors:
         self._baton_url = baton_url
 
     def upload_all(self, tell: Callable[[int], None]) -> None:
-        """All of them; `tell` hears how many have been accepted so far."""
+        """Run all uploads; `tell` is called with the number of accepted ones."""
         with sync.Baton(self._baton_url) as baton, ThreadPoolExecutor(THREADS) as threads:
             for visit, image_id in threads.map(lambda visit: (visit, self._upload(visit, baton)), self.visits):
                 self.images[image_id] = visit
                 tell(len(self.images))
 
     def statuses(self, image_ids: Sequence[str]) -> dict[str, str]:
-        """What the status endpoint says of each."""
+        """The status of each image, from the status endpoint."""
         with ThreadPoolExecutor(THREADS) as threads:
             answers = threads.map(lambda image_id: self._request("GET", f"/images/{image_id}", b"", 200), image_ids)
             return {answer["imageId"]: answer["status"] for answer in answers}

@@ -1,12 +1,12 @@
-"""Events that are delivered to other people's servers, which are slow, broken or gone at times.
+"""Webhooks: events that are delivered to other people's servers, which are sometimes slow, broken or gone.
 
     publish.py ──▶ hooks-steady ──┐                       ┌──▶ receiver (checks the signature,
-               ──▶ hooks-flaky  ──┼── one worker over ────┼──▶ receiver  knows events it has had)
+               ──▶ hooks-flaky  ──┼── one worker over ────┼──▶ receiver  ignores duplicates)
                ──▶ hooks-silent ──┘   hooks-*             └──▶ receiver
-                                         │ after the last try
+                                         │ after the last attempt
                                          ├──▶ dead-hooks: kept until reinstate.py redrives them
-                                         └──▶ owners: the endpoint is disabled, and its owner is told
+                                         └──▶ owners: the endpoint is disabled, and its owner is notified
 
-A queue for each receiver: what waits for a broken one is in nobody's way. When to try again is the queue's retry
-policy, so it survives restarts of the worker and costs it nothing.
+There is one queue per receiver, so messages for a broken one block nobody else. The queue's retry policy schedules
+retries, so they survive restarts of the worker and cost it nothing.
 """

@@ -1,4 +1,4 @@
-"""The dispatcher: one worker for all receivers. A delivery is a POST; whatever is not answered with 2xx has failed."""
+"""The dispatcher: one worker for all receivers. A delivery is a POST; any response other than 2xx is a failure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GONE = 410
 
 
 class DeliveryFailed(Exception):
-    """The receiver did not take the event; the queue's retry policy says when to try again."""
+    """The receiver did not accept the event; the queue's retry policy schedules the next attempt."""
 
 
 class Dispatcher:
@@ -30,14 +30,14 @@ class Dispatcher:
 
     def worker(self) -> Worker:
         app = Worker(self._baton.url, name="dispatcher")
-        # Threads, since a delivery is mostly waiting; a receiver that is slow holds some of them, for 5 s at most.
+        # Threads, because a delivery is mostly waiting; a slow receiver holds some of them, for at most 5 s.
         app.task(queue=PATTERN, concurrency=16, visibility=30, deadline=60)(self.deliver)
         return app
 
     def deliver(self, message: Message) -> None:
         endpoint = self._endpoints.get(message.queue.removeprefix(PREFIX))
         if endpoint is None or endpoint.disabled:
-            raise Poison("the endpoint is disabled; redrive this when it is enabled again")
+            raise Poison("the endpoint is disabled; redrive this message when it is enabled again")
         status, problem = _post(endpoint, message)
         if 200 <= status < 300:
             return
@@ -47,7 +47,9 @@ class Dispatcher:
         raise DeliveryFailed(problem)
 
     def _give_up(self, endpoint: Endpoint, problem: str, tries: int) -> None:
-        """Tell first, then mark: a crash between the two tells again, and the key makes one message of both."""
+        """First notify, then mark: a crash in between notifies again, and the
+        deduplication key makes it one message.
+        """
         text = f"{endpoint.name} was disabled after {tries} tries: {problem}"
         letter = {"to": endpoint.owner, "endpoint": endpoint.name, "text": text}
         self._baton.queue(OWNERS).send(letter, dedup_key=f"disabled-{endpoint.name}")
@@ -55,12 +57,12 @@ class Dispatcher:
 
 
 def _post(endpoint: Endpoint, message: Message) -> tuple[int, str]:
-    """The status, 0 when there was no answer, and what to say of it."""
+    """The status, 0 if there was no response, and a description."""
     parts = urlsplit(endpoint.url)
     event_id, body = str(message.body["id"]), json.dumps(message.body, separators=(",", ":")).encode()
     headers = {
         "Content-Type": "application/json",
-        ID_HEADER: event_id,  # the same at every try: by it the receiver knows an event that it has had
+        ID_HEADER: event_id,  # the same for every attempt: the receiver recognizes a duplicate by it
         SIGNATURE_HEADER: signature(endpoint.secret, event_id, body, time.time()),
     }
     connection = http.client.HTTPConnection(parts.netloc, timeout=TIMEOUT_S)

@@ -1,4 +1,4 @@
-"""Who wants to be told, where, and whether they can be: a table in SQLite."""
+"""The endpoints, their URLs, and whether they are enabled: a table in SQLite."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class Endpoint(NamedTuple):
     url: str
     secret: bytes
     owner: str
-    disabled: str | None  # why
+    disabled: str | None  # the reason
 
 
 class Endpoints:
-    """May be used by several threads."""
+    """Can be used by several threads."""
 
     def __init__(self, path: Path) -> None:
         self._connection = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
@@ -41,7 +41,7 @@ class Endpoints:
         self._run("UPDATE endpoints SET disabled = ? WHERE name = ? AND disabled IS NULL", why, name)
 
     def enable(self, name: str) -> None:
-        """The owner says that it works again."""
+        """Enable an endpoint again."""
         self._run("UPDATE endpoints SET disabled = NULL WHERE name = ?", name)
 
     def close(self) -> None:

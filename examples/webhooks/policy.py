@@ -1,4 +1,4 @@
-"""The queues of the receivers, and when a failed delivery is tried again."""
+"""The queues of the receivers, and their retry policy."""
 
 from __future__ import annotations
 
@@ -6,18 +6,18 @@ from batonq import Baton, Schedule
 
 PREFIX = "hooks-"
 PATTERN = f"{PREFIX}*"
-DEAD = "dead-hooks"  # a pattern leaves the dead letters of its queues out, whatever their name
+DEAD = "dead-hooks"  # a pattern does not match the dead-letter queues of its queues, whatever their names
 OWNERS = "owners"
 DAY_S = 86_400.0
 
-# For real: after a minute, and then after longer and longer, over half a day. Chance makes each delay up to 30 %
-# shorter or longer, so that a receiver which comes back is not met by everything at once.
+# For production: after a minute, then after longer and longer delays over half a day. Jitter varies each delay by up to
+# 30 %, so that a receiver that recovers does not get everything at once.
 REAL = Schedule((60, 300, 1800, 7200, 28_800), jitter=0.3)
 DEMO = Schedule((0.5, 1, 2, 4), jitter=0.3)
 
 
 def tries(schedule: Schedule) -> int:
-    """The first one, and one after each delay."""
+    """The first attempt, and one after each delay."""
     return len(schedule.delays_seconds) + 1
 
 

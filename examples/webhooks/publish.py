@@ -1,4 +1,4 @@
-"""From an event to a message for each receiver."""
+"""Creates one message per receiver for an event."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ from examples.webhooks.policy import PREFIX
 
 
 async def publish(baton: Baton, endpoints: Endpoints, event: dict[str, Any]) -> int:
-    """Returns to how many. The event's id is the key: published again after a crash, it is not sent again."""
+    """Returns the number of messages. The event's id is the deduplication key: published again after a crash, it is not
+    sent again.
+    """
 
     async def send(receiver: str) -> None:
-        # The attribute is for the dead letters, which all receivers share: by it they are told apart.
+        # The attribute identifies the receiver in the shared dead-letter queue.
         await baton.queue(PREFIX + receiver).send(event, dedup_key=event["id"], attributes={"receiver": receiver})
 
     enabled = endpoints.enabled()

@@ -1,4 +1,4 @@
-"""Other people's servers, for the demonstration: a steady one, one that fails for a while, one that always does."""
+"""The receivers of the demonstration: one that works, one that fails for a while, one that always fails."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from examples.webhooks.signing import ID_HEADER, SIGNATURE_HEADER, problem
 
 
 class Receiver:
-    """What a receiver should do: check the signature, and do nothing for an event that it has had."""
+    """What a receiver should do: check the signature, and ignore an event that it has already processed."""
 
     def __init__(self, secret: bytes, is_up: Callable[[], bool]) -> None:
         self._secret = secret
@@ -33,7 +33,8 @@ class Receiver:
         with self._lock:
             self.tries[event_id] += 1
             is_up = self._is_up()
-            # In a bad time some events are handled and only the answer is lost: their next try is a duplicate.
+            # While it fails, some events are processed and only the response is lost: their next attempt is a
+            # duplicate.
             if not is_up and (self.tries[event_id] > 1 or len(self.tries) % 3):
                 return 503
             self._handle(event_id)
@@ -48,7 +49,7 @@ class Receiver:
 
 
 class Silent(Receiver):
-    """Somebody has taken this server away, and only a proxy is left."""
+    """A server that was removed; only a proxy is left."""
 
     def take(self, event_id: str, body: bytes, header: str) -> int:
         with self._lock:
@@ -58,7 +59,7 @@ class Silent(Receiver):
 
 @contextmanager
 def serving(receivers: dict[str, Receiver]) -> Iterator[str]:
-    """All of them on one free port, by path; gives the address."""
+    """All of them on one free port, by path; yields the URL."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -70,7 +71,7 @@ def serving(receivers: dict[str, Receiver]) -> Iterator[str]:
             self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None:
-            """The story tells what matters."""
+            """No access log: the story contains what matters."""
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True

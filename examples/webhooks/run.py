@@ -1,4 +1,4 @@
-"""Starts everything, publishes events, and follows them until each is delivered or given up."""
+"""Starts everything, publishes events, and follows them until each is delivered or dead-lettered."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from examples.webhooks.publish import publish
 from examples.webhooks.receivers import Receiver, Silent, serving
 
 SCHEDULE = policy.DEMO
-DOWN_S = 3.0  # how long the flaky one fails; less than all tries take
-AFTERWARDS = 3  # events that are published when one endpoint is disabled
+DOWN_S = 3.0  # how long the flaky one fails; less than all attempts take
+AFTERWARDS = 3  # events that are published after one endpoint is disabled
 STUCK_S = 60.0
 LOOK_S = 0.05
 
 
 @dataclass
 class World:
-    """Everything that runs, for those who look at it from outside."""
+    """All running parts, for observers."""
 
     baton: Baton
     endpoints: Endpoints
@@ -106,7 +106,7 @@ async def _stopped(workers: list[Worker], tasks: list[asyncio.Task[int]]) -> Non
 
 
 def _owners(url: str, letters: list[dict[str, Any]], story: Story) -> Worker:
-    """Writes the letters to owners; here they are printed."""
+    """Sends the letters to owners; here they are printed."""
     app = Worker(url, name="owners")
 
     @app.task(queue=policy.OWNERS)
@@ -129,7 +129,7 @@ async def _reached(world: World, name: str, events: int) -> bool:
 
 
 async def _is_quiet(world: World) -> bool:
-    """No delivery is under way or will be tried again."""
+    """Whether no delivery is in progress or scheduled for a retry."""
     stats = await asyncio.gather(*(world.baton.queue(policy.PREFIX + name).stats() for name in world.receivers))
     return not any(each.depth for each in stats)
 

@@ -51,7 +51,7 @@ def test_a_signature_holds_for_its_event_body_and_time_only() -> None:
         problem(SECRET, "evt-1", b"{}", header.replace("t=1000", "t=1001"), 1_000.0),
         problem(SECRET, "evt-1", b"{}", "", 1_000.0),
     ):
-        assert other == "the signature does not fit"
+        assert other == "the signature does not match"
 
 
 def test_a_receiver_absorbs_what_it_has_had_and_refuses_what_is_not_signed() -> None:
