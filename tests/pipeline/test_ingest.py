@@ -200,7 +200,7 @@ def test_another_checkpoint_would_bring_everything_twice(
     with pytest.raises(InvalidInput, match="were loaded with another checkpoint than"):
         run_job(spark, ingest, "--checkpoint", str(tmp_path / "other"), lake=lake, history=busy_logs)
     shutil.rmtree(lake / "_checkpoints")
-    with pytest.raises(InvalidInput, match="would get them twice"):
+    with pytest.raises(InvalidInput, match="would be loaded twice"):
         run_job(spark, ingest, lake=lake, history=busy_logs)
 
 

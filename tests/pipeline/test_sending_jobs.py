@@ -56,7 +56,7 @@ def test_a_data_set_is_shown_then_sent_and_never_twice(
     assert (whole.code, whole.summary["sent"], whole.summary["duplicates"]) == (0, 200, 100)
     again = run(spark, server, backfill, *words, "--yes")
     assert (again.summary["sent"], again.summary["duplicates"]) == (0, 300)
-    assert "300 were there already" in again.text
+    assert "300 already existed" in again.text
 
     bodies = [message.body for message in queue.receive(1000, wait=0)]
     assert sorted(body["id"] for body in bodies) == list(range(300))
@@ -98,10 +98,10 @@ def test_rows_that_a_queue_refuses_are_told(
     ("name", "content", "words", "kind", "reason"),
     [
         ("absent.csv", None, "", InvalidInput, "No files were found at .*absent.csv"),
-        ("data.bin", "x", "", InvalidInput, "Say --format csv, json, parquet"),
+        ("data.bin", "x", "", InvalidInput, "Set --format to csv, json, parquet"),
         ("data.csv", "a\n1", "--body b", InvalidInput, "--body cannot be read"),
         ("data.csv", "a\n1", "--where b>1", InvalidInput, "--where cannot be read"),
-        ("data.csv", "a\n1", "--attribute a", InvalidInput, "--attribute takes NAME=COLUMN"),
+        ("data.csv", "a\n1", "--attribute a", InvalidInput, "--attribute must be NAME=COLUMN"),
         ("data.csv", "a\n1", "--to absent", QueueDoesNotExist, "Queue absent does not exist"),
         ("data.parquet", "not so", "", InvalidInput, "cannot be read as parquet: .*data.parquet is not a Parquet file"),
     ],
