@@ -97,7 +97,8 @@ campaign: $(VENV)/spark.stamp ## Faults on a real cluster, 20 rounds of each (AR
 example: $(VENV)/dev.stamp ## Run the worked example: 200 images through a whole pipeline (ARGS="--images 20")
 	@$(BIN)/python -m examples.transcode $(ARGS)
 
-sync: $(VENV)/dev.stamp ## Make the client for threads anew from the one for asyncio
+sync: $(VENV)/dev.stamp ## Write the generated parts of the client: the one for threads, and the types of queue settings
+	@$(BIN)/python tools/make_settings.py
 	@$(BIN)/python tools/make_sync.py
 
 docs: $(VENV)/spark.stamp ## Rewrite the generated reference pages and check all pages

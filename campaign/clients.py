@@ -16,6 +16,7 @@ from urllib.parse import quote
 
 from batonq.client.transport import NotSent
 from batonq.errors import BatonError
+from batonq.priorities import NORMAL_PRIORITY
 from batonq.sim.bodies import number_of
 from batonq.sim.clients import UNREACHED
 from batonq.sim.history import OK, UNKNOWN, Answer, Call, Delivered, History, Holding, Outgoing, Receiving, Sending
@@ -242,6 +243,6 @@ def _delivered(call: Receiving, each: dict[str, Any], lasts_ms: int) -> Delivere
         began_ms=each["deadlineMs"] - lasts_ms,
         deadline_ms=each["deadlineMs"],
         receive_count=each["receiveCount"],
-        priority=each.get("priority", 0),
+        priority=each.get("priority", NORMAL_PRIORITY),
         shard=Place.of(each["receiptHandle"]).shard,
     )

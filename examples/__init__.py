@@ -1,1 +1,1 @@
-"""Example programs: each is a small but complete system built on Baton."""
+"""Complete example systems built on Baton, to read and to run."""

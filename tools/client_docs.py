@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Iterator
 
 from batonq import client, embedded, testing
-from batonq.client import batches, models, retrying, specs, tracing
+from batonq.client import batches, models, queue_settings, retrying, specs, tracing
 from batonq.client.aio import baton as aio_baton
 
 CLASSES = (client.Baton, client.Queue, client.Message, client.Job)
@@ -21,7 +21,7 @@ FUNCTIONS = (
     (tracing.start, "batonq.client.tracing.start"),
 )
 VALUES: tuple[type, ...] = (
-    specs.QueueSettings,
+    queue_settings.QueueSettings,
     models.Outgoing,
     models.Sent,
     models.MessageFields,
@@ -30,10 +30,10 @@ VALUES: tuple[type, ...] = (
     models.Nack,
     models.Peeked,
     models.Stats,
-    models.QueueInfo,
+    queue_settings.QueueInfo,
     models.Exponential,
     models.Schedule,
-    models.Deduplication,
+    queue_settings.Deduplication,
     specs.RedriveSettings,
     models.RedriveFilter,
     models.RedriveEdit,
@@ -45,7 +45,9 @@ VALUES: tuple[type, ...] = (
 WIDTH = 100
 NAMES = {"MessageFields": "Fields of a message", "JobFields": "Fields of a job"}
 _FIELD = re.compile(
-    r"^    (?P<name>[a-z]\w*): (?P<type>.+?)(?: = (?P<default>.+?))?(?:  # (?P<note>.*))?$", re.MULTILINE
+    r"^(?P<above>(?:    # .*\n)*)    (?P<name>[a-z]\w*): "
+    r"(?P<type>.+?)(?: = (?P<default>.+?))?(?:  # (?P<note>.*))?$",
+    re.MULTILINE,
 )
 _DEFAULT = re.compile(r"field\((?:default=(?P<default>[^,]+), )?name=.*\)")
 
@@ -119,6 +121,12 @@ def doc(thing: object) -> str:
     return (inspect.getdoc(thing) or "").strip()
 
 
+def _note(found: re.Match[str]) -> str:
+    """The comment beside a field, or above it."""
+    above = " ".join(line.removeprefix("    # ") for line in found["above"].splitlines())
+    return found["note"] or above
+
+
 def fields(kind: type) -> str:
     body = inspect.getsource(kind).partition('"""')[2].partition('"""')[2].partition("\n    @")[0]
     rows = ["| field | type | default | |", "| --- | --- | --- | --- |"]
@@ -127,6 +135,6 @@ def fields(kind: type) -> str:
         named = _DEFAULT.fullmatch(default)
         if named is not None:
             default = named["default"] or ""
-        cells = [f"`{found['name']}`", f"`{found['type']}`", f"`{default}`" if default else "", found["note"] or ""]
+        cells = [f"`{found['name']}`", f"`{found['type']}`", f"`{default}`" if default else "", _note(found)]
         rows.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
     return "\n".join(rows) + "\n"

@@ -210,6 +210,17 @@ def worker_part(name: str) -> Callable[[], str]:
     return part
 
 
+def attributes_part(name: str) -> Callable[[], str]:
+    def part() -> str:
+        sys.path.insert(0, str(DOCS.parent))
+        from tools import attribute_docs
+
+        made: str = getattr(attribute_docs, name)()
+        return made
+
+    return part
+
+
 def events_table_part() -> str:
     rows = ([f"`{column.name}`", column.kind, column.of, column.doc] for column in schema.columns(bodies=True))
     return table(("column", "kind", "events", "meaning"), rows)
@@ -274,6 +285,13 @@ PARTS: dict[str, Callable[[], str]] = {
     "transitions": transitions_part,
     "receipts": receipts_part,
     "client": client_part,
+    "queue-attributes": attributes_part("queue_attributes_part"),
+    "sqs-queue-attributes": attributes_part("sqs_queue_attributes_part"),
+    "queue-setting-names": attributes_part("queue_setting_names_part"),
+    "queue-readings": attributes_part("queue_readings_part"),
+    "message-attributes": attributes_part("message_attributes_part"),
+    "system-attributes": attributes_part("system_attributes_part"),
+    "baton-headers": attributes_part("headers_part"),
     "events-table": events_table_part,
     "audit": audit_part,
     "tables": tables_part,

@@ -15,7 +15,6 @@ POLICIES = (
     scaling.Drain,
     scaling.KeepUp,
     scaling.Sla,
-    scaling.Lag,
     scaling.Largest,
 )
 VALUES = (scaling.Reading, scaling.Pace, scaling.Decision, scaling.Autoscale, simulator.World, simulator.Outcome)

@@ -7,7 +7,7 @@ those of a shard's log). The section checks that all implementations agree.
 
 from __future__ import annotations
 
-from batonq.core.records import Flag
+from batonq.core.records import ArrivedFlag, DeletedFlag, ReturnedFlag
 from bench.parquet.rules import ALLOWED, DEAD, DELAYED, DELETED, HELD, OWED, VISIBLE
 
 _STATE = f"""CASE event
@@ -34,8 +34,9 @@ FROM (
             THEN 'receive_count' END AS k3,
         CASE WHEN event <> 'leased' AND epoch <> p_epoch AND p_state <> {DELETED} THEN 'stale_epoch' END AS k4,
         CASE WHEN event = 'leased' AND time >= p_expires THEN 'lease_after_expiry' END AS k5,
-        CASE WHEN event = 'deleted' AND (reason = 'late_ack' OR flags & {Flag.LATE:d} <> 0) AND (reason <> 'late_ack'
-            OR flags & {Flag.LATE:d} = 0 OR coalesce(fifo, false) OR p_state = {HELD} AND time < ends)
+        CASE WHEN event = 'deleted' AND (reason = 'late_ack' OR flags & {DeletedFlag.LATE:d} <> 0) AND (
+            reason <> 'late_ack' OR flags & {DeletedFlag.LATE:d} = 0 OR coalesce(fifo, false)
+            OR p_state = {HELD} AND time < ends)
             THEN 'late_delete' END AS k6,
         CASE WHEN event = 'returned' AND reason = 'expired' AND p_state = {HELD} AND time < ends
             THEN 'lease_cut_short' END AS k7,
@@ -56,7 +57,7 @@ FROM (
                     coalesce(deadline, visible_at) AS until, expires_at AS expires, owner_epoch AS owner,
                     CASE WHEN event IN ('sent', 'arrived') THEN 0 ELSE lease_epoch END AS epoch,
                     CASE WHEN event = 'sent' THEN 0 ELSE receive_count END AS count,
-                    CASE WHEN event = 'returned' AND flags & {Flag.UNCHARGED:d} <> 0 THEN greatest(count - 1, 0)
+                    CASE WHEN event = 'returned' AND flags & {ReturnedFlag.UNCHARGED:d} <> 0 THEN greatest(count - 1, 0)
                         ELSE count END AS after
                 FROM events WHERE sequence IS NOT NULL
             )
@@ -120,7 +121,7 @@ SELECT kind, CASE WHEN owed + settled > 0 THEN origin ELSE destination END AS sh
                 max(other_queue) FILTER (event = 'owed') AS owed_to,
                 max(queue) FILTER (event = 'arrived') AS arrived_in,
                 max(slot) FILTER (event = 'owed') AS owed_slot, max(source_slot) AS arrived_slot,
-                max(flags & {Flag.REFUSED:d} = 0) FILTER (event = 'arrived') AS taken,
+                max(flags & {ArrivedFlag.REFUSED:d} = 0) FILTER (event = 'arrived') AS taken,
                 max(reason = 'accepted') FILTER (event = 'settled') AS said,
                 max(sequence) FILTER (event <> 'arrived') AS sequence
             FROM (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from batonq.core.records import Flag
+from batonq.core.records import ArrivedFlag, DeletedFlag, ReturnedFlag
 from batonq.pipeline.events.schema import EVENTS
 from bench.parquet.rules import ALLOWED, DEAD, DELAYED, DELETED, HELD, OWED, VISIBLE
 
@@ -73,7 +73,7 @@ def _messages(pl: Any, every: Any, policies: Any) -> Any:
     event, reason, flags, time = pl.col("event"), pl.col("reason"), pl.col("flags"), pl.col("time")
     born = event.is_in(["sent", "arrived"])
     count = pl.when(event == "sent").then(0).otherwise(pl.col("receive_count"))
-    uncharged = (event == "returned") & (flags & int(Flag.UNCHARGED) != 0)
+    uncharged = (event == "returned") & (flags & int(ReturnedFlag.UNCHARGED) != 0)
     rows = (
         every.filter(pl.col("sequence").is_not_null())
         .select(
@@ -138,8 +138,8 @@ def _messages(pl: Any, every: Any, policies: Any) -> Any:
     step = was * 1000 + event.replace_strict(code, default=0, return_dtype=pl.Int32) * 10 + pl.col("state")
     over = by_holder & ((was != HELD) | (time >= p_until))
     living = p_state != DELETED
-    late = deleted & ((reason == "late_ack") | (flags & int(Flag.LATE) != 0))
-    unlawful = (reason != "late_ack") | (flags & int(Flag.LATE) == 0) | pl.col("fifo").fill_null(False)
+    late = deleted & ((reason == "late_ack") | (flags & int(DeletedFlag.LATE) != 0))
+    unlawful = (reason != "late_ack") | (flags & int(DeletedFlag.LATE) == 0) | pl.col("fifo").fill_null(False)
     unlawful |= (p_state == HELD) & (time < ends)
     aged = (deleted & (reason == "retention")) | ((event == "owed") & (reason == "expiry_dead_letter"))
     first = pl.col("p_lt").is_null()
@@ -254,7 +254,7 @@ def _channels(pl: Any, every: Any) -> Any:
             arrived_in=col("queue").filter(came).max(),
             owed_slot=col("slot").filter(event == "owed").max(),
             arrived_slot=col("source_slot").max(),
-            taken=(col("flags") & int(Flag.REFUSED) == 0).filter(came).any(),
+            taken=(col("flags") & int(ArrivedFlag.REFUSED) == 0).filter(came).any(),
             said=(col("reason") == "accepted").filter(event == "settled").any(),
             sequence=col("sequence").filter(~came).max(),
         )

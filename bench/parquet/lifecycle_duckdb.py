@@ -11,15 +11,13 @@ _CODES = """CASE event
     WHEN 'returned' THEN CASE WHEN visible_at IS NULL THEN 4 ELSE 1 END
     WHEN 'settled' THEN CASE WHEN reason = 'accepted' THEN 5 WHEN visible_at IS NULL THEN 4 ELSE 1 END
     WHEN 'deleted' THEN CASE reason WHEN 'ack' THEN 6 WHEN 'late_ack' THEN 7 WHEN 'retention' THEN 8
-        WHEN 'cancelled' THEN 9 WHEN 'purged' THEN 10 WHEN 'queue_gone' THEN 11 ELSE 0 END
+        WHEN 'purged' THEN 9 ELSE 0 END
     ELSE 0 END"""
 OUTCOMES = {
     6: "acked",
     7: "late_acked",
     8: "expired",
-    9: "cancelled",
-    10: "purged",
-    11: "queue_deleted",
+    9: "purged",
     2: "in_flight",
     3: "owed",
     4: "dead",

@@ -38,7 +38,7 @@ def make(events: list[str], queues: list[str], target: str) -> None:
 def _grouped(pl: Any, every: Any) -> Any:
     event, reason, at, time = pl.col("event"), pl.col("reason"), pl.col("logical_time"), pl.col("time")
     there = pl.when(pl.col("visible_at").is_null()).then(4).otherwise(1)
-    ends = {"ack": 6, "late_ack": 7, "retention": 8, "cancelled": 9, "purged": 10, "queue_gone": 11}
+    ends = {"ack": 6, "late_ack": 7, "retention": 8, "purged": 9}
     code = (
         pl.when(event.is_in(["sent", "arrived"]))
         .then(1)

@@ -1,1 +1,1 @@
-"""The harness of the examples: starts servers in a temporary directory, and reports what happens."""
+"""Runs the examples: starts their servers in a temporary directory and reports what happens."""

@@ -1,4 +1,4 @@
-"""The command line of an example: how much to run, and the exit code."""
+"""The command line of an example: its size and its exit code."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ Run = Callable[[int, Path, Story], Coroutine[Any, Any, None]]
 
 
 def main(run: Run, name: str, what: str, usual: int, title: str) -> int:
-    """Run it in a temporary directory. Exit code 0: the books balance; 1: they do not; 2: it could not be started."""
+    """Run the example in a temporary directory. Returns 0: all checks pass, 1: a check failed, 2: it did not start."""
     parser = argparse.ArgumentParser(prog=f"python -m examples.{name}", description=title.format("N") + ".")
     parser.add_argument(f"--{what}", type=int, default=usual, metavar="N", help=f"how many (default {usual})")
     count: int = getattr(parser.parse_args(), what)
     if count < 1:
-        parser.error(f"--{what} must be 1 or more")
-    logging.getLogger("batonq").setLevel(logging.ERROR)  # the examples have failing handlers on purpose
+        parser.error(f"--{what} is 1 or more")
+    logging.getLogger("batonq").setLevel(logging.ERROR)  # failing handlers are part of the examples
     before = signal.signal(signal.SIGTERM, _exit)
     story = Story(title.format(count))
     with tempfile.TemporaryDirectory(prefix=f"baton-{name}-") as directory:
@@ -36,9 +36,9 @@ def main(run: Run, name: str, what: str, usual: int, title: str) -> int:
             return 2
         finally:
             signal.signal(signal.SIGTERM, before)
-    return story.end("The books balance.", "The books do not balance.")
+    return story.end("All checks passed.", "A check failed.")
 
 
 def _exit(*_: object) -> None:
-    """Ends the program like Ctrl-C, so that all servers are stopped."""
+    """Exit as on Ctrl-C, so that everything that was started is stopped."""
     sys.exit(128 + signal.SIGTERM)

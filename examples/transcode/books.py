@@ -1,4 +1,4 @@
-"""Checks that every upload is accounted for: status endpoint, database, object store, queues."""
+"""Checks that every upload is accounted for in the status endpoint, the database, the object store and the queues."""
 
 from __future__ import annotations
 
@@ -20,44 +20,44 @@ class Books:
         self._visitors = visitors
 
     async def balance(self, story: Story, redriven: int) -> None:
-        story.heading("The books")
+        story.heading("Checks")
         images = self._visitors.images
         corrupt = sum(visit.is_corrupt for visit in images.values())
         statuses = await asyncio.to_thread(self._visitors.statuses, list(images))
         done = sum(status == "done" for status in statuses.values())
-        story.check(f"{len(images)} uploads, {done} done by the status endpoint", done == len(self._visitors.visits))
-        story.check(f"{corrupt} were corrupt, died, and came back by redrive: {redriven}", redriven == corrupt)
+        story.check(f"{len(images)} uploads, {done} done by status", done == len(self._visitors.visits))
+        story.check(f"{corrupt} corrupt images were dead-lettered, and redriven: {redriven}", redriven == corrupt)
         wanted = {raw_key(image_id) for image_id in images}
         wanted |= {output_key(variant, image_id) for image_id in images for variant in VARIANTS}
-        story.check(f"{len(wanted)} objects in the store, and no other", sorted(wanted) == self._objects.keys())
+        story.check(f"{len(wanted)} objects in the store, and no others", sorted(wanted) == self._objects.keys())
         told = self._database.rows("SELECT image_id, times FROM notices")
         once = sum(times == 1 for _, times in told)
-        story.check(f"{once} of them announced as done, once each", once == len(told) == len(images))
+        story.check(f"{once} images announced as done, once each", once == len(told) == len(images))
         repeated = sum(visit.is_put_twice for visit in images.values())
         announced = sum(visit.is_announced_twice for visit in images.values())
         uploads, jobs = self._absorbed()
-        story.check(f"{repeated} uploads were repeated: {uploads} absorbed by the row", uploads == repeated)
-        # A worker that dies causes a redelivery, so there may be more than were sent.
-        story.check(f"{announced} jobs were sent twice: {jobs} duplicates absorbed by the status", jobs >= announced)
+        story.check(f"{repeated} uploads were repeated: {uploads} recognized by the row", uploads == repeated)
+        # When a worker dies, its message is delivered again, so there may be more duplicates than were sent.
+        story.check(f"{announced} jobs were sent twice: {jobs} duplicates recognized by the status", jobs >= announced)
         left = await self.left()
-        story.check(f"nothing is left in a queue or in the outbox: {left}", left == 0)
+        story.check(f"messages left in queues and outbox: {left}", left == 0)
 
     def figures(self, story: Story, workers_most: int) -> None:
-        story.heading("The figures")
+        story.heading("Results")
         for tier in ("paid", "free"):
             waits = self._thumbnail_waits(tier)
             story.figure(f"thumbnail, {tier} lane ({len(waits)})", _times(waits))
         waits = self._thumbnail_waits("paid") + self._thumbnail_waits("free")
         met = "within" if percentile(waits, 0.99) <= THUMBNAIL_SLO_S else "NOT within"
         story.figure("thumbnails at p99", f"{percentile(waits, 0.99):.1f} s, {met} {THUMBNAIL_SLO_S:.0f} s")
-        story.figure("duplicates absorbed", str(sum(self._absorbed())))
+        story.figure("duplicates recognized", str(sum(self._absorbed())))
         story.figure("most workers at once", str(workers_most))
 
     def done(self) -> int:
         return int(self._database.rows("SELECT count(*) FROM images WHERE status = 'done'")[0][0])
 
     def _thumbnail_waits(self, tier: str) -> list[float]:
-        """From the accepted upload to its thumbnail, in seconds; without images that had to be repaired first."""
+        """Seconds from the accepted upload to its thumbnail, without images that had to be repaired first."""
         rows = self._database.rows(
             "SELECT extract(epoch FROM thumbnail_at - uploaded_at)::float8 FROM images JOIN users ON users.id = user_id"
             " WHERE tier = %s AND why IS NULL AND thumbnail_at IS NOT NULL",
@@ -70,7 +70,7 @@ class Books:
         return int(uploads), int(jobs)
 
     async def left(self) -> int:
-        """Number of messages that are not finished, including dead letters."""
+        """Messages left in any queue, including the dead-letter queue."""
         stats = await asyncio.gather(*(self._baton.queue(name).stats() for name in (*LANES, DEAD, EVENTS)))
         waiting = self._database.rows("SELECT count(*) FROM batonq_outbox WHERE published_at IS NULL")[0][0]
         return sum(each.depth for each in stats) + int(waiting)

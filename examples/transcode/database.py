@@ -1,4 +1,4 @@
-"""The tables of the application, and a small connection pool for its threads."""
+"""The tables of the application, and a pool of connections for its threads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from batonq import outbox
 
 Connection = psycopg.Connection[Any]
 
-# A status only moves to the right, whatever is delivered twice or late.
+# A status only moves to the right, even if a message is delivered twice or late.
 STATUSES = ("pending", "corrupt", "done")
 
 SCHEMA = """
@@ -37,7 +37,7 @@ CREATE TABLE notices (image_id text PRIMARY KEY REFERENCES images, times integer
 
 
 class Database:
-    """`with database.transaction() as connection:` commits at the end, and rolls back after an exception."""
+    """`with database.transaction() as connection:` commits at the end, or rolls back on an exception."""
 
     def __init__(self, dsn: str) -> None:
         self._dsn = dsn

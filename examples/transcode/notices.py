@@ -1,6 +1,6 @@
-"""Notifications about finished images: a consumer of the events, which would push them to browsers.
+"""Notifications: a consumer of the completion events, which would push them to browsers.
 
-Its inbox prevents duplicate notifications: the id of the event and its effect are one transaction.
+Its inbox prevents duplicate notifications: the event's marker and its effect commit in one transaction.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""An object store in a directory: whole objects by key, written atomically."""
+"""An object store in a directory. An object is written completely or not at all."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class ObjectStore:
         self._root = root
 
     def put(self, key: str, data: bytes) -> None:
-        """Readers see the old object or the new one, never a part."""
+        """Readers see the old object or the new one, never a partial one."""
         path = self._path(key)
         path.parent.mkdir(parents=True, exist_ok=True)
         half = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
@@ -23,7 +23,7 @@ class ObjectStore:
         os.replace(half, path)
 
     def get(self, key: str) -> bytes:
-        """Raises FileNotFoundError if there is none."""
+        """Raises FileNotFoundError if the object does not exist."""
         return self._path(key).read_bytes()
 
     def keys(self) -> list[str]:
@@ -31,5 +31,5 @@ class ObjectStore:
 
     def _path(self, key: str) -> Path:
         if not _KEY.fullmatch(key):
-            raise ValueError(f"{key!r} is not a valid key: use lower-case letters, digits and -, separated by /")
+            raise ValueError(f"{key!r} is no key: small letters, digits and -, with / between them")
         return self._root / key

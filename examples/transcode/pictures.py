@@ -1,4 +1,4 @@
-"""Image processing: from the bytes of an image to the bytes of its variants. Only this module uses Pillow."""
+"""Creates the variants of an image with Pillow. No other module uses Pillow."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ FORMATS = ("JPEG", "PNG", "WEBP")
 
 
 class CorruptImage(Poison):
-    """A retry cannot make this image readable: it is dead-lettered at once, until an operator repairs it."""
+    """No retry can read this image, so its message is dead-lettered at once, until an operator repairs the image."""
 
 
 def variants(raw: bytes) -> Iterator[tuple[Variant, bytes]]:
-    """Yields each variant as soon as it is created."""
+    """Yield each variant as soon as it is created."""
     image = _decoded(raw)
     for variant in VARIANTS:
         smaller = image.copy()

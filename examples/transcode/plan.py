@@ -1,4 +1,4 @@
-"""The names and numbers that the parts of the pipeline share."""
+"""Names and settings that the parts of the pipeline share."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ PAID, FREE = "transcode-paid", "transcode-free"
 LANES = (PAID, FREE)
 DEAD = "transcode-dead"
 EVENTS = "image-events"
-# A customer's tier determines the lane; the workers count messages that arrived in the wrong one.
+# The customer's tier selects the lane. Workers count messages that arrive in the wrong lane.
 ROUTER = Router({"paid": PAID, "free": FREE}, default="free")
 
 THUMBNAIL_SLO_S = 60.0
@@ -26,7 +26,7 @@ class Variant(NamedTuple):
     side: int  # length of the longer side, in pixels
 
 
-# The thumbnail first, because people wait for it.
+# The thumbnail comes first, because users wait for it.
 VARIANTS = (
     Variant("thumb", "JPEG", "jpg", 160),
     Variant("medium", "JPEG", "jpg", 480),
@@ -40,16 +40,16 @@ def raw_key(image_id: str) -> str:
 
 
 def output_key(variant: Variant, image_id: str) -> str:
-    """The same for every attempt, so that a retry overwrites what the first has written."""
+    """The key is the same for every attempt, so that a retry overwrites the object and adds none."""
     return f"out/{variant.name}/{image_id}.{variant.extension}"
 
 
 async def create_queues(baton: Baton) -> None:
-    """Two lanes that share one dead-letter queue, and the queue of events."""
+    """Create two lanes that share one dead-letter queue, and the queue of events."""
     for lane in LANES:
         await baton.create_queue(
             lane,
-            visibility=30,  # more than twice the time of the slowest image; the worker's heartbeat extends it
+            visibility=30,  # more than twice the time of the slowest image; extended by the worker's heartbeat
             max_receives=3,
             dead_letter_queue=DEAD,
             retry=Exponential(base_seconds=1, factor=4, max_seconds=60, jitter=0.5),
@@ -60,9 +60,9 @@ async def create_queues(baton: Baton) -> None:
 
 
 def scaler() -> Scaler:
-    """Steps of depth, up at once and down slowly; a service with more machines has more and larger steps.
+    """Step scaling: up at once and down slowly. A service with more machines has more and larger steps.
 
-    The pace is for a demonstration. In production, one increase per minute and one decrease per five minutes are usual.
+    The cooldowns are for the demonstration. In production, scale up at most every minute and down every five minutes.
     """
     steps = Steps(((0, 1), (10, 2), (40, 3), (100, 4)))
     return Scaler(steps, minimum=1, maximum=4, pace=Pace(up_cooldown_s=1, down_window_s=3, down_cooldown_s=1))

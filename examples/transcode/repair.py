@@ -1,4 +1,4 @@
-"""The operator's work after the alarm: inspect the dead letters, fix one cause, and redrive its messages."""
+"""The operator's work after the alarm: inspect the dead-letter queue, fix one cause, redrive its messages."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from examples.transcode.plan import DEAD, raw_key
 
 CAUSES = ("truncated", "not an image")
 PAGE = 100
-RATE = 50  # messages per second; use less if the workers are slower
+RATE = 50  # messages per second; use less for slower workers
 
 
 async def causes(baton: Baton) -> dict[str, list[str]]:
-    """The images of the dead letters, by cause."""
+    """The images in the dead-letter queue, by cause."""
     found: dict[str, list[str]] = {cause: [] for cause in CAUSES}
     letters = await baton.queue(DEAD).peek(limit=PAGE)
     while letters:
@@ -34,13 +34,13 @@ async def redrive(
     original: Callable[[str], bytes],
     tell: Callable[[str], None],
 ) -> int:
-    """Replace each broken object with the original, then redrive the messages of this cause to their lanes."""
+    """Replace each broken object with its original, then redrive the messages of this cause to their lanes."""
     dead = baton.queue(DEAD)
     chosen = RedriveFilter(reason_contains=cause)
     preview = await dead.redrive(dry_run=True, filter=chosen)
-    tell(f"dry run: {preview.matched} of {preview.examined} dead letters say “{cause}”")
+    tell(f"dry run: {preview.matched} of {preview.examined} dead-lettered messages have the reason “{cause}”")
     for image_id in image_ids:
         objects.put(raw_key(image_id), original(image_id))
     job = await (await dead.redrive(rate=RATE, filter=chosen)).wait()
-    tell(f"repaired in place: {len(image_ids)}; moved back to their lanes: {job.moved} (redrive {job.state.lower()})")
+    tell(f"repaired: {len(image_ids)}; redriven to their lanes: {job.moved} (job {job.state.lower()})")
     return job.moved

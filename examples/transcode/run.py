@@ -1,4 +1,4 @@
-"""Starts everything, simulates the visitors, and follows the progress until the books can be checked."""
+"""Starts everything, lets the visitors upload, and waits until all images are accounted for."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LOOK_S = 0.1
 
 @dataclass
 class Pipeline:
-    """All running parts, for observers."""
+    """Everything that runs, for the checks and the report."""
 
     baton: Baton
     database: Database
@@ -46,7 +46,7 @@ class Pipeline:
         self.tasks.append(asyncio.create_task(work))
 
     async def until(self, holds: Callable[[], Coroutine[Any, Any, bool]], what: str) -> None:
-        """Wait for a condition; if a part of the pipeline died, raise its error instead of waiting forever."""
+        """Wait for the condition. Fails at once if a part of the pipeline has died."""
         try:
             async with asyncio.timeout(STUCK_S):
                 while not await holds():
@@ -62,9 +62,9 @@ class Pipeline:
 
 async def run(images: int, directory: Path, story: Story) -> None:
     async with _started(images, directory, story) as pipeline:
-        story.say(f"{images} visitors upload; the corrupt images among them are not known yet")
+        story.say(f"{images} users upload images, some of them corrupt")
         await asyncio.to_thread(pipeline.visitors.upload_all, _milestones(images, story))
-        story.say("all uploads were answered with 202; the workers go on")
+        story.say("all uploads were accepted with 202; the workers continue")
         await _first_pass(pipeline, story)
         redriven = await _repair(pipeline, story)
         await pipeline.until(lambda: _all_told(pipeline), "every image to be announced")
@@ -145,7 +145,7 @@ def _milestones(images: int, story: Story) -> Callable[[int], None]:
 
 
 async def _first_pass(pipeline: Pipeline, story: Story) -> None:
-    """Wait until each image is done or dead, and the alarm has reported the dead letters."""
+    """Wait until each image is done or dead-lettered, and the alarm has been raised."""
     uploads = len(pipeline.visitors.images)
     shown = 0
 
@@ -155,7 +155,7 @@ async def _first_pass(pipeline: Pipeline, story: Story) -> None:
         dead = (await pipeline.baton.queue(plan.DEAD).stats()).visible
         if done + dead - shown >= max(1, uploads // 4) or (done + dead == uploads and shown < uploads):
             shown = done + dead
-            story.say(f"{done} images done, {dead} dead")
+            story.say(f"{done} images done, {dead} dead-lettered")
         return done + dead == uploads
 
     await pipeline.until(settled, "every image to be done or dead")
@@ -164,7 +164,7 @@ async def _first_pass(pipeline: Pipeline, story: Story) -> None:
 
 
 async def _repair(pipeline: Pipeline, story: Story) -> int:
-    """One cause after another: what is not repaired yet stays in the dead-letter queue."""
+    """Repair one cause after another. Messages of other causes stay in the dead-letter queue."""
 
     def original(image_id: str) -> bytes:
         return pipeline.visitors.images[image_id].picture()

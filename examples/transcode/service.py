@@ -1,4 +1,4 @@
-"""Serves the upload service on a free port with the standard library's server; any WSGI server would do."""
+"""Serves the upload service on a free port with the standard library's server. Any WSGI server works."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from examples.transcode.plan import LANES, THUMBNAIL_SLO_S
 from examples.transcode.uploads import Uploads
 
 DRAIN_RATE = 15.0  # images per second that the workers of one small machine can process
-HIGH_WATER = int(DRAIN_RATE * THUMBNAIL_SLO_S)  # more cannot be processed in time, so they are refused
+HIGH_WATER = int(DRAIN_RATE * THUMBNAIL_SLO_S)  # more images cannot be processed in time, so they are refused
 
 
 class _Server(ThreadingMixIn, WSGIServer):
@@ -28,14 +28,12 @@ class _Server(ThreadingMixIn, WSGIServer):
 
 class _Quiet(WSGIRequestHandler):
     def log_message(self, format: str, *args: object) -> None:
-        """No access log: the story contains what matters."""
+        """The story prints what matters."""
 
 
 @contextmanager
 def serving(baton_url: str, database: Database, objects: ObjectStore) -> Iterator[str]:
-    """Yields the URL. New uploads are refused with 429 while the lanes are too deep; an
-    upload in progress may finish.
-    """
+    """Yields the URL. New uploads get 429 while the lanes are too deep; uploads in progress may finish."""
     with sync.Baton(baton_url) as baton:
         depth = Depth(lambda: sum(baton.queue(lane).stats().depth for lane in LANES), refresh=1.0)
         uploads = Uploads(database, objects, Links(secrets.token_bytes(32)))

@@ -1,10 +1,10 @@
-"""The upload service, a WSGI application: it validates, stores, writes a row and a job together, and answers 202.
+"""The upload service, a WSGI application: validates and stores an image, commits its row and job, returns 202.
 
-    POST /uploads {"user": "u-7"}    201: a URL to upload the image to, valid for 15 minutes
+    POST /uploads {"user": "u-7"}    201: a URL for the upload, valid for 15 minutes
     PUT  that URL                    202: the image is stored and will be processed
     GET  /images/{id}                200: its status
 
-It never waits for a worker or for the queue: the job goes into the outbox, and `baton outbox relay` sends it.
+The service never waits for a worker or the queue: it writes the job to the outbox, and `baton outbox relay` sends it.
 """
 
 from __future__ import annotations
@@ -71,13 +71,13 @@ class Uploads:
     # --- the three requests
 
     def _begin(self, environment: Environment) -> tuple[int, dict[str, Any]]:
-        """Nothing is written yet: an upload that never arrives leaves no trace."""
+        """Writes nothing yet: a client that never uploads leaves no trace."""
         try:
             user = str(json.loads(_body(environment))["user"])
         except (ValueError, KeyError, TypeError):
             raise Refused(400, 'the body must be JSON with a "user"') from None
         if not self._database.rows("SELECT 1 FROM users WHERE id = %s", user):
-            raise Refused(403, f"user {user} does not exist")
+            raise Refused(403, f"there is no user {user}")
         image_id = f"img-{secrets.token_hex(8)}"
         address = self._links.signed(f"/objects/{image_id}", user, time.time())
         return 201, {"imageId": image_id, "uploadUrl": address, "validSeconds": self._links.valid_s}
@@ -91,7 +91,7 @@ class Uploads:
         return 202, {"imageId": image_id, "statusUrl": f"/images/{image_id}"}
 
     def _accept(self, image_id: str, user: str) -> None:
-        """The image's row and its job commit together. A repeated upload finds the row, and adds no job."""
+        """The image's row and its job commit together. A repeated upload finds the row and adds no job."""
         with self._database.transaction() as connection:
             row = {"id": image_id, "user_id": user, "status": "pending"}
             if not insert_if_absent(connection, "images", row, key="id"):
@@ -106,7 +106,7 @@ class Uploads:
     def _status(self, image_id: str) -> tuple[int, dict[str, Any]]:
         found = self._database.rows("SELECT status, variants, why FROM images WHERE id = %s", image_id)
         if not found:
-            raise Refused(404, f"image {image_id} does not exist")
+            raise Refused(404, f"there is no image {image_id}")
         status, variants, why = found[0]
         answer = {"imageId": image_id, "status": status}
         if status == "done":
@@ -115,15 +115,15 @@ class Uploads:
 
 
 def job(image_id: str) -> dict[str, Any]:
-    """The job for a worker: the location of the image, not the image."""
+    """The job for a worker: the key of the image, not the image itself."""
     return {"image_id": image_id, "key": raw_key(image_id), "variants": [variant.name for variant in VARIANTS]}
 
 
 def _body(environment: Environment) -> bytes:
     length = environment.get("CONTENT_LENGTH") or ""
     if not length.isdigit():
-        raise Refused(411, "the header Content-Length is required")
+        raise Refused(411, "say how long the body is: Content-Length")
     if int(length) > BYTES_MAX:
-        raise Refused(413, f"an image can have at most {BYTES_MAX:,} bytes")
+        raise Refused(413, f"an image has at most {BYTES_MAX:,} bytes")
     body: bytes = environment["wsgi.input"].read(int(length))
     return body

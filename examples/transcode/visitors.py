@@ -1,4 +1,4 @@
-"""The visitors: threads that draw an image, request a URL, and upload it. Some uploads fail on purpose."""
+"""The users: threads that draw an image, request a URL, and upload the image. Some uploads go wrong."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ THREADS = 4
 
 @dataclass(slots=True, frozen=True)
 class Visit:
-    """One upload, and what goes wrong with it. Any twenty consecutive numbers are a fair sample."""
+    """One upload and its fault. The numbers are chosen so that any twenty consecutive uploads contain every fault."""
 
     number: int
 
@@ -54,7 +54,7 @@ class Visit:
 
     @property
     def is_announced_twice(self) -> bool:
-        return self.number % 10 == 8  # stores send notifications at least once, so sometimes twice
+        return self.number % 10 == 8  # stores send their notifications at least once, so sometimes twice
 
     def picture(self) -> bytes:
         """The intact image; the same for every call."""
@@ -69,7 +69,7 @@ class Visit:
         return encoded.getvalue()
 
     def upload(self) -> bytes:
-        """The bytes that arrive."""
+        """The bytes that are uploaded."""
         if self.is_no_image:
             return b"%PDF-1.7 an invoice, not a photograph\n" * 50
         picture = self.picture()
@@ -87,14 +87,14 @@ class Visitors:
         self._baton_url = baton_url
 
     def upload_all(self, tell: Callable[[int], None]) -> None:
-        """Run all uploads; `tell` is called with the number of accepted ones."""
+        """Upload all images; `tell` is called with the number accepted so far."""
         with sync.Baton(self._baton_url) as baton, ThreadPoolExecutor(THREADS) as threads:
             for visit, image_id in threads.map(lambda visit: (visit, self._upload(visit, baton)), self.visits):
                 self.images[image_id] = visit
                 tell(len(self.images))
 
     def statuses(self, image_ids: Sequence[str]) -> dict[str, str]:
-        """The status of each image, from the status endpoint."""
+        """The status of each image from the status endpoint."""
         with ThreadPoolExecutor(THREADS) as threads:
             answers = threads.map(lambda image_id: self._request("GET", f"/images/{image_id}", b"", 200), image_ids)
             return {answer["imageId"]: answer["status"] for answer in answers}

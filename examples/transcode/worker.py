@@ -1,6 +1,6 @@
-"""The worker: `baton worker examples.transcode.worker:app`. It is configured by the environment.
+"""The worker: `baton worker examples.transcode.worker:app`. The environment names its database and store.
 
-A message can be delivered twice, and a worker can die at any line: every step can be repeated. Objects are overwritten
+A message can be delivered twice, and a worker can die at any line, so every step is idempotent. Objects are overwritten
 with the same bytes under the same keys. The status moves forward once, and the event commits with it.
 """
 
@@ -33,7 +33,7 @@ def objects() -> ObjectStore:
     return ObjectStore(Path(os.environ["TRANSCODE_OBJECTS"]))
 
 
-# One image at a time, because it keeps a core busy. Of five free slots, four are for paying customers.
+# One image at a time, because an image keeps a core busy. Four of five messages come from paying customers.
 @app.task(queue=[Lane(PAID, weight=4), Lane(FREE)], router=ROUTER, concurrency=1, visibility=30, deadline=120)
 def transcode(message: Message) -> None:
     image_id = str(message.body["image_id"])
@@ -59,7 +59,7 @@ def _make(image_id: str, raw: bytes) -> dict[str, str]:
 
 
 def _is_done(image_id: str) -> bool:
-    """Avoids the work of a late duplicate. A concurrent one is caught in `_finish`."""
+    """Skips a duplicate that arrives late. A duplicate that arrives at the same time is caught in `_finish`."""
     return database().rows("SELECT status FROM images WHERE id = %s", image_id) == [("done",)]
 
 
@@ -71,7 +71,7 @@ def _note_thumbnail(image_id: str) -> None:
 
 
 def _finish(image_id: str, made: dict[str, str]) -> None:
-    """The status and its event: both or neither, and only once."""
+    """Commit the status and its event together, and only once."""
     with database().transaction() as connection:
         values = {"variants": json.dumps(made)}
         if not advance_status(connection, "images", {"id": image_id}, "done", order=STATUSES, values=values):
@@ -87,6 +87,6 @@ def _absorb(image_id: str) -> None:
 
 
 def _mark_corrupt(image_id: str, why: str) -> None:
-    """So that the status endpoint reports it to the visitor."""
+    """Let the status endpoint report the error to the user."""
     with database().transaction() as connection:
         advance_status(connection, "images", {"id": image_id}, "corrupt", order=STATUSES, values={"why": why})

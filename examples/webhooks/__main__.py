@@ -1,4 +1,4 @@
-"""`python -m examples.webhooks [--events N]`: the dispatcher and its receivers; exit code 0 if the books balance."""
+"""`python -m examples.webhooks [--events N]`: the dispatcher and its receivers; exit code 0 if all checks pass."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The dispatcher: one worker for all receivers. A delivery is a POST; any response other than 2xx is a failure."""
+"""The dispatcher: one worker for all receivers. A delivery is a POST; any response but 2xx is a failure."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GONE = 410
 
 
 class DeliveryFailed(Exception):
-    """The receiver did not accept the event; the queue's retry policy schedules the next attempt."""
+    """The receiver did not accept the event. The queue's retry policy schedules the retry."""
 
 
 class Dispatcher:
@@ -30,47 +30,45 @@ class Dispatcher:
 
     def worker(self) -> Worker:
         app = Worker(self._baton.url, name="dispatcher")
-        # Threads, because a delivery is mostly waiting; a slow receiver holds some of them, for at most 5 s.
+        # Threads, because a delivery mostly waits. A slow receiver occupies some of them, for at most 5 s.
         app.task(queue=PATTERN, concurrency=16, visibility=30, deadline=60)(self.deliver)
         return app
 
     def deliver(self, message: Message) -> None:
         endpoint = self._endpoints.get(message.queue.removeprefix(PREFIX))
         if endpoint is None or endpoint.disabled:
-            raise Poison("the endpoint is disabled; redrive this message when it is enabled again")
+            raise Poison("the endpoint is disabled; redrive this when it is enabled again")
         status, problem = _post(endpoint, message)
         if 200 <= status < 300:
             return
         if status == GONE or message.receive_count >= self._tries:
             self._give_up(endpoint, problem, message.receive_count)
-            raise Poison(f"gave up after {message.receive_count} tries: {problem}")
+            raise Poison(f"gave up after {message.receive_count} attempts: {problem}")
         raise DeliveryFailed(problem)
 
     def _give_up(self, endpoint: Endpoint, problem: str, tries: int) -> None:
-        """First notify, then mark: a crash in between notifies again, and the
-        deduplication key makes it one message.
-        """
-        text = f"{endpoint.name} was disabled after {tries} tries: {problem}"
+        """Notify first, then mark. After a crash in between, the repeated notification is a duplicate by key."""
+        text = f"{endpoint.name} was disabled after {tries} attempts: {problem}"
         letter = {"to": endpoint.owner, "endpoint": endpoint.name, "text": text}
         self._baton.queue(OWNERS).send(letter, dedup_key=f"disabled-{endpoint.name}")
         self._endpoints.disable(endpoint.name, problem)
 
 
 def _post(endpoint: Endpoint, message: Message) -> tuple[int, str]:
-    """The status, 0 if there was no response, and a description."""
+    """The status (0 without a response) and a description."""
     parts = urlsplit(endpoint.url)
     event_id, body = str(message.body["id"]), json.dumps(message.body, separators=(",", ":")).encode()
     headers = {
         "Content-Type": "application/json",
-        ID_HEADER: event_id,  # the same for every attempt: the receiver recognizes a duplicate by it
+        ID_HEADER: event_id,  # the same for every attempt, so that the receiver recognizes duplicates
         SIGNATURE_HEADER: signature(endpoint.secret, event_id, body, time.time()),
     }
     connection = http.client.HTTPConnection(parts.netloc, timeout=TIMEOUT_S)
     try:
         connection.request("POST", parts.path, body, headers)
         status = connection.getresponse().status
-        return status, f"answered {status}"
+        return status, f"status {status}"
     except (OSError, http.client.HTTPException) as problem:
-        return 0, f"no answer: {str(problem) or type(problem).__name__}"
+        return 0, f"no response: {str(problem) or type(problem).__name__}"
     finally:
         connection.close()

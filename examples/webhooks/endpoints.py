@@ -1,4 +1,4 @@
-"""The endpoints, their URLs, and whether they are enabled: a table in SQLite."""
+"""The receivers, their URLs, and whether they are enabled: a table in SQLite."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Endpoints:
         self._run("UPDATE endpoints SET disabled = ? WHERE name = ? AND disabled IS NULL", why, name)
 
     def enable(self, name: str) -> None:
-        """Enable an endpoint again."""
+        """The owner has reported that the receiver works again."""
         self._run("UPDATE endpoints SET disabled = NULL WHERE name = ?", name)
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The queues of the receivers, and their retry policy."""
+"""The queues of the receivers and their retry policy."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ DEAD = "dead-hooks"  # a pattern does not match the dead-letter queues of its qu
 OWNERS = "owners"
 DAY_S = 86_400.0
 
-# For production: after a minute, then after longer and longer delays over half a day. Jitter varies each delay by up to
-# 30 %, so that a receiver that recovers does not get everything at once.
+# For production: retry after a minute, then at growing intervals over half a day. Jitter of up to 30 % spreads the
+# retries, so that a recovering receiver is not flooded.
 REAL = Schedule((60, 300, 1800, 7200, 28_800), jitter=0.3)
 DEMO = Schedule((0.5, 1, 2, 4), jitter=0.3)
 

@@ -1,4 +1,4 @@
-"""Creates one message per receiver for an event."""
+"""Sends an event to each receiver."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ from examples.webhooks.policy import PREFIX
 
 
 async def publish(baton: Baton, endpoints: Endpoints, event: dict[str, Any]) -> int:
-    """Returns the number of messages. The event's id is the deduplication key: published again after a crash, it is not
-    sent again.
-    """
+    """Returns the number of receivers. The event ID is the deduplication key, so a repeated publish sends nothing."""
 
     async def send(receiver: str) -> None:
-        # The attribute identifies the receiver in the shared dead-letter queue.
+        # All receivers share one dead-letter queue; the attribute identifies the receiver there.
         await baton.queue(PREFIX + receiver).send(event, dedup_key=event["id"], attributes={"receiver": receiver})
 
     enabled = endpoints.enabled()

@@ -1,4 +1,4 @@
-"""The receivers of the demonstration: one that works, one that fails for a while, one that always fails."""
+"""Receivers for the demonstration: one works, one fails for a while, one always fails."""
 
 from __future__ import annotations
 
@@ -13,28 +13,27 @@ from examples.webhooks.signing import ID_HEADER, SIGNATURE_HEADER, problem
 
 
 class Receiver:
-    """What a receiver should do: check the signature, and ignore an event that it has already processed."""
+    """A correct receiver: it checks the signature and ignores events that it has already handled."""
 
     def __init__(self, secret: bytes, is_up: Callable[[], bool]) -> None:
         self._secret = secret
         self._is_up = is_up
         self._lock = threading.Lock()
-        self.handled: Counter[str] = Counter()  # by event id: how often its effect happened
+        self.handled: Counter[str] = Counter()  # by event ID: how often the event took effect
         self.tries: Counter[str] = Counter()
         self.handled_at_s: dict[str, float] = {}
         self.absorbed = 0
         self.refused = 0
 
     def take(self, event_id: str, body: bytes, header: str) -> int:
-        """The status to answer with."""
+        """The status of the response."""
         if problem(self._secret, event_id, body, header, time.time()):
             self.refused += 1
             return 401
         with self._lock:
             self.tries[event_id] += 1
             is_up = self._is_up()
-            # While it fails, some events are processed and only the response is lost: their next attempt is a
-            # duplicate.
+            # While failing, some events are handled and only the response is lost, so the retry is a duplicate.
             if not is_up and (self.tries[event_id] > 1 or len(self.tries) % 3):
                 return 503
             self._handle(event_id)
@@ -49,7 +48,7 @@ class Receiver:
 
 
 class Silent(Receiver):
-    """A server that was removed; only a proxy is left."""
+    """This receiver is gone, and only its proxy responds."""
 
     def take(self, event_id: str, body: bytes, header: str) -> int:
         with self._lock:
@@ -59,7 +58,7 @@ class Silent(Receiver):
 
 @contextmanager
 def serving(receivers: dict[str, Receiver]) -> Iterator[str]:
-    """All of them on one free port, by path; yields the URL."""
+    """Serve all receivers on one free port, by path; yields the URL."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -71,7 +70,7 @@ def serving(receivers: dict[str, Receiver]) -> Iterator[str]:
             self.end_headers()
 
         def log_message(self, format: str, *args: object) -> None:
-            """No access log: the story contains what matters."""
+            """The story prints what matters."""
 
     class Server(ThreadingHTTPServer):
         daemon_threads = True

@@ -1,4 +1,4 @@
-"""Starts everything, publishes events, and follows them until each is delivered or dead-lettered."""
+"""Starts everything, publishes events, and waits until each is delivered or dead-lettered."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from examples.webhooks.publish import publish
 from examples.webhooks.receivers import Receiver, Silent, serving
 
 SCHEDULE = policy.DEMO
-DOWN_S = 3.0  # how long the flaky one fails; less than all attempts take
-AFTERWARDS = 3  # events that are published after one endpoint is disabled
+DOWN_S = 3.0  # how long the flaky receiver fails; less than all its attempts take
+AFTERWARDS = 3  # events that are published while one receiver is disabled
 STUCK_S = 60.0
 LOOK_S = 0.05
 
 
 @dataclass
 class World:
-    """All running parts, for observers."""
+    """Everything that runs, for the checks and the report."""
 
     baton: Baton
     endpoints: Endpoints
     receivers: dict[str, Receiver]
-    letters: list[dict[str, Any]]  # to owners
+    letters: list[dict[str, Any]]  # notifications to owners
     published_at_s: dict[str, float]
     tasks: list[asyncio.Task[Any]]
 
@@ -56,14 +56,14 @@ async def run(events: int, directory: Path, story: Story) -> None:
         for number in range(events):
             await _publish(world, number)
         await world.until(lambda: _reached(world, "steady", events))
-        story.say(f"steady has all {events}, whatever the others do")
+        story.say(f"steady has all {events}, independently of the others")
         await world.until(lambda: _reached(world, "flaky", events))
         story.say(f"flaky is back and has all {events}")
         await world.until(lambda: _given_up(world, events))
-        story.say(f"silent was given up: its {events} events are in {policy.DEAD}")
+        story.say(f"silent was disabled: its {events} events are in {policy.DEAD}")
         for number in range(events, events + AFTERWARDS):
             told = await _publish(world, number)
-        story.say(f"{AFTERWARDS} events more, to {told} receivers: the disabled one is left out")
+        story.say(f"{AFTERWARDS} more events to {told} receivers, without the disabled one")
         await world.until(lambda: _reached(world, "steady", events + AFTERWARDS))
         await world.until(lambda: _reached(world, "flaky", events + AFTERWARDS))
         await world.until(lambda: _is_quiet(world))
@@ -106,7 +106,7 @@ async def _stopped(workers: list[Worker], tasks: list[asyncio.Task[int]]) -> Non
 
 
 def _owners(url: str, letters: list[dict[str, Any]], story: Story) -> Worker:
-    """Sends the letters to owners; here they are printed."""
+    """Sends the notifications to owners; here they are printed."""
     app = Worker(url, name="owners")
 
     @app.task(queue=policy.OWNERS)
@@ -129,7 +129,7 @@ async def _reached(world: World, name: str, events: int) -> bool:
 
 
 async def _is_quiet(world: World) -> bool:
-    """Whether no delivery is in progress or scheduled for a retry."""
+    """No delivery is in progress or waiting for a retry."""
     stats = await asyncio.gather(*(world.baton.queue(policy.PREFIX + name).stats() for name in world.receivers))
     return not any(each.depth for each in stats)
 
@@ -141,25 +141,25 @@ async def _given_up(world: World, events: int) -> bool:
 
 async def _balance(world: World, story: Story, events: int) -> None:
     steady, flaky, silent = (world.receivers[name] for name in ("steady", "flaky", "silent"))
-    story.heading("The books")
+    story.heading("Checks")
     for name in ("steady", "flaky"):
         handled = world.receivers[name].handled
         once = len(handled) == events + AFTERWARDS and set(handled.values()) == {1}
         story.check(f"{name}: {len(handled)} events handled, each once", once)
     story.check("no delivery without a valid signature", steady.refused + flaky.refused == 0)
     dead = (await world.baton.queue(policy.DEAD).stats()).visible
-    story.check(f"silent: {dead} dead letters, none lost", dead == events and not silent.handled)
+    story.check(f"silent: {dead} events dead-lettered, none lost", dead == events and not silent.handled)
     disabled = world.endpoints.get("silent")
     story.check("silent is disabled, the others are not", bool(disabled and disabled.disabled) and _two_left(world))
-    story.check(f"its owner was told {len(world.letters)} time", len(world.letters) == 1)
-    story.heading("The figures")
+    story.check(f"its owner was notified {len(world.letters)} time", len(world.letters) == 1)
+    story.heading("Results")
     waits = [at_s - world.published_at_s[event] for event, at_s in steady.handled_at_s.items()]
     story.figure(
         "steady: from event to delivery", f"p50 {percentile(waits, 0.5):.3f} s, p99 {percentile(waits, 0.99):.3f} s"
     )
-    story.figure("flaky: deliveries tried", f"{flaky.tries.total()} for {len(flaky.handled)} events")
-    story.figure("flaky: duplicates absorbed by id", str(flaky.absorbed))
-    story.figure("silent: deliveries tried", f"{silent.tries.total()}, up to {max(silent.tries.values())} an event")
+    story.figure("flaky: delivery attempts", f"{flaky.tries.total()} for {len(flaky.handled)} events")
+    story.figure("flaky: duplicates by event ID", str(flaky.absorbed))
+    story.figure("silent: delivery attempts", f"{silent.tries.total()}, up to {max(silent.tries.values())} per event")
 
 
 def _two_left(world: World) -> bool:

@@ -1,4 +1,4 @@
-"""The signature of a delivery: it proves to the receiver who sent the event, and that it was not changed.
+"""The signature of a delivery proves to the receiver who sent the event and that it was not changed.
 
 The time is signed with the body, so that a recorded delivery cannot be replayed much later.
 """
@@ -20,11 +20,11 @@ def signature(secret: bytes, event_id: str, body: bytes, now_s: float) -> str:
 
 
 def problem(secret: bytes, event_id: str, body: bytes, header: str, now_s: float) -> str | None:
-    """Why a receiver should reject this delivery; None if it is valid."""
+    """Why the receiver must reject this delivery, or None if it is valid."""
     parts = dict(part.partition("=")[::2] for part in header.split(","))
     at = parts.get("t", "")
     if not at.isdigit() or not hmac.compare_digest(_digest(secret, event_id, at, body), parts.get("v1", "")):
-        return "the signature does not match"
+        return "the signature does not fit"
     return "the signature is too old" if abs(now_s - int(at)) > TOLERANCE_S else None
 
 

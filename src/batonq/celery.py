@@ -14,9 +14,11 @@ from typing import Any
 
 from celery.signals import before_task_publish
 
-DELAY_MAX_S = 1_209_600  # 14 days; a worker holds a later task for the rest of the time
-PRIORITY_MAX = 9  # Celery's default
-_BATON_PRIORITY_MAX = 255
+from batonq.priorities import NORMAL_PRIORITY
+from batonq.priorities import PRIORITY_MAX as BATON_MAX
+
+DELAY_MAX_S = 1_209_600  # 14 days; what is due later is held by a worker for the rest
+PRIORITY_MAX = 9  # Celery's; 0 is a task without one
 
 
 def use_baton() -> None:
@@ -31,7 +33,7 @@ def attributes_for(
     found = {}
     if priority:
         steps = min(max(int(priority), 0), PRIORITY_MAX)
-        found["Baton.Priority"] = _number(round(steps * _BATON_PRIORITY_MAX / PRIORITY_MAX))
+        found["Baton.Priority"] = _number(NORMAL_PRIORITY + round(steps * (BATON_MAX - NORMAL_PRIORITY) / PRIORITY_MAX))
     if eta:
         due = datetime.fromisoformat(eta) if isinstance(eta, str) else eta
         if due.tzinfo is None:

@@ -16,9 +16,8 @@ from typing import Any
 from batonq import sync
 from batonq.client.aio.baton import Baton
 from batonq.embedded import NodeThread, NodeTransport
-from batonq.errors import InvalidInput
+from batonq.errors import InvalidInput, OwnershipHeld
 from batonq.log.files import FileLogSettings
-from batonq.log.memory import MemoryOwnership
 from batonq.node.node import Node, World
 from batonq.node.settings import MIB, Settings
 
@@ -105,10 +104,26 @@ def _node(settings: dict[str, Any]) -> Node:
     return Node(Settings(data=DATA, secure=False, **settings), world)
 
 
-class MemoryDirectory(MemoryOwnership):
-    """Ownership of a directory that no other process can see (see node.DirectoryOwnership)."""
+class MemoryDirectory:
+    """Ownership of a directory that nobody else can see (see node.DirectoryOwnership). Within the process, a second
+    owner of a shard is refused until the first lets go.
+    """
 
     cluster = 1
+
+    def __init__(self) -> None:
+        self._epoch = 0
+        self._held: set[int] = set()
+
+    async def acquire(self, shard: int, above: int = 0) -> int:
+        if shard in self._held:
+            raise OwnershipHeld(f"shard {shard} has an owner in this process")
+        self._held.add(shard)
+        self._epoch = max(self._epoch, above) + 1
+        return self._epoch
+
+    async def release(self, shard: int) -> None:
+        self._held.discard(shard)
 
     def take(self) -> None:
         pass

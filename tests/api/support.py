@@ -18,12 +18,6 @@ from tests.support.server import TestServer
 WAIT_S = 120
 
 
-class Refusal(NamedTuple):
-    code: str
-    message: str
-    status: int
-
-
 @contextmanager
 def refused(code: str, message: str | None = None, status: int = 400) -> Iterator[None]:
     """The block ends with this error of the service; `message` is the whole text, or its end after three dots."""

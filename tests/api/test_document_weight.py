@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
-import pytest
+from typing import Any
 
-from batonq.api.document_weight import SMALL_BYTES, WeightLimit
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from batonq.api.document_weight import CONTAINER_WEIGHT, SMALL_BYTES, PackedWeightLimit, WeightLimit
 
 LIMIT = WeightLimit(brackets_max=100, separators_max=200)
 FILLER = b'"' + b"x" * SMALL_BYTES + b'"'
@@ -25,3 +30,55 @@ FILLER = b'"' + b"x" * SMALL_BYTES + b'"'
 )
 def test_brackets_and_separators_outside_of_strings_count(document: bytes, allowed: bool) -> None:
     assert LIMIT.allows(document) is allowed
+
+
+PACKED_LIMIT = PackedWeightLimit(values_max=1_000)
+
+
+def _list(count: int, members: bytes) -> bytes:
+    return b"\xdd" + count.to_bytes(4, "big") + members
+
+
+@pytest.mark.parametrize(
+    ("document", "allowed"),
+    [
+        (_list(995, b"\xc0" * 995), True),
+        (_list(996, b"\xc0" * 996), False),
+        (_list(199, b"\x80" * 199), True),
+        (_list(200, b"\x80" * 200), False),
+        (_list(200, b"\xdc\0\0" * 200), False),
+        (msgspec.msgpack.encode(["\u0080" * 1_000, b"\x80" * 70_000, "x" * 70_000]), True),
+        (msgspec.msgpack.encode([msgspec.msgpack.Ext(5, b"\x80" * size) for size in (1, 3, 300, 70_000)]), True),
+        (msgspec.msgpack.encode([1.5, -1, 1 << 40, True, None, {"a": [1]}, "x" * 5_000] * 55), True),
+        (msgspec.msgpack.encode([1.5, -1, 1 << 40, True, None, {"a": [1]}, "x" * 5_000] * 56), False),
+        (b"\xc6\xff\xff\xff\xff" + bytes(1_000), True),  # not whole: the decoder says so
+        (b"\xc1" * 1_001, False),  # not MessagePack
+    ],
+)
+def test_values_of_packed_documents_count(document: bytes, allowed: bool) -> None:
+    assert PACKED_LIMIT.allows(document) is allowed
+
+
+@given(
+    st.recursive(
+        st.none()
+        | st.booleans()
+        | st.integers(-(1 << 63), (1 << 64) - 1)
+        | st.floats()
+        | st.text()
+        | st.binary(max_size=300),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+    )
+)
+def test_the_walk_sees_every_value_once(value: Any) -> None:
+    weight = _weight(value)
+    document = msgspec.msgpack.encode(value)
+    assert PackedWeightLimit(weight).allows(document)
+    short = len(document) * CONTAINER_WEIGHT <= weight - 1  # too small to be walked
+    assert short or not PackedWeightLimit(weight - 1).allows(document)
+
+
+def _weight(value: Any) -> int:
+    if isinstance(value, dict):
+        return CONTAINER_WEIGHT + len(value) + sum(map(_weight, value.values()))
+    return CONTAINER_WEIGHT + sum(map(_weight, value)) if isinstance(value, list) else 1

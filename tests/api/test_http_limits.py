@@ -6,11 +6,13 @@ import asyncio
 import gc
 import tracemalloc
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 
 from batonq.api.http import CredentialGate, HttpLimits, Request, Response
 from batonq.api.http.limits import KIB, MIB
+from batonq.api.http.reader import PART_BYTES, Reading, RequestReader
 from tests.api.raw import Client, Connect, Scenario, post, serving, until
 
 CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
@@ -133,7 +135,7 @@ def test_small_chunks_take_no_more_than_twice_their_bytes(run: Callable[[Scenari
             client = await connect()
             client.send(CHUNKED)
             await until(lambda: server.usage.bytes_held > 0)
-            pieces = chunk(b"12345678") * (size // 64)
+            pieces = chunk(bytes(32)) * (size // 256)
             gc.collect()
             gc.disable()
             tracemalloc.start()
@@ -168,6 +170,36 @@ def test_the_number_of_small_chunks_is_limited(run: Callable[[Scenario], None]) 
             assert b"larger" in await refused(many, 400)
             large.send(CHUNKED + chunk(b"x" * 100) * 5_000 + b"0\r\n\r\n")
             assert b" 500000 " in (await large.answer())[2]
+
+    run(scenario)
+
+
+def test_others_have_their_turn_between_small_chunks(run: Callable[[Scenario], None]) -> None:
+    """Hundreds of connections may send small chunks in the same moment: of each, little is read in one turn."""
+
+    class Body:
+        whole = b""
+
+        def take(self, request: Request) -> None:
+            self.whole = request.body
+
+    body = Body()
+    reader = RequestReader(cast(Reading, body), HttpLimits(), None, "peer", "http")
+    unread = reader.feed(CHUNKED + chunk(b"x") * 1_000 + b"0\r\n\r\n")
+    turns = 1
+    while unread:
+        before = len(unread)
+        unread = reader.feed(unread)
+        assert before - len(unread) <= 2 * PART_BYTES
+        turns += 1
+    assert turns > 1 and body.whole == b"x" * 1_000
+
+    async def scenario() -> None:
+        async with serving() as (_, connect):
+            client = await connect()
+            client.send(CHUNKED + chunk(b"x" * 40) * 10_000 + b"0\r\n\r\n" + post(b"next"))
+            assert b" 400000 " in (await client.answer())[2]
+            assert b" 4 " in (await client.answer())[2]
 
     run(scenario)
 
@@ -307,6 +339,54 @@ def test_one_address_takes_no_more_than_its_share(run: Callable[[Scenario], None
                 client.send(b"x")
                 assert (await client.answer())[0] == 200
             await refused(there[0], 503)
+
+    run(scenario)
+
+
+def test_answers_that_are_not_read_make_room(run: Callable[[Scenario], None]) -> None:
+    """They count as what is held, and the one that has not been read for the longest gives way."""
+    size = 16 * MIB  # more than the system takes from the server for a client that does not read
+
+    async def large(request: Request) -> Response:
+        return Response(200, bytes(size if request.path == "/large" else 1))
+
+    async def scenario() -> None:
+        async with serving(large, requests_bytes_max=3 * size) as (server, connect):
+            unread = []
+            for _ in range(8):
+                unread.append(await connect())
+                unread[-1].send(post(b"", "/large") + post(b"", "/large"))
+                before = server.counters.requests
+                await until(lambda before=before: server.counters.requests > before)  # type: ignore[misc]
+                assert server.usage.bytes_held <= 3 * size
+            assert server.usage.bytes_held > size
+            await until(lambda: server.connections_open < 8)
+            with pytest.raises((asyncio.IncompleteReadError, ConnectionResetError)):
+                await unread[0].answer()
+            for _ in range(2):
+                assert len((await unread[-1].answer())[2]) == size
+            client = await connect()
+            client.send(post(b"", "/small"))
+            assert (await client.answer())[2] == b"\0"
+            for other in unread:
+                other.close()
+            await until(lambda: server.connections_open == 1)
+            assert server.usage.bytes_held == 0
+
+    run(scenario)
+
+
+def test_an_answer_larger_than_all_room_is_given(run: Callable[[Scenario], None]) -> None:
+    async def large(request: Request) -> Response:
+        return Response(200, bytes(16 * MIB))
+
+    async def scenario() -> None:
+        async with serving(large, requests_bytes_max=1 * MIB) as (server, connect):
+            client = await connect()
+            for _ in range(2):
+                client.send(post())
+                assert len((await client.answer())[2]) == 16 * MIB
+            await until(lambda: server.usage.bytes_held == 0)
 
     run(scenario)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import threading
+from contextlib import nullcontext
 from typing import Any
 
 import pytest
@@ -459,9 +460,6 @@ def test_change_visibility(server: TestServer, sqs: Any, queue: str) -> None:
     sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=receipt, VisibilityTimeout=0)
     [message] = receive(sqs, queue)
     receipt = message["ReceiptHandle"]
-    server.advance(31)  # after expiry it answers 200 and does nothing
-    sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=receipt, VisibilityTimeout=100)
-    assert counts(sqs, queue) == (1, 0, 0)
     sqs.delete_message(QueueUrl=queue, ReceiptHandle=receipt)
     with refused(
         "InvalidParameterValue",
@@ -469,6 +467,36 @@ def test_change_visibility(server: TestServer, sqs: Any, queue: str) -> None:
         "Reason: Message does not exist or is not available for visibility timeout change.",
     ):
         sqs.change_message_visibility(QueueUrl=queue, ReceiptHandle=receipt, VisibilityTimeout=100)
+
+
+@pytest.mark.parametrize(
+    ("name", "attributes", "is_refused"),
+    [
+        ("standard", {}, False),
+        ("strict", {"Baton.StrictReceipts": "true"}, True),
+        ("ordered.fifo", {"FifoQueue": "true", "ContentBasedDeduplication": "true"}, True),
+    ],
+)
+@pytest.mark.parametrize("timeout_s", [0, 100])
+def test_change_visibility_after_the_lease_has_expired(
+    server: TestServer, sqs: Any, name: str, attributes: dict[str, str], is_refused: bool, timeout_s: int
+) -> None:
+    """A standard queue answers 200 and changes nothing, as SQS does; the others say that the receipt has expired."""
+    url = sqs.create_queue(QueueName=name, Attributes=attributes)["QueueUrl"]
+    sqs.send_message(QueueUrl=url, MessageBody="x", **({"MessageGroupId": "g"} if "fifo" in name else {}))
+    [message] = receive(sqs, url, VisibilityTimeout=5)
+    server.advance(6)
+    change = {"ReceiptHandle": message["ReceiptHandle"], "VisibilityTimeout": timeout_s}
+    value = f"Value {message['ReceiptHandle']} for parameter ReceiptHandle is invalid."
+    reason = f"{value} Reason: The receipt handle has expired."
+    with refused("InvalidParameterValue", reason) if is_refused else nullcontext():
+        sqs.change_message_visibility(QueueUrl=url, **change)
+    answer = sqs.change_message_visibility_batch(QueueUrl=url, Entries=[{"Id": "a", **change}])
+    assert [entry["Message"] for entry in answer.get("Failed", [])] == ([reason] if is_refused else [])
+    assert [entry["Id"] for entry in answer.get("Successful", [])] == ([] if is_refused else ["a"])
+    assert counts(sqs, url) == (1, 0, 0)
+    [again] = receive(sqs, url)
+    assert again["MessageId"] == message["MessageId"]
 
 
 def test_visibility_reaches_no_further_than_twelve_hours(server: TestServer, sqs: Any, queue: str) -> None:

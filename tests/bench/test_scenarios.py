@@ -43,7 +43,11 @@ def test_loads_on_one_node(context: Context) -> None:
 def test_a_cluster_beside_its_raw_log_and_a_load_on_it(context: Context, tmp_path: Path) -> None:
     running = clusters.start(context.servers, 2)
     components = cluster.compare_on(context, running, messages=40, batch=10)
-    assert all(rounds[0]["all servers"] >= 0 for rounds in components.values())
+    assert [*components] == [
+        *(f"2 shards, {name}, {work}" for name in (cluster.EVERY_NODE, cluster.OWNER) for work in ("send", "life")),
+        f"2 shards, {cluster.RAW}, send",
+    ]
+    assert all("all servers" in rounds[0] for rounds in components.values())
     sending = context.report.tables[0]
     assert [*sending.samples] == [cluster.EVERY_NODE, cluster.OWNER, cluster.RAW]
     assert all(sending.median(name, "MB/s") > 0 for name in sending.samples)

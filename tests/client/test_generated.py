@@ -13,7 +13,7 @@ import pytest
 import batonq
 from batonq import sync
 from batonq.client import Baton, Job, Message, Queue
-from tools import make_sync
+from tools import make_settings, make_sync
 
 NOT_LOADED = (
     "uvloop",
@@ -28,16 +28,17 @@ NOT_LOADED = (
 
 
 def test_what_is_made_is_up_to_date() -> None:
-    assert [path.name for path in make_sync.outdated()] == [], "run tools/make_sync.py"
+    assert [path.name for path in make_sync.outdated()] == [], "run make sync"
+    assert not make_settings.outdated(), "run make sync"
 
 
 @pytest.mark.parametrize(
     ("source", "made"), [(Baton, sync.Baton), (Queue, sync.Queue), (Message, sync.Message), (Job, sync.Job)]
 )
 def test_both_have_the_same_names_and_arguments(source: type, made: type) -> None:
-    for name, member in vars(source).items():
-        if name.startswith("_") or not inspect.isfunction(member):
-            continue
+    members = {name: member for name, member in vars(source).items() if inspect.isfunction(member) and name[0] != "_"}
+    assert members
+    for name, member in members.items():
         other = inspect.getattr_static(made, name)
         assert list(inspect.signature(member).parameters) == list(inspect.signature(other).parameters)
         assert not inspect.iscoroutinefunction(other) and not inspect.isasyncgenfunction(other)

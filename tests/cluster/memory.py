@@ -22,10 +22,10 @@ from batonq.node.cluster.peers import PREFIX, NoAnswer, NotSent
 from batonq.node.node import World
 from batonq.node.settings import Settings
 from batonq.node.snapshotter import make_snapshot
-from batonq.sim.far import FarLog, MemoryBackend, Vice
 from batonq.sim.loop import SimLoop
 from tests.node.nodes import ACCOUNT
 from tests.node.support import START_S
+from tests.support.far_log import FarLog, MemoryBackend, Vice
 from tests.support.server import HeldClock
 
 T = TypeVar("T")

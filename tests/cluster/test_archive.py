@@ -25,9 +25,9 @@ from batonq.node.cluster.keeper import ClusterKeeper
 from batonq.node.cluster.node import ClusterNode
 from batonq.pipeline.reading.archive import Archive, Manifest
 from batonq.pipeline.reading.archiver import archive_shard
-from batonq.sim.far import FarLog, MemoryBackend
 from tests.cluster.memory import Nodes, run_nodes
 from tests.node.nodes import ACCOUNT, make_send
+from tests.support.far_log import FarLog, MemoryBackend
 from tests.support.logs import CLUSTER, make_frame
 
 PIECE_BYTES = 20_000

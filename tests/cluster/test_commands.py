@@ -15,6 +15,7 @@ import pytest
 from batonq.cli.localcluster import LocalCluster
 from batonq.cli.main import build_parser
 from tests.cluster.processes import START_S, runs, wait_until
+from tests.support.doubles import double
 from tests.support.ports import reserve_port, reserve_ports
 from tests.system.process import baton
 from tests.system.test_process import sqs
@@ -79,6 +80,7 @@ def test_a_cluster_is_started_operated_and_stopped(tmp_path: Path) -> None:
     assert all("Stopped cleanly" in text for text in logs), logs
 
 
+@double("_kill_one")
 class Sleepers(LocalCluster):
     """Children that do nothing, and somebody who kills one of them."""
 

@@ -101,7 +101,9 @@ def test_a_manifest_is_what_kubernetes_takes(document: dict[str, Any]) -> None:
 
 
 def test_selectors_find_their_pods_and_disruption_takes_one_of_three() -> None:
-    for name, workload in of_kind("StatefulSet").items():
+    workloads = of_kind("StatefulSet")
+    assert workloads.keys() == {"baton", "nats"}
+    for name, workload in workloads.items():
         set_of, pod = workload["spec"], workload["spec"]["template"]
         budget = of_kind("PodDisruptionBudget")[name]["spec"]
         spread = [one["labelSelector"] for one in pod["spec"]["topologySpreadConstraints"]]

@@ -23,6 +23,7 @@ from batonq.node.cluster.peers import PREFIX, NoAnswer, NotSent, Peers
 from batonq.node.deliveries import Delivery
 from batonq.node.settings import Settings
 from tests.support.authority import Authority
+from tests.support.doubles import double
 from tests.support.patience import patient_nodes
 
 SECRET = b"a secret of some length"
@@ -30,6 +31,7 @@ WAIT_S = 120
 HEADERS = {b"content-type": b"application/msgpack"}
 
 
+@double("give_back")
 class Echo(Answering):
     """Answers with what it was asked, and counts."""
 

@@ -928,7 +928,9 @@ class Model:
         if not final:
             return
         assert count == len(meant)
-        queue.dedup.clear()
+        queue.dedup = {
+            key: known for key, known in queue.dedup.items() if known.sequence > through or known.living is not None
+        }
         if queue.closed and not self.of(number):
             del self.queues[number]
 

@@ -10,20 +10,20 @@ from hypothesis import strategies as st
 
 from batonq.core.catalog import attributes
 from batonq.core.catalog.attributes import (
-    ATTRIBUTES,
-    Access,
-    Kind,
+    JSON_CHECKS,
     effective,
     first_difference,
     readings,
     to_policy,
     validate,
 )
+from batonq.core.catalog.entries import QueueEntry
 from batonq.core.catalog.names import QueueName, check_queue_name, is_text, parse_queue_arn, queue_arn
 from batonq.core.catalog.redrive import allows_source, check_redrive_allow_policy, parse_redrive_policy
 from batonq.core.commands import Counters
-from batonq.core.policy import QueuePolicy
+from batonq.core.policy import FIELD_NAMES, QueuePolicy
 from batonq.errors import InvalidAttributeName, InvalidAttributeValue, InvalidInput
+from batonq.queue_attributes import ATTRIBUTES, Access, ValueKind
 
 ACCOUNT = "000000000000"
 DLQ_ARN = queue_arn(ACCOUNT, "dead")
@@ -153,12 +153,12 @@ def test_all_of_a_fifo_queue_has_the_fifo_attributes() -> None:
 def test_booleans_and_words() -> None:
     assert create(Baton_StrictReceipts="True") == {"Baton.StrictReceipts": "true"}
     assert create(Baton_DeadLetterOn="failure") == {"Baton.DeadLetterOn": "failure"}
-    assert create(Baton_ShedClass="bulk-1") == {"Baton.ShedClass": "bulk-1"}
+    assert create(Baton_AlarmSeverity="page-1") == {"Baton.AlarmSeverity": "page-1"}
     for name, value in (
         ("Baton.StrictReceipts", "yes"),
         ("Baton.DeadLetterOn", "Failure"),
         ("Baton.DeduplicationScope", "queue"),
-        ("Baton.ShedClass", "two words"),
+        ("Baton.AlarmSeverity", "two words"),
         ("Baton.AlarmSeverity", "x" * 65),
         ("SqsManagedSseEnabled", "1"),
     ):
@@ -230,7 +230,7 @@ def test_a_reuse_period_without_a_key_is_kept() -> None:
 @pytest.mark.parametrize("count", [1, 1000, "1", "1000"])
 def test_redrive_policy_is_taken_apart(count: object) -> None:
     parsed = parse_redrive_policy(redrive_policy(count))
-    assert parsed == (DLQ_ARN, QueueName(ACCOUNT, "dead"), int(str(count)))
+    assert parsed == (QueueName(ACCOUNT, "dead"), int(str(count)))
 
 
 @pytest.mark.parametrize(
@@ -349,6 +349,8 @@ def test_create_queue_compares_only_what_was_passed() -> None:
     assert first_difference({"RedrivePolicy": same_meaning}, existing) is None
     assert first_difference({"RedrivePolicy": redrive_policy(4)}, existing) == "RedrivePolicy"
     assert first_difference({"Policy": ""}, existing) is None
+    assert first_difference({"Baton.PriorityAgeingSeconds": ""}, existing) is None
+    assert first_difference({"Baton.MaxReceives": ""}, create(Baton_MaxReceives="3")) == "Baton.MaxReceives"
     with pytest.raises(InvalidAttributeValue):
         first_difference({"DelaySeconds": "-1"}, existing)
 
@@ -395,7 +397,6 @@ def test_attributes_reach_the_policy() -> None:
             Baton_MaxReceives="7",
             Baton_ExpiryToDeadLetter="true",
             Baton_SLASeconds="5",
-            Baton_ShedClass="bulk",
             Baton_AlarmSeverity="page",
             Baton_MaximumInFlight="6",
             Baton_MaximumMessages="8",
@@ -425,7 +426,6 @@ def test_attributes_reach_the_policy() -> None:
         messages_max=8,
         bytes_max=9,
         sla_seconds=5,
-        shed_class="bulk",
         alarm_severity="page",
     )
     assert policy(create(Baton_MaxReceives="7")).max_receives == 7
@@ -443,10 +443,25 @@ def test_whatever_is_sent_is_taken_or_refused_properly(changes: dict[str, str]) 
     assert effective(result).items() >= result.items()
 
 
-def test_only_json_attributes_carry_a_check() -> None:
-    assert {row.name for row in ATTRIBUTES.values() if row.check} == {
-        row.name for row in ATTRIBUTES.values() if row.kind is Kind.JSON
-    }
+def test_every_json_attribute_has_a_check() -> None:
+    assert JSON_CHECKS.keys() == {row.name for row in ATTRIBUTES.values() if row.kind is ValueKind.JSON}
+
+
+def test_every_policy_field_and_counter_that_a_row_names_exists() -> None:
+    rows = ATTRIBUTES.values()
+    assert {row.policy for row in rows if row.policy} <= set(FIELD_NAMES)
+    assert {row.counter for row in rows if row.counter} <= set(Counters._fields)
+
+
+def test_a_retired_attribute_is_refused_and_dropped_from_an_old_catalog() -> None:
+    with pytest.raises(InvalidAttributeName, match=r"^Unknown Attribute Baton\.ShedClass\.$"):
+        create(Baton_ShedClass="bulk")
+    record = QueueEntry(1, ACCOUNT, "q", {"DelaySeconds": "5"}, {}, 0, 0, (0,), None, 1).record()
+    record["attributes"]["Baton.ShedClass"] = "bulk"
+    assert QueueEntry.from_record(1, record).attributes == {"DelaySeconds": "5"}
+    old = QueuePolicy(7, ACCOUNT, "q").encode().replace(b'"sla_seconds"', b'"shed_class":"bulk","sla_seconds"')
+    assert b"shed_class" in old
+    assert QueuePolicy.decode(old) == QueuePolicy(7, ACCOUNT, "q")
 
 
 @pytest.mark.parametrize("name", ["RedrivePolicy", "RedriveAllowPolicy"])

@@ -79,10 +79,6 @@ class AnySequence(RuleBasedStateMachine):
     def purge(self, name: str) -> None:
         self.attempt("purge_queue", self.number(name))
 
-    @rule(name=names, shard=st.integers(0, 3))
-    def place(self, name: str, shard: int) -> None:
-        self.attempt("place_queue", self.number(name), [shard])
-
     @rule(name=names, spread=st.integers(1, 4), own=st.booleans())
     def spread(self, name: str, spread: int, own: bool) -> None:
         changes = {"Baton.Spread": str(spread), "Baton.OwnShards": "true" if own else ""}
@@ -96,7 +92,7 @@ class AnySequence(RuleBasedStateMachine):
     def settle(self, name: str, shard: int) -> None:
         self.attempt("settle_spread", self.number(name), shard)
 
-    @rule(key=st.sampled_from(["k1", "k2"]), command=st.sampled_from(["put_key", "disable_key", "remove_key"]))
+    @rule(key=st.sampled_from(["k1", "k2"]), command=st.sampled_from(["put_key", "disable_key"]))
     def keys(self, key: str, command: str) -> None:
         self.attempt(command, key, *(["secret", ACCOUNT] if command == "put_key" else []))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batonq.core.records import Flag, Type
+from batonq.core.records import ReturnedFlag, Type
 from tests.core.rig import Bench, claim
 
 
@@ -23,7 +23,7 @@ def test_it_charges_no_receive_and_the_next_lease_has_another_epoch() -> None:
     (first,) = bench.receive(1)
     give_back(bench, first)
     (row,) = [row for row in bench.check() if row.type is Type.RETURNED]
-    assert row.flags == Flag.UNCHARGED
+    assert row.flags == ReturnedFlag.UNCHARGED
     assert bench.messages(1)[0].first_received_ms == 0
     bench.later(5)
     (second,) = bench.receive(1)

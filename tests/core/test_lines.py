@@ -49,6 +49,14 @@ def test_higher_priorities_come_first_and_equals_by_age(bench: Bench) -> None:
     assert drain(bench) == ["b", "d", "c", "a", "e"]
 
 
+def test_a_message_without_a_priority_is_between_low_and_high(bench: Bench) -> None:
+    for body, priority in (("low", 64), ("high", 192), ("normal", 128)):
+        bench.send(1, body, priority=priority)
+    bench.send(1, "none")
+    assert bench.shard.send_plain(1, [b"none, in a run"], [], "", bench.now)
+    assert drain(bench) == ["high", "normal", "none", "none, in a run", "low"]
+
+
 def test_without_ageing_priority_is_strict(bench: Bench) -> None:
     bench.queue(1, ageing_ms=0)
     bench.send(1, "old", priority=1)

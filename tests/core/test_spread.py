@@ -18,7 +18,6 @@ from batonq.core.spread import (
     GROWTHS_MAX,
     NUMBER_BITS,
     SLOTS,
-    SPREAD_MAX,
     Hint,
     Spread,
     divided,
@@ -29,6 +28,7 @@ from batonq.core.spread import (
     shares,
 )
 from batonq.errors import InvalidAttributeValue
+from batonq.queue_attributes import SPREAD_MAX
 
 ACCOUNT = "000000000000"
 T0 = 1_700_000_000_000

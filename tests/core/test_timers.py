@@ -256,3 +256,44 @@ def test_a_step_writes_a_bounded_number_of_bytes(bench: Bench) -> None:
         steps += 1
     assert steps > 2
     assert bench.shard.counters(3).visible == count and not bench.shard.queues[2].messages
+
+
+@pytest.mark.parametrize("fifo", [False, True])
+def test_one_command_ends_a_bounded_number_of_delays(bench: Bench, fifo: bool) -> None:
+    """Very many delays can be over at the same moment. What one command leaves stays due, and keeps its order."""
+    bench.limit(timer_records_max=3)
+    queue = bench.queue(2, fifo=fifo, delay_ms=10_000)
+    bodies = [f"{number}" for number in range(20)]
+    bench.shard.send(queue, [make_send(body, group="g" if fifo else "") for body in bodies], bench.now)
+    bench.commit()
+    bench.now += 10_000
+    steps = 0
+    while (due := bench.shard.next_due()) is not None and due <= bench.now:
+        before = bench.shard.queues[queue].delayed
+        bench.shard.advance(bench.now)
+        assert before - bench.shard.queues[queue].delayed <= 3
+        bench.shard.validate()
+        steps += 1
+    assert steps >= 7 and bench.shard.queues[queue].delayed == 0
+    leases = bench.receive(queue, 20)
+    bench.commit()
+    assert [bench.payload(lease).body.decode() for lease in leases] == bodies
+    bench.check()
+
+
+def test_a_receive_while_delays_are_left_over_is_replayed(bench: Bench) -> None:
+    """Replay ends all delays that are over. What was decided while some of them were not is the same there."""
+    bench.limit(timer_records_max=1)
+    queue = bench.queue(2)
+    bench.shard.send(queue, [make_send(f"{number}", delay_ms=5_000) for number in range(5)], bench.now)
+    bench.commit()
+    bench.now += 5_000
+    for number in range(5):
+        bench.shard.send(queue, [make_send(f"new {number}")], bench.now)
+        (lease,) = bench.receive(queue, 1)
+        assert bench.shard.delete(queue, [claim(lease)], bench.now) == [None]
+        bench.shard.validate()
+        if number == 0:
+            assert bench.shard.queues[queue].delayed > 0
+    assert bench.shard.queues[queue].messages == 5
+    bench.check()  # also ends what is left over

@@ -56,6 +56,34 @@ def test_every_timer_comes_out_once_when_it_is_due(script: list[tuple[str, int, 
         assert first == NEVER_MS or (due_next is not None and due_next <= first), "the next call would be late"
 
 
+@pytest.mark.parametrize("opened_max", [1, 3, 100])
+@pytest.mark.parametrize("limit", [1, 4])
+def test_one_step_opens_a_bounded_part_of_a_bucket(
+    monkeypatch: pytest.MonkeyPatch, opened_max: int, limit: int
+) -> None:
+    monkeypatch.setattr("batonq.core.shard.wheel.OPENED_MAX", opened_max)
+    wheel = Wheel(7, 16)
+    dues = array("Q", [200_000 + number % 3 for number in range(50)])
+    wheel.advance(1, dues, limit)
+    for slot, due in enumerate(dues):
+        wheel.push(due, slot)
+    assert wheel.advance(199_999, dues, limit) == []
+    came: list[int] = []
+    steps = 0
+    while (due_next := wheel.next_due()) is not None and due_next <= 200_010:
+        held = len(wheel._near)
+        found = wheel.advance(200_010, dues, limit)
+        assert len(found) <= limit
+        assert len(wheel._near) + len(found) - held <= max(limit, opened_max)
+        came += [slot for _, slot in found]
+        steps += 1
+        if steps == 5:  # half opened
+            other = Wheel(7, 16)
+            other.load(wheel.save())
+            wheel = other
+    assert sorted(came) == [*range(50)] and len(wheel) == 0
+
+
 def test_entries_come_in_order_of_due_time() -> None:
     wheel = Wheel(7, 16)
     dues = array("Q", [300, 100, 70_000, 200, 65_000])

@@ -57,6 +57,8 @@ def test_no_large_file_is_tracked() -> None:
 
 def test_locked_requirements_name_only_versions_and_hashes() -> None:
     line = re.compile(r"([a-z0-9._-]+==\S+ \\|    --hash=sha256:[0-9a-f]{64}( \\)?|#.*|)")
-    for file in (ROOT / "requirements").glob("*.txt"):
+    files = sorted((ROOT / "requirements").glob("*.txt"))
+    assert [file.stem for file in files] == sorted(file.stem for file in (ROOT / "requirements").glob("*.in"))
+    for file in files:
         strange = [text for text in file.read_text().splitlines() if not line.fullmatch(text)]
         assert strange == [], file.name

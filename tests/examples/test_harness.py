@@ -26,15 +26,15 @@ async def _not_started(count: int, directory: Path, story: Story) -> None:
 
 
 @pytest.mark.parametrize(("run", "code"), [(_balanced, 0), (_unbalanced, 1), (_not_started, 2)])
-def test_the_exit_code_says_whether_the_books_balance(
+def test_the_exit_code_says_whether_the_checks_passed(
     run: entry.Run, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.argv", ["example", "--things", "3"])
     assert entry.main(run, "things", "things", 10, "Counting {} things") == code
     printed = capsys.readouterr()
     last = {
-        0: r"The books balance\. \(\d+ s\)",
-        1: r"The books do not balance\. \(\d+ s\)",
+        0: r"All checks passed\. \(\d+ s\)",
+        1: r"A check failed\. \(\d+ s\)",
         2: "there is no PostgreSQL",
     }
     assert re.search(last[code], printed.out + printed.err)

@@ -20,11 +20,11 @@ def test_every_upload_is_accounted_for(
     assert story.failures == []
     printed = capsys.readouterr().out
     for line in (
-        "dead letters in transcode-dead",
-        "dry run: 1 of 2 dead letters say “truncated”",
-        "✓ 20 uploads, 20 done by the status endpoint",
-        "✓ 2 were corrupt, died, and came back by redrive: 2",
-        "✓ 100 objects in the store, and no other",
-        "✓ 20 of them announced as done, once each",
+        "messages in transcode-dead",
+        "dry run: 1 of 2 dead-lettered messages have the reason “truncated”",
+        "✓ 20 uploads, 20 done by status",
+        "✓ 2 corrupt images were dead-lettered, and redriven: 2",
+        "✓ 100 objects in the store, and no others",
+        "✓ 20 images announced as done, once each",
     ):
         assert line in printed

@@ -76,7 +76,7 @@ def test_a_repeated_upload_is_answered_again_and_adds_no_job(browser: Browser, d
 def test_an_address_that_was_changed_is_refused_and_stores_nothing(browser: Browser, objects: ObjectStore) -> None:
     image_id, address = browser.begin()
     other = address.replace(image_id, "img-0000000000000000")
-    assert browser.call("PUT", other, b"bytes") == (403, {"detail": "the signature does not match"})
+    assert browser.call("PUT", other, b"bytes") == (403, {"detail": "the signature does not fit"})
     assert objects.keys() == []
 
 

@@ -36,8 +36,8 @@ def test_every_event_is_delivered_once_or_given_up(
     asyncio.run(run.run(6, tmp_path, story))
     assert story.failures == []
     printed = capsys.readouterr().out
-    assert "to silent@example.org: silent was disabled after 5 tries: answered 502" in printed
-    assert "3 events more, to 2 receivers" in printed
+    assert "to silent@example.org: silent was disabled after 5 attempts: status 502" in printed
+    assert "3 more events to 2 receivers" in printed
 
 
 def test_a_signature_holds_for_its_event_body_and_time_only() -> None:
@@ -51,7 +51,7 @@ def test_a_signature_holds_for_its_event_body_and_time_only() -> None:
         problem(SECRET, "evt-1", b"{}", header.replace("t=1000", "t=1001"), 1_000.0),
         problem(SECRET, "evt-1", b"{}", "", 1_000.0),
     ):
-        assert other == "the signature does not match"
+        assert other == "the signature does not fit"
 
 
 def test_a_receiver_absorbs_what_it_has_had_and_refuses_what_is_not_signed() -> None:
@@ -79,10 +79,10 @@ def test_the_last_try_comes_after_the_last_delay() -> None:
 def test_a_disabled_endpoint_is_left_out_until_it_is_enabled(tmp_path: Path) -> None:
     endpoints = Endpoints(tmp_path / "endpoints.db")
     endpoints.add(Endpoint("a", "http://a.example/", SECRET, "a@example.org", None))
-    endpoints.disable("a", "answered 502")
+    endpoints.disable("a", "status 502")
     endpoints.disable("a", "a later reason does not hide the first")
     found = endpoints.get("a")
-    assert found is not None and found.disabled == "answered 502"
+    assert found is not None and found.disabled == "status 502"
     assert endpoints.enabled() == []
     endpoints.enable("a")
     assert [endpoint.name for endpoint in endpoints.enabled()] == ["a"]
@@ -96,7 +96,7 @@ async def _given_up(baton: Baton, endpoints: Endpoints) -> None:
         endpoints.add(Endpoint(name, f"http://{name}.example/", SECRET, f"{name}@example.org", None))
     assert await publish(baton, endpoints, {"id": "evt-1"}) == 2
     for message in await baton.receive([policy.PATTERN], 10, wait=0):
-        endpoints.disable(message.queue.removeprefix(policy.PREFIX), "answered 502")
+        endpoints.disable(message.queue.removeprefix(policy.PREFIX), "status 502")
         await message.nack(dead_letter=True, reason="gave up")
 
 

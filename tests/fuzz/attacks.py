@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from math import inf
 from typing import NamedTuple
 
-from tests.fuzz.bounds import CONNECTION_BYTES_MAX, bytes_bound
+from tests.fuzz.bounds import CONNECTION_BYTES_MAX, CROWD_MS_MAX, bytes_bound
 from tests.fuzz.cases import Case, End
 from tests.fuzz.server import Profile
 
@@ -23,6 +24,7 @@ class Attack(NamedTuple):
     profiles: tuple[Profile, ...] = BOTH
     together: bool = False  # all connections at once, and left open
     alone: bool = True  # one connection at a time
+    crowd_ms_max: float = inf  # of a turn of the event loop that all of them make together
     peak_bytes_max: int = 48 * MIB
     growth_bytes_max: int = 16 * MIB  # when all connections are closed
 
@@ -44,6 +46,11 @@ def _chunked_head(target: bytes = b"/v1/queues/fuzzed/messages") -> bytes:
 
 def _one(name: str, data: bytes, end: End = End.HALF_CLOSE) -> list[Case]:
     return [Case(name=name, segments=(data,), end=end)]
+
+
+def _waiting(name: str, data: bytes) -> list[Case]:
+    """A client that stays for its answer: a receive is given up when its client has said all."""
+    return [Case(name=name, segments=(data,), pauses_s=(1.0,), end=End.OPEN)]
 
 
 def repeated_trailers() -> list[Case]:
@@ -69,6 +76,18 @@ def tiny_chunks() -> list[Case]:
     """Each chunk is small, and must not cost more than what it carries."""
     data = _chunked_head() + b"2\r\nab\r\n" * MIB
     return [Case(name=f"tiny chunks {number}", segments=(data,), end=End.STALL) for number in range(4)]
+
+
+def crowded_chunks() -> list[Case]:
+    """Small chunks on very many connections in the same moment."""
+    data = _chunked_head() + b"1\r\na\r\n" * 16_000
+    return [Case(name=f"crowded chunks {number}", segments=(data,), end=End.STALL) for number in range(250)]
+
+
+def crowded_requests() -> list[Case]:
+    """The same of small requests that are sent ahead."""
+    data = (b"GET /livez HTTP/1.1\r\n" + HOST + b"\r\n") * 1_000
+    return [Case(name=f"crowded requests {number}", segments=(data,), end=End.STALL) for number in range(250)]
 
 
 def idle_bodies() -> list[Case]:
@@ -241,7 +260,61 @@ def heavy_packed_documents() -> list[Case]:
         for number, body in enumerate(bodies):
             data = _post(target, b"Content-Type: application/msgpack\r\n", b"\x81" + member + body)
             cases += _one(f"heavy packed {member[1:].decode()} {number}", data)
+    large = struct.pack(">I", LARGE - 100)
+    largest = struct.pack(">I", 99_000)  # nearly as many values as a document may have
+    bodies = [
+        *(b"\xdd" + large + value * (LARGE - 100) for value in (b"\x80", b"\x90", b"\xa0", b"\xc0")),
+        b"\xdd" + struct.pack(">I", LARGE // 4 - 100) + b"\x81\xa1a\x01" * (LARGE // 4 - 100),
+        b"\xdd" + largest + (b"\xcb" + struct.pack(">d", 1.1234567890123)) * 99_000,
+        b"\xdd" + struct.pack(">I", 19_000) + b"\x80" * 19_000,
+    ]
+    for number, body in enumerate(bodies):
+        for more in (b"", b"\x81\xa4body\xa1a"):  # alone, and beside another kind of body
+            batch = b"\x81\xa8messages" + (b"\x92" if more else b"\x91") + b"\x81\xa4body" + body + more
+            data = _post(b"/v1/queues/fuzzed/messages:batch", b"Content-Type: application/msgpack\r\n", batch)
+            cases += _one(f"heavy packed body {number} {len(more)}", data)
     return cases
+
+
+def heavy_answers() -> list[Case]:
+    """Messages in JSON that are slow to put into MessagePack, ten in one answer."""
+    cases = []
+    packed = b"Content-Type: application/msgpack\r\n"
+    receive = _post(b"/v1/queues/fuzzed/messages:receive", packed, b"\x80")
+    peek = b"GET /v1/queues/fuzzed/messages?limit=100 HTTP/1.1\r\nAccept: application/msgpack\r\n" + HOST + b"\r\n"
+    for number, member in enumerate((b"{},", b"[1],", b"1.12345678,", b'{"a":1},')):
+        body = b'{"body": [' + member * 80_000 + b"1]}"
+        send = _post(b"/v1/queues/fuzzed/messages", b"Content-Type: application/json\r\n", body)
+        cases += _one(f"heavy message {number}", send * 10)
+        cases += _one(f"heavy peek {number}", peek)
+        cases += _waiting(f"heavy receive {number}", receive)
+    return cases
+
+
+def many_attributes() -> list[Case]:
+    """As many attributes as a batch may have, sent and received."""
+    attributes = b",".join(b'"a%d": "v"' % number for number in range(49))
+    batch = b'{"messages": [' + b",".join([b'{"body": "x", "attributes": {' + attributes + b"}}"] * 1_000) + b"]}"
+    json = b"Content-Type: application/json\r\n"
+    receive = _post(b"/v1/queues/fuzzed/messages:receive", json, b'{"maxMessages": 1000}')
+    return [
+        *_one("many attributes sent", _post(b"/v1/queues/fuzzed/messages:batch", json, batch)),
+        *_waiting("many attributes received", receive),
+    ]
+
+
+def heavy_redrives() -> list[Case]:
+    """Edits that would be written to the log with each step of a job."""
+    json = b"Content-Type: application/json\r\n"
+    edits = (
+        b'{"edit": {"replaceBody": [' + b"{}," * 90_000 + b"1]}}",
+        b'{"edit": {"replaceBody": "' + b"x" * (LARGE - 100) + b'"}}',
+    )
+    return [
+        case
+        for number, edit in enumerate(edits)
+        for case in _one(f"heavy redrive {number}", _post(b"/v1/queues/fuzzed:redrive", json, edit))
+    ]
 
 
 def pipelined_upgrades() -> list[Case]:
@@ -285,6 +358,8 @@ ATTACKS = (
     Attack("long trailers", long_trailers),
     Attack("repeated headers", repeated_headers),
     Attack("tiny chunks", tiny_chunks, together=True),
+    Attack("crowded chunks", crowded_chunks, together=True, crowd_ms_max=CROWD_MS_MAX),
+    Attack("crowded requests", crowded_requests, together=True, crowd_ms_max=CROWD_MS_MAX),
     Attack("idle bodies", idle_bodies, together=True, peak_bytes_max=bytes_bound(REQUESTS_BYTES_MAX)),
     Attack("idle heads", idle_heads, together=True, peak_bytes_max=bytes_bound(500 * CONNECTION_BYTES_MAX)),
     Attack("dotted form", dotted_form),
@@ -293,6 +368,9 @@ ATTACKS = (
     Attack("heavy SQS documents", heavy_sqs_documents, (Profile.DEVELOPMENT,)),
     Attack("heavy REST documents", heavy_rest_documents, (Profile.DEVELOPMENT,)),
     Attack("heavy packed documents", heavy_packed_documents, (Profile.DEVELOPMENT,)),
+    Attack("heavy answers", heavy_answers, (Profile.DEVELOPMENT,), peak_bytes_max=96 * MIB, growth_bytes_max=40 * MIB),
+    Attack("many attributes", many_attributes, (Profile.DEVELOPMENT,)),
+    Attack("heavy redrives", heavy_redrives, (Profile.DEVELOPMENT,)),
     Attack("unlikely paths", unlikely_paths, alone=False, growth_bytes_max=4 * MIB),
     Attack("unlikely signatures", unlikely_signatures),
     Attack("unlikely calls", unlikely_calls, (Profile.PROCESSES,)),

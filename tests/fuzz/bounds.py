@@ -12,6 +12,7 @@ MIB = 1024 * KIB
 
 TURN_CPU_MS_MAX = 50.0  # of the event loop's thread, by one request
 STALL_MS_MAX = 100.0  # of a turn that several requests make together, in CPU time of all threads
+CROWD_MS_MAX = 200.0  # of a turn that 250 connections make together
 BUSY_FACTOR = 2.0  # so much more CPU time the same work may take on cores whose caches and memory others use too
 IDLE_BYTES_MAX = 16 * KIB  # per connection that has sent nothing, or has its answer
 CONNECTION_BYTES_MAX = 128 * KIB  # per connection with an unfinished request and no credentials

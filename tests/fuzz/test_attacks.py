@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
-from math import inf
 
 import pytest
 import uvloop
@@ -28,7 +27,7 @@ def servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[Profile, 
 
 
 async def attacked(server: FuzzedServer, attack: Attack) -> Session:
-    async with attacking(server, stall_ms_max=inf if attack.together else STALL_MS_MAX) as session:
+    async with attacking(server, stall_ms_max=attack.crowd_ms_max if attack.together else STALL_MS_MAX) as session:
         if attack.together:
             await asyncio.gather(*(session.play(case) for case in attack.cases()))
             await asyncio.to_thread(server.wait_until_read)

@@ -35,7 +35,7 @@ def anonymous() -> list[tuple[str, bytes, int]]:
         ("long header", head + b"X: " + b"a" * room, CONNECTION_BYTES_MAX),
         ("many headers", head + many, CONNECTION_BYTES_MAX),
         ("body", head + b"Content-Length: %d\r\n\r\n" % body + bytes(body - 1), CONNECTION_BYTES_MAX),
-        ("small chunks", chunked + b"1\r\na\r\n" * 16_000, CONNECTION_BYTES_MAX),
+        ("small chunks", chunked + b"1\r\na\r\n" * (LIMITS.chunks_max - 10), CONNECTION_BYTES_MAX),
         ("chunks", chunked + (b"100\r\n" + bytes(256) + b"\r\n") * (body // 256), CONNECTION_BYTES_MAX),
         ("trailers", chunked + b"0\r\n" + b"x: y\r\n" * 1_000, CONNECTION_BYTES_MAX),
         (

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from batonq.core.commands import Accepted, Lease, MessageView
 from batonq.core.payload import Lineage, decode
-from batonq.core.records import Flag, Reason, State, Type
+from batonq.core.records import ArrivedFlag, Reason, SentFlag, State, Type
 from batonq.core.shard.state import CARRIED_PREFIX, EDITED_PREFIX, FOREVER_MS, arrived_prefix, decode_notes
 from batonq.errors import BatonError
 from tests.core.rig import T0, Rig, Row
@@ -66,8 +66,8 @@ class Trace:
     def learn(self, shard: int, row: Row) -> None:
         if row.type is Type.SENT:
             name = decode(row.variable).body.decode()
-        elif row.type is Type.ARRIVED and not row.flags & Flag.REFUSED:
-            if row.flags & Flag.OVERLAY:
+        elif row.type is Type.ARRIVED and not row.flags & ArrivedFlag.REFUSED:
+            if row.flags & ArrivedFlag.OVERLAY:
                 name = self._slots[shard, row.w5]
             else:
                 name = decode(row.variable[arrived_prefix(row.flags) :]).body.decode()
@@ -166,8 +166,8 @@ Detail = Callable[[Row, Callable[[int], str]], str | None]
 
 
 def _sent(row: Row, _: Callable[[int], str]) -> str:
-    flags = ", keyed" if row.flags & Flag.DEDUPLICATED else ""
-    flags += " while it lives" if row.flags & Flag.DEDUP_LIVES else ""
+    flags = ", keyed" if row.flags & SentFlag.DEDUPLICATED else ""
+    flags += " while it lives" if row.flags & SentFlag.DEDUP_LIVES else ""
     own = f", at most {row.reason} receives" if row.reason else ""
     group = ", grouped" if row.w4 else ""
     visible = f"visible {moment(row.until)}, expires {moment(row.auxiliary * 1000)}"
@@ -204,8 +204,8 @@ def _owed(row: Row, queue_name: Callable[[int], str]) -> str:
 
 
 def _arrived(row: Row, _: Callable[[int], str]) -> str:
-    entry = "" if row.flags & Flag.OVERLAY else f", entry {row.w5 >> 16} from shard {row.w5 & _SHARD_BITS}"
-    if row.flags & Flag.REFUSED:
+    entry = "" if row.flags & ArrivedFlag.OVERLAY else f", entry {row.w5 >> 16} from shard {row.w5 & _SHARD_BITS}"
+    if row.flags & ArrivedFlag.REFUSED:
         return f"{words(Reason(row.reason).name)}{entry}"
     sent = f"sent {moment(row.until)}, receives {row.w4}, expires {moment(row.auxiliary * 1000)}"
     return f"{words(Reason(row.reason).name)}, {sent}{_priority(row.priority)}{entry}"

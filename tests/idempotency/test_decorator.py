@@ -14,6 +14,7 @@ import pytest
 from batonq.errors import BatonError, InvalidInput
 from batonq.idempotency import Busy, ClaimLost, ClaimState, MemoryStore, OrderedGuard, OutOfOrder, Store, idempotent
 from batonq.idempotency.renewals import Renewals
+from tests.support.doubles import double
 
 LEASE = 600.0
 SHORT_LEASE = 3.0  # a process that is not given a processor for two seconds loses it, as it should
@@ -117,6 +118,7 @@ def test_a_cancelled_coroutine_gives_the_claim_back(store: Store) -> None:
 
 
 def test_a_coroutine_cancelled_while_it_claims_leaves_no_claim(memory: MemoryStore) -> None:
+    @double("claiming", "go_on")
     class Slow(MemoryStore):
         """A store whose claim is under way, on a thread, when the caller goes."""
 

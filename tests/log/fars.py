@@ -13,9 +13,9 @@ from batonq.log.postgres.address import PostgresAddress
 from batonq.log.postgres.backend import PostgresBackend
 from batonq.log.postgres.line import Line
 from batonq.log.postgres.store import PostgresStore
-from batonq.sim.far import FarLog, MemoryBackend
 from tests.log.conformance import SHARD
 from tests.log.replicated import patiently
+from tests.support.far_log import FarLog, MemoryBackend
 
 
 class MemoryFar:

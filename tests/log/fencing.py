@@ -458,7 +458,7 @@ class FencingSuite:
             self._flip_first(Path(world.mirror("node")))
             with pytest.raises(MirrorDamaged, match="rebuilt"):
                 log.read_variable(1 << 16, 0, 10)
-            with pytest.raises(LogError):
+            with pytest.raises(LogError, match="takes nothing more until it is opened again"):
                 await append(log)
             await shut(log)
             log, _ = await world.open("node")

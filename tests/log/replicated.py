@@ -17,6 +17,7 @@ from batonq.log.interface import Log
 from batonq.log.mirror import UnsyncedDisk
 from batonq.log.mirrored import MirroredLog
 from tests.log.conformance import SEGMENT_BYTES
+from tests.support.doubles import double
 from tests.support.driven import DrivenLog, Loop
 from tests.support.logs import CLUSTER
 
@@ -41,6 +42,7 @@ async def patiently(opening: Callable[[], Awaitable[T]]) -> T:
                 await asyncio.sleep(0.05)
 
 
+@double("fail")
 class FailingDisk(UnsyncedDisk):
     """A disk that takes nothing while `fail` is set."""
 

@@ -23,10 +23,12 @@ from batonq.log.interface import Log
 from batonq.log.opening import Start
 from batonq.sim.disk import SimulatedDisk, Step, Survival
 from tests.log.conformance import SEGMENT_BYTES, SHARD, LogConformance
+from tests.support.doubles import double
 from tests.support.logs import CLUSTER, append, next_frame
 from tests.support.simdisk import DIRECTORY, SMALL, open_log
 
 
+@double("fail")
 class FailingDisk(RealDisk):
     """A real disk whose syncs fail while `fail` is set."""
 
@@ -138,6 +140,7 @@ def test_a_frame_that_the_empty_newest_segment_cannot_hold_makes_it_longer() -> 
 # --- opening ---------------------------------------------------------------------------------------
 
 
+@double()
 class CountingDisk(SimulatedDisk):
     """Counts what is read, by file name."""
 
@@ -451,6 +454,7 @@ def test_closing_waits_for_the_commit_on_the_thread(tmp_path: Path) -> None:
 # --- memory and handles ----------------------------------------------------------------------------
 
 
+@double("reads")
 class NoReadDisk(SimulatedDisk):
     reads = 0
 

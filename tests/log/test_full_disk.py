@@ -10,6 +10,7 @@ from batonq.errors import DiskFull
 from batonq.log.files import FileLog
 from batonq.log.interface import Room
 from batonq.sim.disk import SimulatedDisk
+from tests.support.doubles import double
 from tests.support.logs import append, next_frame
 from tests.support.simdisk import DIRECTORY, SMALL, Clock, open_log
 
@@ -21,7 +22,7 @@ def room_of(log: FileLog) -> Room:
 
 
 def blocked_of(log: FileLog) -> str | None:
-    return log.blocked
+    return log._spare.blocked
 
 
 def test_room_goes_from_plenty_to_the_reserve_to_none_and_back() -> None:
@@ -135,6 +136,7 @@ def test_a_disk_too_small_to_begin_says_so() -> None:
 def test_space_that_was_promised_but_is_not_there_leaves_nothing_behind() -> None:
     """Quotas and thin volumes refuse a write although the disk says that there is room."""
 
+    @double()
     class Lying(SimulatedDisk):
         def free(self, path: str) -> int:
             return super().free(path) if path == "/" else 1 << 40

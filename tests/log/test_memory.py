@@ -8,9 +8,10 @@ import pytest
 
 from batonq.errors import DiskFull, LogError, OwnershipHeld
 from batonq.log.interface import Log, Room
-from batonq.log.memory import MemoryLog, MemoryOwnership
+from batonq.testing import MemoryDirectory
 from tests.log.conformance import SEGMENT_BYTES, SHARD, LogConformance
 from tests.support.logs import append, next_frame
+from tests.support.memory_log import MemoryLog
 
 
 class MemoryMaker:
@@ -64,7 +65,7 @@ def test_a_full_log_says_so() -> None:
 
 
 def test_epochs_rise_and_a_second_owner_is_refused() -> None:
-    ownership = MemoryOwnership()
+    ownership = MemoryDirectory()
     first = asyncio.run(ownership.acquire(1))
     with pytest.raises(OwnershipHeld, match="shard 1"):
         asyncio.run(ownership.acquire(1))

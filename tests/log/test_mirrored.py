@@ -10,12 +10,13 @@ import pytest
 
 from batonq.log.frames import Frame
 from batonq.log.mirrored import MirroredLog
-from batonq.sim.far import FarLog, MemoryBackend
 from tests.log.conformance import SHARD, LogConformance
 from tests.log.fars import MemoryFar
 from tests.log.fencing import FencingSuite, World
 from tests.log.replicated import SMALL, MirroredMaker
+from tests.support.doubles import double
 from tests.support.driven import Loop
+from tests.support.far_log import FarLog, MemoryBackend
 from tests.support.logs import CLUSTER, next_frame
 
 
@@ -40,6 +41,7 @@ class TestMirroredFencing(FencingSuite):
 def test_the_far_side_has_the_next_frame_before_anything_else_has_its_turn(tmp_path: Path) -> None:
     happened: list[str] = []
 
+    @double()
     class Watched(MemoryBackend):
         async def append(self, frame: Frame) -> None:
             happened.append(f"frame {frame.number}")

@@ -11,9 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from batonq.cli import logrecords
 from batonq.cli.main import main
 from batonq.core.commands import Claim, Nack, Send
 from batonq.core.policy import QueuePolicy
+from batonq.core.records import Type
 from batonq.core.shard.machine import Shard
 from batonq.log import frames, layout
 from batonq.log.files import FileLog, FileLogSettings
@@ -132,6 +134,24 @@ def test_inspect_shows_frames_and_records(server: Server, capsys: pytest.Capture
     assert "RETURNED" in shown[9] and "reason=NACK" in shown[9]
     assert shown[10] == f"shard 1: {server.data}/shard-0001"
     assert not any("message 0" in line or "alice" in line for line in shown), "bodies are not shown unasked"
+
+
+@pytest.mark.parametrize(
+    ("type_", "flags", "shown"),
+    [
+        (Type.SENT, 0b101, ["DEDUPLICATED", "FIFO"]),
+        (Type.LEASED, 1, ["ATTEMPT"]),
+        (Type.BASE, 1, ["MORE"]),
+        (Type.ARRIVED, 0b1100_0010, ["NOTED", "OVERLAY", "REFUSED"]),
+        (Type.DELETED, 0b1001, ["flag 1", "LATE"]),  # no flag of this type
+    ],
+)
+def test_a_flag_is_named_as_its_type_of_record_means_it(type_: Type, flags: int, shown: list[str]) -> None:
+    row = (type_ | flags << 8).to_bytes(8, "little") + bytes(56)
+    frame = frames.build(
+        cluster=1, region=0, shard=0, epoch=1, number=9, time_ms=1, previous_digest=bytes(16), rows=row, variable=b""
+    )
+    assert logrecords.records(frame, content=False)[0]["flags"] == shown
 
 
 def test_inspect_filters(server: Server, capsys: pytest.CaptureFixture[str]) -> None:

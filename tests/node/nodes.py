@@ -19,6 +19,7 @@ from batonq.node.broker import Delivery, Queue, Sent
 from batonq.node.node import Node, World
 from batonq.node.settings import Settings
 from tests.node.support import START_S, VirtualLoop
+from tests.support.doubles import double
 
 ACCOUNT = "000000000000"
 SEGMENT_BYTES = 64 * 1024
@@ -66,6 +67,7 @@ class Faults:
         return ""
 
 
+@double()
 class UnsyncedDisk(RealDisk):
     """The real disk without waiting for it: what these tests end is a process, not a machine."""
 

@@ -12,12 +12,12 @@ from batonq.core.commands import Send
 from batonq.core.policy import QueuePolicy
 from batonq.core.shard.machine import Shard
 from batonq.log.interface import Log
-from batonq.log.memory import MemoryLog
 from batonq.node.clock import Clock
 from batonq.node.events import AlarmBoard
 from batonq.node.host import ShardHost
 from batonq.node.recovery import fold_log, take_ownership
 from batonq.node.settings import Settings
+from tests.support.memory_log import MemoryLog
 
 T = TypeVar("T")
 START_S = 1_700_000_000.0

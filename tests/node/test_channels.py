@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from batonq.core.catalog.names import queue_arn
-from batonq.errors import BatonError
+from batonq.errors import BatonError, Unavailable
 from batonq.node.broker import Queue
 from batonq.node.node import Node
 from tests.node.nodes import ACCOUNT, Faults, drain, kill, open_node, receive, send
@@ -121,7 +121,7 @@ def test_entries_wait_while_their_destination_is_away(tmp_path: Path) -> None:
         queue, dead = await make_pair(node)
         await send(node, queue, "a", "b")
         faults.planned[dead.shard] = ["refuse"]
-        with pytest.raises(BatonError):
+        with pytest.raises(Unavailable, match="refused by the test"):
             await send(node, dead, "lost")
         for _ in range(2):
             await receive(node, queue, visibility_ms=0)

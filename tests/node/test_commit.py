@@ -11,12 +11,12 @@ from batonq.core.shard.machine import Shard
 from batonq.errors import BatonError, LogError, OverLimit, Unavailable
 from batonq.log.frames import Frame
 from batonq.log.interface import Done
-from batonq.log.memory import MemoryLog
 from batonq.node.commit import INLINE_TRIAL_EVERY, NOTE_AFTER_S, CommitStatistics, GroupCommit, SyncChoice
 from batonq.node.host import committed
 from batonq.node.hosting import COMMAND_BYTES_MAX
 from batonq.node.settings import Settings
 from tests.node.support import DEAD, ORDERS, Bench, VirtualLoop, message, open_bench, policies, run_virtual, settle
+from tests.support.memory_log import MemoryLog
 
 QUICK_S = 0.0001
 SLOW_S = 0.005
@@ -228,7 +228,8 @@ def test_a_host_that_is_over_answers_at_once(end: str, filled: bool) -> None:
                 await committed(bench.host)
             await settle()
             commit.kick()
-            await asyncio.wait_for(bench.host.drain(), 1)
+            with pytest.raises(Unavailable):
+                await asyncio.wait_for(bench.host.drain(), 1)
 
     run_virtual(main)
 

@@ -362,7 +362,7 @@ def test_a_change_that_breaks_off_is_not_committed(tmp_path: Path, monkeypatch: 
             raise RuntimeError("broken by the test")
 
         monkeypatch.setattr(Catalog, "_write", break_off)
-        with pytest.raises(RuntimeError):
+        with pytest.raises(RuntimeError, match="broken by the test"):
             await node.broker.set_tags(queue, {"a": "b"}, [])
         monkeypatch.undo()
         await until(lambda: node.catalog.serving)

@@ -12,10 +12,10 @@ from batonq.core.records import Type
 from batonq.core.shard.machine import Shard
 from batonq.errors import DiskFull, LogError, OverLimit, QueueDoesNotExist, Unavailable
 from batonq.log.interface import Room
-from batonq.log.memory import MemoryLog
 from batonq.node.recovery import fold_log
 from batonq.node.settings import Settings
 from tests.node.support import DEAD, FIFO, ORDERS, Bench, VirtualLoop, message, open_bench, run_virtual, settle
+from tests.support.memory_log import MemoryLog
 
 
 def claim(lease: Lease) -> Claim:

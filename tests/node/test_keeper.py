@@ -187,7 +187,7 @@ def test_a_command_that_breaks_off_is_not_half_kept(tmp_path: Path, monkeypatch:
             raise RuntimeError("a mistake of ours")
 
         monkeypatch.setattr(shard, "send", half)
-        with pytest.raises(RuntimeError):
+        with pytest.raises(RuntimeError, match="a mistake of ours"):
             await send(node, queue, "half")
         with pytest.raises(Unavailable):
             await send(node, queue, "too early")

@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from batonq.core.shard.machine import Shard
-from batonq.errors import DiskFull
+from batonq.errors import DiskFull, Unavailable
 from batonq.log.interface import Room
 from batonq.node.node import Node
 from batonq.node.recovery import fold_log
@@ -148,7 +148,7 @@ def test_entries_between_shards_are_carried_while_they_wait(tmp_path: Path) -> N
         node = await open_node(loop, tmp_path, shards=2, faults=faults, reopen_first_s=10_000.0, history_bytes=0)
         queue, dead = await make_pair(node)
         faults.planned[dead.shard] = ["refuse"]
-        with pytest.raises(Exception, match="refused"):
+        with pytest.raises(Unavailable, match="refused by the test"):
             await send(node, dead, "lost")
         await send(node, queue, "owed")
         for _ in range(2):

@@ -11,6 +11,7 @@ import pytest
 
 from batonq.core.catalog.machine import Catalog
 from batonq.core.catalog.names import queue_arn
+from batonq.core.shard.machine import Shard
 from batonq.errors import (
     BatonError,
     DiskFull,
@@ -31,9 +32,11 @@ from batonq.log.frames import Frame
 from batonq.log.interface import Done, Room
 from batonq.log.layout import log_directory
 from batonq.node.broker import Queue
+from batonq.node.host import ShardHost
 from batonq.node.node import Node
+from batonq.node.recovery import fold_log
 from batonq.node.settings import Settings
-from tests.node.nodes import ACCOUNT, drain, kill, make_send, open_node, receive, send
+from tests.node.nodes import ACCOUNT, Faults, drain, kill, make_send, open_node, receive, send
 from tests.node.support import VirtualLoop, run_virtual, settle, until
 
 
@@ -485,6 +488,31 @@ def test_a_clean_stop_leaves_a_snapshot_and_the_same_state(tmp_path: Path) -> No
     run_virtual(main)
 
 
+def test_a_log_that_fails_while_the_node_stops_leaves_no_snapshot_of_what_it_does_not_have(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        faults = Faults()
+        node = await open_node(loop, tmp_path, faults=faults)
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        faults.planned[0] = ["stall", "refuse"]
+        first = loop.create_task(send(node, queue, "first"))
+        await settle()
+        second = loop.create_task(send(node, queue, "second"))
+        await settle()
+        await node.stop()
+        assert not any(isinstance(answer, BatonError) for answer in await first)
+        with pytest.raises(Unavailable):
+            await second
+        node = await open_node(loop, tmp_path)
+        host = node.shards[0].host()
+        replayed = Shard(0)
+        fold_log(replayed, host.log)
+        assert host.shard.dump(host.now_ms()) == replayed.dump(host.now_ms())
+        assert await drain(node, queue) == ["first"]
+        await node.stop()
+
+    run_virtual(main)
+
+
 def test_stopping_answers_long_polls(tmp_path: Path) -> None:
     async def main(loop: VirtualLoop) -> None:
         node = await open_node(loop, tmp_path)
@@ -659,5 +687,44 @@ def test_a_shard_is_not_told_what_was_decided_behind_the_frame_that_is_committed
         await settle()
         assert node.keeper(0).host().shard.queues[queue.number].policy.visibility_ms == 7_000
         await node.stop()
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("how_often", [1, 3, 1_000])
+def test_a_snapshot_at_the_stop_has_nothing_that_is_not_committed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how_often: int
+) -> None:
+    """Something is decided right after the stop has waited for all commits: a lease ends, or a late request comes."""
+    drain_all = ShardHost.drain
+    late: list[int] = []
+
+    async def drain_and_decide(self: ShardHost) -> None:
+        await drain_all(self)
+        if len(late) < how_often:
+            late.append(len(late))
+            queue = next(iter(self.shard.queues))
+            loop = asyncio.get_running_loop()
+            loop.call_soon(lambda: self.send(queue, [make_send("late")]))
+
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path / "data", shards=1)
+        queue = await node.broker.create_queue(ACCOUNT, "q", {}, {})
+        await send(node, queue, "early")
+        monkeypatch.setattr(ShardHost, "drain", drain_and_decide)
+        await node.stop()
+        monkeypatch.setattr(ShardHost, "drain", drain_all)
+        assert late
+        shutil.copytree(tmp_path / "data", tmp_path / "log-only")
+        for snapshot in (tmp_path / "log-only").rglob("snapshot-*"):
+            snapshot.unlink()
+        found = []
+        for name in ("data", "log-only"):
+            node = await open_node(loop, tmp_path / name, shards=1)
+            counters = await node.broker.counters(queue)
+            found.append((counters.sent, counters.visible, await drain(node, queue)))
+            await kill(node)
+        assert found[0] == found[1]
+        assert found[0][2][0] == "early" and found[0][0] == found[0][1] == len(found[0][2])
 
     run_virtual(main)

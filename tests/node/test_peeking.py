@@ -377,7 +377,8 @@ async def pair_on_two_shards(node: Node) -> tuple[Queue, Queue]:
 
 
 def make_nack(node: Node, queue: Queue, receipt: str) -> Nack:
-    return Nack(node.broker.open_receipt(queue, receipt), 0, "no stock", "OutOfStock", True)
+    claim = node.broker._receipts.open_at(queue.account, queue.number, receipt)[1]
+    return Nack(claim, 0, "no stock", "OutOfStock", True)
 
 
 # --- a dead letter's past -----------------------------------------------------------------------

@@ -68,7 +68,7 @@ async def whole_life(node: Node) -> list[Any]:
     told.append(await broker.send_once(orders, [make_send("other")], "request-1", "another content"))
     told.append(await broker.counters(orders))
     (unseen,) = await broker.receive(orders, 1, 30_000, 0, "zoe")
-    claim = broker.open_receipt(orders, unseen.receipt)
+    claim = broker._receipts.open_at(orders.account, orders.number, unseen.receipt)[1]
     await broker._port(orders.shard).give_back(orders.number, [claim, claim])
     held = await broker.receive(orders, 10, 30_000, 0, "ann")
     assert {delivery.receive_count for delivery in held} == {1}

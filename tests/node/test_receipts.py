@@ -37,6 +37,10 @@ def seal(receipts: Receipts, tenant: str = TENANT, queue: int = 5, shard: int = 
     return receipts.seal_many(tenant, queue, shard, [lease()])[0]
 
 
+def claim_of(receipts: Receipts, tenant: str, queue: int, text: str) -> Claim:
+    return receipts.open_at(tenant, queue, text)[1]
+
+
 @given(tenant=st.text(max_size=20), queue=u32, shard=u16, claims=st.lists(st.tuples(u32, u48, u32), max_size=12))
 def test_what_is_sealed_is_opened(tenant: str, queue: int, shard: int, claims: list[tuple[int, int, int]]) -> None:
     tenant = tenant.encode(errors="ignore").decode()
@@ -47,7 +51,6 @@ def test_what_is_sealed_is_opened(tenant: str, queue: int, shard: int, claims: l
         assert len(text) == TEXT_LENGTH
         assert set(text) <= URL_SAFE
         assert receipts.open_at(tenant, queue, text) == (shard, Claim(*claim))
-        assert receipts.open(tenant, queue, text) == Claim(*claim)
     assert Receipts(KEYS).seal_many(tenant, queue, shard, [lease(*claim) for claim in claims]) == texts
 
 
@@ -64,7 +67,7 @@ def test_runs_of_first_leases_are_sealed_like_single_ones(first_slot: int, first
     assert texts == Receipts(KEYS).seal_claims(TENANT, 5, 0, claims)
     assert receipts.open_many(TENANT, 5, 0, texts) == claims
     assert receipts.open_many(TENANT, 5, 0, texts) == claims
-    assert [receipts.open(TENANT, 5, text) for text in texts] == claims
+    assert [claim_of(receipts, TENANT, 5, text) for text in texts] == claims
 
 
 def test_receipts_that_do_not_come_back_are_forgotten_in_the_end(receipts: Receipts) -> None:
@@ -88,8 +91,8 @@ def test_another_queue_generation_tenant_or_key_refuses_it(receipts: Receipts) -
         (Receipts(), TENANT, 5),
     ):
         with pytest.raises(ReceiptInvalid):
-            opener.open(tenant, queue, text)
-    assert receipts.open(TENANT, 5, text) == Claim(7, 1_000, 3)
+            claim_of(opener, tenant, queue, text)
+    assert claim_of(receipts, TENANT, 5, text) == Claim(7, 1_000, 3)
 
 
 @pytest.mark.parametrize("at", range(TEXT_LENGTH))
@@ -98,19 +101,19 @@ def test_no_character_can_be_changed(receipts: Receipts, at: int) -> None:
     for char in sorted(URL_SAFE | set("+/=! \n") - {text[at]}):
         if char != text[at]:
             with pytest.raises(ReceiptInvalid):
-                receipts.open(TENANT, 5, text[:at] + char + text[at + 1 :])
+                claim_of(receipts, TENANT, 5, text[:at] + char + text[at + 1 :])
 
 
 @given(st.text(max_size=60) | st.text(sorted(URL_SAFE), min_size=TEXT_LENGTH, max_size=TEXT_LENGTH))
 def test_garbage_is_refused(text: str) -> None:
     with pytest.raises(ReceiptInvalid) as refusal:
-        Receipts(KEYS).open(TENANT, 5, text)
+        claim_of(Receipts(KEYS), TENANT, 5, text)
     assert refusal.value.message == f'The input receipt handle "{text}" is not a valid receipt handle.'
 
 
 def test_a_long_text_is_not_repeated_in_full(receipts: Receipts) -> None:
     with pytest.raises(ReceiptInvalid) as refusal:
-        receipts.open(TENANT, 5, "x" * 100_000)
+        claim_of(receipts, TENANT, 5, "x" * 100_000)
     assert len(refusal.value.message) < 300
 
 
@@ -120,11 +123,11 @@ def test_a_new_key_seals_and_the_old_one_still_opens(receipts: Receipts) -> None
     rotating.set_keys(KEYS)
     new = seal(rotating)
     assert new != old
-    assert rotating.open(TENANT, 5, old) == rotating.open(TENANT, 5, new)
+    assert claim_of(rotating, TENANT, 5, old) == claim_of(rotating, TENANT, 5, new)
     rotating.set_keys(KEYS[1:])
-    assert rotating.open(TENANT, 5, new)
+    assert claim_of(rotating, TENANT, 5, new)
     with pytest.raises(ReceiptInvalid):
-        rotating.open(TENANT, 5, old)
+        claim_of(rotating, TENANT, 5, old)
 
 
 def test_without_a_key_nothing_is_sealed() -> None:
@@ -135,7 +138,7 @@ def test_without_a_key_nothing_is_sealed() -> None:
 def test_what_is_remembered_is_bounded(receipts: Receipts) -> None:
     texts = [seal(receipts, queue=queue) for queue in range(STAMPS_MAX + 10)]
     assert len(receipts._stamps) <= STAMPS_MAX
-    assert all(receipts.open(TENANT, queue, text) for queue, text in enumerate(texts))
+    assert all(claim_of(receipts, TENANT, queue, text) for queue, text in enumerate(texts))
     assert len(receipts._stamps) <= STAMPS_MAX
 
 
@@ -144,6 +147,6 @@ def test_garbage_does_not_drive_out_what_is_in_use(receipts: Receipts) -> None:
     forged = Receipts([ReceiptKey(2, b"x" * 32, 0)])
     for shard in range(50):
         with pytest.raises(ReceiptInvalid):
-            receipts.open(TENANT, 5, seal(forged, shard=shard))
+            claim_of(receipts, TENANT, 5, seal(forged, shard=shard))
     assert len(receipts._stamps) == 1
-    assert receipts.open(TENANT, 5, text)
+    assert claim_of(receipts, TENANT, 5, text)

@@ -21,7 +21,6 @@ from batonq.core.limits import (
 )
 from batonq.core.records import FRAME_ROWS_MAX
 from batonq.errors import InvalidInput, OverLimit, QueueDoesNotExist, Unavailable
-from batonq.log.memory import MemoryLog
 from batonq.node.broker import Queue
 from batonq.node.examining import CHOSEN_MAX
 from batonq.node.host import TOGETHER_MAX
@@ -41,6 +40,7 @@ from tests.node.support import (
     settle,
     until,
 )
+from tests.support.memory_log import MemoryLog
 
 
 async def watch(node: Node, *patterns: str, count: int = 10, wait_ms: int = 20_000) -> list[str]:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from batonq.core.catalog.machine import Catalog
 from batonq.core.commands import Accepted
 from batonq.core.ids import key_hash
 from batonq.errors import (
-    BatonError,
     IdempotencyConflict,
     OverLimit,
     QueueDoesNotExist,
@@ -98,7 +98,7 @@ def test_a_shard_that_is_down_gets_no_unkeyed_sends_and_keyed_ones_say_so(tmp_pa
         down = queue.shards[1]
         faults.planned[down] = ["refuse"]
         keys = {queue.spread.of_key(f"k{at}"): f"k{at}" for at in range(50)}
-        with pytest.raises(BatonError):
+        with pytest.raises(Unavailable, match="refused by the test"):
             await send(node, queue, "lost", dedup_id=keys[down])
         assert not node.shards[down].serving
         for number in range(6):
@@ -361,6 +361,41 @@ def test_counters_peeks_and_purges_are_of_the_whole_queue(tmp_path: Path) -> Non
         await node.broker.purge_queue(queue)
         counters = await node.broker.counters(queue)
         assert (counters.visible, counters.in_flight, counters.delayed) == (0, 0, 0)
+        await node.stop()
+
+    run_virtual(main)
+
+
+# --- a catalog that is away for a moment -------------------------------------------------------------
+
+
+def test_long_polls_go_on_after_the_catalog_was_away(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither those that came meanwhile nor those that had been waiting keep later ones from being served."""
+
+    def away() -> Catalog:
+        raise Unavailable("The catalog is being opened again.")
+
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path, shards=4)
+        queue = await make(node)
+        waiting = loop.create_task(node.broker.receive(queue, 1, None, 20_000, "early"))
+        await settle()
+        with monkeypatch.context() as patched:
+            patched.setattr(node.catalog, "current", away)
+            for _ in range(3):
+                with pytest.raises(Unavailable):
+                    await node.broker.receive(queue, 1, None, 20_000, "meanwhile")
+            await asyncio.sleep(8)  # the one that waits looks again at what there is
+        started_s = loop.time()
+        await send(node, queue, "for the early one")
+        (delivery,) = await waiting
+        assert delivery.body == b"for the early one"
+        for _ in range(8):  # wherever the messages are
+            late = loop.create_task(node.broker.receive(queue, 1, None, 20_000, "late"))
+            await settle()
+            await send(node, queue, "for a late one")
+            assert len(await late) == 1
+        assert loop.time() - started_s < 2
         await node.stop()
 
     run_virtual(main)

@@ -233,7 +233,7 @@ def test_stopping_and_a_failing_shard_end_the_wait(tmp_path: Path) -> None:
         waiting = loop.create_task(receive(node, "q-*", wait_ms=20_000))
         await settle()
         faults.planned[queues[0].shard] = ["refuse"]
-        with pytest.raises(Exception, match="not be committed"):
+        with pytest.raises(Unavailable, match="not be committed"):
             await send(node, queues[0], "lost")
         assert await waiting == []
         await send(node, queues[1], "from the shard that is served")

@@ -14,6 +14,7 @@ from batonq.client.models import Outgoing
 from batonq.errors import QueueDoesNotExist, Unavailable
 from batonq.outbox import Relay, SqsPublisher, create_tables, put
 from batonq.outbox.sqlite import SqliteSource
+from tests.support.doubles import double
 from tests.system.process import ServerProcess
 
 
@@ -49,6 +50,7 @@ def test_an_outbox_is_relayed_to_a_fifo_queue_of_sqs_in_order_and_once(sqs: Any,
             put(connection, f"{name}.fifo", {"n": number}, key=f"k{number % 3}", attributes={"a": "x", "b": b"\1"})
         connection.commit()
 
+    @double()
     class Dies(SqsPublisher):
         def publish(self, queue: str, producer: str, messages: Any) -> Any:
             super().publish(queue, producer, messages)

@@ -15,7 +15,8 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from batonq.client.models import Deduplication, Nack, Outgoing, RedriveEdit
+from batonq.client.models import Nack, Outgoing, RedriveEdit
+from batonq.client.queue_settings import Deduplication
 from batonq.errors import LeaseLost, MessageGone
 from batonq.sync import Baton, Message, Queue
 from tests.support.server import ACCOUNT, TestServer

@@ -59,9 +59,7 @@ ENDS = {
     "ack": "acked",
     "late_ack": "late_acked",
     "retention": "expired",
-    "cancelled": "cancelled",
     "purged": "purged",
-    "queue_gone": "queue_deleted",
 }
 TEXTS = ("group", "last_error_class", "last_error_text", "previous_id", "next_id")
 TIMES = (
@@ -356,7 +354,7 @@ class Fold:
             "expired": outcomes["expired"],
             "dead_letters": outcomes["dead_lettered"],
             "redrives": outcomes["redriven"],
-            "removed": outcomes["purged"] + outcomes["queue_deleted"] + outcomes["cancelled"],
+            "removed": outcomes["purged"] + outcomes["queue_deleted"],
             "sent_bytes": sum(event["body_bytes"] for event in events if event["event"] == "sent"),
             "depth": len(there),
             "in_flight": len(held),
@@ -380,7 +378,6 @@ class Fold:
                 ("returned", "released"),
                 ("deleted", "ack"),
                 ("deleted", "late_ack"),
-                ("deleted", "cancelled"),
             )
             if asked:
                 used = found[event["queue"], day_of(event["time"])]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from batonq.pipeline.events.schema import arrow_schema
-from batonq.pipeline.tables.schema import Table, spark_schema
+from batonq.pipeline.tables.schema import Table, spark_type
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -32,7 +31,7 @@ def events_frame(spark: SparkSession, events: Iterable[Row]) -> DataFrame:
 def rows_of(frame: DataFrame, table: Table) -> list[Row]:
     """A table as the folds give it: times are microseconds."""
     assert [(one.name, one.dataType) for one in frame.schema] == [
-        (one.name, one.dataType) for one in spark_schema(table)
+        (column.name, spark_type(column.kind)) for column in table.columns
     ]
     times = [column.name for column in table.columns if column.kind == "time"]
     rows: list[Row] = frame.toArrow().to_pylist()
@@ -57,9 +56,3 @@ def assert_rows(found: Sequence[Row], wanted: Sequence[Row], key: Sequence[str])
             column: (ours[name][column], value) for column, value in row.items() if ours[name][column] != value
         }
         assert not different, (name, different, row)
-
-
-def _same(one: Any, other: Any) -> bool:
-    if isinstance(one, float) and isinstance(other, int | float):
-        return math.isclose(one, other, rel_tol=1e-12)
-    return bool(one == other)

@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from batonq.core.records import Flag, State, Type
+from batonq.core.records import ArrivedFlag, DeletedFlag, ReturnedFlag, SentFlag, State, Type
 from batonq.core.shard.lifecycle import TRANSITIONS
 
 Event = dict[str, Any]
@@ -138,7 +138,7 @@ class Walk:
         sequence, lt, kind = event["sequence"], event["logical_time"], event["event"]
         old = self.messages.get(sequence)
         kinds = self._first(event) if old is None else self._next(event, old)
-        late = kind == "deleted" and (event["reason"] == "late_ack" or event["flags"] & Flag.LATE)
+        late = kind == "deleted" and (event["reason"] == "late_ack" or event["flags"] & DeletedFlag.LATE)
         if late and self._wrongly_late(event, old):
             kinds.append("late_delete")
         self.found |= {(found, self.number, sequence, lt) for found in kinds}
@@ -148,13 +148,13 @@ class Walk:
         epoch = 0 if kind in OPENING else event["lease_epoch"]
         count = 0 if kind == "sent" else event["receive_count"]
         if count is not None:
-            uncharged = kind == "returned" and event["flags"] & Flag.UNCHARGED
+            uncharged = kind == "returned" and event["flags"] & ReturnedFlag.UNCHARGED
             count = max(count - 1, 0) if uncharged else min(count, COUNT_MAX)
         new.epoch = epoch if epoch is not None or old is None else old.epoch
         new.count = count if count is not None or old is None else old.count
         new.expires = event["expires_at"] if event["expires_at"] is not None or old is None else old.expires
         new.payload = lt if kind in PAYLOADS else old.payload if old else 0
-        moved = kind == "arrived" and event["flags"] & Flag.OVERLAY
+        moved = kind == "arrived" and event["flags"] & ArrivedFlag.OVERLAY
         told = (event["group"] or "") if kind in PAYLOADS and not moved else None
         new.group = told if told is not None else old.group if old else None
         left = state in (State.DELETED, State.DEAD) or (old is None and kind == "carried" and state == State.OWED)
@@ -226,7 +226,7 @@ class Walk:
         return None if state in TRANSITIONS.get((was, Type[kind.upper()]), ()) else "transition"
 
     def _wrongly_late(self, event: Event, old: Message | None) -> bool:
-        if event["reason"] != "late_ack" or not event["flags"] & Flag.LATE:
+        if event["reason"] != "late_ack" or not event["flags"] & DeletedFlag.LATE:
             return True
         if self.policies.fifo(self.number, event["queue"]) or self.policies.at(event).get("strict_receipts"):
             return True
@@ -324,7 +324,7 @@ def key_rules(number: int, shard: Shard, policies: Policies, walk: Walk) -> set[
                 first, window_ms = known[key]
                 end = first["time"] // 1000 + (window_ms or 0)
                 inside = window_ms is not None and event["time"] // 1_000_000 < -(-end // 1000)
-                lives = first["flags"] & Flag.DEDUP_LIVES
+                lives = first["flags"] & SentFlag.DEDUP_LIVES
                 alive = states[first["sequence"]] not in (State.DELETED, State.DEAD)
                 if inside or (lives and alive):
                     found.add(("duplicate", number, sequence, event["logical_time"]))
@@ -389,7 +389,7 @@ def channel_rules(events: list[Event], shards: dict[int, Shard]) -> set[Finding]
             if settled and not arrived and (inside or _reaches(ends[1], settled[-1], entry >= first_arrived)):
                 kinds.add("never_arrived")
             if settled and arrived:
-                taken = not arrived[-1]["flags"] & Flag.REFUSED
+                taken = not arrived[-1]["flags"] & ArrivedFlag.REFUSED
                 if taken != (settled[-1]["reason"] == "accepted"):
                     kinds.add("settled_otherwise")
             if kinds:

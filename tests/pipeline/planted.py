@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice, pairwise
 from typing import Any
 
-from batonq.core.records import Flag
+from batonq.core.records import DeletedFlag
 from tests.pipeline.judge import PAYLOADS, Event, judge
 
 Plant = Callable[[list[Event]], list[Event]]
@@ -164,7 +164,7 @@ def acked_while_it_waits(events: list[Event]) -> list[Event]:
 def _plant_late_delete(events: list[Event]) -> list[Event]:
     day = Day(events)
     (end,) = _first(day.life("deleted/ack"), "delete")
-    return day.changed(end, reason="late_ack", flags=int(Flag.LATE))
+    return day.changed(end, reason="late_ack", flags=int(DeletedFlag.LATE))
 
 
 def _plant_lease_cut_short(events: list[Event]) -> list[Event]:
@@ -266,7 +266,7 @@ def _plant_never_owed(events: list[Event]) -> list[Event]:
 def _plant_never_arrived(events: list[Event]) -> list[Event]:
     day = Day(events)
     at = _first((one for (one,) in day.life("arrived", whole=True) if _across(events[one])), "dead letter that waits")
-    return day.changed(at, event="published", sequence=None)
+    return day.changed(at, event="policy_set", sequence=None)
 
 
 def _plant_settled_otherwise(events: list[Event]) -> list[Event]:

@@ -18,7 +18,6 @@ from batonq.errors import InvalidInput, LogCorrupt, LogError, LogGap
 from batonq.log import layout
 from batonq.log.disk import RealDisk
 from batonq.log.frames import Frame
-from batonq.log.memory import MemoryLog
 from batonq.node.archiving import Archiving
 from batonq.node.events import AlarmBoard
 from batonq.node.settings import Settings
@@ -30,6 +29,7 @@ from tests.pipeline.conftest import small
 from tests.pipeline.test_served_history import work
 from tests.rest.support import Rest
 from tests.support.logs import append
+from tests.support.memory_log import MemoryLog
 from tests.support.server import ACCOUNT, TestServer
 
 

@@ -150,15 +150,6 @@ def test_small_pieces_over_http(place: Place) -> None:
     assert [frame.number for frame in history.frames(0, span.first, stop)] == list(range(span.first, stop))
 
 
-def test_following_a_node(place: Place) -> None:
-    history = RemoteHistory(place.server.url)
-    end = history.shards()[0].next
-    rest = Rest(place.server, ACCOUNT)
-    rest.good("POST", "/v1/queues/jobs/messages", {"body": "one"})
-    rest.close()
-    assert next(history.follow(0, end)).number == end
-
-
 def test_a_directory_shows_only_what_is_known_to_be_committed(tmp_path: Path) -> None:
     with TestServer(str(tmp_path / "data")) as server:
         rest = Rest(server, ACCOUNT)

@@ -168,7 +168,7 @@ def test_a_replay_has_options_of_its_own() -> None:
         "url": "u",
         "since": "2026-01-01",
         "queues": "q",
-        "events": "sent,arrived",
+        "events": "sent",
         "bodies": "true",
     }
     for wrong, reason in (({"bodies": "true"}, "There is no option 'bodies'"), ({"queue": "a,b"}, "one queue")):

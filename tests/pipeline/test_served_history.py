@@ -14,7 +14,6 @@ from batonq.api.rest.history import CONTENT_TYPE
 from batonq.core.catalog.machine import Catalog
 from batonq.errors import LogCorrupt, LogGap
 from batonq.log.frames import Frame, parse
-from batonq.log.memory import MemoryLog
 from batonq.node import metrics
 from batonq.node.history import TooFast, check
 from batonq.pipeline.events.decode import Decoder
@@ -22,6 +21,7 @@ from tests.pipeline.conftest import small
 from tests.pipeline.support import assert_same
 from tests.rest.support import Answer, Rest
 from tests.rest.test_secured import ask
+from tests.support.memory_log import MemoryLog
 from tests.support.server import ACCOUNT, TestServer
 
 

@@ -18,7 +18,7 @@ from tests.support.server import TestServer
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-PROGRAMS = Path(__file__).parent / "programs"
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture
@@ -29,7 +29,8 @@ def baton(server: TestServer) -> Iterator[Baton]:
 
 def run(program: str, *words: str) -> None:
     """To its end, which is a kill of its own doing."""
-    ended = subprocess.run([sys.executable, str(PROGRAMS / program), *words], capture_output=True, check=False)
+    command = [sys.executable, "-m", f"tests.pipeline.programs.{program}", *words]
+    ended = subprocess.run(command, cwd=ROOT, capture_output=True, check=False)
     assert ended.returncode == -9, ended.stderr.decode()
 
 
@@ -44,7 +45,7 @@ def after_the_kill(server: TestServer, tmp_path_factory: pytest.TempPathFactory)
     with Baton(server.url) as baton:
         baton.create_queue("retried")
         baton.create_queue("streamed")
-    run("sink_driver.py", server.url, str(directory))
+    run("sink_driver", server.url, str(directory))
     return directory
 
 
@@ -80,7 +81,7 @@ def test_a_driver_killed_between_sink_and_checkpoint_makes_no_second_message(
 def test_a_killed_driver_loses_nothing(spark: SparkSession, server: TestServer, baton: Baton, tmp_path: Path) -> None:
     queue = baton.create_queue("killed")
     queue.send_many(list(range(300)))
-    run("messages_driver.py", server.url, str(tmp_path))
+    run("messages_driver", server.url, str(tmp_path))
     stats = queue.stats()
     assert (stats.deleted, stats.in_flight) == (200, 100)
     server.advance(61)

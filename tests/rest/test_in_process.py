@@ -7,8 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from batonq.api.http import Request
-from batonq.api.rest import RestApp
+from batonq.api.rest import RestApp, receiving
 from batonq.node.node import Node
 from batonq.node.settings import Settings
 from tests.support.server import ACCOUNT
@@ -133,5 +135,41 @@ def test_a_client_that_leaves_before_its_answer_takes_no_message(tmp_path: Path)
         _, got = await ask(app, "POST", "/v1/queues/q/messages:receive", {})
         assert got["messages"][0]["receiveCount"] == 1
         await node.stop()
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_a_client_that_leaves_while_its_messages_are_put_into_messagepack_takes_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, several: bool
+) -> None:
+    """Long JSON is put into MessagePack in several turns of the event loop; the client goes between two of them."""
+    packed = {b"content-type": b"application/json", b"accept": b"application/msgpack"}
+    target = "/v1/messages:receive" if several else "/v1/queues/q/messages:receive"
+    wanted = {"queues": ["q"]} if several else {}
+
+    async def work() -> None:
+        node = Node(settings(tmp_path))
+        await node.start()
+        try:
+            app = RestApp(node.broker)
+            await ask(app, "POST", "/v1/queues", {"name": "q"})
+            for _ in range(3):
+                await ask(app, "POST", "/v1/queues/q/messages", {"body": ["x" * receiving.TURN_BYTES]})
+            request = Request("POST", target, "", packed, json.dumps(wanted).encode())
+            receive = asyncio.create_task(app.handle(request))
+            real = receiving.received
+
+            def received(*given: Any, **more: Any) -> Any:
+                receive.cancel()
+                return real(*given, **more)
+
+            monkeypatch.setattr(receiving, "received", received)
+            with pytest.raises(asyncio.CancelledError):
+                await receive
+            _, stats = await ask(app, "GET", "/v1/queues/q/stats")
+            assert (stats["visible"], stats["inFlight"]) == (3, 0)
+        finally:
+            await node.stop()
 
     asyncio.run(work())

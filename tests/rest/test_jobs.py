@@ -218,6 +218,9 @@ def test_it_moves_no_more_than_it_is_told(rest: Rest) -> None:
         {"filter": {"messageIds": ["x" * 36]}},
         {"filter": {"messageIds": ["x"]}},
         {"filter": {"messageIds": ["x" * 36] * 10_001}},
+        {"edit": {"replaceBody": "x" * 65_536}},
+        {"edit": {"replaceBody": [{}] * 90_000}},
+        {"edit": {"replaceText": [{"find": "a", "with": "b" * 16_384}] * 5}},
     ],
     ids=lambda spec: repr(spec)[:60],
 )

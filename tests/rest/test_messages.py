@@ -80,7 +80,7 @@ def test_what_says_nothing_is_left_out(rest: Rest) -> None:
 def test_levels_of_priority(rest: Rest, level: Any, number: int) -> None:
     queue = rest.create()
     rest.send(queue, "x", priority=level)
-    assert rest.receive(queue)[0].get("priority", 0) == number
+    assert rest.receive(queue)[0].get("priority", 128) == number
 
 
 def test_higher_priority_comes_first(rest: Rest) -> None:
@@ -88,6 +88,25 @@ def test_higher_priority_comes_first(rest: Rest) -> None:
     for level in ("low", "highest", "normal"):
         rest.send(queue, level, priority=level)
     assert [rest.receive(queue, 1)[0]["body"] for _ in range(3)] == ["highest", "normal", "low"]
+
+
+def test_a_message_without_a_priority_is_normal_and_that_is_left_out(rest: Rest) -> None:
+    queue = rest.create()
+    rest.send(queue, "lowest", priority="lowest")
+    rest.send(queue, "none")
+    rest.good("POST", f"{queue}/messages:batch", {"messages": [{"body": "none, in a batch"}]})
+    rest.send(queue, "normal", priority="normal")
+    rest.send(queue, "high", priority="high")
+    peeked = rest.good("GET", f"{queue}/messages")["messages"]
+    received = [message for _ in range(5) for message in rest.receive(queue, 1)]
+    for messages in (peeked, received):
+        assert {message["body"]: message.get("priority") for message in messages} == {
+            "lowest": 0,
+            "none": None,
+            "none, in a batch": None,
+            "normal": None,
+            "high": 192,
+        }
 
 
 def test_fractions_of_seconds_count(rest: Rest) -> None:

@@ -60,7 +60,6 @@ def test_everything_that_was_set_is_shown(rest: Rest) -> None:
         "expiryToDeadLetter": True,
         "priorityAgeingSeconds": 0,
         "slaSeconds": 30,
-        "shedClass": "last",
         "alarmSeverity": "critical",
         "maxInFlight": 10,
         "maxMessages": 1000,

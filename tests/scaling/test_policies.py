@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from batonq.errors import InvalidInput
-from batonq.scaling import Drain, KeepUp, Lag, Largest, PerWorker, Policy, Rates, Reading, Sla, Steps, combined
+from batonq.scaling import Drain, KeepUp, Largest, PerWorker, Policy, Rates, Reading, Sla, Steps, combined
 
 
 def workers(policy: Policy, reading: Reading, rates: Rates | None = None) -> int | None:
@@ -97,13 +97,6 @@ def test_an_sla_plans_for_what_arrives_meanwhile() -> None:
     assert workers(Sla(60, rate_per_worker=10, aim=1), Reading(visible=3_000, oldest_age_s=0), rates) == 15
 
 
-def test_lag_of_a_reader_group() -> None:
-    assert workers(Lag(messages=1_000), Reading(lag=4_500)) == 5
-    assert workers(Lag(seconds=300), Reading(lag_s=900)) == 3
-    assert workers(Lag(messages=1_000, readers_max=4), Reading(lag=90_000)) == 4
-    assert workers(Lag(messages=1_000), Reading(visible=90_000)) is None
-
-
 def test_the_largest_wish_counts() -> None:
     policy = Largest((PerWorker(100), Steps(((0, 3), (1_000, 5))), Drain(60)))
     assert workers(policy, Reading(visible=0)) == 3
@@ -129,8 +122,6 @@ def test_queues_of_the_same_workers_are_one_reading() -> None:
         lambda: KeepUp(headroom=-1),
         lambda: Sla(float("inf")),
         lambda: Sla(60, aim=2),
-        lambda: Lag(),
-        lambda: Lag(messages=1, seconds=1),
         lambda: Largest(()),
     ],
 )

@@ -13,6 +13,7 @@ from batonq.scaling.sizing import (
     LATE_SHARE,
     advised_receives,
     advised_visibility_s,
+    blocked_share,
     high_water_mark,
     late_share,
     quantile,
@@ -29,7 +30,7 @@ def test_two_hundred_a_second_of_three_seconds_each() -> None:
 
 def test_a_few_workers_need_more_headroom_than_many() -> None:
     """Three busy ones and 20 % would be four, of which 1 in 7 messages waits more than the ten seconds."""
-    assert late_share(3, 4, 3, 10) > LATE_SHARE
+    assert late_share(3, 4, 3, 10, blocked_share(3, 4)) > LATE_SHARE
     assert size(rate=1, seconds=3, slo_s=10).workers == 5
 
 
@@ -44,7 +45,9 @@ def test_late_share_is_what_a_simulated_queue_shows() -> None:
         begin = max(now, free[first])
         late += begin - now > slo_s
         free[first] = begin + random_.expovariate(1 / seconds)
-    assert late / count == pytest.approx(late_share(rate * seconds, workers, seconds, slo_s), rel=0.1)
+    busy = rate * seconds
+    expected = late_share(busy, workers, seconds, slo_s, blocked_share(busy, workers))
+    assert late / count == pytest.approx(expected, rel=0.1)
 
 
 @given(st.floats(0.01, 1_000), st.floats(0.001, 100), st.floats(0.1, 1_000), st.floats(0, 2))

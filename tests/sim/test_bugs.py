@@ -11,29 +11,33 @@ from batonq.sim.run import simulate
 
 SEEDS_MAX = 30
 
-# A log that lost what it had committed often refuses to open, which is a finding of its own.
+# The first seed that is tried, and the checkers that must find the bug in some seed. A log that lost what it had
+# committed often refuses to open, which is a finding of its own.
 FOUND_BY = {
-    "no-fsync": {"total-queue"},
-    "release-before-commit": {"total-queue"},
-    "epoch-not-compared": {"lease-exclusivity"},
-    "cursor-not-advanced": {"conservation"},
-    "delay-ignored": {"delay"},
-    "keys-forgotten": {"delay", "total-queue"},
-    "numbers-forgotten": {"total-queue"},
-    "group-not-locked": {"fifo"},
-    "group-moved-early": {"fifo"},
-    "numbers-begin-anew": {"fifo"},
+    "no-fsync": (20, {"total-queue"}),
+    "release-before-commit": (2, {"total-queue"}),
+    "epoch-not-compared": (1, {"lease-exclusivity"}),
+    "cursor-not-advanced": (7, {"conservation"}),
+    "delay-ignored": (1, {"delay"}),
+    "keys-forgotten": (2, {"delay", "total-queue"}),
+    "numbers-forgotten": (1, {"total-queue"}),
+    "group-not-locked": (1, {"fifo"}),
+    "group-moved-early": (1, {"fifo"}),
+    "numbers-begin-anew": (1, {"fifo"}),
 }
 
 # Bugs that were in the product, put back: a seed that finds each, and the checkers that do.
 MENDED = {
     "poll-wedges-shard": (12, {"exception"}),
     "full-tables-stay-full": (9, {"liveness"}),
-    "refusals-forgotten": (167, {"conservation", "total-queue"}),
-    "waiters-overflow-frame": (29, {"exception"}),
-    "committed-replies-not-told": (7, {"liveness"}),
-    "duplicates-not-remembered": (2, {"total-queue"}),
-    "deleted-queues-leak": (17, {"audit"}),
+    "refusals-forgotten": (7, {"conservation", "total-queue"}),
+    "waiters-overflow-frame": (64, {"exception"}),
+    "committed-replies-not-told": (2, {"liveness"}),
+    "failed-host-hangs": (69, {"liveness"}),
+    "woken-queue-forgotten": (4, {"liveness"}),
+    "duplicates-not-remembered": (4, {"total-queue"}),
+    "purge-of-nothing-is-of-all": (2, {"total-queue"}),
+    "deleted-queues-leak": (9, {"audit"}),
 }
 
 
@@ -51,8 +55,9 @@ def test_a_bug_that_was_mended_is_found_when_it_is_put_back(bug: str) -> None:
 
 @pytest.mark.parametrize("bug", sorted(FOUND_BY))
 def test_a_planted_bug_is_found(bug: str) -> None:
-    missing = set(FOUND_BY[bug])
-    for seed in range(1, SEEDS_MAX + 1):
+    first, checkers = FOUND_BY[bug]
+    missing = set(checkers)
+    for seed in range(first, first + SEEDS_MAX):
         missing -= simulate(seed, bug=bug).checkers
         if not missing:
             return

@@ -8,8 +8,21 @@ from typing import Any
 import pytest
 
 from batonq.core.spread import NUMBER_BITS
+from batonq.priorities import NORMAL_PRIORITY
 from batonq.sim.checks import CHECKERS, Evidence, QueueFacts
-from batonq.sim.history import OK, UNKNOWN, Answer, Delivered, History, Holding, Outgoing, Receiving, Sending, Steering
+from batonq.sim.history import (
+    OK,
+    UNKNOWN,
+    Answer,
+    Delivered,
+    History,
+    Holding,
+    Outgoing,
+    PurgePoint,
+    Receiving,
+    Sending,
+    Steering,
+)
 from batonq.sim.ledger import Copy, LeaseSpan, Ledger
 
 T0 = 1_700_000_000_000
@@ -41,13 +54,27 @@ class Story:
             "ended_ms": started_ms + 100,
         }
 
-    def send(self, at_s: float, *messages: Outgoing, queue: QueueFacts = ORDERS, duplicate_of: int = 0) -> None:
+    def send(
+        self,
+        at_s: float,
+        *messages: Outgoing,
+        queue: QueueFacts = ORDERS,
+        duplicate_of: int = 0,
+        invocation: str = "",
+    ) -> None:
         answers = [
             Answer(OK, f"id-{message.number}", duplicate_of or message.number, bool(duplicate_of))
             for message in messages
         ]
         self.history.add(
-            Sending(**self._times(at_s), queue=queue.name, outcome=OK, messages=list(messages), answers=answers)
+            Sending(
+                **self._times(at_s),
+                queue=queue.name,
+                outcome=OK,
+                messages=list(messages),
+                answers=answers,
+                invocation=invocation,
+            )
         )
 
     def copy(self, number: int, at_s: float, queue: QueueFacts = ORDERS, **fields: Any) -> Copy:
@@ -77,13 +104,18 @@ class Story:
                 began_ms=began_ms,
                 deadline_ms=began_ms + queue.visibility_ms,
                 receive_count=count,
-                priority=0,
+                priority=NORMAL_PRIORITY,
                 shard=fields.get("shard"),
             )
             for number in numbers
         ]
         self.history.add(Receiving(**times, queue=queue.name, outcome=OK, deliveries=deliveries))
         return deliveries
+
+    def purge(self, at_s: float, through: int, place: int, queue: QueueFacts = ORDERS) -> None:
+        self.history.add(Steering(**self._times(at_s), queue=queue.name, outcome=OK, kind="purge"))
+        times = self._times(at_s)
+        self.history.add(PurgePoint(**times, queue=queue.name, outcome=OK, through=through, place=place))
 
     def use(self, at_s: float, kind: str, held: Delivered, outcome: str = OK, value_ms: int = 0) -> None:
         self.history.add(
@@ -133,9 +165,24 @@ def test_a_message_that_is_still_there_or_expired_is_not_lost(story: Story) -> N
 
 def test_a_purge_explains_only_its_own_queue(story: Story) -> None:
     story.send(0, message(1))
-    story.copy(1, 0, end="purged", ended_ms=T0 + 1_000)
-    assert len(story.findings("total-queue")) == 1
-    story.history.add(Steering(**story._times(0.5), queue=ORDERS.name, outcome=OK, kind="purge"))
+    story.copy(1, 0, end="purged", ended_ms=T0 + 1_000, ended_at=2)
+    story.purge(0.5, through=1, place=1, queue=STRICT)
+    assert "nor is it anywhere" in story.findings("total-queue")[0]
+    story.purge(0.5, through=1, place=1)
+    assert story.findings("total-queue") == []
+
+
+def test_a_purge_removes_what_was_there_when_it_began(story: Story) -> None:
+    story.send(0, message(1))
+    story.send(0.6, message(2))
+    story.copy(1, 0, end="purged", ended_ms=T0 + 1_000, ended_at=2)
+    story.copy(2, 0.6, end="purged", ended_ms=T0 + 1_000, ended_at=2)
+    story.purge(0.5, through=1, place=1)
+    story.purge(2, through=2, place=2)  # too late to have been that
+    assert story.findings("total-queue") == [
+        "message #2 of orders (2 on shard 0) was purged, and all purges had begun before it was there, with [1]"
+    ]
+    story.history.add(Steering(**story._times(0.5), queue=ORDERS.name, outcome=OK, kind="delete queue"))
     assert story.findings("total-queue") == []
 
 
@@ -167,11 +214,15 @@ def test_a_request_makes_a_message_once(story: Story) -> None:
     assert "was made 2 times" in story.findings("total-queue")[0]
 
 
-def test_after_so_long_a_request_may_be_forgotten(story: Story) -> None:
-    story.send(0, message(1))
+@pytest.mark.parametrize(("invocation", "findings"), [("invocation 1", 0), ("", 1)])
+def test_after_so_long_a_request_that_is_repeated_may_be_forgotten(
+    story: Story, invocation: str, findings: int
+) -> None:
+    """One without a name is not repeated by its sender."""
+    story.send(0, message(1), invocation=invocation)
     story.copy(1, 0)
     story.copy(1, 121, sequence=2)
-    assert story.findings("total-queue") == []
+    assert len(story.findings("total-queue")) == findings
 
 
 def test_a_deleted_message_must_not_rise(story: Story) -> None:
@@ -371,6 +422,17 @@ def test_a_key_makes_one_message_in_its_window(story: Story) -> None:
     assert story.findings("delay") == [
         f"orders: key key made message #1 at {T0} and #2 at {T0 + 2000}, within its window"
     ]
+
+
+def test_a_purge_forgets_keys(story: Story) -> None:
+    story.send(0, message(1, dedup_id="key"))
+    story.send(2, message(2, dedup_id="key"))
+    story.copy(1, 0)
+    story.copy(2, 2)
+    story.book.purge_ends_ms[ORDERS.number] = [T0 + 3_000]
+    assert len(story.findings("delay")) == 1
+    story.book.purge_ends_ms[ORDERS.number].append(T0 + 1_000)
+    assert story.findings("delay") == []
 
 
 def test_a_duplicate_is_one(story: Story) -> None:

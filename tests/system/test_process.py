@@ -254,17 +254,17 @@ def test_a_secured_server_takes_only_requests_signed_by_its_keys(tmp_path: Path)
         good = sqs(server.url, *first)
         queue = good.create_queue(QueueName="orders")["QueueUrl"]
         good.send_message(QueueUrl=queue, MessageBody="hello")
-        with pytest.raises(ClientError):
+        with pytest.raises(ClientError, match="SignatureDoesNotMatch"):
             sqs(server.url, first[0], "wrong").send_message(QueueUrl=queue, MessageBody="no")
-        with pytest.raises(ClientError):
+        with pytest.raises(ClientError, match="InvalidClientTokenId"):
             sqs(server.url).send_message(QueueUrl=queue, MessageBody="no")
         second = make_key(tmp_path)  # while it runs
         assert sqs(server.url, *second).receive_message(QueueUrl=queue)["Messages"][0]["Body"] == "hello"
         listed = baton("keys", "list", "--data", str(tmp_path)).stdout
         assert first[0] in listed and second[0] in listed and first[1] not in listed
         done = baton("keys", "disable", first[0], "--data", str(tmp_path))
-        assert done.returncode == 0 and done.stdout == f"Key {first[0]} is disabled.\n"
-        with pytest.raises(ClientError):
+        assert done.returncode == 0 and done.stdout == f"{first[0]} is disabled.\n"
+        with pytest.raises(ClientError, match="InvalidClientTokenId"):
             good.send_message(QueueUrl=queue, MessageBody="no")
         check_pages_of_a_secured_server(server, tmp_path)
         assert server.terminate() == 0

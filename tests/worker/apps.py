@@ -16,6 +16,7 @@ from typing import Any
 from batonq.errors import BatonError
 from batonq.idempotency import idempotent_in_transaction
 from batonq.worker import Message, Middleware, RetryLater, Worker
+from tests.support.doubles import double
 
 EVENTS = os.environ.get("EVENTS", os.devnull)
 GO = Path(os.environ.get("GO", os.devnull))
@@ -40,6 +41,7 @@ def connection() -> sqlite3.Connection:
     return made
 
 
+@double()
 class Telling(Middleware):
     def done(self, message: Message) -> None:
         if DIE == "before ack":

@@ -28,6 +28,7 @@ from batonq.worker import (
     Worker,
     polling,
 )
+from tests.support.doubles import double
 from tests.worker.memory import MemorySource, StillClock
 from tests.worker.support import TIMEOUT_S, no_new_tokens, until, work
 
@@ -49,6 +50,7 @@ def clock(source: MemorySource) -> StillClock:
     return clock
 
 
+@double()
 class Watching(Middleware):
     """Keeps all that it is told."""
 
@@ -611,6 +613,7 @@ def test_middleware_stands_around_the_handler(app: Worker, source: MemorySource)
     source.send("q", "x")
     steps: list[str] = []
 
+    @double()
     class Step(Middleware):
         def __init__(self, name: str) -> None:
             self.name = name
@@ -724,6 +727,7 @@ def test_what_is_not_done_in_time_is_given_back(app: Worker, source: MemorySourc
 
 
 def test_a_hook_that_fails_is_its_own_trouble(app: Worker, source: MemorySource) -> None:
+    @double()
     class Bad(Middleware):
         def done(self, message: Message) -> None:
             raise RuntimeError("done")

@@ -13,6 +13,7 @@ from botocore.config import Config
 
 from batonq.errors import InvalidInput
 from batonq.worker import Message, Middleware, Poison, RetryLater, SqsSource, Worker
+from tests.support.doubles import double
 from tests.support.server import TestServer
 from tests.worker.support import until, work
 
@@ -158,6 +159,7 @@ def test_several_queues_are_polled_in_turn_and_patterns_are_refused(sqs: Any) ->
     app = Worker(source=source)
     seen: list[str] = []
 
+    @double()
     class Done(Middleware):
         def done(self, message: Message) -> None:
             seen.append(message.body)

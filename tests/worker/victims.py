@@ -16,12 +16,14 @@ import time
 from typing import Any
 
 from batonq.worker import Message, Middleware
+from tests.support.doubles import double
 from tests.worker.apps import app
 
 PAUSE_S = 0.07  # on average, before a kill at some moment
 MESSAGES_MAX = 20  # that a worker handles before it stops itself
 
 
+@double()
 class Stopping(Middleware):
     """Stops its process at so many-th message, at a chosen point."""
 

@@ -1,8 +1,11 @@
-"""How much work a JSON document makes, seen before it is decoded.
+"""How much work a document makes, in JSON or MessagePack, seen before it is decoded.
 
 Decoding takes time by the number of values, not of bytes: 4 MiB of `{},{},…` would stop the event loop for most of a
 second. Counting brackets and separators takes a thousandth of that. Those inside of strings do not count, but leaving
 them out takes longer, so it is done only when the first count is above the limit.
+
+The bytes of MessagePack cannot be counted like that: the same byte is a list in one place and a letter in another. So
+a long document is walked from value to value, without making them, until it ends or is known to be too heavy.
 """
 
 from __future__ import annotations
@@ -32,3 +35,40 @@ class WeightLimit(NamedTuple):
         if document.count(b'"') > 2 * (self.brackets_max + self.separators_max):
             return False
         return self._counts(b"".join(document.split(b'"')[::2]))
+
+
+CONTAINER_WEIGHT = 5  # of a list or map, in values that have no members: so much longer it takes to decode and check
+
+
+class PackedWeightLimit(NamedTuple):
+    values_max: int  # keys of maps count too, and a list or map counts as CONTAINER_WEIGHT
+
+    def allows(self, document: bytes) -> bool:
+        if len(document) * CONTAINER_WEIGHT <= self.values_max:  # a value has at least one byte
+            return True
+        at, end, weight = 0, len(document), 0
+        steps, weights = _STEPS, _WEIGHTS
+        while at < end:
+            code = document[at]
+            weight += weights[code]
+            if weight > self.values_max:
+                return False
+            step = steps[code]
+            if step:
+                at += step
+            else:
+                size = _SIZES[code]
+                at += 1 + size + int.from_bytes(document[at + 1 : at + 1 + size], "big") + (code in _EXTENSIONS)
+        return True
+
+
+# MessagePack by the first byte of a value. How many bytes a value has, of lists and maps without their members; 0: the
+# bytes behind the first one say how many follow.
+_SIZES = {0xC4: 1, 0xC5: 2, 0xC6: 4, 0xC7: 1, 0xC8: 2, 0xC9: 4, 0xD9: 1, 0xDA: 2, 0xDB: 4}
+_EXTENSIONS = (0xC7, 0xC8, 0xC9)
+_NUMBERS = {0xCA: 5, 0xCB: 9, 0xCC: 2, 0xCD: 3, 0xCE: 5, 0xCF: 9, 0xD0: 2, 0xD1: 3, 0xD2: 5, 0xD3: 9}
+_FIXED_EXTENSIONS = {0xD4: 3, 0xD5: 4, 0xD6: 6, 0xD7: 10, 0xD8: 18}
+_LONG_CONTAINERS = {0xDC: 3, 0xDD: 5, 0xDE: 3, 0xDF: 5}
+_FIXED = {**dict.fromkeys(_SIZES, 0), **_NUMBERS, **_FIXED_EXTENSIONS, **_LONG_CONTAINERS}
+_STEPS = [1 + (code & 0x1F) if 0xA0 <= code < 0xC0 else _FIXED.get(code, 1) for code in range(256)]
+_WEIGHTS = [CONTAINER_WEIGHT if 0x80 <= code < 0xA0 or code in _LONG_CONTAINERS else 1 for code in range(256)]

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from batonq.core import payload
-from batonq.core.records import NO_SLOT, ROW_WORDS, Flag, Reason, Type
+from batonq.core.records import FLAGS, MESSAGE_TYPES, NO_SLOT, ROW_WORDS, ArrivedFlag, Reason, Type
 from batonq.core.shard.state import CARRIED_PREFIX, EDITED_PREFIX, arrived_prefix
 from batonq.log.frames import Frame
 from batonq.log.repair import type_name
@@ -49,6 +49,7 @@ _W4: dict[int, str] = {
     Type.PRODUCED: "run",
 }
 _W5: dict[int, str] = {
+    Type.QUEUE_PURGED: "first_known_sequence",
     Type.SENT: "dedup_hash",
     Type.REQUESTED: "invocation_hash",
     Type.PRODUCED: "producer_hash",
@@ -60,14 +61,7 @@ _AUXILIARY: dict[int, str] = {
     Type.EDITED: "expires_s",
     Type.PRODUCED: "expires_s",
 }
-_MESSAGE_TYPES = frozenset(range(Type.SENT, Type.SETTLED + 1)) - {Type.PUBLISHED}
 _CHANNEL = (Type.OWED, Type.SETTLED)
-# Bits that have a different name in another record type.
-_OTHER_FLAGS: dict[tuple[int, int], str] = {
-    (Type.LEASED, Flag.ATTEMPT): "ATTEMPT",
-    (Type.EXTENDED, Flag.ATTEMPT): "ATTEMPT",
-    (Type.ARRIVED, Flag.NOTED): "NOTED",
-}
 _PAYLOADS = (Type.SENT, Type.EDITED, Type.CARRIED, Type.ARRIVED)
 
 
@@ -119,7 +113,7 @@ def _lease_and_previous(type_: int, flags: int, w4: int, w5: int) -> dict[str, A
         found["lease_epoch"], found["receive_count"] = w4 & _LOW32, w4 >> 32
     if type_ in _W5:
         found[_W5[type_]] = w5
-    elif type_ == Type.ARRIVED and flags & Flag.OVERLAY:
+    elif type_ == Type.ARRIVED and flags & ArrivedFlag.OVERLAY:
         found["source_slot"] = w5
     elif type_ == Type.ARRIVED:
         found["source_shard"], found["channel_number"] = w5 & 0xFFFF, w5 >> 16
@@ -130,18 +124,13 @@ def _lease_and_previous(type_: int, flags: int, w4: int, w5: int) -> dict[str, A
 
 def _slot_and_auxiliary(type_: int, w7: int) -> dict[str, Any]:
     slot, auxiliary = w7 & _LOW32, w7 >> 32
-    found = {"slot": slot} if type_ in _MESSAGE_TYPES and slot != NO_SLOT else {}
+    found = {"slot": slot} if type_ in MESSAGE_TYPES and slot != NO_SLOT else {}
     return {**found, _AUXILIARY.get(type_, "auxiliary"): auxiliary}
 
 
 def _flags(type_: int, flags: int) -> list[str]:
-    names = []
-    for bit in range(8):
-        if flags >> bit & 1:
-            flag = Flag(1 << bit)
-            other = _OTHER_FLAGS.get((type_, flag))
-            names.append(other or str(flag.name))
-    return names
+    names = {int(flag): str(flag.name) for flag in FLAGS.get(type_, ())}
+    return [names.get(bit, f"flag {bit}") for bit in (1 << number for number in range(8)) if flags & bit]
 
 
 def _reason(reason: int) -> str:
@@ -152,7 +141,7 @@ def _reason(reason: int) -> str:
 
 
 def _content(type_: int, flags: int, variable: bytes) -> Any:
-    if type_ in _PAYLOADS and not flags & (Flag.OVERLAY | Flag.REFUSED):
+    if type_ in _PAYLOADS and not flags & (ArrivedFlag.OVERLAY | ArrivedFlag.REFUSED):
         try:
             found = payload.decode(variable[_payload_at(type_, flags) :])
         except (ValueError, IndexError, UnicodeDecodeError):

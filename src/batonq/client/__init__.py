@@ -7,19 +7,18 @@ from batonq.client.aio.queue import Queue
 from batonq.client.batches import BatchLimits
 from batonq.client.models import (
     DeadLetter,
-    Deduplication,
     Exponential,
     Failure,
     Nack,
     Outgoing,
     Peeked,
-    QueueInfo,
     RedriveEdit,
     RedriveFilter,
     Schedule,
     Sent,
     Stats,
 )
+from batonq.client.queue_settings import Deduplication, QueueInfo
 from batonq.client.retrying import Retries
 from batonq.client.tracing import TraceContext
 

@@ -8,7 +8,8 @@ from typing import Any, TypeVar
 import msgspec
 from msgspec import Raw, Struct
 
-from batonq.client.models import Outgoing, Peeked, QueueInfo
+from batonq.client.models import Outgoing, Peeked
+from batonq.client.queue_settings import QueueInfo
 from batonq.client.transport import Answer
 from batonq.errors import BY_CODE, BatonError, InvalidInput, Unavailable
 

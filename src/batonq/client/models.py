@@ -11,6 +11,7 @@ from typing import Any, Literal
 from msgspec import UNSET, Struct, field
 
 from batonq.client.tracing import TraceContext
+from batonq.priorities import NORMAL_PRIORITY
 
 AttributeValue = str | int | float | bytes
 Priority = int | Literal["lowest", "low", "normal", "high", "highest"]
@@ -96,7 +97,7 @@ class MessageFields(Struct, eq=False, kw_only=True):
     attributes: dict[str, Any] = {}
     group: str | None = field(default=None, name="messageGroupId")
     dedup_key: str | None = field(default=None, name="deduplicationKey")
-    priority: int = 0
+    priority: int = NORMAL_PRIORITY
     sent_at_ms: int = field(default=0, name="sentAtMs")
     first_received_at_ms: int = field(default=0, name="firstReceivedAtMs")
     deadline_ms: int = field(default=0, name="deadlineMs")
@@ -142,7 +143,7 @@ class Peeked(Struct, rename="camel"):
     attributes: dict[str, Any] = {}
     group: str | None = field(default=None, name="messageGroupId")
     dedup_key: str | None = field(default=None, name="deduplicationKey")
-    priority: int = 0
+    priority: int = NORMAL_PRIORITY
     sent_at_ms: int = 0
     first_received_at_ms: int = 0
     expires_at_ms: int = 0
@@ -203,50 +204,6 @@ class Schedule(Struct, frozen=True, tag_field="kind", tag="schedule", rename="ca
 
 
 RetryPolicy = Exponential | Schedule
-
-
-class Deduplication(Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """How a queue recognizes duplicates: within a window, or for as long as the first message exists."""
-
-    window_seconds: float | None = None
-    scope: Literal["window", "lives"] | None = None
-    content_based: bool | None = None  # FIFO queues: the body is the key
-    per_group: bool | None = None  # FIFO queues: keys are compared within a message group
-
-
-class QueueInfo(Struct, rename="camel"):
-    """A queue's current settings."""
-
-    queue_id: str
-    name: str
-    mode: str = "STANDARD"
-    fifo: bool = False
-    arn: str = ""
-    created_at_ms: int = 0
-    modified_at_ms: int = 0
-    retention_seconds: float | None = None
-    default_visibility_timeout_seconds: float | None = None
-    delay_seconds: float | None = None
-    receive_wait_seconds: float | None = None
-    max_receive_count: int | None = None
-    dead_letter_queue: str | None = None
-    dead_letter_on: str | None = None
-    retry: RetryPolicy | None = None
-    max_message_bytes: int | None = None
-    strict_receipts: bool | None = None
-    deduplication: dict[str, Any] | None = None
-    expiry_to_dead_letter: bool | None = None
-    priority_ageing_seconds: float | None = None
-    sla_seconds: float | None = None
-    shed_class: Any = None
-    alarm_severity: str | None = None
-    max_in_flight: int | None = None
-    max_messages: int | None = None
-    max_bytes: int | None = None
-    spread: int | None = None
-    durability: int | None = None
-    own_shards: bool | None = None
-    tags: dict[str, str] = {}
 
 
 class RedriveFilter(Struct, frozen=True, kw_only=True, omit_defaults=True):

@@ -1,68 +1,14 @@
-"""The settings of queues and redrives, with Python names and wire names."""
+"""Settings of queues and redrives, by the names that Python programs use, made into those of the wire."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal, TypedDict
+from typing import Any, TypedDict
 
 from msgspec import UNSET
 
-from batonq.client.models import Deduplication, RedriveEdit, RedriveFilter, RetryPolicy
-
-
-class QueueSettings(TypedDict, total=False):
-    """Settings of a queue. Times are in seconds; omitted settings have the server's default."""
-
-    visibility: float  # how long a message is leased if it is not acknowledged
-    retention: float  # how long a message is kept
-    delay: float  # before a new message becomes visible
-    receive_wait: float  # default wait time of a receive
-    max_receives: int  # then it is dead-lettered
-    dead_letter_queue: str  # its name; it is created if it does not exist
-    dead_letter_on: Literal["failure", "receive"]  # at the last failure, or at the next receive as in SQS
-    retry: RetryPolicy | None  # delay before a failed message becomes visible again
-    max_message_bytes: int
-    strict_receipts: bool  # for SQS clients too, a receipt is valid only during its lease
-    deduplication: Deduplication | None
-    expiry_to_dead_letter: bool  # expired messages are dead-lettered instead of deleted
-    priority_ageing: float  # seconds of waiting that raise a message by one priority level
-    sla: float  # the queue is reported as late if the oldest message is older
-    shed_class: Any
-    alarm_severity: str
-    max_in_flight: int
-    max_messages: int
-    max_bytes: int
-    spread: int  # number of shards
-    durability: Literal[1, 3, 5]  # replicas of each message; default: as in the log's URL
-    own_shards: bool  # dedicated shards, which accept no other new queue
-    tags: Mapping[str, str]
-
-
-WIRE_NAMES = {
-    "visibility": "defaultVisibilityTimeoutSeconds",
-    "retention": "retentionSeconds",
-    "delay": "delaySeconds",
-    "receive_wait": "receiveWaitSeconds",
-    "max_receives": "maxReceiveCount",
-    "dead_letter_queue": "deadLetterQueue",
-    "dead_letter_on": "deadLetterOn",
-    "retry": "retry",
-    "max_message_bytes": "maxMessageBytes",
-    "strict_receipts": "strictReceipts",
-    "deduplication": "deduplication",
-    "expiry_to_dead_letter": "expiryToDeadLetter",
-    "priority_ageing": "priorityAgeingSeconds",
-    "sla": "slaSeconds",
-    "shed_class": "shedClass",
-    "alarm_severity": "alarmSeverity",
-    "max_in_flight": "maxInFlight",
-    "max_messages": "maxMessages",
-    "max_bytes": "maxBytes",
-    "spread": "spread",
-    "durability": "durability",
-    "own_shards": "ownShards",
-    "tags": "tags",
-}
+from batonq.client.models import RedriveEdit, RedriveFilter
+from batonq.client.queue_settings import WIRE_NAMES
 
 
 def to_wire(settings: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""What can be asked of a shard, and what it answers. Plain values; the shard itself is in `shard.py`."""
+"""What can be asked of a shard, and what it answers. Plain values; the shard itself is in `shard/machine.py`."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, NamedTuple
+
+from batonq.priorities import NORMAL_PRIORITY
 
 
 @dataclass(slots=True)
@@ -20,7 +22,7 @@ class Send:
     dedup_id: str = ""  # already chosen: explicit, or SHA-256 of the body on a queue with content-based dedup
     strict_content: bool = False  # the same dedup id with other content is a conflict, not a duplicate
     trace: str = ""
-    priority: int = 0
+    priority: int = NORMAL_PRIORITY
     delay_ms: int | None = None  # None: the queue's
     ttl_ms: int | None = None  # None: the queue's retention
     max_receives: int = 0  # 0: the queue's

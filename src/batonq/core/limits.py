@@ -33,7 +33,7 @@ class ShardLimits:
     producers_max: int = 1_000_000  # producers whose last number is remembered
     attempts_max: int = 100_000  # receive attempts that are remembered
     verdicts_max: int = VERDICTS_KEPT  # the newest channel entries of a source that are answered when asked for again
-    timer_records_max: int = 2_000  # leases or messages that one step of the timers ends
+    timer_records_max: int = 2_000  # leases, messages and delays, of each, that one step of the timers ends
     retries_max: int = 1_000  # refused transfers that one step tries again
     given_up_max: int = 1_000  # messages that one receive finds expired or used up
     purge_step_max: int = 5_000  # messages that one step of a purge removes

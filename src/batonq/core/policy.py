@@ -36,7 +36,6 @@ class QueuePolicy:
     bytes_max: int = 0
     spread: str = ""  # of a queue on several shards: which has which keys, see spread.py
     sla_seconds: int = 0
-    shed_class: str = ""
     alarm_severity: str = ""
     retry: str = ""  # how long a nacked message waits, see retry.py; empty: not at all
 

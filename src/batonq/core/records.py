@@ -33,7 +33,7 @@ NO_SLOT = 0xFFFFFFFF
 
 
 class Type(IntEnum):
-    """A shard's record types, then the catalog's (from 64)."""
+    """A shard's record types, then the catalog's (from 64). Only types that something writes are listed."""
 
     EPOCH = 1  # w1 ownership epoch, w3 time base, w4 lease grace ms, w7 format version
     BASE = 2  # var: the state that must survive the dropped front; w1 next sequence, w3 first retained frame; w4 number
@@ -45,7 +45,6 @@ class Type(IntEnum):
     RETURNED = 7  # reason; w3 visible-at; var: error class and text
     DELETED = 8  # reason
     CARRIED = 9  # aux: expiry s; var: state.CARRIED_PREFIX, payload; a whole message copied forward
-    PUBLISHED = 10
     OWED = 11  # reason; w3 destination shard (16) | channel number (48); aux: destination queue; var: lineage
     ARRIVED = (
         12  # reason; w3 sent time; w4 receive count; w5 source shard (16) | channel number (48), or with OVERLAY the
@@ -53,19 +52,12 @@ class Type(IntEnum):
     #               source's slot; var: tenant, origin, payload, or with OVERLAY the lineage
     SETTLED = 13  # reason (accepted or refusal); w3 as in Owed; w4 visible-at when refused; aux: Owed's reason
     POLICY_SET = 14  # var: the policy; w1 catalog version
-    QUEUE_PURGED = 15  # w1 first sequence that survives this step; w3 is 1 in the last one
+    QUEUE_PURGED = 15  # w1 first sequence that survives this step; w3 is 1 in the last one; w5 first sequence whose
+    #                    deduplication id is still known after it, 0: none is
     QUEUE_CLOSED = 16  # w1 catalog version
-    SLOT_SEALED = 17
-    SLOT_OPENED = 18
-    GROUP_DRAINED = 19
     JOB_SET = 20  # var: the job
-    SCHEDULE_SET = 21
-    SCHEDULE_FIRED = 22
-    READER_GROUP_SET = 23
-    READER_COMMITTED = 24
     REQUESTED = 25  # w1 first sequence (0: not taken here), w3 expiry (0: it is forgotten), w4 messages (0: in part; of
     #                 one message of an Idempotency-Key's request: 2 if it was a duplicate), w5 hash of its name
-    EXPIRED_KEY = 26  # reserved
     PRODUCED = (
         27  # a producer's numbers up to w3 were taken: w1 sequence of the last one's message, w4 how many numbers
     )
@@ -75,20 +67,53 @@ class Type(IntEnum):
     CATALOG_BASE = 65  # var: the whole catalog, or with MORE (and w4) a part of it
 
 
-class Flag(IntFlag):
-    """Flags of a row (w0, bits 8 to 15)."""
+MESSAGE_TYPES = frozenset(type_ for type_ in Type if Type.SENT <= type_ <= Type.SETTLED)  # about one message each
 
-    DEDUPLICATED = 1  # Sent: a dedup entry was made for this message
-    ATTEMPT = 1  # Leased, Extended: under a receive request attempt id
-    MORE = 1  # Base: another part of it follows
+# Flags of a row (w0, bits 8 to 15). A bit means something else in each type of record.
+
+
+class SentFlag(IntFlag):
+    DEDUPLICATED = 1  # a dedup entry was made for this message
     DEDUP_LIVES = 2  # ... for as long as the message lives
-    NOTED = 2  # Arrived: var begins with state.ARRIVED_NOTED instead of state.ARRIVED_PREFIX
     FIFO = 4
-    LATE = 8  # a delete after its lease ran out, by the last holder
+
+
+class LeaseFlag(IntFlag):
+    """Of Leased and Extended."""
+
+    ATTEMPT = 1  # under a receive request attempt id
+
+
+class ReturnedFlag(IntFlag):
     UNCHARGED = 16  # this return does not count as an attempt
-    FOREIGN = 32  # the message brought its id from elsewhere
+
+
+class DeletedFlag(IntFlag):
+    LATE = 8  # after the lease expired, by its last holder
+
+
+class ArrivedFlag(IntFlag):
+    NOTED = 2  # var begins with state.ARRIVED_NOTED instead of state.ARRIVED_PREFIX
     OVERLAY = 64  # var is a lineage over the payload at the source's position, not a payload of its own
-    REFUSED = 128  # Arrived: not accepted, only the number was used up
+    REFUSED = 128  # not accepted, only the number was used up
+
+
+class BaseFlag(IntFlag):
+    """Of Base and CatalogBase."""
+
+    MORE = 1  # another part of it follows
+
+
+FLAGS: dict[int, type[IntFlag]] = {
+    Type.SENT: SentFlag,
+    Type.LEASED: LeaseFlag,
+    Type.EXTENDED: LeaseFlag,
+    Type.RETURNED: ReturnedFlag,
+    Type.DELETED: DeletedFlag,
+    Type.ARRIVED: ArrivedFlag,
+    Type.BASE: BaseFlag,
+    Type.CATALOG_BASE: BaseFlag,
+}
 
 
 class Reason(IntEnum):
@@ -100,19 +125,14 @@ class Reason(IntEnum):
     EXPIRED = 2  # the lease ran out
     RELEASED = 3  # visibility changed to zero
     UNDELIVERABLE = 4  # owed and refused, back at its source
-    OUTAGE = 5
     # Deleted
     ACK = 10
     LATE_ACK = 11
     RETENTION = 12
-    CANCELLED = 13
     PURGED = 14
-    QUEUE_GONE = 15
     # Owed, Arrived
     DEAD_LETTER = 20
     REDRIVE = 21
-    FANOUT = 22
-    REPLAY = 23
     EXPIRY_DEAD_LETTER = 24  # expired, and its policy says: to the dead letters
     # Settled, Arrived refused
     ACCEPTED = 30
@@ -132,14 +152,6 @@ class State(IntEnum):
     OWED = 4
     DEAD = 5  # used up its receives and has no dead-letter queue: kept, not delivered
     DELETED = 6  # never stored: it is what the lifecycle table calls the end
-
-
-def position(frame_number: int, row: int) -> int:
-    return frame_number << 16 | row
-
-
-def split_position(position_: int) -> tuple[int, int]:
-    return position_ >> 16, position_ & 0xFFFF
 
 
 def word0(type_: int, flags: int, priority: int, reason: int, queue: int) -> int:

@@ -15,10 +15,10 @@ from typing import NamedTuple
 
 from batonq.core.commands import Send
 from batonq.core.ids import key_hash
+from batonq.queue_attributes import SPREAD_MAX
 
 SLOTS = 256
 GROWTHS_MAX = 8  # of one queue that are not over
-SPREAD_MAX = 32  # shards of one queue: an empty receive may have to ask each of them
 PLACES_MAX = 4 * SPREAD_MAX  # the same with those that it leaves, and those that a FIFO queue has left
 NUMBER_BITS = 46  # of a sequence, in the number of a message in its queue
 

@@ -427,11 +427,6 @@ class FileLog:
             return Room.PLENTY
         return Room.RESERVE if self._active.left >= self._reserve_bytes_min else Room.NONE
 
-    @property
-    def blocked(self) -> str | None:
-        """Why there is no room for another segment, as long as that is so."""
-        return self._spare.blocked
-
     def bytes_retained(self) -> int:
         return sum(segment.bytes for segment in self._segments)
 

@@ -37,7 +37,6 @@ HEADER = struct.Struct("<4sHHQIIQQQ16sQI")
 HEADER_BYTES = HEADER.size + 4
 CRC = struct.Struct("<I")
 VARIABLE_BYTES_MAX = 1 << 30
-FRAME_BYTES_MAX = HEADER_BYTES + FRAME_ROWS_MAX * ROW_BYTES + VARIABLE_BYTES_MAX
 NO_DIGEST = bytes(16)
 NO_HEADER = bytes(HEADER_BYTES)
 
@@ -119,10 +118,6 @@ class Frame(NamedTuple):
         if sys.byteorder == "big":
             words.byteswap()
         return words
-
-
-def header_digest(header: bytes) -> bytes:
-    return blake2b(header, digest_size=16).digest()
 
 
 def build(

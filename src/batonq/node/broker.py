@@ -442,9 +442,6 @@ class Broker(JobControl):
             results[at] = refusal
         return results
 
-    def open_receipt(self, queue: Queue, receipt: str) -> Claim:
-        return self._receipts.open(queue.account, queue.number, receipt)
-
     async def _give_back(self, queue: Queue, deliveries: Sequence[Delivery]) -> None:
         """Nobody was told of these: the next one may have them."""
         claims: dict[int, list[Claim]] = {}
@@ -493,8 +490,11 @@ class Broker(JobControl):
 
     async def _catch_up(self, host: ShardHost) -> None:
         for _ in range(CLOCK_STEPS_MAX):
-            host.tick()
+            has_room = host.tick()
             await committed(host)
+            await asyncio.sleep(0)  # what needs no record is committed at once
+            if not has_room:
+                return
             due_ms = host.shard.next_due()
             if due_ms is None or due_ms > self._clock.now_ms():
                 return

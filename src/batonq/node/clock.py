@@ -92,10 +92,6 @@ class Clock:
             return 0.0
         return wait_s / (1 + SLEW_MAX) if self._correction_ms > 0 else wait_s
 
-    def error_ms(self) -> float:
-        """How far the wall clock (and the lead) is ahead of what is shown; worked off over time."""
-        return self._wall() * 1000 + self._lead_ms - self._time_ms(self._monotonic())
-
     def _time_ms(self, now_s: float) -> float:
         passed_s = now_s - self._anchor_s
         if passed_s < self._slew_s:

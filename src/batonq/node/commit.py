@@ -69,7 +69,6 @@ class CommitStatistics:
     rows: int = 0
     bytes: int = 0
     seconds: float = 0.0
-    in_thread: int = 0  # frames that were committed beside the loop
 
 
 class SyncChoice:
@@ -303,7 +302,6 @@ class GroupCommit:
         statistics.rows += len(frame.rows) >> 6
         statistics.bytes += frame.size
         self._in_thread = self._choice.in_thread()
-        statistics.in_thread += self._in_thread
         self._aside = False  # an append that is done when it returns must not flush from within
         try:
             self._log.append(frame, self._done, in_thread=self._in_thread)

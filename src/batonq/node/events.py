@@ -109,13 +109,11 @@ class TracebackLimit(logging.Filter):
 
 @dataclass(slots=True)
 class ActiveAlarm:
-    """A condition that was seen, first and last, and how often."""
+    """A condition that was seen: when last, and how often."""
 
     key: str
     text: str
     severity: str
-    queue: str
-    since_ms: int
     last_ms: int
     count: int = 1
 
@@ -144,7 +142,7 @@ class AlarmBoard:
         if len(self._alarms) >= self._limit:
             oldest = min(self._alarms.values(), key=lambda alarm: alarm.last_ms)
             del self._alarms[oldest.key]
-        self._alarms[key] = ActiveAlarm(key, text, severity, queue, now_ms, now_ms)
+        self._alarms[key] = ActiveAlarm(key, text, severity, now_ms)
         warning("alarm", text, key=key, severity=severity, queue=queue)
 
     def clear(self, key: str) -> None:

@@ -94,12 +94,14 @@ class Hosting:
         self._arm()
 
     async def drain(self) -> None:
-        """Wait until everything that was decided is committed."""
+        """Wait until everything that was decided is committed. Raises Unavailable when some of it will never be."""
         while not self.commit.idle and not self.commit.failed:
             self.commit.kick()
             point = self.commit.under_way() or self.commit.point()
             if point is not None:
                 await point
+        if self.commit.failed:
+            raise Unavailable(self.why)
 
     def close(self, why: str = "The node is stopping. Retry.") -> None:
         """Serve nothing more. What waits is answered with a retryable error; the log stays the caller's to close."""
@@ -259,11 +261,12 @@ class Hosting:
         if self.serving:
             self._arm()
 
-    def tick(self) -> None:
-        """The clock was moved: do what is due now."""
+    def tick(self) -> bool:
+        """The clock was moved: do what is due now. False: there is no room on the disk; it is done when there is."""
         if self._timer is not None:
             self._timer.cancel()
         self._tick()
+        return self.log.room() is not Room.NONE
 
     def _tick(self) -> None:
         self._timer = None

@@ -344,17 +344,19 @@ class Node:
     async def _drain(self, keeper: ShardKeeper) -> None:
         try:
             host = keeper.host()
-            await asyncio.wait_for(host.drain(), self.settings.drain_s)
+            async with asyncio.timeout(self.settings.drain_s):
+                await host.drain()
         except TimeoutError:
             events.warning("drain_failed", f"Shard {keeper.number} no longer commits; it is stopped without draining")
             return
         except BatonError as problem:
             events.warning("drain_failed", f"Shard {keeper.number} could not be drained: {problem.message}")
             return
+        # No await since the shard was idle: a snapshot must not have what its log does not have.
         self._save_snapshot(host.shard, host.log)
 
     def _save_snapshot(self, shard: Shard, log: Log) -> None:
-        """What is committed, so that the next start is quick."""
+        """What is committed, and nothing else, so that the next start is quick."""
         store = snapshot_store(self.settings.data, log.shard, self.world.disk)
         frame_number = log.next - 1
         numbers = store.numbers()
@@ -380,13 +382,15 @@ class Node:
 
     def not_ready(self) -> str:
         """Why requests cannot be served; empty when they can."""
+        return self._not_up() or next((keeper.why or "stopped" for keeper in self.shards if not keeper.serving), "")
+
+    def _not_up(self) -> str:
+        """The same as far as it does not depend on shards."""
         if not self.started:
             return "starting"
         if self.stopping:
             return "stopping"
-        if not self.catalog.serving:
-            return self.catalog.why
-        return next((keeper.why or "stopped" for keeper in self.shards if not keeper.serving), "")
+        return "" if self.catalog.serving else self.catalog.why
 
     async def front_metrics(self) -> Front:
         """What the front door counts."""
@@ -464,10 +468,8 @@ class Node:
             state=keeper.state.value,
             why=keeper.why,
             epoch=host.shard.epoch if host else 0,
-            next_frame=host.log.next if host else 0,
             log_bytes=host.log.bytes_retained() if host else 0,
             room=host.log.room().value if host else "",
-            waiters=host.waiting_total if host else 0,
             failures=keeper.failures,
             commits=keeper.statistics,
         )

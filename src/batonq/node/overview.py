@@ -26,10 +26,8 @@ class ShardReading(NamedTuple):
     state: str
     why: str
     epoch: int
-    next_frame: int
     log_bytes: int
     room: str
-    waiters: int
     failures: int
     commits: CommitStatistics
 

@@ -26,12 +26,21 @@ from batonq.node.listing import pack, unpack
 NAME_LENGTH_MAX = 256
 TEXT_BYTES_MAX = 65_536
 ENTRIES_MAX = 50
+SELECTION_BYTES_MAX = 64 * 1024  # of a filter and an edit: each step of a job writes them to the log again
 PICKS_MAX = 64  # filters and edits that are kept decoded
 PICK_LENGTH_MAX = 256 * 1024  # and how long one may be
 _KEPT_FIELDS = ("attributes", "errorClass", "reasonContains", "minAgeSeconds", "maxAgeSeconds", "bodyContains")
 _FILTER_FIELDS = ("messageIds", *_KEPT_FIELDS)
 _EDIT_FIELDS = ("setAttributes", "removeAttributes", "replaceBody", "replaceBodyBase64", "replaceText")
 _BODY_FIELDS = ("replaceBody", "replaceBodyBase64", "replaceText")
+
+
+class SelectionTooLong(InvalidInput):
+    def __init__(self) -> None:
+        super().__init__(
+            f"The filter and the edit of a redrive have more than {SELECTION_BYTES_MAX} bytes: use shorter texts, or "
+            "receive these messages and send new ones."
+        )
 
 
 class EditImpossible(Exception):
@@ -126,15 +135,21 @@ def encode_pick(
         return ""
     _only(filter_, _FILTER_FIELDS, "filter")
     filter_.pop("messageIds", None)
+    if len(_as_text(filter_, edit, bytes_max)) > SELECTION_BYTES_MAX:
+        raise SelectionTooLong
     if listed is not None:
         filter_["listed"] = pack(listed)  # in the filter: a release that does not know it must not take everything
-    values = {"filter": _jsonable(filter_), "edit": _jsonable(edit), "bytesMax": bytes_max}
-    try:
-        text = json.dumps(values, separators=(",", ":"), sort_keys=True)
-    except (TypeError, ValueError):
-        raise InvalidInput("The filter and the edit of a redrive must be JSON values.") from None
+    text = _as_text(filter_, edit, bytes_max)
     decode_pick(text)
     return text
+
+
+def _as_text(filter_: Mapping[str, Any], edit: Mapping[str, Any], bytes_max: int) -> str:
+    values = {"filter": _jsonable(filter_), "edit": _jsonable(edit), "bytesMax": bytes_max}
+    try:
+        return json.dumps(values, separators=(",", ":"), sort_keys=True)
+    except (TypeError, ValueError):
+        raise InvalidInput("The filter and the edit of a redrive are JSON values.") from None
 
 
 _picks: BoundedCache[str, Pick] = BoundedCache(PICKS_MAX, PICK_LENGTH_MAX)

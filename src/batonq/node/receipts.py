@@ -170,12 +170,8 @@ class Receipts:
                 stamp.recent.clear()
         self._recent_left = RECENT_MAX // 2
 
-    def open(self, tenant: str, queue: int, text: str) -> Claim:
-        """What the receipt claims. Raises ReceiptInvalid when it is not one of this queue's."""
-        return self.open_at(tenant, queue, text)[1]
-
     def open_at(self, tenant: str, queue: int, text: str) -> tuple[int, Claim]:
-        """The same, with the shard that the message is on."""
+        """The message's shard and the claim. Raises ReceiptInvalid when the receipt is not one of this queue's."""
         if len(text) != TEXT_LENGTH or not text.isascii():
             raise invalid(text)
         try:

@@ -46,10 +46,11 @@ class Room:
         self._free = asyncio.Event()  # somebody came, or is back from a try
 
     def enter(self, max_messages: int) -> Poll:
+        """Raises BatonError if it is not known now where the queue is: then nobody has entered."""
+        self._look_at_all()
         poll = Poll(max_messages, self._loop.create_future())
         self.polls[poll] = None
         self._free.set()
-        self._look_at_all()
         return poll
 
     def leave(self, poll: Poll) -> None:
@@ -90,12 +91,11 @@ class Room:
 
     async def _look(self, shard: int) -> None:
         while self.polls:
-            queue = self._queue()
-            if queue is None:
-                self._fail(QueueDoesNotExist())
-                return
             asked_s = self._loop.time()
             try:
+                queue = self._queue()
+                if queue is None:
+                    raise QueueDoesNotExist
                 hint = await self._ask(queue, shard, HINT_WAIT_MS, len(self.polls))
             except QueueDoesNotExist as problem:
                 self._fail(problem)

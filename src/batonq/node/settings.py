@@ -7,7 +7,6 @@ from dataclasses import Field, dataclass, field, fields
 from typing import Any
 from urllib.parse import urlsplit
 
-from batonq.core.catalog.attributes import DURABILITY
 from batonq.core.limits import (
     COMMAND_ROWS_MAX,
     DEFAULT_LIMITS,
@@ -16,8 +15,8 @@ from batonq.core.limits import (
     STEP_ROWS,
     ShardLimits,
 )
-from batonq.core.spread import SPREAD_MAX
 from batonq.errors import InvalidInput
+from batonq.queue_attributes import DURABILITY, SPREAD_MAX
 
 LOOPBACK_HOSTS = ("127.0.0.1", "::1", "localhost")
 LOG_SCHEMES = ("nats://", "tls://", "postgres://", "postgresql://")
@@ -154,7 +153,8 @@ class Settings:
     waiters_max: int = setting(50_000, "Maximum number of long polls per shard.")
     connections_max: int = setting(20_000, "Maximum number of open client connections.")
     requests_bytes_max: int = setting(
-        512 * MIB, "Maximum memory for requests that are being received or processed, for all clients together."
+        512 * MIB,
+        "Memory for requests that arrive or are in progress, and for unread answers, of all clients together.",
     )
     address_share: float | None = setting(
         None,

@@ -419,14 +419,13 @@ class Spreading:
         wait_ms: int,
         take: Callable[[dict[int, int]], Awaitable[list[Delivery]]],
     ) -> list[Delivery]:
-        room = self._rooms.get(queue.number)
-        if room is None:
-            room = self._rooms[queue.number] = Room(
-                lambda: self._queue(queue.number), self._hint, self._loop, self._waiters_max
-            )
+        room = self._rooms.get(queue.number) or Room(
+            lambda: self._queue(queue.number), self._hint, self._loop, self._waiters_max
+        )
         if len(room.polls) >= room.waiters_max:
             raise OverLimit("The limit of long polls on this queue is reached. Retry, or use fewer connections.")
         poll = room.enter(max_messages)
+        self._rooms[queue.number] = room
         try:
             async with asyncio.timeout(wait_ms / 1000) as limit:
                 while (shard := await poll.woken) is not None:

@@ -85,7 +85,7 @@ def render(overview: Overview, address: str, *, dev: bool) -> str:
         '<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         '<link rel="icon" href="data:,">'
-        f"<title>{escape(_title(overview, troubles))}</title>"
+        f"<title>{escape(_title(troubles))}</title>"
         '<noscript><meta http-equiv="refresh" content="5"></noscript>'
         f"<style>{_STYLE}</style></head><body>"
         f"<header><b>Baton</b> &middot; {escape(profile)}</header>"
@@ -140,7 +140,7 @@ def _sentence(overview: Overview, troubles: list[str]) -> str:
     return f"All well: {_plural(len(overview.queues), 'queue')}, {tail}."
 
 
-def _title(overview: Overview, troubles: list[str]) -> str:
+def _title(troubles: list[str]) -> str:
     return f"({len(troubles)}) Baton" if troubles else "Baton"
 
 

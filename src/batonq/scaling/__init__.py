@@ -1,7 +1,7 @@
 """How many workers a queue needs: policies, the scaler that limits their pace, sizing, and the control loop."""
 
 from batonq.scaling.autoscale import Autoscale, parse_lane
-from batonq.scaling.policies import Drain, KeepUp, Lag, Largest, PerWorker, Policy, Sla, Steps, Wish
+from batonq.scaling.policies import Drain, KeepUp, Largest, PerWorker, Policy, Sla, Steps, Wish
 from batonq.scaling.readings import Rates, Reading, combined
 from batonq.scaling.runner import Pool, run_autoscaled
 from batonq.scaling.scaler import Decision, Pace, Scaler
@@ -12,7 +12,6 @@ __all__ = [
     "Decision",
     "Drain",
     "KeepUp",
-    "Lag",
     "Largest",
     "Pace",
     "PerWorker",

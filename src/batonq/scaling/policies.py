@@ -4,11 +4,10 @@
 |---|---|
 | Steps | a fixed number for each range of depths |
 | PerWorker | depth ÷ messages per worker (target tracking) |
-| Drain | depth ÷ (rate per worker × drain time) |
-| KeepUp | arrivals ÷ rate per worker (Little's law) |
-| Sla | enough to finish the backlog before it is too old, and what arrives meanwhile |
-| Lag | a reader group's lag ÷ lag per worker |
-| Largest | the largest number of several policies |
+| Drain | depth ÷ (rate a worker × drain time) |
+| KeepUp | arrivals ÷ rate a worker (Little's law) |
+| Sla | enough to finish what waits before it is too old, and what arrives meanwhile |
+| Largest | the largest wish of several |
 """
 
 from __future__ import annotations
@@ -157,35 +156,6 @@ class Sla:
             f"{reading.depth:,} messages in {max(left_s, 0):.0f} s and {arriving:.3g} per second more ÷ "
             f"{rate:.3g} per second per worker",
         )
-
-
-@dataclass(slots=True, frozen=True)
-class Lag:
-    """For reader groups: an amount of lag per reader, in messages or in seconds. More readers than `readers_max` (the
-    shards that can be read at once) would have nothing to read.
-    """
-
-    messages: float | None = None
-    seconds: float | None = None
-    readers_max: int | None = None
-
-    def __post_init__(self) -> None:
-        if (self.messages is None) == (self.seconds is None):
-            raise InvalidInput("set the lag per reader either in messages or in seconds")
-        _positive(self.messages or self.seconds or 0, "the lag per worker")
-        if self.readers_max is not None:
-            _positive(self.readers_max, "the largest number of readers")
-
-    def wish(self, reading: Reading, rates: Rates) -> Wish | None:
-        lag, each, unit = (
-            (reading.lag, self.messages, "messages") if self.seconds is None else (reading.lag_s, self.seconds, "s")
-        )
-        if lag is None or each is None:
-            return None
-        workers, why = _up(lag / each), f"{lag:,.0f} {unit} of lag ÷ {each:g} {unit} per worker"
-        if self.readers_max is not None and workers > self.readers_max:
-            return Wish(self.readers_max, f"{why}, of which at most {self.readers_max} can read at once")
-        return Wish(workers, why)
 
 
 @dataclass(slots=True, frozen=True)

@@ -17,10 +17,8 @@ class Reading:
     in_flight: int = 0
     delayed: int = 0
     oldest_age_s: float | None = None
-    sent: int | None = None  # since the queue was created
-    deleted: int | None = None  # since the queue was created
-    lag: int | None = None  # messages that a reader group has not read yet
-    lag_s: float | None = None  # how far it is behind the newest message
+    sent: int | None = None  # since the queue was made
+    deleted: int | None = None  # since the queue was made
 
     @property
     def depth(self) -> int:
@@ -40,8 +38,6 @@ def combined(readings: Iterable[Reading]) -> Reading:
         oldest_age_s=_largest([reading.oldest_age_s for reading in found]),
         sent=_total([reading.sent for reading in found]),
         deleted=_total([reading.deleted for reading in found]),
-        lag=_total([reading.lag for reading in found]),
-        lag_s=_largest([reading.lag_s for reading in found]),
     )
 
 

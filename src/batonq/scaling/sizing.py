@@ -53,10 +53,10 @@ def size(rate: float, seconds: float, slo_s: float, headroom: float = HEADROOM, 
         )
     workers = max(1, ceil(busy * (1 + headroom) - 1e-9))
     if workers <= busy:
-        workers += 1  # without spare workers, a queue with random arrivals grows without limit
-    blocked = _blocked(busy, workers)
-    # Few workers need more headroom than many, because messages sometimes arrive together.
-    while (late := _late_share(busy, workers, seconds, slo_s, blocked)) > LATE_SHARE:
+        workers += 1  # with none to spare, a queue of random arrivals grows without end
+    blocked = blocked_share(busy, workers)
+    # A few workers need more headroom than many: chance brings several messages at once.
+    while (late := late_share(busy, workers, seconds, slo_s, blocked)) > LATE_SHARE:
         workers += 1
         blocked = busy * blocked / (workers + busy * blocked)
     drain_rate = workers / seconds
@@ -73,20 +73,16 @@ def size(rate: float, seconds: float, slo_s: float, headroom: float = HEADROOM, 
     )
 
 
-def late_share(busy: float, workers: int, seconds: float, slo_s: float) -> float:
-    """The share of randomly arriving messages that wait longer than the SLO (Erlang's C formula)."""
-    return _late_share(busy, workers, seconds, slo_s, _blocked(busy, workers)) if workers > busy else 1.0
-
-
-def _blocked(busy: float, workers: int) -> float:
-    """Erlang's B, by a recurrence that does not overflow."""
+def blocked_share(busy: float, workers: int) -> float:
+    """Erlang's B, by the recurrence that does not overflow."""
     blocked = 1.0
     for count in range(1, workers + 1):
         blocked = busy * blocked / (count + busy * blocked)
     return blocked
 
 
-def _late_share(busy: float, workers: int, seconds: float, slo_s: float, blocked: float) -> float:
+def late_share(busy: float, workers: int, seconds: float, slo_s: float, blocked: float) -> float:
+    """Of messages that arrive at random, how many wait longer than the SLO (Erlang's C, from his B)."""
     waits = blocked / (1 - busy / workers * (1 - blocked))
     return waits * exp(-(workers - busy) / seconds * slo_s)
 

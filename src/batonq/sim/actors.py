@@ -8,6 +8,7 @@ from random import Random
 
 from batonq.node.broker import Broker, Queue
 from batonq.node.jobs import Redrive
+from batonq.priorities import NORMAL_PRIORITY
 from batonq.sim.bodies import make_body
 from batonq.sim.clients import UNREACHED, Client, Surroundings
 from batonq.sim.history import OK, Call, Delivered, Outgoing, Sending
@@ -87,7 +88,7 @@ def make_message(around: Surroundings, plan: QueuePlan, random: Random) -> Outgo
         dedup_id=key,
         delay_ms=random.choice((None, 0, 500, 4_000, 15_000)) if plan.delayed else None,
         ttl_ms=random.choice((None, 1_000, 10_000)) if plan.brief else None,
-        priority=random.choice((0, 0, 1, 7, 255)) if plan.ranked else 0,
+        priority=random.choice((NORMAL_PRIORITY, NORMAL_PRIORITY, 0, 200, 255)) if plan.ranked else NORMAL_PRIORITY,
         max_receives=random.choice((0, 0, 0, 1, 2)) if plan.ranked and not plan.fifo else 0,
     )
 

@@ -76,10 +76,6 @@ class Surroundings(Protocol):
     async def make_queue(self, plan: QueuePlan) -> None: ...
 
 
-class Unanswered(Exception):
-    """There is no answer, or it was an error. The call's outcome says which."""
-
-
 class Client:
     """`hurried`: its requests take no time on their way, so that many arrive in one turn of the event loop."""
 

@@ -26,6 +26,7 @@ LONG_POLL_MS = 20_000
 STAMPEDE_MS = 1_000
 STALL_S = 0.4  # how long a sync takes while it stalls, on average
 RECEIVES_MAX = 20  # to empty a queue
+FIRST_SYNCS = 5  # of the disk, on average, by which the first message of a queue is sent
 
 
 class Actor(Protocol):
@@ -220,6 +221,32 @@ class Stampede:
         return [make_message(self._around, plan, self._random) for _ in range(10)]
 
 
+class Deployment:
+    """Sets attributes of all queues and purges them when the run begins, while the first messages are sent."""
+
+    def __init__(self, around: Surroundings, random: Random, plans: list[QueuePlan]) -> None:
+        self._client = Client("deployment", around, random, hurried=True)
+        self._around = around
+        self._random = random
+        self._plans = [plan for plan in plans if not plan.dead_letters]
+
+    async def run(self) -> None:
+        sync_s = self._around.machine_for(self._random).sync_s
+        await asyncio.gather(*(self._deploy(plan, FIRST_SYNCS * sync_s) for plan in self._plans))
+
+    async def _deploy(self, plan: QueuePlan, within_s: float) -> None:
+        client, name = self._client, self._around.current_name(plan.name)
+        await asyncio.gather(
+            client.steer(name, "set", lambda broker, entry: broker.set_attributes(entry, {"Baton.SLASeconds": "5"})),
+            client.steer(name, "purge", lambda broker, entry: broker.purge_queue(entry)),
+            self._send_first(name, plan, within_s),
+        )
+
+    async def _send_first(self, name: str, plan: QueuePlan, within_s: float) -> None:
+        await asyncio.sleep(self._random.random() * within_s)
+        await self._client.send(name, [make_message(self._around, plan, self._random)], "")
+
+
 class QueueMaker:
     """Makes queues that live for moments, uses each once, and deletes it."""
 
@@ -366,6 +393,7 @@ def crowds(around: Surroundings, scenario: Scenario, make_random: Callable[[str]
         for name in _names("pattern", scenario.pattern_consumers)
     ]
     actors += [
+        Deployment(around, make_random("deployment"), plans),
         NamedSender(around, make_random("named"), plans),
         QueueMaker(around, make_random("maker")),
         Grower(around, make_random("crowd grower"), plans, scenario.growing),

@@ -27,6 +27,7 @@ from batonq.node.relayed import (
     RelayedTexts,
     claims_of,
 )
+from batonq.priorities import NORMAL_PRIORITY
 
 UNTOLD = -1  # a plain answer does not say the priority
 
@@ -139,8 +140,8 @@ def _accepted(shard: int, first: int, count: int) -> list[Accepted | BatonError]
 
 
 def _is_plain(send: Send) -> bool:
-    return not (send.group or send.dedup_id or send.priority or send.max_receives) and (
-        send.delay_ms is None and send.ttl_ms is None
+    return not (send.group or send.dedup_id or send.max_receives) and (
+        send.priority == NORMAL_PRIORITY and send.delay_ms is None and send.ttl_ms is None
     )
 
 

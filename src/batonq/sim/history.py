@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from typing import TypeVar
 
+from batonq.priorities import NORMAL_PRIORITY
+
 OK = "ok"
 UNKNOWN = "unknown"
 # Answers after which the change may have happened all the same: the commit was under way when the shard stopped.
@@ -58,7 +60,7 @@ class Outgoing:
     dedup_id: str = ""
     delay_ms: int | None = None
     ttl_ms: int | None = None
-    priority: int = 0
+    priority: int = NORMAL_PRIORITY
     max_receives: int = 0
 
 
@@ -122,6 +124,15 @@ class Steering(Call):
 
     kind: str = ""
     detail: str = ""
+
+
+@dataclass(slots=True)
+class PurgePoint(Call):
+    """What a shard answered to a purge of the queue that began: the last message that the purge may remove."""
+
+    shard: int = 0
+    through: int = 0
+    place: int = 0  # how many frames had been committed by then, on all shards
 
 
 AnyCall = TypeVar("AnyCall", bound=Call)

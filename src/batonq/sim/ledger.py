@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 
 from batonq.core.payload import decode
-from batonq.core.records import Flag, Reason, Type
+from batonq.core.records import ArrivedFlag, Reason, Type
 from batonq.core.shard.state import FOREVER_MS, arrived_prefix
 from batonq.log.frames import Frame
 from batonq.sim.bodies import number_of
@@ -45,6 +45,7 @@ class Copy:
     owed_ms: int = -1  # when it was last owed
     ended_ms: int = -1
     end: str = ""  # deleted, expired, moved, purged
+    ended_at: int = -1  # the place of the commit by which it ended
     dead_ms: int = -1  # since when it is DEAD
     gone_at: int = -1  # the place of the commit by which it is out of its queue's way: it ended, or is DEAD
     leases: list[LeaseSpan] = field(default_factory=list)
@@ -88,6 +89,7 @@ class ShardBook:
         self.owed: dict[tuple[int, int], Copy] = {}  # (destination shard, number) → copy, every one there ever was
         self.settled: dict[tuple[int, int], int] = {}  # → verdict
         self.arrived: dict[tuple[int, int], int] = {}  # (source shard, number) → verdict
+        self.purge_ends_ms: dict[int, list[int]] = {}  # queue → when each of its purges ended
         self.anomalies: list[str] = []
         self._live: dict[int, dict[int, Copy]] = {}  # queue → its present copies by sequence
         self._at_slot: dict[int, Copy] = {}
@@ -151,6 +153,7 @@ class ShardBook:
     def _end(self, copy: Copy, time_ms: int, end: str) -> None:
         copy.end = end
         copy.ended_ms = time_ms
+        copy.ended_at = self._place
         copy.gone_at = copy.gone_at if copy.dead_ms >= 0 else self._place
         copy.owed = None
         self._end_lease(copy, time_ms)
@@ -231,8 +234,8 @@ class ShardBook:
     def _arrived(self, row: list[int], variable: bytes) -> None:
         w0, sequence, time_ms, _, _, w5, w6, w7 = row
         flags = w0 >> 8 & 0xFF
-        verdict = w0 >> 24 & 0xFF if flags & Flag.REFUSED else int(Reason.ACCEPTED)
-        if flags & Flag.OVERLAY:
+        verdict = w0 >> 24 & 0xFF if flags & ArrivedFlag.REFUSED else int(Reason.ACCEPTED)
+        if flags & ArrivedFlag.OVERLAY:
             way = self._way_within(row)
         else:
             way = (w5 & _SHARD_BITS, w5 >> 16)
@@ -240,9 +243,9 @@ class ShardBook:
             if way in self.arrived:
                 self.anomalies.append(f"entry {way[1]} of the channel from shard {way[0]} arrived twice")
             self.arrived[way] = verdict
-        if flags & Flag.REFUSED:
+        if flags & ArrivedFlag.REFUSED:
             return
-        if flags & Flag.OVERLAY:
+        if flags & ArrivedFlag.OVERLAY:
             source = self._at_slot.get(w5 & _LOW32)
             number = source.number if source is not None else -1
         else:
@@ -284,6 +287,8 @@ class ShardBook:
         for copy in [copy for copy in self.live(queue).values() if copy.sequence < row[1] and copy.owed is None]:
             self._end(copy, row[2], "purged")
             self.of(queue).purged += 1
+        if row[3]:
+            self.purge_ends_ms.setdefault(queue, []).append(row[2])
 
     def _epoch(self, row: list[int], _: bytes) -> None:
         """Running leases get a grace for the outage."""

@@ -22,7 +22,7 @@ class Witness:
         self.lost: list[str] = []
         self.frames: dict[int, list[Frame]] = {}
         self.places: dict[int, list[int]] = {}  # of each frame's commit among all
-        self._commits = 0
+        self.commits = 0  # of all shards
 
     def committed(self, shard: int, frame: Frame) -> None:
         frames = self.frames.setdefault(shard, [])
@@ -50,8 +50,8 @@ class Witness:
         """What is new of a shard comes after all that was committed before."""
         places = self.places.setdefault(shard, [])
         while len(places) < len(self.frames[shard]):
-            self._commits += 1
-            places.append(self._commits)
+            self.commits += 1
+            places.append(self.commits)
 
     def fold(self) -> Ledger:
         """The books up to now. Frames are committed for good, so they are taken in once."""

@@ -136,6 +136,34 @@ def committed_replies_not_told() -> Patches:
     return [(GroupCommit, "stop", stop_waiting_only), *_sealing_can_fail()]
 
 
+def failed_host_hangs() -> Patches:
+    """Whoever asks a host that failed in the middle of an append what to wait for, waits for ever."""
+    stop = GroupCommit.stop
+
+    def stop_in_the_middle(self: GroupCommit, why: str) -> None:
+        appending, assured = self._appending, self._assured
+        stop(self, why)
+        self._appending, self._assured = appending, assured
+
+    return [(GroupCommit, "stop", stop_in_the_middle)]
+
+
+def woken_queue_forgotten() -> Patches:
+    """A queue whose used-up messages were too many for one receive is not looked at again before a frame is sealed."""
+    serve = Polling._serve_waits
+
+    def serve_once(self: Polling) -> None:
+        self._unserved.update(dict.fromkeys(self._waiters.waited_on(self.shard.woken)))
+        self.shard.woken.clear()
+        serve(self)
+
+    def has_work(self: Polling) -> bool:
+        self.shard.woken.clear()
+        return bool(self._unserved or self._to_ask)
+
+    return [(Polling, "_serve_waits", serve_once), (Polling, "_has_work", has_work)]
+
+
 def duplicates_not_remembered() -> Patches:
     """A request with an Idempotency-Key does not remember messages that were duplicates."""
     remember = SendingOnce._remember_once
@@ -147,6 +175,16 @@ def duplicates_not_remembered() -> Patches:
             remember(self, number, keys, sequence, count, now, window_ms)
 
     return [(SendingOnce, "_remember_once", remember_new)]
+
+
+def purge_of_nothing_is_of_all() -> Patches:
+    """A purge that began when a shard had no message yet removes all that come before it ends."""
+    purge = Shard.purge
+
+    def purge_all(self: Shard, number: int, now: int, through: int | None = None) -> tuple[int, bool]:
+        return purge(self, number, now, through or None)
+
+    return [(Shard, "purge", purge_all)]
 
 
 def deleted_queues_leak() -> Patches:
@@ -170,6 +208,9 @@ MENDED_BUGS: dict[str, Callable[[], Patches]] = {
     "refusals-forgotten": refusals_forgotten,
     "waiters-overflow-frame": waiters_overflow_frame,
     "committed-replies-not-told": committed_replies_not_told,
+    "failed-host-hangs": failed_host_hangs,
+    "woken-queue-forgotten": woken_queue_forgotten,
     "duplicates-not-remembered": duplicates_not_remembered,
+    "purge-of-nothing-is-of-all": purge_of_nothing_is_of_all,
     "deleted-queues-leak": deleted_queues_leak,
 }

@@ -13,12 +13,14 @@ import msgspec
 from batonq.log import frames
 from batonq.log.layout import CATALOG_SHARD, segment_name
 from batonq.sim.checks import Evidence, QueueFacts, check_all
-from batonq.sim.history import Call, History, Holding, Receiving, Sending, Steering, Violation, Watching
+from batonq.sim.history import Call, History, Holding, PurgePoint, Receiving, Sending, Steering, Violation, Watching
 from batonq.sim.ledger import Ledger
 from batonq.sim.run import Simulation
 
-FORMAT = 3
-_CALLS: dict[str, type[Call]] = {kind.__name__: kind for kind in (Sending, Receiving, Holding, Steering, Watching)}
+FORMAT = 4
+_CALLS: dict[str, type[Call]] = {
+    kind.__name__: kind for kind in (Sending, Receiving, Holding, Steering, Watching, PurgePoint)
+}
 
 
 class Run(msgspec.Struct):

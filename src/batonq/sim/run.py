@@ -28,6 +28,7 @@ from batonq.sim.history import OK, History, Receiving, Sending, Violation
 from batonq.sim.loop import SimLoop
 from batonq.sim.machine import Gone, Machine, quiet_logging
 from batonq.sim.patches import patched
+from batonq.sim.purge_points import purge_points_noted
 from batonq.sim.scenario import ACCOUNT, QueuePlan, Scenario
 from batonq.sim.tables import leftovers
 
@@ -68,6 +69,7 @@ class Simulation:
 
     drain_rounds_max = DRAIN_ROUNDS_MAX
     forgets_in_the_end = True  # before its queues are examined, a run waits until all is forgotten
+    leftovers_s = 0.7  # what a node has to do for itself waits for a commit as well, for so long at most
 
     def __init__(self, scenario: Scenario, loop: SimLoop) -> None:
         self.scenario = scenario
@@ -169,18 +171,23 @@ class Simulation:
         if not self.broken:
             await self._settle()
             await closing.drain(self.drain_rounds_max)
-            self._look_for_leftovers()
+            await self._look_for_leftovers()
         if not self.broken and self.scenario.tiny:
             await closing.examine(self.forgets_in_the_end)
             await closing.drain(self.drain_rounds_max)
-            self._look_for_leftovers()
+            await self._look_for_leftovers()
 
-    def _look_for_leftovers(self) -> None:
+    async def _look_for_leftovers(self) -> None:
+        if self._leftovers():
+            await asyncio.sleep(self.leftovers_s)
+        for text in self._leftovers():
+            self.violated("leftovers", text)
+
+    def _leftovers(self) -> list[str]:
         if self.in_flight:
-            return  # of an actor that was ended in the middle of a call
-        for machine in self.machines:
-            for text in leftovers(machine.node) if machine.node is not None else ():
-                self.violated("leftovers", f"{machine.name}: {text}")
+            return []  # somebody still asks, or was ended in the middle of a call
+        nodes = [(machine.name, machine.node) for machine in self.machines if machine.node is not None]
+        return [f"{name}: {text}" for name, node in nodes for text in leftovers(node)]
 
     async def _settle(self) -> None:
         """Until whatever serves is up again."""
@@ -344,7 +351,8 @@ def simulate(
 
 def run_to_its_end(make: Callable[[SimLoop], Simulation], loop: SimLoop, bug: str | None, record: Record) -> Outcome:
     simulation = make(loop)
-    with quiet_logging(partial(simulation.violated, "exception")):
+    noted = purge_points_noted(simulation.history, simulation.machine.witness, simulation.known)
+    with quiet_logging(partial(simulation.violated, "exception")), patched(noted):
         try:
             loop.run_until_complete(simulation.run())
         except Exception as problem:

@@ -112,9 +112,6 @@ class Lanes:
                 state.empty_until = 0.0
                 state.passed += got / state.lane.weight
 
-    def lane_of(self, queue: str) -> Lane | None:
-        return next((lane for lane in self.lanes if lane.holds(queue)), None)
-
     # ---
 
     def _due(self, state: _State, now: float) -> bool:

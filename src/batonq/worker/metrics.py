@@ -42,9 +42,6 @@ class Counters:
         """Number of slots that are busy now."""
         return self._running()
 
-    def values(self) -> dict[str, float]:
-        return {name: getattr(self, name) for name in DOCS}
-
 
 def exposition(counters: Iterable[Counters]) -> str:
     """The counters in the Prometheus text format, version 0.0.4."""

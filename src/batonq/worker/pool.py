@@ -47,8 +47,6 @@ class Pool:
         self._environment = {**os.environ, **(environment or {}), POOL_VARIABLE: str(os.getpid())}
         self._keepers: list[_Keeper] = []
         self._leaving: dict[asyncio.Task[None], _Keeper] = {}
-        self.started = 0
-        self.replaced = 0
 
     @property
     def size(self) -> int:
@@ -84,8 +82,7 @@ class Pool:
             keeper.signal(signal.SIGTERM)
 
     async def start_process(self) -> asyncio.subprocess.Process:
-        self.started += 1
-        # In its own session: Ctrl-C goes to the pool, which signals its workers once.
+        # A session of its own: Ctrl-C is for the pool, which tells its workers itself, once.
         return await asyncio.create_subprocess_exec(*self._command, env=self._environment, start_new_session=True)
 
     async def __aenter__(self) -> Pool:
@@ -133,7 +130,6 @@ class _Keeper:
                 how = f"could not be started: {problem}"
             if self._stopping.is_set():
                 return
-            self._pool.replaced += 1
             pause = 0.0 if clock() - started >= HEALTHY_S else min(pause * 2 or PAUSE_FIRST_S, PAUSE_MAX_S)
             _log.warning("a worker process %s; starting another one", how)
             try:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-# Named priority levels within one queue, as in REST. A lane is a queue, a level is not.
-LEVELS: Mapping[str, int] = {"lowest": 0, "low": 64, "normal": 128, "high": 192, "highest": 255}
+from batonq.priorities import PRIORITIES, PRIORITY_MAX
+
+# Named levels for the priority within one queue, as REST takes them; a lane is a queue, a level is not.
+LEVELS: Mapping[str, int] = PRIORITIES
 
 
 def level(name: str | int) -> int:
-    """The number of a named priority level; a number from 0 to 255 is returned unchanged."""
-    if isinstance(name, int) and not isinstance(name, bool) and 0 <= name <= 255:
+    """The number of a named priority level; a number from 0 to 255 is itself."""
+    if isinstance(name, int) and not isinstance(name, bool) and 0 <= name <= PRIORITY_MAX:
         return name
     if isinstance(name, str) and name in LEVELS:
         return LEVELS[name]
@@ -53,7 +55,3 @@ class Router:
         key = (str(tier), str(message.queue))
         self.misrouted[key] = self.misrouted.get(key, 0) + 1
         return False
-
-    @property
-    def misrouted_total(self) -> int:
-        return sum(self.misrouted.values())

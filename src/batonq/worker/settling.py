@@ -96,11 +96,6 @@ class Desk:
             self._idle.clear()
             self._clerks.add(self._loop.create_task(self._clerk()))
 
-    @property
-    def backlog(self) -> int:
-        """Number of queues whose answers wait for a free request."""
-        return len(self._waiting)
-
     async def settled(self) -> None:
         """Wait until every answer was sent."""
         await self._idle.wait()

@@ -1,4 +1,4 @@
-"""A consumer in a process of its own, killed in the middle of its second batch: `messages_driver.py URL DIRECTORY`."""
+"""A consumer in a process of its own, killed in the middle of its second batch: arguments URL DIRECTORY."""
 
 from __future__ import annotations
 

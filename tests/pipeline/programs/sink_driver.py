@@ -1,4 +1,4 @@
-"""A driver in a process of its own, with four tries a task: `sink_driver.py URL DIRECTORY`.
+"""A driver in a process of its own, with four tries a task: arguments URL DIRECTORY.
 
 First a write whose tasks fail half-way on their first try. Then a streaming write that kills its driver after the sink
 has all rows and before Spark has noted it.
@@ -20,6 +20,7 @@ from pyspark.sql.types import StructType
 from batonq.pipeline.spark.session import start
 from batonq.pipeline.spark.sink import BatchWriter, Done, StreamWriter
 from batonq.pipeline.spark.source import BatonSource
+from tests.support.doubles import double
 
 
 def halfway(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -31,6 +32,7 @@ def halfway(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield batch
 
 
+@double()
 class Failing(BatchWriter):
     """What comes from upstream breaks off, after some of it was sent."""
 
@@ -38,6 +40,7 @@ class Failing(BatchWriter):
         return super().write(halfway(iterator))
 
 
+@double()
 class Killing(StreamWriter):
     """Kills the drivers, Python's and Java's, in the place of the commit."""
 
@@ -50,6 +53,7 @@ class Killing(StreamWriter):
             os.kill(pid, signal.SIGKILL)
 
 
+@double()
 class Unlucky(BatonSource):
     @classmethod
     def name(cls) -> str:

@@ -30,6 +30,7 @@ class Connection(asyncio.Protocol):
         "_address",
         "_bytes_held",
         "_bytes_receiving",
+        "_bytes_unsent",
         "_cut_short",
         "_finishing",
         "_limits",
@@ -65,8 +66,9 @@ class Connection(asyncio.Protocol):
         # what it takes
         self._address = ""
         self._usage: AddressUsage
-        self._bytes_held = 0  # by requests that are in work or wait, and by the one that is being received
-        self._bytes_receiving = 0  # of these, by that one and by what is unread
+        self._bytes_held = 0  # by requests that are in work or wait, by the one that is being received, by answers
+        self._bytes_receiving = 0  # of these, by the request that is being received and by what is unread
+        self._bytes_unsent = 0  # and by answers that the client does not take as fast as they are made
         # how it goes on
         self._since = server.tick  # when the present state began
         self._reading_paused = False
@@ -128,14 +130,21 @@ class Connection(asyncio.Protocol):
         if self.task is not None:  # it was let in
             self._server.usage.end(self._usage, self)
             self._release(self._bytes_held)
-            self._bytes_receiving = 0
+            self._bytes_receiving = self._bytes_unsent = 0
             self._server.closed(self, self._address)
 
     def pause_writing(self) -> None:
         self._since = self._server.tick
         self._writable = self._server.loop.create_future()
+        if self.task is None:
+            return  # it was not let in
+        self._bytes_unsent = self._transport.get_write_buffer_size()
+        self._server.usage.begin(self._usage, self)
+        self._hold(self._bytes_unsent)  # older ones make room for it; if there are none, it may have more than there is
 
     def resume_writing(self) -> None:
+        if self._bytes_unsent:
+            self._release_unsent()
         if self._writable is not None and not self._writable.done():
             self._writable.set_result(None)
         self._writable = None
@@ -171,8 +180,12 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
     def give_way(self) -> None:
-        """The request that is being received takes room that others need."""
-        self.refuse(503, NO_ROOM)
+        """The request that is being received, or an answer that is not read, takes room that others need."""
+        if self._bytes_unsent:
+            self._release_unsent()
+            self.abort()
+        else:
+            self.refuse(503, NO_ROOM)
 
     # --- from the reader
 
@@ -397,9 +410,16 @@ class Connection(asyncio.Protocol):
             self.give_way()
 
     def _release_unfinished(self) -> None:
-        self._server.usage.end(self._usage, self)
+        if not self._bytes_unsent:
+            self._server.usage.end(self._usage, self)
         self._release(self._bytes_receiving)
         self._bytes_receiving = 0
+
+    def _release_unsent(self) -> None:
+        if not self._bytes_receiving:
+            self._server.usage.end(self._usage, self)
+        self._release(self._bytes_unsent)
+        self._bytes_unsent = 0
 
     def _written(self, response: Response, *, close: bool) -> bytes:
         return self._server.heads.head(response, close=close) + response.body

@@ -21,8 +21,8 @@ class HttpLimits:
     # Of a request without credentials, where the gate says that there are none.
     anonymous_body_bytes_max: int = 64 * KIB
     # So many chunks are free. Beyond them a chunk has to have this many bytes on average.
-    chunks_max: int = 16 * KIB
-    chunk_bytes_min: int = 8
+    chunks_max: int = 1 * KIB
+    chunk_bytes_min: int = 32
 
     # --- of one connection
     pipelined_max: int = 16

@@ -15,8 +15,10 @@ from batonq.api.http.gate import NO_HOST, Gate
 from batonq.api.http.limits import HttpLimits
 from batonq.api.http.messages import Request
 
-# So much is parsed before answers that are due are given, and before other connections have their turn.
-PART_BYTES = 32 * 1024
+# So much is parsed, or so many chunks, before answers that are due are given, and before other connections have their
+# turn. Hundreds of connections may have sent as much in the same moment.
+PART_BYTES = 4 * 1024
+PART_CHUNKS = 256
 # What one request takes beside its body, if its head is not long: the request, its headers, and their table.
 REQUEST_BYTES = 1_024
 HEADER_BYTES = 170  # what a header takes beside its name and value
@@ -141,11 +143,12 @@ class RequestReader:
     # --- parts
 
     def _feed_parts(self, data: bytes | memoryview) -> bytes | memoryview:
-        if self._head is not None and len(data) <= self._body_declared - len(self._body):
-            return self.feed(data, whole=True)  # nothing but a piece of the body
         rest = memoryview(data)
         self._with_request = False
-        while rest and not self._with_request and not self.closed:
+        pieces_max = self._pieces + PART_CHUNKS
+        while rest and not self._with_request and not self.closed and self._pieces < pieces_max:
+            if self._head is not None and len(rest) <= self._body_declared - len(self._body):
+                return self.feed(rest, whole=True)  # nothing but a piece of the body
             self.feed(rest[:PART_BYTES])
             rest = rest[PART_BYTES:]
         # An empty view, too, would keep all of `data` in memory.

@@ -25,10 +25,9 @@ logger = logging.getLogger("batonq.http")
 class HttpCounters:
     """Numbers since the start, for metrics."""
 
-    __slots__ = ("connections", "failures", "refused_connections", "refused_requests", "requests")
+    __slots__ = ("failures", "refused_connections", "refused_requests", "requests")
 
     def __init__(self) -> None:
-        self.connections = 0  # accepted
         self.refused_connections = 0
         self.requests = 0  # handed to a handler
         self.refused_requests = 0  # not HTTP, too large, too slow, or not let in
@@ -149,7 +148,6 @@ class HttpServer:
         if usage is None:
             self.counters.refused_connections += 1
             return None
-        self.counters.connections += 1
         self._connections.add(connection)
         return usage
 

@@ -1,8 +1,9 @@
 """How many connections and how much memory clients take, in all and per address, and who has to go when it is too much.
 
-Memory is charged in real bytes: for a request that is being received, from its first part on, and for a whole one until
-it is answered. When there is no room, the request that has been arriving for the longest gives way: a client that
-stalls is always older than one that sends.
+Memory is charged in real bytes: for a request that is being received, from its first part on, for a whole one until it
+is answered, and for an answer that its client does not read. When there is no room, the request that has been arriving,
+or the answer that has been leaving, for the longest gives way: a client that stalls is always older than one that sends
+or reads.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ LOCAL = "local"  # clients by a Unix socket
 
 
 class Receiving(Protocol):
-    """A connection whose request has not arrived whole."""
+    """A connection whose request has not arrived whole, or whose answer has not left."""
 
     def give_way(self) -> None:
-        """Refuse the request that is being received, and free what it takes."""
+        """Refuse the request that is being received, or give the answer up, and free what it takes."""
 
 
 class AddressUsage:
@@ -59,7 +60,7 @@ class Usage:
             del self._addresses[address]
 
     def begin(self, usage: AddressUsage, connection: Receiving) -> None:
-        """A request of this connection has begun to arrive, and is not whole."""
+        """A request of this connection has begun to arrive, and is not whole; or its answer has begun to leave."""
         usage.receiving[connection] = None
         self._receiving[connection] = None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable
 from time import time
@@ -88,7 +89,7 @@ class RestApp:
                     raise
                 answer = await operation.run(call)
             return _response(answer, call.wanted)
-        except Exception:
+        except (Exception, asyncio.CancelledError):  # the latter when the client has gone
             if call.give_back is not None:
                 await call.give_back()
             raise

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from batonq.api.document_weight import WeightLimit
+from batonq.api.document_weight import CONTAINER_WEIGHT, PackedWeightLimit, WeightLimit
 from batonq.api.http import Request
 from batonq.api.rest.wording import explain
 from batonq.errors import InvalidInput, NotAcceptable, TooLarge, UnsupportedMediaType
@@ -19,6 +19,7 @@ KEPT_LENGTH_MAX = 256  # and how long one may be
 RANGES_MAX = 64  # of an Accept header that are looked at
 PARAMETERS_MAX = 8  # of each of them
 WEIGHT = WeightLimit(brackets_max=100_000, separators_max=200_000)
+PACKED_WEIGHT = PackedWeightLimit(values_max=100_000)
 
 
 class Codec:
@@ -39,11 +40,6 @@ class Codec:
         self._decoder = decoder
         self._decoders: dict[Any, Callable[[bytes], Any]] = {}
 
-    @property
-    def binary(self) -> bool:
-        """Whether bytes can stand in it as they are."""
-        return self is MSGPACK
-
     def decode(self, data: bytes, shape: type[T]) -> T:
         """The value in `data`. Raises InvalidInput, which says where it is not what it should be."""
         self.check_weight(data)
@@ -60,7 +56,12 @@ class Codec:
         return value
 
     def check_weight(self, data: bytes) -> None:
-        """Raise TooLarge for a document that would take too long to decode. MessagePack cannot be looked at so."""
+        """Raise TooLarge for a document that would take too long to decode."""
+        if self is MSGPACK and not PACKED_WEIGHT.allows(data):
+            raise TooLarge(
+                f"The request's body has more than {PACKED_WEIGHT.values_max} values, where a list or map counts as "
+                f"{CONTAINER_WEIGHT}. Send smaller batches, or send large documents as text."
+            )
         if self is JSON and not WEIGHT.allows(data):
             raise TooLarge(
                 f"The request's body has more than {WEIGHT.brackets_max} objects and arrays, or more than "

@@ -21,9 +21,9 @@ from msgspec import Raw
 from batonq.api.rest.shapes import Base64
 from batonq.api.sqs.validate import allowed
 from batonq.core import json_text
-from batonq.core.catalog.attributes import PREFIX
 from batonq.core.payload import Attribute, Content, decode_attributes
 from batonq.errors import InvalidInput
+from batonq.queue_attributes import PREFIX
 
 NAME_BYTES_MAX = 256
 NUMBER_LENGTH_MAX = 256
@@ -32,9 +32,11 @@ _TEXT, _JSON, _BYTES = int(Content.TEXT), int(Content.JSON), int(Content.BYTES)
 _decode_text = msgspec.json.Decoder(str).decode
 _decode_json = msgspec.json.Decoder().decode
 _encode_json = msgspec.json.encode
-_LONG_NUMBER = re.compile(rb"[0-9]{19}")
+LONG_NUMBER_DIGITS = 19  # an integer with fewer has less than 64 bits
+_LONG_NUMBER = re.compile(rb"[0-9]{%d}" % LONG_NUMBER_DIGITS)
 _JSON_NUMBER = re.compile(rb"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?")
 _NAME = re.compile(r"[\w-]+(\.[\w-]+)*")
+_NOT_FINITE = "The body has a number that is not finite, which JSON has no form for."
 _SIMPLE = frozenset((str, int, bool, type(None)))
 
 
@@ -77,7 +79,7 @@ def _check_value(value: Any, depth: int) -> None:
     members: Iterable[Any]
     if kind is float:
         if not math.isfinite(value):
-            raise InvalidInput("The body contains a number that is not finite, which JSON cannot represent.")
+            raise InvalidInput(_NOT_FINITE)
         return
     if kind is dict:
         if {*map(type, value)} - {str}:
@@ -95,7 +97,11 @@ def _check_value(value: Any, depth: int) -> None:
         )
     if not depth:
         raise InvalidInput(json_text.TOO_DEEP)
-    if {*map(type, members)} - _SIMPLE:
+    kinds = {*map(type, members)} - _SIMPLE
+    if kinds == {float}:
+        if not all(math.isfinite(member) for member in members if type(member) is float):
+            raise InvalidInput(_NOT_FINITE)
+    elif kinds:
         for member in members:
             _check_value(member, depth - 1)
 
@@ -122,29 +128,20 @@ def value_of(body: bytes, content: int) -> Any:
         return body
     if content == _TEXT:
         return body.decode()
-    try:
-        value = _decode_json(body)
-    except ValueError:  # a number beyond a double's range, or with very many digits: JSON allows both
-        return _fitting(json.loads(body, parse_int=_read_integer))
-    return _fitting(value) if _LONG_NUMBER.search(body) else value
-
-
-def _read_integer(text: str) -> int | float:
-    return int(text) if len(text) <= json_text.DIGITS_MAX else float(text)
-
-
-def _fitting(value: Any) -> Any:
-    """MessagePack has integers of 64 bits; a larger one becomes the nearest double, as most JSON readers make it."""
-    if type(value) is int and not -(1 << 63) <= value < 1 << 64:
+    if not _LONG_NUMBER.search(body):
         try:
-            return float(value)
-        except OverflowError:
-            return math.inf if value > 0 else -math.inf
-    if type(value) is list:
-        return [_fitting(member) for member in value]
-    if type(value) is dict:
-        return {key: _fitting(member) for key, member in value.items()}
-    return value
+            return _decode_json(body)
+        except ValueError:  # a number beyond a double's range, which JSON allows
+            pass
+    return json.loads(body, parse_int=_fitting)
+
+
+def _fitting(text: str) -> int | float:
+    """MessagePack has integers of 64 bits; a larger one becomes the nearest double, as most JSON readers make it."""
+    if len(text) < LONG_NUMBER_DIGITS:
+        return int(text)
+    value = int(text) if len(text) <= LONG_NUMBER_DIGITS + 2 else 1 << 64
+    return value if -(1 << 63) <= value < 1 << 64 else float(text)
 
 
 def base64_of(body: bytes) -> str:

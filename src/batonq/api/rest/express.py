@@ -22,7 +22,7 @@ from batonq.api.rest.app import REQUEST_BYTES_MAX, RestApp, template
 from batonq.api.rest.codec import MSGPACK
 from batonq.api.rest.content import body_from_value, value_of
 from batonq.api.rest.problems import item_error
-from batonq.api.rest.receiving import received
+from batonq.api.rest.receiving import is_long_json, received_all
 from batonq.api.rest.sending import results_of
 from batonq.api.rest.service import milliseconds
 from batonq.api.rest.shapes import (
@@ -47,6 +47,7 @@ from batonq.node.bounded_cache import BoundedCache
 from batonq.node.broker import Queue
 from batonq.node.host import ShardHost
 from batonq.node.ports import Bodies
+from batonq.priorities import NORMAL_PRIORITY
 
 ADDRESSES_MAX = 10_000
 ADDRESS_LENGTH_MAX = 320  # of an address that is kept: a queue's name has 80 characters, each of them may be escaped
@@ -135,6 +136,7 @@ class ExpressRest:
     def _send(self, request: Request, reply: Reply, caller: Caller, queue: Queue) -> bool:
         if idempotency.HEADER in request.headers or queue.fifo or queue.content_dedup:
             return False
+        MSGPACK.check_weight(request.body)
         given = _decode_bodies(request.body)
         messages = given.messages
         if not 0 < len(messages) <= BATCH_MAX:
@@ -221,6 +223,9 @@ class ExpressRest:
                 self._begin(self._deliver_any(receiving))
                 return
             receipts, contents, _, bodies = found
+            if is_long_json(contents, bodies):
+                self._begin(self._deliver_any(receiving))
+                return
             answer = self._answer(200, _received(queue, leases, priority, receipts, contents, bodies))
         except Exception:
             self._refuse(receiving, self._app.fault(request))
@@ -256,7 +261,7 @@ class ExpressRest:
         queue = receiving.queue
         try:
             deliveries = await self._broker.deliver_front(queue, receiving.host, receiving.leases)
-            messages = [received(delivery, queue.name, binary=True) for delivery in deliveries]
+            messages = await received_all([(queue.name, delivery) for delivery in deliveries], binary=True)
             answer = self._answer(200, _encode(ReceivedMessages(messages)))
         except BatonError as problem:
             self._refuse(receiving, problem)
@@ -401,12 +406,12 @@ def _received(
     names = message_ids(queue.shard, leases.sequences)
     sents = leases.sents_ms
     shared = _key("queue") + _encode(queue.name)
-    if priority:
+    if priority != NORMAL_PRIORITY:
         shared += _key("priority") + _encode(priority)
     shared += _key("sentAtMs")
     times = _key("firstReceivedAtMs") + _encode(leases.leased_ms) + _key("deadlineMs") + _encode(leases.deadline_ms)
     parts = [
-        (b"\x8a" if priority else b"\x89") + _key("messageId") + _TEXT_STARTS[len(names[0])],
+        (b"\x89" if priority == NORMAL_PRIORITY else b"\x8a") + _key("messageId") + _TEXT_STARTS[len(names[0])],
         b"",
         _key("receiptHandle") + _TEXT_STARTS[len(receipts[0])],
         b"",

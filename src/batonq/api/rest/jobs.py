@@ -16,11 +16,15 @@ from batonq.errors import InvalidInput, QueueDoesNotExist
 from batonq.node.broker import Queue
 from batonq.node.examining import Sample
 from batonq.node.jobs import JobStatus, Redrive
+from batonq.node.picking import SELECTION_BYTES_MAX, SelectionTooLong
+
+ID_BYTES_MAX = 64  # that a message id takes in a request, with what is around it
 
 
 async def redrive(call: Call) -> Answer:
     queue = call.queue()
     given = call.read(RedriveSpec)
+    _check_size(call, given.filter)
     status = await call.broker.start_job(
         queue,
         Redrive(
@@ -36,6 +40,13 @@ async def redrive(call: Call) -> Answer:
     )
     headers = () if given.dry_run else (("Location", f"/v1/jobs/{status.id}"),)
     return Answer(200 if given.dry_run else 202, _shown(call, status), headers)
+
+
+def _check_size(call: Call, chosen: RedriveFilter | None) -> None:
+    """What is much too long is not looked into. It may have white space, and ids of messages."""
+    ids = len(chosen.message_ids or ()) if chosen is not None else 0
+    if len(call.request.body) > 2 * SELECTION_BYTES_MAX + ids * ID_BYTES_MAX:
+        raise SelectionTooLong
 
 
 def _target(call: Call, name: str) -> Queue:

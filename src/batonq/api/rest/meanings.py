@@ -1,12 +1,15 @@
 """The description of every field of the REST API.
 
-A field name means the same in every type. Where it does not, the entry is `Type.field`. The OpenAPI document, its page
-and the reference are generated from these texts; a test checks that every field has one.
+Where it does mean something else, the type is named before it. A queue's settings are declared with their meanings in
+batonq/queue_attributes.py; the others are here. The OpenAPI document, its page and the reference are
+made with these; a test sees to it that no field is without.
 """
 
 from __future__ import annotations
 
-MEANINGS = {
+from batonq.queue_attributes import REST_ATTRIBUTES, camel
+
+_WRITTEN = {
     # --- history
     "shards": "The shards that this server can read.",
     "shard": "The shard's number.",
@@ -25,58 +28,23 @@ MEANINGS = {
     "mode": "`STANDARD`, or `FIFO`: the messages of a group are delivered in order, to one consumer at a time.",
     "queueId": "Unique id of the queue. It is never reused: a queue that is deleted and re-created gets a new id.",
     "fifo": "Whether `mode` is FIFO.",
-    "arn": "Amazon Resource Name of the queue, for SQS clients and policies.",
-    "createdAtMs": "Time when the queue was created.",
-    "modifiedAtMs": "Time when the queue's settings were last changed.",
-    "retentionSeconds": "How long a message is kept if it is not deleted; default 4 days.",
-    "defaultVisibilityTimeoutSeconds": "Default visibility timeout of a receive; default 30.",
-    "delaySeconds": "Delay before the message becomes visible; default: the queue's `delaySeconds`.",
-    "QueueSpec.delaySeconds": "Default delay of new messages; default 0.",
-    "Nack.delaySeconds": "Delay before the message becomes visible again; default: the queue's `retry` policy.",
-    "receiveWaitSeconds": "Default time that a receive waits for a message; default 0.",
-    "maxReceiveCount": "Maximum number of receives of this message; default: the queue's `maxReceives`.",
-    "QueueSpec.maxReceiveCount": (
-        "Maximum number of receives per message; default 10 with a dead-letter queue, otherwise 0 (unlimited)."
-    ),
-    "deadLetterQueue": (
-        "Name of the dead-letter queue. If it does not exist, it is created with a retention of 14 days. It cannot "
-        "have a dead-letter queue itself."
-    ),
-    "deadLetterOn": (
-        "When a message that has used up its receives is dead-lettered: at the last `failure` (default) or at the "
-        "next `receive`."
-    ),
-    "retry": "Default delay after a nack; default: none.",
-    "maxMessageBytes": "Maximum size of a message, including its attributes; default 1 MiB.",
-    "strictReceipts": "Whether receipts of expired leases are refused for SQS clients too; default true.",
-    "deduplication": "How long a `deduplicationKey` is remembered, and its scope.",
-    "expiryToDeadLetter": "Whether expired messages are moved to the dead-letter queue instead of being deleted.",
-    "priorityAgeingSeconds": (
-        "Seconds of waiting that raise a message by one priority level; default 300, 0 disables ageing."
-    ),
-    "slaSeconds": "Maximum acceptable age of a message; the queue is reported as late beyond it. 0: none.",
-    "shedClass": "Load-shedding class of the queue.",
-    "alarmSeverity": "Severity of the queue's alarms.",
-    "maxInFlight": "Maximum number of messages in flight; default 120,000.",
-    "durability": "Number of replicas of each message: 1, 3 or 5; default: as in the log's URL.",
-    "spread": "Number of shards of the queue. It can be increased but not decreased; default 1.",
-    "ownShards": "Whether the queue gets dedicated shards: empty shards that accept no other new queue; default false.",
-    "maxMessages": "Maximum number of messages.",
-    "QueueSpec.maxMessages": "Maximum number of messages in the queue; 0: no limit.",
-    "RedriveSpec.maxMessages": "Maximum number of messages to move; default: all.",
-    "maxBytes": "Maximum number of bytes in the queue; 0: no limit.",
-    "tags": "Up to 50 tags, each a name and a value. Setting tags replaces all existing ones.",
-    "windowSeconds": "Seconds for which a key is remembered; default 300.",
-    "scope": "`window`, or `lives`: a key is remembered at least for as long as its message exists.",
-    "contentBased": "FIFO only: if a message has no key, its body is used.",
-    "perGroup": "FIFO only: keys are compared within a message group only.",
-    "kind": "Kind of policy: `exponential` or `schedule`.",
-    "Job.kind": "Kind of job.",
-    "baseSeconds": "The first delay.",
-    "factor": "Factor by which each delay is longer than the one before.",
-    "maxSeconds": "The maximum delay.",
-    "delaysSeconds": "The delays in order; the last one repeats.",
-    "jitter": "Share of a delay by which it varies at random, so that retries do not coincide.",
+    "arn": "The queue's name for SQS clients and policies.",
+    "createdAtMs": "When the queue was made.",
+    "modifiedAtMs": "When its settings were last changed.",
+    "delaySeconds": "How long the message stays invisible; absent: as the queue says.",
+    "Nack.delaySeconds": "How long until it may be tried again; absent: as the queue's `retry` says.",
+    "maxReceiveCount": "Receives after which the message is dead; absent: as the queue says.",
+    "deduplication": "For how long a `deduplicationKey` counts, and where.",
+    "maxMessages": "How many at most.",
+    "RedriveSpec.maxMessages": "How many are moved at most; absent: all.",
+    "tags": "Names and values of your own, up to 50; a change puts all of them in the place of the old ones.",
+    "kind": "Which of the two it is: `exponential` or `schedule`.",
+    "Job.kind": "What the job does.",
+    "baseSeconds": "The first wait.",
+    "factor": "How much longer each wait is than the one before.",
+    "maxSeconds": "The longest wait.",
+    "delaysSeconds": "The waits, one after the other; the last one repeats.",
+    "jitter": "Share of a wait by which it is made longer or shorter, so that retries do not come together.",
     "queues": "The queues.",
     "ReceiveAny.queues": (
         "Queue names, and at most 100 patterns with `*` and `?`. Patterns do not match the dead-letter queues of "
@@ -113,24 +81,18 @@ MEANINGS = {
     "base64": "The bytes in base64.",
     "attributes": "Message attributes, from name to value: string, number, or bytes.",
     "RedriveFilter.attributes": "Only messages that have these attributes with these values.",
-    "deduplicationKey": (
-        "A second message with the same key is not stored. Reusing a key with a different body is an error."
-    ),
-    "messageGroupId": "FIFO: the message group, required. Standard: the fairness key.",
-    "ttlSeconds": "How long the message is kept after it becomes visible; default: the queue's `retentionSeconds`.",
+    "deduplicationKey": "A second message with the same key is not taken; with another content it is a conflict.",
+    "messageGroupId": "FIFO: the group, needed. Standard: whose message it is, for fairness.",
+    "ttlSeconds": "How long the message lives, from when it can be received; absent: as the queue says.",
     "priority": (
-        "Messages with a higher priority are delivered first: 0 to 255, or a level: lowest 0, low 64, normal 128, "
-        "high 192, highest 255."
+        "Higher is delivered first; or a level: lowest 0, low 64, normal 128, high 192, highest 255. Absent: normal."
     ),
-    "traceparent": "W3C `traceparent` of the message.",
-    "tracestate": "W3C `tracestate` of the message.",
-    "clientMessageId": "The client's own id for the entry, returned with its result.",
-    "producer": "Identifies the producer and numbers its messages, so that a repeated request stores nothing twice.",
-    "id": "Id of the producer, chosen by the client.",
-    "Producer.sequence": (
-        "Sequence number of the first message; the others follow. A number that is not above the last one is a "
-        "duplicate."
-    ),
+    "traceparent": "The W3C trace that the message belongs to.",
+    "tracestate": "The rest of the trace's context.",
+    "clientMessageId": "The client's own name for the entry, told back with its result.",
+    "producer": "Makes a retry harmless: who sends, and the first message's number.",
+    "id": "The producer's name, of its own making.",
+    "Producer.sequence": "Number of the first message; the others follow. What is not above the last is a duplicate.",
     "messages": "The messages.",
     "messageId": "Id of the message.",
     "currentId": "The message's current id, as in history; `messageId` is the id it had when it was first sent.",
@@ -221,6 +183,11 @@ MEANINGS = {
     "detail": "What happened, and what to do.",
     "code": "Stable error code, for programs.",
     "retryable": "Whether a retry of the same request can succeed.",
+}
+_SETTINGS = {camel(row.member): row.meaning for row in REST_ATTRIBUTES}
+MEANINGS = {
+    **_WRITTEN,
+    **{f"QueueSpec.{name}" if name in _WRITTEN else name: text for name, text in _SETTINGS.items()},
 }
 _LIKE = {
     "QueueChanges": "QueueSpec",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import get_args
 
 from msgspec import UNSET
@@ -9,7 +10,7 @@ from msgspec import UNSET
 from batonq.api.rest.codec import MSGPACK
 from batonq.api.rest.content import attributes_of, trace_of
 from batonq.api.rest.queues import query, whole
-from batonq.api.rest.receiving import dead_letter, put_body
+from batonq.api.rest.receiving import TURN_BYTES, dead_letter, put_body
 from batonq.api.rest.service import Answer, Call
 from batonq.api.rest.shapes import PEEK_MAX, LastFailure, MessageState, Peeked, PeekedMessages
 from batonq.core.records import State
@@ -44,6 +45,8 @@ async def peek(call: Call) -> Answer:
                 size += len(message.body)
                 if len(found) == limit or size > ANSWER_BYTES_MAX:
                     return Answer(200, PeekedMessages(found, after))
+                if binary and size // TURN_BYTES > (size - len(message.body)) // TURN_BYTES:
+                    await asyncio.sleep(0)
         if len(page) < STEP and len(found) < limit:
             return Answer(200, PeekedMessages(found, UNSET))
     return Answer(200, PeekedMessages(found, after))

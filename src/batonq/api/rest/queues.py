@@ -8,20 +8,30 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from msgspec import UNSET
 
 from batonq.api.rest import policies
-from batonq.api.rest.queueshapes import PAGE_MAX, QueueChanges, QueueCreated, Queues, QueueSpec, Stats
+from batonq.api.rest.queueshapes import (
+    PAGE_MAX,
+    GivenFields,
+    QueueChanges,
+    QueueCreated,
+    Queues,
+    QueueSpec,
+    SpecFields,
+    Stats,
+)
 from batonq.api.rest.service import NO_CONTENT, SECOND_MS, Answer, Call, Nothing, no_such_queue
 from batonq.api.sqs import percent
-from batonq.core.catalog.attributes import RETENTION_MAX_S, first_difference, is_fifo, validate
+from batonq.core.catalog.attributes import first_difference, is_fifo, validate
 from batonq.core.catalog.names import check_queue_name
 from batonq.errors import InvalidInput, QueueDoesNotExist, QueueExists
 from batonq.node.broker import Queue
+from batonq.queue_attributes import RETENTION_MAX_S
 
 PAGE_DEFAULT = 100
 PARAMETERS_MAX = 100  # of an address
 
 
 async def create_queue(call: Call) -> Answer:
-    given = call.read(QueueSpec)
+    given: SpecFields = call.read(QueueSpec)
     fifo = given.mode == "FIFO"
     passed = policies.attributes_of(given)
     if fifo:
@@ -60,17 +70,17 @@ def _find(call: Call, name: str) -> Queue | None:
         return None
 
 
-def _check_same(existing: Queue, given: QueueSpec, passed: dict[str, str], fifo: bool) -> None:
+def _check_same(existing: Queue, given: SpecFields, passed: dict[str, str], fifo: bool) -> None:
     """Only what the request says counts: another value of one of its fields is a conflict."""
     if existing.fifo != fifo:
         raise _exists(existing, "mode")
     difference = first_difference(passed, existing.attributes)
     if difference is not None:
         raise _exists(existing, policies.field_of(difference))
-    shown = policies.show(existing)
-    if given.dead_letter_queue and given.dead_letter_queue != shown.dead_letter_queue:
+    target, receives = policies.redrive_of(existing)
+    if given.dead_letter_queue and given.dead_letter_queue != target:
         raise _exists(existing, "deadLetterQueue")
-    if given.max_receive_count and given.max_receive_count != shown.max_receive_count:
+    if given.max_receive_count and given.max_receive_count != receives:
         raise _exists(existing, "maxReceiveCount")
 
 
@@ -114,7 +124,7 @@ async def get_queue(call: Call) -> Answer:
 
 async def update_queue(call: Call) -> Answer:
     queue = call.queue()
-    given = call.read(QueueChanges)
+    given: GivenFields = call.read(QueueChanges)
     changes = policies.attributes_of(given)
     if not queue.fifo:
         changes = policies.without_fifo_only(changes)
@@ -131,14 +141,15 @@ async def update_queue(call: Call) -> Answer:
     return Answer(200, policies.show(current))
 
 
-async def _redrive_changes(call: Call, queue: Queue, given: QueueChanges, changes: dict[str, str]) -> dict[str, str]:
+async def _redrive_changes(call: Call, queue: Queue, given: GivenFields, changes: dict[str, str]) -> dict[str, str]:
     """Where dead letters go and after how many receives: one attribute when there is a queue for them, else another."""
-    shown = policies.show(queue)
-    target = shown.dead_letter_queue if given.dead_letter_queue is UNSET else given.dead_letter_queue
-    receives = shown.max_receive_count if given.max_receive_count is UNSET else given.max_receive_count or 0
+    now, receives = policies.redrive_of(queue)
+    target = now if given.dead_letter_queue is UNSET else given.dead_letter_queue
+    if given.max_receive_count is not UNSET:
+        receives = given.max_receive_count or 0
     if not target:
         return {"RedrivePolicy": "", "Baton.MaxReceives": str(receives) if receives else ""}
-    if target != shown.dead_letter_queue:
+    if target != now:
         validate(changes, fifo=queue.fifo, creating=False, current=queue.attributes)
         await _dead_letter_queue(call, queue.name, str(target), is_fifo(queue.attributes))
     policy = policies.redrive_policy(queue.account, str(target), receives or policies.RECEIVES_DEFAULT)

@@ -2,40 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Iterable
+from types import GenericAlias
+from typing import Annotated, Any, Literal, Protocol
 
-from msgspec import UNSET, Meta, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType, defstruct
 
-from batonq.api.rest.shapes import DAYS_14_S, VISIBILITY_MAX_S, Answered, Given
-from batonq.core.spread import SPREAD_MAX
+from batonq.api.rest.shapes import DAYS_14_S, Answered, Given
+from batonq.queue_attributes import LABEL_LENGTH_MAX, REST_FIELDS, QueueAttribute, ValueKind
 
 PAGE_MAX = 1_000
 PageSize = Annotated[int, Meta(ge=1, le=PAGE_MAX)]
 NAME_PATTERN = r"^[A-Za-z0-9_-]{1,80}$|^[A-Za-z0-9_-]{1,75}\.fifo$"
 
 QueueName = Annotated[str, Meta(min_length=1, max_length=80, pattern=NAME_PATTERN)]
-Label = Annotated[str, Meta(min_length=1, max_length=64, pattern="^[A-Za-z0-9_-]+$")]
-
-
-def _whole(low: int, high: int) -> Meta:
-    """Whole seconds: 30 and 30.0 are, 30.5 is not."""
-    return Meta(ge=low, le=high, multiple_of=1)
-
-
-Retention = Annotated[float, _whole(60, DAYS_14_S)]
-QueueVisibility = Annotated[float, _whole(0, VISIBILITY_MAX_S)]
-QueueDelay = Annotated[float, _whole(0, 900)]
-QueueWait = Annotated[float, _whole(0, 20)]
-Window = Annotated[float, _whole(1, DAYS_14_S)]
-Ageing = Annotated[float, _whole(0, 86_400)]
-Sla = Annotated[float, _whole(0, DAYS_14_S)]
-MaxReceives = Annotated[int, Meta(ge=0, le=1000)]
-MessageBytes = Annotated[int, Meta(ge=1024, le=1_048_576)]
-InFlight = Annotated[int, Meta(ge=1, le=120_000)]
-MessagesMax = Annotated[int, Meta(ge=0, le=10**12)]
-SpreadCount = Annotated[int, Meta(ge=1, le=SPREAD_MAX)]
-Replicas = Literal[1, 3, 5]
-BytesMax = Annotated[int, Meta(ge=0, le=10**15)]
+Label = Annotated[str, Meta(min_length=1, max_length=LABEL_LENGTH_MAX, pattern="^[A-Za-z0-9_-]+$")]
 RetrySeconds = Annotated[float, Meta(ge=0, le=DAYS_14_S)]
 Jitter = Annotated[float, Meta(ge=0, le=1)]
 TagKey = Annotated[str, Meta(min_length=1, max_length=128)]
@@ -65,48 +46,88 @@ class Schedule(Struct, rename="camel", tag="schedule", tag_field="kind", forbid_
 Retry = Exponential | Schedule
 
 
-class Deduplication(Given):
-    """How long a deduplicationKey is remembered, and its scope. `contentBased` is for FIFO queues."""
-
-    window_seconds: Window | None = None
-    scope: Literal["window", "lives"] | None = None
-    content_based: bool | None = None
-    per_group: bool | None = None
+# --- derived from the table of queue attributes ------------------------------------------------
 
 
-class QueueChanges(Given):
-    """Settings to change. null restores a field's default; absent fields do not change."""
+class GivenFields(Protocol):
+    """The fields of QueueChanges and QueueSpec that are read by name."""
 
-    retention_seconds: Retention | UnsetType | None = UNSET
-    default_visibility_timeout_seconds: QueueVisibility | UnsetType | None = UNSET
-    delay_seconds: QueueDelay | UnsetType | None = UNSET
-    receive_wait_seconds: QueueWait | UnsetType | None = UNSET
-    max_receive_count: MaxReceives | UnsetType | None = UNSET
-    dead_letter_queue: QueueName | UnsetType | None = UNSET
-    dead_letter_on: Literal["receive", "failure"] | UnsetType | None = UNSET
-    retry: Retry | UnsetType | None = UNSET
-    max_message_bytes: MessageBytes | UnsetType | None = UNSET
-    strict_receipts: bool | UnsetType | None = UNSET
-    deduplication: Deduplication | UnsetType | None = UNSET
-    expiry_to_dead_letter: bool | UnsetType | None = UNSET
-    priority_ageing_seconds: Ageing | UnsetType | None = UNSET
-    sla_seconds: Sla | UnsetType | None = UNSET
-    shed_class: Label | UnsetType | None = UNSET
-    alarm_severity: Label | UnsetType | None = UNSET
-    max_in_flight: InFlight | UnsetType | None = UNSET
-    max_messages: MessagesMax | UnsetType | None = UNSET
-    max_bytes: BytesMax | UnsetType | None = UNSET
-    spread: SpreadCount | UnsetType | None = UNSET
-    durability: Replicas | UnsetType | None = UNSET
-    own_shards: bool | UnsetType | None = UNSET
-    tags: Tags | UnsetType | None = UNSET
+    max_receive_count: int | UnsetType | None
+    dead_letter_queue: str | UnsetType | None
+    tags: dict[str, str] | UnsetType | None
 
 
-class QueueSpec(QueueChanges, kw_only=True):
-    """A queue to create. If its deadLetterQueue does not exist, that is created too, with a retention of 14 days."""
+class SpecFields(GivenFields, Protocol):
+    """The same of QueueSpec."""
 
-    name: QueueName
-    mode: Literal["STANDARD", "FIFO"] = "STANDARD"
+    name: str
+    mode: Literal["STANDARD", "FIFO"]
+
+
+# Attributes that REST has in a form of its own: what it accepts, and what it answers.
+_OWN_FORMS: dict[str, tuple[Any, Any]] = {"RedrivePolicy": (QueueName, str), "Baton.RetryPolicy": (Retry, Retry)}
+
+
+def _accepted(row: QueueAttribute) -> Any:
+    """The type of a field in a request."""
+    if row.name in _OWN_FORMS:
+        return _OWN_FORMS[row.name][0]
+    if row.rest_boolean or row.kind is ValueKind.BOOLEAN:
+        return bool
+    if row.kind is ValueKind.CHOICE:
+        return Literal[tuple(map(int, row.choices) if row.numeric else row.choices)]
+    if row.kind is ValueKind.LABEL:
+        return Label
+    if row.seconds:  # whole seconds: 30 and 30.0 are, 30.5 is not
+        return Annotated[float, Meta(ge=row.low, le=row.high, multiple_of=1)]
+    return Annotated[int, Meta(ge=row.low, le=row.high)]
+
+
+def _answered(row: QueueAttribute) -> tuple[Any, ...]:
+    """A field of an answer. It is left out until it is set if it has no default, or while it is false if it is for FIFO
+    queues.
+    """
+    boolean = row.rest_boolean or row.kind is ValueKind.BOOLEAN
+    kind = _OWN_FORMS[row.name][1] if row.name in _OWN_FORMS else bool if boolean else int if row.numeric else str
+    if row.default is None:
+        return (row.member, kind | UnsetType, UNSET)
+    return (row.member, kind, False) if row.fifo_only else (row.member, kind)
+
+
+def _struct(name: str, doc: str, fields: Iterable[tuple[Any, ...]], base: Any, *, kw_only: bool = False) -> Any:
+    namespace = {"__doc__": doc or None}
+    return defstruct(name, fields, bases=(base,), namespace=namespace, module=__name__, kw_only=kw_only)
+
+
+Deduplication = _struct(
+    "Deduplication",
+    "For how long a deduplicationKey counts, and where; `contentBased` is for FIFO queues.",
+    [(row.member, _accepted(row) | None, None) for row in REST_FIELDS["deduplication"]],
+    Given,
+)
+DeduplicationShown = _struct("DeduplicationShown", "", map(_answered, REST_FIELDS["deduplication"]), Answered)
+# Fields that are objects: what is accepted, and what is answered.
+OBJECTS: dict[str, tuple[Any, Any]] = {"deduplication": (Deduplication, DeduplicationShown)}
+
+QueueChanges = _struct(
+    "QueueChanges",
+    "What may be changed of a queue. null takes a field back to its default; one that is absent stays.",
+    [
+        *(
+            (name, (OBJECTS[name][0] if name in OBJECTS else _accepted(rows[0])) | UnsetType | None, UNSET)
+            for name, rows in REST_FIELDS.items()
+        ),
+        ("tags", Tags | UnsetType | None, UNSET),
+    ],
+    Given,
+)
+QueueSpec = _struct(
+    "QueueSpec",
+    "A queue to be made. A deadLetterQueue that does not exist is made too, with 14 days' retention.",
+    [("name", QueueName), ("mode", Literal["STANDARD", "FIFO"], "STANDARD")],
+    QueueChanges,
+    kw_only=True,
+)
 
 
 class QueueCreated(Answered):
@@ -114,16 +135,7 @@ class QueueCreated(Answered):
     name: str
 
 
-class DeduplicationShown(Answered):
-    window_seconds: int
-    scope: str
-    content_based: bool = False
-    per_group: bool = False
-
-
-class Queue(Answered, kw_only=True):
-    """A queue with all its settings, including defaults."""
-
+class _Identity(Answered, kw_only=True):
     queue_id: str
     name: str
     mode: Literal["STANDARD", "FIFO"]
@@ -131,36 +143,24 @@ class Queue(Answered, kw_only=True):
     arn: str
     created_at_ms: int
     modified_at_ms: int
-    retention_seconds: int
-    default_visibility_timeout_seconds: int
-    delay_seconds: int
-    receive_wait_seconds: int
-    max_receive_count: int
-    dead_letter_queue: str | UnsetType = UNSET
-    dead_letter_on: str
-    retry: Retry | UnsetType = UNSET
-    max_message_bytes: int
-    strict_receipts: bool
-    deduplication: DeduplicationShown
-    expiry_to_dead_letter: bool
-    priority_ageing_seconds: int
-    sla_seconds: int
-    shed_class: str | UnsetType = UNSET
-    alarm_severity: str | UnsetType = UNSET
-    max_in_flight: int
-    max_messages: int
-    max_bytes: int
-    spread: int
-    durability: int | UnsetType = UNSET
-    own_shards: bool
-    tags: dict[str, str]
 
 
-class Queues(Answered):
-    """A page of queues, sorted by name. `nextCursor` gets the next page."""
-
-    queues: list[Queue]
-    next_cursor: str | UnsetType = UNSET
+Queue = _struct(
+    "Queue",
+    "A queue as it is, defaults included.",
+    [
+        *((name, OBJECTS[name][1]) if name in OBJECTS else _answered(rows[0]) for name, rows in REST_FIELDS.items()),
+        ("tags", dict[str, str]),
+    ],
+    _Identity,
+    kw_only=True,
+)
+Queues = _struct(
+    "Queues",
+    "A page of queues, by name; `nextCursor` asks for the next one.",
+    [("queues", GenericAlias(list, (Queue,))), ("next_cursor", str | UnsetType, UNSET)],
+    Answered,
+)
 
 
 class Stats(Answered):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterable
 from functools import partial
 from typing import Any, Protocol
 
@@ -23,6 +24,9 @@ from batonq.node.host import ShardHost, committed
 
 ATTEMPT_MESSAGES_MAX = 10  # these fit into one answer whatever their size: a repetition must give the same ones
 CONTENT_BITS = 0xFF & ~(NO_DIGEST | AS_IS)
+TURN_BYTES = 256 * 1024  # of JSON that are put into MessagePack before others have their turn; beside that a message
+MESSAGE_BYTES = 200  # takes as long as so many of these bytes,
+ATTRIBUTES_FACTOR = 2  # and its attributes as long as so many times their own
 _TEXT, _JSON = int(Content.TEXT), int(Content.JSON)
 
 
@@ -51,8 +55,8 @@ async def receive(call: Call) -> Answer:
     )
     if not given.attempt_id:  # else the client that gets no answer asks for the same messages again
         call.give_back = partial(call.broker.give_back_found, [(queue.number, delivery) for delivery in deliveries])
-    name = queue.name
-    return Answer(200, ReceivedMessages([received(delivery, name, binary=binary) for delivery in deliveries]))
+    found = [(queue.name, delivery) for delivery in deliveries]
+    return Answer(200, ReceivedMessages(await received_all(found, binary=binary)))
 
 
 async def _front(broker: Broker, queue: Queue, host: ShardHost, leases: FirstLeases, *, binary: bool) -> list[Received]:
@@ -60,14 +64,11 @@ async def _front(broker: Broker, queue: Queue, host: ShardHost, leases: FirstLea
     name = queue.name
     priority = host.shard.columns.priority[leases.slots[0]]  # a run is of one lane
     plain = max(leases.sents_ms) <= leases.leased_ms  # else a clock went back in between, and times need a look
-    try:
-        await committed(host)
-        run = broker.deliver_run(queue, host, leases) if plain else None
-        if run is None:
-            return [received(each, name, binary=binary) for each in await broker.deliver_front(queue, host, leases)]
-    except asyncio.CancelledError:
-        broker.give_back(queue, host, leases)
-        raise
+    await committed(host)
+    run = broker.deliver_run(queue, host, leases) if plain else None
+    if run is None or (binary and is_long_json(run[1], run[3])):
+        deliveries = await broker.deliver_front(queue, host, leases)
+        return await received_all([(name, delivery) for delivery in deliveries], binary=binary)
     receipts, contents, _, bodies = run
     messages: list[Received] = []
     for message_id, receipt, content, body, sequence, sent_ms in zip(
@@ -107,7 +108,8 @@ async def receive_any(call: Call) -> Answer:
     )
     call.give_back = partial(call.broker.give_back_found, [(queue.number, delivery) for queue, delivery in found])
     binary = call.wanted is MSGPACK
-    return Answer(200, ReceivedMessages([received(delivery, queue.name, binary=binary) for queue, delivery in found]))
+    named = [(queue.name, delivery) for queue, delivery in found]
+    return Answer(200, ReceivedMessages(await received_all(named, binary=binary)))
 
 
 async def _give_back(broker: Broker, queue: Queue, host: ShardHost, leases: FirstLeases) -> None:
@@ -116,6 +118,26 @@ async def _give_back(broker: Broker, queue: Queue, host: ShardHost, leases: Firs
 
 def _visibility_ms(seconds: float | None) -> int | None:
     return None if seconds is None else milliseconds(seconds)
+
+
+def is_long_json(contents: Iterable[int], bodies: Iterable[bytes]) -> bool:
+    """Whether putting these bodies into MessagePack takes more than a turn."""
+    return _JSON in {content & CONTENT_BITS for content in contents} and sum(map(len, bodies)) > TURN_BYTES
+
+
+async def received_all(found: Iterable[tuple[str, Delivery]], *, binary: bool) -> list[Received]:
+    """Messages, each with the name of its queue. Others have their turn in between when that takes long."""
+    messages: list[Received] = []
+    size = 0
+    for queue, delivery in found:
+        messages.append(received(delivery, queue, binary=binary))
+        size += MESSAGE_BYTES + ATTRIBUTES_FACTOR * len(delivery.attributes)
+        if binary and delivery.content == _JSON:
+            size += len(delivery.body)
+        if size > TURN_BYTES:
+            size = 0
+            await asyncio.sleep(0)
+    return messages
 
 
 def received(delivery: Delivery, queue: str, *, binary: bool) -> Received:
@@ -153,7 +175,9 @@ class HasBody(Protocol):
 
 def put_body(message: HasBody, body: bytes, content: int, *, binary: bool) -> None:
     if binary:
-        message.body = value_of(body, content)
+        value = value_of(body, content)
+        # JSON becomes very many objects: what is kept until the answer is written are bytes.
+        message.body = Raw(MSGPACK.encode(value)) if content == _JSON else value
     elif content == _TEXT:
         message.body = body.decode()
     elif content == _JSON:

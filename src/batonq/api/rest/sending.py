@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from hashlib import md5, sha256
 from typing import Any, NamedTuple
@@ -42,9 +43,9 @@ from batonq.core.payload import encode_attributes
 from batonq.errors import BatonError, InvalidInput, TooLarge
 from batonq.node.broker import Queue
 from batonq.node.host import committed
+from batonq.priorities import PRIORITIES
 
-PRIORITIES = {"lowest": 0, "low": 64, "normal": 128, "high": 192, "highest": 255}
-
+TURN_VALUES = 10_000  # messages and attributes of a batch that are read before others have their turn
 FIELDS_BYTES_MAX = 64 * 1024  # what a message's fields may take beside its body and attributes
 
 AnyMessage = Message | PackedMessage
@@ -90,10 +91,15 @@ async def send_batch(call: Call) -> Answer:
     sends: list[Send] = []
     places: list[int] = []
     sender = call.caller.sender
+    values = 0
     for at, entry in enumerate(entries):
+        if values > TURN_VALUES:
+            values = 0
+            await asyncio.sleep(0)
         try:
             if isinstance(entry, Unreadable):
                 raise entry.problem
+            values += 1 + len(entry.attributes or ())
             sends.append(to_send(queue, entry, sender))
             places.append(at)
         except BatonError as problem:

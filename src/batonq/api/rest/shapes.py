@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Raw, Struct, UnsetType
 
 from batonq.api.rest.problems import ItemError
+from batonq.priorities import NORMAL_PRIORITY, PRIORITY_MAX
 
 BATCH_MAX = 1_000
 PEEK_MAX = 100
@@ -28,7 +29,7 @@ Visibility = Annotated[float, Meta(ge=0, le=VISIBILITY_MAX_S)]
 Wait = Annotated[float, Meta(ge=0, le=WAIT_MAX_S)]
 Lifetime = Annotated[float, Meta(gt=0, le=DAYS_14_S)]
 Receives = Annotated[int, Meta(ge=1, le=255)]
-Priority = Annotated[int, Meta(ge=0, le=255)] | Literal["lowest", "low", "normal", "high", "highest"]
+Priority = Annotated[int, Meta(ge=0, le=PRIORITY_MAX)] | Literal["lowest", "low", "normal", "high", "highest"]
 TraceParent = Annotated[str, Meta(pattern="^[0-9a-f]{2}-[0-9a-f]{32}-[0-9a-f]{16}-[0-9a-f]{2}$")]
 TraceState = Annotated[str, Meta(min_length=1, max_length=512, pattern="^[ -~]+$")]
 Consumer = Annotated[str, Meta(max_length=256)]
@@ -232,7 +233,7 @@ class Received(Answered, kw_only=True):
     attributes: dict[str, Any] | UnsetType = UNSET
     message_group_id: str = ""
     deduplication_key: str = ""
-    priority: int = 0
+    priority: int = NORMAL_PRIORITY
     sent_at_ms: int
     first_received_at_ms: int
     deadline_ms: int
@@ -325,7 +326,7 @@ class Peeked(Answered, kw_only=True):
     attributes: dict[str, Any] | UnsetType = UNSET
     message_group_id: str = ""
     deduplication_key: str = ""
-    priority: int = 0
+    priority: int = NORMAL_PRIORITY
     sent_at_ms: int
     first_received_at_ms: int = 0
     expires_at_ms: int

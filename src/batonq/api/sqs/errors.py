@@ -31,7 +31,6 @@ QUEUE_DOES_NOT_EXIST = Kind("QueueDoesNotExist", _OLD + "NonExistentQueue")
 QUEUE_NAME_EXISTS = Kind("QueueNameExists", "QueueAlreadyExists")
 QUEUE_DELETED_RECENTLY = Kind("QueueDeletedRecently", _OLD + "QueueDeletedRecently")
 UNSUPPORTED_OPERATION = Kind("UnsupportedOperation", _OLD + "UnsupportedOperation")
-MESSAGE_NOT_IN_FLIGHT = Kind("MessageNotInflight", _OLD + "MessageNotInflight")
 BATCH_ENTRY_IDS_NOT_DISTINCT = Kind("BatchEntryIdsNotDistinct", _OLD + "BatchEntryIdsNotDistinct")
 BATCH_REQUEST_TOO_LONG = Kind("BatchRequestTooLong", _OLD + "BatchRequestTooLong")
 EMPTY_BATCH_REQUEST = Kind("EmptyBatchRequest", _OLD + "EmptyBatchRequest")
@@ -91,7 +90,7 @@ def shortened(value: object, length_max: int = 1024) -> str:
     return text if len(text) <= length_max else text[:length_max] + "..."
 
 
-# The nearest class of an error decides; OverLimit is told apart by the operation (see receive.py).
+# The nearest class of an error decides. A receive answers OverLimit with OVER_LIMIT (operations/receiving.py).
 _KINDS: dict[type[baton.BatonError], Kind] = {
     baton.QueueDoesNotExist: QUEUE_DOES_NOT_EXIST,
     baton.QueueExists: QUEUE_NAME_EXISTS,

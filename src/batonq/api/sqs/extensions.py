@@ -2,7 +2,7 @@
 
 SQS has names for queue attributes and message attributes, and any client can send those; so what SQS has no name for
 travels as attributes with the prefix `Baton.`. A few things about a request itself travel as HTTP headers, for
-clients that can set them. Queue attributes are in core/catalog/attributes.py, which checks them; here is the rest.
+clients that can set them. Queue attributes are in batonq/queue_attributes.py; here is the rest.
 docs/reference/baton-attributes.md lists all of them, and a test compares it with these tables.
 """
 
@@ -12,11 +12,11 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from batonq.api.sqs.errors import invalid, invalid_value
-from batonq.core.catalog.attributes import PREFIX, RETENTION_MAX_S
 from batonq.core.commands import Send
+from batonq.priorities import NORMAL_PRIORITY, PRIORITY_MAX
+from batonq.queue_attributes import PREFIX, RETENTION_MAX_S
 
 SECOND_MS = 1000
-PRIORITY_MAX = 255
 MAX_RECEIVES_MAX = 255  # of one message; the log keeps it in a byte
 KEY_LENGTH_MAX = 128
 CONSUMER_LENGTH_MAX = 256
@@ -66,9 +66,9 @@ MESSAGE_ATTRIBUTES = {
     for row in (
         MessageAttribute(
             "Baton.Priority",
-            "Messages with a higher priority are delivered first. The messages of a FIFO group keep their order.",
+            f"Higher is delivered first; messages of a FIFO group keep their order. Default: {NORMAL_PRIORITY}.",
             0,
-            255,
+            PRIORITY_MAX,
             _priority,
         ),
         MessageAttribute(

@@ -19,10 +19,10 @@ from batonq.client.aio.jobs import Job
 from batonq.client.aio.message import Message, Messages
 from batonq.client.aio.queue import Queue
 from batonq.client.batches import REQUEST_COUNT_MAX, BatchLimits
-from batonq.client.models import QueueInfo
 from batonq.client.producers import Producers
+from batonq.client.queue_settings import QueueInfo, QueueSettings
 from batonq.client.retrying import Retries, as_retries
-from batonq.client.specs import QueueSettings, to_wire
+from batonq.client.specs import to_wire
 from batonq.client.transport import AsyncTransport
 from batonq.errors import InvalidInput, QueueExists
 

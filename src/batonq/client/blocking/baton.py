@@ -20,10 +20,10 @@ from batonq.client.blocking.http import HttpTransport
 from batonq.client.blocking.jobs import Job
 from batonq.client.blocking.message import Message, Messages
 from batonq.client.blocking.queue import Queue
-from batonq.client.models import QueueInfo
 from batonq.client.producers import Producers
+from batonq.client.queue_settings import QueueInfo, QueueSettings
 from batonq.client.retrying import Retries, as_retries
-from batonq.client.specs import QueueSettings, to_wire
+from batonq.client.specs import to_wire
 from batonq.client.transport import BlockingTransport
 from batonq.errors import InvalidInput, QueueExists
 

@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 
 from batonq.core.catalog.attributes import effective, is_fifo, to_policy
 from batonq.core.catalog.names import QueueName
-from batonq.core.catalog.permissions import Statement, labels
 from batonq.core.catalog.redrive import parse_redrive_policy
 from batonq.core.policy import SECOND_MS, QueuePolicy
 from batonq.core.spread import Spread
+from batonq.queue_attributes import RETIRED
 
 # Stands for a dead-letter queue that was deleted. No queue ever has this number, so a dead letter for it is refused,
 # stays where it is and raises an alarm, until a queue of that name exists again.
@@ -115,11 +115,6 @@ class QueueEntry:
         policy = self.attributes.get("RedrivePolicy")
         return parse_redrive_policy(policy).target if policy else None
 
-    @property
-    def permissions(self) -> dict[str, Statement]:
-        """The labelled statements of the Policy attribute."""
-        return labels(self.attributes.get("Policy", ""))
-
     def record(self) -> Record:
         record = {
             "account": self.account,
@@ -148,7 +143,7 @@ class QueueEntry:
             number=number,
             account=record["account"],
             name=record["name"],
-            attributes=record["attributes"],
+            attributes={name: text for name, text in record["attributes"].items() if name not in RETIRED},
             tags=record["tags"],
             created_ms=record["created_ms"],
             modified_ms=record["modified_ms"],

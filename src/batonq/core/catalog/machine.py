@@ -7,21 +7,21 @@ and random bytes are arguments. A command that raises has changed nothing.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
 from batonq.core.catalog import attributes as attribute_table
 from batonq.core.catalog import permissions, redrive
-from batonq.core.catalog.attributes import RETENTION_MAX_MS, is_fifo
+from batonq.core.catalog.attributes import is_fifo
 from batonq.core.catalog.entries import MISSING_QUEUE, AccessKey, Account, Link, QueueEntry, ReceiptKey, ShardEntry
 from batonq.core.catalog.names import QueueName, check_queue_name, is_text, is_word, queue_arn
 from batonq.core.catalog.permissions import ACCOUNT_DIGITS, Statement
 from batonq.core.catalog.placement import Placement, wants_own
 from batonq.core.catalog.state import encode
 from batonq.core.policy import SECOND_MS, QueuePolicy
-from batonq.core.records import Flag, Type, word0
+from batonq.core.records import BaseFlag, Type, word0
 from batonq.core.spread import even
 from batonq.errors import (
     InvalidInput,
@@ -32,9 +32,10 @@ from batonq.errors import (
     QueueDoesNotExist,
     QueueExists,
 )
+from batonq.queue_attributes import RETENTION_MAX_S
 
 DAY_MS = 86_400 * SECOND_MS
-RECEIPT_KEY_LIFE_MS = RETENTION_MAX_MS + DAY_MS  # counted from when the next key took over
+RECEIPT_KEY_LIFE_MS = RETENTION_MAX_S * SECOND_MS + DAY_MS  # counted from when the next key took over
 RECEIPT_KEY_BYTES = 32
 RECEIPT_KEY_IDS = 1 << 16
 RECEIPT_KEYS_MAX = 1_000
@@ -56,7 +57,6 @@ class Rules:
     queues_max: int = 100_000
     accounts_max: int = 10_000
     access_keys_max: int = 10_000
-    settings_max: int = 1_000
     replicas: int = 1  # of shards that do not say: the log's own kind
     spread: int = 1  # shards of a new standard queue that does not say, as far as there are so many
 
@@ -101,7 +101,7 @@ class Catalog(Placement):
         starts = range(0, len(data), length)
         for number, start in enumerate(starts):
             part = data[start : start + length]
-            more = Flag.MORE << 8 if number + 1 < len(starts) else 0
+            more = BaseFlag.MORE << 8 if number + 1 < len(starts) else 0
             if self.frame.size + len(part) > frame_bytes_max - FRAME_OVERHEAD_BYTES:
                 self.frame.roll()
             w6 = self.frame.put(part)
@@ -119,12 +119,6 @@ class Catalog(Placement):
         self._apply_set(version, now, data)
 
     # --- reading -------------------------------------------------------------------------------
-
-    def queue(self, account: str, name: str) -> QueueEntry:
-        entry = self.by_name.get(QueueName(account, name))
-        if entry is None:
-            raise QueueDoesNotExist
-        return entry
 
     def queue_by_number(self, number: int) -> QueueEntry:
         entry = self.queues.get(number)
@@ -361,17 +355,6 @@ class Catalog(Placement):
             )
         self._change(replace(entry, purged_ms=now), now)
 
-    def place_queue(self, number: int, shards: Sequence[int], now: int) -> QueueEntry:
-        """Say which shards hold the queue from now on. Moving its messages is the caller's part."""
-        now = self._time(now)
-        entry = self.queue_by_number(number)
-        if not shards or len(set(shards)) != len(shards) or not self.shards.keys() >= set(shards):
-            raise InvalidInput(f"Shards {list(shards)} are not all open. Open shards: {sorted(self.shards)}.")
-        spread = even(shards)
-        entry = self._change(replace(entry, shards=spread.shards, slots=spread.slots, before=b""), now)
-        self._refresh_sources(entry.key, now)
-        return entry
-
     def settle_spread(self, number: int, shard: int, now: int) -> QueueEntry:
         """A shard that gave up slots when the queue grew or moved has nothing of them any more. One that gave up all is
         left.
@@ -389,7 +372,7 @@ class Catalog(Placement):
             self._refresh_sources(changed.key, now)
         return changed
 
-    # --- shards, settings ----------------------------------------------------------------------
+    # --- shards --------------------------------------------------------------------------------
 
     def open_shards(self, count: int, now: int, *, replicas: int = 0) -> list[int]:
         """See to it that `count` shards of a kind exist (0: the log's own), numbered on from those that there are. They
@@ -409,13 +392,6 @@ class Catalog(Placement):
         for number in added:
             self._write("shard", number, ShardEntry(number, now, kind).record(), now)
         return added
-
-    def put_setting(self, name: str, value: Any, now: int) -> None:
-        """Keep a setting of the whole cluster, any JSON value; None removes it."""
-        if name not in self.settings and len(self.settings) >= self.rules.settings_max:
-            raise OverLimit(f"The limit of {len(self.settings)} settings is reached.")
-        if self.settings.get(name) != value:
-            self._write("setting", name, value, self._time(now))
 
     # --- tenants and their keys ----------------------------------------------------------------
 
@@ -441,7 +417,7 @@ class Catalog(Placement):
         if key_id in self.access_keys:
             raise InvalidInput(f"Key {key_id} already exists. Choose another id.")
         if len(self.access_keys) >= self.rules.access_keys_max:
-            raise OverLimit(f"The limit of {len(self.access_keys)} keys is reached. Remove a key first.")
+            raise OverLimit(f"There are {len(self.access_keys)} keys, the maximum; no further key can be added.")
         if account not in self.accounts:
             self.put_account(account, "", now)
         self._write("access_key", key_id, AccessKey(key_id, secret, account, now).record(), now)
@@ -453,10 +429,6 @@ class Catalog(Placement):
         if key.disabled != disabled:
             self._write("access_key", key_id, replace(key, disabled=disabled).record(), self._time(now))
         return self.access_keys[key_id]
-
-    def remove_key(self, key_id: str, now: int) -> None:
-        self._access_key(key_id)
-        self._write("access_key", key_id, None, self._time(now))
 
     def _access_key(self, key_id: str) -> AccessKey:
         key = self.access_keys.get(key_id)

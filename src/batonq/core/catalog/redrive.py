@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 from batonq.core.catalog.names import QueueName, parse_queue_arn
 from batonq.errors import InvalidInput
+from batonq.queue_attributes import MAX_RECEIVES_MAX
 
-MAX_RECEIVES_MAX = 1000
 SOURCE_ARNS_MAX = 10
 
 _REDRIVE_KEYS = ("deadLetterTargetArn", "maxReceiveCount")
@@ -17,7 +17,6 @@ _REDRIVE_KEYS = ("deadLetterTargetArn", "maxReceiveCount")
 class Redrive(NamedTuple):
     """A RedrivePolicy, taken apart."""
 
-    target_arn: str
     target: QueueName
     max_receives: int
 
@@ -59,7 +58,7 @@ def parse_redrive_policy(text: str) -> Redrive:
     target = parse_queue_arn(arn)
     if target is None:
         raise refuse_redrive(text, "Only SQS queues are valid resources for deadLetterTargetArn.")
-    return Redrive(arn, target, count)
+    return Redrive(target, count)
 
 
 def _count(value: Any) -> int:

@@ -25,7 +25,7 @@ from batonq.core.catalog.entries import (
 from batonq.core.catalog.names import QueueName
 from batonq.core.openframe import OpenFrame
 from batonq.core.policy import QueuePolicy
-from batonq.core.records import FORMAT_VERSION, PLAIN_VERSION, Flag, Type
+from batonq.core.records import FORMAT_VERSION, PLAIN_VERSION, BaseFlag, Type
 from batonq.core.spread import GROWTHS_MAX, PLACES_MAX, SLOTS
 from batonq.errors import LogCorrupt
 
@@ -61,7 +61,6 @@ class CatalogState:
         self.deleted: dict[QueueName, int] = {}  # names that cannot be taken yet → until when, ms
         self.receipt_keys: dict[int, ReceiptKey] = {}
         self.shards: dict[int, ShardEntry] = {}
-        self.settings: dict[str, Any] = {}
         # Indexes, all derived from `queues`.
         self.by_name: dict[QueueName, QueueEntry] = {}
         self._names: dict[str, list[str]] = {}  # account → names, sorted
@@ -79,7 +78,7 @@ class CatalogState:
             offset = w6 & _LOW32
             data = variable[offset : offset + (w6 >> 32)]
             if w0 & 0xFF == Type.CATALOG_BASE:
-                whole = self._base_part(w4, bool(w0 >> 8 & Flag.MORE), data)
+                whole = self._base_part(w4, bool(w0 >> 8 & BaseFlag.MORE), data)
                 if whole is None:
                     continue
                 data = whole
@@ -152,8 +151,6 @@ class CatalogState:
             self._loads.setdefault(int(key), 0)
             if value is not None and value.get("replicas"):
                 self.format = FORMAT_VERSION
-        elif kind == "setting":
-            _put(self.settings, key, value)
         else:
             raise LogCorrupt(f"unknown kind {kind!r} of catalog record: use a newer release")
 
@@ -228,7 +225,7 @@ class CatalogState:
                 "deleted": {f"{name.account}/{name.name}": until for name, until in self.deleted.items()},
                 "receipt_keys": {str(key): entry.record() for key, entry in self.receipt_keys.items()},
                 "shards": {str(key): entry.record() for key, entry in self.shards.items()},
-                "settings": self.settings,
+                "settings": {},  # always empty; earlier releases wrote it, and a Base must equal theirs
             }
         )
 
@@ -249,7 +246,6 @@ class CatalogState:
             ("access_key", "access_keys"),
             ("receipt_key", "receipt_keys"),
             ("shard", "shards"),
-            ("setting", "settings"),
             ("queue", "queues"),
         ):
             for key, value in base[name].items():

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from batonq.core.commands import Arrival
 from batonq.core.ids import key_hash
-from batonq.core.records import Flag, Reason, Type
+from batonq.core.records import ArrivedFlag, Reason, Type
 from batonq.core.shard.replay import skip
 from batonq.core.shard.seeking import Seeking
 from batonq.core.shard.state import ARRIVED_NOTED, ARRIVED_PREFIX
@@ -66,7 +66,7 @@ class Arrivals(Seeking):
         verdict = self._acceptance(target, arrival.fifo, len(arrival.payload), tenant)
         w5 = arrival.source_shard | arrival.number << 16
         if verdict != Reason.ACCEPTED or target is None:
-            w0 = Type.ARRIVED | Flag.REFUSED << 8 | verdict << 24 | arrival.queue << 32
+            w0 = Type.ARRIVED | ArrivedFlag.REFUSED << 8 | verdict << 24 | arrival.queue << 32
             self.frame.add(w0, 0, now, 0, 0, w5, 0, 0)
             self._on_entry(arrival.source_shard, arrival.number, verdict)
             return verdict
@@ -77,7 +77,7 @@ class Arrivals(Seeking):
         flags = 0
         prefix = ARRIVED_PREFIX.pack(tenant, arrival.origin)
         if arrival.redriven or arrival.maximum:
-            flags = int(Flag.NOTED)
+            flags = int(ArrivedFlag.NOTED)
             prefix = ARRIVED_NOTED.pack(tenant, arrival.origin, arrival.redriven, arrival.maximum)
         w6 = self.frame.put(prefix + arrival.payload)
         sequence = self.next_sequence

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Sequence
 
 from batonq.core.commands import Claim, Nack
-from batonq.core.records import Flag, Reason, State, Type
+from batonq.core.records import DeletedFlag, LeaseFlag, Reason, State, Type
 from batonq.core.retry import parse_retry
 from batonq.core.shard.columns import as_run, counted, joined
 from batonq.core.shard.lifecycle import RECEIPTS, Rule, Standing, Verdict
@@ -58,7 +58,7 @@ class Holding(Receiving):
                 queue.stale_deletes += 1
             if verdict.act:
                 reason = int(verdict.reason)
-                flags = int(Flag.LATE) if reason == Reason.LATE_ACK else 0
+                flags = int(DeletedFlag.LATE) if reason == Reason.LATE_ACK else 0
                 self._row(Type.DELETED, number, claim.slot, now, flags=flags, reason=reason)
                 self._on_deleted(queue, claim.slot, now, reason)
             results.append(verdict.error() if verdict.error else None)
@@ -159,7 +159,7 @@ class Holding(Receiving):
                         "VisibilityTimeout for the message is beyond the limit [43200 seconds]."
                     )
                 else:
-                    flags = int(Flag.ATTEMPT) if by_attempt else 0
+                    flags = int(LeaseFlag.ATTEMPT) if by_attempt else 0
                     position = self._row(Type.EXTENDED, number, slot, now, until=now + visibility_ms, flags=flags)
                     self._on_extended(slot, now + visibility_ms, position, by_attempt)
             results.append(error)

@@ -73,8 +73,8 @@ class Shard(Holding, Persist, Validate):
         final = slot == NIL or columns.sequence[slot] > through
         before = queue.deleted
         w0 = Type.QUEUE_PURGED | Reason.PURGED << 24 | number << 32
-        self.frame.add(w0, survivor, now, int(final), steps, 0, 0, 0)
-        self._on_purged(queue, survivor, now, final)
+        self.frame.add(w0, survivor, now, int(final), steps, through + 1, 0, 0)
+        self._on_purged(queue, survivor, now, final, through + 1)
         return queue.deleted - before, final
 
     @property

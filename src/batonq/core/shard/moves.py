@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 
 from batonq.core.commands import Job
-from batonq.core.records import Reason
+from batonq.core.records import Reason, State
 from batonq.core.shard.columns import COUNT_MAX
 from batonq.core.shard.incoming import Incoming
 from batonq.core.shard.jobbook import ACTIVE
@@ -13,7 +13,7 @@ from batonq.core.shard.queuestate import QueueState
 from batonq.core.shard.state import FOREVER_MS, Channel, ShardState
 from batonq.errors import LogCorrupt
 
-_DELAYED, _VISIBLE, _OWED, _DEAD = 1, 2, 4, 5
+_DELAYED, _VISIBLE, _OWED, _DEAD = map(int, (State.DELAYED, State.VISIBLE, State.OWED, State.DEAD))
 
 
 class Moves(ShardState):

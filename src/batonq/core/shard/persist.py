@@ -11,7 +11,7 @@ from batonq.core import sections as pieces
 from batonq.core.commands import Job
 from batonq.core.payload import Lineage, decode, encode_payload, merge_lineage, with_lineage
 from batonq.core.policy import QueuePolicy
-from batonq.core.records import Flag, Reason, State, Type
+from batonq.core.records import BaseFlag, Reason, State, Type
 from batonq.core.shard.columns import NIL
 from batonq.core.shard.incoming import load_all
 from batonq.core.shard.jobbook import JobBook
@@ -58,6 +58,8 @@ class Persist(Replay):
             "policy": queue.policy.values(),
             "closed": queue.closed,
             "purge_generation": queue.purge_generation,
+            "forgotten_below": queue.forgotten_below,
+            "dedup_generation": queue.dedup_generation,
             "totals": [getattr(queue, name) for name in TOTALS],
         }
 
@@ -70,6 +72,8 @@ class Persist(Replay):
             self._note_format(policy.spread or policy.dead_letter_spread)
             queue = QueueState(policy, self.lines)
             queue.closed, queue.purge_generation = fact["closed"], fact["purge_generation"]
+            queue.forgotten_below = fact.get("forgotten_below", 0)
+            queue.dedup_generation = fact.get("dedup_generation", queue.purge_generation)
             for name, value in zip(TOTALS, fact["totals"], strict=True):
                 setattr(queue, name, value)
             self.queues[policy.queue] = queue
@@ -282,7 +286,7 @@ class Persist(Replay):
         for number, part in enumerate(parts):
             if self.frame.size + len(part) > frame_bytes_max - FRAME_OVERHEAD_BYTES:
                 self.frame.roll()
-            more = Flag.MORE << 8 if number + 1 < len(parts) else 0
+            more = BaseFlag.MORE << 8 if number + 1 < len(parts) else 0
             w6 = self.frame.put(part)
             self.frame.add(Type.BASE | more, self.next_sequence, self.last_time_ms, first_frame, number, 0, w6, 0)
         return sum(map(len, parts))

@@ -14,7 +14,6 @@ import sys
 from array import array
 from typing import NamedTuple
 
-NUMBER_MAX = (1 << 63) - 1
 RUN_MAX = 0xFFFF
 _SEQUENCE_BITS = 48
 _SEQUENCE_MASK = (1 << _SEQUENCE_BITS) - 1

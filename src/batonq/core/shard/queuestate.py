@@ -29,7 +29,9 @@ class QueueState:
         *TOTALS,
         *SOFT,
         "closed",
+        "dedup_generation",
         "fifo",
+        "forgotten_below",
         "head",
         "number",
         "policy",
@@ -64,7 +66,9 @@ class QueueState:
         self.head = NIL  # the messages in order of arrival, linked by queue_next and queue_previous
         self.tail = NIL
         self.closed = False
-        self.purge_generation = 0
+        self.purge_generation = 0  # purges that are over
+        self.forgotten_below = 0  # deduplication ids of messages below this sequence were forgotten by a purge
+        self.dedup_generation = 0  # the last purge whose record does not say so: it forgot all of them
         for name in (*GAUGES, *TOTALS, *SOFT):
             setattr(self, name, 0)
 

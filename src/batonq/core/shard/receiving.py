@@ -9,7 +9,7 @@ from array import array
 from collections.abc import Sequence
 
 from batonq.core.commands import FirstLeases, Lease
-from batonq.core.records import Flag, State, Type
+from batonq.core.records import LeaseFlag, State, Type
 from batonq.core.shard.columns import NIL
 from batonq.core.shard.once import SendingOnce
 from batonq.core.shard.queuestate import QueueState
@@ -73,7 +73,7 @@ class Receiving(SendingOnce):
             leases = self._lease_standard(queue, wanted, now, now + visibility, holder)
         else:
             w6 = self.frame.put(encode_notes(holder, attempt)) if slots else 0
-            flags = int(Flag.ATTEMPT) if attempt else 0
+            flags = int(LeaseFlag.ATTEMPT) if attempt else 0
             leases = [self._lease(queue, slot, now, now + visibility, holder, w6, flags) for slot in slots]
         if attempt and leases:
             taken = tuple((lease.slot, lease.sequence, lease.epoch) for lease in leases)
@@ -317,7 +317,7 @@ class Receiving(SendingOnce):
                 return []  # it has run out, and its record is yet to come
         leases = []
         for slot, _, _ in known.leases:
-            flags = int(Flag.ATTEMPT)
+            flags = int(LeaseFlag.ATTEMPT)
             position = self._row(Type.EXTENDED, queue.number, slot, now, until=deadline, flags=flags)
             self._on_extended(slot, deadline, position, True)
             leases.append(self._lease_view(slot))

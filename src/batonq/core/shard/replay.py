@@ -6,7 +6,7 @@ from array import array
 
 from batonq.core.payload import content_mark
 from batonq.core.policy import QueuePolicy
-from batonq.core.records import Flag, Reason, State, Type
+from batonq.core.records import ArrivedFlag, BaseFlag, LeaseFlag, Reason, ReturnedFlag, SentFlag, State, Type
 from batonq.core.shard.columns import NIL
 from batonq.core.shard.folding import RUN_MIN, RUN_TYPES, Folding, alike_until, part_of
 from batonq.core.shard.queuestate import QueueState
@@ -54,16 +54,16 @@ class Replay(Folding):
             if queue is not None:
                 holder, attempt = decode_notes(part_of(variable, w6))
                 self._on_leased(queue, slot, w2, w3, w4 & _LOW32, w4 >> 32, position, holder)
-                if w0 >> 8 & Flag.ATTEMPT and not self.before_base:
+                if w0 >> 8 & LeaseFlag.ATTEMPT and not self.before_base:
                     self._replay_attempt(queue.number, attempt, slot, w1, w4 & _LOW32, w7 >> 32, w2)
         elif kind == Type.EXTENDED:
             if self._message(slot, w1, Type.EXTENDED) is not None:
-                self._on_extended(slot, w3, position, bool(w0 >> 8 & Flag.ATTEMPT))
+                self._on_extended(slot, w3, position, bool(w0 >> 8 & LeaseFlag.ATTEMPT))
         elif kind == Type.RETURNED:
             queue = self._message(slot, w1, Type.RETURNED)
             if queue is not None:
                 error_class, text = decode_notes(part_of(variable, w6)) if w6 >> 32 else ("", "")
-                charged = not w0 >> 8 & Flag.UNCHARGED
+                charged = not w0 >> 8 & ReturnedFlag.UNCHARGED
                 self._on_returned(queue, slot, w2, w3, w0 >> 24 & 0xFF, position, error_class, text, charged)
         elif kind == Type.DELETED:
             queue = self._message(slot, w1, Type.DELETED)
@@ -78,9 +78,9 @@ class Replay(Folding):
         flags, slot = w0 >> 8 & 0xFF, w7 & _LOW32
         self._check_free(slot, w1)
         self._on_sent(queue, slot, w1, w2, w3, w4, w7 >> 32, w0 >> 16 & 0xFF, w0 >> 24 & 0xFF, position, w6)
-        if flags & Flag.DEDUPLICATED:
+        if flags & SentFlag.DEDUPLICATED:
             mark = content_mark(part_of(variable, w6))
-            self._on_dedup(queue, slot, w1, w2, w5, mark, bool(flags & Flag.DEDUP_LIVES))
+            self._on_dedup(queue, slot, w1, w2, w5, mark, bool(flags & SentFlag.DEDUP_LIVES))
 
     def _check_free(self, slot: int, sequence: int) -> None:
         columns = self.columns
@@ -123,7 +123,7 @@ class Replay(Folding):
         elif kind == Type.POLICY_SET:
             self._on_policy(QueuePolicy.decode(part_of(variable, w6)))
         elif kind == Type.QUEUE_PURGED:
-            self._on_purged(self._queue(w0 >> 32), w1, w2, bool(w3))
+            self._on_purged(self._queue(w0 >> 32), w1, w2, bool(w3), w5)
         elif kind == Type.QUEUE_CLOSED:
             self._queue(w0 >> 32).closed = True
         elif kind == Type.EPOCH:
@@ -133,7 +133,7 @@ class Replay(Folding):
         elif kind == Type.CARRIED:
             self._apply_carried(position, row, variable)
         elif kind == Type.BASE:
-            self._apply_base(w3, w4, bool(w0 >> 8 & Flag.MORE), part_of(variable, w6))
+            self._apply_base(w3, w4, bool(w0 >> 8 & BaseFlag.MORE), part_of(variable, w6))
         else:
             raise LogCorrupt(f"unknown record type {kind}: use the release that wrote the log, or a newer one")
 
@@ -141,17 +141,17 @@ class Replay(Folding):
         """w3 is the sent time; w4 the receive count; w5 the source's slot (overlay) or its shard and entry number."""
         w0, w1, w2, w3, w4, w5, w6, w7 = row
         flags, slot = w0 >> 8 & 0xFF, w7 & _LOW32
-        if flags & Flag.REFUSED:
-            if not flags & Flag.OVERLAY:
+        if flags & ArrivedFlag.REFUSED:
+            if not flags & ArrivedFlag.OVERLAY:
                 self._on_entry(w5 & _SHARD_BITS, w5 >> 16, w0 >> 24 & 0xFF)
             return
-        if not flags & Flag.OVERLAY:
+        if not flags & ArrivedFlag.OVERLAY:
             self._on_entry(w5 & _SHARD_BITS, w5 >> 16, Reason.ACCEPTED)
         queue = self._queue(w0 >> 32)
         priority, count, expires_s = w0 >> 16 & 0xFF, w4 & _LOW32, w7 >> 32
         reason = w0 >> 24 & 0xFF
         self._check_free(slot, w1)
-        if flags & Flag.OVERLAY:
+        if flags & ArrivedFlag.OVERLAY:
             source = w5 & _LOW32
             known = source < self.columns.used and self.columns.state[source] == State.OWED
             if self.before_base and not known:
@@ -160,7 +160,7 @@ class Replay(Folding):
             return
         part = part_of(variable, w6)
         redriven = maximum = 0
-        if flags & Flag.NOTED:
+        if flags & ArrivedFlag.NOTED:
             prefix = ARRIVED_NOTED.size
             tenant, origin, redriven, maximum = ARRIVED_NOTED.unpack_from(part)
         else:

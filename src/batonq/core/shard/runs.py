@@ -11,13 +11,14 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
+from batonq.core.records import State
 from batonq.core.shard.columns import DELTA_MAX, NIL, counted, halves_of
 from batonq.core.shard.moves import Moves
 from batonq.core.shard.queuestate import QueueState
 from batonq.core.shard.state import NO_TIMER
 
 FIRST_LEASE = 1 | 1 << 32  # w4: epoch and count
-_FREE, _VISIBLE, _IN_FLIGHT = 0, 2, 3
+_FREE, _VISIBLE, _IN_FLIGHT = map(int, (State.FREE, State.VISIBLE, State.IN_FLIGHT))
 RUN_MAX = 4096  # constants below are cut to length; longer runs make their own
 _ZEROS_I = array("I", [0]) * RUN_MAX
 _ZEROS_H = array("H", [0]) * RUN_MAX

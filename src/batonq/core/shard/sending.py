@@ -9,14 +9,15 @@ from itertools import accumulate
 from batonq.core.commands import Accepted, Send
 from batonq.core.ids import AWAY, key_hash, message_id
 from batonq.core.payload import bare_header, content_mark, encode, plain_header
-from batonq.core.records import Flag, Type
+from batonq.core.records import SentFlag, Type
 from batonq.core.shard.columns import counted, joined
-from batonq.core.shard.dedup import Known
+from batonq.core.shard.dedup import FOREVER_S, Known
 from batonq.core.shard.jobs import Jobs
 from batonq.core.shard.producers import RUN_MAX, Produced
 from batonq.core.shard.queuestate import QueueState
 from batonq.core.spread import key_of, parse, takes
 from batonq.errors import BatonError, DeduplicationConflict, InvalidInput, NotOwner, OverLimit
+from batonq.priorities import NORMAL_PRIORITY
 
 REQUEST_WINDOW_MS = 120_000  # an SDK has given up on a request by then
 INVOCATION_WINDOW_S = REQUEST_WINDOW_MS // 1000
@@ -29,8 +30,8 @@ PRODUCER_WAITS = (
     "message on."
 )
 _SENT, _REQUESTED, _PRODUCED = int(Type.SENT), int(Type.REQUESTED), int(Type.PRODUCED)
-_FIFO, _DEDUPLICATED = int(Flag.FIFO), int(Flag.DEDUPLICATED)
-_DEDUPLICATED_LIVES = _DEDUPLICATED | int(Flag.DEDUP_LIVES)
+_FIFO, _DEDUPLICATED = int(SentFlag.FIFO), int(SentFlag.DEDUPLICATED)
+_DEDUPLICATED_LIVES = _DEDUPLICATED | int(SentFlag.DEDUP_LIVES)
 
 
 # bodies, digests, and the hash of the SDK's invocation (0: none)
@@ -167,7 +168,7 @@ class Sending(Jobs):
                 return 0
             if queue.policy.spread and parse(queue.policy.spread).of_key(producer) != self.number:
                 return 0
-        first = self._send_bodies(queue, bodies, digests, sender, 0, now, content)
+        first = self._send_bodies(queue, bodies, digests, sender, NORMAL_PRIORITY, now, content)
         if invocation and first:
             self._remember(number, invocation, first, len(bodies), now)
         if key and first:
@@ -199,7 +200,7 @@ class Sending(Jobs):
                 firsts.append(0)
                 bodies += some
                 digests += some_digests
-        first = self._send_bodies(queue, bodies, digests, sender, 0, now, content) if bodies else 0
+        first = self._send_bodies(queue, bodies, digests, sender, NORMAL_PRIORITY, now, content) if bodies else 0
         if bodies and not first:
             return []
         for at, (some, _, invocation) in enumerate(requests):
@@ -444,8 +445,17 @@ class Sending(Jobs):
 
     def _has_moved(self, queue: QueueState, send: Send, now: int) -> bool:
         """The same of any message: it is not known here, and would not be taken."""
-        known = bool(send.dedup_id) and self.dedup.get(_dedup_key(queue, send), now // 1000) is not None
+        known = bool(send.dedup_id) and self._known_by_id(queue, _dedup_key(queue, send), now) is not None
         return not known and self._belongs_elsewhere(queue, send)
+
+    def _known_by_id(self, queue: QueueState, key: int, now: int) -> Known | None:
+        """The message with this deduplication id. What a purge has forgotten is not known, unless the message has
+        survived it (on its way to another shard) and its id is known as long as it lives.
+        """
+        known = self.dedup.get(key, now // 1000)
+        if known is None or (known.sequence < queue.forgotten_below and known.expires_s != FOREVER_S):
+            return None
+        return known
 
     # --- one by one ----------------------------------------------------------------------------------
 
@@ -462,7 +472,7 @@ class Sending(Jobs):
         flags = _FIFO if queue.fifo else 0
         if send.dedup_id:
             key = _dedup_key(queue, send)
-            known = self.dedup.get(key, now // 1000)
+            known = self._known_by_id(queue, key, now)
             if known is not None:
                 if send.strict_content and known.fingerprint != content_mark(payload):
                     return DeduplicationConflict()
@@ -502,7 +512,7 @@ class Sending(Jobs):
 
 def _dedup_key(queue: QueueState, send: Send) -> int:
     scope = send.group if queue.policy.dedup_per_group else ""
-    return key_hash(queue.number, queue.purge_generation, scope, send.dedup_id)
+    return key_hash(queue.number, queue.dedup_generation, scope, send.dedup_id)
 
 
 def part_of(request: int, at: int) -> int:

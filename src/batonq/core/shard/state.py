@@ -14,7 +14,7 @@ from batonq.core.commands import Alarm
 from batonq.core.limits import DEFAULT_LIMITS, ShardLimits
 from batonq.core.openframe import OpenFrame
 from batonq.core.policy import QueuePolicy
-from batonq.core.records import FORMAT_VERSION, PLAIN_VERSION, Flag, Reason, State, Type
+from batonq.core.records import FORMAT_VERSION, PLAIN_VERSION, ArrivedFlag, Reason, State, Type
 from batonq.core.shard.columns import COUNT_MAX, DELTA_MAX, NIL, Columns
 from batonq.core.shard.dedup import FOREVER_S, DedupTable
 from batonq.core.shard.incoming import Incoming
@@ -33,10 +33,12 @@ EXPIRY_RETRY_S = 60  # a message that should have gone to the dead letters when 
 CARRIED_PREFIX = struct.Struct("<BBHIIQQ")  # state, doomed, own maximum, first received, leased, tenant, sent
 EDITED_PREFIX = struct.Struct("<Q")  # key of the job; CARRIED_PREFIX follows
 ARRIVED_PREFIX = struct.Struct("<QQ")  # tenant, origin
-ARRIVED_NOTED = struct.Struct("<QQQH")  # with Flag.NOTED: the same, key of the job, own maximum of receives
+ARRIVED_NOTED = struct.Struct("<QQQH")  # with ArrivedFlag.NOTED: the same, key of the job, own maximum of receives
 PRODUCER_IDLE_MS = 7 * 86_400_000
 _UNLIMITED = 1 << 60
-_FREE, _DELAYED, _VISIBLE, _IN_FLIGHT, _OWED, _DEAD = 0, 1, 2, 3, 4, 5
+_FREE, _DELAYED, _VISIBLE, _IN_FLIGHT, _OWED, _DEAD = map(
+    int, (State.FREE, State.DELAYED, State.VISIBLE, State.IN_FLIGHT, State.OWED, State.DEAD)
+)
 
 
 class Failure(NamedTuple):
@@ -459,8 +461,10 @@ class ShardState:
         if spread:
             self.format = FORMAT_VERSION
 
-    def _on_purged(self, queue: QueueState, survivor: int, time: int, final: bool) -> None:
-        """Remove the messages below sequence `survivor`; `final` ends the purge and forgets the dedup window."""
+    def _on_purged(self, queue: QueueState, survivor: int, time: int, final: bool, forgotten_below: int = 0) -> None:
+        """Remove the messages below sequence `survivor`. `final` ends the purge, and the deduplication ids of messages
+        below `forgotten_below` are forgotten then; 0: all.
+        """
         columns = self.columns
         if self.before_base:
             for slot in range(columns.used):
@@ -477,6 +481,10 @@ class ShardState:
             slot = following
         if final:
             queue.purge_generation += 1
+            if forgotten_below:
+                queue.forgotten_below = forgotten_below
+            else:
+                queue.dedup_generation = queue.purge_generation
             if queue.closed and not queue.messages:
                 self._forget_queue(queue.number)
 
@@ -499,10 +507,13 @@ class ShardState:
             columns.until[slot] += grace_ms
             slot = states.find(_IN_FLIGHT, slot + 1)
 
-    def advance_delays(self, now: int) -> None:
-        """Delays that are over make no record: visible-at implied it."""
+    def advance_delays(self, now: int, limit: int = _UNLIMITED) -> None:
+        """End delays that are over, at most `limit`. That makes no record: visible-at implied it.
+
+        Replay ends all of them, so that a message is visible there whenever it is in a decision.
+        """
         columns = self.columns
-        due = self.delays.advance(now, columns.until, _UNLIMITED)
+        due = self.delays.advance(now, columns.until, limit)
         if not due:
             return
         ready = [
@@ -524,7 +535,7 @@ class ShardState:
 
 def arrived_prefix(flags: int) -> int:
     """How long what stands before the payload of an Arrived record is."""
-    return ARRIVED_NOTED.size if flags & Flag.NOTED else ARRIVED_PREFIX.size
+    return ARRIVED_NOTED.size if flags & ArrivedFlag.NOTED else ARRIVED_PREFIX.size
 
 
 def decode_notes(variable: bytes) -> tuple[str, str]:

@@ -34,11 +34,14 @@ class Timers(Transfer):
         return queue
 
     def pass_time(self, now: int) -> int:
-        """As `begin`, but nothing is recorded: leases and messages that are due end at a later `begin`."""
+        """As `begin`, but nothing is recorded: leases and messages that are due end at a later `begin`.
+
+        A bounded number of delays ends; what is left stays due.
+        """
         if now < self.last_time_ms:
             return self.last_time_ms
         self.last_time_ms = now
-        self.advance_delays(now)
+        self.advance_delays(now, self.limits.timer_records_max)
         return now
 
     def advance(self, now: int) -> None:

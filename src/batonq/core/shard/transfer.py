@@ -16,7 +16,7 @@ from batonq.core.catalog.names import queue_arn
 from batonq.core.commands import Alarm, Entry, Job
 from batonq.core.ids import message_id
 from batonq.core.payload import Lineage
-from batonq.core.records import FORMAT_VERSION, Flag, Reason, State, Type
+from batonq.core.records import FORMAT_VERSION, ArrivedFlag, Reason, ReturnedFlag, State, Type
 from batonq.core.shard.columns import NIL
 from batonq.core.shard.queuestate import QueueState
 from batonq.core.shard.replay import Replay
@@ -54,7 +54,7 @@ class Transfer(Replay):
         if spent and not policy.dead_letter_queue:
             visible_ms = FOREVER_MS
         w6 = self.frame.put(encode_notes(error_class, text)) if error_class or text else 0
-        flags = 0 if charged else int(Flag.UNCHARGED)
+        flags = 0 if charged else int(ReturnedFlag.UNCHARGED)
         position = self._row(
             Type.RETURNED, queue.number, slot, now, until=visible_ms, flags=flags, reason=reason, w6=w6
         )
@@ -170,7 +170,7 @@ class Transfer(Replay):
         )
         self._on_owed(queue, slot, now, shard, number, to, reason, position)
         if shard == self.number:
-            verdict = self._move_within(queue, slot, to, reason, lineage, w6, now)
+            verdict = self._move_within(queue, slot, to, reason, w6, now)
             self._settle(shard, [(number, verdict)], now)
 
     def _lineage(self, queue: QueueState, slot: int, reason: Reason, now: int) -> Lineage:
@@ -208,9 +208,7 @@ class Transfer(Replay):
         queue = self.queues[self.columns.queue[slot]]
         return self._lineage(queue, slot, Reason(self.owed_to[slot][3]), self.columns.until[slot])
 
-    def _move_within(
-        self, queue: QueueState, slot: int, to: int, reason: Reason, lineage: Lineage, w6: int, now: int
-    ) -> int:
+    def _move_within(self, queue: QueueState, slot: int, to: int, reason: Reason, w6: int, now: int) -> int:
         columns = self.columns
         target = self.queues.get(to)
         verdict = self._acceptance(target, queue.fifo, columns.extent[slot] >> 32, self.tenant_of(slot))
@@ -218,7 +216,7 @@ class Transfer(Replay):
             verdict = Reason.ACCEPTED  # it takes the room that it leaves
         number = self.channels[self.number].last
         if verdict != Reason.ACCEPTED or target is None:
-            w0 = Type.ARRIVED | (Flag.REFUSED | Flag.OVERLAY) << 8 | verdict << 24 | to << 32
+            w0 = Type.ARRIVED | (ArrivedFlag.REFUSED | ArrivedFlag.OVERLAY) << 8 | verdict << 24 | to << 32
             self.frame.add(w0, 0, now, 0, 0, slot | number << 32, 0, 0)
             return verdict
         keeps = reason != Reason.REDRIVE and not target.fifo
@@ -228,7 +226,7 @@ class Transfer(Replay):
         priority = columns.priority[slot]
         sequence = self.next_sequence
         new = columns.allocate()
-        w0 = Type.ARRIVED | Flag.OVERLAY << 8 | priority << 16 | reason << 24 | to << 32
+        w0 = Type.ARRIVED | ArrivedFlag.OVERLAY << 8 | priority << 16 | reason << 24 | to << 32
         position = self.frame.add(w0, sequence, now, sent_ms, count, slot, w6, new | expires_s << 32)
         self._on_moved(target, new, slot, sequence, now, sent_ms, count, expires_s, priority, position, reason)
         return Reason.ACCEPTED

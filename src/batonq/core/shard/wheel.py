@@ -11,6 +11,7 @@ from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 
 NEVER = 1 << 62
+OPENED_MAX = 5_000  # entries that one step takes out of buckets of each size, unless it takes more out of the wheel
 
 
 class Wheel:
@@ -50,36 +51,24 @@ class Wheel:
             heappush(keys, key)
         bucket.extend(slots)
 
-    def _open_buckets(self, now: int, due_column: Sequence[int]) -> None:
-        shift = self.coarse_shift
-        current = now >> shift
-        opened: list[tuple[int, int]] = []
-        while self._coarse_keys and self._coarse_keys[0] <= current:
-            key = heappop(self._coarse_keys)
-            for slot in self._coarse.pop(key):
-                due = due_column[slot]
-                if due >> shift == key:
-                    opened.append((due, slot))
-        for due, slot in opened:
+    def _open_buckets(self, now: int, due_column: Sequence[int], opened_max: int) -> None:
+        """Take entries out of buckets whose time has come. What is left stays there, and is due."""
+        for due, slot in _open(self._coarse, self._coarse_keys, self.coarse_shift, now, due_column, opened_max):
             self.push(due, slot)
-        shift = self.fine_shift
-        current = now >> shift
-        near = self._near
-        while self._fine_keys and self._fine_keys[0] <= current:
-            key = heappop(self._fine_keys)
-            for slot in self._fine.pop(key):
-                due = due_column[slot]
-                if due >> shift == key:
-                    heappush(near, due << 32 | slot)
+        for due, slot in _open(self._fine, self._fine_keys, self.fine_shift, now, due_column, opened_max):
+            heappush(self._near, due << 32 | slot)
 
     def advance(self, now: int, due_column: Sequence[int], limit: int) -> list[tuple[int, int]]:
-        """Take out the entries due at `now`, at most `limit`, as (due, slot) in order of due time."""
+        """Take out entries that are due at `now`, at most `limit`, as (due, slot) in order of due time.
+
+        All of them, unless there are more than `limit` or OPENED_MAX: then call again, as `next_due` says.
+        """
         if now > self.time:
             self.time = now
         if (self._coarse_keys and self._coarse_keys[0] <= now >> self.coarse_shift) or (
             self._fine_keys and self._fine_keys[0] <= now >> self.fine_shift
         ):
-            self._open_buckets(now, due_column)
+            self._open_buckets(now, due_column, max(limit, OPENED_MAX))
         near = self._near
         due: list[tuple[int, int]] = []
         while near and near[0] >> 32 <= now and len(due) < limit:
@@ -149,6 +138,25 @@ class Wheel:
         dues = _read("Q", sections["near_due"])
         self._near = [due << 32 | slot for due, slot in zip(dues, _read("I", sections["near_slot"]), strict=True)]
         self.due = self._first_due()
+
+
+def _open(
+    buckets: dict[int, array[int]], keys: list[int], shift: int, now: int, due_column: Sequence[int], opened_max: int
+) -> list[tuple[int, int]]:
+    """Entries (due, slot) of the buckets up to `now`, the first buckets first, without those that have moved."""
+    opened: list[tuple[int, int]] = []
+    current = now >> shift
+    while keys and keys[0] <= current and opened_max > 0:
+        key = keys[0]
+        bucket = buckets[key]
+        slots = bucket[-opened_max:]
+        del bucket[-opened_max:]
+        opened_max -= len(slots)
+        if not bucket:
+            heappop(keys)
+            del buckets[key]
+        opened += [(due, slot) for slot in slots if (due := due_column[slot]) >> shift == key]
+    return opened
 
 
 def _read(typecode: str, data: bytes) -> array[int]:

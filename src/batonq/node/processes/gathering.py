@@ -30,8 +30,7 @@ _served = msgspec.msgpack.Decoder(Served)
 class Others:
     """The other processes of the server."""
 
-    def __init__(self, place: Place, owners: ToldOwners, peers: Asking) -> None:
-        self._place = place
+    def __init__(self, owners: ToldOwners, peers: Asking) -> None:
         self._owners = owners
         self._peers = peers
 
@@ -127,8 +126,8 @@ def joined(parts: Sequence[Overview], queues: int, shards: int) -> Overview:
 
 def away(number: int) -> ShardReading:
     """A shard whose process does not answer."""
-    why = "The process that serves the shard is being restarted. Retry."
-    return ShardReading(number, KeeperState.STOPPED.value, why, 0, 0, 0, "", 0, 0, CommitStatistics())
+    why = "The process that serves it is being started again; try again."
+    return ShardReading(number, KeeperState.STOPPED.value, why, 0, 0, "", 0, CommitStatistics())
 
 
 def labelled(fronts: Mapping[str, Front]) -> Front:

@@ -70,7 +70,7 @@ class ProcessNode(Node):
         self.answering = ProcessAnswering(self)
         self.peers: Asking = peers or Peers()
         self._announce = announce
-        self._others = Others(place, owners, self.peers)
+        self._others = Others(owners, self.peers)
         self._history: ProcessHistory
         self._routing: Routing
         self._receipt_keys = -1
@@ -242,12 +242,8 @@ class ProcessNode(Node):
         return now_ms
 
     def not_ready(self) -> str:
-        if not self.started:
-            return "starting"
-        if self.stopping:
-            return "stopping"
-        if not self.catalog.serving:
-            return self.catalog.why
+        if why := self._not_up():
+            return why
         # Another process that is being started again is no reason to send clients elsewhere.
         missing = [name_of(number) for number in range(self.place.of) if number not in self.owners.seen]
         if missing:

@@ -14,7 +14,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import broadcast
 
-from batonq.core.records import Flag
+from batonq.core.records import ArrivedFlag
 from batonq.pipeline.audit.words import place, query
 
 BEHIND_S = 60  # a history that ends this long before an event elsewhere says nothing about it
@@ -30,7 +30,7 @@ SELECT source, destination, entry, any_value(inside) AS inside,
   max(CASE WHEN event = 'owed' THEN other_queue END) AS owed_to,
   max(CASE WHEN event = 'arrived' THEN queue END) AS arrived_in,
   max(CASE WHEN event = 'owed' THEN slot END) AS owed_slot, max(source_slot) AS arrived_slot,
-  max(CASE WHEN event = 'arrived' THEN flags & {Flag.REFUSED:d} = 0 END) AS taken,
+  max(CASE WHEN event = 'arrived' THEN flags & {ArrivedFlag.REFUSED:d} = 0 END) AS taken,
   max(CASE WHEN event = 'settled' THEN reason = 'accepted' END) AS said,
   max(CASE WHEN event = 'arrived' THEN time END) AS arrived_at,
   max(CASE WHEN event = 'settled' THEN time END) AS settled_at,

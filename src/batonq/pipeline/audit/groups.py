@@ -18,7 +18,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import broadcast
 
-from batonq.core.records import Flag, State, Type
+from batonq.core.records import ArrivedFlag, State, Type
 from batonq.pipeline.audit.known import purged_at
 from batonq.pipeline.audit.words import CODED, MESSAGE, SEQUENCES, STATE, event_name, nothing, query, told
 
@@ -26,9 +26,9 @@ _NEVER = 9223372036854775807
 _SEQUENCE = f"(message & {SEQUENCES - 1})"
 _FACTS = f"""
 SELECT {MESSAGE} AS message, shard, queue, logical_time AS lt, code AS event, {STATE} AS state, time, deadline,
-  code = {Type.ARRIVED:d} AND flags & {Flag.OVERLAY:d} <> 0 AS moved,
+  code = {Type.ARRIVED:d} AND flags & {ArrivedFlag.OVERLAY:d} <> 0 AS moved,
   CASE WHEN code IN ({Type.SENT:d}, {Type.EDITED:d}, {Type.CARRIED:d})
-    OR code = {Type.ARRIVED:d} AND flags & {Flag.OVERLAY:d} = 0 THEN coalesce(`group`, '') END AS line
+    OR code = {Type.ARRIVED:d} AND flags & {ArrivedFlag.OVERLAY:d} = 0 THEN coalesce(`group`, '') END AS line
 FROM {CODED} AS facts
 LEFT SEMI JOIN {{policies}} AS policies
 ON policies.shard = facts.shard AND policies.queue = facts.queue AND policies.fifo

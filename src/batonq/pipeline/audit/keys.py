@@ -13,7 +13,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import broadcast
 
-from batonq.core.records import Flag, State
+from batonq.core.records import SentFlag, State
 from batonq.pipeline.audit.known import versions
 from batonq.pipeline.audit.words import CODED, MESSAGE, SEQUENCES, STATE, query, told
 
@@ -32,7 +32,7 @@ SELECT shard, queue, dedup_key, sequence, lt, time, lag(sequence) OVER same AS p
 FROM {taken} WINDOW same AS (PARTITION BY shard, queue, dedup_key, scope ORDER BY lt)
 """
 _IN_WINDOW = "unix_millis(time) div 1000 < (unix_millis(p_time) + p_window_ms + 999) div 1000"
-_LIVES = f"p_flags & {Flag.DEDUP_LIVES:d} <> 0"
+_LIVES = f"p_flags & {SentFlag.DEDUP_LIVES:d} <> 0"
 _SUSPECTS = f"""
 SELECT pairs.*, coalesce({_IN_WINDOW}, false) AS in_window, purges FROM {{pairs}} AS pairs
 LEFT JOIN {{purges}} AS purges ON purges.shard = pairs.shard AND purges.queue = pairs.queue

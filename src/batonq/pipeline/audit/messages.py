@@ -19,7 +19,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import broadcast
 
-from batonq.core.records import Flag, Reason, State, Type
+from batonq.core.records import DeletedFlag, Reason, ReturnedFlag, State, Type
 from batonq.core.shard.columns import COUNT_MAX
 from batonq.core.shard.lifecycle import TRANSITIONS
 from batonq.pipeline.audit import known
@@ -40,7 +40,7 @@ from batonq.pipeline.audit.words import (
 _HELD, _RAN_OUT, _RETIRED, _LEASE, _LOOK = range(1, 6)  # marks: which checks an event needs
 _MARK = f"""CASE code
   WHEN {Type.LEASED:d} THEN {_LEASE} WHEN {Type.EXTENDED:d} THEN {_HELD} WHEN {Type.CARRIED:d} THEN {_LOOK}
-  WHEN {Type.DELETED:d} THEN CASE WHEN flags & {Flag.LATE:d} <> 0 OR why = {Reason.LATE_ACK:d} THEN {_LOOK}
+  WHEN {Type.DELETED:d} THEN CASE WHEN flags & {DeletedFlag.LATE:d} <> 0 OR why = {Reason.LATE_ACK:d} THEN {_LOOK}
     WHEN why = {Reason.ACK:d} THEN {_HELD} WHEN why = {Reason.RETENTION:d} THEN {_RETIRED} ELSE 0 END
   WHEN {Type.RETURNED:d} THEN CASE WHEN why = {Reason.EXPIRED:d} THEN {_RAN_OUT}
     WHEN why IN ({Reason.NACK:d}, {Reason.RELEASED:d}) THEN {_HELD} ELSE 0 END
@@ -57,8 +57,8 @@ FROM {CODED} WHERE other
 """
 _EVENT = "(what & 255)"
 _BEHIND = ", ".join(str(int(kind)) for kind in (Type.SENT, Type.ARRIVED, Type.CARRIED, Type.EDITED))
-_UNCHARGED = f"what & {255 + (Flag.UNCHARGED << 24)} = {Type.RETURNED + (Flag.UNCHARGED << 24)}"
-# Only a log whose front was dropped can have lost an existing message; others are not checked.
+_UNCHARGED = f"what & {255 + (ReturnedFlag.UNCHARGED << 24)} = {Type.RETURNED + (ReturnedFlag.UNCHARGED << 24)}"
+# Only a log whose front was dropped can have lost a living message; the others are not asked.
 _KEPT = f"lead(lt) OVER life AS n_lt, max(CASE WHEN {_EVENT} IN ({_BEHIND}) THEN lt END) OVER past AS p_payload"
 _ALL_KEPT = "CAST(NULL AS BIGINT) AS n_lt, CAST(NULL AS BIGINT) AS p_payload"
 _PAIRS = f"""
@@ -130,7 +130,7 @@ _BY_HOLDER = (
     f"(event = {Type.EXTENDED:d} OR event = {Type.DELETED:d} AND reason = {Reason.ACK:d} "
     f"OR event = {Type.RETURNED:d} AND reason IN ({Reason.NACK:d}, {Reason.RELEASED:d}))"
 )
-_LATE = f"(event = {Type.DELETED:d} AND (reason <=> {Reason.LATE_ACK:d} OR flags & {Flag.LATE:d} <> 0))"
+_LATE = f"(event = {Type.DELETED:d} AND (reason <=> {Reason.LATE_ACK:d} OR flags & {DeletedFlag.LATE:d} <> 0))"
 _COPIED = (
     f"{_as_delayed('state')} <> {_as_delayed('p_state')} AND {_as_delayed('state')} <> {_WAS} OR epoch <> p_epoch "
     f"OR count <> p_count OR state IN ({State.IN_FLIGHT:d}, {State.DELAYED:d}) AND state = p_state AND until <> p_until"
@@ -172,7 +172,7 @@ _SURE = {
     "not_held": f"p_state <> {State.IN_FLIGHT:d} OR time >= {_DEADLINE}",
     "carried": f"NOT (state <=> {State.IN_FLIGHT:d} AND p_state = state AND epoch = p_epoch AND count = p_count "
     f"AND until = {_DEADLINE})",
-    "late_delete": f"NOT reason <=> {Reason.LATE_ACK:d} OR flags & {Flag.LATE:d} = 0 OR coalesce(fifo, false) "
+    "late_delete": f"NOT reason <=> {Reason.LATE_ACK:d} OR flags & {DeletedFlag.LATE:d} = 0 OR coalesce(fifo, false) "
     f"OR coalesce({known.policy('strict', 'lt')}, false) OR p_state = {State.IN_FLIGHT:d} AND time < {_DEADLINE}",
     "lease_cut_short": f"time < {_DEADLINE}",
     "purged": known.purged("sequence", "p_lt", "lt"),

@@ -10,7 +10,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql.functions import broadcast, lit
 
-from batonq.core.records import Flag
+from batonq.core.records import DeletedFlag
 from batonq.pipeline.audit.words import MESSAGE, query
 
 OTHERS_MAX = 1_000_000  # messages that every worker can know; if more are not plain, all messages are checked in full
@@ -20,8 +20,8 @@ SELECT {MESSAGE} AS message, queue, logical_time AS lt, unix_millis(time) AS tim
   unix_millis(visible_at) AS visible, unix_millis(expires_at) AS expires,
   CASE WHEN event = 'sent' AND visible_at IS NOT NULL AND expires_at IS NOT NULL THEN {_SENT}
     WHEN event = 'leased' AND lease_epoch = 1 AND receive_count = 1 AND deadline IS NOT NULL THEN {_LEASED}
-    WHEN event = 'deleted' AND reason = 'ack' AND lease_epoch = 1 AND receive_count = 1 AND flags & {Flag.LATE:d} = 0
-      THEN {_ACKED}
+    WHEN event = 'deleted' AND reason = 'ack' AND lease_epoch = 1 AND receive_count = 1
+      AND flags & {DeletedFlag.LATE:d} = 0 THEN {_ACKED}
     ELSE {_OTHER} END AS what
 FROM {{events}} WHERE sequence IS NOT NULL
 """

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from batonq.core.payload import AS_IS, NO_DIGEST, PAYLOAD_VERSION
-from batonq.core.records import NO_SLOT, Flag, Reason, State, Type
+from batonq.core.records import MESSAGE_TYPES, NO_SLOT, ArrivedFlag, Reason, State, Type
 from batonq.core.shard.state import ARRIVED_NOTED, ARRIVED_PREFIX, CARRIED_PREFIX, EDITED_PREFIX
 from batonq.errors import LogCorrupt
 from batonq.pipeline.events.arrays import Bools, Fixed, Ints, Words, fixed, message_ids, time, within
@@ -58,7 +58,7 @@ def _table(kinds: tuple[Type, ...]) -> Bools:
     return table
 
 
-_MESSAGES = _table(tuple(kind for kind in Type if Type.SENT <= kind <= Type.SETTLED and kind != Type.PUBLISHED))
+_MESSAGES = _table(tuple(MESSAGE_TYPES))
 _LEASES = _table(
     (Type.LEASED, Type.EXTENDED, Type.RETURNED, Type.DELETED, Type.OWED, Type.EDITED, Type.CARRIED),
 )
@@ -140,7 +140,7 @@ class Builder:
         found["slot"] = Fixed(slots, valid & (slots != NO_SLOT))
         found["priority"] = Fixed((words[0] >> np.uint64(16)).astype(np.uint8), valid)
         found["number"] = Fixed(sequences, ~of_message & (self.kinds != Type.JOB_SET))
-        self.refused = (self.kinds == Type.ARRIVED) & (self.flags & Flag.REFUSED != 0)
+        self.refused = (self.kinds == Type.ARRIVED) & (self.flags & ArrivedFlag.REFUSED != 0)
         holds = _PAYLOADS[self.kinds] & ~self.refused
         expires_s = words[7] >> _32
         found["expires_at"] = Fixed(expires_s * np.uint64(1_000_000), holds & (expires_s != 0))
@@ -181,7 +181,7 @@ class Builder:
             return
         arrived = self.kinds == Type.ARRIVED
         away = (self.kinds == Type.OWED) | (self.kinds == Type.SETTLED)
-        overlay = arrived & (self.flags & Flag.OVERLAY != 0)
+        overlay = arrived & (self.flags & ArrivedFlag.OVERLAY != 0)
         ways = np.where(away, words[3], words[5])
         shards = ways & np.uint64(0xFFFF)
         numbers = np.where(overlay, words[5] >> _32, ways >> np.uint64(16))
@@ -218,14 +218,14 @@ class Builder:
 
     def _payloads(self, bodies: bool) -> None:
         kinds = self.kinds
-        overlay = (kinds == Type.ARRIVED) & (self.flags & Flag.OVERLAY != 0)
+        overlay = (kinds == Type.ARRIVED) & (self.flags & ArrivedFlag.OVERLAY != 0)
         chosen = np.flatnonzero(_PAYLOADS[kinds] & ~self.refused & ~overlay)
         prefixes = _PREFIX[kinds[chosen]]
-        noted = (kinds[chosen] == Type.ARRIVED) & (self.flags[chosen] & Flag.NOTED != 0)
+        noted = (kinds[chosen] == Type.ARRIVED) & (self.flags[chosen] & ArrivedFlag.NOTED != 0)
         prefixes[noted] = ARRIVED_NOTED.size
         starts, lengths = self.starts[chosen] + prefixes, self.lengths[chosen] - prefixes
         within(np.full(len(chosen), _PAYLOAD.itemsize), lengths, "a payload")
-        self._times(chosen)
+        self._times()
         head = windows(self.data, starts, _PAYLOAD)
         if (head["version"] != PAYLOAD_VERSION).any():
             raise LogCorrupt("a payload has a version that this release does not support")
@@ -252,8 +252,8 @@ class Builder:
         if bodies:
             self.found["body"] = self._spread(pieces(self.variable, at, sizes, pa.binary()), chosen)
 
-    def _times(self, chosen: Ints) -> None:
-        """deadline, visible_at, sent_at, state, receives_max: by type, and by the state of a carried message."""
+    def _times(self) -> None:
+        """deadline, visible_at, sent_at, state, receives_max: by type, and by the state of a message carried."""
         words, kinds = self.words, self.kinds
         until_ms, time_ms = words[3], words[2]
         deadline = (kinds == Type.LEASED) | (kinds == Type.EXTENDED)

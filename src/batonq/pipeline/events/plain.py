@@ -9,7 +9,7 @@ from typing import Any
 
 from batonq.core import payload
 from batonq.core.ids import message_id
-from batonq.core.records import NO_SLOT, ROW_WORDS, Flag, Reason, State, Type
+from batonq.core.records import MESSAGE_TYPES, NO_SLOT, ROW_WORDS, ArrivedFlag, Reason, State, Type
 from batonq.core.shard.state import CARRIED_PREFIX, EDITED_PREFIX, arrived_prefix, decode_notes
 from batonq.errors import LogCorrupt
 from batonq.log.frames import Frame
@@ -18,7 +18,6 @@ from batonq.pipeline.events.names import Names, base_detail, told
 from batonq.pipeline.events.schema import CONTENTS, EVENTS, NEVER_MS, REASONS, STATES, columns
 
 _LOW32 = 0xFFFFFFFF
-_MESSAGES = frozenset(range(Type.SENT, Type.SETTLED + 1)) - {Type.PUBLISHED}
 _LEASES = frozenset(
     (Type.LEASED, Type.EXTENDED, Type.RETURNED, Type.DELETED, Type.OWED, Type.EDITED, Type.CARRIED),
 )
@@ -63,7 +62,7 @@ def _fill(event: dict[str, Any], frame: Frame, index: int, row: array[int], bodi
     event["variable_bytes"] = w6 >> 32
     if kind != Type.SENT:
         event["reason"] = REASONS.get(reason)
-    if kind in _MESSAGES:
+    if kind in MESSAGE_TYPES:
         if w1:
             event["sequence"], event["message_id"] = w1, message_id(frame.shard, w1)
             event["priority"] = priority
@@ -105,16 +104,16 @@ def _fill_message(event: dict[str, Any], frame: Frame, row: array[int], part: by
     kind, flags = w0 & 0xFF, w0 >> 8 & 0xFF
     prefix = 0
     if kind == Type.ARRIVED:
-        if flags & Flag.OVERLAY:
+        if flags & ArrivedFlag.OVERLAY:
             event["other_shard"], event["source_slot"] = frame.shard, w5 & _LOW32
             event["channel_number"] = w5 >> 32 or None
         else:
             event["other_shard"], event["channel_number"] = w5 & 0xFFFF, w5 >> 16
-        if flags & Flag.REFUSED:
+        if flags & ArrivedFlag.REFUSED:
             return
         event["receive_count"], event["sent_at"] = w4 & _LOW32, _time(w3)
         event["expires_at"] = _time((w7 >> 32) * 1000)
-        if flags & Flag.OVERLAY:
+        if flags & ArrivedFlag.OVERLAY:
             event["lineage"] = part.decode() or None
             return
         prefix = arrived_prefix(flags)

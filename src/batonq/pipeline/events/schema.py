@@ -22,7 +22,6 @@ STATES = {int(state): state.name.lower() for state in State if state}
 CONTENTS = {int(content): content.name.lower() for content in Content}
 # A time at or after the year 10000 means "never" in the log.
 NEVER_MS = 253_402_300_800_000
-FIXED = {"int16", "int32", "int64", "time"}
 
 
 @dataclass(slots=True, frozen=True)

@@ -117,17 +117,9 @@ class RemoteHistory:
             if chain.number < stop:
                 piece = self._piece(shard, chain.number, stop)
 
-    def follow(self, shard: int, start: int, wait_s: float = 20.0) -> Iterator[Frame]:
-        """Frames from `start` on without end, each as it is committed."""
-        chain = Chain(shard, None, start)
-        while True:
-            piece = self._piece(shard, chain.number, None, wait_s)
-            yield from frames_of(piece.body, chain, f"{self._url}/v1/history/{shard}")
-
-    def _piece(self, shard: int, start: int, stop: int | None, wait_s: float = 0) -> Answer:
+    def _piece(self, shard: int, start: int, stop: int | None) -> Answer:
         limit = f"&to={stop}" if stop is not None else ""
-        wait = f"&wait={wait_s:g}" if wait_s else ""
-        return self._get(f"/v1/history/{shard}?from={start}{limit}&max_bytes={self._piece_bytes}{wait}")
+        return self._get(f"/v1/history/{shard}?from={start}{limit}&max_bytes={self._piece_bytes}")
 
     def _get(self, path: str) -> Answer:
         failures, waited_s = 0, 0.0

@@ -37,7 +37,7 @@ def as_history(options: Mapping[str, str]) -> dict[str, str]:
     if "," in queue:
         raise InvalidInput(f"A replay reads one queue, not {queue}.")
     rest = {name: value for name, value in options.items() if name.lower() not in ("queue", "read")}
-    return {**rest, "queues": queue, "events": "sent,arrived", "bodies": "true"}
+    return {**rest, "queues": queue, "events": "sent", "bodies": "true"}
 
 
 class _Replay(_Source):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from batonq.pipeline.events.schema import REASONS, Column, arrow_type
+from batonq.pipeline.events.schema import Column, arrow_type
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -31,9 +31,6 @@ COLUMNS = (
     Column("dedup_key", "text", "Deduplication key."),
     Column("queue", "text", "Name of the queue."),
 )
-# Arrivals that begin a message. Other arrivals moved one, which is shown in the queue to which it was sent.
-_NEW = ("fanout", "replay")
-assert set(_NEW) <= set(REASONS.values())
 
 
 def arrow_schema() -> pa.Schema:
@@ -92,12 +89,10 @@ def _text(value: Any) -> str:
 
 
 def of_events(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The messages of sent and arrived events (with bodies)."""
+    """The messages of sent events, which have bodies."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
-    new = pc.is_in(batch["reason"], value_set=pa.array(_NEW))
-    batch = batch.filter(pc.and_(pc.or_(pc.equal(batch["event"], "sent"), new), pc.is_valid(batch["body_bytes"])))
     body, content = batch["body"], batch["content"]
     legible = pc.if_else(pc.equal(content, "bytes"), pa.scalar(None, pa.binary()), body)
     made = {

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as f
 
-from batonq.core.records import Flag
+from batonq.core.records import ReturnedFlag
 from batonq.pipeline.events.schema import Column
 from batonq.pipeline.tables import lines
 from batonq.pipeline.tables.ids import id_of
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 KEY = ("source", "shard", "sequence")
 OUTCOMES = (
-    "acked, late_acked, expired, dead_lettered, redriven, moved, purged, queue_deleted, cancelled; or, while it is "
+    "acked, late_acked, expired, dead_lettered, redriven, moved, purged, queue_deleted; or, while it is "
     "there: waiting, in_flight, delayed, dead, owed; unknown"
 )
 TABLE = Table(
@@ -91,8 +91,8 @@ TABLE = Table(
 # The state after a message's last event; a code has five bits next to its logical time.
 _BITS = 5
 _UNKNOWN, _THERE, _HELD, _OWED, _DEAD, _MOVED = range(6)
-_ENDS = {"ack": 6, "late_ack": 7, "retention": 8, "cancelled": 9, "purged": 10, "queue_gone": 11}
-_ENDED = ("acked", "late_acked", "expired", "cancelled", "purged", "queue_deleted")
+_ENDS = {"ack": 6, "late_ack": 7, "retention": 8, "purged": 9}
+_ENDED = ("acked", "late_acked", "expired", "purged")
 _TO_DEAD_LETTERS, _REDRIVE, _ELSEWHERE = 1, 2, 3
 _SIZE_BITS = 32  # a frame's variable part, and so a size, has fewer bits
 _RARE = ("epoch", "queue_purged", "queue_closed", "owed", "arrived")
@@ -158,7 +158,7 @@ def _messages(events: DataFrame) -> DataFrame:
     bound = f.when(reason.isin("dead_letter", "expiry_dead_letter"), _TO_DEAD_LETTERS)
     bound = bound.when(reason == "redrive", _REDRIVE).otherwise(_ELSEWHERE)
     at, time = f.col("logical_time"), f.col("time")
-    uncharged = f.col("flags").bitwiseAND(int(Flag.UNCHARGED)) != 0
+    uncharged = f.col("flags").bitwiseAND(int(ReturnedFlag.UNCHARGED)) != 0
     returned, leased, arrived = event == "returned", event == "leased", event == "arrived"
     has_payload = f.col("body_bytes").isNotNull()
     columns = events.where("sequence is not null").select(

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pyspark.sql import Window
 from pyspark.sql import functions as f
 
-from batonq.core.records import Flag
+from batonq.core.records import ArrivedFlag
 from batonq.pipeline.spark.local import frame_of
 from batonq.pipeline.tables.ids import id_of
 
@@ -60,7 +60,7 @@ def moves(rare: DataFrame) -> DataFrame:
     """One row per move that arrived: the message before (`from_…`) and after it (`to_…`), and why."""
     shard, other, at = f.col("shard"), f.col("other_shard"), f.col("logical_time")
     left = f.col("event") == "owed"
-    overlay = f.col("flags").bitwiseAND(int(Flag.OVERLAY)) != 0
+    overlay = f.col("flags").bitwiseAND(int(ArrivedFlag.OVERLAY)) != 0
     within = f.when(left & (shard == other), at + 1).when(~left & overlay, at)
     met = (
         rare.where("event in ('owed', 'arrived') and sequence is not null")

@@ -119,7 +119,7 @@ def _happened(events: DataFrame) -> DataFrame:
 
 def _ended(messages: DataFrame) -> DataFrame:
     outcome = f.col("outcome")
-    removed = outcome.isin("purged", "queue_deleted", "cancelled")
+    removed = outcome.isin("purged", "queue_deleted")
     return (
         messages.where("ended_at is not null")
         .groupBy(*_QUEUE, _minute("ended_at").alias("minute"))

@@ -15,10 +15,9 @@ from batonq.pipeline.events.schema import COLUMNS, Column
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-    from pyspark.sql.types import DataType, StructType
+    from pyspark.sql.types import DataType
 
-SOURCE = Column("source", "name", "Cluster of the history, as in `ingest --cluster`; empty by default.")
-DATE = Column("date", "date", "The day, in UTC.")
+SOURCE = Column("source", "name", "Which cluster's history it is from, as `ingest --cluster` said; else empty.")
 
 
 @dataclass(slots=True, frozen=True)
@@ -90,13 +89,6 @@ def spark_type(kind: str) -> DataType:
         "bytes": types.BinaryType(),
     }
     return made[kind]
-
-
-def spark_schema(table: Table) -> StructType:
-    """The table's schema in Spark: every column is nullable, so that columns can be added."""
-    from pyspark.sql.types import StructField, StructType
-
-    return StructType([StructField(column.name, spark_type(column.kind)) for column in table.columns])
 
 
 def shaped(frame: DataFrame, table: Table) -> DataFrame:

@@ -49,7 +49,7 @@ _DAY_MS = 86_400_000
 _HOUR_MS = 3_600_000
 _BY_CLIENTS = (
     "event in ('sent', 'leased', 'extended') or event = 'returned' and reason in ('nack', 'released') "
-    "or event = 'deleted' and reason in ('ack', 'late_ack', 'cancelled')"
+    "or event = 'deleted' and reason in ('ack', 'late_ack')"
 )
 
 

@@ -64,7 +64,7 @@ def _second_messages(evidence: Evidence, facts: QueueFacts) -> Iterator[Finding]
             continue
         before = first.get(_scope(facts, message))
         first[_scope(facts, message)] = copy
-        if before is None:
+        if before is None or evidence.forgets_key(before, copy):
             continue
         lives = facts.dedup_lives and before.lives_at(copy.born_ms)
         if lives or copy.born_ms < before.born_ms + facts.dedup_window_ms:

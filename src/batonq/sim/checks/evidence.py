@@ -159,8 +159,19 @@ class Evidence:
         elif facts.forgets_invocations and not message.dedup_id and not first.producer:
             window_ms = 0
         made.sort(key=lambda copy: copy.born_ms)
-        apart = all(later.born_ms - before.born_ms >= window_ms for before, later in pairwise(made))
+        by_key = bool(message.dedup_id) and not first.once
+        apart = all(
+            later.born_ms - before.born_ms >= window_ms or (by_key and self.forgets_key(before, later))
+            for before, later in pairwise(made)
+        )
         return len(made) > 1 and apart
+
+    def forgets_key(self, before: Copy, later: Copy) -> bool:
+        """Whether the key of a message was forgotten when the later one was sent: the end of a purge forgets all keys
+        of its queue.
+        """
+        ends_ms = self.ledger.book(before.shard).purge_ends_ms.get(before.queue, ())
+        return any(before.born_ms <= end_ms <= later.born_ms for end_ms in ends_ms)
 
     def rivals(self, lease: HeldLease) -> Iterator[HeldLease]:
         """The other leases of the same message in the same queue."""

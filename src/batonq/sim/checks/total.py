@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from batonq.sim.checks.evidence import Evidence, Finding, HeldLease, about
 from batonq.sim.express import UNTOLD
-from batonq.sim.history import OK, Holding, Sending, Steering
+from batonq.sim.history import OK, Holding, PurgePoint, Sending, Steering
 
 
 def check(evidence: Evidence) -> Iterator[Finding]:
@@ -14,6 +14,7 @@ def check(evidence: Evidence) -> Iterator[Finding]:
     yield from _sent_twice(evidence)
     yield from _answered_otherwise(evidence)
     yield from _lost(evidence)
+    yield from _purged_though_sent_later(evidence)
     yield from _risen(evidence)
 
 
@@ -96,6 +97,25 @@ def _is_accounted_for(evidence: Evidence, number: int, purged: set[str]) -> bool
         if copy.end == "purged" and evidence.queue_names.get(copy.queue) in purged:
             return True
     return False
+
+
+def _purged_though_sent_later(evidence: Evidence) -> Iterator[Finding]:
+    """A purge removes what was there when it began. A queue that is deleted loses all of its messages."""
+    points: dict[tuple[str, int], list[PurgePoint]] = {}
+    for point in evidence.history.of(PurgePoint):
+        points.setdefault((point.queue, point.shard), []).append(point)
+    deleted = {call.queue for call in evidence.history.of(Steering) if call.kind == "delete queue"}
+    for copy in evidence.ledger.copies():
+        queue = evidence.queue_names.get(copy.queue, "")
+        if copy.end != "purged" or queue in deleted:
+            continue
+        begun = [point.through for point in points.get((queue, copy.shard), ()) if point.place < copy.ended_at]
+        if copy.sequence > max(begun, default=0):
+            yield about(
+                f"message #{copy.number} of {queue} ({copy.sequence} on shard {copy.shard}) was purged, and all purges "
+                f"had begun before it was there, with {begun}",
+                copy.number,
+            )
 
 
 def _risen(evidence: Evidence) -> Iterator[Finding]:

@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from batonq.core.commands import Lease
+from batonq.errors import BatonError, NotOwner
 from batonq.log import fencing
 from batonq.log.backend import Backend
 from batonq.log.frames import Frame
 from batonq.log.jetstream.leases import JetStreamLeases
 from batonq.node import localshard, relayed
+from batonq.node.cluster.peers import ClosedUnanswered, NoAnswer, NotSent, Peers
 from batonq.node.host import ShardHost
 from batonq.sim import express
 from batonq.sim.bugs import epoch_not_compared
@@ -55,9 +57,43 @@ def lease_epoch_ignored() -> Patches:
     return [(JetStreamLeases, "_renew", renew)]
 
 
+def _repeats_by_itself(told: type[BatonError]) -> Patches:
+    """A call that was written to a kept connection is made again on a new one, and `told` by that one is believed: that
+    the call was not run.
+    """
+    ask = Peers.ask
+
+    async def ask_twice(self: Peers, address: str, path: str, call: str, body: bytes, timeout_s: float) -> bytes:
+        try:
+            return await ask(self, address, path, call, body, timeout_s)
+        except ClosedUnanswered:
+            for line in self._idle.pop(address, ()):
+                line.writer.close()
+        try:
+            return await ask(self, address, path, call, body, timeout_s)
+        except (NotSent, NotOwner) as problem:
+            if isinstance(problem, told):
+                raise
+            raise NoAnswer(problem.message) from None
+
+    return [(Peers, "ask", ask_twice)]
+
+
+def reconnect_counts_as_not_sent() -> Patches:
+    """A node that has run a call and died is taken for one that was never asked."""
+    return _repeats_by_itself(NotSent)
+
+
+def restarted_node_counts_as_not_asked() -> Patches:
+    """A node that has run a call, died and come back says that it is not the owner: so the next owner is asked."""
+    return _repeats_by_itself(NotOwner)
+
+
 CLUSTER_BUGS: dict[str, Callable[[], Patches]] = {
     "append-epoch-not-checked": append_epoch_not_checked,
     "release-before-commit": release_before_commit,
     "lease-epoch-ignored": lease_epoch_ignored,
     "epoch-not-compared": epoch_not_compared,
+    "reconnect-counts-as-not-sent": reconnect_counts_as_not_sent,
+    "restarted-node-counts-as-not-asked": restarted_node_counts_as_not_asked,
 }

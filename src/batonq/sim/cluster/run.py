@@ -20,7 +20,7 @@ from batonq.sim.cluster.machine import Cluster, ClusterMachine
 from batonq.sim.cluster.network import Network
 from batonq.sim.cluster.scenario import ClusterScenario, choose
 from batonq.sim.cluster.server import Server
-from batonq.sim.crowds import Actor, cluster_crowds
+from batonq.sim.crowds import LONG_POLL_MS, Actor, cluster_crowds
 from batonq.sim.log import Witness
 from batonq.sim.machine import Machine
 from batonq.sim.patches import patched
@@ -33,6 +33,7 @@ class ClusterSimulation(Simulation):
     scenario: ClusterScenario
     drain_rounds_max = 40
     forgets_in_the_end = False
+    leftovers_s = LONG_POLL_MS / 1000 + 0.7  # a node may not hear that one that waits has died
 
     def _crowds(self) -> list[Actor]:
         return cluster_crowds(self, self.scenario, self._random)

@@ -35,8 +35,9 @@ from batonq.api.sqs.shapes import (
     UntagQueueInput,
 )
 from batonq.core.catalog import permissions
-from batonq.core.catalog.attributes import ATTRIBUTES, PREFIX, effective, readings
+from batonq.core.catalog.attributes import effective, readings
 from batonq.node.broker import Queue
+from batonq.queue_attributes import ATTRIBUTES, PREFIX
 
 DONE = Output()
 PAGE_MAX = 1_000

@@ -20,10 +20,10 @@ from batonq.api.sqs.operations.sending import WRONG_QUEUE_TYPE
 from batonq.api.sqs.service import Call, Service
 from batonq.api.sqs.shapes import AttributeValue, Message, ReceiveMessageInput, ReceiveMessageOutput
 from batonq.api.sqs.validate import check_identifier
-from batonq.core.catalog.attributes import ATTRIBUTES
 from batonq.core.payload import Lineage
 from batonq.errors import OverLimit
 from batonq.node.broker import Delivery, Queue
+from batonq.queue_attributes import ATTRIBUTES
 
 MESSAGES_MAX = 10
 VISIBILITY_MAX_S = 43_200

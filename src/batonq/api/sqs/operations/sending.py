@@ -41,11 +41,11 @@ from batonq.api.sqs.validate import (
     message_attributes,
     trace_header,
 )
-from batonq.core.catalog.attributes import PREFIX
 from batonq.core.commands import Send
 from batonq.core.payload import encode_attributes
 from batonq.errors import BatonError
 from batonq.node.broker import Queue
+from batonq.queue_attributes import PREFIX
 
 INVOCATION_HEADER = b"amz-sdk-invocation-id"
 ATTEMPT_HEADER = b"amz-sdk-request"  # attempt=1; max=3

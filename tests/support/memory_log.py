@@ -1,11 +1,11 @@
-"""A log in memory: nothing survives the process. For tests, and for queues that may be lost with the process."""
+"""A log in memory whose appends a test can hold back and fail."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
-from batonq.errors import DiskFull, Fenced, LogCorrupt, LogError, LogGap, OwnershipHeld
+from batonq.errors import DiskFull, Fenced, LogCorrupt, LogError, LogGap
 from batonq.log.frames import NO_DIGEST, VARIABLE_BYTES_MAX, Frame
 from batonq.log.interface import Done, Piece, Room, SegmentInfo
 
@@ -185,21 +185,3 @@ class MemoryLog:
         return LogGap(
             f"shard {self.shard}: frame {number} is not in the log, which has {self.first} to {self.next - 1}"
         )
-
-
-class MemoryOwnership:
-    """See interface.Ownership: within one process. A second owner of a shard is refused until the first releases it."""
-
-    def __init__(self) -> None:
-        self._epoch = 0
-        self._held: set[int] = set()
-
-    async def acquire(self, shard: int, above: int = 0) -> int:
-        if shard in self._held:
-            raise OwnershipHeld(f"shard {shard} has an owner in this process")
-        self._held.add(shard)
-        self._epoch = max(self._epoch, above) + 1
-        return self._epoch
-
-    async def release(self, shard: int) -> None:
-        self._held.discard(shard)
