@@ -105,8 +105,8 @@ def _node(settings: dict[str, Any]) -> Node:
 
 
 class MemoryDirectory:
-    """Ownership of a directory that nobody else can see (see node.DirectoryOwnership). Within the process, a second
-    owner of a shard is refused until the first lets go.
+    """Ownership of a directory that no other process sees (see node.DirectoryOwnership). Within the process, a second
+    owner of a shard is refused until the first releases it.
     """
 
     cluster = 1

@@ -359,7 +359,7 @@ def test_access_keys(bench: Bench) -> None:
     assert catalog.find_key("AKIDEXAMPLE") is None
     catalog.disable_key("AKIDEXAMPLE", T0, disabled=False)
     assert catalog.find_key("AKIDEXAMPLE") == key
-    with pytest.raises(InvalidInput, match="There is no key AKIDOTHER"):
+    with pytest.raises(InvalidInput, match="Key AKIDOTHER does not exist"):
         catalog.disable_key("AKIDOTHER", T0)
     for bad in (("a b", "s", ACCOUNT), ("a", "", ACCOUNT), ("a", "s", "12")):
         with pytest.raises(InvalidInput):

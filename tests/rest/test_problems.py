@@ -65,7 +65,7 @@ def test_a_full_flight_is_429(rest: Rest) -> None:
         ({}, "name is missing. name: Name of the queue: letters, digits"),
         ({"name": "a b"}, "name does not have the required format. name: Name of the queue: letters, digits"),
         ({"name": "q", "mode": "LIFO"}, "mode cannot be 'LIFO'. mode: `STANDARD`, or `FIFO`"),
-        ({"name": "q", "delaySeconds": -1}, "delaySeconds must be a number, 0 or more. delaySeconds: Seconds that a"),
+        ({"name": "q", "delaySeconds": -1}, "delaySeconds must be a number, 0 or more. delaySeconds: Default delay"),
         ({"name": "q", "delaySeconds": "1"}, "delaySeconds must be a number or null, not text."),
         (
             {"name": "q", "retry": {"kind": "x"}},

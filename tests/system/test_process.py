@@ -263,7 +263,7 @@ def test_a_secured_server_takes_only_requests_signed_by_its_keys(tmp_path: Path)
         listed = baton("keys", "list", "--data", str(tmp_path)).stdout
         assert first[0] in listed and second[0] in listed and first[1] not in listed
         done = baton("keys", "disable", first[0], "--data", str(tmp_path))
-        assert done.returncode == 0 and done.stdout == f"{first[0]} is disabled.\n"
+        assert done.returncode == 0 and done.stdout == f"Key {first[0]} is disabled.\n"
         with pytest.raises(ClientError, match="InvalidClientTokenId"):
             good.send_message(QueueUrl=queue, MessageBody="no")
         check_pages_of_a_secured_server(server, tmp_path)

@@ -25,15 +25,15 @@ from batonq.scaling.sources import Readings, sqs_readings, stats_readings
 INTERVAL_S = 15.0
 RETRIES = 2
 _POLICY_FLAGS = {
-    "per-worker": "messages for each worker (default 100, when no other policy is named)",
-    "steps": "from a depth on, so many workers: 0:5/500:20/2000:50",
-    "drain": "seconds within which what is there is to be done",
-    "sla": "seconds that no message should wait longer than",
-    "rate": "messages a second that one worker does (default: measured by --watch)",
-    "up": "seconds between two rises (default 10)",
-    "window": "seconds without a larger wish before there are fewer (default 300)",
-    "down": "seconds between two falls (default 60)",
-    "tolerance": "share by which the number may be off (default 0.1)",
+    "per-worker": "messages per worker (default 100, if no other policy is given)",
+    "steps": "number of workers from a depth on: 0:5/500:20/2000:50",
+    "drain": "seconds in which the backlog must be drained",
+    "sla": "maximum acceptable waiting time of a message, in seconds",
+    "rate": "messages per second that one worker completes (default: measured by --watch)",
+    "up": "seconds between two increases (default 10)",
+    "window": "seconds without a higher demand before the number is decreased (default 300)",
+    "down": "seconds between two decreases (default 60)",
+    "tolerance": "tolerated deviation of the number, as a share (default 0.1)",
 }
 
 

@@ -58,8 +58,8 @@ COMMON = {
     "archive",
 }
 CHOICES = {"log_level": ("debug", "info", "warning", "error"), "log_format": ("text", "json")}
-CALL_BYTES_MAX = 8 * 1024 * 1024  # of a call between nodes; the front doors have limits of their own
-# Young objects are looked at less often than Python would: a request makes few cycles, and none that live.
+CALL_BYTES_MAX = 8 * 1024 * 1024  # of a request between nodes; the APIs have their own limits
+# Collect young objects less often than by default: a request creates few cycles, and none that live long.
 GC_THRESHOLDS = (20_000, 20, 50)
 
 

@@ -1,4 +1,4 @@
-"""Settings of queues and redrives, by the names that Python programs use, made into those of the wire."""
+"""The settings of queues and redrives, converted from Python names to wire names."""
 
 from __future__ import annotations
 

@@ -38,7 +38,7 @@ _BODY_FIELDS = ("replaceBody", "replaceBodyBase64", "replaceText")
 class SelectionTooLong(InvalidInput):
     def __init__(self) -> None:
         super().__init__(
-            f"The filter and the edit of a redrive have more than {SELECTION_BYTES_MAX} bytes: use shorter texts, or "
+            f"The filter and the edit of a redrive are larger than {SELECTION_BYTES_MAX} bytes. Use shorter texts, or "
             "receive these messages and send new ones."
         )
 
@@ -149,7 +149,7 @@ def _as_text(filter_: Mapping[str, Any], edit: Mapping[str, Any], bytes_max: int
     try:
         return json.dumps(values, separators=(",", ":"), sort_keys=True)
     except (TypeError, ValueError):
-        raise InvalidInput("The filter and the edit of a redrive are JSON values.") from None
+        raise InvalidInput("The filter and the edit of a redrive must be JSON values.") from None
 
 
 _picks: BoundedCache[str, Pick] = BoundedCache(PICKS_MAX, PICK_LENGTH_MAX)

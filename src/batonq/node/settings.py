@@ -154,7 +154,8 @@ class Settings:
     connections_max: int = setting(20_000, "Maximum number of open client connections.")
     requests_bytes_max: int = setting(
         512 * MIB,
-        "Memory for requests that arrive or are in progress, and for unread answers, of all clients together.",
+        "Maximum memory for requests that are being received or processed and for unread responses, for all clients "
+        "together.",
     )
     address_share: float | None = setting(
         None,

@@ -4,10 +4,10 @@
 |---|---|
 | Steps | a fixed number for each range of depths |
 | PerWorker | depth ÷ messages per worker (target tracking) |
-| Drain | depth ÷ (rate a worker × drain time) |
-| KeepUp | arrivals ÷ rate a worker (Little's law) |
-| Sla | enough to finish what waits before it is too old, and what arrives meanwhile |
-| Largest | the largest wish of several |
+| Drain | depth ÷ (rate per worker × drain time) |
+| KeepUp | arrivals ÷ rate per worker (Little's law) |
+| Sla | enough to finish the backlog before it is too old, and what arrives meanwhile |
+| Largest | the largest number of several policies |
 """
 
 from __future__ import annotations

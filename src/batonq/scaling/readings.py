@@ -17,8 +17,8 @@ class Reading:
     in_flight: int = 0
     delayed: int = 0
     oldest_age_s: float | None = None
-    sent: int | None = None  # since the queue was made
-    deleted: int | None = None  # since the queue was made
+    sent: int | None = None  # since the queue was created
+    deleted: int | None = None  # since the queue was created
 
     @property
     def depth(self) -> int:

@@ -53,9 +53,9 @@ def size(rate: float, seconds: float, slo_s: float, headroom: float = HEADROOM, 
         )
     workers = max(1, ceil(busy * (1 + headroom) - 1e-9))
     if workers <= busy:
-        workers += 1  # with none to spare, a queue of random arrivals grows without end
+        workers += 1  # without spare workers, a queue with random arrivals grows without limit
     blocked = blocked_share(busy, workers)
-    # A few workers need more headroom than many: chance brings several messages at once.
+    # Few workers need more headroom than many, because messages sometimes arrive together.
     while (late := late_share(busy, workers, seconds, slo_s, blocked)) > LATE_SHARE:
         workers += 1
         blocked = busy * blocked / (workers + busy * blocked)
@@ -74,7 +74,7 @@ def size(rate: float, seconds: float, slo_s: float, headroom: float = HEADROOM, 
 
 
 def blocked_share(busy: float, workers: int) -> float:
-    """Erlang's B, by the recurrence that does not overflow."""
+    """Erlang's B, by a recurrence that does not overflow."""
     blocked = 1.0
     for count in range(1, workers + 1):
         blocked = busy * blocked / (count + busy * blocked)
@@ -82,7 +82,7 @@ def blocked_share(busy: float, workers: int) -> float:
 
 
 def late_share(busy: float, workers: int, seconds: float, slo_s: float, blocked: float) -> float:
-    """Of messages that arrive at random, how many wait longer than the SLO (Erlang's C, from his B)."""
+    """The share of randomly arriving messages that wait longer than the SLO (Erlang's C, from B)."""
     waits = blocked / (1 - busy / workers * (1 - blocked))
     return waits * exp(-(workers - busy) / seconds * slo_s)
 

@@ -82,7 +82,7 @@ class Pool:
             keeper.signal(signal.SIGTERM)
 
     async def start_process(self) -> asyncio.subprocess.Process:
-        # A session of its own: Ctrl-C is for the pool, which tells its workers itself, once.
+        # In its own session: Ctrl-C goes to the pool, which signals its workers once.
         return await asyncio.create_subprocess_exec(*self._command, env=self._environment, start_new_session=True)
 
     async def __aenter__(self) -> Pool:

@@ -7,12 +7,12 @@ from typing import Any
 
 from batonq.priorities import PRIORITIES, PRIORITY_MAX
 
-# Named levels for the priority within one queue, as REST takes them; a lane is a queue, a level is not.
+# Named priority levels within one queue, as in REST. A lane is a queue, a level is not.
 LEVELS: Mapping[str, int] = PRIORITIES
 
 
 def level(name: str | int) -> int:
-    """The number of a named priority level; a number from 0 to 255 is itself."""
+    """The number of a named priority level; a number from 0 to 255 is returned unchanged."""
     if isinstance(name, int) and not isinstance(name, bool) and 0 <= name <= PRIORITY_MAX:
         return name
     if isinstance(name, str) and name in LEVELS:

@@ -59,8 +59,8 @@ class Codec:
         """Raise TooLarge for a document that would take too long to decode."""
         if self is MSGPACK and not PACKED_WEIGHT.allows(data):
             raise TooLarge(
-                f"The request's body has more than {PACKED_WEIGHT.values_max} values, where a list or map counts as "
-                f"{CONTAINER_WEIGHT}. Send smaller batches, or send large documents as text."
+                f"The request's body has more than {PACKED_WEIGHT.values_max} values; an array or object counts as "
+                f"{CONTAINER_WEIGHT}. Send smaller batches, or send large documents as strings."
             )
         if self is JSON and not WEIGHT.allows(data):
             raise TooLarge(

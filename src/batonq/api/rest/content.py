@@ -36,7 +36,7 @@ LONG_NUMBER_DIGITS = 19  # an integer with fewer has less than 64 bits
 _LONG_NUMBER = re.compile(rb"[0-9]{%d}" % LONG_NUMBER_DIGITS)
 _JSON_NUMBER = re.compile(rb"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?")
 _NAME = re.compile(r"[\w-]+(\.[\w-]+)*")
-_NOT_FINITE = "The body has a number that is not finite, which JSON has no form for."
+_NOT_FINITE = "The body contains a number that is not finite, which JSON cannot represent."
 _SIMPLE = frozenset((str, int, bool, type(None)))
 
 

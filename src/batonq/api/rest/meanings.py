@@ -1,8 +1,8 @@
 """The description of every field of the REST API.
 
-Where it does mean something else, the type is named before it. A queue's settings are declared with their meanings in
-batonq/queue_attributes.py; the others are here. The OpenAPI document, its page and the reference are
-made with these; a test sees to it that no field is without.
+A field name means the same in every type. Where it does not, the entry is `Type.field`. A queue's settings are
+described in batonq/queue_attributes.py, all other fields here. The OpenAPI document, its page and the reference are
+generated from these texts; a test checks that every field has one.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ _WRITTEN = {
     "mode": "`STANDARD`, or `FIFO`: the messages of a group are delivered in order, to one consumer at a time.",
     "queueId": "Unique id of the queue. It is never reused: a queue that is deleted and re-created gets a new id.",
     "fifo": "Whether `mode` is FIFO.",
-    "arn": "The queue's name for SQS clients and policies.",
-    "createdAtMs": "When the queue was made.",
-    "modifiedAtMs": "When its settings were last changed.",
-    "delaySeconds": "How long the message stays invisible; absent: as the queue says.",
-    "Nack.delaySeconds": "How long until it may be tried again; absent: as the queue's `retry` says.",
-    "maxReceiveCount": "Receives after which the message is dead; absent: as the queue says.",
-    "deduplication": "For how long a `deduplicationKey` counts, and where.",
-    "maxMessages": "How many at most.",
-    "RedriveSpec.maxMessages": "How many are moved at most; absent: all.",
-    "tags": "Names and values of your own, up to 50; a change puts all of them in the place of the old ones.",
-    "kind": "Which of the two it is: `exponential` or `schedule`.",
-    "Job.kind": "What the job does.",
-    "baseSeconds": "The first wait.",
-    "factor": "How much longer each wait is than the one before.",
-    "maxSeconds": "The longest wait.",
-    "delaysSeconds": "The waits, one after the other; the last one repeats.",
-    "jitter": "Share of a wait by which it is made longer or shorter, so that retries do not come together.",
+    "arn": "Amazon Resource Name of the queue, for SQS clients and policies.",
+    "createdAtMs": "Time when the queue was created.",
+    "modifiedAtMs": "Time when the queue's settings were last changed.",
+    "delaySeconds": "Delay before the message becomes visible; default: the queue's `delaySeconds`.",
+    "Nack.delaySeconds": "Delay before the message becomes visible again; default: the queue's `retry` policy.",
+    "maxReceiveCount": "Maximum number of receives of this message; default: the queue's maximum.",
+    "deduplication": "How long a `deduplicationKey` is remembered, and its scope.",
+    "maxMessages": "Maximum number of messages.",
+    "RedriveSpec.maxMessages": "Maximum number of messages to move; default: all.",
+    "tags": "Up to 50 tags, each a name and a value. Setting tags replaces all existing ones.",
+    "kind": "Kind of policy: `exponential` or `schedule`.",
+    "Job.kind": "Kind of job.",
+    "baseSeconds": "The first delay.",
+    "factor": "Factor by which each delay is longer than the one before.",
+    "maxSeconds": "The maximum delay.",
+    "delaysSeconds": "The delays in order; the last one repeats.",
+    "jitter": "Share of a delay by which it varies at random, so that retries do not coincide.",
     "queues": "The queues.",
     "ReceiveAny.queues": (
         "Queue names, and at most 100 patterns with `*` and `?`. Patterns do not match the dead-letter queues of "
@@ -83,16 +83,20 @@ _WRITTEN = {
     "RedriveFilter.attributes": "Only messages that have these attributes with these values.",
     "deduplicationKey": "A second message with the same key is not taken; with another content it is a conflict.",
     "messageGroupId": "FIFO: the group, needed. Standard: whose message it is, for fairness.",
-    "ttlSeconds": "How long the message lives, from when it can be received; absent: as the queue says.",
+    "ttlSeconds": "How long the message is kept after it becomes visible; default: the queue's `retentionSeconds`.",
     "priority": (
-        "Higher is delivered first; or a level: lowest 0, low 64, normal 128, high 192, highest 255. Absent: normal."
+        "Messages with a higher priority are delivered first: 0 to 255, or a level: lowest 0, low 64, normal "
+        "128, high 192, highest 255. Default: normal."
     ),
-    "traceparent": "The W3C trace that the message belongs to.",
-    "tracestate": "The rest of the trace's context.",
-    "clientMessageId": "The client's own name for the entry, told back with its result.",
-    "producer": "Makes a retry harmless: who sends, and the first message's number.",
-    "id": "The producer's name, of its own making.",
-    "Producer.sequence": "Number of the first message; the others follow. What is not above the last is a duplicate.",
+    "traceparent": "W3C `traceparent` of the message.",
+    "tracestate": "W3C `tracestate` of the message.",
+    "clientMessageId": "The client's own id for the entry, returned with its result.",
+    "producer": "Identifies the producer and numbers its messages, so that a repeated request stores nothing twice.",
+    "id": "Id of the producer, chosen by the client.",
+    "Producer.sequence": (
+        "Sequence number of the first message; the others follow. A number that is not above the last one is a "
+        "duplicate."
+    ),
     "messages": "The messages.",
     "messageId": "Id of the message.",
     "currentId": "The message's current id, as in history; `messageId` is the id it had when it was first sent.",

@@ -101,7 +101,7 @@ def _struct(name: str, doc: str, fields: Iterable[tuple[Any, ...]], base: Any, *
 
 Deduplication = _struct(
     "Deduplication",
-    "For how long a deduplicationKey counts, and where; `contentBased` is for FIFO queues.",
+    "How long a deduplicationKey is remembered, and its scope. `contentBased` is for FIFO queues.",
     [(row.member, _accepted(row) | None, None) for row in REST_FIELDS["deduplication"]],
     Given,
 )
@@ -111,7 +111,7 @@ OBJECTS: dict[str, tuple[Any, Any]] = {"deduplication": (Deduplication, Deduplic
 
 QueueChanges = _struct(
     "QueueChanges",
-    "What may be changed of a queue. null takes a field back to its default; one that is absent stays.",
+    "Settings to change. null restores a field's default; absent fields do not change.",
     [
         *(
             (name, (OBJECTS[name][0] if name in OBJECTS else _accepted(rows[0])) | UnsetType | None, UNSET)
@@ -123,7 +123,7 @@ QueueChanges = _struct(
 )
 QueueSpec = _struct(
     "QueueSpec",
-    "A queue to be made. A deadLetterQueue that does not exist is made too, with 14 days' retention.",
+    "A queue to create. If its deadLetterQueue does not exist, that is created too, with a retention of 14 days.",
     [("name", QueueName), ("mode", Literal["STANDARD", "FIFO"], "STANDARD")],
     QueueChanges,
     kw_only=True,
@@ -147,7 +147,7 @@ class _Identity(Answered, kw_only=True):
 
 Queue = _struct(
     "Queue",
-    "A queue as it is, defaults included.",
+    "A queue with all its settings, including defaults.",
     [
         *((name, OBJECTS[name][1]) if name in OBJECTS else _answered(rows[0]) for name, rows in REST_FIELDS.items()),
         ("tags", dict[str, str]),
@@ -157,7 +157,7 @@ Queue = _struct(
 )
 Queues = _struct(
     "Queues",
-    "A page of queues, by name; `nextCursor` asks for the next one.",
+    "A page of queues, sorted by name. `nextCursor` gets the next page.",
     [("queues", GenericAlias(list, (Queue,))), ("next_cursor", str | UnsetType, UNSET)],
     Answered,
 )

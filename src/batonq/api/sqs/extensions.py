@@ -66,7 +66,8 @@ MESSAGE_ATTRIBUTES = {
     for row in (
         MessageAttribute(
             "Baton.Priority",
-            f"Higher is delivered first; messages of a FIFO group keep their order. Default: {NORMAL_PRIORITY}.",
+            "Messages with a higher priority are delivered first. The messages of a FIFO group keep their order. "
+            f"Default: {NORMAL_PRIORITY}.",
             0,
             PRIORITY_MAX,
             _priority,

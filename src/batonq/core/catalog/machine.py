@@ -417,7 +417,7 @@ class Catalog(Placement):
         if key_id in self.access_keys:
             raise InvalidInput(f"Key {key_id} already exists. Choose another id.")
         if len(self.access_keys) >= self.rules.access_keys_max:
-            raise OverLimit(f"There are {len(self.access_keys)} keys, the maximum; no further key can be added.")
+            raise OverLimit(f"The limit of {len(self.access_keys)} keys is reached. No more keys can be created.")
         if account not in self.accounts:
             self.put_account(account, "", now)
         self._write("access_key", key_id, AccessKey(key_id, secret, account, now).record(), now)

@@ -126,7 +126,7 @@ def joined(parts: Sequence[Overview], queues: int, shards: int) -> Overview:
 
 def away(number: int) -> ShardReading:
     """A shard whose process does not answer."""
-    why = "The process that serves it is being started again; try again."
+    why = "The process that serves the shard is being restarted. Retry."
     return ShardReading(number, KeeperState.STOPPED.value, why, 0, 0, "", 0, CommitStatistics())
 
 

@@ -58,7 +58,7 @@ FROM {CODED} WHERE other
 _EVENT = "(what & 255)"
 _BEHIND = ", ".join(str(int(kind)) for kind in (Type.SENT, Type.ARRIVED, Type.CARRIED, Type.EDITED))
 _UNCHARGED = f"what & {255 + (ReturnedFlag.UNCHARGED << 24)} = {Type.RETURNED + (ReturnedFlag.UNCHARGED << 24)}"
-# Only a log whose front was dropped can have lost a living message; the others are not asked.
+# Only a log whose front was dropped can have lost an existing message; others are not checked.
 _KEPT = f"lead(lt) OVER life AS n_lt, max(CASE WHEN {_EVENT} IN ({_BEHIND}) THEN lt END) OVER past AS p_payload"
 _ALL_KEPT = "CAST(NULL AS BIGINT) AS n_lt, CAST(NULL AS BIGINT) AS p_payload"
 _PAIRS = f"""

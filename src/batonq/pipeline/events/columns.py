@@ -253,7 +253,7 @@ class Builder:
             self.found["body"] = self._spread(pieces(self.variable, at, sizes, pa.binary()), chosen)
 
     def _times(self) -> None:
-        """deadline, visible_at, sent_at, state, receives_max: by type, and by the state of a message carried."""
+        """deadline, visible_at, sent_at, state, receives_max: by type, and by the state of a carried message."""
         words, kinds = self.words, self.kinds
         until_ms, time_ms = words[3], words[2]
         deadline = (kinds == Type.LEASED) | (kinds == Type.EXTENDED)

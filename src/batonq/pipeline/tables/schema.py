@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType
 
-SOURCE = Column("source", "name", "Which cluster's history it is from, as `ingest --cluster` said; else empty.")
+SOURCE = Column("source", "name", "Cluster of the history, as in `ingest --cluster`; empty by default.")
 
 
 @dataclass(slots=True, frozen=True)
