@@ -81,8 +81,8 @@ _WRITTEN = {
     "base64": "The bytes in base64.",
     "attributes": "Message attributes, from name to value: string, number, or bytes.",
     "RedriveFilter.attributes": "Only messages that have these attributes with these values.",
-    "deduplicationKey": "A second message with the same key is not taken; with another content it is a conflict.",
-    "messageGroupId": "FIFO: the group, needed. Standard: whose message it is, for fairness.",
+    "deduplicationKey": "A second message with the same key is not stored. Reusing a key with a different body is an error.",
+    "messageGroupId": "FIFO: the message group, required. Standard: the fairness key.",
     "ttlSeconds": "How long the message is kept after it becomes visible; default: the queue's `retentionSeconds`.",
     "priority": (
         "Messages with a higher priority are delivered first: 0 to 255, or a level: lowest 0, low 64, normal "
