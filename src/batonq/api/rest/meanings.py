@@ -81,7 +81,9 @@ _WRITTEN = {
     "base64": "The bytes in base64.",
     "attributes": "Message attributes, from name to value: string, number, or bytes.",
     "RedriveFilter.attributes": "Only messages that have these attributes with these values.",
-    "deduplicationKey": "A second message with the same key is not stored. Reusing a key with a different body is an error.",
+    "deduplicationKey": (
+        "A second message with the same key is not stored. Reusing a key with a different body is an error."
+    ),
     "messageGroupId": "FIFO: the message group, required. Standard: the fairness key.",
     "ttlSeconds": "How long the message is kept after it becomes visible; default: the queue's `retentionSeconds`.",
     "priority": (
