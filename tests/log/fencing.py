@@ -458,7 +458,7 @@ class FencingSuite:
             self._flip_first(Path(world.mirror("node")))
             with pytest.raises(MirrorDamaged, match="rebuilt"):
                 log.read_variable(1 << 16, 0, 10)
-            with pytest.raises(LogError, match="takes nothing more until it is opened again"):
+            with pytest.raises(LogError, match="accepts nothing more until it is reopened"):
                 await append(log)
             await shut(log)
             log, _ = await world.open("node")

@@ -210,7 +210,7 @@ def test_a_directory_is_a_mirror_or_has_logs_of_its_own(tmp_path: Path, log: str
 
 def test_a_log_that_cannot_be_is_told(tmp_path: Path) -> None:
     for address, why in (
-        ("mysql://x", "begin with nats:// or postgres://"),
+        ("mysql://x", "begins with nats:// or postgres://"),
         ("postgres://nobody@127.0.0.1:1/x", "127.0.0.1"),
     ):
         done = baton("serve", "--port", "0", "--data", str(tmp_path / "data"), "--log", address)

@@ -185,7 +185,7 @@ def test_a_node_whose_certificate_others_would_refuse_is_told_why(tmp_path: Path
     assert begins_s < time.time() < expires_s
     trusted = str(authority.file)
     check_reached(context, client_context(trusted), "n0.example", trusted)
-    with pytest.raises(InvalidInput, match=r"must name n1\.example"):
+    with pytest.raises(InvalidInput, match=r"add n1\.example"):
         check_reached(context, client_context(trusted), "n1.example", trusted)
     other = str(Authority(tmp_path, "other").file)
     with pytest.raises(InvalidInput, match="--peer-ca"):
