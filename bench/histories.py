@@ -11,6 +11,7 @@ with leases held. The same seed gives the same bytes. Nothing is synced: this is
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import os
 import random
@@ -21,7 +22,7 @@ from multiprocessing import get_context
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from batonq.core.commands import Claim, Job, Nack, Send
+from batonq.core.commands import ChangeVisibility, Delete, Failing, Job, Nack, Receive, Send
 from batonq.core.payload import Attribute, Content, encode_attributes
 from batonq.core.policy import QueuePolicy
 from batonq.core.shard.machine import Shard
@@ -43,6 +44,10 @@ _KINDS = [
     encode_attributes([Attribute("kind", "String", kind, False), Attribute("tries", "Number", b"3", False)])
     for kind in (b"welcome", b"receipt", b"reminder")
 ]
+
+
+def _digest(body: bytes) -> bytes:
+    return hashlib.md5(body, usedforsecurity=False).digest()
 
 
 class Queues(NamedTuple):
@@ -83,7 +88,7 @@ class _ShardHistory:
         self._step = 0
         first = 1 + number * len(Queues._fields)
         self._queues = Queues(*range(first, first + len(Queues._fields)))
-        self._held: list[tuple[int, int, Sequence[Claim]]] = []  # due time, queue, held messages
+        self._held: list[tuple[int, int, Sequence[tuple[int, int, int]]]] = []  # due at, queue, what is held
         self._shard.take_ownership(1, self._now, 0)
         self._set_policies(number)
 
@@ -133,43 +138,44 @@ class _ShardHistory:
     def _send_plain(self, queue: int, count: int, size: int) -> None:
         start = self._step * count
         bodies = [(b'{"job":%d,"pad":"' % (start + index)).ljust(size - 2, b"x") + b'"}' for index in range(count)]
-        self._shard.send_plain(queue, bodies, [], "producer@10.0.0.7", self._now, 0, Content.JSON)
-        self._pass(self._chance.randrange(1, 40))
+        self._send(Send(queue, bodies, sender="producer@10.0.0.7", content=Content.JSON))
 
     def _send_mail(self) -> None:
-        chance = self._chance
-        sends = [
+        indices = range(_MAIL)
+        bodies = [b'{"letter":%d}' % (self._step * _MAIL + index) for index in indices]
+        self._send(
             Send(
-                b'{"letter":%d}' % (self._step * _MAIL + index),
-                b"",
-                attributes=_KINDS[index % 3],
+                self._queues.mail,
+                bodies,
+                [*map(_digest, bodies)],
                 sender="web@10.0.0.8",
-                priority=5 if index % 10 == 0 else 0,
-                delay_ms=chance.choice((3_000, 40_000)) if index % 7 == 0 else None,
-                dedup_id=f"mail-{self._step}-{index % 15}" if index % 4 == 0 else "",
-                trace=f"Root=1-{self._step:08x}" if index % 5 == 0 else "",
                 content=Content.JSON,
+                attributes=[_KINDS[index % 3] for index in indices],
+                priorities=[5 if index % 10 == 0 else 0 for index in indices],
+                delays_ms=[self._chance.choice((3_000, 40_000)) if index % 7 == 0 else None for index in indices],
+                dedup_ids=[f"mail-{self._step}-{index % 15}" if index % 4 == 0 else "" for index in indices],
+                traces=[f"Root=1-{self._step:08x}" if index % 5 == 0 else "" for index in indices],
             )
-            for index in range(_MAIL)
-        ]
-        self._send(self._queues.mail, sends)
+        )
 
     def _send_ledger(self) -> None:
-        sends = [
+        indices = range(_LEDGER)
+        bodies = [b'{"entry":%d}' % (self._step * _LEDGER + index) for index in indices]
+        self._send(
             Send(
-                b'{"entry":%d}' % (self._step * _LEDGER + index),
-                b"",
+                self._queues.ledger,
+                bodies,
+                [*map(_digest, bodies)],
                 sender="bank@10.0.0.9",
-                group=f"account-{self._chance.randrange(200)}",
-                dedup_id=f"entry-{self._step}-{index}",
                 content=Content.JSON,
+                groups=[f"account-{self._chance.randrange(200)}" for _ in indices],
+                dedup_ids=[f"entry-{self._step}-{index}" for index in indices],
             )
-            for index in range(_LEDGER)
-        ]
-        self._send(self._queues.ledger, sends)
+        )
 
-    def _send(self, queue: int, sends: list[Send]) -> None:
-        for result in self._shard.send(queue, sends, self._now):
+    def _send(self, command: Send) -> None:
+        (sent,) = self._shard.send([command], self._now)
+        for result in sent.each:
             if isinstance(result, BatonError):
                 raise result
         self._pass(self._chance.randrange(1, 40))
@@ -177,15 +183,14 @@ class _ShardHistory:
     # --- workers ------------------------------------------------------------------------------------
 
     def _receive(self, queue: int, wanted: int) -> None:
-        """Receive messages: as one run if there is no choice to make, otherwise ten at a time."""
+        """Up to so many: ten at a time where messages differ in priority or group, else at once."""
+        most = 10 if queue in (self._queues.mail, self._queues.ledger) else wanted
         holder = f"worker-{self._chance.randrange(40)}"
         while wanted > 0:
-            run = self._shard.receive_front(queue, wanted, None, self._now, holder)
-            if run is not None:
-                claims = [Claim(slot, sequence, 1) for slot, sequence in zip(run.slots, run.sequences, strict=True)]
-            else:
-                leases = self._shard.receive(queue, 10, None, self._now, holder)
-                claims = [Claim(lease.slot, lease.sequence, lease.epoch) for lease in leases]
+            (leases,) = self._shard.receive([Receive(queue, min(wanted, most), None, holder)], self._now)
+            if isinstance(leases, BatonError):
+                raise leases
+            claims = leases.claims()
             if not claims:
                 return
             wanted -= len(claims)
@@ -198,28 +203,31 @@ class _ShardHistory:
         for _, queue, claims in due:
             self._finish(queue, claims)
 
-    def _finish(self, queue: int, claims: Sequence[Claim]) -> None:
-        """Most are acknowledged; a few at the end of the batch fail in various ways."""
+    def _finish(self, queue: int, claims: Sequence[tuple[int, int, int]]) -> None:
+        """Most are acknowledged; a few at the end of the batch fare otherwise."""
         chance, shard = self._chance, self._shard
-        failed: list[Nack] = []
+        failed: list[tuple[int, int, int]] = []
+        failings: list[Failing] = []
         kept = len(claims)
         while kept and chance.random() < (0.85 if len(claims) - kept < len(claims) // 25 else 0.4):
             kept -= 1
             claim, fate = claims[kept], chance.random()
             if fate < 0.65:
                 name, text = chance.choice(_ERRORS)
-                failed.append(Nack(claim, chance.choice((0, 0, 5_000)), text, name))
+                failed.append(claim)
+                failings.append(Failing(chance.choice((0, 0, 5_000)), text, name))
             elif fate < 0.75:
-                failed.append(Nack(claim, 0, "cannot be read", "Poison", dead_letter=queue != self._queues.ledger))
+                failed.append(claim)
+                failings.append(Failing(0, "cannot be read", "Poison", dead_letter=queue != self._queues.ledger))
             elif fate < 0.85:
-                shard.change_visibility(queue, [(claim, 45_000)], self._now)
+                shard.change_visibility(ChangeVisibility(queue, [claim], [45_000]), self._now)
             elif fate < 0.95:
                 self._held.append((self._now + chance.choice((21_000, 31_000)), queue, [claim]))
         if failed:
-            shard.nack(queue, failed, self._now)
+            shard.nack(Nack(queue, failed, failings), self._now)
             self._pass(self._chance.randrange(1, 10))
         if kept:
-            shard.delete(queue, claims[:kept], self._now)
+            shard.delete([Delete(queue, claims[:kept])], self._now)
         self._pass(self._chance.randrange(1, 20))
 
     def _redrive(self) -> None:

@@ -2,7 +2,7 @@
 
 python -m bench.run [send life rest single mix backlog memory idle readers recovery worker loading] [--quick]
 python -m bench.run processes replicated database cluster [--quick] [--rounds N]
-python -m bench.run before --against REV [--quick] [--rounds N]
+python -m bench.run before kinds --against REV [--quick] [--rounds N]
 python -m bench.run scenarios [--cluster] [--quick] [--rounds N]
 python -m bench.run decode ingest lifecycle audit growth [--quick] [--rounds N]
 
@@ -26,6 +26,7 @@ from bench.sections import (
     growth,
     idle,
     ingest,
+    kinds,
     latency,
     loading,
     processes,
@@ -60,7 +61,7 @@ CLUSTER: dict[str, Callable[[Context], None]] = {
     "cluster": cluster.cluster,
     "scenarios": scenarios.scenarios,
 }
-COMPARED: dict[str, Callable[[Context], None]] = {"before": throughput.before}
+COMPARED: dict[str, Callable[[Context], None]] = {"before": throughput.before, "kinds": kinds.kinds}
 PIPELINE: dict[str, Callable[[Context], None]] = {
     "decode": decode.decode,
     "ingest": ingest.ingest,
@@ -80,7 +81,9 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--quick", action="store_true", help="smaller work and fewer rounds; figures are rougher")
     parser.add_argument("--rounds", type=int, default=0, help=f"rounds of each comparison (default {_ROUNDS})")
-    parser.add_argument("--against", default="", metavar="REV", help="the revision that `before` compares with")
+    parser.add_argument(
+        "--against", default="", metavar="REV", help="the revision that `before` and `kinds` compare with"
+    )
     parser.add_argument("--cluster", action="store_true", help="scenarios run on a cluster of three nodes")
     parser.add_argument("--data", type=Path, default=Path(".bench-data"), help="where the servers keep their files")
     parser.add_argument("--results", type=Path, default=Path("bench/results"), help="where JSON and plot are written")

@@ -217,6 +217,11 @@ class Servers:
     def redis(self) -> Server:
         return self.start("Redis", redis_streams.server_command, redis_streams.is_ready)
 
+    @property
+    def has_before(self) -> bool:
+        """Whether another revision was named."""
+        return bool(self._before)
+
     def contestants(self, *names: str) -> list[Server]:
         """These contestants, running; started on first use and shared by all sections of a run."""
         starters = {"Baton": self.baton, "before": self.before, "floor": self.floor, "Redis": self.redis}

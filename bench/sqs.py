@@ -139,6 +139,10 @@ class SqsQueue:
         fields = b'%b"MaxNumberOfMessages":%d,"VisibilityTimeout":600%b}' % (self._url_field, count, wait)
         return self._receive.request(fields), 1
 
+    def receive_by(self, fields: bytes) -> Request:
+        """A receive with fields of the caller's own."""
+        return self._receive.request(fields), 1
+
     def receipts(self, answer: bytes) -> list[bytes]:
         if not answer.startswith(_OK):
             check(answer)

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from typing import Any, Protocol
 
 from batonq.api.http import HttpLimits, HttpServer, Request, Response, Router
-from batonq.api.http.messages import Express
+from batonq.api.http.messages import Direct
 
 Scenario = Callable[[], Awaitable[None]]
 
@@ -25,9 +25,9 @@ async def echo(request: Request) -> Response:
 
 @asynccontextmanager
 async def serving(
-    handler: Callable[[Request], Awaitable[Response]] = echo, express: Express | None = None, **limits: Any
+    handler: Callable[[Request], Awaitable[Response]] = echo, direct: Direct | None = None, **limits: Any
 ) -> AsyncIterator[tuple[HttpServer, Connect]]:
-    server = HttpServer(Router(handler).resolve, HttpLimits(**limits), express)
+    server = HttpServer(Router(handler).resolve, HttpLimits(**limits), direct)
     await server.start("127.0.0.1", 0)
     clients: list[Client] = []
 

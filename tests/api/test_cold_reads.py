@@ -16,7 +16,7 @@ from tests.api.support import json_request
 from tests.support.server import TestServer
 
 
-@pytest.mark.parametrize("more", [{}, {"MessageSystemAttributeNames": ["All"]}], ids=["express", "general"])
+@pytest.mark.parametrize("more", [{}, {"MessageSystemAttributeNames": ["All"]}], ids=["bodies", "whole"])
 def test_a_cold_body_is_read_beside_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: dict[str, Any]
 ) -> None:

@@ -393,11 +393,11 @@ def test_stop_does_not_wait_for_ever(run: Callable[[Scenario], None]) -> None:
     run(scenario)
 
 
-# --- express: answers without a task ------------------------------------------------------------
+# --- direct: answers without a task ------------------------------------------------------------
 
 
 class Held:
-    """Takes requests for /express; their answers are written when the test says so."""
+    """Takes requests for /direct; their answers are written when the test says so."""
 
     def __init__(self) -> None:
         self.replies: list[tuple[bytes, Reply]] = []
@@ -405,7 +405,7 @@ class Held:
     def __call__(self, request: Request, reply: Reply) -> bool:
         if request.path == "/bug":
             raise RuntimeError("a bug")
-        if request.path != "/express":
+        if request.path != "/direct":
             return False
         request.cancellable = request.body == b"only a wait"
         self.replies.append((request.body, reply))
@@ -416,19 +416,19 @@ class Held:
         return reply(b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body))
 
 
-def test_express_answers_keep_their_place(run: Callable[[Scenario], None]) -> None:
+def test_direct_answers_keep_their_place(run: Callable[[Scenario], None]) -> None:
     async def scenario() -> None:
         held = Held()
-        async with serving(express=held) as (server, connect):
+        async with serving(direct=held) as (server, connect):
             client = await connect()
-            client.send(post(b"1", "/express") + post(b"2", "/other") + post(b"3", "/express") + post(b"4", "/express"))
+            client.send(post(b"1", "/direct") + post(b"2", "/other") + post(b"3", "/direct") + post(b"4", "/direct"))
             await until(lambda: len(held.replies) == 1)
             await asyncio.sleep(0.01)
             assert len(held.replies) == 1 and held.answer()  # the others wait behind it, and go the general way
             assert (await client.answer())[2] == b"1"
             for number in (b"2", b"3", b"4"):
                 assert number in (await client.answer())[2]
-            client.send(post(b"5", "/express"))
+            client.send(post(b"5", "/direct"))
             await until(lambda: len(held.replies) == 1)
             assert held.answer()
             assert (await client.answer())[2] == b"5"
@@ -438,12 +438,12 @@ def test_express_answers_keep_their_place(run: Callable[[Scenario], None]) -> No
 
 
 @pytest.mark.parametrize("body", [b"only a wait", b"a deed"])
-def test_a_client_that_leaves_before_an_express_answer(run: Callable[[Scenario], None], body: bytes) -> None:
+def test_a_client_that_leaves_before_a_direct_answer(run: Callable[[Scenario], None], body: bytes) -> None:
     async def scenario() -> None:
         held = Held()
-        async with serving(express=held) as (server, connect):
+        async with serving(direct=held) as (server, connect):
             client = await connect()
-            client.send(post(body, "/express"))
+            client.send(post(body, "/direct"))
             await until(lambda: len(held.replies) == 1)
             [connection] = server._connections
             client.close()
@@ -459,12 +459,12 @@ def test_a_client_that_leaves_before_an_express_answer(run: Callable[[Scenario],
     run(scenario)
 
 
-def test_a_connection_that_breaks_before_an_express_answer(run: Callable[[Scenario], None]) -> None:
+def test_a_connection_that_breaks_before_a_direct_answer(run: Callable[[Scenario], None]) -> None:
     async def scenario() -> None:
         held = Held()
-        async with serving(express=held) as (server, connect):
+        async with serving(direct=held) as (server, connect):
             client = await connect()
-            client.send(post(b"a deed", "/express"))
+            client.send(post(b"a deed", "/direct"))
             await until(lambda: len(held.replies) == 1)
             [connection] = server._connections
             plain_socket = client.writer.get_extra_info("socket")
@@ -478,15 +478,15 @@ def test_a_connection_that_breaks_before_an_express_answer(run: Callable[[Scenar
     run(scenario)
 
 
-def test_stopping_and_half_closing_wait_for_an_express_answer(run: Callable[[Scenario], None]) -> None:
+def test_stopping_and_half_closing_wait_for_a_direct_answer(run: Callable[[Scenario], None]) -> None:
     async def scenario() -> None:
         held = Held()
-        async with serving(express=held) as (server, connect):
+        async with serving(direct=held) as (server, connect):
             stopped, half_closed = await connect(), await connect()
-            half_closed.send(post(b"1", "/express"))
+            half_closed.send(post(b"1", "/direct"))
             await until(lambda: len(held.replies) == 1)
             half_closed.writer.write_eof()
-            stopped.send(post(b"2", "/express"))
+            stopped.send(post(b"2", "/direct"))
             await until(lambda: len(held.replies) == 2)
             stopping = asyncio.create_task(server.stop(10))
             await asyncio.sleep(0.01)
@@ -503,9 +503,9 @@ def test_a_half_closed_client_gets_no_answer_in_the_place_of_one_that_is_not_giv
 ) -> None:
     async def scenario() -> None:
         held = Held()
-        async with serving(express=held) as (server, connect):
+        async with serving(direct=held) as (server, connect):
             client = await connect()
-            client.send(post(b"only a wait", "/express") + post(b"2", "/other"))
+            client.send(post(b"only a wait", "/direct") + post(b"2", "/other"))
             await until(lambda: len(held.replies) == 1)
             [connection] = server._connections
             client.writer.write_eof()
@@ -516,9 +516,9 @@ def test_a_half_closed_client_gets_no_answer_in_the_place_of_one_that_is_not_giv
     run(scenario)
 
 
-def test_an_express_handler_that_fails(run: Callable[[Scenario], None], caplog: pytest.LogCaptureFixture) -> None:
+def test_a_direct_handler_that_fails(run: Callable[[Scenario], None], caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
-        async with serving(express=Held()) as (server, connect):
+        async with serving(direct=Held()) as (server, connect):
             client = await connect()
             client.send(post(b"1", "/bug"))
             assert (await client.answer())[0] == 500
@@ -528,12 +528,12 @@ def test_an_express_handler_that_fails(run: Callable[[Scenario], None], caplog: 
     assert "a bug" in caplog.text
 
 
-def test_garbage_behind_an_express_request(run: Callable[[Scenario], None]) -> None:
+def test_garbage_behind_a_direct_request(run: Callable[[Scenario], None]) -> None:
     async def scenario() -> None:
         held = Held()
-        async with serving(express=held) as (_, connect):
+        async with serving(direct=held) as (_, connect):
             client = await connect()
-            client.send(post(b"1", "/express") + b"\x00\x00garbage\r\n\r\n")
+            client.send(post(b"1", "/direct") + b"\x00\x00garbage\r\n\r\n")
             await until(lambda: len(held.replies) == 1)
             assert held.answer()
             assert (await client.answer())[2] == b"1"

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import threading
 from contextlib import nullcontext
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 
 from batonq.api.http import Request
 from batonq.api.sqs.operations.sending import is_first_try
-from tests.api.support import bodies, counts, json_request, receive, refused
+from batonq.errors import Unavailable
+from tests.api.support import bodies, counts, http_request, json_request, query_request, receive, refused
 from tests.support.server import TestServer
 
 MIB = 1_048_576
@@ -64,6 +67,87 @@ def test_send_and_receive(sqs: Any, queue: str, account: str) -> None:
         MessageSystemAttributes={"AWSTraceHeader": {"DataType": "String", "StringValue": "some-trace-id"}},
     )
     assert trace["MD5OfMessageSystemAttributes"] == "fdce4f2818803f2f73becc09a54792c0"
+
+
+# Texts that have to be written differently in JSON, in XML and in the log; none has a character that SQS forbids.
+TEXTS = (
+    "plain",
+    "DEL \x7f and a/slash",
+    'quotes " and \\ backslashes \\\\',
+    "tab\tand\r\nlines\n",
+    '{"json": ["a", {"b": "\\u00e9 \\n"}]}',
+    "<xml>&amp;</xml>",
+    "h\u00e9llo",
+    "\u4e16\u754c \U0001f600",
+    " ",
+    "\\u0000 is text",
+)
+
+
+@pytest.mark.parametrize("ascii_only", [True, False])
+@pytest.mark.parametrize("one_by_one", [True, False])
+def test_bodies_come_back_as_they_were(server: TestServer, queue: str, ascii_only: bool, one_by_one: bool) -> None:
+    """Whatever is beside them in their request, by each protocol and however much is asked for."""
+    entries = [{"Id": str(at), "MessageBody": text} for at, text in enumerate(TEXTS)]
+    for some in [[entry] for entry in entries] if one_by_one else [entries]:
+        given = json.dumps({"QueueUrl": queue, "Entries": some}, ensure_ascii=ascii_only)
+        answer = json_request(server, "SendMessageBatch", given.encode())
+        assert [(entry["Id"], entry["MD5OfMessageBody"]) for entry in answer.json["Successful"]] == [
+            (entry["Id"], hashlib.md5(entry["MessageBody"].encode()).hexdigest()) for entry in some
+        ]
+    for more in ({}, {"AttributeNames": ["All"]}, {"MessageAttributeNames": ["All"]}):
+        asked = {"QueueUrl": queue, "MaxNumberOfMessages": 10, "VisibilityTimeout": 1, **more}
+        got = json_request(server, "ReceiveMessage", asked).json["Messages"]
+        assert [message["Body"] for message in got] == [*TEXTS]
+        assert [message["MD5OfBody"] for message in got] == [hashlib.md5(text.encode()).hexdigest() for text in TEXTS]
+        server.advance(2)
+    form = {"Action": "ReceiveMessage", "QueueUrl": queue, "MaxNumberOfMessages": "10"}
+    root = ET.fromstring(query_request(server, form).body)
+    assert [element.text for element in root.iter() if element.tag.endswith("}Body")] == [*TEXTS]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        '{"QueueUrl":"$url","Entries":[{"Id":"a","MessageBody":"x"}]} x',
+        '{"QueueUrl":"$url","Entries":[{"Id":"a","MessageBody":"x\x01"}]}',
+        '{"QueueUrl":"$url","Entries":[{"Id":"a","MessageBody":"x"},7]}',
+        '{"QueueUrl":"$url","Entries":[{"Id":1,"MessageBody":"x"}]}',
+        '{"QueueUrl":"$url","Entries":{"Id":"a","MessageBody":"x"}}',
+    ],
+)
+def test_requests_that_cannot_be_read(server: TestServer, sqs: Any, queue: str, text: str) -> None:
+    answer = json_request(server, "SendMessageBatch", text.replace("$url", queue))
+    assert answer.status == 400 and answer.json["__type"].endswith("#SerializationException")
+    assert counts(sqs, queue) == (0, 0, 0)
+
+
+def test_a_receive_from_an_empty_queue(server: TestServer, queue: str) -> None:
+    answer = json_request(server, "ReceiveMessage", {"QueueUrl": queue, "MaxNumberOfMessages": 10})
+    assert (answer.status, answer.body) == (200, b"{}")
+    form = {"Action": "ReceiveMessage", "QueueUrl": queue}
+    assert "<ReceiveMessageResult/>" in query_request(server, form).text
+
+
+@pytest.mark.parametrize(
+    ("problem", "status"), [(Unavailable("The catalog does not answer."), 503), (RuntimeError("planted"), 500)]
+)
+def test_a_catalog_that_does_not_answer(
+    server: TestServer, queue: str, monkeypatch: pytest.MonkeyPatch, problem: Exception, status: int
+) -> None:
+    """Before a queue is said not to exist, the node asks whether it is up to date; the client hears if it cannot."""
+
+    async def refresh() -> bool:
+        raise problem
+
+    monkeypatch.setattr(server.broker, "refresh", refresh)
+    url = f"{queue}-none"
+    assert json_request(server, "SendMessage", {"QueueUrl": url, "MessageBody": "x"}).status == status
+    assert json_request(server, "ReceiveMessage", {"QueueUrl": url, "WaitTimeSeconds": 20}).status == status
+    assert query_request(server, {"Action": "ReceiveMessage", "QueueUrl": url}).status == status
+    assert json_request(server, "GetQueueAttributes", {"QueueUrl": url}).status == status
+    assert http_request(server, "POST", "/v1/queues/none/messages:receive").status == status
+    assert http_request(server, "POST", "/v1/queues/none/messages", b'{"body":1}').status == status
 
 
 def test_a_message_of_a_mebibyte(sqs: Any, queue: str) -> None:

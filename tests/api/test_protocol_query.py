@@ -40,7 +40,7 @@ def without_none(value: object) -> dict[str, object]:
         if isinstance(part, list)
         else part
         for name, part in value.items()
-        if part is not None and name != "(clean)"
+        if part is not None and name not in ("(clean)", "(as is)")
     }
 
 

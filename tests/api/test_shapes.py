@@ -44,8 +44,8 @@ def legacy_model() -> dict[str, Any]:
 def fields(shape: type[Struct]) -> dict[str, Any]:
     hints = get_type_hints(shape)
     found = {}
-    for name in shape.__struct_fields__:
-        if name == "clean":
+    for name, on_wire in zip(shape.__struct_fields__, shape.__struct_encode_fields__, strict=True):
+        if name != on_wire:  # the protocol's own, see SendMessageInput
             continue
         options = [option for option in get_args(hints[name]) if option is not type(None)] or [hints[name]]
         found[name] = options[0]

@@ -285,8 +285,8 @@ def test_a_client_that_leaves_its_long_poll_takes_no_message(server: TestServer,
         connection.sendall(head.encode() + b"\r\n\r\n" + body)
         number = server.broker.queue(*path_of(queue)[1:].split("/")).number
         host = server.node.shards[0].host()
-        wait_until(lambda: host.waiting(number) == 1)
-    wait_until(lambda: host.waiting(number) == 0)
+        wait_until(lambda: host.polls.waiting(number) == 1)
+    wait_until(lambda: host.polls.waiting(number) == 0)
     sqs.send_message(QueueUrl=queue, MessageBody="x")
     assert counts(sqs, queue) == (1, 0, 0)
 

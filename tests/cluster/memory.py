@@ -25,6 +25,7 @@ from batonq.node.snapshotter import make_snapshot
 from batonq.sim.loop import SimLoop
 from tests.node.nodes import ACCOUNT
 from tests.node.support import START_S
+from tests.support import brokers
 from tests.support.far_log import FarLog, MemoryBackend, Vice
 from tests.support.server import HeldClock
 
@@ -315,8 +316,8 @@ def run_nodes(directory: Path, main: Callable[[Nodes], Awaitable[None]], *names:
 
 
 async def bodies(node: ClusterNode, queue: Queue, wait_ms: int = 0) -> list[str]:
-    found = await node.broker.receive(queue, 10, None, wait_ms, "tester")
-    assert not any(await node.broker.delete(queue, [delivery.receipt for delivery in found]))
+    found = await brokers.receive(node.broker, queue, 10, None, wait_ms, "tester")
+    assert not any(await brokers.delete(node.broker, queue, [delivery.receipt for delivery in found]))
     return sorted(delivery.body.decode() for delivery in found)
 
 

@@ -6,10 +6,10 @@ import asyncio
 from pathlib import Path
 from random import Random
 
-from batonq.api.http import HttpServer, Request, Router, express_under
-from batonq.api.http.messages import Express, Handler, Reply, plain
-from batonq.api.rest import ExpressRest, RestApp
-from batonq.api.sqs import ExpressSqs, SqsApp, SqsSettings
+from batonq.api.http import HttpServer, Request, Router, direct_under
+from batonq.api.http.messages import Direct, Handler, Reply, plain
+from batonq.api.rest import RestApp
+from batonq.api.sqs import SqsApp, SqsSettings
 from batonq.cli.serve import gate_of, limits_of
 from tests.cluster.memory import Nodes
 from tests.support.server import ACCOUNT, TestServer
@@ -41,11 +41,11 @@ class ClusterServer(TestServer):
         def resolve(request: Request) -> Handler:
             return self.random.choice(doors)[0].resolve(request)
 
-        def express(request: Request, reply: Reply) -> bool:
+        def direct(request: Request, reply: Reply) -> bool:
             return self.random.choice(doors)[1](request, reply)
 
         limits = limits_of(self.settings)
-        self.http = HttpServer(resolve, limits, express, gate_of(self.settings, limits))
+        self.http = HttpServer(resolve, limits, direct, gate_of(self.settings, limits))
         self.http.refusal = lambda target, status, text: (
             self.rest.refusal(target, status, text) or plain(status, text, close=True)
         )
@@ -58,11 +58,11 @@ class ClusterServer(TestServer):
         await self.http.stop(5)
         await self.nodes.stop()
 
-    def _doors(self, name: str) -> tuple[Router, Express]:
+    def _doors(self, name: str) -> tuple[Router, Direct]:
         broker = self.nodes[name].broker
         self.app = SqsApp(broker, SqsSettings(account=ACCOUNT))
         self.rest = RestApp(broker)
         router = Router(self.app.handle)
         router.mount_under("/v1", self.rest.handle)
         router.mount_under("/problems", self.rest.handle)
-        return router, express_under("/v1", ExpressRest(self.rest), ExpressSqs(self.app))
+        return router, direct_under("/v1", self.rest.begin, self.app.begin)

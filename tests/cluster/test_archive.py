@@ -27,6 +27,7 @@ from batonq.pipeline.reading.archive import Archive, Manifest
 from batonq.pipeline.reading.archiver import archive_shard
 from tests.cluster.memory import Nodes, run_nodes
 from tests.node.nodes import ACCOUNT, make_send
+from tests.support import brokers
 from tests.support.far_log import FarLog, MemoryBackend
 from tests.support.logs import CLUSTER, make_frame
 
@@ -55,11 +56,11 @@ def test_owners_that_follow_each_other_leave_one_history(tmp_path: Path, monkeyp
         async def fill(node: ClusterNode, until: int) -> None:
             """Until the archive has this much, and more is in the log."""
             while not (firsts := archive.firsts(queue.shard)) or archive.manifest(queue.shard, firsts[-1]).last < until:
-                (accepted,) = await node.broker.send(queue, [make_send(BODY)])
+                (accepted,) = await brokers.send(node.broker, queue, [make_send(BODY)])
                 assert isinstance(accepted, Accepted)
                 sent.append(accepted.sequence)
-                (found,) = await node.broker.receive(queue, 1, None, 0, "tester")
-                assert await node.broker.delete(queue, [found.receipt]) == [None]
+                (found,) = await brokers.receive(node.broker, queue, 1, None, 0, "tester")
+                assert await brokers.delete(node.broker, queue, [found.receipt]) == [None]
                 await asyncio.sleep(0.01)
 
         first = await nodes.owned(queue.shard)

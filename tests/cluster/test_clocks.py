@@ -14,6 +14,7 @@ from batonq.node.cluster import balance
 from batonq.node.cluster.node import ClusterNode
 from tests.cluster.memory import Nodes, run_nodes, wall_s
 from tests.node.nodes import ACCOUNT, make_send
+from tests.support import brokers
 
 HOUR_S = 3_600.0
 
@@ -35,8 +36,8 @@ def test_an_owners_clock_jumps(tmp_path: Path, jump_s: float) -> None:
         owner = await nodes.owned(queue.shard)
         name = owner.settings.node
         await nodes.until(lambda: len(owner.ownership_loop.members) == 3)
-        await owner.broker.send(queue, [make_send("held"), make_send("later", delay_ms=900_000)])
-        (held,) = await owner.broker.receive(queue, 1, 60_000, 0, "tester")
+        await brokers.send(owner.broker, queue, [make_send("held"), make_send("later", delay_ms=900_000)])
+        (held,) = await brokers.receive(owner.broker, queue, 1, 60_000, 0, "tester")
         assert await look(owner, queue) == (0, 1, 1)
 
         nodes.ahead_s[name] = jump_s
@@ -53,7 +54,7 @@ def test_an_owners_clock_jumps(tmp_path: Path, jump_s: float) -> None:
         assert abs(off_s(others[0])) < 1 and await look(others[0], queue) == (0, 1, 1)
         with pytest.raises(Unavailable, match="clock of node"):
             await owner.ownership_loop.take_now(queue.shard, 0)
-        assert await others[0].broker.delete(queue, [held.receipt], strict=True) == [None]
+        assert await brokers.delete(others[0].broker, queue, [held.receipt], strict=True) == [None]
 
     run_nodes(tmp_path, main, "a", "b", "c", shards=1)
 
@@ -66,7 +67,7 @@ def test_a_node_that_starts_with_a_wrong_clock_takes_nothing_until_it_is_right(t
         wrong = nodes["c"]
         await nodes.until(lambda: wrong.ownership_loop.others.clock_is_off())
         owner = await nodes.owned(queue.shard)
-        await owner.broker.send(queue, [make_send("later", delay_ms=900_000)])
+        await brokers.send(owner.broker, queue, [make_send("later", delay_ms=900_000)])
         with pytest.raises(Unavailable):
             await owner.ownership_loop.move(queue.shard, "c")
         await nodes.owned(queue.shard)
@@ -85,7 +86,7 @@ def test_a_node_that_starts_with_a_wrong_clock_takes_nothing_until_it_is_right(t
 def test_all_nodes_come_back_after_a_while_and_one_has_a_wrong_clock(tmp_path: Path) -> None:
     async def main(nodes: Nodes) -> None:
         queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {}, {})
-        await nodes["a"].broker.send(queue, [make_send("later", delay_ms=900_000)])
+        await brokers.send(nodes["a"].broker, queue, [make_send("later", delay_ms=900_000)])
         await nodes.stop()
         nodes.hub.owners.clear()  # all of them have ended by then
         nodes.ahead_s = {"a": HOUR_S, "b": 300.0, "c": 300.0}  # it is five minutes later

@@ -17,6 +17,7 @@ from tests.cluster.memory import Nodes, run_nodes
 from tests.cluster.processes import STEADY_LEASE_S, Cluster, NodeProcess, wait_until
 from tests.cluster.test_cluster import url
 from tests.node.nodes import ACCOUNT, make_send
+from tests.support import brokers
 from tests.support.nats import NatsServers, nats_servers
 from tests.system.process import baton
 
@@ -29,13 +30,13 @@ async def create(node: ClusterNode, name: str, **attributes: str) -> Queue:
 
 
 async def send(node: ClusterNode, queue: Queue, *bodies: str, **fields: str) -> None:
-    results = await node.broker.send(queue, [make_send(body, **fields) for body in bodies])
+    results = await brokers.send(node.broker, queue, [make_send(body, **fields) for body in bodies])
     assert all(isinstance(result, Accepted) for result in results), results
 
 
 async def take(node: ClusterNode, queue: Queue, most: int = 10) -> list[str]:
-    found = await node.broker.receive(queue, most, None, 0, "tester")
-    assert not any(await node.broker.delete(queue, [delivery.receipt for delivery in found]))
+    found = await brokers.receive(node.broker, queue, most, None, 0, "tester")
+    assert not any(await brokers.delete(node.broker, queue, [delivery.receipt for delivery in found]))
     return [delivery.body.decode() for delivery in found]
 
 
@@ -111,7 +112,9 @@ def test_a_wide_queue_changes_its_class_and_who_has_not_heard_sends_to_its_new_s
         for number in range(6):
             await send(nodes["a"], queue, f"stale {number}")  # as it was
             await send(nodes["b"], moved, f"new {number}")
-            results = await nodes["a"].broker.send(queue, [make_send(f"named {number}")], f"request {number}", False)
+            results = await brokers.send(
+                nodes["a"].broker, queue, [make_send(f"named {number}")], f"request {number}", False
+            )
             assert all(isinstance(result, Accepted) for result in results), results
         assert [await held(nodes, queue, shard) for shard in (0, 1)] == [1, 1]
         assert (await nodes["b"].broker.counters(moved)).visible == 20
@@ -145,18 +148,18 @@ def test_numbers_rise_and_a_look_goes_on_when_a_fifo_queue_has_left_a_shard(tmp_
     async def main(nodes: Nodes) -> None:
         broker = nodes["a"].broker
         queue = await broker.create_queue(ACCOUNT, "work.fifo", {**FIFO, "Baton.DeduplicationWindow": "1"}, {})
-        sent = await broker.send(queue, [make_send("0", group="g", dedup_id="0")])
+        sent = await brokers.send(broker, queue, [make_send("0", group="g", dedup_id="0")])
         await broker.set_attributes(queue, {"Baton.Durability": "3"})
         assert await take(nodes["a"], known(nodes["a"], queue)) == ["0"]
-        sent += await broker.send(known(nodes["a"], queue), [make_send("1", group="g", dedup_id="1")])
+        sent += await brokers.send(broker, known(nodes["a"], queue), [make_send("1", group="g", dedup_id="1")])
         await nodes.until(lambda: known(nodes["a"], queue).shards == (1,))
         now = known(nodes["a"], queue)
-        sent += await broker.send(now, [make_send("2", group="g", dedup_id="2")])
+        sent += await brokers.send(broker, now, [make_send("2", group="g", dedup_id="2")])
         numbers = [one.sequence for one in sent if isinstance(one, Accepted)]
         assert len(numbers) == 3 and numbers == sorted(set(numbers))
         pages = [await broker.peek(now, after, 1) for after in numbers]
         assert [[one.view.sequence for one in page] for page in pages] == [numbers[1:2], numbers[2:], []]
-        assert [one.sequence for one in await broker.receive(now, 10, None, 0, "tester")] == numbers[1:]
+        assert [one.sequence for one in await brokers.receive(broker, now, 10, None, 0, "tester")] == numbers[1:]
 
     settings = {"idempotency_hours": 1e-5, "producer_idle_hours": 1e-5, "maintenance_every_s": 0.05}
     run_nodes(tmp_path, main, "a", shards=1, other_shards="3:1", **settings)
@@ -174,10 +177,10 @@ def test_groups_of_a_fifo_queue_keep_their_order_through_a_change_of_class(tmp_p
         assert await held(nodes, queue, 0) == 4 and await held(nodes, queue, 1) == 3
         await send(nodes["b"], moved, "0", group="g", dedup_id="0")
         orders: dict[str, list[str]] = {"g": [], "h": []}
-        while found := await nodes["b"].broker.receive(moved, 10, None, 0, "tester"):
+        while found := await brokers.receive(nodes["b"].broker, moved, 10, None, 0, "tester"):
             for delivery in found:
                 orders[delivery.group].append(delivery.body.decode())
-            assert not any(await nodes["b"].broker.delete(moved, [delivery.receipt for delivery in found]))
+            assert not any(await brokers.delete(nodes["b"].broker, moved, [delivery.receipt for delivery in found]))
         assert orders == {"g": ["0", "1", "2", "3"], "h": ["1", "2", "3"]}
         await send(nodes["a"], moved, "4", group="g", dedup_id="4")
         assert await held(nodes, queue, 1) == 1, "an empty group has moved"
@@ -195,8 +198,8 @@ def test_dead_letters_and_redrives_cross_classes_while_one_changes(tmp_path: Pat
 
         async def fail(body: str) -> None:
             await send(node, work, body)
-            (found,) = await node.broker.receive(known(node, work), 1, None, 0, "tester")
-            await node.broker.nack(known(node, work), found.receipt)
+            (found,) = await brokers.receive(node.broker, known(node, work), 1, None, 0, "tester")
+            await brokers.nack(node.broker, known(node, work), found.receipt)
 
         await fail("first")
         await nodes.until(lambda: node.shards[1].host().counters(dead.number).visible == 1)

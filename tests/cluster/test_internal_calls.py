@@ -12,11 +12,11 @@ from batonq.node.broker import Queue
 from batonq.node.cluster import answering
 from batonq.node.cluster.node import ClusterNode
 from batonq.node.cluster.peers import PREFIX
-from batonq.node.relayed import RelayedSend, RelayedSent
 from tests.cluster.lines import Loss, say, status_of
 from tests.cluster.memory import other
 from tests.cluster.wired import WiredNodes, run_wired
 from tests.node.nodes import ACCOUNT, make_send
+from tests.support import brokers
 
 UNDRAIN = "node/undrain"
 
@@ -51,18 +51,14 @@ def test_a_captured_send_is_not_accepted_again(tmp_path: Path, secret: str, monk
     async def main(nodes: WiredNodes) -> None:
         queue, owner, asking = await work(nodes)
         relay = nodes.relays[owner.settings.node]
-        (sent,) = await asking.broker.send(queue, [make_send("once")])
+        (sent,) = await brokers.send(asking.broker, queue, [make_send("once")])
         assert isinstance(sent, Accepted)
-        plain = RelayedSend(queue.number, ACCOUNT, 0, 0, [b"relayed"], [b"0" * 16])
-        (answer,) = await asking._routing.port(queue.shard).relay([plain])
-        assert isinstance(answer, RelayedSent)
-        assert await count(asking, queue) == 2
-        for path_end in ("/send", "/relay"):
-            captured = relay.requests_to(path_end)[-1]
-            for _ in range(2):
-                answered = await say(nodes.address(owner.settings.node), captured)
-                assert status_of(answered) == 403 and b"received before" in answered
-        assert await count(asking, queue) == 2
+        assert await count(asking, queue) == 1
+        captured = relay.requests_to("/submit")[-1]
+        for _ in range(2):
+            answered = await say(nodes.address(owner.settings.node), captured)
+            assert status_of(answered) == 403 and b"received before" in answered
+        assert await count(asking, queue) == 1
 
     run_wired(tmp_path, main, "a", "b", cluster_secret_file=secret)
 
@@ -93,10 +89,10 @@ def test_a_repetition_by_the_node_that_called_is_answered_from_memory(tmp_path: 
         async def nothing() -> None:
             pass
 
-        relay.loss = Loss("/send", nothing)
-        (sent,) = await asking.broker.send(queue, [make_send("once")])
+        relay.loss = Loss("/submit", nothing)
+        (sent,) = await brokers.send(asking.broker, queue, [make_send("once")])
         assert isinstance(sent, Accepted)
-        first, *_, last = relay.requests_to("/send")
+        first, *_, last = relay.requests_to("/submit")
         assert first != last, "it was lost, and made again"
         assert await count(asking, queue) == 1
 
@@ -180,7 +176,14 @@ def test_no_header_and_no_path_is_a_failure_of_the_node(tmp_path: Path, secret: 
             for value in values:
                 answered = await say(address, request(f"{PREFIX}shards/0/counters", name + b": " + value))
                 assert 400 <= status_of(answered) < 500 or b"not_owner" in answered, (name, value, answered)
-        for path in ("shards/\xb2/send", f"shards/{'9' * 5_000}/send", "shards/-1/send", "shards/0/\xe9", "\xe9", ""):
+        for path in (
+            "shards/\xb2/submit",
+            f"shards/{'9' * 5_000}/submit",
+            "shards/-1/submit",
+            "shards/0/\xe9",
+            "\xe9",
+            "",
+        ):
             answered = await say(address, request(PREFIX + path))
             assert 400 <= status_of(answered) < 500 or b"not_owner" in answered, (path, answered)
 

@@ -17,7 +17,7 @@ from tests.support.nats import nats_servers
 from tests.system.process import Client, NotAnswered
 
 T = TypeVar("T")
-SENDS = ("/send", "/relay")
+SENDS = ("/submit",)
 
 
 class Relays:

@@ -17,6 +17,7 @@ from batonq.node.deliveries import Delivery
 from batonq.node.keeper import KeeperState
 from tests.cluster.memory import LEASE_S, MemoryLeases, Nodes, bodies, keeper, other, run_nodes
 from tests.node.nodes import ACCOUNT, make_send
+from tests.support import brokers
 
 
 def test_a_lease_of_five_seconds_outlives_an_outage_of_nine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,8 +27,8 @@ def test_a_lease_of_five_seconds_outlives_an_outage_of_nine(tmp_path: Path, monk
         queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {}, {})
         victim = await nodes.owned(queue.shard)
         holder, waiting = (node for node in nodes.hub.nodes.values() if node is not victim)
-        await holder.broker.send(queue, [make_send("kept"), make_send("left")])
-        held = await holder.broker.receive(queue, 10, 5_000, 0, "holder")
+        await brokers.send(holder.broker, queue, [make_send("kept"), make_send("left")])
+        held = await brokers.receive(holder.broker, queue, 10, 5_000, 0, "holder")
         kept, left = sorted(held, key=lambda delivery: delivery.body)
         others: list[Delivery] = []
         refused: list[str] = []
@@ -35,7 +36,7 @@ def test_a_lease_of_five_seconds_outlives_an_outage_of_nine(tmp_path: Path, monk
         async def poll() -> None:
             while True:
                 try:
-                    others.extend(await waiting.broker.receive(queue, 10, 60_000, 20_000, "another"))
+                    others.extend(await brokers.receive(waiting.broker, queue, 10, 60_000, 20_000, "another"))
                 except Unavailable as problem:
                     refused.append(problem.message)
 
@@ -45,14 +46,14 @@ def test_a_lease_of_five_seconds_outlives_an_outage_of_nine(tmp_path: Path, monk
         await nodes.crash(victim.settings.node)
         await nodes.until(lambda: nodes.hub.lease(queue.shard) is None)
         with pytest.raises(Unavailable):
-            await holder.broker.change_visibility(queue, [(kept.receipt, 5_000)], strict=True)
+            await brokers.change_visibility(holder.broker, queue, [(kept.receipt, 5_000)], strict=True)
         for node in (holder, waiting):
             node.clock.advance(9_000)
             node.ownership_loop.draining = False
         owner = await nodes.owned(queue.shard)
         assert (await owner.broker.counters(queue)).in_flight == 2
-        assert await holder.broker.change_visibility(queue, [(kept.receipt, 5_000)], strict=True) == [None]
-        assert await holder.broker.delete(queue, [kept.receipt], strict=True) == [None]
+        assert await brokers.change_visibility(holder.broker, queue, [(kept.receipt, 5_000)], strict=True) == [None]
+        assert await brokers.delete(holder.broker, queue, [kept.receipt], strict=True) == [None]
         await nodes.until(lambda: bool(refused))
         assert others == [], "nobody else got what was held"
 
@@ -61,7 +62,7 @@ def test_a_lease_of_five_seconds_outlives_an_outage_of_nine(tmp_path: Path, monk
         await nodes.until(lambda: bool(others))
         polling.cancel()
         assert [(delivery.body, delivery.receive_count) for delivery in others] == [(b"left", 2)]
-        (late,) = await holder.broker.delete(queue, [left.receipt], strict=True)
+        (late,) = await brokers.delete(holder.broker, queue, [left.receipt], strict=True)
         assert isinstance(late, LeaseLost)
 
     run_nodes(tmp_path, main, "a", "b", "c")
@@ -72,13 +73,13 @@ def test_what_a_fenced_owner_had_decided_does_not_survive_it(tmp_path: Path) -> 
         queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {}, {})
         asleep = await nodes.owned(queue.shard)
         awake = other(nodes, asleep)
-        await awake.broker.send(queue, [make_send("first")])
+        await brokers.send(awake.broker, queue, [make_send("first")])
         cast(MemoryLeases, asleep._leases).keeps = False  # its leases run out, and it does not notice
         await nodes.until(lambda: queue.shard in awake.ownership_loop.serving())
         host = keeper(asleep, queue.shard)
         if host.serving:
             with pytest.raises(Unavailable):
-                await asleep.broker.local_port(queue.shard).send(queue.number, [make_send("stale")], 0)
+                await brokers.send_at(asleep.broker.local_port(queue.shard), queue.number, [make_send("stale")])
         await nodes.until(lambda: keeper(asleep, queue.shard).state is KeeperState.FOLLOWING)
         assert await bodies(asleep, queue) == ["first"]
         mine, theirs = keeper(asleep, queue.shard).reading()[0], keeper(awake, queue.shard).host().shard
@@ -105,7 +106,7 @@ def test_an_owner_that_cannot_know_whether_its_lease_lasts_tells_nothing(tmp_pat
             await nodes.until(lambda follower=follower: follower.leased)  # type: ignore[misc]
         asked = await nodes.owned(queue.shard)
         keeper(asked, queue.shard).follower.leased_s -= 10 * LEASE_S
-        (sent,) = await asked.broker.send(queue, [make_send("once it knows")])
+        (sent,) = await brokers.send(asked.broker, queue, [make_send("once it knows")])
         assert isinstance(sent, Accepted)
 
     run_nodes(tmp_path, main, "a", "b")
@@ -118,25 +119,25 @@ def test_owners_go_on_while_the_leases_cannot_be_reached(tmp_path: Path) -> None
         host = keeper(owner, queue.shard).host()
         follower = keeper(owner, queue.shard).follower
         asked = other(nodes, owner)
-        await asked.broker.send(queue, [make_send("before")])
-        (held,) = await asked.broker.receive(queue, 1, None, 0, "tester")
-        assert not any(await asked.broker.delete(queue, [held.receipt]))
+        await brokers.send(asked.broker, queue, [make_send("before")])
+        (held,) = await brokers.receive(asked.broker, queue, 1, None, 0, "tester")
+        assert not any(await brokers.delete(asked.broker, queue, [held.receipt]))
         nodes.hub.leases_away = True
         await nodes.until(lambda: not follower.leased)
         for node in (owner, asked):
-            (sent,) = await node.broker.send(queue, [make_send("meanwhile")])
+            (sent,) = await brokers.send(node.broker, queue, [make_send("meanwhile")])
             assert isinstance(sent, Accepted)
-            (found,) = await node.broker.receive(queue, 1, None, 0, "tester")
-            assert not any(await node.broker.delete(queue, [found.receipt]))
+            (found,) = await brokers.receive(node.broker, queue, 1, None, 0, "tester")
+            assert not any(await brokers.delete(node.broker, queue, [found.receipt]))
         with pytest.raises(Unavailable, match="out of date"):  # another owner might have it
-            await owner.broker.change_visibility(queue, [(held.receipt, 1_000)])
+            await brokers.change_visibility(owner.broker, queue, [(held.receipt, 1_000)])
         with pytest.raises(Unavailable, match="out of date"):
-            await owner.broker.receive(queue, 1, None, 0, "tester")
+            await brokers.receive(owner.broker, queue, 1, None, 0, "tester")
         await asyncio.sleep(2 * LEASE_S)
         nodes.hub.leases_away = False
         await nodes.until(lambda: follower.leased)
         assert keeper(owner, queue.shard).host() is host, "it did not change hands"
-        assert await owner.broker.receive(queue, 1, None, 0, "tester") == []
+        assert await brokers.receive(owner.broker, queue, 1, None, 0, "tester") == []
 
     run_nodes(tmp_path, main, "a", "b")
 
@@ -153,7 +154,7 @@ def test_owners_wait_for_logs_that_nobody_leads_and_not_for_ever(
         host = keeper(owner, queue.shard).host()
         follower = keeper(owner, queue.shard).follower
         nodes.hub.leases_away = nodes.hub.leaderless = True
-        sending = asyncio.create_task(owner.broker.send(queue, [make_send("meanwhile")]))
+        sending = asyncio.create_task(brokers.send(owner.broker, queue, [make_send("meanwhile")]))
         await nodes.until(lambda: not follower.leased)
         await asyncio.sleep(LEASE_S)
         assert keeper(owner, queue.shard).holds and not sending.done()
@@ -166,7 +167,7 @@ def test_owners_wait_for_logs_that_nobody_leads_and_not_for_ever(
 
         nodes.hub.leases_away = nodes.hub.leaderless = True
         with pytest.raises(Unavailable):
-            await owner.broker.send(queue, [make_send("never")])
+            await brokers.send(owner.broker, queue, [make_send("never")])
         assert keeper(owner, queue.shard).state is not KeeperState.SERVING
         nodes.hub.leases_away = nodes.hub.leaderless = False
         assert await bodies(await nodes.owned(queue.shard), queue) in (["meanwhile"], ["meanwhile", "never"])
@@ -194,7 +195,7 @@ def test_an_owner_without_leases_whose_log_is_another_s_by_now_ends(tmp_path: Pa
         taker._own(taker._machine, taker._log, epoch, 0)
         await taker._serve(taker._machine, taker._log, 0)
         with pytest.raises(Unavailable):
-            await owner.broker.send(queue, [make_send("stale")])
+            await brokers.send(owner.broker, queue, [make_send("stale")])
         assert keeper(owner, queue.shard).state is not KeeperState.SERVING
         nodes.hub.leases_away = False
         assert b"stale" not in b"".join(nodes.hub.fars[queue.shard].stored)
@@ -226,7 +227,7 @@ def test_a_lease_that_another_owner_has_come_after_takes_nothing(
             await follower.take()
         assert nodes.hub.fars[queue.shard].next == frames
         assert follower.state is KeeperState.FOLLOWING
-        await late.broker.send(queue, [make_send("to the owner")])
+        await brokers.send(late.broker, queue, [make_send("to the owner")])
         assert await bodies(owner, queue) == ["to the owner"]
 
     run_nodes(tmp_path, main, "a", "b")
@@ -253,7 +254,7 @@ def test_a_take_that_fails_leaves_no_lease_behind(tmp_path: Path) -> None:
         assert queue.shard not in second._leases.held()
         assert follower.state is KeeperState.FOLLOWING
         owner = await nodes.owned(queue.shard)
-        await owner.broker.send(queue, [make_send("after")])
+        await brokers.send(owner.broker, queue, [make_send("after")])
         assert await bodies(second, queue, 1_000) == ["after"]
 
     run_nodes(tmp_path, main, "a", "b")
@@ -267,7 +268,7 @@ def test_what_is_served_without_a_lease_is_given_up_and_taken_again(tmp_path: Pa
     async def main(nodes: Nodes) -> None:
         node = nodes["a"]
         queue = await node.broker.create_queue(ACCOUNT, "work", {}, {})
-        await node.broker.send(queue, [make_send("kept")])
+        await brokers.send(node.broker, queue, [make_send("kept")])
         for number in (CATALOG_SHARD, queue.shard):
             epoch = nodes.hub.epochs[number]
             cast(MemoryLeases, node._leases)._held.pop(number)
@@ -285,15 +286,15 @@ def test_a_node_that_is_cut_off_is_replaced_and_comes_back(tmp_path: Path, also_
         queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {}, {})
         lost = await nodes.owned(queue.shard)
         others = [node for node in nodes.hub.nodes.values() if node is not lost]
-        await others[0].broker.send(queue, [make_send("before")])
+        await brokers.send(others[0].broker, queue, [make_send("before")])
         nodes.hub.away.add(lost.settings.node)
         if also_from_nodes:
             for node in others:
                 nodes.hub.cut |= {(node.settings.node, lost.settings.advertise)}
                 nodes.hub.cut |= {(lost.settings.node, node.settings.advertise)}
-        sending = asyncio.create_task(lost.broker.send(queue, [make_send("maybe")]))
+        sending = asyncio.create_task(brokers.send(lost.broker, queue, [make_send("maybe")]))
         await nodes.until(lambda: any(queue.shard in node.ownership_loop.serving() for node in others))
-        await others[0].broker.send(queue, [make_send("meanwhile")])
+        await brokers.send(others[0].broker, queue, [make_send("meanwhile")])
         await nodes.until(lambda: queue.shard not in lost.ownership_loop.serving())
         nodes.hub.away.clear()
         nodes.hub.cut.clear()
@@ -321,7 +322,9 @@ def test_what_the_owner_before_appended_late_is_read_and_then_taken_over(tmp_pat
         async def catch_up(on_frame: OnFrame) -> None:
             await read(on_frame)
             if next(reads) == 2:
-                late.extend(await first.broker.local_port(queue.shard).send(queue.number, [make_send("late")], 0))
+                late.extend(
+                    await brokers.send_at(first.broker.local_port(queue.shard), queue.number, [make_send("late")])
+                )
 
         log.catch_up = catch_up  # type: ignore[method-assign]
         cast(MemoryLeases, first._leases).keeps = False

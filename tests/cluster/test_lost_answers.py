@@ -17,6 +17,7 @@ from tests.cluster.memory import other
 from tests.cluster.test_spread import NAMES, spread
 from tests.cluster.wired import WiredNodes, run_wired
 from tests.node.nodes import ACCOUNT, make_send
+from tests.support import brokers
 
 MAYBE = "may or may not"
 
@@ -33,7 +34,7 @@ async def work(nodes: WiredNodes) -> tuple[Queue, ClusterNode, ClusterNode]:
     owner = await nodes.owned(queue.shard)
     asking = other(nodes, owner)
     await asking.broker.refresh()
-    (sent,) = await asking.broker.send(queue, [make_send("first")])
+    (sent,) = await brokers.send(asking.broker, queue, [make_send("first")])
     assert isinstance(sent, Accepted)
     return queue, owner, asking
 
@@ -47,9 +48,9 @@ def test_an_owner_that_dies_with_the_answer_is_not_followed_by_another_that_runs
             nodes.relays[name].refuse()
             await nodes.crash(name)
 
-        nodes.relays[name].loss = Loss("/send", die)
+        nodes.relays[name].loss = Loss("/submit", die)
         with pytest.raises(Unavailable, match=MAYBE):
-            await asking.broker.send(queue, [make_send("second")])
+            await brokers.send(asking.broker, queue, [make_send("second")])
         assert await count(asking, queue) == 2
 
     run_wired(tmp_path, main, "a", "b", "c", lease_s=2.0)
@@ -67,9 +68,9 @@ def test_an_owner_that_comes_back_without_its_memory_does_not_make_room_for_anot
         async def come_back() -> None:
             starting.append(await nodes.restart(name))
 
-        nodes.relays[name].loss = Loss("/send", come_back)
+        nodes.relays[name].loss = Loss("/submit", come_back)
         with pytest.raises(Unavailable, match=MAYBE):
-            await asking.broker.send(queue, [make_send("second")])
+            await brokers.send(asking.broker, queue, [make_send("second")])
         await starting[0]
         assert await count(asking, queue) == 2
 
@@ -84,7 +85,7 @@ def test_a_named_request_to_a_spread_queue_is_not_run_on_the_next_shard(tmp_path
         queue = await spread(nodes)
         asking = nodes["a"]
         for number in range(6):
-            await asking.broker.send(queue, [make_send(str(number))])
+            await brokers.send(asking.broker, queue, [make_send(str(number))])
         assert await count(asking, queue) == 6
         invocation = _of_shard_1(queue)
 
@@ -97,12 +98,12 @@ def test_a_named_request_to_a_spread_queue_is_not_run_on_the_next_shard(tmp_path
                 nodes.relays["b"].refuse()
                 await nodes.crash("b")
 
-        nodes.relays["b"].loss = Loss("/send", fall)
+        nodes.relays["b"].loss = Loss("/submit", fall)
         with pytest.raises(Unavailable, match=MAYBE):
-            await asking.broker.send(queue, [make_send("once")], invocation, first_try=True)
+            await brokers.send(asking.broker, queue, [make_send("once")], invocation, first_try=True)
         await asyncio.gather(*starting)
         assert await count(asking, queue) == 7
-        (sent,) = await asking.broker.send(queue, [make_send("once")], invocation)
+        (sent,) = await brokers.send(asking.broker, queue, [make_send("once")], invocation)
         assert isinstance(sent, Accepted)
         assert await count(asking, queue) == 7
 
@@ -127,8 +128,8 @@ def test_a_connection_that_was_closed_while_it_was_idle_costs_nobody_an_error(tm
             pass
 
         for number in range(3):
-            relay.loss = Loss("/send", nothing)
-            (sent,) = await asking.broker.send(queue, [make_send(str(number))])
+            relay.loss = Loss("/submit", nothing)
+            (sent,) = await brokers.send(asking.broker, queue, [make_send(str(number))])
             assert isinstance(sent, Accepted) and relay.loss is None
         assert await count(asking, queue) == 4
 

@@ -23,6 +23,7 @@ from batonq.node.recovery import snapshot_store
 from batonq.node.settings import Settings
 from tests.cluster.memory import LEASE_S, MemoryLeases, Nodes, bodies, keeper, known, other, run_nodes
 from tests.node.nodes import ACCOUNT, make_send
+from tests.support import brokers
 
 
 def test_shards_spread_over_the_nodes_and_any_node_takes_any_request(tmp_path: Path) -> None:
@@ -35,7 +36,7 @@ def test_shards_spread_over_the_nodes_and_any_node_takes_any_request(tmp_path: P
             for asked in "abc":
                 node = nodes[asked]
                 await node.broker.refresh()
-                (sent,) = await node.broker.send(known(node, f"queue-{name}"), [make_send(f"from {asked}")])
+                (sent,) = await brokers.send(node.broker, known(node, f"queue-{name}"), [make_send(f"from {asked}")])
                 assert isinstance(sent, Accepted)
             counters = await nodes["b"].broker.counters(queue)
             assert counters.visible == 3
@@ -65,7 +66,7 @@ def test_the_catalog_is_changed_by_its_owner_whoever_is_asked(tmp_path: Path) ->
             known(asked, "work")
         await owner.catalog.refresh()
         with pytest.raises(QueueDoesNotExist):
-            await owner.broker.send(queue, [make_send("to nobody")])
+            await brokers.send(owner.broker, queue, [make_send("to nobody")])
         with pytest.raises(Unavailable, match="Only the catalog's owner"):
             await asked.catalog.change(Catalog.write_base, 1, 1 << 20)
         with pytest.raises(JobNotFound):
@@ -79,16 +80,16 @@ def test_a_planned_move_keeps_everything_and_gives_no_grace(tmp_path: Path) -> N
         queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {}, {})
         first = await nodes.owned(queue.shard)
         second = other(nodes, first)
-        await first.broker.send(queue, [make_send(str(number)) for number in range(5)])
-        held = await second.broker.receive(queue, 1, 60_000, 0, "tester")
-        waiting = asyncio.create_task(second.broker.receive(queue, 1, 0, 0, "tester"))
+        await brokers.send(first.broker, queue, [make_send(str(number)) for number in range(5)])
+        held = await brokers.receive(second.broker, queue, 1, 60_000, 0, "tester")
+        waiting = asyncio.create_task(brokers.receive(second.broker, queue, 1, 0, 0, "tester"))
         await waiting
         log = keeper(first, queue.shard).follower.log
         await first.ownership_loop.move(queue.shard, second.settings.node)
         assert keeper(first, queue.shard).follower.log is log, "it steps down with its state, and follows on"
         host = keeper(second, queue.shard).host()
         assert host.shard.epoch == 2 and host.log.frame(host.log.next - 1).words()[4] < 1_000
-        assert await first.broker.delete(queue, [held[0].receipt]) == [None]
+        assert await brokers.delete(first.broker, queue, [held[0].receipt]) == [None]
         assert len(await bodies(first, queue)) == 4
         await nodes.until(lambda: keeper(first, queue.shard).reading()[1].next == host.log.next)
         followed, _ = keeper(first, queue.shard).reading()
@@ -111,7 +112,7 @@ def test_a_planned_move_takes_less_than_a_second_however_long_leases_are(tmp_pat
             began_s = loop.time()
             await owner.ownership_loop.move(queue.shard, target.settings.node)
             for node in (owner, target):
-                (sent,) = await node.broker.send(queue, [make_send("x")])
+                (sent,) = await brokers.send(node.broker, queue, [make_send("x")])
                 assert isinstance(sent, Accepted)
             assert loop.time() - began_s < 1
 
@@ -132,7 +133,7 @@ def test_service_is_back_within_ten_seconds_of_an_owners_death(tmp_path: Path) -
             sent: list[object] = []
             while not sent:
                 try:
-                    sent += await survivor.broker.send(queue, [make_send("x")])
+                    sent += await brokers.send(survivor.broker, queue, [make_send("x")])
                 except Unavailable:
                     await asyncio.sleep(0.05)
             assert isinstance(sent[0], Accepted) and loop.time() - began_s < 10
@@ -149,7 +150,7 @@ def test_a_shard_that_the_other_node_cannot_take_is_taken_back_at_once(tmp_path:
         with pytest.raises(Unavailable):
             await first.ownership_loop.move(queue.shard, second.settings.node)
         assert keeper(first, queue.shard).follower.state is KeeperState.SERVING
-        (sent,) = await first.broker.send(queue, [make_send("to the old owner")])
+        (sent,) = await brokers.send(first.broker, queue, [make_send("to the old owner")])
         assert isinstance(sent, Accepted)
 
     run_nodes(tmp_path, main, "a", "b")
@@ -187,16 +188,16 @@ def test_another_node_takes_over_from_one_that_crashed(tmp_path: Path) -> None:
         queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {}, {})
         victim = await nodes.owned(queue.shard)
         survivor = other(nodes, victim)
-        await survivor.broker.send(queue, [make_send("kept")])
-        (held,) = await survivor.broker.receive(queue, 1, 1_000, 0, "tester")
+        await brokers.send(survivor.broker, queue, [make_send("kept")])
+        (held,) = await brokers.receive(survivor.broker, queue, 1, 1_000, 0, "tester")
         await nodes.crash(victim.settings.node)
         for shard in (CATALOG_SHARD, 0, 1, 2):
             assert await nodes.owned(shard) is survivor
         assert (await survivor.broker.counters(queue)).in_flight == 1, "the outage does not count"
-        assert await survivor.broker.delete(queue, [held.receipt], strict=True) == [None]
+        assert await brokers.delete(survivor.broker, queue, [held.receipt], strict=True) == [None]
         await nodes.start(victim.settings.node)
         again = nodes[victim.settings.node]
-        await again.broker.send(known(again, "work"), [make_send("after")])
+        await brokers.send(again.broker, known(again, "work"), [make_send("after")])
         assert await bodies(survivor, queue) == ["after"]
 
     run_nodes(tmp_path, main, "a", "b")
@@ -227,12 +228,12 @@ def test_a_call_whose_answer_is_lost_is_not_run_twice(tmp_path: Path) -> None:
     async def main(nodes: Nodes) -> None:
         queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {}, {})
         asked = other(nodes, await nodes.owned(queue.shard))
-        nodes.hub.unanswered = ["/send", "/receive", "/delete"]
-        await asked.broker.send(queue, [make_send("once")])
+        nodes.hub.unanswered = ["/submit"] * 3
+        await brokers.send(asked.broker, queue, [make_send("once")])
         assert (await asked.broker.counters(queue)).sent == 1
-        found = await asked.broker.receive(queue, 10, 60_000, 0, "tester")
+        found = await brokers.receive(asked.broker, queue, 10, 60_000, 0, "tester")
         assert [delivery.receive_count for delivery in found] == [1]
-        assert await asked.broker.delete(queue, [found[0].receipt], strict=True) == [None]
+        assert await brokers.delete(asked.broker, queue, [found[0].receipt], strict=True) == [None]
         assert nodes.hub.unanswered == []
 
     run_nodes(tmp_path, main, "a", "b")
@@ -247,9 +248,9 @@ def test_dead_letters_go_from_node_to_node(tmp_path: Path) -> None:
         source = await nodes.owned(work.shard)
         if dead.shard in source.ownership_loop.serving():
             await source.ownership_loop.move(dead.shard, other(nodes, source).settings.node)
-        await broker.send(work, [make_send(str(number)) for number in range(5)])
-        await broker.receive(work, 10, 0, 0, "tester")
-        await broker.receive(work, 10, 0, 0, "tester")
+        await brokers.send(broker, work, [make_send(str(number)) for number in range(5)])
+        await brokers.receive(broker, work, 10, 0, 0, "tester")
+        await brokers.receive(broker, work, 10, 0, 0, "tester")
         found: list[str] = []
         async with asyncio.timeout(10):
             while len(found) < 5:
@@ -347,7 +348,7 @@ def test_history_is_served_by_followers_too(tmp_path: Path) -> None:
         _, log = keeper(follower, queue.shard).reading()
         reading = asyncio.create_task(follower.broker.history.read(queue.shard, log.next, 1 << 20, 5.0))
         await asyncio.sleep(0.05)
-        await follower.broker.send(queue, [make_send("seen")])
+        await brokers.send(follower.broker, queue, [make_send("seen")])
         assert b"seen" in (await reading).data
 
     run_nodes(tmp_path, main, "a", "b")
@@ -359,7 +360,7 @@ def test_one_receive_over_queues_of_several_nodes(tmp_path: Path) -> None:
         queues = [await broker.create_queue(ACCOUNT, f"hooks-{number}", {}, {}) for number in range(3)]
         assert {queue.shard for queue in queues} == {0, 1, 2}
         for queue in queues:
-            await broker.send(queue, [make_send(queue.name)])
+            await brokers.send(broker, queue, [make_send(queue.name)])
         got: list[str] = []
         while len(got) < 3:
             found = await nodes["b"].broker.receive_any(
@@ -373,7 +374,7 @@ def test_one_receive_over_queues_of_several_nodes(tmp_path: Path) -> None:
                 nodes["b"].broker.receive_any([known(nodes["b"], each.name) for each in queues], 10, None, 5_000, "t")
             )
             await asyncio.sleep(0.1)
-            await broker.send(queue, [make_send("late")])
+            await brokers.send(broker, queue, [make_send("late")])
             ((where, delivery),) = await waiting
             assert (where.name, delivery.body) == (queue.name, b"late")
         with pytest.raises(QueueDoesNotExist):
@@ -390,7 +391,7 @@ def test_what_is_too_much_for_one_answer_is_given_back_and_was_no_receive(tmp_pa
         far = {0, 1, 2} - set(asked.ownership_loop.serving())
         waiting = asyncio.create_task(broker.receive_any(queues, 1, None, 20_000, "t"))
         await nodes.until(lambda: _calls(nodes, "/receive_matching") == 2 * len(far))
-        await asyncio.gather(*(broker.send(queue, [make_send(queue.name)]) for queue in queues))
+        await asyncio.gather(*(brokers.send(broker, queue, [make_send(queue.name)]) for queue in queues))
         ((first, _),) = await waiting
         got: list[tuple[str, int]] = []
         async with asyncio.timeout(10):
@@ -410,7 +411,7 @@ def test_a_node_that_was_stopped_goes_on_from_a_snapshot(tmp_path: Path) -> None
     async def main(nodes: Nodes) -> None:
         queue = await nodes["a"].broker.create_queue(ACCOUNT, "work", {}, {})
         follower = other(nodes, await nodes.owned(queue.shard))
-        await follower.broker.send(queue, [make_send(str(number)) for number in range(5)])
+        await brokers.send(follower.broker, queue, [make_send(str(number)) for number in range(5)])
         name = follower.settings.node
         await follower.hand_over()
         await nodes.hub.nodes.pop(f"http://{name}").stop()
@@ -432,7 +433,7 @@ def test_a_follower_that_is_killed_does_not_read_again_what_it_has_a_snapshot_of
         owner = await nodes.owned(queue.shard)
         follower = other(nodes, owner)
         for number in range(25):
-            await owner.broker.send(queue, [make_send(str(number))])
+            await brokers.send(owner.broker, queue, [make_send(str(number))])
         store = snapshot_store(follower.settings.data, queue.shard)
         await nodes.until(lambda: bool(store.numbers()))
         assert store.numbers()[-1] >= 20
@@ -461,12 +462,12 @@ def test_a_node_whose_catalog_is_behind_closes_no_queue(tmp_path: Path) -> None:
             await behind.ownership_loop.move(0, owner.settings.node)
         queue = await owner.broker.create_queue(ACCOUNT, "new", {}, {})
         assert queue.shard == 0
-        await owner.broker.send(queue, [make_send("kept")])
+        await brokers.send(owner.broker, queue, [make_send("kept")])
         await owner.ownership_loop.move(0, behind.settings.node)
         assert behind.catalog.current().version == version, "it has not heard of the queue"
         state = keeper(behind, 0).host().shard.queues[queue.number]
         assert not state.closed
-        await owner.broker.send(queue, [make_send("too")])
+        await brokers.send(owner.broker, queue, [make_send("too")])
         log._following = None
         log.follow(behind.catalog.follower._folded, behind.catalog.follower._problem)
         await behind.catalog.refresh()
@@ -523,7 +524,7 @@ def test_shards_are_added_to_a_cluster_that_runs(tmp_path: Path) -> None:
         await nodes.owned(2)
         for name in "abc":
             await nodes[name].broker.refresh()
-            await nodes[name].broker.send(known(nodes[name], "second"), [make_send(name)])
+            await brokers.send(nodes[name].broker, known(nodes[name], "second"), [make_send(name)])
         assert await bodies(nodes["b"], queue) == ["a", "b", "c"]
 
     run_nodes(tmp_path, main, "a", "b", shards=1)
@@ -539,8 +540,8 @@ def test_load_is_measured_over_seconds_however_often_it_is_asked(
         shard = keeper(nodes["a"], queue.shard)
         assert shard.load().rows_per_s == 0
         await asyncio.sleep(0.3)
-        await nodes["a"].broker.send(queue, [make_send(str(number)) for number in range(300)])
-        assert len(await nodes["a"].broker.receive(queue, 100, None, 0, "tester")) == 100
+        await brokers.send(nodes["a"].broker, queue, [make_send(str(number)) for number in range(300)])
+        assert len(await brokers.receive(nodes["a"].broker, queue, 100, None, 0, "tester")) == 100
         first = shard.load()
         assert 100 < first.rows_per_s < 2_000 and 50 < first.reads_per_s < 500 and first.leases == 100
         assert {shard.load() for _ in range(10)} == {first}
@@ -561,7 +562,7 @@ def test_groups_stay_in_order_and_duplicates_are_known_through_moves_and_a_crash
                 while True:
                     node = list(nodes.hub.nodes.values())[number % len(nodes.hub.nodes)]
                     try:
-                        (sent,) = await node.broker.send(queue, [message])
+                        (sent,) = await brokers.send(node.broker, queue, [message])
                         assert isinstance(sent, Accepted)
                         return sent.duplicate
                     except Unavailable:
@@ -578,9 +579,9 @@ def test_groups_stay_in_order_and_duplicates_are_known_through_moves_and_a_crash
         got: list[int] = []
         while len(got) < 30:
             node = list(nodes.hub.nodes.values())[len(got) % len(nodes.hub.nodes)]
-            found = await node.broker.receive(queue, 3, None, 0, "tester")
+            found = await brokers.receive(node.broker, queue, 3, None, 0, "tester")
             got += [int(delivery.body) for delivery in found]
-            assert not any(await node.broker.delete(queue, [delivery.receipt for delivery in found]))
+            assert not any(await brokers.delete(node.broker, queue, [delivery.receipt for delivery in found]))
         assert got == list(range(30))
 
     run_nodes(tmp_path, main, "a", "b", "c")

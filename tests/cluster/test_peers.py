@@ -56,7 +56,7 @@ class Echo(Answering):
             return await super()._run(path, name, body)
         if path.endswith("/receive_matching"):
             return wire.encode(self.found)
-        if path.endswith("/receive"):
+        if path.endswith("/poll"):
             await asyncio.sleep(60)
         return body[::-1]
 
@@ -197,7 +197,7 @@ def test_a_long_poll_ends_with_its_connection_and_other_calls_do_not() -> None:
         peers = Peers(SECRET)
         await peers.ask(address, f"{PREFIX}any", "", b"", WAIT_S)  # so that the next one need not wait for a connection
         with pytest.raises(NoAnswer):
-            await peers.ask(address, f"{PREFIX}shards/0/receive", "call", b"", 0.5)
+            await peers.ask(address, f"{PREFIX}shards/0/poll", "call", b"", 0.5)
         async with asyncio.timeout(WAIT_S):
             while echo._memory.find("call") is not None:  # noqa: ASYNC110 - the server sees it when it sees it
                 await asyncio.sleep(0.01)

@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
 from typing import Any, cast
 
 import pytest
 
-from batonq.core.commands import Accepted, Send
+from batonq.core.commands import Accepted, Sent
 from batonq.errors import BatonError, Unavailable
 from batonq.log.interface import Lease
 from batonq.node import wire
 from batonq.node.cluster.answering import Answering, Served
 from batonq.node.cluster.peers import PREFIX, NoAnswer
 from batonq.node.cluster.routing import Routing
+from batonq.node.submission import Command, Done
 from tests.node.nodes import make_send
+from tests.support import brokers
+from tests.support.ask import batch
 
 SHARD = 1
 
@@ -34,9 +36,9 @@ class Owner:
     def epoch_here(self, shard: int) -> int:
         return self.epoch
 
-    async def send(self, queue: int, sends: Sequence[Send], invocation: int) -> list[Accepted]:
+    def submit(self, command: Command, done: Done) -> None:
         self._sent.append(self.epoch)
-        return [Accepted(len(self._sent), "id", False)]
+        done(Sent(SHARD, 0, 1, [Accepted(len(self._sent), "id", False)]))
 
 
 class Cluster:
@@ -88,7 +90,7 @@ class Cluster:
             catalog=no_catalog,
             new_call=lambda: "a-call",
         )
-        return await routing.port(SHARD).send(7, [make_send("once")], 0)
+        return await brokers.send_at(routing.port(SHARD), 7, [make_send("once")])
 
 
 def test_an_answer_that_was_lost_comes_from_the_owners_memory() -> None:
@@ -125,12 +127,12 @@ def test_who_is_told_of_another_epoch_before_anything_was_run_asks_again() -> No
     asyncio.run(main())
 
 
-def test_a_node_of_the_release_before_names_no_epoch() -> None:
+def test_a_call_that_names_no_epoch_is_run_by_whoever_serves_the_shard() -> None:
     async def main() -> None:
         cluster = Cluster()
-        body = wire.encode((7, wire.send_rows([make_send("x")]), 0))
+        body = wire.encode_commands([batch(7, [make_send("x")])])
         for name in ("", "0123456789abcdef"):
-            await cluster.served.answering.handle(f"shards/{SHARD}/send", name, body)
+            await cluster.served.answering.handle(f"shards/{SHARD}/submit", name, body)
         assert cluster.sent == [5, 5]
 
     asyncio.run(main())

@@ -21,6 +21,7 @@ from batonq.node.cluster.node import ClusterNode
 from batonq.node.jobs import Redrive
 from tests.cluster.memory import Nodes, run_nodes
 from tests.node.nodes import ACCOUNT, make_send
+from tests.support import brokers
 
 NAMES = ("a", "b", "c")
 
@@ -46,8 +47,8 @@ async def spread(nodes: Nodes, name: str = "wide", **attributes: str) -> Queue:
 
 
 async def take(node: ClusterNode, queue: Queue, wait_ms: int = 0, most: int = 10) -> list[str]:
-    found = await node.broker.receive(queue, most, None, wait_ms, "tester")
-    assert not any(await node.broker.delete(queue, [delivery.receipt for delivery in found]))
+    found = await brokers.receive(node.broker, queue, most, None, wait_ms, "tester")
+    assert not any(await brokers.delete(node.broker, queue, [delivery.receipt for delivery in found]))
     return [delivery.body.decode() for delivery in found]
 
 
@@ -55,14 +56,14 @@ def test_any_node_sends_receives_and_deletes_on_every_shard(tmp_path: Path) -> N
     async def main(nodes: Nodes) -> None:
         queue = await spread(nodes)
         for number in range(12):
-            (sent,) = await nodes[NAMES[number % 3]].broker.send(queue, [make_send(str(number))])
+            (sent,) = await brokers.send(nodes[NAMES[number % 3]].broker, queue, [make_send(str(number))])
             assert isinstance(sent, Accepted)
         for node in NAMES:
             assert (await nodes[node].broker.counters(queue)).visible == 12
         held = [nodes[node].shards[at].host().shard.queues[queue.number].visible for at, node in enumerate(NAMES)]
         assert sum(held) == 12 and min(held) >= 3, "each node goes round"
         sends = [make_send(f"key {number}", dedup_id=str(number)) for number in range(20)]
-        results = [await nodes[node].broker.send(queue, sends) for node in NAMES]
+        results = [await brokers.send(nodes[node].broker, queue, sends) for node in NAMES]
         assert [[one.message_id for one in result] for result in results] == [  # type: ignore[union-attr]
             [one.message_id for one in results[0]]  # type: ignore[union-attr]
         ] * 3
@@ -96,7 +97,7 @@ def test_nothing_is_written_that_an_older_node_cannot_read(tmp_path: Path) -> No
         plain = await broker.create_queue(ACCOUNT, "plain", {}, {})
         assert len(plain.shards) == 1, "--spread is a wish"
         for number in range(20):
-            await broker.send(plain, [make_send(str(number))])
+            await brokers.send(broker, plain, [make_send(str(number))])
         with pytest.raises(InvalidAttributeValue, match=r"log format 4.*upgrade c \(up to 3\) first"):
             await broker.create_queue(ACCOUNT, "wide", {"Baton.Spread": "2"}, {})
         with pytest.raises(InvalidAttributeValue, match=r"upgrade c \(up to 3\) first"):
@@ -132,10 +133,10 @@ def test_a_long_poll_is_woken_by_any_node_and_asks_once_for_all_who_wait(tmp_pat
     async def main(nodes: Nodes) -> None:
         queue = await spread(nodes)
         polls = [asyncio.create_task(take(nodes["a"], queue, 15_000, 1)) for _ in range(5)]
-        await nodes.until(lambda: nodes["c"].shards[2].host().waiting(queue.number) == 5)
+        await nodes.until(lambda: nodes["c"].shards[2].host().polls.waiting(queue.number) == 5)
         nodes.hub.calls.clear()
         for number, node in enumerate(("b", "c", "a", "b", "c")):
-            await nodes[node].broker.send(queue, [make_send(str(number))])
+            await brokers.send(nodes[node].broker, queue, [make_send(str(number))])
             assert await polls[number] == [str(number)]
         hints = Counter(path for path in nodes.hub.calls if path.endswith("/hint"))
         assert max(hints.values()) <= 6, "not one for each who waits"
@@ -148,14 +149,14 @@ def test_sends_without_a_key_go_on_at_once_while_a_shard_has_no_owner(tmp_path: 
         queue = await spread(nodes)
         kept = nodes["a"]
         key = next(f"k{at}" for at in range(99) if queue.spread.of_key(f"k{at}") == queue.shards[2])
-        before = await kept.broker.send(queue, [make_send("before", dedup_id=key)])
+        before = await brokers.send(kept.broker, queue, [make_send("before", dedup_id=key)])
         await nodes.crash("c")
         loop = asyncio.get_running_loop()
         began_s = loop.time()
         named: dict[str, str] = {}
         for number in range(9):
             name = f"request {number}" if number % 2 else ""
-            (sent,) = await kept.broker.send(queue, [make_send(str(number))], name, first_try=True)
+            (sent,) = await brokers.send(kept.broker, queue, [make_send(str(number))], name, first_try=True)
             assert isinstance(sent, Accepted)
             named[name] = sent.message_id
         assert loop.time() - began_s < 0.5, "nobody waited for the shard that has no owner"
@@ -163,13 +164,13 @@ def test_sends_without_a_key_go_on_at_once_while_a_shard_has_no_owner(tmp_path: 
         while len(found) < 9:
             found += await take(kept, queue, 1_000)
         assert sorted(found) == [str(number) for number in range(9)]
-        (again,) = await kept.broker.send(queue, [make_send("again", dedup_id=key)])
+        (again,) = await brokers.send(kept.broker, queue, [make_send("again", dedup_id=key)])
         assert again.message_id == before[0].message_id, "what has a key waited for its shard"  # type: ignore[union-attr]
         await nodes.owned(2)
         homes = {queue.spread.of_hash(request_hash(queue.number, name)) for name in named if name}
         assert queue.shards[2] in homes, "one of them went elsewhere"
         for name in filter(None, named):
-            (sent,) = await nodes["b"].broker.send(queue, [make_send(name[-1])], name)
+            (sent,) = await brokers.send(nodes["b"].broker, queue, [make_send(name[-1])], name)
             assert isinstance(sent, Accepted) and sent.message_id == named[name], "any node finds it where it went"
         assert await take(kept, queue, 5_000) == ["before"]
 
@@ -190,8 +191,10 @@ def test_a_queue_grows_under_load_and_a_stale_node_loses_nothing(tmp_path: Path)
             number = 0
             while not done.is_set():
                 text = f"{name} {number}"
-                (result,) = await node.broker.send(
-                    node.broker.queue(ACCOUNT, "wide"), [make_send(text, dedup_id=text if number % 2 else "")]
+                (result,) = await brokers.send(
+                    node.broker,
+                    node.broker.queue(ACCOUNT, "wide"),
+                    [make_send(text, dedup_id=text if number % 2 else "")],
                 )
                 assert isinstance(result, Accepted)
                 sent.append(text)
@@ -208,7 +211,9 @@ def test_a_queue_grows_under_load_and_a_stale_node_loses_nothing(tmp_path: Path)
             await asyncio.sleep(0.3)
             await nodes["b"].broker.set_attributes(queue, {"Baton.Spread": wanted})
         await asyncio.sleep(0.3)
-        stale = await nodes["c"].broker.send(queue, [make_send("by the old spread")])  # as it was when it was made
+        stale = await brokers.send(
+            nodes["c"].broker, queue, [make_send("by the old spread")]
+        )  # as it was when it was made
         assert isinstance(stale[0], Accepted)
         sent.append("by the old spread")
         done.set()
@@ -225,14 +230,14 @@ def test_a_queue_grows_under_load_and_a_stale_node_loses_nothing(tmp_path: Path)
 def test_the_owner_decides_not_what_a_node_remembers(tmp_path: Path) -> None:
     async def main(nodes: Nodes) -> None:
         queue = await spread(nodes)
-        await nodes["a"].broker.send(queue, [make_send("old")])
+        await brokers.send(nodes["a"].broker, queue, [make_send("old")])
         await nodes["b"].broker.delete_queue(queue)
         again = await nodes["b"].broker.create_queue(ACCOUNT, "wide", {"Baton.Spread": "3"}, {})
         assert again.number != queue.number
         with pytest.raises(QueueDoesNotExist):
-            await nodes["a"].broker.send(queue, [make_send("to a queue that is gone")])
+            await brokers.send(nodes["a"].broker, queue, [make_send("to a queue that is gone")])
         with pytest.raises(QueueDoesNotExist):
-            await nodes["c"].broker.receive(queue, 10, None, 0, "tester")
+            await brokers.receive(nodes["c"].broker, queue, 10, None, 0, "tester")
         assert (await nodes["a"].broker.counters(again)).visible == 0
 
     run_nodes(tmp_path, main, *NAMES, delete_wait_s=0.0)
@@ -247,11 +252,13 @@ def test_a_job_goes_on_at_all_shards_through_the_death_of_an_owner(tmp_path: Pat
         kept = nodes["a"]
         queue = await kept.broker.create_queue(ACCOUNT, "orders", attributes, {})
         for number in range(30):
-            await kept.broker.send(queue, [make_send(str(number))])
+            await brokers.send(kept.broker, queue, [make_send(str(number))])
         dead = 0
         while dead < 30:
-            held = await kept.broker.receive(queue, 10, None, 100, "tester")
-            results = await kept.broker.nack_many(queue, [(one.receipt, 0, "no", "", False, False) for one in held])
+            held = await brokers.receive(kept.broker, queue, 10, None, 100, "tester")
+            results = await brokers.nack_many(
+                kept.broker, queue, [(one.receipt, 0, "no", "", False, False) for one in held]
+            )
             assert not any(results)
             dead += len(held)
         await until_counted(kept, morgue, 30)
@@ -286,7 +293,7 @@ def test_a_purge_goes_on_through_the_death_of_an_owner_and_spares_what_came_late
         queue = await spread(nodes)
         kept, loses = nodes["a"], nodes["c"]
         for number in range(20):
-            await kept.broker.send(queue, [make_send(f"{number} {at}") for at in range(5)])
+            await brokers.send(kept.broker, queue, [make_send(f"{number} {at}") for at in range(5)])
         host = loses.shards[2].host()
         held = host.counters(queue.number).visible
         purge, steps = host.purge, 0
@@ -306,11 +313,11 @@ def test_a_purge_goes_on_through_the_death_of_an_owner_and_spares_what_came_late
         assert 0 < left < held, "it died in the middle"
         await nodes.crash("c")
         late = [make_send(f"late {number}", dedup_id=str(number)) for number in range(9)]
-        results = await kept.broker.send(queue, late)
+        results = await brokers.send(kept.broker, queue, late)
         assert all(isinstance(result, Accepted) for result in results)
         await purging
         assert (await kept.broker.counters(queue)).visible == len(late)
-        again = await kept.broker.send(queue, late)
+        again = await brokers.send(kept.broker, queue, late)
         known = {key for key in range(9) if queue.spread.of_key(str(key)) != 2}
         assert all(again[key].duplicate for key in known), "they were sent after the purge"  # type: ignore[union-attr]
 
@@ -345,7 +352,7 @@ def test_fifo_order_and_duplicates_hold_while_the_spread_grows_and_an_owner_dies
                 try:
                     node = some(turn)
                     here = node.broker.queue(ACCOUNT, "work.fifo")
-                    (result,) = await node.broker.send(here, [make_send(text, group=group, dedup_id=text)])
+                    (result,) = await brokers.send(node.broker, here, [make_send(text, group=group, dedup_id=text)])
                     if isinstance(result, Accepted):
                         sent[group] += 1
                 except Unavailable:
@@ -360,7 +367,7 @@ def test_fifo_order_and_duplicates_hold_while_the_spread_grows_and_an_owner_dies
                 try:
                     node = some(turn)
                     here = node.broker.queue(ACCOUNT, "work.fifo")
-                    found = await node.broker.receive(here, 5, None, 100, "tester")
+                    found = await brokers.receive(node.broker, here, 5, None, 100, "tester")
                     for delivery in found:
                         seen = got.setdefault(delivery.group, [])
                         if delivery.receive_count == 1 or int(delivery.body) not in seen:
@@ -368,7 +375,7 @@ def test_fifo_order_and_duplicates_hold_while_the_spread_grows_and_an_owner_dies
                     receipts = [delivery.receipt for delivery in found]
                     while receipts:
                         try:
-                            results = await some(turn).broker.delete(here, receipts)
+                            results = await brokers.delete(some(turn).broker, here, receipts)
                         except Unavailable:
                             continue
                         receipts = [

@@ -19,6 +19,7 @@ from batonq.node.cluster.peers import NoAnswer
 from batonq.node.jobs import Redrive
 from tests.cluster.memory import Nodes, run_simulated
 from tests.node.nodes import ACCOUNT, make_send
+from tests.support import brokers
 
 MESSAGES = 6
 LEASE_S = 3.0  # many nodes share a processor
@@ -69,8 +70,8 @@ class Death:
 async def dead_letters(kept: ClusterNode, queue: Queue) -> None:
     """Whatever can be received fails once and for all."""
     try:
-        held = await kept.broker.receive(queue, 10, 1_000, 0, "tester")
-        await kept.broker.nack_many(queue, [(one.receipt, 0, "no", "", True, False) for one in held])
+        held = await brokers.receive(kept.broker, queue, 10, 1_000, 0, "tester")
+        await brokers.nack_many(kept.broker, queue, [(one.receipt, 0, "no", "", True, False) for one in held])
     except BatonError:
         return  # who serves it is dead, or dies
 
@@ -108,7 +109,7 @@ async def case(directory: Path, step: str, redrive: bool, victims: tuple[str, ..
         assert work.shard != dead.shard
         await placed(nodes, work, SOURCE)
         await placed(nodes, dead, DESTINATION)
-        await kept.broker.send(work, [make_send(str(number)) for number in range(MESSAGES)])
+        await brokers.send(kept.broker, work, [make_send(str(number)) for number in range(MESSAGES)])
         if redrive:
             await until_all_are_in(kept, dead, work, again=True)
         death = Death(nodes, step, victims)
@@ -145,7 +146,7 @@ async def received(kept: ClusterNode, queue: Queue) -> list[str]:
     async with asyncio.timeout(10):
         while True:
             try:
-                return [one.body.decode() for one in await kept.broker.receive(queue, 10, 60_000, 0, "tester")]
+                return [one.body.decode() for one in await brokers.receive(kept.broker, queue, 10, 60_000, 0, "tester")]
             except BatonError:
                 await asyncio.sleep(0.05)
 

@@ -15,12 +15,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from batonq.core.commands import Accepted, Claim, Job, Lease, Nack, Send
+from batonq.core.commands import Accepted, Claim, Job, Lease
 from batonq.core.ids import AWAY, message_id
 from batonq.core.limits import DEFAULT_LIMITS
+from batonq.core.payload import Payload
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import Reason, State
-from batonq.core.spread import key_of
 from batonq.errors import (
     BatonError,
     DeduplicationConflict,
@@ -32,6 +32,7 @@ from batonq.errors import (
     OverLimit,
     QueueDoesNotExist,
 )
+from tests.support import ask
 
 FOREVER_MS = (1 << 64) - 1
 MINUTE_S = 60
@@ -56,6 +57,11 @@ class Sight(Protocol):
         """Under which number a message is OWED; 0: it is not."""
 
     def remembers_attempt(self, queue: int, attempt: str) -> bool: ...
+
+
+def uid_of(message: ask.Message | Payload) -> str:
+    """What tells a message from all others: its trace, else the digest that it has instead of its body's."""
+    return message.trace or message.body_md5.hex()
 
 
 @dataclass
@@ -292,7 +298,7 @@ class Model:
     def send(
         self,
         number: int,
-        sends: Sequence[Send],
+        sends: Sequence[ask.Message],
         now: int,
         invocation: int,
         replies: Sequence[Accepted | BatonError],
@@ -317,7 +323,11 @@ class Model:
             expected = [self._known(known[0] + i) for i in range(known[1])]
             assert list(replies) == expected, "a repeated request gets the first one's answer"
             return
-        unkeyed = [at for at, send in enumerate(sends) if not key_of(send, queue.policy.fifo)]
+        unkeyed = [
+            at
+            for at, send in enumerate(sends)
+            if not (send.group if queue.policy.fifo else send.dedup_id or send.producer)
+        ]
         again = known is not None and not known[1] and bool(unkeyed)
         before = self.last_sequence
         refused: set[str] = set()
@@ -350,7 +360,7 @@ class Model:
     def send_once(
         self,
         number: int,
-        sends: Sequence[Send],
+        sends: Sequence[ask.Message],
         now: int,
         name: str,
         content: str,
@@ -403,7 +413,7 @@ class Model:
             assert isinstance(reply, OverLimit)
 
     def _send_numbered(
-        self, queue: Queue, send: Send, now: int, reply: Accepted | BatonError, refused: set[str]
+        self, queue: Queue, send: ask.Message, now: int, reply: Accepted | BatonError, refused: set[str]
     ) -> None:
         """Numbers that are not above the producer's last are repetitions; after a refusal the rest must wait."""
         key = (queue.policy.queue, send.producer)
@@ -439,7 +449,7 @@ class Model:
         self.keys = [key for key in self.keys if key.living is not None or key.window_end_s > horizon_s]
         return len(self.keys) >= self.limits.dedup_entries_max
 
-    def _send(self, queue: Queue, send: Send, now: int, reply: Accepted | BatonError) -> None:
+    def _send(self, queue: Queue, send: ask.Message, now: int, reply: Accepted | BatonError) -> None:
         policy = queue.policy
         key = (send.group if policy.dedup_per_group else "", send.dedup_id)
         known = queue.dedup.get(key) if send.dedup_id else None
@@ -462,7 +472,7 @@ class Model:
         visible_ms = now + (policy.delay_ms if send.delay_ms is None else send.delay_ms)
         lives_ms = policy.retention_ms if send.ttl_ms is None else send.ttl_ms
         message = Message(
-            uid=send.sender,
+            uid=uid_of(send),
             sequence=sequence,
             queue=policy.queue,
             sent_ms=now,
@@ -667,7 +677,7 @@ class Model:
                     self.give_back(message, now, now, Reason.RELEASED)
             assert type(result) is (expected or type(None)), f"a change with a receipt that is {standing}"
 
-    def nack(self, number: int, nacks: Sequence[Nack], now: int, results: Sequence[BatonError | None]) -> None:
+    def nack(self, number: int, nacks: Sequence[ask.Nack], now: int, results: Sequence[BatonError | None]) -> None:
         queue = self.open_queue(number)
         for nack, result in zip(nacks, results, strict=True):
             standing, message = self.standing(number, nack.claim, now)

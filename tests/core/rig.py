@@ -6,17 +6,17 @@ is valid and that whoever folds the same frames has the same state; where anothe
 
 from __future__ import annotations
 
-import hashlib
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from batonq.core.commands import Arrival, Claim, Entry, Lease, MessageView, Send
+from batonq.core.commands import Arrival, Claim, Entry, Lease, MessageView
 from batonq.core.payload import Lineage, Payload, decode, encode_payload, merge_lineage, with_lineage
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import Reason, Type
 from batonq.core.shard.machine import Shard
+from tests.support import ask
 
 T0 = 1_700_000_000_000  # when every test begins; a whole second
 _LOW32 = 0xFFFFFFFF
@@ -226,9 +226,7 @@ def assert_same_state(one: Shard, other: Shard, now: int) -> None:
     raise AssertionError(f"two states differ at {at}:\n{mine[before].decode()}\n---\n{others[before].decode()}")
 
 
-def make_send(body: str, **fields: Any) -> Send:
-    raw = body.encode()
-    return Send(raw, hashlib.md5(raw, usedforsecurity=False).digest(), **fields)
+make_send = ask.message
 
 
 def claim(lease: Lease) -> Claim:
@@ -254,14 +252,14 @@ class Bench(Rig):
         return self.now
 
     def send(self, queue: int, *bodies: str, **fields: Any) -> list[Any]:
-        return self.shard.send(queue, [make_send(body, **fields) for body in bodies], self.now)
+        return ask.send(self.shard, queue, [make_send(body, **fields) for body in bodies], self.now)
 
     def receive(
         self, queue: int, count: int = 10, visibility_ms: int | None = None, holder: str = "h", attempt: str = ""
     ) -> list[Lease]:
-        return self.shard.receive(queue, count, visibility_ms, self.now, holder, attempt)
+        return ask.receive(self.shard, queue, count, visibility_ms, self.now, holder, attempt)
 
-    def bodies(self, leases: Sequence[Lease | MessageView]) -> list[str]:
+    def bodies(self, leases: Iterable[Lease | MessageView]) -> list[str]:
         self.commit()
         return [self.payload(lease).body.decode() for lease in leases]
 
@@ -269,7 +267,7 @@ class Bench(Rig):
         return self.bodies(self.messages(queue))
 
     def delete(self, queue: int, *leases: Lease, strict: bool = False) -> list[Any]:
-        return self.shard.delete(queue, [claim(lease) for lease in leases], self.now, strict)
+        return ask.delete(self.shard, queue, [claim(lease) for lease in leases], self.now, strict)
 
 
 def deliver(source: Bench | Rig, destination: Bench | Rig, limit: int = 100) -> list[tuple[int, int]]:

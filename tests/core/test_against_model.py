@@ -15,17 +15,17 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from batonq.core.commands import Chosen, Claim, Job, Nack
+from batonq.core.commands import Chosen, Claim, Job, Once
 from batonq.core.ids import AWAY, request_hash
 from batonq.core.limits import DEFAULT_LIMITS
 from batonq.core.payload import Lineage, encode_payload
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import Reason, State, Type
-from batonq.core.shard.once import Once
 from batonq.errors import BatonError, JobConflict, JobNotFound, QueueDoesNotExist
 from batonq.sim.limits import LimitCounts, TinyLimit
-from tests.core.model import ONCE_MS, PRODUCER_IDLE_MS, RUNNING, Message, Model, worlds
+from tests.core.model import ONCE_MS, PRODUCER_IDLE_MS, RUNNING, Message, Model, uid_of, worlds
 from tests.core.rig import Rig, assert_same_state, make_send
+from tests.support import ask
 from tests.support.profile import FULL
 
 STANDARD, FIFO, STANDARD_DEAD, FIFO_DEAD, LONE = 1, 2, 3, 4, 5
@@ -111,7 +111,7 @@ class Shown:
             view = shard.view(slot)
             self.views.setdefault(shard.columns.queue[slot], {})[view.sequence] = view
             if view.sequence not in uids:
-                uids[view.sequence] = self.rig.payload(view).sender
+                uids[view.sequence] = uid_of(self.rig.payload(view))
 
     def sequences(self, queue: int, uid: str) -> list[int]:
         return [sequence for sequence in self.views.get(queue, ()) if self.uids[sequence] == uid]
@@ -239,6 +239,15 @@ class Machine(RuleBasedStateMachine):
             fresh.validate()
             assert_same_state(fresh, rig.shard, rig.now)
 
+    def with_uid(self, message: ask.Message) -> ask.Message:
+        """Tell a message from all others, by what its content is not compared by."""
+        self.uid += 1
+        if message.dedup_id:
+            message.trace = f"uid{self.uid}"
+        else:
+            message.body_md5 = self.uid.to_bytes(16)
+        return message
+
     # --- sends and receives ------------------------------------------------------------------------
 
     @rule(
@@ -270,8 +279,7 @@ class Machine(RuleBasedStateMachine):
         number = max(0, known.last - back if known is not None else 0)
         for byte in kinds[:count]:
             kind = byte & 63
-            self.uid += 1
-            fields: dict[str, Any] = {"sender": f"uid{self.uid}"}
+            fields: dict[str, Any] = {}
             if queue in FIFO_QUEUES or kind % 3 == 1:
                 fields["group"] = group if kind % 2 else "d"
             if kind & 12 == 4:
@@ -287,14 +295,14 @@ class Machine(RuleBasedStateMachine):
             if producer:
                 number += 1 if kind & 31 else back
                 fields |= {"producer": producer, "producer_sequence": max(0, number)}
-            sends.append(make_send(f"body{kind >> 4 & 1}", **fields))
+            sends.append(self.with_uid(make_send(f"body{kind >> 4 & 1}", **fields)))
         hashed = request_hash(queue, str(invocation)) | AWAY * (invocation == 3) if invocation else 0
         forgotten = False
 
         def command(shard: Any) -> Any:
             nonlocal forgotten
             forgotten = shard.requests.get(hashed, self.now // 1000) is None
-            return shard.send(queue, sends, self.now, hashed)
+            return ask.send(shard, queue, sends, self.now, hashed)
 
         self.do(
             self.home(queue),
@@ -315,18 +323,17 @@ class Machine(RuleBasedStateMachine):
         """By a request with an Idempotency-Key, whose messages have deduplication ids more often than not."""
         sends = []
         for byte in kinds[:count]:
-            self.uid += 1
-            fields: dict[str, Any] = {"sender": f"uid{self.uid}"}
+            fields: dict[str, Any] = {}
             if queue in FIFO_QUEUES:
                 fields["group"] = "abc"[byte % 3]
             if byte & 12:
                 fields["dedup_id"] = f"key{byte & 1}"
-            sends.append(make_send("body", **fields))
+            sends.append(self.with_uid(make_send("body", **fields)))
         once = Once(name, f"{count} {content}", ONCE_MS)
         self.do(
             self.home(queue),
             later,
-            lambda shard: shard.send_once(queue, sends, self.now, once),
+            lambda shard: ask.send_once(shard, queue, sends, self.now, once),
             lambda model, reply: model.send_once(queue, sends, self.now, once.name, once.content, reply),
         )
 
@@ -342,7 +349,7 @@ class Machine(RuleBasedStateMachine):
         leases = self.do(
             number,
             later,
-            lambda shard: shard.receive(queue, count, visibility, self.now, "holder", attempt),
+            lambda shard: ask.receive(shard, queue, count, visibility, self.now, "holder", attempt),
             lambda model, reply: model.receive(queue, count, visibility, self.now, "holder", attempt, reply),
         )
         for lease in leases if isinstance(leases, list) else ():
@@ -362,7 +369,7 @@ class Machine(RuleBasedStateMachine):
             self.do(
                 self.home(queue),
                 0,
-                lambda shard: shard.delete(queue, claims, self.now),
+                lambda shard: ask.delete(shard, queue, claims, self.now),
                 lambda model, reply: model.delete(queue, claims, self.now, False, reply),
             )
 
@@ -385,7 +392,7 @@ class Machine(RuleBasedStateMachine):
         self.do(
             self.home(queue),
             later,
-            lambda shard: shard.delete(queue, claims, self.now, strict),
+            lambda shard: ask.delete(shard, queue, claims, self.now, strict),
             lambda model, reply: model.delete(queue, claims, self.now, strict, reply),
         )
 
@@ -402,7 +409,7 @@ class Machine(RuleBasedStateMachine):
         self.do(
             self.home(queue),
             later,
-            lambda shard: shard.change_visibility(queue, changes, self.now, strict),
+            lambda shard: ask.change_visibility(shard, queue, changes, self.now, strict),
             lambda model, reply: model.change(queue, changes, self.now, strict, reply),
         )
 
@@ -422,11 +429,11 @@ class Machine(RuleBasedStateMachine):
     def nack(self, later: int, pick: int, delay: int | None, kind: int) -> None:
         queue, claims = self.claims(pick, 1)
         words = "why" * (kind & 1), "E" * (kind >> 1 & 1)
-        nacks = [Nack(claim, delay, *words, dead_letter=kind in (6, 7, 11), untried=kind > 7) for claim in claims]
+        nacks = [ask.Nack(claim, delay, *words, dead_letter=kind in (6, 7, 11), untried=kind > 7) for claim in claims]
         self.do(
             self.home(queue),
             later,
-            lambda shard: shard.nack(queue, nacks, self.now),
+            lambda shard: ask.nack(shard, queue, nacks, self.now),
             lambda model, reply: model.nack(queue, nacks, self.now, reply),
         )
 
@@ -683,7 +690,7 @@ def check_past(rig: Rig, message: Message, lease: Any) -> None:
     """A consumer sees where a message has been."""
     payload = rig.payload(lease)
     lineage = Lineage.decode(payload.lineage)
-    assert (payload.sender, payload.group) == (message.uid, message.group)
+    assert (uid_of(payload), payload.group) == (message.uid, message.group)
     past = message.past
     assert (
         lineage.message_id,

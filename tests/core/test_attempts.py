@@ -6,9 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from batonq.core.commands import Lease, Nack
+from batonq.core.commands import Lease
 from batonq.core.shard.receiving import ATTEMPT_WINDOW_MS
 from tests.core.rig import Bench, claim
+from tests.support import ask
 
 HOUR_MS = 3_600_000
 
@@ -55,11 +56,11 @@ def test_an_attempt_is_over_when_one_of_its_leases_is(bench: Bench, end: str) ->
     if end == "delete":
         bench.delete(1, one)
     elif end == "change":
-        bench.shard.change_visibility(1, [(claim(one), HOUR_MS)], bench.now)
+        ask.change_visibility(bench.shard, 1, [(claim(one), HOUR_MS)], bench.now)
     elif end == "release":
-        bench.shard.change_visibility(1, [(claim(one), 0)], bench.now)
+        ask.change_visibility(bench.shard, 1, [(claim(one), 0)], bench.now)
     elif end == "nack":
-        bench.shard.nack(1, [Nack(claim(one))], bench.now)
+        ask.nack(bench.shard, 1, [ask.Nack(claim(one))], bench.now)
     elif end == "expiry":
         bench.later(30_000)
     else:
@@ -93,10 +94,10 @@ def test_the_end_of_an_old_lease_does_not_end_a_newer_attempt_of_the_same_id(ben
 def test_an_extension_that_is_not_the_holders_doing_leaves_the_attempt_as_it_is(bench: Bench) -> None:
     bench.send(1, "a", group="g")
     (lease,) = bench.receive(1, attempt="A")
-    bench.shard.change_visibility(1, [(claim(lease), 60_000)], bench.now, True, by_attempt=True)
+    ask.change_visibility(bench.shard, 1, [(claim(lease), 60_000)], bench.now, True, by_attempt=True)
     bench.check()
     assert receipts(bench.receive(1, attempt="A")) == receipts([lease])
-    bench.shard.change_visibility(1, [(claim(lease), 60_000)], bench.now, True)
+    ask.change_visibility(bench.shard, 1, [(claim(lease), 60_000)], bench.now, True)
     bench.check()
     assert bench.receive(1, attempt="A") == []
 

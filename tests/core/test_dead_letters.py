@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from batonq.core.catalog.names import queue_arn
-from batonq.core.commands import Job, Nack
+from batonq.core.commands import Job
 from batonq.core.ids import message_id
 from batonq.core.payload import Lineage
 from batonq.core.records import Reason, State, Type
 from tests.core.rig import Bench, claim, deliver
+from tests.support import ask
 
 SOURCE, DEAD = 1, 2
 
@@ -79,7 +80,9 @@ def test_a_nack_can_ask_for_it_at_once(bench: Bench) -> None:
     bench.queue(DEAD)
     bench.send(SOURCE, "a")
     (lease,) = bench.receive(SOURCE)
-    bench.shard.nack(SOURCE, [Nack(claim(lease), 5_000, "no such user", "KeyError", dead_letter=True)], bench.now)
+    ask.nack(
+        bench.shard, SOURCE, [ask.Nack(claim(lease), 5_000, "no such user", "KeyError", dead_letter=True)], bench.now
+    )
     assert bench.waiting(DEAD) == ["a"]
     past = lineage(bench)
     assert (past.error_class, past.reason) == ("KeyError", "no such user")
@@ -134,9 +137,9 @@ def test_first_and_last_failure_and_the_last_error_are_kept(bench: Bench) -> Non
     bench.send(SOURCE, "a")
     first_ms = bench.later(1_000)
     (lease,) = bench.receive(SOURCE)
-    bench.shard.nack(SOURCE, [Nack(claim(lease), 0, "first", "OSError")], bench.now)
+    ask.nack(bench.shard, SOURCE, [ask.Nack(claim(lease), 0, "first", "OSError")], bench.now)
     (lease,) = bench.receive(SOURCE)
-    bench.shard.nack(SOURCE, [Nack(claim(lease), 0, "second", "ValueError")], bench.now)
+    ask.nack(bench.shard, SOURCE, [ask.Nack(claim(lease), 0, "second", "ValueError")], bench.now)
     fail(bench)  # runs out without a word: what is known of the error stays
     past = lineage(bench)
     assert (past.first_failure_ms, past.last_failure_ms) == (first_ms, bench.now)
@@ -150,7 +153,7 @@ def test_class_and_reason_are_of_one_failure(bench: Bench) -> None:
     bench.send(SOURCE, "a")
     for queue, error_class, reason in ((SOURCE, "KeyError", "no such user"), (DEAD, "TypeError", "")):
         (lease,) = bench.receive(queue)
-        bench.shard.nack(queue, [Nack(claim(lease), 0, reason, error_class, dead_letter=True)], bench.now)
+        ask.nack(bench.shard, queue, [ask.Nack(claim(lease), 0, reason, error_class, dead_letter=True)], bench.now)
     past = lineage(bench, 3)
     assert (past.error_class, past.reason) == ("TypeError", "")
 

@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from batonq.core.commands import Accepted
+from batonq.core.commands import Accepted, Once, Send, Sent
 from batonq.core.ids import AWAY, key_hash, request_hash
-from batonq.core.shard.once import Once
 from batonq.core.shard.receiving import ATTEMPT_WINDOW_MS
-from batonq.core.shard.sending import REQUEST_WINDOW_MS, PlainSend
+from batonq.core.shard.sending import REQUEST_WINDOW_MS
 from batonq.core.shard.state import PRODUCER_IDLE_MS
 from batonq.errors import OverLimit
 from tests.core.rig import Bench, make_send
+from tests.support import ask
 
 MINUTE_MS = 60_000
 DAY_MS = 86_400_000
@@ -33,7 +33,7 @@ def bench() -> Iterator[Bench]:
 
 def named(bench: Bench, name: str, *bodies: str, window_ms: int = DAY_MS) -> list[Any]:
     sends = [make_send(body) for body in bodies or ("x",)]
-    return bench.shard.send_once(1, sends, bench.now, Once(name, ",".join(bodies), window_ms))[0]
+    return ask.send_once(bench.shard, 1, sends, bench.now, Once(name, ",".join(bodies), window_ms))[0]
 
 
 def keyed(bench: Bench, key: str, queue: int = 1) -> Any:
@@ -46,7 +46,7 @@ def produced(bench: Bench, producer: str) -> Any:
 
 def by_sdk(bench: Bench, name: str, *bodies: str) -> list[Any]:
     sends = [make_send(body) for body in bodies or ("x",)]
-    return bench.shard.send(1, sends, bench.now, request_hash(1, name))
+    return ask.send(bench.shard, 1, sends, bench.now, request_hash(1, name))
 
 
 FILLS: dict[str, tuple[Callable[[Bench, str], Any], int]] = {
@@ -142,13 +142,18 @@ def test_the_newest_requests_of_sdks_are_remembered_and_none_is_refused(bench: B
     assert bench.shard.counters(1).sent == 21
 
 
+def sequences(sent: Sent) -> list[int]:
+    return [one.sequence for one in sent if isinstance(one, Accepted)]
+
+
 def test_plain_batches_of_sdks_are_bounded_alike(bench: Bench) -> None:
     bench.limit(invocations_max=3)
     for number in range(0, 20, 2):
-        requests: list[PlainSend] = [([b"a", b"b"], [], number + 1), ([b"c"], [], number + 2)]
-        firsts = bench.shard.send_together(1, requests, "", bench.now)
-        assert firsts == bench.shard.send_together(1, requests, "", bench.now)
-        assert bench.shard.send_plain(1, [b"c"], [], "", bench.now, number + 2) == firsts[1]
+        requests = [Send(1, [b"a", b"b"], request=number + 1), Send(1, [b"c"], request=number + 2)]
+        first = [sequences(told) for told in bench.shard.send(requests, bench.now)]
+        assert first == [sequences(told) for told in bench.shard.send(requests, bench.now)]
+        (again,) = bench.shard.send([Send(1, [b"c"], request=number + 2)], bench.now)
+        assert sequences(again) == first[1]
     bench.check()
     assert bench.shard.counters(1).sent == 30
     assert len(bench.shard.requests) == 3
@@ -177,9 +182,9 @@ def test_a_request_that_was_asked_for_elsewhere_is_not_taken_later_whatever_the_
     for number in range(5):
         by_sdk(bench, str(number))
         away = key_hash(number) | AWAY
-        assert bench.shard.send(1, [], bench.now, away) == []
+        assert ask.send(bench.shard, 1, [], bench.now, away) == []
         sent = bench.shard.counters(1).sent
-        bench.shard.send(1, [make_send("x")], bench.now, away)
+        ask.send(bench.shard, 1, [make_send("x")], bench.now, away)
         assert bench.shard.counters(1).sent == sent
         bench.check()
 
@@ -188,10 +193,10 @@ def test_a_name_without_messages_here_is_refused_when_there_is_no_room(bench: Be
     """Its messages go to other shards, which must not take them before the name is remembered."""
     bench.limit(requests_max=2)
     named(bench, "a")
-    with pytest.raises(OverLimit):
-        bench.shard.send_once(1, [], bench.now, Once("b", "", DAY_MS))
+    (refused,), _ = ask.send_once(bench.shard, 1, [], bench.now, Once("b", "", DAY_MS))
+    assert isinstance(refused, OverLimit)
     bench.later(DAY_MS + 1_000)
-    bench.shard.send_once(1, [], bench.now, Once("b", "", DAY_MS))
+    assert ask.send_once(bench.shard, 1, [], bench.now, Once("b", "", DAY_MS)) == ([], False)
 
 
 def test_an_idempotency_key_with_a_short_window_is_no_request_of_an_sdk(bench: Bench) -> None:

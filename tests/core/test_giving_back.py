@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from batonq.core.records import ReturnedFlag, Type
 from tests.core.rig import Bench, claim
+from tests.support import ask
 
 
 def make_bench(**policy: object) -> Bench:
@@ -43,7 +44,7 @@ def test_it_never_makes_a_dead_letter() -> None:
         assert bench.waiting(2) == []
         for _ in range(2):
             (lease,) = bench.receive(1)
-            bench.shard.change_visibility(1, [(claim(lease), 0)], bench.now)
+            ask.change_visibility(bench.shard, 1, [(claim(lease), 0)], bench.now)
         assert bench.receive(1) == []
         assert bench.waiting(2) == ["a"]
         bench.check()

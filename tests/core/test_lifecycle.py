@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from batonq.core.commands import Claim, Nack
+from batonq.core.commands import Claim
 from batonq.core.records import State, Type
 from batonq.core.shard.lifecycle import RECEIPTS, TRANSITIONS, Rule, Standing
 from batonq.core.shard.machine import Shard
@@ -15,6 +15,7 @@ from tests.core.rig import Bench, SealedFrame, claim
 from tests.core.test_dead_letters import redrive
 from tests.golden.runner import parse, scenarios
 from tests.golden.script import Scenario
+from tests.support import ask
 
 Arrow = tuple[State, Type, State]
 NO_END = (Type.EPOCH, Type.POLICY_SET, Type.JOB_SET, Type.REQUESTED, Type.QUEUE_CLOSED, Type.CARRIED, Type.BASE)
@@ -105,9 +106,9 @@ def bring_about(bench: Bench, standing: Standing) -> Claim:
 
 
 ACTS: dict[str, Callable[[Bench, Claim], object]] = {
-    "delete": lambda bench, receipt: bench.shard.delete(1, [receipt], bench.now)[0],
-    "change": lambda bench, receipt: bench.shard.change_visibility(1, [(receipt, 60_000)], bench.now)[0],
-    "nack": lambda bench, receipt: bench.shard.nack(1, [Nack(receipt)], bench.now)[0],
+    "delete": lambda bench, receipt: ask.delete(bench.shard, 1, [receipt], bench.now)[0],
+    "change": lambda bench, receipt: ask.change_visibility(bench.shard, 1, [(receipt, 60_000)], bench.now)[0],
+    "nack": lambda bench, receipt: ask.nack(bench.shard, 1, [ask.Nack(receipt)], bench.now)[0],
 }
 
 

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batonq.core.commands import Nack
+from batonq.core.commands import Send
 from batonq.core.records import State
 from tests.core.rig import Bench, claim
+from tests.support import ask
 
 AGEING_MS = 300_000
 
@@ -53,7 +54,7 @@ def test_a_message_without_a_priority_is_between_low_and_high(bench: Bench) -> N
     for body, priority in (("low", 64), ("high", 192), ("normal", 128)):
         bench.send(1, body, priority=priority)
     bench.send(1, "none")
-    assert bench.shard.send_plain(1, [b"none, in a run"], [], "", bench.now)
+    bench.shard.send([Send(1, [b"none, in a run"])], bench.now)
     assert drain(bench) == ["high", "normal", "none", "none, in a run", "low"]
 
 
@@ -254,7 +255,7 @@ def test_a_tenant_is_quiet_again_when_its_leases_have_ended(bench: Bench) -> Non
 def test_returned_messages_get_every_second_turn(bench: Bench) -> None:
     bench.send(1, "r1", "r2", "r3")
     for lease in bench.receive(1):
-        bench.shard.nack(1, [Nack(claim(lease))], bench.now)
+        ask.nack(bench.shard, 1, [ask.Nack(claim(lease))], bench.now)
     bench.send(1, "f1", "f2", "f3", "f4")
     assert drain(bench) == ["r1", "f1", "r2", "f2", "r3", "f3", "f4"]
 
@@ -262,7 +263,7 @@ def test_returned_messages_get_every_second_turn(bench: Bench) -> None:
 def test_a_returned_message_comes_before_the_rest_of_its_group(bench: Bench) -> None:
     bench.send(1, "a1", "a2", "a3", group="a")
     (lease,) = bench.receive(1, 1)
-    bench.shard.nack(1, [Nack(claim(lease))], bench.now)
+    ask.nack(bench.shard, 1, [ask.Nack(claim(lease))], bench.now)
     assert drain(bench) == ["a1", "a2", "a3"]
 
 

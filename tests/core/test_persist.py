@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from batonq.core import sections
-from batonq.core.commands import Arrival, Nack
-from batonq.core.payload import encode
+from batonq.core.commands import Arrival
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import Reason, State, Type
 from batonq.core.shard.machine import Shard
 from batonq.errors import LogCorrupt
 from tests.core.rig import Bench, claim, make_send
+from tests.support import ask
 
 
 @pytest.fixture
@@ -41,13 +41,13 @@ def test_a_snapshot_is_the_state_and_goes_on_like_it(bench: Bench) -> None:
         bench.send(2, str(number), group=f"g{number % 3}")
     leases = bench.receive(1, 5)
     bench.receive(2, 4)
-    bench.shard.nack(1, [Nack(claim(leases[0]), 1_000, "why", "E")], bench.now)
+    ask.nack(bench.shard, 1, [ask.Nack(claim(leases[0]), 1_000, "why", "E")], bench.now)
     loaded = bench.loaded()
     loaded.validate()
     assert loaded.save() == bench.shard.save()
     order = [lease.sequence for lease in bench.receive(1, 100)]
     loaded.begin_frame(1)
-    again = [lease.sequence for lease in loaded.receive(1, 100, None, bench.now, "h")]
+    again = [lease.sequence for lease in ask.receive(loaded, 1, 100, None, bench.now)]
     assert sorted(again) == sorted(order)
 
 
@@ -90,7 +90,7 @@ def test_commands_between_carrying_and_base_are_not_lost() -> None:
     bench.queue(1, max_receives=1, dead_letter_on_failure=True, dead_letter_queue=9, dead_letter_shard=1)
     bench.send(1, "held", "owed", "deleted", "waiting")
     leases = bench.receive(1, 3)
-    bench.shard.nack(1, [Nack(claim(leases[1]), 0, "why", "E", True)], bench.now)
+    ask.nack(bench.shard, 1, [ask.Nack(claim(leases[1]), 0, "why", "E", True)], bench.now)
     bench.check()
     boundary = bench.next_frame
     shard, columns = bench.shard, bench.shard.columns
@@ -226,7 +226,7 @@ def test_a_record_that_does_not_fit_is_refused(bench: Bench, words: array[int], 
 
 
 def test_a_gap_in_a_channel_is_refused(bench: Bench) -> None:
-    payload = encode(make_send("a"), bench.now)
+    payload = ask.payload(make_send("a"), bench.now)
     arrival = Arrival(1, 2, 1, Reason.DEAD_LETTER, 0, bench.now, 1, payload, "", False)
     with pytest.raises(LogCorrupt, match="entry 2 from shard 1 follows 0: entries are missing in the channel"):
         bench.shard.arrive([arrival], bench.now)

@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from batonq.core.commands import Accepted
+from batonq.core.commands import Accepted, Send
 from batonq.core.ids import message_id
 from batonq.core.records import Type
 from batonq.core.shard.producers import Producers
 from batonq.core.shard.state import PRODUCER_IDLE_MS
 from batonq.errors import DeduplicationConflict, OverLimit
 from tests.core.rig import Bench, make_send
+from tests.support import ask
 
 
 @pytest.fixture
@@ -28,7 +29,7 @@ def produce(bench: Bench, first: int, *bodies: str, producer: str = "p", **field
     sends = [
         make_send(body, producer=producer, producer_sequence=first + at, **fields) for at, body in enumerate(bodies)
     ]
-    return bench.shard.send(1, sends, bench.now)
+    return ask.send(bench.shard, 1, sends, bench.now)
 
 
 def original(sequence: int) -> Accepted:
@@ -69,7 +70,7 @@ def test_numbers_may_have_gaps_and_producers_and_queues_are_told_apart(bench: Be
     assert produce(bench, 5, "c")[0] == Accepted(0, "", True)
     assert not produce(bench, 1, "d", producer="other")[0].duplicate
     send = make_send("e", producer="p", producer_sequence=1)
-    assert not bench.shard.send(2, [send], bench.now)[0].duplicate  # type: ignore[union-attr]
+    assert not ask.send(bench.shard, 2, [send], bench.now)[0].duplicate  # type: ignore[union-attr]
 
 
 def test_messages_that_need_a_decision_each_are_numbered_too(bench: Bench) -> None:
@@ -79,18 +80,13 @@ def test_messages_that_need_a_decision_each_are_numbered_too(bench: Bench) -> No
     assert bench.waiting(1) == ["a", "b", "c"]
 
 
-def test_a_mixed_batch(bench: Bench) -> None:
+def test_numbers_that_are_not_in_a_row(bench: Bench) -> None:
     produce(bench, 1, "a")
-    sends = [
-        make_send("plain"),
-        make_send("a", producer="p", producer_sequence=1),
-        make_send("b", producer="p", producer_sequence=2),
-        make_send("c", producer="r", producer_sequence=7),
-        make_send("b", producer="p", producer_sequence=2),
-    ]
-    results = bench.shard.send(1, sends, bench.now)
-    assert [result.duplicate for result in results] == [False, True, False, False, True]  # type: ignore[union-attr]
-    assert bench.waiting(1) == ["a", "plain", "b", "c"]
+    numbers = [1, 2, 7, 2, 8]
+    sends = [make_send(str(number), producer="p", producer_sequence=number) for number in numbers]
+    results = ask.send(bench.shard, 1, sends, bench.now)
+    assert [result.duplicate for result in results] == [True, False, False, True, False]  # type: ignore[union-attr]
+    assert bench.waiting(1) == ["a", "2", "7", "8"]
 
 
 def test_behind_a_message_that_must_wait_all_wait(bench: Bench) -> None:
@@ -110,17 +106,21 @@ def test_a_message_that_is_refused_for_good_holds_nothing_up(bench: Bench) -> No
         make_send("other", producer="p", producer_sequence=2, dedup_id="k", strict_content=True),
         make_send("c", producer="p", producer_sequence=3),
     ]
-    results = bench.shard.send(1, sends, bench.now)
+    results = ask.send(bench.shard, 1, sends, bench.now)
     assert isinstance(results[1], DeduplicationConflict)
     assert bench.waiting(1) == ["x", "a", "c"]
 
 
 def test_plain_bodies_are_numbered(bench: Bench) -> None:
-    send = bench.shard.send_plain
-    assert send(1, [b"a", b"b"], [], "me", bench.now, 0, 0, "p", 1) == 1
-    assert send(1, [b"a", b"b"], [], "me", bench.now, 0, 0, "p", 1) == 0
-    assert send(1, [b"b", b"c"], [], "me", bench.now, 0, 0, "p", 2) == 0
-    assert send(1, [b"c"], [], "me", bench.now, 0, 0, "p", 3) == 3
+    def send(first: int, *bodies: bytes) -> list[tuple[int, bool]]:
+        numbers = range(first, first + len(bodies))
+        (sent,) = bench.shard.send([Send(1, bodies, sender="me", producer="p", numbers=numbers)], bench.now)
+        return [(one.sequence, one.duplicate) for one in sent if isinstance(one, Accepted)]
+
+    assert send(1, b"a", b"b") == [(1, False), (2, False)]
+    assert send(1, b"a", b"b") == [(1, True), (2, True)]
+    assert send(2, b"b", b"c") == [(2, True), (3, False)]
+    assert send(3, b"c") == [(3, True)]
     assert bench.waiting(1) == ["a", "b", "c"]
 
 
@@ -154,7 +154,6 @@ def test_no_more_producers_are_remembered_than_the_limit(bench: Bench) -> None:
     produce(bench, 1, "a", producer="a")
     produce(bench, 1, "b", producer="b")
     assert isinstance(produce(bench, 1, "c", producer="c")[0], OverLimit)
-    assert bench.shard.send_plain(1, [b"c"], [], "", bench.now, 0, 0, "c", 1) == 0
     assert not produce(bench, 2, "a", producer="a")[0].duplicate
     bench.later(PRODUCER_IDLE_MS)
     assert not produce(bench, 1, "c", producer="c")[0].duplicate

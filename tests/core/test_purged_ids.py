@@ -7,10 +7,11 @@ import pytest
 from batonq.core.commands import Accepted
 from batonq.core.records import Type
 from tests.core.rig import Bench, make_send
+from tests.support import ask
 
 
 def keyed(bench: Bench, queue: int, key: str) -> Accepted:
-    (result,) = bench.shard.send(queue, [make_send("x", dedup_id=key, group="g")], bench.now)
+    (result,) = ask.send(bench.shard, queue, [make_send("x", dedup_id=key, group="g")], bench.now)
     assert isinstance(result, Accepted)
     return result
 

@@ -7,9 +7,10 @@ from typing import Any
 
 import pytest
 
-from batonq.core.commands import Job, Nack
+from batonq.core.commands import Job
 from batonq.core.shard.machine import Shard
 from tests.core.rig import Bench, claim
+from tests.support import ask
 
 DEAD = 1
 QUEUES = 200
@@ -23,7 +24,7 @@ def standard(bench: Bench, number: int) -> None:
     bench.send(number, "c", group="g")
     bench.send(number, "d", delay_ms=5_000)
     leases = bench.receive(number, 2)
-    bench.shard.nack(number, [Nack(claim(lease), 0) for lease in leases], bench.now)
+    ask.nack(bench.shard, number, [ask.Nack(claim(lease), 0) for lease in leases], bench.now)
     bench.receive(number)
 
 

@@ -8,13 +8,14 @@ from typing import Any
 import pytest
 
 from batonq.core.catalog.names import queue_arn
-from batonq.core.commands import Chosen, Job, Nack
+from batonq.core.commands import Chosen, Job
 from batonq.core.ids import message_id
 from batonq.core.limits import STEP_BYTES_MAX
 from batonq.core.payload import Lineage, encode_payload
 from batonq.core.records import State
 from batonq.errors import JobConflict, JobNotFound, QueueDoesNotExist
 from tests.core.rig import Bench, claim, deliver
+from tests.support import ask
 
 DEAD, TARGET, HOME = 1, 2, 5
 
@@ -211,7 +212,9 @@ def die(bench: Bench, *bodies: str, **fields: Any) -> list[Any]:
     bench.queue(HOME, max_receives=1, dead_letter_on_failure=True, **fields)
     accepted = bench.send(HOME, *bodies, group="g")
     while leases := bench.receive(HOME):
-        bench.shard.nack(HOME, [Nack(claim(lease), 0, "no stock", "OutOfStock") for lease in leases], bench.now)
+        ask.nack(
+            bench.shard, HOME, [ask.Nack(claim(lease), 0, "no stock", "OutOfStock") for lease in leases], bench.now
+        )
     assert {view.state for view in bench.messages(HOME)} == {State.DEAD}
     return accepted
 
@@ -356,7 +359,7 @@ def test_a_maximum_of_its_own_outlasts_the_dead_letters(far: bool) -> None:
         for receives in (1, 2):
             (lease,) = home.receive(HOME)
             assert (lease.receive_count, home.view(lease.slot).maximum) == (receives, 2)
-            home.shard.nack(HOME, [Nack(claim(lease))], home.now)
+            ask.nack(home.shard, HOME, [ask.Nack(claim(lease))], home.now)
         if far:
             deliver(home, away)
 
@@ -437,7 +440,7 @@ def test_a_job_pauses_by_its_last_messages_not_by_all_that_it_ever_moved(bench: 
     for _ in range(20):
         bench.later(100)
         bench.shard.step_jobs(bench.now)
-        bench.shard.nack(TARGET, [Nack(claim(lease)) for lease in bench.receive(TARGET, 1_000)], bench.now)
+        ask.nack(bench.shard, TARGET, [ask.Nack(claim(lease)) for lease in bench.receive(TARGET, 1_000)], bench.now)
         if job(bench).state == "PAUSED":
             break
     assert job(bench).state == "PAUSED" and "dead-lettered again" in job(bench).why
@@ -448,7 +451,7 @@ def test_a_dead_letter_knows_its_source_although_that_is_gone(bench: Bench) -> N
     bench.queue(3, max_receives=1, dead_letter_queue=DEAD, dead_letter_on_failure=True)
     bench.send(3, "a")
     (lease,) = bench.receive(3)
-    bench.shard.nack(3, [Nack(claim(lease))], bench.now)
+    ask.nack(bench.shard, 3, [ask.Nack(claim(lease))], bench.now)
     (view,) = bench.messages(DEAD)
     bench.commit()
     past = Lineage.decode(bench.payload(view).lineage)

@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from batonq.core.commands import Nack
 from batonq.core.records import State
 from batonq.core.retry import parse_retry, unit_hash
 from batonq.errors import InvalidInput
 from tests.core.rig import Bench, claim
+from tests.support import ask
 
 
 def policy(**fields: Any) -> str:
@@ -82,13 +82,13 @@ def test_a_nack_without_a_delay_waits_as_the_policy_says() -> None:
     bench.send(1, "a")
     for delay_ms in (1_000, 3_000, 9_000):
         (lease,) = bench.receive(1)
-        assert bench.shard.nack(1, [Nack(claim(lease))], bench.now) == [None]
+        assert ask.nack(bench.shard, 1, [ask.Nack(claim(lease))], bench.now) == [None]
         (view,) = bench.messages(1)
         assert (view.state, view.until_ms) == (State.DELAYED, bench.now + delay_ms)
         bench.check()
         bench.later(delay_ms)
     (lease,) = bench.receive(1)
-    bench.shard.nack(1, [Nack(claim(lease), 0)], bench.now)
+    ask.nack(bench.shard, 1, [ask.Nack(claim(lease), 0)], bench.now)
     assert bench.messages(1)[0].state == State.VISIBLE
 
 
@@ -97,7 +97,7 @@ def test_without_a_policy_a_nack_brings_the_message_back_at_once() -> None:
     bench.queue(1)
     bench.send(1, "a")
     (lease,) = bench.receive(1)
-    bench.shard.nack(1, [Nack(claim(lease))], bench.now)
+    ask.nack(bench.shard, 1, [ask.Nack(claim(lease))], bench.now)
     assert bench.messages(1)[0].state == State.VISIBLE
 
 
@@ -106,5 +106,5 @@ def test_a_delay_never_outlasts_the_retention() -> None:
     bench.queue(1, retry=SCHEDULE, retention_ms=30_000)
     bench.send(1, "a")
     (lease,) = bench.receive(1)
-    bench.shard.nack(1, [Nack(claim(lease))], bench.now)
+    ask.nack(bench.shard, 1, [ask.Nack(claim(lease))], bench.now)
     assert bench.messages(1)[0].until_ms == bench.now + 30_000

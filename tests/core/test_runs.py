@@ -1,88 +1,187 @@
-"""Runs of plain records (runs.py): the same replies, records and state as one record at a time."""
+"""Columns and runs (runs.py, folding.py): the same replies, records and state as one record at a time."""
 
 from __future__ import annotations
 
 import random
 from array import array
 from collections.abc import Sequence
-from hashlib import md5
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from batonq.core.commands import Claim, Send
-from batonq.core.records import ArrivedFlag, Type
+from batonq.core.commands import Accepted, Claim, Delete, Leases, Receive, Send, Sent
+from batonq.core.ids import key_hash, message_id
+from batonq.core.payload import content_mark, head_of
+from batonq.core.records import ArrivedFlag, SentFlag, Type
 from batonq.core.shard.machine import Shard
 from batonq.core.shard.queuestate import QueueState
-from batonq.errors import LogCorrupt
+from batonq.errors import BatonError, DeduplicationConflict, LogCorrupt, OverLimit
+from batonq.priorities import NORMAL_PRIORITY
 from tests.core.rig import Bench, Row, make_send
+from tests.support import ask
 from tests.support.doubles import double
 
 
-@double()
-class Plodding(Shard):
-    """A shard that does everything one record at a time."""
+@double("_send_one")
+class OneByOne(Shard):
+    """The reference: a shard that does every step one request, one message and one record at a time."""
 
-    def _sends_are_plain(self, queue: QueueState, sends: Sequence[Send]) -> bool:
+    def _send_run(self, queue: QueueState, commands: Sequence[Send], now: int) -> list[Sent]:
+        return [self._send_named(queue, command, now) for command in commands]
+
+    def _write_bare(self, queue: QueueState, commands: Sequence[Send], now: int) -> int:
+        first = self.next_sequence
+        for command in commands:
+            if self._living() + len(command.bodies) > self.limits.slots_max:
+                return 0
+            for at in range(len(command.bodies)):
+                self._send_one(queue, command, at, now)
+        return first
+
+    def _send_rows(self, queue: QueueState, command: Send, now: int) -> Sent:
+        results = [self._send_one(queue, command, at, now) for at in range(len(command.bodies))]
+        return Sent(self.number, 0, len(results), results)
+
+    def _send_one(self, queue: QueueState, command: Send, at: int, now: int) -> Accepted | BatonError:
+        policy = queue.policy
+        payload = head_of(command, at, now) + command.bodies[at]
+        group = command.groups[at] if command.groups else ""
+        dedup_id = command.dedup_ids[at] if command.dedup_ids else ""
+        key, flags = 0, int(SentFlag.FIFO) if queue.fifo else 0
+        if dedup_id:
+            key = key_hash(queue.number, queue.dedup_generation, group if policy.dedup_per_group else "", dedup_id)
+            known = self._known_by_id(queue, key, now)
+            if known is not None:
+                if command.strict and command.strict[at] and known.fingerprint != content_mark(payload):
+                    return DeduplicationConflict()
+                queue.duplicates += 1
+                return Accepted(known.sequence, message_id(self.number, known.sequence), True)
+            flags |= int(SentFlag.DEDUPLICATED | SentFlag.DEDUP_LIVES if policy.dedup_lives else SentFlag.DEDUPLICATED)
+        if full := self._full(queue, len(payload)):
+            return OverLimit(full)
+        slot, sequence = self.columns.allocate(), self.next_sequence
+        delay_ms = command.delays_ms[at] if command.delays_ms else None
+        ttl_ms = command.ttls_ms[at] if command.ttls_ms else None
+        visible_ms = now + (policy.delay_ms if delay_ms is None else delay_ms)
+        expires_s = -(-(visible_ms + (policy.retention_ms if ttl_ms is None else ttl_ms)) // 1000)
+        tenant = key_hash(group) if group else 0
+        maximum = command.max_receives[at] if command.max_receives else 0
+        priority = command.priorities[at] if command.priorities else NORMAL_PRIORITY
+        w0 = Type.SENT | flags << 8 | priority << 16 | maximum << 24 | queue.number << 32
+        w6 = self.frame.put(payload)
+        position = self.frame.add(w0, sequence, now, visible_ms, tenant, key, w6, slot | expires_s << 32)
+        self._on_sent(queue, slot, sequence, now, visible_ms, tenant, expires_s, priority, maximum, position, w6)
+        if key:
+            self._on_dedup(queue, slot, sequence, now, key, content_mark(payload), policy.dedup_lives)
+        return Accepted(sequence, message_id(self.number, sequence), False)
+
+    def _front(self, queue: QueueState, wanted: int, now: int) -> Sequence[int]:
+        return ()
+
+    def _delete_held(self, queue: QueueState, claims: Sequence[tuple[int, int, int]], now: int) -> bool:
         return False
 
-    def _held(self, *_: object) -> bool:
+    def _fold_frame_of_sends(
+        self, number: int, words: array[int], heads: array[int], times: array[int], variable: bytes
+    ) -> bool:
         return False
 
-    def _any_expired(self, *_: object) -> bool:
-        return True  # so that every message of a receive is looked at by itself
-
-    def _fold_frame_of_sends(self, *_: object) -> bool:
-        return False
-
-    def _fold_run(self, *_: object) -> bool:
+    def _fold_run(self, position: int, rows: array[int], variable: bytes) -> bool:
         return False
 
 
-class Plod(Bench):
-    """A bench whose owner and follower both plod."""
+class SlowBench(Bench):
+    """A bench whose owner and follower go one by one, and whose requests do not arrive together."""
+
+    together = False
 
     def __init__(self) -> None:
         super().__init__()
-        self.shard = Plodding(0)
+        self.shard = OneByOne(0)
         self.shard.begin_frame(1)
-        self.follower = Plodding(0)
+        self.follower = OneByOne(0)
         self.shard.take_ownership(1, self.now, 0)
         self.frames.clear()
         self.next_frame = 1
         self.commit()
 
 
-def play(bench: Bench, seed: int) -> list[object]:
-    """A script of commands that depends on the seed alone; returns every reply."""
+KINDS: tuple[dict[str, Any], ...] = (
+    {"group": "g"},
+    {"group": "h", "priority": 2},
+    {"ttl_ms": 5000},
+    {"priority": 3},
+    {"delay_ms": 500},
+    {"dedup_id": "k"},
+    {"dedup_id": "l", "strict_content": True},
+    {"max_receives": 1},
+    {"attributes": b"attributes", "trace": "trace"},
+)
+
+
+def play(bench: Bench, together: bool, seed: int, names: Sequence[int] = (0,)) -> list[object]:
+    """A script of requests that depends on the seed alone; returns every reply. Requests of one turn arrive together,
+    or one after the other.
+    """
     dice = random.Random(seed)
-    bench.queue(1, max_receives=dice.choice((0, 2)), dead_letter_queue=2)
+    limited: dict[str, Any] = dice.choice(({}, {}, {"messages_max": 30}, {"delay_ms": 700}, {"dedup_lives": True}))
+    bench.queue(
+        1, max_receives=dice.choice((0, 2)), dead_letter_queue=2, in_flight_max=dice.choice((8, 999)), **limited
+    )
     bench.queue(2)
+    bench.queue(3, fifo=True, dedup_per_group=dice.random() < 0.5)
     replies: list[object] = []
-    held: list[Claim] = []
+    held: dict[int, list[Claim]] = {1: [], 2: [], 3: []}
     for _ in range(dice.randint(5, 40)):
         bench.later(dice.choice((0, 0, 1, 1000, 31_000)))
-        queue = dice.choice((1, 1, 1, 2))
+        queue = dice.choice((1, 1, 1, 2, 3, 3))
         deed = dice.random()
         if deed < 0.4:
-            plain = dice.random() < 0.8
-            fields = (
-                {} if plain else dice.choice(({"group": "g"}, {"ttl_ms": 5000}, {"priority": 3}, {"delay_ms": 500}))
-            )
-            sends = [make_send(f"{dice.random()}", **fields) for _ in range(dice.randint(1, 12))]
-            replies += bench.shard.send(queue, sends, bench.now)
-        elif deed < 0.75:
-            leases = bench.receive(queue, dice.randint(1, 10), dice.choice((None, 5000)))
-            replies += [lease._replace(slot=0) for lease in leases]
-            held += [Claim(lease.slot, lease.sequence, lease.epoch) for lease in leases]
-        elif held:
-            taken = [held.pop() for _ in range(min(len(held), dice.randint(1, 10)))]
-            replies += map(str, bench.shard.delete(queue, taken, bench.now))
+            replies += send_some(bench, queue, dice, together, names)
+        elif deed < 0.7:
+            visibility_ms = dice.choice((None, 5000))
+            wants = [Receive(queue, dice.randint(1, 10), visibility_ms, f"h{at}") for at in range(dice.randint(1, 4))]
+            groups = [wants] if together else [[want] for want in wants]
+            for outcome in [outcome for group in groups for outcome in bench.shard.receive(group, bench.now)]:
+                leases = [*outcome] if isinstance(outcome, Leases) else []
+                replies.append(str(outcome) if isinstance(outcome, BatonError) else len(leases))
+                replies += [(lease._replace(slot=0, position=0), bench.shard.holders[lease.slot]) for lease in leases]
+                held[queue] += [Claim(lease.slot, lease.sequence, lease.epoch) for lease in leases]
+        elif deed < 0.95:
+            dice.shuffle(held[queue])
+            deletes = [
+                Delete(queue, [held[queue].pop() for _ in range(min(len(held[queue]), dice.randint(1, 6)))])
+                for _ in range(dice.randint(1, 3) if len(names) > 1 else 1)
+            ]
+            groups_of_deletes = [deletes] if together else [[delete] for delete in deletes]
+            for told in [told for group in groups_of_deletes for told in bench.shard.delete(group, bench.now)]:
+                replies += map(str, told)
+        elif held[queue]:
+            nacks = [ask.Nack(held[queue].pop(), dice.choice((0, 500, None)))]
+            replies += map(str, ask.nack(bench.shard, queue, nacks, bench.now))
         if dice.random() < 0.5:
             bench.check()
     bench.check()
     return replies
+
+
+def send_some(bench: Bench, queue: int, dice: random.Random, together: bool, names: Sequence[int]) -> list[object]:
+    commands: list[Send] = []
+    for _ in range(dice.randint(1, 5)):
+        plain = dice.random() < 0.6
+        messages = [
+            make_send(str(dice.random()), **({} if plain else dict(dice.choice(KINDS))))
+            for _ in range(dice.randint(1, 12))
+        ]
+        for message in messages:
+            if queue == 3:
+                message.delay_ms, message.group = None, message.group or dice.choice("abc")
+        commands.append(ask.batch(queue, messages, request=dice.choice(names)))
+    groups = [commands] if together else [[command] for command in commands]
+    outcomes = [outcome for group in groups for outcome in bench.shard.send(group, bench.now)]
+    return [str(result) for outcome in outcomes for result in outcome.results()]
 
 
 def records(bench: Bench) -> list[Row]:
@@ -91,18 +190,43 @@ def records(bench: Bench) -> list[Row]:
     return [row._replace(slot=0, w5=0 if row.flags & ArrivedFlag.OVERLAY else row.w5) for row in rows]
 
 
-@given(st.integers(min_value=0, max_value=1 << 32))
-def test_both_ways_give_the_same(seed: int) -> None:
-    quick, slow = Bench(), Plod()
-    assert play(quick, seed) == play(slow, seed)
+def compare_ways(seed: int) -> None:
+    """Everything is the same, but for the slots."""
+    quick, slow = Bench(), SlowBench()
+    assert play(quick, True, seed) == play(slow, False, seed)
     assert records(quick) == records(slow)
     assert quick.shard.dump(quick.now) == slow.shard.dump(slow.now)
+
+
+def compare_named(seed: int) -> None:
+    """What is remembered of requests that were written together comes behind their messages, and what they delete
+    together is in the order of slots.
+    """
+    quick, slow = Bench(), SlowBench()
+    names = (0, 0, 71, 72, 73)
+    assert play(quick, True, seed, names) == play(slow, False, seed, names)
+    assert sorted(unplaced(quick)) == sorted(unplaced(slow))
+    assert [quick.shard.counters(queue) for queue in (1, 2, 3)] == [slow.shard.counters(queue) for queue in (1, 2, 3)]
+
+
+def unplaced(bench: Bench) -> list[Row]:
+    return [row._replace(position=0, w5=row.w5 if row.type == Type.REQUESTED else 0) for row in records(bench)]
+
+
+@given(st.integers(min_value=0, max_value=1 << 32))
+def test_both_ways_give_the_same(seed: int) -> None:
+    compare_ways(seed)
+
+
+@given(st.integers(min_value=0, max_value=1 << 32))
+def test_named_requests_are_told_the_same_and_leave_the_same_behind(seed: int) -> None:
+    compare_named(seed)
 
 
 def test_a_time_to_live_of_its_own_in_the_middle_of_a_run() -> None:
     bench = Bench()
     bench.queue(1)
-    bench.shard.send(1, [make_send("a"), make_send("b", ttl_ms=5000), make_send("c")], bench.now)
+    ask.send(bench.shard, 1, [make_send("a"), make_send("b", ttl_ms=5000), make_send("c")], bench.now)
     bench.check()
 
 
@@ -142,6 +266,51 @@ def test_a_run_over_slots_that_are_used_again_and_new_ones() -> None:
     bench.check()
 
 
+def test_neighbouring_slots_whose_messages_did_not_arrive_one_after_the_other() -> None:
+    bench = Bench()
+    bench.queue(1)
+    bench.send(1, "a", "b", "c", "d")
+    first, second, *_ = bench.receive(1, 4)
+    bench.delete(1, second)
+    bench.send(1, "e")
+    (last,) = bench.receive(1)
+    assert last.slot == first.slot + 1
+    bench.delete(1, first, last)
+    assert bench.waiting(1) == ["c", "d"]
+    bench.check()
+
+
+@pytest.mark.parametrize("bench_type", [Bench, SlowBench])
+def test_leases_that_ran_out_and_that_no_timer_has_ended_yet(bench_type: type[Bench]) -> None:
+    bench = bench_type()
+    bench.queue(1)
+    bench.queue(2)
+    bench.limit(timer_records_max=1)
+    bench.send(2, "x")
+    bench.receive(2, 1, 500)  # what the timers end first
+    bench.send(1, "a", "b", "c")
+    leases = bench.receive(1, 3, 1_000)
+    bench.now += 2_000
+    assert bench.delete(1, *leases) == [None] * 3
+    assert bench.shard.counters(1).late_deletes == 3
+    bench.check()
+
+
+@pytest.mark.parametrize("bench_type", [Bench, SlowBench])
+def test_messages_that_expired_and_that_no_timer_has_ended_yet(bench_type: type[Bench]) -> None:
+    bench = bench_type()
+    bench.queue(1)
+    bench.queue(2)
+    bench.limit(timer_records_max=1)
+    bench.send(2, "x", ttl_ms=500)  # what the timers end first
+    bench.send(1, "a", "b", "c", ttl_ms=1_000)
+    bench.send(1, "d")
+    bench.now += 5_000
+    assert bench.bodies(bench.receive(1)) == ["d"]
+    assert bench.shard.counters(1).expired_messages == 3
+    bench.check()
+
+
 @pytest.mark.parametrize("kind", [Type.LEASED, Type.DELETED])
 def test_a_run_that_names_another_message_is_damage(kind: Type) -> None:
     bench = Bench()
@@ -161,82 +330,32 @@ def test_a_run_that_names_another_message_is_damage(kind: Type) -> None:
 # --- requests of one turn, together ---------------------------------------------------------------
 
 
-def shares(dice: random.Random, bench: Bench, together: bool) -> list[object]:
-    """A turn's requests, together or one after the other; what each of them was told."""
-    requests = [
-        (bodies, [md5(body, usedforsecurity=False).digest() for body in bodies], dice.choice((0, 1, 2, 3)) + at * 4)
-        for at, bodies in enumerate([[b"%f" % dice.random()] * dice.randint(1, 9) for _ in range(dice.randint(1, 6))])
-    ]
-    wants = [(f"holder {at}", dice.randint(1, 9)) for at in range(dice.randint(1, 6))]
-    shard = bench.shard
-    told: list[object] = []
-    if together:
-        told += shard.send_together(1, requests, "me", bench.now)
-        found = shard.receive_together(1, wants, 20_000, bench.now)
-        leases, counts = found if found is not None else (None, [0] * len(wants))
-        at = 0
-        for count in counts:
-            some = shard.expand(leases.part(at, at + count)) if leases is not None and count else []
-            told.append([(lease.sequence, lease.deadline_ms, shard.holders[lease.slot]) for lease in some])
-            at += count
-        claims = [] if leases is None else [*zip(leases.slots, leases.sequences, [1] * at, strict=True)]
-        dice.shuffle(claims)
-        kept = dice.randint(0, len(claims))
-        told.append(shard.delete_together(1, claims[kept:], bench.now) if claims[kept:] else True)
-        return told
-    for bodies, digests, invocation in requests:
-        told.append(shard.send_plain(1, bodies, digests, "me", bench.now, invocation))
-    all_claims: list[tuple[int, int, int]] = []
-    for holder, count in wants:
-        front = shard.receive_front(1, count, 20_000, bench.now, holder)
-        some = [] if front is None else shard.expand(front)
-        told.append([(lease.sequence, lease.deadline_ms, shard.holders[lease.slot]) for lease in some])
-        all_claims += [(lease.slot, lease.sequence, lease.epoch) for lease in some]
-    dice.shuffle(all_claims)
-    kept = dice.randint(0, len(all_claims))
-    told.append(not any(shard.delete(1, [Claim(*claim) for claim in all_claims[kept:]], bench.now)))
-    return told
-
-
-@given(st.integers(min_value=0, max_value=1 << 32), st.sampled_from((4, 1_000_000)))
-def test_requests_of_one_turn_together_are_told_what_each_would_be_told(seed: int, in_flight_max: int) -> None:
-    outcomes = []
-    for together in (True, False):
-        bench = Bench()
-        bench.queue(1, in_flight_max=in_flight_max)
-        dice = random.Random(seed)
-        told: list[object] = []
-        for _ in range(4):
-            told += shares(dice, bench, together)
-            bench.later(dice.choice((0, 1, 500, 21_000)))
-            bench.check()
-        outcomes.append((told, bench.shard.counters(1)))
-    assert outcomes[0] == outcomes[1]
-
-
 def test_a_repeated_invocation_among_the_requests_of_a_turn() -> None:
     bench = Bench()
     bench.queue(1)
-    first = bench.shard.send_plain(1, [b"a", b"b"], [b"1" * 16, b"2" * 16], "me", bench.now, 77)
-    firsts = bench.shard.send_together(
-        1, [([b"a", b"b"], [b"1" * 16, b"2" * 16], 77), ([b"c"], [b"3" * 16], 78)], "me", bench.now
-    )
-    assert firsts == [first, first + 2]
-    assert bench.shard.counters(1).duplicates == 2
-    assert bench.shard.send_together(1, [([b"c"], [b"3" * 16], 78)], "me", bench.now) == [first + 2]
+    repeated, other = Send(1, [b"a", b"b"], request=77), Send(1, [b"c"], request=78)
+    (first,) = bench.shard.send([repeated], bench.now)
+    again, new, once_more = bench.shard.send([repeated, other, other], bench.now)
+    assert [one.sequence for one in again if isinstance(one, Accepted) and one.duplicate] == [
+        first.first,
+        first.first + 1,
+    ]
+    assert (new.first, new.count) == (first.first + 2, 1)
+    assert [one.sequence for one in once_more if isinstance(one, Accepted) and one.duplicate] == [new.first]
+    assert bench.shard.counters(1).duplicates == 3
+    assert bench.waiting(1) == ["a", "b", "c"]
     bench.check()
 
 
-def test_together_only_what_every_rule_allows() -> None:
+def test_one_claim_of_a_turn_that_is_not_a_lease_leaves_the_others_alone() -> None:
     bench = Bench()
     bench.queue(1)
-    bench.queue(2, delay_ms=1_000)
     bench.send(1, "a", "b")
-    held, other = [(lease.slot, lease.sequence, lease.epoch) for lease in bench.receive(1, 2)]
-    assert not bench.shard.delete_together(1, [held, held], bench.now)
-    assert not bench.shard.delete_together(1, [held, (other[0], other[1], 2)], bench.now)
-    assert bench.shard.counters(1).in_flight == 2
-    assert bench.shard.send_together(2, [([b"a"], [b"1" * 16], 0)], "me", bench.now) == []
-    assert bench.shard.receive_together(1, [("me", 1)], None, bench.now) is None
-    assert bench.shard.delete_together(1, [other, held], bench.now)
+    held, other = [Claim(lease.slot, lease.sequence, lease.epoch) for lease in bench.receive(1, 2)]
+    wrong = other._replace(epoch=2)
+    results = bench.shard.delete([Delete(1, [held], strict=True), Delete(1, [wrong], strict=True)], bench.now)
+    assert [[problem is None for problem in told] for told in results] == [[True], [False]]
+    assert bench.shard.counters(1).in_flight == 1
+    assert bench.shard.delete([Delete(1, [other, other])], bench.now) == [[None, None]]
+    assert bench.waiting(1) == []
     bench.check()

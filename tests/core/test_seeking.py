@@ -6,11 +6,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from batonq.core.commands import Nack
 from batonq.core.records import Reason, State
 from batonq.core.shard import seeking
 from batonq.core.shard.columns import NIL
 from tests.core.rig import Bench, claim, deliver
+from tests.support import ask
 
 ONE, OTHER = 1, 2
 
@@ -99,7 +99,7 @@ def test_a_view_says_what_stands_before_a_message_of_a_group(bench: Bench) -> No
     assert [view.ahead for view in bench.messages(3)] == [0, State.VISIBLE, 0]
     (lease,) = bench.receive(3, 1)
     assert [view.ahead for view in bench.messages(3)] == [0, State.IN_FLIGHT, 0]
-    bench.shard.nack(3, [Nack(claim(lease), 60_000, "", "")], bench.now)
+    ask.nack(bench.shard, 3, [ask.Nack(claim(lease), 60_000, "", "")], bench.now)
     assert [view.ahead for view in bench.messages(3)] == [0, State.DELAYED, 0]
 
 

@@ -11,20 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batonq.core import sections
-from batonq.core.commands import Send
 from batonq.core.ids import key_hash, message_id, parse_message_id
 from batonq.core.openframe import OpenFrame
 from batonq.core.payload import (
     Attribute,
     Lineage,
+    bare_parts,
     content_mark,
     decode,
     decode_attributes,
-    encode,
     encode_attributes,
     encode_payload,
     merge_lineage,
-    plain_header,
     with_lineage,
 )
 from batonq.core.policy import QueuePolicy
@@ -32,6 +30,7 @@ from batonq.core.records import FRAME_ROWS_MAX, ROW_BYTES, State, word0
 from batonq.core.shard.columns import COLUMN_NAMES, Columns
 from batonq.core.shard.state import decode_notes, encode_notes
 from tests.core.rig import Bench, make_send
+from tests.support import ask
 
 texts = st.text(max_size=40)
 attributes = st.lists(
@@ -61,8 +60,8 @@ sends = st.builds(
 
 
 @given(sends, st.integers(0, (1 << 64) - 1))
-def test_a_payload_comes_back_as_it_was(send: Send, sent_ms: int) -> None:
-    data = encode(send, sent_ms)
+def test_a_payload_comes_back_as_it_was(send: ask.Message, sent_ms: int) -> None:
+    data = ask.payload(send, sent_ms)
     payload = decode(data)
     assert (payload.sent_ms, payload.lineage) == (sent_ms, b"")
     for field in ("body", "body_md5", "attributes", "sender", "group", "dedup_id", "trace"):
@@ -86,24 +85,27 @@ def test_the_encoding_of_attributes_is_what_their_digest_covers() -> None:
 @given(st.text(max_size=20), st.text(max_size=50), st.integers(0, (1 << 64) - 1))
 def test_a_shared_header_makes_the_same_payload(sender: str, body: str, sent_ms: int) -> None:
     send = make_send(body, sender=sender)
-    before, behind = plain_header(sender, sent_ms)
-    assert before + send.body_md5 + behind + send.body == encode(send, sent_ms)
+    parts, length = bare_parts(ask.batch(1, [send]), sent_ms)
+    assert b"".join(parts) == ask.payload(send, sent_ms)
+    assert length == len(ask.payload(send, sent_ms)) - len(send.body)
 
 
 @given(sends, sends)
-def test_the_mark_of_content_depends_on_body_and_attributes_alone(one: Send, other: Send) -> None:
-    same = Send(one.body, one.body_md5, one.attributes, sender=other.sender, group=other.group, dedup_id=other.dedup_id)
-    assert content_mark(encode(one, 1)) == content_mark(encode(same, 2)) <= 0xFFFFFFFF
-    relaid = encode_payload(with_lineage(decode(encode(one, 1)), Lineage(first_id="x")))
-    assert content_mark(relaid) == content_mark(encode(one, 1))
+def test_the_mark_of_content_depends_on_body_and_attributes_alone(one: ask.Message, other: ask.Message) -> None:
+    same = ask.Message(
+        one.body, one.body_md5, one.attributes, sender=other.sender, group=other.group, dedup_id=other.dedup_id
+    )
+    assert content_mark(ask.payload(one, 1)) == content_mark(ask.payload(same, 2)) <= 0xFFFFFFFF
+    relaid = encode_payload(with_lineage(decode(ask.payload(one, 1)), Lineage(first_id="x")))
+    assert content_mark(relaid) == content_mark(ask.payload(one, 1))
 
 
 def test_the_mark_tells_other_content() -> None:
-    marks = {content_mark(encode(make_send(str(number)), 0)) for number in range(1_000)}
+    marks = {content_mark(ask.payload(make_send(str(number)), 0)) for number in range(1_000)}
     assert len(marks) > 980
-    plain = content_mark(encode(make_send("a"), 0))
+    plain = content_mark(ask.payload(make_send("a"), 0))
     assert plain != content_mark(
-        encode(make_send("a", attributes=encode_attributes([Attribute("n", "String", b"v", False)])), 0)
+        ask.payload(make_send("a", attributes=encode_attributes([Attribute("n", "String", b"v", False)])), 0)
     )
 
 

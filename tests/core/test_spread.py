@@ -22,20 +22,19 @@ from batonq.core.spread import (
     Spread,
     divided,
     even,
-    is_keyed,
-    key_of,
     parse,
     shares,
 )
 from batonq.errors import InvalidAttributeValue
 from batonq.queue_attributes import SPREAD_MAX
+from tests.support import ask
 
 ACCOUNT = "000000000000"
 T0 = 1_700_000_000_000
 
 
-def send(**fields: object) -> Send:
-    return Send(b"x", b"", **fields)  # type: ignore[arg-type]
+def send(**fields: str) -> Send:
+    return ask.batch(1, [ask.message("x", **fields)])
 
 
 def catalog(shards: int, **rules: int) -> Catalog:
@@ -54,12 +53,12 @@ def arn(name: str) -> str:
 
 def test_a_key_is_the_group_of_a_fifo_queue_else_what_tells_a_repetition() -> None:
     full = send(group="g", dedup_id="d", producer="p")
-    assert key_of(full, fifo=True) == "g"
-    assert key_of(full, fifo=False) == "d"
-    assert key_of(send(group="g", producer="p"), fifo=False) == "p"
-    assert key_of(send(group="tenant"), fifo=False) == ""
-    assert not is_keyed([send(group="tenant"), send()], fifo=False)
-    assert is_keyed([send(), send(dedup_id="d")], fifo=False)
+    assert full.key_at(0, fifo=True) == "g"
+    assert full.key_at(0, fifo=False) == "d"
+    assert send(group="g", producer="p").key_at(0, fifo=False) == "p"
+    assert send(group="tenant").key_at(0, fifo=False) == ""
+    assert not ask.batch(1, [ask.message("x", group="tenant"), ask.message("y")]).is_keyed(fifo=False)
+    assert ask.batch(1, [ask.message("x"), ask.message("y", dedup_id="d")]).is_keyed(fifo=False)
 
 
 def test_slots_are_shared_out_evenly_and_a_key_stays_with_its_shard() -> None:

@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from batonq.core.commands import Nack
 from batonq.core.limits import STEP_BYTES_MAX
 from batonq.core.records import Reason, State, Type
 from tests.core.rig import T0, Bench, claim, make_send
+from tests.support import ask
 
 DAY_MS = 86_400_000
 
@@ -64,7 +64,7 @@ def test_expiry_happens_in_the_second_that_it_should(bench: Bench) -> None:
 def test_a_lease_that_was_extended_runs_out_at_its_new_deadline(bench: Bench) -> None:
     bench.send(1, "a")
     (lease,) = bench.receive(1)
-    bench.shard.change_visibility(1, [(claim(lease), 3_600_000)], bench.now)
+    ask.change_visibility(bench.shard, 1, [(claim(lease), 3_600_000)], bench.now)
     bench.check()
     assert go_by_timer(bench, T0 + DAY_MS) == [T0 + 3_600_000]
 
@@ -72,7 +72,7 @@ def test_a_lease_that_was_extended_runs_out_at_its_new_deadline(bench: Bench) ->
 def test_a_lease_that_was_shortened_runs_out_at_its_new_deadline(bench: Bench) -> None:
     bench.send(1, "a")
     (lease,) = bench.receive(1, visibility_ms=3_600_000)
-    bench.shard.change_visibility(1, [(claim(lease), 1_000)], bench.now)
+    ask.change_visibility(bench.shard, 1, [(claim(lease), 1_000)], bench.now)
     bench.check()
     assert go_by_timer(bench, T0 + DAY_MS) == [T0 + 1_000]
 
@@ -88,7 +88,7 @@ def test_the_timers_of_a_slot_that_is_used_again_are_those_of_the_new_message(be
 
 def test_time_does_not_go_back(bench: Bench) -> None:
     bench.later(10_000)
-    bench.shard.send(1, [], bench.now)
+    ask.send(bench.shard, 1, [], bench.now)
     bench.now -= 5_000
     bench.send(1, "a")
     bench.now += 5_000
@@ -169,10 +169,10 @@ def test_an_expired_message_is_not_given_out_even_when_very_many_expire_at_once(
     queue = bench.queue(2, retention_ms=60_000, fifo=fifo)
     count = 2 * bench.shard.limits.timer_records_max
     sends = [make_send("old", group=f"g{number % 50}" if fifo else "") for number in range(count)]
-    bench.shard.send(queue, sends, bench.now)
+    ask.send(bench.shard, queue, sends, bench.now)
     bench.commit()
     bench.now += 61_000
-    assert bench.shard.receive_front(queue, 10, None, bench.now, "h") is None
+    assert bench.receive(queue) == []
     while bench.shard.queues[queue].messages:
         assert bench.receive(queue) == []
         bench.commit()
@@ -183,7 +183,7 @@ def test_an_expired_message_is_not_given_out_even_when_very_many_expire_at_once(
 def test_a_receive_is_not_given_again_once_its_leases_ran_out(bench: Bench) -> None:
     queue = bench.queue(2, fifo=True, visibility_ms=30_000)
     count = 2 * bench.shard.limits.timer_records_max
-    bench.shard.send(queue, [make_send("one", group=f"g{number}") for number in range(count)], bench.now)
+    ask.send(bench.shard, queue, [make_send("one", group=f"g{number}") for number in range(count)], bench.now)
     bench.receive(queue, count - 5)
     first = bench.receive(queue, 5, attempt="again")
     bench.now += 30_000
@@ -199,9 +199,9 @@ def test_a_receive_is_not_given_again_once_its_leases_ran_out(bench: Bench) -> N
 def reversed_slots(bench: Bench, count: int) -> None:
     """Free slots that new messages get from the highest to the lowest."""
     queue = bench.queue(9)
-    bench.shard.send(queue, [make_send("x") for _ in range(count)], bench.now)
+    ask.send(bench.shard, queue, [make_send("x") for _ in range(count)], bench.now)
     for lease in bench.receive(queue, count):
-        assert bench.shard.delete(queue, [claim(lease)], bench.now) == [None]
+        assert ask.delete(bench.shard, queue, [claim(lease)], bench.now) == [None]
     bench.commit()
 
 
@@ -222,7 +222,8 @@ def test_dead_letters_of_a_group_arrive_in_order_however_few_a_step_ends(
         retention_ms=60_000,
     )
     bench.queue(3, fifo=True)
-    bench.shard.send(2, [make_send(letter, group="g") for letter in "abcde"], bench.now)
+    for letter in "abcde":
+        bench.send(2, letter, group="g")
     slots = [view.slot for view in bench.messages(2)]
     assert slots == sorted(slots, reverse=True)
     if not by_expiry:
@@ -240,9 +241,9 @@ def test_a_step_writes_a_bounded_number_of_bytes(bench: Bench) -> None:
     count = 1_500
     bench.queue(2, max_receives=2, dead_letter_queue=3, dead_letter_on_failure=True)
     bench.queue(3)
-    bench.shard.send(2, [make_send("x") for _ in range(count)], bench.now)
-    nacks = [Nack(claim(lease), 0, "r" * 500, "e" * 100) for lease in bench.receive(2, count)]
-    assert not any(bench.shard.nack(2, nacks, bench.now))
+    ask.send(bench.shard, 2, [make_send("x") for _ in range(count)], bench.now)
+    nacks = [ask.Nack(claim(lease), 0, "r" * 500, "e" * 100) for lease in bench.receive(2, count)]
+    assert not any(ask.nack(bench.shard, 2, nacks, bench.now))
     bench.commit()
     assert len(bench.receive(2, count, visibility_ms=30_000)) == count
     bench.check()
@@ -264,7 +265,7 @@ def test_one_command_ends_a_bounded_number_of_delays(bench: Bench, fifo: bool) -
     bench.limit(timer_records_max=3)
     queue = bench.queue(2, fifo=fifo, delay_ms=10_000)
     bodies = [f"{number}" for number in range(20)]
-    bench.shard.send(queue, [make_send(body, group="g" if fifo else "") for body in bodies], bench.now)
+    ask.send(bench.shard, queue, [make_send(body, group="g" if fifo else "") for body in bodies], bench.now)
     bench.commit()
     bench.now += 10_000
     steps = 0
@@ -285,13 +286,13 @@ def test_a_receive_while_delays_are_left_over_is_replayed(bench: Bench) -> None:
     """Replay ends all delays that are over. What was decided while some of them were not is the same there."""
     bench.limit(timer_records_max=1)
     queue = bench.queue(2)
-    bench.shard.send(queue, [make_send(f"{number}", delay_ms=5_000) for number in range(5)], bench.now)
+    ask.send(bench.shard, queue, [make_send(f"{number}", delay_ms=5_000) for number in range(5)], bench.now)
     bench.commit()
     bench.now += 5_000
     for number in range(5):
-        bench.shard.send(queue, [make_send(f"new {number}")], bench.now)
+        ask.send(bench.shard, queue, [make_send(f"new {number}")], bench.now)
         (lease,) = bench.receive(queue, 1)
-        assert bench.shard.delete(queue, [claim(lease)], bench.now) == [None]
+        assert ask.delete(bench.shard, queue, [claim(lease)], bench.now) == [None]
         bench.shard.validate()
         if number == 0:
             assert bench.shard.queues[queue].delayed > 0

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
-from batonq.core.commands import Chosen, Claim, Job, Lease, Nack
+from batonq.core.commands import Chosen, Claim, Job, Lease
 from batonq.core.ids import key_hash
 from batonq.core.payload import encode_payload
 from batonq.core.policy import QueuePolicy
@@ -23,6 +23,7 @@ from batonq.core.records import Reason, Type
 from batonq.errors import BatonError
 from tests.core.rig import Rig, make_send
 from tests.golden.trace import Trace, moment, parse_span, words
+from tests.support import ask
 
 _SPANS = {
     "visibility": "visibility_ms",
@@ -173,13 +174,14 @@ class Scenario:
             for at, _ in enumerate(list(arguments.words))
         ]
         hashed = key_hash(invocation) if invocation else 0
-        results = self.rig_of(name).shard.send(self.queues[name], sends, self.now, hashed)
+        results = ask.send(self.rig_of(name).shard, self.queues[name], sends, self.now, hashed)
         return [f"{send.body.decode()}: {self.trace.accepted(r)}" for send, r in zip(sends, results, strict=True)]
 
     def do_receive(self, arguments: Arguments) -> list[Answer]:
         name = arguments.take()
         rig = self.rig_of(name)
-        leases = rig.shard.receive(
+        leases = ask.receive(
+            rig.shard,
             self.queues[name],
             arguments.number("max", 10),
             arguments.span("visibility"),
@@ -211,19 +213,19 @@ class Scenario:
         strict = arguments.has("strict")
         receipts = [arguments.take() for _ in list(arguments.words)]
         claims = [self.claim(name, receipt) for receipt in receipts]
-        results = self.rig_of(name).shard.delete(self.queues[name], claims, self.now, strict)
+        results = ask.delete(self.rig_of(name).shard, self.queues[name], claims, self.now, strict)
         return [f"{receipt}: {self.trace.error(r)}" for receipt, r in zip(receipts, results, strict=True)]
 
     def do_change(self, arguments: Arguments) -> list[str]:
         name, receipt, visibility = arguments.take(), arguments.take(), parse_span(arguments.take())
         changes = [(self.claim(name, receipt), visibility)]
         strict = arguments.has("strict")
-        (result,) = self.rig_of(name).shard.change_visibility(self.queues[name], changes, self.now, strict)
+        (result,) = ask.change_visibility(self.rig_of(name).shard, self.queues[name], changes, self.now, strict)
         return [f"{receipt}: {self.trace.error(result)}"]
 
     def do_nack(self, arguments: Arguments) -> list[str]:
         name, receipt = arguments.take(), arguments.take()
-        nack = Nack(
+        nack = ask.Nack(
             self.claim(name, receipt),
             arguments.span("delay"),
             arguments.text("reason").replace("-", " "),
@@ -231,7 +233,7 @@ class Scenario:
             arguments.has("dead-letter"),
             arguments.has("untried"),
         )
-        (result,) = self.rig_of(name).shard.nack(self.queues[name], [nack], self.now)
+        (result,) = ask.nack(self.rig_of(name).shard, self.queues[name], [nack], self.now)
         return [f"{receipt}: {self.trace.error(result)}"]
 
     # --- time and owners -------------------------------------------------------------------------

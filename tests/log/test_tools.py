@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import json
 import os
 import re
@@ -13,7 +12,7 @@ import pytest
 
 from batonq.cli import logrecords
 from batonq.cli.main import main
-from batonq.core.commands import Claim, Nack, Send
+from batonq.core.commands import Claim
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import Type
 from batonq.core.shard.machine import Shard
@@ -22,6 +21,7 @@ from batonq.log.files import FileLog, FileLogSettings
 from batonq.log.interface import Log
 from batonq.log.ownership import LockFileOwnership
 from batonq.log.snapshots import SnapshotStore
+from tests.support import ask
 
 NOW = 1_700_000_000_000
 SETTINGS = FileLogSettings(segment_bytes=8192, free_floor_bytes=0, background=False)
@@ -74,15 +74,15 @@ class Server:
         for at in range(rounds):
             now = NOW + 1_000 * (at + 1)
             body = b"message %d " % at + b"x" * 500
-            shard.send(queue, [Send(body, hashlib.md5(body).digest(), sender="alice")], now)
+            ask.send(shard, queue, [ask.message(body.decode(), sender="alice")], now)
             self.commit(number)
-            leases = shard.receive(queue, 1, 30_000, now + 1, "worker-1")
+            leases = ask.receive(shard, queue, 1, 30_000, now + 1, "worker-1")
             self.commit(number)
             claim = Claim(leases[0].slot, leases[0].sequence, leases[0].epoch)
             if at % 2:
-                shard.delete(queue, [claim], now + 2)
+                ask.delete(shard, queue, [claim], now + 2)
             else:
-                shard.nack(queue, [Nack(claim, 0, "no luck", "OddError")], now + 2)
+                ask.nack(shard, queue, [ask.Nack(claim, 0, "no luck", "OddError")], now + 2)
             self.commit(number)
 
     def stop(self) -> None:

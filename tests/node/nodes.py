@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 from pathlib import Path
 from random import Random
 from typing import Any, cast
 
-from batonq.core.commands import Send
+from batonq.core.commands import Accepted
 from batonq.errors import BatonError, LogError
 from batonq.log.disk import Disk, RealDisk
 from batonq.log.files import FileLogSettings
 from batonq.log.frames import Frame
 from batonq.log.interface import Done, Log
 from batonq.log.layout import CATALOG_SHARD
-from batonq.node.broker import Delivery, Queue, Sent
+from batonq.node.broker import Delivery, Queue
 from batonq.node.node import Node, World
 from batonq.node.settings import Settings
 from tests.node.support import START_S, VirtualLoop
+from tests.support import brokers
+from tests.support.ask import Message, message
 from tests.support.doubles import double
 
 ACCOUNT = "000000000000"
@@ -116,19 +117,18 @@ async def kill(node: Node) -> None:
     await node._close()
 
 
-def make_send(text: str, **fields: Any) -> Send:
-    body = text.encode()
-    return Send(body=body, body_md5=hashlib.md5(body, usedforsecurity=False).digest(), **fields)
+def make_send(text: str, **fields: Any) -> Message:
+    return message(text, **fields)
 
 
-async def send(node: Node, queue: Queue, *texts: str, **fields: Any) -> list[Sent | BatonError]:
-    return await node.broker.send(queue, [make_send(text, **fields) for text in texts])
+async def send(node: Node, queue: Queue, *texts: str, **fields: Any) -> list[Accepted | BatonError]:
+    return await brokers.send(node.broker, queue, [make_send(text, **fields) for text in texts])
 
 
 async def receive(
     node: Node, queue: Queue, count: int = 10, *, wait_ms: int = 0, visibility_ms: int | None = None
 ) -> list[Delivery]:
-    return await node.broker.receive(queue, count, visibility_ms, wait_ms, "tester")
+    return await brokers.receive(node.broker, queue, count, visibility_ms, wait_ms, "tester")
 
 
 async def drain(node: Node, queue: Queue) -> list[str]:
@@ -136,5 +136,5 @@ async def drain(node: Node, queue: Queue) -> list[str]:
     bodies: list[str] = []
     while deliveries := await receive(node, queue):
         bodies += [delivery.body.decode() for delivery in deliveries]
-        assert not any(await node.broker.delete(queue, [delivery.receipt for delivery in deliveries]))
+        assert not any(await brokers.delete(node.broker, queue, [delivery.receipt for delivery in deliveries]))
     return bodies

@@ -3,20 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import selectors
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeVar
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from typing import Any, TypeVar, cast
 
-from batonq.core.commands import Send
+from batonq.core.commands import Accepted, Lease, Receive
 from batonq.core.policy import QueuePolicy
 from batonq.core.shard.machine import Shard
+from batonq.errors import BatonError
 from batonq.log.interface import Log
 from batonq.node.clock import Clock
+from batonq.node.deliveries import Deliveries
 from batonq.node.events import AlarmBoard
 from batonq.node.host import ShardHost
+from batonq.node.keeper import ShardKeeper
+from batonq.node.localshard import LocalShard
 from batonq.node.recovery import fold_log, take_ownership
 from batonq.node.settings import Settings
+from batonq.node.submission import Command, submitted
+from tests.support.ask import Message, batch, message
+from tests.support.brokers import delete_at, send_at
 from tests.support.memory_log import MemoryLog
 
 T = TypeVar("T")
@@ -80,11 +86,6 @@ async def until(condition: Callable[[], bool | Awaitable[bool]], every_s: float 
     raise AssertionError("it never happened")
 
 
-def message(text: str = "hello", **fields: Any) -> Send:
-    body = text.encode()
-    return Send(body=body, body_md5=hashlib.md5(body, usedforsecurity=False).digest(), **fields)
-
-
 def policies(visibility_ms: int = 30_000, **fields: Any) -> list[QueuePolicy]:
     """A standard queue with dead letters, its dead-letter queue, and a FIFO queue."""
     tenant = "000000000000"
@@ -120,6 +121,8 @@ class Bench:
             on_commit=self._committed,
             on_failure=self.failures.append,
         )
+        deliveries = Deliveries(loop, self.alarms)
+        self.port = LocalShard(cast(ShardKeeper, _Keeper(self.host)), deliveries, _not_asked, _not_asked)
 
     def _committed(self) -> None:
         self.commits += 1
@@ -127,9 +130,15 @@ class Bench:
             self.shard.validate()
 
     async def send(self, *texts: str, queue: int = ORDERS, **fields: Any) -> list[Any]:
-        results = self.host.send(queue, [message(text, **fields) for text in texts])
-        await self.committed()
-        return list(results)
+        return await send_at(self.host, queue, [message(text, **fields) for text in texts])
+
+    def put(self, *texts: str, queue: int = ORDERS) -> None:
+        """Messages into the open frame, at once."""
+        put(self.host, queue, [message(text) for text in texts])
+
+    def submit(self, command: Command) -> asyncio.Task[Any]:
+        """The outcome of a command, as soon as it is committed."""
+        return self.loop.create_task(submitted(self.port.submit, command))
 
     async def committed(self) -> None:
         point = self.host.point()
@@ -137,9 +146,41 @@ class Bench:
             await point
 
     async def receive(
-        self, count: int = 1, wait_ms: int = 0, queue: int = ORDERS, visibility_ms: int | None = None
-    ) -> list[Any]:
-        return list(await self.host.receive(queue, count, visibility_ms, wait_ms, "tester"))
+        self,
+        count: int = 1,
+        wait_ms: int = 0,
+        queue: int = ORDERS,
+        visibility_ms: int | None = None,
+        attempt: str = "",
+    ) -> list[Lease]:
+        command = Receive(queue, count, visibility_ms, "tester", attempt, wait_ms)
+        return [*(await submitted(self.port.submit, command)).leases]
+
+    async def delete(self, *leases: Lease, queue: int = ORDERS, strict: bool = False) -> list[BatonError | None]:
+        return await delete_at(self.host, queue, [lease[:3] for lease in leases], strict)
+
+
+def put(host: ShardHost, queue: int, messages: Sequence[Message]) -> list[Accepted | BatonError]:
+    """Have a host decide about messages at once: they are in the open frame, and nobody waits for the commit."""
+    (sent,) = host.run(host.shard.send, [batch(queue, messages)], host.begin(adds=True))
+    if host.shard.woken:
+        host.polls.woken()
+    return [*sent.results()]
+
+
+class _Keeper:
+    """Of a host that a test opened itself."""
+
+    def __init__(self, host: ShardHost) -> None:
+        self.number = host.shard.number
+        self._host = host
+
+    def host(self) -> ShardHost:
+        return self._host
+
+
+async def _not_asked(*arguments: Any) -> Any:
+    raise AssertionError("a single shard has no catalog")
 
 
 async def open_bench(

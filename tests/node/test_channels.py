@@ -16,6 +16,7 @@ from batonq.node.broker import Queue
 from batonq.node.node import Node
 from tests.node.nodes import ACCOUNT, Faults, drain, kill, open_node, receive, send
 from tests.node.support import VirtualLoop, run_virtual, until
+from tests.support import brokers
 
 
 async def make_pair(node: Node, *, fifo: bool = False, maximum: int = 1) -> tuple[Queue, Queue]:
@@ -195,7 +196,7 @@ def test_under_random_failures_and_kills_every_message_has_one_copy(tmp_path: Pa
                             if random.random() < 0.2:
                                 maybe.discard(delivery.body.decode())  # whether it goes is known only by the answer
                                 deleted.add(delivery.body.decode())
-                                await node.broker.delete(queue, [delivery.receipt])
+                                await brokers.delete(node.broker, queue, [delivery.receipt])
                     elif action < 0.9:
                         await node.broker.start_move(dead, None, 500)
                     else:

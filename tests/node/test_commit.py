@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Sequence
 
 import pytest
 
+from batonq.core.commands import Receive, Send, Sent
 from batonq.core.shard.machine import Shard
-from batonq.errors import BatonError, LogError, OverLimit, Unavailable
+from batonq.errors import BatonError, LogError, OverLimit, QueueDoesNotExist, Unavailable
 from batonq.log.frames import Frame
 from batonq.log.interface import Done
 from batonq.node.commit import INLINE_TRIAL_EVERY, NOTE_AFTER_S, CommitStatistics, GroupCommit, SyncChoice
-from batonq.node.host import committed
-from batonq.node.hosting import COMMAND_BYTES_MAX
+from batonq.node.host import COMMAND_BYTES_MAX, committed
 from batonq.node.settings import Settings
-from tests.node.support import DEAD, ORDERS, Bench, VirtualLoop, message, open_bench, policies, run_virtual, settle
+from tests.node.support import DEAD, ORDERS, Bench, VirtualLoop, open_bench, policies, run_virtual, settle
+from tests.support.ask import batch, message
 from tests.support.memory_log import MemoryLog
 
 QUICK_S = 0.0001
@@ -148,12 +150,12 @@ def test_one_reply_that_cannot_be_written_does_not_keep_the_others_from_being_to
         def broken(problem: BatonError | None) -> None:
             raise RuntimeError("the client's socket is odd")
 
-        bench.host.send(ORDERS, [message("a")])
+        bench.put("a")
         bench.host.commit.call(broken)
         bench.host.commit.call(told.append)
         await settle()
         assert told == [None]
-        bench.host.send(ORDERS, [message("b")])
+        bench.put("b")
         bench.host.commit.call(broken)
         bench.host.commit.call(told.append)
         bench.host.close("over")
@@ -166,7 +168,7 @@ def test_what_is_open_when_the_log_has_failed_is_refused_at_once() -> None:
     async def main(loop: VirtualLoop) -> None:
         bench = await open_bench(loop)
         told: list[BatonError | None] = []
-        bench.host.send(ORDERS, [message("a")])
+        bench.put("a")
         bench.host.commit.abandon(RuntimeError("the disk is gone"))
         assert bench.host.shard.frame.rows, "what was decided is still there, and will never be committed"
         bench.host.commit.call(told.append)
@@ -193,7 +195,7 @@ async def _with_a_frame_under_way(loop: VirtualLoop) -> tuple[Bench, FarLog]:
     await settle()
     log.commit()
     await settle()
-    bench.host.send(ORDERS, [message("under way")])
+    bench.put("under way")
     bench.host.commit.kick()
     await settle()
     assert bench.host.commit.appending and not bench.shard.frame.filled
@@ -208,7 +210,7 @@ def test_a_host_that_is_over_answers_at_once(end: str, filled: bool) -> None:
     async def main(loop: VirtualLoop) -> None:
         bench, _ = await _with_a_frame_under_way(loop)
         if filled:
-            bench.host.send(ORDERS, [message("in the open frame")])
+            bench.put("in the open frame")
         if end == "close":
             bench.host.close("over")
         else:
@@ -240,7 +242,7 @@ def test_what_is_committed_is_told_although_the_host_ends_before_that() -> None:
         told: list[BatonError | None] = []
         bench.host.commit.call(told.append)
         point = bench.host.point()
-        bench.host.send(ORDERS, [message("in the open frame")])
+        bench.put("in the open frame")
         bench.host.commit.call(told.append)
         log.commit()
         assert not told, "the log has the next frame first"
@@ -303,7 +305,7 @@ def test_a_frame_that_cannot_be_sealed_ends_the_host() -> None:
             raise MemoryError
 
         bench.shard.seal = break_off  # type: ignore[method-assign]
-        bench.host.send(ORDERS, [message("a")])
+        bench.put("a")
         bench.host.commit.call(told.append)
         await settle()
         assert [type(problem) for problem in told] == [Unavailable] and not bench.host.serving
@@ -323,11 +325,11 @@ def test_work_that_is_left_for_later_goes_on_after_the_commit_and_when_nothing_i
             if left[0]:
                 left[0] -= 1
                 if left[0] == 2:
-                    bench.host.send(ORDERS, [message("b")])
+                    bench.put("b")
                 bench.host.commit.resume()
 
         bench.host.commit._before_seal = some
-        bench.host.send(ORDERS, [message("a")])
+        bench.put("a")
         await bench.committed()
         await settle()
         assert left == [0] and bench.host.commit.idle
@@ -364,17 +366,17 @@ def test_frames_stay_within_what_the_log_takes() -> None:
         await bench.committed()
         log.hold = True
         told: list[int] = []
-        bench.host.send(ORDERS, [message("the frame that is under way")])
+        bench.put("the frame that is under way")
         bench.host.commit.kick()
         await settle()
         waiting = loop.create_task(bench.receive(10, 60_000, queue=DEAD))
         await settle()
         for number in range(6):
-            bench.host.send(ORDERS, [message("x" * 90_000)])
+            bench.put("x" * 90_000)
             bench.host.commit.call(lambda problem, number=number: told.append(number))  # type: ignore[misc]
-        bench.host.send(DEAD, [message("somebody waits for this")])
+        bench.put("somebody waits for this", queue=DEAD)
         for _ in range(6):
-            bench.host.send(ORDERS, [message("y" * 90_000)])
+            bench.put("y" * 90_000)
         last = bench.host.point()
         frames = 0
         while log._pending is not None:
@@ -396,7 +398,7 @@ def test_frames_stay_within_what_the_log_takes() -> None:
 def test_a_frame_that_was_finished_is_committed_although_nothing_follows_it() -> None:
     async def main(loop: VirtualLoop) -> None:
         bench = await open_bench(loop)
-        bench.host.send(ORDERS, [message("a")])
+        bench.put("a")
         bench.shard.frame.roll()
         assert not bench.host.commit.idle, "what is finished counts"
         point = bench.host.point()
@@ -416,7 +418,7 @@ def test_a_reply_waits_for_its_own_frame_and_not_for_those_behind_it() -> None:
         log.hold = True
         told: list[str] = []
         for name in ("first", "second", "third"):
-            bench.host.send(ORDERS, [message(name)])
+            bench.put(name)
             commit.call(lambda problem, name=name: told.append(name))  # type: ignore[misc]
             point = bench.host.point()
             assert point is not None
@@ -440,7 +442,7 @@ def test_replies_to_finished_frames_are_refused_when_the_log_fails() -> None:
         bench.log.hold = True
         problems: list[BatonError | None] = []
         for name in ("first", "second", "third"):
-            bench.host.send(ORDERS, [message(name)])
+            bench.put(name)
             bench.host.commit.call(problems.append)
             bench.shard.frame.roll()
         await settle()
@@ -460,10 +462,10 @@ def test_a_disk_that_turns_quick_while_many_are_served_ends_no_shard() -> None:
         polls = [asyncio.create_task(bench.receive(wait_ms=20_000)) for _ in range(count)]
         await settle()
         bench.log.hold = True  # as an append in a thread
-        bench.host.send(DEAD, [message("x")])
+        bench.put("x", queue=DEAD)
         bench.host.commit.kick()
         await settle()
-        bench.host.send(ORDERS, [message("m") for _ in range(count)])
+        bench.put(*["m"] * count)
         bench.log.hold = False
         bench.log.release()
         assert [len(leases) for leases in await asyncio.gather(*polls)] == [1] * count
@@ -475,48 +477,69 @@ def test_a_disk_that_turns_quick_while_many_are_served_ends_no_shard() -> None:
 def test_what_breaks_off_before_the_seal_is_not_sealed() -> None:
     async def main(loop: VirtualLoop) -> None:
         bench = await open_bench(loop)
-        told: list[BatonError | None] = []
+        told: list[object] = []
 
-        def break_off() -> None:
-            bench.host.commit.abandon(RuntimeError("half of it is there"))
+        def break_off(commands: Sequence[Send], now: int) -> list[Sent]:
+            raise RuntimeError("half of it is there")
 
         before = bench.log.next
-        bench.host.send(ORDERS, [message("a")])
+        bench.put("a")
         bench.host.commit.call(told.append)
-        bench.host.gather(break_off)
+        bench.shard.send = break_off  # type: ignore[method-assign]
+        bench.host.submit(batch(ORDERS, [message("b")]), told.append)
+        bench.host.submit(Receive(ORDERS, 1, None, "tester"), told.append)
         await settle()
-        assert [type(problem) for problem in told] == [Unavailable]
+        assert [type(problem) for problem in told] == [Unavailable] * 3
         assert bench.log.next == before
 
     run_virtual(main)
 
 
-def test_what_is_gathered_runs_once_and_goes_into_the_frame_that_is_sealed_then() -> None:
+def test_commands_of_one_turn_are_decided_just_before_the_frame_is_sealed() -> None:
     async def main(loop: VirtualLoop) -> None:
         bench = await open_bench(loop)
         told: list[object] = []
 
-        def run() -> None:
-            bench.host.send(ORDERS, [message("a")])
-            bench.host.commit.call(told.append)
-
-        def odd() -> None:
-            raise RuntimeError("one that breaks off keeps no other from running")
+        def odd(outcome: object) -> None:
+            raise RuntimeError("one that cannot be told keeps no other from hearing")
 
         before = bench.log.next
-        bench.host.gather(odd)
-        bench.host.gather(run)
-        bench.host.gather(run)
-        assert not told
+        for done in (odd, told.append, told.append):
+            bench.host.submit(batch(ORDERS, [message("a")]), done)
+        bench.host.submit(batch(99, [message("to a queue that does not exist")]), odd)
+        bench.host.submit(batch(99, [message("to a queue that does not exist")]), told.append)
+        assert not bench.shard.frame.filled
         await settle()
-        assert told == [None, None] and bench.log.next == before + 1
-        bench.host.gather(lambda: told.append(bench.host.serving))
+        assert isinstance(told[0], QueueDoesNotExist), "a refusal waits for nothing"
+        assert [type(outcome) for outcome in told[1:]] == [Sent, Sent] and bench.log.next == before + 1
+        assert bench.shard.counters(ORDERS).visible == 3
+        bench.host.submit(batch(ORDERS, [message("too late")]), told.append)
         bench.host.close("over")
         await settle()
-        assert told[2:] == [False]
-        bench.host.gather(lambda: told.append("late"))
+        assert [type(outcome) for outcome in told[3:]] == [Unavailable]
+        bench.host.submit(batch(ORDERS, [message("later still")]), told.append)
         await settle()
-        assert told[3:] == ["late"]
+        assert [type(outcome) for outcome in told[4:]] == [Unavailable]
+
+    run_virtual(main)
+
+
+def test_whoever_asks_again_when_answered_is_answered_again() -> None:
+    """Also if the answer needs no commit, and comes while the commands of a turn are executed."""
+
+    async def main(loop: VirtualLoop) -> None:
+        bench = await open_bench(loop)
+        told: list[object] = []
+
+        def again(outcome: object) -> None:
+            told.append(outcome)
+            if len(told) < 5:
+                bench.host.submit(Receive(ORDERS, 1, None, "tester"), again)
+
+        bench.host.submit(Receive(ORDERS, 1, None, "tester"), again)
+        await settle()
+        assert len(told) == 5
+        assert await asyncio.wait_for(bench.send("a"), 1), "and nobody else is held up"
 
     run_virtual(main)
 
@@ -530,7 +553,7 @@ def test_a_call_waits_like_a_future_does() -> None:
         bench.host.commit.call(told.append)
         assert told == [None]
         log.hold = True
-        bench.host.send(ORDERS, [message("a")])
+        bench.put("a")
         bench.host.commit.call(told.append)
         await settle()
         bench.host.commit.call(told.append)
@@ -549,7 +572,7 @@ def test_a_note_of_what_is_committed_follows_soon() -> None:
         await asyncio.sleep(1)
         noted.clear()
         for _ in range(3):
-            bench.host.send(ORDERS, [message("a")])
+            bench.put("a")
             point = bench.host.point()
             assert point is not None
             await point

@@ -16,9 +16,11 @@ from batonq.errors import BatonError, DiskFull, OverLimit, Unavailable
 from batonq.log.interface import Room
 from batonq.log.layout import CATALOG_SHARD
 from batonq.node.broker import Queue
+from batonq.node.host import committed
 from batonq.node.node import Node
 from tests.node.nodes import ACCOUNT, Faults, kill, make_node, make_send, send
-from tests.node.support import VirtualLoop, run_virtual, settle, until
+from tests.node.support import VirtualLoop, put, run_virtual, settle, until
+from tests.support import brokers
 
 LONG_S = 300.0  # of virtual time: by then everything has been answered, or never will be
 
@@ -39,13 +41,15 @@ async def watch(node: Node, pattern: str, count: int = 10, wait_ms: int = 20_000
 
 
 async def poll(node: Node, queue: Queue, count: int = 10, wait_ms: int = 20_000) -> list[str]:
-    return [delivery.body.decode() for delivery in await node.broker.receive(queue, count, None, wait_ms, "tester")]
+    return [
+        delivery.body.decode() for delivery in await brokers.receive(node.broker, queue, count, None, wait_ms, "tester")
+    ]
 
 
 async def send_batch(node: Node, queue: Queue, size: int = 10) -> str:
     """What became of one request: `sent`, or the name of its error."""
     try:
-        results = await node.broker.send(queue, [make_send("x") for _ in range(size)])
+        results = await brokers.send(node.broker, queue, [make_send("x") for _ in range(size)])
     except BatonError as problem:
         return type(problem).__name__
     assert all(isinstance(result, Accepted) for result in results)
@@ -218,12 +222,12 @@ def test_a_disk_without_room_holds_up_polls_over_many_queues_and_nothing_else(tm
         queue = await make_queue(node, "jobs-a")
         polling = loop.create_task(watch(node, "jobs-*", wait_ms=60_000))
         await settle()
-        log = node.keeper(0).host().log
-        sending = loop.create_task(send_batch(node, queue))
-        await asyncio.sleep(0)
+        host = node.keeper(0).host()
+        log = host.log
+        put(host, queue.number, [make_send("x") for _ in range(10)])
         room = log.room
         log.room = lambda: Room.NONE  # type: ignore[method-assign]
-        assert await asyncio.wait_for(sending, LONG_S) == "sent", "it was decided before"
+        await asyncio.wait_for(committed(host), LONG_S)  # it was decided before
         with pytest.raises(DiskFull):
             await send(node, queue, "refused")
         assert not polling.done()
@@ -244,7 +248,7 @@ def test_a_catalog_that_is_away_ends_polls_by_pattern_and_holds_up_nothing(tmp_p
         polling = loop.create_task(watch(node, "jobs-*", wait_ms=60_000))
         await settle()
         catalog, node.catalog._catalog = node.catalog._catalog, None
-        host.send(queue.number, [make_send("x")])
+        put(host, queue.number, [make_send("x")])
         point = host.point()
         assert point is not None
         await asyncio.wait_for(point, LONG_S)
@@ -297,7 +301,7 @@ def test_a_command_that_breaks_off_while_a_poll_is_served_ends_the_poll_and_tell
 
         shard._on_first_leases = break_off  # type: ignore[assignment,method-assign]
         for queue in queues:
-            node.keeper(0).host().send(queue.number, [make_send("x")])
+            put(node.keeper(0).host(), queue.number, [make_send("x")])
         point = node.keeper(0).host().point()
         assert point is not None
         with pytest.raises(Unavailable):
@@ -318,9 +322,9 @@ def test_the_refusal_of_a_full_frame_sees_to_it_that_the_frame_is_written(tmp_pa
         queue = await make_queue(node, "orders")
         host = node.keeper(0).host()
         for _ in range(6):
-            host.send(queue.number, [make_send("x")])
+            put(host, queue.number, [make_send("x")])
         with pytest.raises(OverLimit):
-            host.send(queue.number, [make_send("one more")])
+            put(host, queue.number, [make_send("one more")])
         await settle()
         assert await send_batch(node, queue) == "sent"
         await node.stop()

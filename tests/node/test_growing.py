@@ -20,10 +20,12 @@ from batonq.errors import (
 from batonq.node.broker import Queue
 from batonq.node.jobs import Redrive
 from batonq.node.node import Node
+from batonq.node.submission import Command, Done, Send, Waiting
 from tests.node.nodes import ACCOUNT, drain, kill, make_send, open_node, receive, send
-from tests.node.support import VirtualLoop, run_virtual, settle, until
+from tests.node.support import VirtualLoop, put, run_virtual, settle, until
 from tests.node.test_jobs import ended
 from tests.node.wide import grown, ids, make, make_fifo, shards_of
+from tests.support import brokers
 
 ARN = f"arn:aws:sqs:us-east-1:{ACCOUNT}:"
 
@@ -43,10 +45,10 @@ def test_a_queue_grows_while_in_use_and_keys_stay(tmp_path: Path) -> None:
         assert again.duplicate  # type: ignore[union-attr]
         for number in range(4):
             await send(node, wide, str(number))
-        assert not any(await node.broker.delete(wide, [poll_before[0].receipt]))
+        assert not any(await brokers.delete(node.broker, wide, [poll_before[0].receipt]))
         held = await poll
         assert held, "who waited at the first shard is served there"
-        await node.broker.delete(wide, [held[0].receipt])
+        await brokers.delete(node.broker, wide, [held[0].receipt])
         await drain(node, wide)
         assert (await node.broker.counters(wide)).deleted == 5
         await send(node, queue, "by one who knows the old spread")
@@ -57,7 +59,7 @@ def test_a_queue_grows_while_in_use_and_keys_stay(tmp_path: Path) -> None:
         await node.broker.set_attributes(queue, {"Baton.Spread": "4"})
         widest = grown(node, queue)
         newest = node.shards[widest.shards[3]].host()
-        newest.send(queue.number, [make_send("on the newest")])
+        put(newest, queue.number, [make_send("on the newest")])
         newest.commit.kick()
         second = loop.create_task(receive(node, widest, 1, wait_ms=20_000))
         done, pending = await asyncio.wait((poll, second), return_when=asyncio.FIRST_COMPLETED)
@@ -81,7 +83,7 @@ def test_a_spread_queue_is_the_same_after_a_crash(tmp_path: Path) -> None:
         node = await open_node(loop, tmp_path, shards=4)
         again = node.broker.queue(ACCOUNT, "wide")
         assert again == queue
-        assert not any(await node.broker.delete(again, [held.receipt]))
+        assert not any(await brokers.delete(node.broker, again, [held.receipt]))
         (result,) = await send(node, again, "3", dedup_id="3")
         assert result.duplicate  # type: ignore[union-attr]
         assert len(await drain(node, again)) == 8
@@ -95,30 +97,30 @@ def test_keys_and_producers_of_a_standard_queue_move_and_what_was_sent_before_is
         node = await open_node(loop, tmp_path, shards=4)
         queue = await make(node, spread=1)
         keys = [make_send(f"key {at}", dedup_id=f"k{at}") for at in range(40)]
-        before = await node.broker.send(queue, keys)
+        before = await brokers.send(node.broker, queue, keys)
         producers = [f"p{at}" for at in range(12)]
         firsts = {}
         for producer in producers:
             sends = [make_send(f"{producer} {at}", producer=producer, producer_sequence=at) for at in (1, 2)]
-            firsts[producer] = await node.broker.send(queue, sends)
+            firsts[producer] = await brokers.send(node.broker, queue, sends)
         named = [make_send("named"), make_send("keyed", dedup_id="by name")]
-        by_name = await node.broker.send_once(queue, named, "name", "content")
+        by_name = await brokers.send_once(node.broker, queue, named, "name", "content")
         for spread in ("2", "4"):
             await node.broker.set_attributes(queue, {"Baton.Spread": spread})
         wide = grown(node, queue)
         for known in (wide, queue):  # and who has not heard of it
-            again = await node.broker.send(known, keys)
+            again = await brokers.send(node.broker, known, keys)
             assert ids(again) == ids(before) and all(one.duplicate for one in again)  # type: ignore[union-attr]
-            results, was_known = await node.broker.send_once(known, named, "name", "content")
+            results, was_known = await brokers.send_once(node.broker, known, named, "name", "content")
             assert was_known and ids(results) == ids(by_name[0])
         used = set()
         for producer in producers:
             for numbers in ((2, 3), (3, 4)):
                 sends = [make_send(f"{producer} {at}", producer=producer, producer_sequence=at) for at in numbers]
-                results = await node.broker.send(wide, sends)
+                results = await brokers.send(node.broker, wide, sends)
                 assert [one.duplicate for one in results] == [True, False]  # type: ignore[union-attr]
             used |= {*shards_of(results)}
-        fresh = await node.broker.send(wide, [make_send(f"new {at}", dedup_id=f"n{at}") for at in range(60)])
+        fresh = await brokers.send(node.broker, wide, [make_send(f"new {at}", dedup_id=f"n{at}") for at in range(60)])
         assert {*shards_of(fresh)} == {*wide.shards} and len(used) == 4, "the new shards have their part of the keys"
         bodies = Counter(await drain(node, wide))
         assert bodies == Counter(
@@ -152,7 +154,7 @@ def test_a_group_that_has_messages_stays_until_it_is_empty_and_then_moves(tmp_pa
         await send(node, queue, "1", group=busy, dedup_id="1")
         await send(node, queue, "x", group=idle, dedup_id="x")
         (held,) = [one for one in await receive(node, queue) if one.group == idle]
-        await node.broker.delete(queue, [held.receipt])
+        await brokers.delete(node.broker, queue, [held.receipt])
         wide = await grow_fifo(node, queue, 2)
         assert wide.spread == probe
         stays = await send(node, wide, "2", group=busy, dedup_id="2")
@@ -168,17 +170,17 @@ def test_a_group_that_has_messages_stays_until_it_is_empty_and_then_moves(tmp_pa
         order: list[str] = []
         while found := await receive(node, wide):
             order += [one.body.decode() for one in found if one.group == busy]
-            assert not any(await node.broker.delete(wide, [one.receipt for one in found]))
+            assert not any(await brokers.delete(node.broker, wide, [one.receipt for one in found]))
         assert order == ["1", "2"]
         assert shards_of(await send(node, wide, "3", group=busy, dedup_id="3")) == [new]
         assert shards_of(await send(node, wide, "4", group=busy, dedup_id="4")) == [new]
         mixed = [make_send(f"{group}", group=group, dedup_id="m") for group in (busy, idle, group_of(wide, old))]
-        named = await node.broker.send(wide, mixed, "an invocation")
-        assert ids(await node.broker.send(wide, mixed, "an invocation")) == ids(named)
+        named = await brokers.send(node.broker, wide, mixed, "an invocation")
+        assert ids(await brokers.send(node.broker, wide, mixed, "an invocation")) == ids(named)
         once = [make_send(f"{group}", group=group, dedup_id="o") for group in (busy, idle, group_of(wide, old))]
-        first, known = await node.broker.send_once(wide, once, "name", "content")
+        first, known = await brokers.send_once(node.broker, wide, once, "name", "content")
         assert not known and all(isinstance(result, Accepted) for result in first)
-        second, known = await node.broker.send_once(wide, once, "name", "content")
+        second, known = await brokers.send_once(node.broker, wide, once, "name", "content")
         assert known and ids(second) == ids(first)
         await node.stop()
 
@@ -227,15 +229,15 @@ def test_fifo_order_holds_while_the_spread_grows_under_load_and_through_a_crash(
                 queue = node.broker.queue(ACCOUNT, "wide.fifo")
                 chosen = [group for at, group in enumerate(groups) if (at + turn) % 3 == 0]
                 sends = [make_send(f"{sent[group]}", group=group, dedup_id=f"{sent[group]}") for group in chosen]
-                results = await node.broker.send(queue, sends)
+                results = await brokers.send(node.broker, queue, sends)
                 assert all(isinstance(result, Accepted) and not result.duplicate for result in results)
                 for group, result in zip(chosen, results, strict=True):
                     sent[group] += 1
                     numbers[group].append(result.sequence)  # type: ignore[union-attr]
-                again = await node.broker.send(queue, sends)
+                again = await brokers.send(node.broker, queue, sends)
                 assert all(result.duplicate for result in again)  # type: ignore[union-attr]
                 assert [one.sequence for one in again] == [one.sequence for one in results]  # type: ignore[union-attr]
-                found = await node.broker.receive(queue, 7, None, 0, "tester")
+                found = await brokers.receive(node.broker, queue, 7, None, 0, "tester")
                 holders = {group for _, group in held}
                 for delivery in found:
                     assert delivery.group not in holders, "a group is in two hands"
@@ -243,7 +245,7 @@ def test_fifo_order_holds_while_the_spread_grows_under_load_and_through_a_crash(
                     got[delivery.group].append(int(delivery.body))
                 held.extend((delivery, delivery.group) for delivery in found)
                 if turn % 2:
-                    assert not any(await node.broker.delete(queue, [delivery.receipt for delivery, _ in held]))
+                    assert not any(await brokers.delete(node.broker, queue, [delivery.receipt for delivery, _ in held]))
                     held.clear()
 
         await work(20)
@@ -282,14 +284,15 @@ class Unsteady:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._port, name)
 
-    async def send(self, *arguments: Any) -> Any:
-        fate = self._random.random()
+    def submit(self, command: Command, done: Done) -> Waiting | None:
+        fate = self._random.random() if isinstance(command, Send) else 0.5
         if fate < 0.1:
-            raise Unavailable
-        results = await self._port.send(*arguments)
-        if fate > 0.9:
-            raise Unavailable
-        return results
+            done(Unavailable())
+            return None
+        waiting: Waiting | None = self._port.submit(
+            command, lambda outcome: done(Unavailable() if fate > 0.9 else outcome)
+        )
+        return waiting
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -321,7 +324,7 @@ def test_numbered_messages_are_taken_once_while_their_groups_move_and_shards_fai
             for _ in range(200):
                 queue = node.broker.queue(ACCOUNT, "wide.fifo") if random.random() < 0.7 else known
                 try:
-                    if all(isinstance(result, Accepted) for result in await node.broker.send(queue, sends)):
+                    if all(isinstance(result, Accepted) for result in await brokers.send(node.broker, queue, sends)):
                         return
                 except Unavailable:
                     continue
@@ -335,11 +338,11 @@ def test_numbered_messages_are_taken_once_while_their_groups_move_and_shards_fai
                 await numbered(producer)
             for delivery in await receive(node, known, random.randint(1, 6)):
                 got[delivery.group].append(delivery.body.decode())
-                await node.broker.delete(known, [delivery.receipt])
+                await brokers.delete(node.broker, known, [delivery.receipt])
         while found := await receive(node, node.broker.queue(ACCOUNT, "wide.fifo")):
             for delivery in found:
                 got[delivery.group].append(delivery.body.decode())
-                await node.broker.delete(known, [delivery.receipt])
+                await brokers.delete(node.broker, known, [delivery.receipt])
         assert got == sent
         await node.stop()
 
@@ -347,12 +350,12 @@ def test_numbered_messages_are_taken_once_while_their_groups_move_and_shards_fai
 
 
 async def drained(node: Node, queue: Queue, got: dict[str, list[int]], held: list[tuple[Any, str]]) -> None:
-    assert not any(await node.broker.delete(queue, [delivery.receipt for delivery, _ in held]))
+    assert not any(await brokers.delete(node.broker, queue, [delivery.receipt for delivery, _ in held]))
     held.clear()
     while found := await receive(node, queue):
         for delivery in found:
             got[delivery.group].append(int(delivery.body))
-        assert not any(await node.broker.delete(queue, [delivery.receipt for delivery in found]))
+        assert not any(await brokers.delete(node.broker, queue, [delivery.receipt for delivery in found]))
 
 
 def test_dead_letters_of_a_queue_that_grew_come_back_to_where_their_group_is(tmp_path: Path) -> None:
@@ -366,7 +369,7 @@ def test_dead_letters_of_a_queue_that_grew_come_back_to_where_their_group_is(tmp
             await send(node, queue, group, group=group, dedup_id="1")
         for _ in groups:
             (held,) = await receive(node, queue, 1)
-            await node.broker.nack(queue, held.receipt, 0)
+            await brokers.nack(node.broker, queue, held.receipt, 0)
         morgue = node.broker.queue(ACCOUNT, "morgue.fifo")
 
         async def arrived() -> bool:

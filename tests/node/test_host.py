@@ -7,19 +7,19 @@ from array import array
 
 import pytest
 
-from batonq.core.commands import Claim, Lease, Nack
+from batonq.core.commands import ChangeVisibility, Delete, Failing, Leases, Nack, Receive, Sent
+from batonq.core.limits import REQUEST_MESSAGES_MAX, ROLL_ROWS, ShardLimits
 from batonq.core.records import Type
 from batonq.core.shard.machine import Shard
 from batonq.errors import DiskFull, LogError, OverLimit, QueueDoesNotExist, Unavailable
 from batonq.log.interface import Room
+from batonq.node.host import COMMAND_BYTES_MAX
+from batonq.node.long_polls import TURN_MAX
 from batonq.node.recovery import fold_log
 from batonq.node.settings import Settings
-from tests.node.support import DEAD, FIFO, ORDERS, Bench, VirtualLoop, message, open_bench, run_virtual, settle
+from tests.node.support import DEAD, FIFO, ORDERS, Bench, VirtualLoop, open_bench, policies, run_virtual, settle
+from tests.support.ask import batch, message
 from tests.support.memory_log import MemoryLog
-
-
-def claim(lease: Lease) -> Claim:
-    return Claim(lease.slot, lease.sequence, lease.epoch)
 
 
 def record_types(log: MemoryLog, number: int) -> list[int]:
@@ -184,10 +184,24 @@ def test_a_poll_that_comes_later_does_not_overtake_one_that_waits() -> None:
         bench = await open_bench(loop)
         waiting = loop.create_task(bench.receive(wait_ms=20_000))
         await settle()
-        bench.host.send(ORDERS, [message("a")])
-        late = await bench.receive()
-        assert late == []
+        sent: list[object] = []
+        bench.host.submit(batch(ORDERS, [message("a")]), sent.append)
+        assert await bench.receive() == [] and len(sent) == 1
         assert len(await waiting) == 1
+
+    run_virtual(main)
+
+
+def test_many_that_come_at_once_do_not_overtake_the_many_that_wait() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        bench = await open_bench(loop)
+        count = 3 * TURN_MAX
+        waiting = [loop.create_task(bench.receive(wait_ms=20_000)) for _ in range(count)]
+        await settle()
+        sending = bench.submit(batch(ORDERS, [message(f"{at}") for at in range(count)]))
+        late = [loop.create_task(bench.receive()) for _ in range(count)]
+        assert [len(leases) for leases in await asyncio.gather(*waiting)] == [1] * count
+        assert await asyncio.gather(*late) == [[]] * count and sending.done()
 
     run_virtual(main)
 
@@ -198,7 +212,7 @@ def test_a_long_poll_ends_empty_when_its_time_is_over() -> None:
         began_s = loop.time()
         assert await bench.receive(wait_ms=20_000) == []
         assert loop.time() - began_s == pytest.approx(20)
-        assert bench.host.waiting_total == 0
+        assert bench.host.polls.total == 0
 
     run_virtual(main)
 
@@ -209,10 +223,10 @@ def test_a_client_that_goes_leaves_no_waiter_behind() -> None:
         for _ in range(10):
             polling = loop.create_task(bench.receive(wait_ms=20_000))
             await settle()
-            assert bench.host.waiting(ORDERS) == 1
+            assert bench.host.polls.waiting(ORDERS) == 1
             polling.cancel()
             await settle()
-        assert bench.host.waiting_total == 0
+        assert bench.host.polls.total == 0
         await bench.send("a")
         assert len(await bench.receive()) == 1
 
@@ -242,8 +256,7 @@ def test_a_client_that_goes_before_its_answer_gives_the_message_back() -> None:
             await sending
             leases = await bench.receive()
             assert len(leases) == 1 and leases[0].receive_count == 1
-            bench.host.delete(ORDERS, [claim(leases[0])])
-            await bench.committed()
+            await bench.delete(leases[0])
 
     run_virtual(main)
 
@@ -280,8 +293,7 @@ def test_a_fifo_group_that_is_free_again_wakes_a_long_poll() -> None:
         polling = loop.create_task(bench.receive(queue=FIFO, wait_ms=20_000))
         await settle()
         assert not polling.done()
-        bench.host.delete(FIFO, [claim(first[0])])
-        await bench.committed()
+        await bench.delete(first[0], queue=FIFO)
         await settle()
         assert polling.done() and polling.result()[0].sequence == first[0].sequence + 1
 
@@ -295,10 +307,63 @@ def test_a_nacked_message_wakes_a_long_poll() -> None:
         first = await bench.receive()
         polling = loop.create_task(bench.receive(wait_ms=20_000))
         await settle()
-        assert bench.host.nack(ORDERS, [Nack(claim(first[0]))]) == [None]
-        await bench.committed()
+        assert await bench.submit(Nack(ORDERS, [first[0][:3]], [Failing()])) == [None]
         await settle()
         assert polling.done() and len(polling.result()) == 1
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("end", ["deleted", "closed", "stopping", "time over"])
+def test_a_long_poll_that_cannot_be_told_keeps_no_other_from_hearing(end: str) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        bench = await open_bench(loop)
+        told: list[object] = []
+
+        def odd(outcome: object) -> None:
+            raise RuntimeError("the client's socket is odd")
+
+        for done in (odd, told.append):
+            bench.host.submit(Receive(ORDERS, 1, None, "tester", wait_ms=5_000), done)
+        await settle()
+        assert bench.host.polls.total == 2
+        if end == "deleted":
+            bench.host.close_queue(ORDERS, 2)
+        elif end == "closed":
+            bench.host.close()
+        elif end == "stopping":
+            bench.host.stop_waiting()
+        else:
+            await asyncio.sleep(6)
+        await settle()
+        expected = {"deleted": QueueDoesNotExist, "closed": Unavailable}.get(end, Leases)
+        assert [type(outcome) for outcome in told] == [expected]
+        assert bench.host.polls.total == 0 and not bench.failures
+
+    run_virtual(main)
+
+
+def test_commands_are_refused_when_serving_those_who_wait_breaks_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A receive that comes while others wait has them served first. If the shard breaks off then, everybody hears."""
+
+    async def main(loop: VirtualLoop) -> None:
+        bench = await open_bench(loop)
+        waiting = loop.create_task(bench.receive(wait_ms=20_000))
+        await settle()
+
+        def break_off(*arguments: object) -> None:
+            raise RuntimeError("broken by the test")
+
+        monkeypatch.setattr(bench.shard, "receive_at", break_off)
+        tasks = [
+            bench.submit(batch(ORDERS, [message("a")])),
+            bench.submit(Receive(ORDERS, 1, None, "tester")),
+            bench.submit(Receive(DEAD, 1, None, "tester")),
+            bench.submit(Delete(ORDERS, [(1, 1, 1)])),
+        ]
+        outcomes = await asyncio.wait_for(asyncio.gather(*tasks, waiting, return_exceptions=True), 5)
+        assert [type(outcome) for outcome in outcomes] == [Unavailable] * 5
+        assert [str(problem) for problem in bench.failures] == ["broken by the test"]
 
     run_virtual(main)
 
@@ -350,7 +415,7 @@ def test_a_lease_is_extended_when_its_commit_took_long() -> None:
         assert leases[0].deadline_ms == bench.clock.now_ms() + 10_000
         await asyncio.sleep(9)
         assert await bench.receive() == []
-        assert bench.host.delete(ORDERS, [claim(leases[0])], strict=True) == [None]
+        assert await bench.delete(leases[0], strict=True) == [None]
 
     run_virtual(main)
 
@@ -362,13 +427,13 @@ def test_such_an_extension_leaves_the_attempt_of_its_receive_as_it_is() -> None:
         assert isinstance(log, MemoryLog)
         await bench.send("a", queue=FIFO, group="g", dedup_id="a")
         log.hold = True
-        receiving = loop.create_task(bench.host.receive(FIFO, 1, 10_000, 0, "tester", "attempt"))
+        receiving = loop.create_task(bench.receive(1, 0, FIFO, 10_000, "attempt"))
         await asyncio.sleep(4)
         log.hold = False
         log.release()
         (lease,) = await receiving
         assert lease.deadline_ms == bench.clock.now_ms() + 10_000
-        (again,) = await bench.host.receive(FIFO, 1, 10_000, 0, "tester", "attempt")
+        (again,) = await bench.receive(1, 0, FIFO, 10_000, "attempt")
         assert (again.sequence, again.epoch) == (lease.sequence, lease.epoch)
 
     run_virtual(main)
@@ -416,7 +481,7 @@ async def _full_frame(loop: VirtualLoop, settings: Settings, texts: list[str]) -
     tasks += [loop.create_task(bench.send(text)) for text in texts]
     await settle()
     with pytest.raises(OverLimit):
-        bench.host.send(ORDERS, [message("one more")])
+        await bench.send("one more")
     bench.log.hold = False
     bench.log.release()
     await asyncio.gather(*tasks)
@@ -434,6 +499,59 @@ def test_bytes_in_the_open_frame_are_limited() -> None:
 
 def test_requests_that_wait_for_a_commit_are_limited() -> None:
     run_virtual(lambda loop: _full_frame(loop, Settings(pending_max=5), ["x"] * 4))
+
+
+def test_large_requests_of_one_turn_fit_into_frames() -> None:
+    """A frame has room for 65,535 records: requests that arrive together are not put into one beyond that."""
+
+    async def main(loop: VirtualLoop) -> None:
+        bench = await open_bench(loop, settings=Settings(frame_rows_max=ROLL_ROWS))
+        large = batch(ORDERS, [message("x")] * REQUEST_MESSAGES_MAX)
+        sent = await asyncio.gather(*(bench.submit(large) for _ in range(100)), return_exceptions=True)
+        taken = [one for one in sent if isinstance(one, Sent)]
+        assert {type(one) for one in sent} == {Sent, OverLimit} and len(taken) > ROLL_ROWS / REQUEST_MESSAGES_MAX
+        receive = Receive(ORDERS, REQUEST_MESSAGES_MAX, None, "tester")
+        received = await asyncio.gather(*(bench.submit(receive) for _ in taken))
+        assert [len(one) for one in received] == [REQUEST_MESSAGES_MAX] * len(taken)
+        deletes = [Delete(ORDERS, one.leases.claims()) for one in received]
+        results = await asyncio.gather(*map(bench.submit, deletes))
+        assert not any(problem for some in results for problem in some)
+        assert bench.shard.counters(ORDERS).deleted == REQUEST_MESSAGES_MAX * len(taken) and not bench.failures
+
+    run_virtual(main)
+
+
+def test_attributes_count_towards_the_bytes_of_a_frame() -> None:
+    async def main(loop: VirtualLoop) -> None:
+        log = MemoryLog(0, segment_bytes=1 << 30, frame_bytes_max=COMMAND_BYTES_MAX + 100_000)
+        bench = await open_bench(loop, log)
+        for policy in policies():
+            bench.host.set_policy(policy)
+        command = batch(ORDERS, [message("x", attributes=bytes(250_000)) for _ in range(4)])
+        await asyncio.gather(*(bench.submit(command) for _ in range(16)))
+        assert max(frame.size for frame in log.frames(1)) <= log.frame_bytes_max
+        assert bench.shard.counters(ORDERS).visible == 64 and not bench.failures
+
+    run_virtual(main)
+
+
+def test_receives_of_one_turn_give_up_no_more_than_one_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What they find expired is written before their leases; the rest is looked at later."""
+
+    async def main(loop: VirtualLoop) -> None:
+        limits = ShardLimits(timer_records_max=1, given_up_max=3)
+        bench = await open_bench(loop, settings=Settings(shard_limits=limits))
+        await bench.send(*["x"] * 40, ttl_ms=1_000)
+        bench.host.polls.answers_at_once = True
+        monkeypatch.setattr(bench.host, "_tick", lambda: None)
+        await asyncio.sleep(2)
+        frame = bench.log.next
+        log = bench.log
+        assert isinstance(log, MemoryLog)
+        assert await asyncio.gather(*(bench.receive() for _ in range(10))) == [[]] * 10
+        assert log.frame(frame).row_count <= 1 + 3
+
+    run_virtual(main)
 
 
 def test_long_polls_are_limited_for_each_queue_and_in_all() -> None:
@@ -462,14 +580,13 @@ def test_a_full_disk_refuses_sends_and_takes_the_rest() -> None:
         room = Room.RESERVE
         bench.log.room = lambda: room  # type: ignore[method-assign]
         with pytest.raises(DiskFull):
-            bench.host.send(ORDERS, [message("c")])
+            await bench.send("c")
         leases = await bench.receive(2)
-        assert bench.host.delete(ORDERS, [claim(leases[0])]) == [None]
-        assert bench.host.change_visibility(ORDERS, [(claim(leases[1]), 0)]) == [None]
-        await bench.committed()
+        assert await bench.delete(leases[0]) == [None]
+        assert await bench.submit(ChangeVisibility(ORDERS, [leases[1][:3]], [0])) == [0]
         room = Room.NONE
         with pytest.raises(DiskFull):
-            bench.host.delete(ORDERS, [claim(leases[1])])
+            await bench.delete(leases[1])
         room = Room.PLENTY
         await bench.send("c")
         assert len(await bench.receive(10)) == 2
@@ -516,7 +633,7 @@ def test_a_failed_append_answers_everybody_and_ends_the_host() -> None:
             assert isinstance(problem, Unavailable) and problem.retryable
         assert [str(problem) for problem in bench.failures] == ["the disk is gone"]
         with pytest.raises(Unavailable):
-            bench.host.send(ORDERS, [message("c")])
+            await bench.send("c")
         shard = Shard(0)
         fold_log(shard, log)
         assert shard.counters(ORDERS).sent == 0  # nothing of it is in the log
@@ -583,8 +700,7 @@ def test_the_log_alone_gives_the_same_state() -> None:
         await bench.send(*(f"message {number}" for number in range(5)), queue=FIFO, group="g", dedup_id="d")
         for _ in range(4):
             leases = await bench.receive(7, visibility_ms=1_000)
-            bench.host.delete(ORDERS, [claim(lease) for lease in leases[:2]])
-            await bench.committed()
+            await bench.delete(*leases[:2])
             await asyncio.sleep(2)
         await bench.receive(3)
         await bench.host.drain()
@@ -607,8 +723,7 @@ def test_a_new_owner_gives_running_leases_grace_for_the_outage() -> None:
         again = await open_bench(loop, bench.log)
         assert again.shard.epoch == bench.shard.epoch + 1
         assert await again.receive() == []
-        assert again.host.delete(ORDERS, [claim(leases[0])], strict=True) == [None]
-        await again.committed()
+        assert await again.delete(leases[0], strict=True) == [None]
 
     run_virtual(main)
 

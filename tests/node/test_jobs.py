@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from batonq.core.commands import Claim, Job
+from batonq.core.commands import Job
 from batonq.core.payload import Attribute, Content, decode_attributes, encode_attributes
 from batonq.errors import InvalidInput, JobConflict, JobNotFound
 from batonq.node import examining
@@ -19,6 +19,7 @@ from batonq.node.jobs import JobStatus, Redrive
 from batonq.node.node import Node
 from tests.node.nodes import ACCOUNT, drain, kill, make_send, open_node, receive, send
 from tests.node.support import VirtualLoop, run_virtual, settle, until
+from tests.support import ask, brokers
 
 ARN = f"arn:aws:sqs:us-east-1:{ACCOUNT}:"
 QUICK: dict[str, Any] = {"rate_per_s": 1_000, "ramp_s": 0}
@@ -36,7 +37,7 @@ async def die(node: Node, queue: Queue, *bodies: str, error_class: str = "", rea
     await send(node, queue, *bodies, **fields)
     for _ in bodies:
         (delivery,) = await receive(node, queue, 1)
-        await node.broker.nack(queue, delivery.receipt, 0, reason, error_class)
+        await brokers.nack(node.broker, queue, delivery.receipt, 0, reason, error_class)
 
 
 async def ended(node: Node, job: JobStatus | Job) -> JobStatus:
@@ -325,7 +326,7 @@ def test_a_job_whose_messages_die_again_pauses_itself_and_says_so(tmp_path: Path
         async def fail() -> None:
             while True:
                 for delivery in await receive(node, queue, 10, wait_ms=20_000):
-                    await node.broker.nack(queue, delivery.receipt, 0, "still wrong", "ValueError")
+                    await brokers.nack(node.broker, queue, delivery.receipt, 0, "still wrong", "ValueError")
 
         failing = loop.create_task(fail())
         job = await ended(node, await node.broker.start_job(morgue, Redrive(rate_per_s=20)))
@@ -388,7 +389,7 @@ def test_a_long_queue_is_looked_at_in_steps_that_let_others_in(tmp_path: Path) -
         node = await open_node(loop, tmp_path)
         _, morgue = await with_morgue(node)
         for _ in range(20):
-            await node.broker.send(morgue, [make_send("x" * 100) for _ in range(100)])
+            await brokers.send(node.broker, morgue, [make_send("x" * 100) for _ in range(100)])
         host = node.keeper(0).host()
         read: list[int] = []
         turns = 0
@@ -441,8 +442,8 @@ def test_messages_on_a_cold_disk_are_fetched_beside_the_loop_and_may_go_meanwhil
             done = loop.create_future()
             loop.call_soon(done.set_result, None)
             if len(warmed) == 1:
-                (lease,) = host.shard.receive(morgue.number, 1, None, node.broker.now_ms(), "tester")
-                host.delete(morgue.number, [Claim(lease.slot, lease.sequence, lease.epoch)])
+                (lease,) = ask.receive(host.shard, morgue.number, 1, None, node.broker.now_ms(), "tester")
+                ask.delete(host.shard, morgue.number, [lease[:3]], node.broker.now_ms())
             return done
 
         host.log.is_cold = lambda number: number not in warmed  # type: ignore[method-assign]

@@ -17,6 +17,7 @@ from batonq.node.node import Node
 from tests.node.nodes import ACCOUNT, drain, kill, make_send, open_node, receive
 from tests.node.support import VirtualLoop, run_virtual, settle, until
 from tests.node.test_jobs import QUICK, die, ended, with_morgue
+from tests.support import brokers
 
 
 async def ids(node: Node, queue: Queue) -> dict[str, str]:
@@ -34,7 +35,7 @@ def test_those_and_no_others(tmp_path: Path, shards: int) -> None:
         known = await ids(node, morgue)
         for delivery in await receive(node, morgue, 1):
             assert delivery.body == b"a"
-            await node.broker.delete(morgue, [delivery.receipt])
+            await brokers.delete(node.broker, morgue, [delivery.receipt])
         elsewhere = message_id(7, 1)  # of a shard that there is not
         other = message_id(queue.shard, 1)  # what the first message was called when it was sent
         later = message_id(morgue.shard, 1 << 40)  # not given to any message yet
@@ -104,7 +105,7 @@ def test_a_restart_in_the_middle_goes_on_with_the_same_list(
         await settle()
         known = await ids(node, morgue)
         (first,) = await receive(node, morgue, 1)
-        await node.broker.delete(morgue, [first.receipt])
+        await brokers.delete(node.broker, morgue, [first.receipt])
         chosen = [known[str(number)] for number in range(0, 60, 2)]
         job = await node.broker.start_job(morgue, Redrive(filter={"messageIds": chosen}, rate_per_s=10))
         for _ in range(3):
@@ -132,7 +133,7 @@ def test_a_target_that_is_full_counts_nothing_twice(tmp_path: Path, shards: int)
         await settle()
         known = await ids(node, morgue)
         (first,) = await receive(node, morgue, 1)
-        await broker.delete(morgue, [first.receipt])
+        await brokers.delete(broker, morgue, [first.receipt])
         chosen = list(known.values())
         job = await broker.start_job(morgue, Redrive(target=small, filter={"messageIds": chosen}, **QUICK))
         arrived: list[str] = []
@@ -153,7 +154,7 @@ def test_a_few_of_many_are_found_without_looking_at_the_others(tmp_path: Path) -
         node = await open_node(loop, tmp_path)
         queue, morgue = await with_morgue(node)
         for _ in range(50):
-            await node.broker.send(morgue, [make_send("x" * 100) for _ in range(100)])
+            await brokers.send(node.broker, morgue, [make_send("x" * 100) for _ in range(100)])
         host = node.keeper(0).host()
         walked: list[int] = []
         seek = host.shard.seek

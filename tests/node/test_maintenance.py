@@ -32,6 +32,7 @@ from tests.node.nodes import (
 )
 from tests.node.support import VirtualLoop, run_virtual
 from tests.node.test_channels import make_pair
+from tests.support import brokers
 
 
 async def churn(node: Node, random: Random, rounds: int, keep: float = 0.1) -> set[str]:
@@ -45,7 +46,7 @@ async def churn(node: Node, random: Random, rounds: int, keep: float = 0.1) -> s
             if random.random() < keep:
                 kept.add(delivery.body.decode())
             else:
-                assert await node.broker.delete(queue, [delivery.receipt]) == [None]
+                assert await brokers.delete(node.broker, queue, [delivery.receipt]) == [None]
     return kept
 
 
@@ -96,7 +97,7 @@ def test_clients_go_on_while_the_log_is_shortened(tmp_path: Path) -> None:
             sent.add(text)
             for delivery in await receive(node, queue, 2):
                 to_the_dead = random.random() < 0.5
-                await node.broker.nack(queue, delivery.receipt, dead_letter=to_the_dead)
+                await brokers.nack(node.broker, queue, delivery.receipt, dead_letter=to_the_dead)
                 moved += to_the_dead
             node.shards[0].host().shard.validate()
         await step
@@ -127,7 +128,7 @@ def test_dead_letters_under_a_lineage_are_carried_with_it(tmp_path: Path) -> Non
         queue = await node.broker.create_queue(ACCOUNT, "orders", {"RedrivePolicy": policy}, {})
         sent = await send(node, queue, "to keep")
         delivery = (await receive(node, queue))[0]
-        await node.broker.nack(queue, delivery.receipt, 0, "why", "Kind", True)
+        await brokers.nack(node.broker, queue, delivery.receipt, 0, "why", "Kind", True)
         await churn(node, Random(1), 60, keep=0)
         await node.maintenance.step()
         assert node.shards[0].host().log.first > 1
@@ -156,7 +157,7 @@ def test_entries_between_shards_are_carried_while_they_wait(tmp_path: Path) -> N
         for _ in range(200):
             await send(node, queue, "y" * 1_000)
             delivery = (await receive(node, queue))[0]
-            await node.broker.delete(queue, [delivery.receipt])
+            await brokers.delete(node.broker, queue, [delivery.receipt])
         await node.maintenance.step()
         assert node.shards[queue.shard].host().log.first > 1
         await kill(node)
@@ -216,7 +217,7 @@ def test_a_log_of_living_messages_is_left_alone(tmp_path: Path) -> None:
         node = await open_node(loop, tmp_path, history_bytes=0, history_hours=0.0)
         queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
         for _ in range(40):
-            await node.broker.send(queue, [make_send("z" * 1_000) for _ in range(10)])
+            await brokers.send(node.broker, queue, [make_send("z" * 1_000) for _ in range(10)])
         await asyncio.sleep(10)
         frame = node.shards[0].host().log.next
         await node.maintenance.step()
@@ -307,7 +308,7 @@ def test_many_short_frames_are_worth_a_snapshot_unless_it_is_much_larger(
         while node.shards[0].host().log.next <= 52:
             await send(node, queue, "one more")
             deliveries = await receive(node, queue, 1)
-            await node.broker.delete(queue, [deliveries[0].receipt])
+            await brokers.delete(node.broker, queue, [deliveries[0].receipt])
         await node.maintenance.step()
         assert not asked, "too early"
         await asyncio.sleep(100)
@@ -416,7 +417,7 @@ def test_a_full_disk_refuses_sends_takes_deletes_and_recovers(tmp_path: Path) ->
         queue = await node.broker.create_queue(ACCOUNT, "orders", {"VisibilityTimeout": "36000"}, {})
         sent = 0
         while node.shards[0].host().log.room() is Room.PLENTY:
-            await node.broker.send(queue, [make_send(f"{sent + at} {'x' * 900}") for at in range(10)])
+            await brokers.send(node.broker, queue, [make_send(f"{sent + at} {'x' * 900}") for at in range(10)])
             sent += 10
             await node.maintenance.step()
         assert sent > 300
@@ -430,7 +431,7 @@ def test_a_full_disk_refuses_sends_takes_deletes_and_recovers(tmp_path: Path) ->
         gone = 0
         while gone < sent - 20:
             deliveries = await receive(node, queue)
-            await node.broker.delete(queue, [delivery.receipt for delivery in deliveries])
+            await brokers.delete(node.broker, queue, [delivery.receipt for delivery in deliveries])
             gone += len(deliveries)
             await asyncio.sleep(2)  # the node's own housekeeping goes on
         assert not node.alarms.active()

@@ -16,9 +16,11 @@ from batonq.core.ids import request_hash
 from batonq.errors import OverLimit, Unavailable
 from batonq.node.broker import Queue
 from batonq.node.node import Node
+from batonq.node.submission import Command, Done, Send, Waiting, submitted
 from tests.node.nodes import drain, make_send, open_node
 from tests.node.support import VirtualLoop, run_virtual, settle
 from tests.node.wide import grown, make
+from tests.support import brokers
 
 
 def name_of(queue: Queue, fits: Callable[[int], bool]) -> str:
@@ -62,24 +64,26 @@ class Way:
         self._ways.told.append(self._shard)
         await self._port.reach(queue, version)
 
-    async def send(self, queue: int, sends: Any, name: int) -> Any:
+    def submit(self, command: Command, done: Done) -> Waiting | None:
         if self._shard in self._ways.closed:
-            raise Unavailable
-        self._ways.sends.append((self._shard, len(sends)))
+            done(Unavailable())
+            return None
+        if not isinstance(command, Send):
+            waiting: Waiting | None = self._port.submit(command, done)
+            return waiting
+        self._ways.sends.append((self._shard, len(command.bodies)))
         fate = self._ways.fate()
-        if fate == "is lost":
-            raise Unavailable
-        if fate == "comes late":
-            self._ways.late.append(asyncio.ensure_future(self._later(queue, sends, name)))
-            raise Unavailable
-        results = await self._port.send(queue, sends, name)
-        if fate == "is not answered":
-            raise Unavailable
-        return results
+        if fate in ("is lost", "comes late"):
+            if fate == "comes late":
+                self._ways.late.append(asyncio.ensure_future(self._later(command)))
+            done(Unavailable())
+            return None
+        self._port.submit(command, lambda outcome: done(Unavailable() if fate == "is not answered" else outcome))
+        return None
 
-    async def _later(self, queue: int, sends: Any, name: int) -> None:
+    async def _later(self, command: Command) -> None:
         await asyncio.sleep(0.2)
-        await self._port.send(queue, sends, name)
+        await submitted(self._port.submit, command)
 
 
 def fates(*ones: str) -> Callable[[], str]:
@@ -92,10 +96,10 @@ async def twice(node: Node, queue: Queue, name: str, ways: Ways, fate: str, betw
     """One request whose first try has no answer, made again; the bodies that are there in the end."""
     ways.fate = fates(fate)
     with pytest.raises(Unavailable):
-        await node.broker.send(queue, [make_send("one"), make_send("two")], name, first_try=True)
+        await brokers.send(node.broker, queue, [make_send("one"), make_send("two")], name, first_try=True)
     if (waits := between()) is not None:
         await waits
-    first, second = await node.broker.send(grown(node, queue), [make_send("one"), make_send("two")], name)
+    first, second = await brokers.send(node.broker, grown(node, queue), [make_send("one"), make_send("two")], name)
     assert isinstance(first, Accepted) and isinstance(second, Accepted)
     await asyncio.gather(*ways.late, return_exceptions=True)
     return sorted(await drain(node, grown(node, queue)))
@@ -143,11 +147,11 @@ def test_a_retry_that_may_be_at_a_shard_without_an_owner_waits_for_it(tmp_path: 
         ways.closed = {queue.shards[0]}
         name = name_of(queue, lambda hashed: queue.spread.of_hash(hashed) == queue.shards[1])
         with pytest.raises(Unavailable):
-            await node.broker.send(queue, [make_send("one")], name)
+            await brokers.send(node.broker, queue, [make_send("one")], name)
         ways.closed.clear()
-        (taken,) = await node.broker.send(queue, [make_send("one")], name)
+        (taken,) = await brokers.send(node.broker, queue, [make_send("one")], name)
         ways.closed = {queue.shards[0]}
-        (again,) = await node.broker.send(queue, [make_send("one")], name)
+        (again,) = await brokers.send(node.broker, queue, [make_send("one")], name)
         assert isinstance(taken, Accepted) and taken._replace(duplicate=True) == again, "its home knows it"
         await node.stop()
 
@@ -160,15 +164,15 @@ def test_what_a_try_costs(tmp_path: Path) -> None:
         queue = await make(node, spread=3)
         ways = Ways(node)
         before = rows(node)
-        await node.broker.send(queue, [make_send("one")], "name", first_try=True)
+        await brokers.send(node.broker, queue, [make_send("one")], "name", first_try=True)
         assert len(ways.sends) == 1
         assert sum(rows(node)) - sum(before) == 2  # the message, and its request
         del ways.sends[:]
-        await node.broker.send(queue, [make_send("one")], "name")
+        await brokers.send(node.broker, queue, [make_send("one")], "name")
         assert [messages for _, messages in ways.sends] == [0, 1], "its home is asked, and knows it"
         before = rows(node)
         del ways.sends[:]
-        await node.broker.send(queue, [make_send("two")], "another")
+        await brokers.send(node.broker, queue, [make_send("two")], "another")
         assert [messages for _, messages in ways.sends] == [0, 0, 0, 0, 1], "its home, all, its home"
         assert sum(rows(node)) - sum(before) == 5
         await node.stop()
@@ -185,12 +189,14 @@ def test_homes_from_before_a_growth_hear_of_it_once(tmp_path: Path) -> None:
         moved = [name for name in map(str, range(200)) if len(wide.spread.asked(request_hash(wide.number, name))) == 2]
         ways = Ways(node)
         for name in moved:
-            (sent,) = await node.broker.send(wide, [make_send(name)], name, first_try=True)
+            (sent,) = await brokers.send(node.broker, wide, [make_send(name)], name, first_try=True)
             assert isinstance(sent, Accepted)
         assert sorted(ways.told) == [0, 1, 2]
         assert {shard for shard, _ in ways.sends} == {wide.shards[2]}
         for name in moved:
-            (again,) = await node.broker.send(queue, [make_send(name)], name)  # by a node that has not heard of it
+            (again,) = await brokers.send(
+                node.broker, queue, [make_send(name)], name
+            )  # by a node that has not heard of it
             assert isinstance(again, Accepted) and again.duplicate
         await node.stop()
 
@@ -202,10 +208,10 @@ def test_a_batch_that_finds_room_in_part(tmp_path: Path) -> None:
         node = await open_node(loop, tmp_path, shards=3)
         queue = await make(node, spread=3, Baton_MaximumMessages="9")
         batch = [make_send(str(number)) for number in range(10)]
-        first = await node.broker.send(queue, batch, "name", first_try=True)
+        first = await brokers.send(node.broker, queue, batch, "name", first_try=True)
         assert sum(isinstance(result, OverLimit) for result in first) == 1
         await node.broker.set_attributes(queue, {"Baton.MaximumMessages": "900"})
-        again = await node.broker.send(queue, batch, "name")
+        again = await brokers.send(node.broker, queue, batch, "name")
         for one, other in zip(first, again, strict=True):
             if isinstance(one, Accepted):
                 assert other == one._replace(duplicate=True)
@@ -220,9 +226,9 @@ def test_one_shard_answers_a_batch_that_it_took_in_part_as_before(tmp_path: Path
         node = await open_node(loop, tmp_path, shards=1)
         queue = await make(node, spread=1, Baton_MaximumMessages="3")
         batch = [make_send(str(number)) for number in range(4)]
-        first = await node.broker.send(queue, batch, "name", first_try=True)
+        first = await brokers.send(node.broker, queue, batch, "name", first_try=True)
         await node.broker.set_attributes(queue, {"Baton.MaximumMessages": "900"})
-        again = await node.broker.send(grown(node, queue), batch, "name")
+        again = await brokers.send(node.broker, grown(node, queue), batch, "name")
         assert [result._replace(duplicate=True) for result in first if isinstance(result, Accepted)] == again[:3]
         assert isinstance(first[3], OverLimit) and isinstance(again[3], OverLimit)
         assert sorted(await drain(node, queue)) == ["0", "1", "2"]
@@ -252,7 +258,7 @@ def test_there_is_no_second_message_whatever_happens(tmp_path: Path, seed: int) 
             for _ in range(100):
                 try:
                     sends = [make_send(text) for text in texts]
-                    results = await node.broker.send(random.choice(views[-2:]), sends, str(number), first_try)
+                    results = await brokers.send(node.broker, random.choice(views[-2:]), sends, str(number), first_try)
                 except Unavailable:
                     results = [Unavailable()]
                 if all(isinstance(result, Accepted | OverLimit) for result in results):

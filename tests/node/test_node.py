@@ -20,6 +20,7 @@ from batonq.errors import (
     JobNotFound,
     LeaseLost,
     LogError,
+    MessageGone,
     OverLimit,
     PurgeInProgress,
     QueueDeletedRecently,
@@ -37,7 +38,9 @@ from batonq.node.node import Node
 from batonq.node.recovery import fold_log
 from batonq.node.settings import Settings
 from tests.node.nodes import ACCOUNT, Faults, drain, kill, make_send, open_node, receive, send
-from tests.node.support import VirtualLoop, run_virtual, settle, until
+from tests.node.support import VirtualLoop, put, run_virtual, settle, until
+from tests.support import brokers
+from tests.support.ask import batch
 
 
 async def with_dead_letters(node: Node, name: str = "orders", maximum: int = 1) -> tuple[Queue, Queue]:
@@ -107,7 +110,7 @@ def test_a_deleted_queue_is_gone_and_its_messages_with_it(tmp_path: Path) -> Non
         assert again.number != queue.number
         await send(node, again, "new")
         await receive(node, again)
-        assert isinstance((await node.broker.delete(again, [old.receipt]))[0], ReceiptInvalid)
+        assert isinstance((await brokers.delete(node.broker, again, [old.receipt]))[0], ReceiptInvalid)
         await node.stop()
 
     run_virtual(main)
@@ -167,9 +170,9 @@ def test_changes_reach_a_shard_whose_frame_is_full(tmp_path: Path) -> None:
         queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
         gone = await node.broker.create_queue(ACCOUNT, "gone", {}, {})
         host = node.shards[0].host()
-        host.send(queue.number, [make_send(str(number)) for number in range(10)])  # and no commit yet
+        put(host, queue.number, [make_send(str(number)) for number in range(10)])  # and no commit yet
         with pytest.raises(OverLimit):
-            host.send(queue.number, [make_send("refused")])
+            put(host, queue.number, [make_send("refused")])
         await node.broker.set_attributes(queue, {"VisibilityTimeout": "3"})
         await node.broker.delete_queue(gone)
         assert host.shard.queues[queue.number].policy.visibility_ms == 3_000
@@ -231,7 +234,7 @@ def test_a_purge_removes_everything_that_was_there_in_steps(tmp_path: Path) -> N
         node = await open_node(loop, tmp_path)
         queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
         for _ in range(120):
-            await node.broker.send(queue, [make_send("x") for _ in range(100)])
+            await brokers.send(node.broker, queue, [make_send("x") for _ in range(100)])
         await receive(node, queue)
         await node.broker.purge_queue(queue)
         counters = await node.broker.counters(queue)
@@ -271,10 +274,10 @@ def test_each_receipt_of_a_batch_gets_its_own_answer(tmp_path: Path) -> None:
         await send(node, other, "c")
         mine = await receive(node, queue)
         foreign = (await receive(node, other))[0].receipt
-        answers = await node.broker.delete(queue, [mine[0].receipt, "garbage", foreign, mine[1].receipt])
+        answers = await brokers.delete(node.broker, queue, [mine[0].receipt, "garbage", foreign, mine[1].receipt])
         assert answers[0] is answers[3] is None
         assert isinstance(answers[1], ReceiptInvalid) and isinstance(answers[2], ReceiptInvalid)
-        changes = await node.broker.change_visibility(other, [("garbage", 5_000), (foreign, 0)])
+        changes = await brokers.change_visibility(node.broker, other, [("garbage", 5_000), (foreign, 0)])
         assert isinstance(changes[0], ReceiptInvalid) and changes[1] is None
         assert [one.body for one in await receive(node, other)] == [b"c"]
         await node.stop()
@@ -282,7 +285,7 @@ def test_each_receipt_of_a_batch_gets_its_own_answer(tmp_path: Path) -> None:
     run_virtual(main)
 
 
-def test_the_quick_way_to_delete_follows_the_same_rules(tmp_path: Path) -> None:
+def test_a_queue_says_whether_a_lapsed_receipt_deletes(tmp_path: Path) -> None:
     async def main(loop: VirtualLoop) -> None:
         node = await open_node(loop, tmp_path)
         for strict in ("false", "true"):
@@ -291,10 +294,13 @@ def test_the_quick_way_to_delete_follows_the_same_rules(tmp_path: Path) -> None:
             held = (await receive(node, queue, 1))[0].receipt
             lapsed = (await receive(node, queue, 1, visibility_ms=1_000))[0].receipt
             await asyncio.sleep(2)
-            found = node.broker.delete_plain(queue, [held, lapsed])
-            assert found is not None
-            assert [type(answer) for answer in found[1]] == [type(None), LeaseLost if strict == "true" else type(None)]
-            assert node.broker.delete_plain(queue, [held, "garbage"]) is None
+            found = await brokers.delete(node.broker, queue, [held, lapsed])
+            assert [type(answer) for answer in found] == [type(None), LeaseLost if strict == "true" else type(None)]
+            found = await brokers.delete(node.broker, queue, [held, "garbage"])
+            assert [type(answer) for answer in found] == [
+                MessageGone if strict == "true" else type(None),
+                ReceiptInvalid,
+            ]
         await node.stop()
 
     run_virtual(main)
@@ -304,11 +310,11 @@ def test_the_retry_of_one_request_makes_no_second_message(tmp_path: Path) -> Non
     async def main(loop: VirtualLoop) -> None:
         node = await open_node(loop, tmp_path)
         queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
-        first = await node.broker.send(queue, [make_send("a")], "invocation-1")
+        first = await brokers.send(node.broker, queue, [make_send("a")], "invocation-1")
         await kill(node)
         node = await open_node(loop, tmp_path)
-        again = await node.broker.send(queue, [make_send("a")], "invocation-1")
-        other = await node.broker.send(queue, [make_send("a")], "invocation-2")
+        again = await brokers.send(node.broker, queue, [make_send("a")], "invocation-1")
+        other = await brokers.send(node.broker, queue, [make_send("a")], "invocation-2")
         assert again[0].message_id == first[0].message_id != other[0].message_id  # type: ignore[union-attr]
         assert len(await receive(node, queue)) == 2
         await node.stop()
@@ -322,14 +328,14 @@ def test_a_nack_gives_the_message_back_with_its_reason(tmp_path: Path) -> None:
         queue, dead = await with_dead_letters(node, maximum=5)
         await send(node, queue, "a")
         delivery = (await receive(node, queue))[0]
-        await node.broker.nack(queue, delivery.receipt, 10_000, "no stock", "OutOfStock")
+        await brokers.nack(node.broker, queue, delivery.receipt, 10_000, "no stock", "OutOfStock")
         with pytest.raises(LeaseLost):
-            await node.broker.nack(queue, delivery.receipt)
+            await brokers.nack(node.broker, queue, delivery.receipt)
         peeked = await node.broker.peek(queue, 0, 10)
         assert (peeked[0].view.reason, peeked[0].body) == ("no stock", b"a")
         assert await receive(node, queue) == []
         again = (await receive(node, queue, wait_ms=20_000))[0]
-        await node.broker.nack(queue, again.receipt, dead_letter=True)
+        await brokers.nack(node.broker, queue, again.receipt, dead_letter=True)
         letter = (await receive(node, dead))[0]
         assert letter.lineage is not None
         assert (letter.lineage.error_class, letter.lineage.reason) == ("OutOfStock", "no stock")
@@ -349,7 +355,7 @@ def test_receipts_outlive_a_restart_and_the_rotation_of_their_key(tmp_path: Path
         assert len(node.catalog.current().receipt_keys) == 2
         await kill(node)
         node = await open_node(loop, tmp_path)
-        assert await node.broker.delete(queue, [receipt]) == [None]
+        assert await brokers.delete(node.broker, queue, [receipt]) == [None]
         assert await drain(node, queue) == []
         await node.stop()
 
@@ -578,12 +584,14 @@ def test_strict_calls_take_only_the_current_leases_receipt(tmp_path: Path) -> No
         (old,) = await receive(node, queue, visibility_ms=1_000)
         (new,) = await receive(node, queue, wait_ms=5_000, visibility_ms=60_000)
         receipts = [old.receipt, new.receipt, "rubbish"]
-        changed = await broker.change_visibility_until(queue, [(receipt, 90_000) for receipt in receipts], strict=True)
+        changed = await brokers.change_visibility_until(
+            broker, queue, [(receipt, 90_000) for receipt in receipts], strict=True
+        )
         assert isinstance(changed[0], LeaseLost) and isinstance(changed[2], ReceiptInvalid)
         assert changed[1] == (await broker.peek(queue, 0, 1))[0].view.until_ms == broker.now_ms() + 90_000
-        assert await broker.change_visibility_until(queue, [(new.receipt, 0)], strict=True) == [0]
+        assert await brokers.change_visibility_until(broker, queue, [(new.receipt, 0)], strict=True) == [0]
         (last,) = await receive(node, queue)
-        refused = await broker.delete(queue, [new.receipt, last.receipt, last.receipt], strict=True)
+        refused = await brokers.delete(broker, queue, [new.receipt, last.receipt, last.receipt], strict=True)
         assert [getattr(problem, "code", None) for problem in refused] == ["lease_lost", None, "message_gone"]
         await node.stop()
 
@@ -600,7 +608,8 @@ def test_many_nacks_have_a_result_each(tmp_path: Path) -> None:
         for group in "abc":
             await send(node, queue, group, group=group, dedup_id=group)
         one, two, three = await receive(node, queue)
-        results = await node.broker.nack_many(
+        results = await brokers.nack_many(
+            node.broker,
             queue,
             [
                 (one.receipt, None, "no stock", "OutOfStock", False, False),
@@ -705,7 +714,8 @@ def test_a_snapshot_at_the_stop_has_nothing_that_is_not_committed(
             late.append(len(late))
             queue = next(iter(self.shard.queues))
             loop = asyncio.get_running_loop()
-            loop.call_soon(lambda: self.send(queue, [make_send("late")]))
+            command = batch(queue, [make_send("late")])
+            loop.call_soon(lambda: self.shard.send([command], self.now_ms()))
 
     async def main(loop: VirtualLoop) -> None:
         node = await open_node(loop, tmp_path / "data", shards=1)

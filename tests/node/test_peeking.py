@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from batonq.core.catalog.names import queue_arn
-from batonq.core.commands import Nack
+from batonq.core.commands import Failing, Nack
 from batonq.core.payload import Attribute, encode_attributes
 from batonq.core.shard import seeking
 from batonq.errors import LogCorrupt, OverLimit
@@ -21,6 +21,7 @@ from batonq.node.node import Node
 from batonq.node.pages import Asked, Page, Pages
 from tests.node.nodes import ACCOUNT, make_send, open_node, receive, send
 from tests.node.support import VirtualLoop, run_virtual, settle, until
+from tests.support import brokers
 
 DAY_MS = 86_400_000
 
@@ -61,7 +62,7 @@ def test_a_message_as_it_stands(tmp_path: Path) -> None:
         [sent] = await send(node, queue, "apple", attributes=attributes, priority=7, group="g", trace="Root=1")
         await asyncio.sleep(3)
         [delivery] = await receive(node, queue)
-        await node.broker.nack(queue, delivery.receipt, 0, "no stock", "OutOfStock")
+        await brokers.nack(node.broker, queue, delivery.receipt, 0, "no stock", "OutOfStock")
         await asyncio.sleep(2)
         await receive(node, queue, visibility_ms=20_000)
         answer = await peek(node, queue)
@@ -126,7 +127,7 @@ def test_a_body_is_text_or_base64_and_cut(
         queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
         one = make_send("")
         one.body = body
-        await node.broker.send(queue, [one])
+        await brokers.send(node.broker, queue, [one])
         [shown] = (await peek(node, queue))["messages"]
         assert (shown["body_encoding"], shown["body_cut"], shown["body_bytes"]) == (encoding, cut, len(body))
         assert value is None or shown["body"] == value
@@ -192,7 +193,7 @@ def test_others_come_in_between_the_steps_to_a_page(tmp_path: Path, monkeypatch:
         await settle(3)
         assert not looking.done()
         deliveries = await receive(node, queue)  # the places that the walk has come to go away
-        await node.broker.delete(queue, [delivery.receipt for delivery in deliveries])
+        await brokers.delete(node.broker, queue, [delivery.receipt for delivery in deliveries])
         assert [one.body for one in await looking] == [b"41", b"42", b"43"]
         monkeypatch.setattr(peeking, "SEEK_STEPS_MAX", 3)
         with pytest.raises(OverLimit):
@@ -275,7 +276,7 @@ def test_why_a_message_waits_or_is_delayed(tmp_path: Path) -> None:
             ("IN_FLIGHT", f"Held by tester until {at(node, 30_000)} (30 s left), attempt 1."),
             ("VISIBLE", "Waiting: the queue has reached its limit of messages in flight, 1."),
         ]
-        await node.broker.nack(queue, delivery.receipt, 18_000)
+        await brokers.nack(node.broker, queue, delivery.receipt, 18_000)
         await send(node, queue, "c", delay_ms=2 * DAY_MS)
         assert await reasons(node, queue) == [
             ("DELAYED", f"Delayed until {at(node, 18_000)} (18 s left), after attempt 1."),
@@ -302,7 +303,7 @@ def test_why_a_message_of_a_group_waits(tmp_path: Path) -> None:
         [delivery] = await receive(node, queue, 1)
         behind = "Behind an earlier message of its group that is "
         assert (await reasons(node, queue))[1] == ("VISIBLE", behind + "in flight.")
-        await node.broker.nack(queue, delivery.receipt, 60_000)
+        await brokers.nack(node.broker, queue, delivery.receipt, 60_000)
         assert (await reasons(node, queue))[1] == ("VISIBLE", behind + "delayed.")
         [shown, _] = (await peek(node, queue))["messages"]
         assert (shown["group"], shown["deduplication_id"]) == ("g", "1")
@@ -324,7 +325,7 @@ def test_why_a_message_is_dead(tmp_path: Path) -> None:
         assert await receive(node, queue) == []
         await send(node, queue, "given up")
         [delivery] = await receive(node, queue)
-        await node.broker.nack(queue, delivery.receipt, 0, "", "", True)
+        await brokers.nack(node.broker, queue, delivery.receipt, 0, "", "", True)
         assert await reasons(node, queue) == [
             ("DEAD", "Dead: received 2 times of at most 2, and the queue has no dead-letter queue."),
             ("DEAD", "Dead: given up after 1 receive, and the queue has no dead-letter queue."),
@@ -351,7 +352,7 @@ def test_why_a_dead_letter_is_on_its_way_or_refused(tmp_path: Path) -> None:
         await send(node, queue, "a")
         [delivery] = await receive(node, queue)
         host = node.shards[queue.shard].host()
-        [problem] = host.nack(queue.number, [make_nack(node, queue, delivery.receipt)])
+        [problem] = host.run(host.shard.nack, make_nack(node, queue, delivery.receipt), host.begin())
         assert problem is None
         views = host.shard.peek(queue.number, 0, 1)
         situation = peeking.Situation(node.broker.now_ms(), queue.policy, host.counters(queue.number), lambda _: "dead")
@@ -377,8 +378,8 @@ async def pair_on_two_shards(node: Node) -> tuple[Queue, Queue]:
 
 
 def make_nack(node: Node, queue: Queue, receipt: str) -> Nack:
-    claim = node.broker._receipts.open_at(queue.account, queue.number, receipt)[1]
-    return Nack(claim, 0, "no stock", "OutOfStock", True)
+    claim = node.broker._receipts.open_at(ACCOUNT, queue.number, receipt)[1]
+    return Nack(queue.number, [claim], [Failing(0, "no stock", "OutOfStock", True)])
 
 
 # --- a dead letter's past -----------------------------------------------------------------------
@@ -413,7 +414,7 @@ def test_the_past_survives_dead_letters_redrive_and_dead_letters_again(
         first_ms = node.broker.now_ms()
         [sent] = await send(node, queue, "a", trace="Root=1-2-3", priority=9)
         [delivery] = await receive(node, queue)
-        await node.broker.nack(queue, delivery.receipt, 0, "no stock", "OutOfStock", True)
+        await brokers.nack(node.broker, queue, delivery.receipt, 0, "no stock", "OutOfStock", True)
         await until(lambda: settled(node))
         await shorten()
         await node.broker.start_move(dead, None, None)
@@ -423,7 +424,7 @@ def test_the_past_survives_dead_letters_redrive_and_dead_letters_again(
         assert (delivery.receive_count, delivery.trace, delivery.priority) == (1, "Root=1-2-3", 9)
         second_id = delivery.message_id
         await asyncio.sleep(5)
-        await node.broker.nack(queue, delivery.receipt, 0, "still none", "OutOfStock", True)
+        await brokers.nack(node.broker, queue, delivery.receipt, 0, "still none", "OutOfStock", True)
         last_ms = node.broker.now_ms()
         await until(lambda: settled(node))
         await shorten()

@@ -6,32 +6,35 @@ import re
 from collections.abc import Awaitable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
-from batonq.core.commands import Send
 from batonq.core.ids import message_id
 from batonq.errors import BatonError, InvalidInput, Unavailable
 from batonq.node import wire
 from batonq.node.broker import Broker, Queue
+from batonq.node.forwarding import RemoteShard
 from batonq.node.jobs import Redrive
 from batonq.node.node import Node
-from batonq.node.ports import Bodies, ShardPort
-from batonq.node.remoteshard import RemoteShard, answer
+from batonq.node.ports import ShardPort
 from tests.node.nodes import ACCOUNT, make_send, open_node
 from tests.node.support import VirtualLoop, run_virtual
+from tests.support import brokers
 
 
 def over_the_wire(broker: Broker) -> None:
     """From now on the broker asks its shards by bytes, as it would ask another node."""
     local = broker._port
+    ports: dict[int, RemoteShard] = {}
 
     def remote(shard: int) -> ShardPort:
         async def call(operation: str, data: bytes, wait_ms: int) -> bytes:
-            return await answer(local(shard), operation, data)
+            return await wire.answer(local(shard), operation, data)
 
-        return RemoteShard(call)
+        if shard not in ports:
+            ports[shard] = RemoteShard(call)
+        return cast(ShardPort, ports[shard])
 
     broker._port = remote
 
@@ -49,39 +52,46 @@ async def whole_life(node: Node) -> list[Any]:
     )
     sends = [
         make_send("plain"),
-        Send(b"{}", b"", attributes=b"", group="g", trace="root", priority=3, ttl_ms=60_000, content=1),
+        make_send("{}", group="g", trace="root", priority=3, ttl_ms=60_000, content=1),
         make_send("later", delay_ms=5_000),
     ]
-    told.append(await broker.send(orders, sends))
-    told.append(await broker.send(orders, [Send(b"x" * 2_000_000, b"")]))
+    told.append(await brokers.send(broker, orders, sends))
+    told.append(await brokers.send(broker, orders, [make_send("x" * 2_000_000)]))
     numbered = await broker.create_queue(ACCOUNT, "numbered", {"Baton.MaximumMessages": "3"}, {})
     for queue in (dead, numbered):  # as one run, and one by one because of the limit
         for sequence in (1, 2):
-            told.append(await broker.send_elsewhere(queue, Bodies([b"1", b"2"], "ann", 0, "producer", sequence)))
-    gone = [delivery.receipt for delivery in await broker.receive(dead, 10, 30_000, 0, "zoe")]
-    claims = broker.claims(dead, gone)
-    assert claims is not None and len(claims) == 3
-    told.append(await broker.delete_elsewhere(dead, claims))
-    told.append(await broker.delete_elsewhere(dead, claims))
-    told.append(await broker.send_once(orders, [make_send("once")], "request-1", "content"))
-    told.append(await broker.send_once(orders, [make_send("once")], "request-1", "content"))
-    told.append(await broker.send_once(orders, [make_send("other")], "request-1", "another content"))
+            pair = [
+                make_send(text, sender="ann", producer="producer", producer_sequence=sequence + at)
+                for at, text in enumerate("12")
+            ]
+            told.append(await brokers.send(broker, queue, pair))
+    gone = [delivery.receipt for delivery in await brokers.receive(broker, dead, 10, 30_000, 0, "zoe")]
+    assert len(gone) == 3
+    told.append(await brokers.delete(broker, dead, gone))
+    told.append(await brokers.delete(broker, dead, gone))
+    told.append(await brokers.send_once(broker, orders, [make_send("once")], "request-1", "content"))
+    told.append(await brokers.send_once(broker, orders, [make_send("once")], "request-1", "content"))
+    told.append(await brokers.send_once(broker, orders, [make_send("other")], "request-1", "another content"))
     told.append(await broker.counters(orders))
-    (unseen,) = await broker.receive(orders, 1, 30_000, 0, "zoe")
-    claim = broker._receipts.open_at(orders.account, orders.number, unseen.receipt)[1]
+    (unseen,) = await brokers.receive(broker, orders, 1, 30_000, 0, "zoe")
+    claim = broker._receipts.open_at(ACCOUNT, orders.number, unseen.receipt)[1]
     await broker._port(orders.shard).give_back(orders.number, [claim, claim])
-    held = await broker.receive(orders, 10, 30_000, 0, "ann")
+    held = await brokers.receive(broker, orders, 10, 30_000, 0, "ann")
     assert {delivery.receive_count for delivery in held} == {1}
     told.append([delivery._replace(receipt="") for delivery in held])
     told.append(await broker.peek(orders, 0, 10))
     receipts = [delivery.receipt for delivery in held]
-    told.append(await broker.change_visibility_until(orders, [(receipts[0], 90_000), ("nonsense", 1)]))
-    told.append(await broker.nack_many(orders, [(receipts[1], 0, "no", "Timeout", False, False)]))
-    told.append(await broker.nack_many(orders, [(receipts[2], None, "poison", "Bad", True, False)]))
-    told.append(await broker.delete(orders, [receipts[0], receipts[0], receipts[1]], strict=True))
-    told.append([delivery._replace(receipt="") for delivery in await broker.receive(orders, 10, None, 1_000, "ben")])
+    told.append(await brokers.change_visibility_until(broker, orders, [(receipts[0], 90_000), ("nonsense", 1)]))
+    told.append(await brokers.nack_many(broker, orders, [(receipts[1], 0, "no", "Timeout", False, False)]))
+    told.append(await brokers.nack_many(broker, orders, [(receipts[2], None, "poison", "Bad", True, False)]))
+    told.append(await brokers.delete(broker, orders, [receipts[0], receipts[0], receipts[1]], strict=True))
+    told.append(
+        [delivery._replace(receipt="") for delivery in await brokers.receive(broker, orders, 10, None, 1_000, "ben")]
+    )
     assert dead.shard != orders.shard, "what died goes over a channel"
-    told.append([delivery._replace(receipt="") for delivery in await broker.receive(dead, 10, 0, 9_000, "ben")])
+    told.append(
+        [delivery._replace(receipt="") for delivery in await brokers.receive(broker, dead, 10, 0, 9_000, "ben")]
+    )
     told.append(await broker.waiting(orders))
     told += await jobs(broker, dead, orders)
     await broker.purge_queue(orders)
@@ -153,7 +163,7 @@ def test_a_shard_that_is_not_served_says_so_over_the_wire(tmp_path: Path) -> Non
         over_the_wire(node.broker)
         await node.shards[0].close()
         with pytest.raises(Unavailable):
-            await node.broker.send(queue, [make_send("lost")])
+            await brokers.send(node.broker, queue, [make_send("lost")])
         await node.stop()
 
     run_virtual(main)
@@ -165,7 +175,14 @@ def test_an_error_is_itself_again() -> None:
 
 
 @pytest.mark.parametrize(
-    ("operation", "data"), [("explode", b"\x90"), ("counters", b"\xc1"), ("counters", b"\x91\xa1x"), ("delete", b"")]
+    ("operation", "data"),
+    [
+        ("explode", b"\x90"),
+        ("counters", b"\xc1"),
+        ("counters", b"\x91\xa1x"),
+        ("submit", b""),
+        ("submit", b"\x91\x91\x91\x09"),
+    ],
 )
 def test_what_is_no_call_is_refused(operation: str, data: bytes) -> None:
     with pytest.raises(InvalidInput):

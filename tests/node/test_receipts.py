@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from batonq.core.catalog.entries import ReceiptKey
-from batonq.core.commands import Claim, Lease
+from batonq.core.commands import Claim, Leases
 from batonq.errors import ReceiptInvalid, Unavailable
 from batonq.node.receipts import RECENT_MAX, STAMPS_MAX, TEXT_LENGTH, Receipts
 
@@ -24,8 +24,12 @@ u48 = st.integers(0, 2**48 - 1)
 u16 = st.integers(0, 2**16 - 1)
 
 
-def lease(slot: int = 7, sequence: int = 1_000, epoch: int = 3) -> Lease:
-    return Lease(slot, sequence, epoch, 1, 0, 0, 0, 0, 0, 0, 0, overlays=())
+CLAIM = Claim(7, 1_000, 3)
+
+
+def leases(claims: list[tuple[int, int, int]]) -> Leases:
+    slots, sequences, epochs = ([claim[at] for claim in claims] for at in range(3))
+    return Leases(0, 0, slots, sequences, epochs=epochs)
 
 
 @pytest.fixture
@@ -34,7 +38,7 @@ def receipts() -> Receipts:
 
 
 def seal(receipts: Receipts, tenant: str = TENANT, queue: int = 5, shard: int = 0) -> str:
-    return receipts.seal_many(tenant, queue, shard, [lease()])[0]
+    return receipts.seal_claims(tenant, queue, shard, [CLAIM])[0]
 
 
 def claim_of(receipts: Receipts, tenant: str, queue: int, text: str) -> Claim:
@@ -45,13 +49,14 @@ def claim_of(receipts: Receipts, tenant: str, queue: int, text: str) -> Claim:
 def test_what_is_sealed_is_opened(tenant: str, queue: int, shard: int, claims: list[tuple[int, int, int]]) -> None:
     tenant = tenant.encode(errors="ignore").decode()
     receipts = Receipts(KEYS)
-    texts = receipts.seal_many(tenant, queue, shard, [lease(*claim) for claim in claims])
+    texts = receipts.seal_claims(tenant, queue, shard, claims)
     assert len(texts) == len(claims)
     for text, claim in zip(texts, claims, strict=True):
         assert len(text) == TEXT_LENGTH
         assert set(text) <= URL_SAFE
         assert receipts.open_at(tenant, queue, text) == (shard, Claim(*claim))
-    assert Receipts(KEYS).seal_many(tenant, queue, shard, [lease(*claim) for claim in claims]) == texts
+        assert claim_of(receipts, tenant, queue, text) == Claim(*claim)
+    assert Receipts(KEYS).seal_leases(tenant, queue, shard, leases(claims)) == texts
 
 
 @given(
@@ -77,8 +82,8 @@ def test_receipts_that_do_not_come_back_are_forgotten_in_the_end(receipts: Recei
 
 
 def test_every_lease_has_its_own_receipt(receipts: Receipts) -> None:
-    leases = [lease(epoch=1), lease(epoch=2), lease(slot=8), lease(sequence=1_001)]
-    assert len(set(receipts.seal_many(TENANT, 5, 0, leases))) == 4
+    claims = [CLAIM._replace(epoch=1), CLAIM._replace(epoch=2), CLAIM._replace(slot=8), CLAIM._replace(sequence=1_001)]
+    assert len(set(receipts.seal_claims(TENANT, 5, 0, claims))) == 4
 
 
 def test_another_queue_generation_tenant_or_key_refuses_it(receipts: Receipts) -> None:

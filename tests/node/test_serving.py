@@ -33,13 +33,14 @@ from tests.node.support import (
     ORDERS,
     Bench,
     VirtualLoop,
-    message,
     open_bench,
     policies,
+    put,
     run_virtual,
     settle,
     until,
 )
+from tests.support import brokers
 from tests.support.memory_log import MemoryLog
 
 
@@ -57,11 +58,9 @@ def rows_max(log: MemoryLog) -> int:
 
 async def lease_many(bench: Bench, count: int) -> None:
     for start in range(0, count, 1_000):
-        assert bench.host.send_plain(ORDERS, [b"x"] * min(1_000, count - start), (), "", 0)
-        await bench.committed()
-    while leases := bench.host.receive_front(ORDERS, 1_000, 10_000, "first"):
-        await bench.committed()
-        assert len(leases.slots)
+        await bench.send(*["x"] * min(1_000, count - start))
+    while await bench.receive(1_000, visibility_ms=10_000):
+        pass
 
 
 @pytest.mark.parametrize(
@@ -126,10 +125,10 @@ async def use_up(node: Node, queue: Queue, count: int) -> None:
     """Messages of as many groups that have been received as often as they may."""
     for start in range(0, count, 10):
         sends = [make_send("old", group=f"{at}", dedup_id=f"{at}") for at in range(start, min(start + 10, count))]
-        await node.broker.send(queue, sends)
+        await brokers.send(node.broker, queue, sends)
     left = count
     while left:
-        left -= len(await node.broker.receive(queue, 1_000, 60_000, 0, "tester"))
+        left -= len(await brokers.receive(node.broker, queue, 1_000, 60_000, 0, "tester"))
     await asyncio.sleep(60)
     await until(lambda: _idle(node))
 
@@ -156,12 +155,12 @@ def test_a_long_poll_is_answered_although_used_up_messages_stand_in_front(
         else:
             queue = await node.broker.create_queue(ACCOUNT, "jobs.fifo", attributes, {})
         await use_up(node, queue, count)
-        await node.broker.send(queue, [make_send("new", group="new", dedup_id="new")])
+        await brokers.send(node.broker, queue, [make_send("new", group="new", dedup_id="new")])
         began_s = loop.time()
         if by == "pattern":
             assert await watch(node, "jobs*", wait_ms=20_000) == ["new"]
         else:
-            found = await node.broker.receive(queue, 10, None, 20_000, "tester")
+            found = await brokers.receive(node.broker, queue, 10, None, 20_000, "tester")
             assert [delivery.body for delivery in found] == [b"new"]
         assert loop.time() - began_s < 1
         await node.stop()
@@ -222,11 +221,11 @@ def test_a_poll_that_finds_no_place_at_one_shard_waits_at_none(tmp_path: Path) -
         queues = [await node.broker.create_queue(ACCOUNT, f"jobs-{at}", {}, {}) for at in range(4)]
         there = next(queue for queue in queues if queue.shard == 1)
         here = next(queue for queue in queues if queue.shard == 0)
-        taken = loop.create_task(node.broker.receive(there, 1, None, 20_000, "tester"))
+        taken = loop.create_task(brokers.receive(node.broker, there, 1, None, 20_000, "tester"))
         await settle()
         with pytest.raises(OverLimit):
             await watch(node, "jobs-*")
-        assert node.keeper(0).host().waiting_total == 0
+        assert node.keeper(0).host().polls.total == 0
         await send(node, here, "x")
         assert (await node.broker.counters(here)).visible == 1, "nobody who has gone was given it"
         taken.cancel()
@@ -245,9 +244,9 @@ def test_what_was_taken_from_one_shard_is_kept_when_another_refuses(tmp_path: Pa
         busy = node.keeper(1).host()
         await asyncio.sleep(0)
         for _ in range(4):
-            busy.send(by_shard[1].number, [make_send("filled")])
+            put(busy, by_shard[1].number, [make_send("filled")])
         with pytest.raises(OverLimit):
-            busy.send(by_shard[1].number, [make_send("one more")])
+            put(busy, by_shard[1].number, [make_send("one more")])
         assert sorted(await watch(node, "jobs-*", wait_ms=0)) == ["x", "x"]
         assert "x" in await watch(node, "jobs-*")
         await node.stop()
@@ -291,7 +290,7 @@ def test_leases_that_cannot_be_extended_are_handed_over_as_they_are(tmp_path: Pa
         await send(node, queue, "x")
         faults.planned[0] = ["stall", "refuse"]
         polling: asyncio.Task[Any] = loop.create_task(
-            watch(node, "jobs-*") if by_pattern else node.broker.receive(queue, 1, None, 20_000, "tester")
+            watch(node, "jobs-*") if by_pattern else brokers.receive(node.broker, queue, 1, None, 20_000, "tester")
         )
         await settle()
         sends = [loop.create_task(send(node, queue, "later")) for _ in range(5)]
@@ -311,11 +310,13 @@ def test_whoever_waits_on_a_queue_that_is_deleted_hears_of_it(tmp_path: Path) ->
         node = await open_node(loop, tmp_path, shards=2, frame_rows_max=1)
         plain = await node.broker.create_queue(ACCOUNT, "plain", {}, {})
         spread = await wide.make_fifo(node, "wide.fifo", 2, Baton_MaximumInFlight="2")
-        await node.broker.send(spread, [make_send(f"{at}", group=f"{at}", dedup_id=f"{at}") for at in range(8)])
+        await brokers.send(
+            node.broker, spread, [make_send(f"{at}", group=f"{at}", dedup_id=f"{at}") for at in range(8)]
+        )
         for _ in range(2):
-            assert len(await node.broker.receive(spread, 1, None, 0, "tester")) == 1
+            assert len(await brokers.receive(node.broker, spread, 1, None, 0, "tester")) == 1
         polls = [
-            loop.create_task(node.broker.receive(queue, 1, None, 20_000, "tester"))
+            loop.create_task(brokers.receive(node.broker, queue, 1, None, 20_000, "tester"))
             for queue in (plain, plain, spread, spread)
         ]
         await settle()
@@ -339,13 +340,12 @@ def test_a_fifo_group_that_is_free_again_is_served_to_whoever_waits() -> None:
         waiting = [loop.create_task(bench.receive(1, 20_000, queue=FIFO)) for _ in range(3)]
         await settle()
         assert not any(task.done() for task in waiting)
-        assert bench.host.delete(FIFO, [lease[:3]]) == [None]
-        await bench.committed()
+        assert await bench.delete(lease, queue=FIFO) == [None]
         await settle()
         assert [task.done() for task in waiting] == [True, False, False]
         for task in waiting[1:]:
             task.cancel()
         await settle()
-        assert bench.host.send(ORDERS, [message("x")])
+        assert await bench.send("x")
 
     run_virtual(main)

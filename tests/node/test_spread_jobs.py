@@ -19,6 +19,7 @@ from tests.node.nodes import ACCOUNT, drain, kill, open_node, receive, send
 from tests.node.support import VirtualLoop, run_virtual, until
 from tests.node.test_jobs import ended
 from tests.node.wide import counts, make, make_fifo
+from tests.support import brokers
 
 ARN = f"arn:aws:sqs:us-east-1:{ACCOUNT}:"
 
@@ -35,7 +36,7 @@ async def die(node: Node, queue: Queue, morgue: Queue, count: int) -> None:
         await send(node, queue, str(number))
     while held := await receive(node, queue):
         for delivery in held:
-            await node.broker.nack(queue, delivery.receipt, 0, "no", "Oops")
+            await brokers.nack(node.broker, queue, delivery.receipt, 0, "no", "Oops")
 
     async def arrived() -> bool:
         return (await node.broker.counters(morgue)).visible == dead + count
@@ -138,7 +139,7 @@ def test_fifo_dead_letters_find_the_shard_of_their_group(tmp_path: Path) -> None
             await send(node, queue, f"{group}", group=group, dedup_id="1")
         for _ in groups:
             (held,) = await receive(node, queue, 1)
-            await node.broker.nack(queue, held.receipt, 0)
+            await brokers.nack(node.broker, queue, held.receipt, 0)
 
         async def arrived() -> bool:
             return (await node.broker.counters(morgue)).visible == len(groups)

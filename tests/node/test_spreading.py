@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from batonq.core.catalog.machine import Catalog
-from batonq.core.commands import Accepted
+from batonq.core.commands import Accepted, Receive
 from batonq.core.ids import key_hash
 from batonq.errors import (
     IdempotencyConflict,
@@ -21,6 +22,7 @@ from batonq.errors import (
 from tests.node.nodes import ACCOUNT, Faults, drain, kill, make_node, make_send, open_node, receive, send
 from tests.node.support import VirtualLoop, run_virtual, settle, until
 from tests.node.wide import counts, ids, make, make_fifo, shards_of, written
+from tests.support import brokers
 
 # --- sending ---------------------------------------------------------------------------------------
 
@@ -45,7 +47,7 @@ def test_what_has_a_key_goes_to_its_shard_and_results_stand_in_order(tmp_path: P
         node = await open_node(loop, tmp_path, shards=4)
         queue = await make(node)
         sends = [make_send(str(number), dedup_id=f"key-{number % 9}" if number % 3 else "") for number in range(30)]
-        results = await node.broker.send(queue, sends)
+        results = await brokers.send(node.broker, queue, sends)
         assert len(set(shards_of(results))) > 1
         for number, result in enumerate(results):
             assert isinstance(result, Accepted)
@@ -67,21 +69,21 @@ def test_producers_invocations_and_named_requests_are_told_again_on_any_shard(tm
         broker = node.broker
         for producer in ("p1", "p2", "p3"):
             numbered = [make_send("x", producer=producer, producer_sequence=1 + at) for at in range(2)]
-            first = await broker.send(queue, numbered)
-            again = await broker.send(queue, numbered)
+            first = await brokers.send(broker, queue, numbered)
+            again = await brokers.send(broker, queue, numbered)
             assert ids(again) == ids(first)
             assert [one.duplicate for one in again] == [True, True]  # type: ignore[union-attr]
         for at in range(5):
             sends = [make_send("y"), make_send("z", dedup_id=f"z{at}")]
-            first, again = [await broker.send(queue, sends, f"request-{at}") for _ in range(2)]
+            first, again = [await brokers.send(broker, queue, sends, f"request-{at}") for _ in range(2)]
             assert ids(again) == ids(first) and [one.duplicate for one in again] == [True, True]  # type: ignore[union-attr]
         named = [make_send("n"), make_send("m", dedup_id="m"), make_send("o", dedup_id="o")]
-        results, known = await broker.send_once(queue, named, "name", "content")
+        results, known = await brokers.send_once(broker, queue, named, "name", "content")
         assert not known
-        again, known = await broker.send_once(queue, named, "name", "content")
+        again, known = await brokers.send_once(broker, queue, named, "name", "content")
         assert known and ids(again) == ids(results)
         for others in (named, [make_send("q", dedup_id=f"q{at}") for at in range(9)]):
-            refused, known = await broker.send_once(queue, others, "name", "another content")
+            refused, known = await brokers.send_once(broker, queue, others, "name", "another content")
             assert not known and all(isinstance(result, IdempotencyConflict) for result in refused)
         assert Counter(await drain(node, queue)) == {"x": 6, "y": 5, "z": 5, "n": 1, "m": 1, "o": 1}
         await node.stop()
@@ -105,14 +107,14 @@ def test_a_shard_that_is_down_gets_no_unkeyed_sends_and_keyed_ones_say_so(tmp_pa
             (result,) = await send(node, queue, f"{number}")
             assert isinstance(result, Accepted)
         name = next(f"n{at}" for at in range(99) if queue.spread.of_hash(key_hash(queue.number, f"n{at}")) == down)
-        (result,) = await node.broker.send(queue, [make_send("named")], name, first_try=True)
+        (result,) = await brokers.send(node.broker, queue, [make_send("named")], name, first_try=True)
         assert isinstance(result, Accepted)
         with pytest.raises(Unavailable):  # it may have been taken there before
-            await node.broker.send(queue, [make_send("another")], name)
+            await brokers.send(node.broker, queue, [make_send("another")], name)
         with pytest.raises(Unavailable):
             await send(node, queue, "keyed", dedup_id=keys[down])
         mixed = [make_send(key, dedup_id=key) for key in keys.values()]
-        outcomes = dict(zip(keys, await node.broker.send(queue, mixed), strict=True))
+        outcomes = dict(zip(keys, await brokers.send(node.broker, queue, mixed), strict=True))
         assert isinstance(outcomes.pop(down), Unavailable)
         assert all(isinstance(outcome, Accepted) for outcome in outcomes.values())
         found = await drain(node, queue)
@@ -135,7 +137,7 @@ def test_limits_hold_for_the_whole_queue_and_a_full_shard_sends_on(tmp_path: Pat
         assert len(held) == 6
         with pytest.raises(OverLimit):
             await receive(node, queue)
-        assert not any(await node.broker.delete(queue, [delivery.receipt for delivery in held]))
+        assert not any(await brokers.delete(node.broker, queue, [delivery.receipt for delivery in held]))
         assert len(await receive(node, queue)) == 3
         await node.stop()
 
@@ -170,13 +172,13 @@ def test_receipts_name_their_shard(tmp_path: Path) -> None:
             await send(node, queue, str(number))
         held = await receive(node, queue)
         receipts = [delivery.receipt for delivery in held]
-        assert isinstance((await node.broker.delete(other, receipts[:1]))[0], ReceiptInvalid)
-        ends = await node.broker.change_visibility_until(queue, [(receipt, 90_000) for receipt in receipts])
+        assert isinstance((await brokers.delete(node.broker, other, receipts[:1]))[0], ReceiptInvalid)
+        ends = await brokers.change_visibility_until(node.broker, queue, [(receipt, 90_000) for receipt in receipts])
         assert all(isinstance(end, int) and end > 0 for end in ends)
-        results = await node.broker.delete(queue, [receipts[0], "garbage", *receipts[1:4]])
+        results = await brokers.delete(node.broker, queue, [receipts[0], "garbage", *receipts[1:4]])
         assert [type(result) for result in results] == [type(None), ReceiptInvalid, *[type(None)] * 3]
         nacks = [(receipt, 0, "why", "Oops", False, False) for receipt in receipts[4:]]
-        assert await node.broker.nack_many(queue, nacks) == [None, None]
+        assert await brokers.nack_many(node.broker, queue, nacks) == [None, None]
         again = await receive(node, queue)
         assert sorted(delivery.body for delivery in again) == sorted(delivery.body for delivery in held[4:])
         assert {delivery.receive_count for delivery in again} == {2}
@@ -299,19 +301,19 @@ def test_fifo_groups_keep_their_order_and_attempts_are_repeated(tmp_path: Path) 
         groups = [f"group-{at}" for at in range(12)]
         for number in range(4):
             sends = [make_send(f"{group}:{number}", group=group, dedup_id=f"{number}") for group in groups]
-            assert all(isinstance(result, Accepted) for result in await node.broker.send(queue, sends))
-            assert all(result.duplicate for result in await node.broker.send(queue, sends))  # type: ignore[union-attr]
+            assert all(isinstance(result, Accepted) for result in await brokers.send(node.broker, queue, sends))
+            assert all(result.duplicate for result in await brokers.send(node.broker, queue, sends))  # type: ignore[union-attr]
         assert min(counts(node, queue)) > 0
-        first = await node.broker.receive(queue, 5, None, 0, "tester", "attempt")
-        again = await node.broker.receive(queue, 5, None, 0, "tester", "attempt")
+        first = await brokers.receive(node.broker, queue, 5, None, 0, "tester", "attempt")
+        again = await brokers.receive(node.broker, queue, 5, None, 0, "tester", "attempt")
         assert first and [one.message_id for one in again] == [one.message_id for one in first]
-        assert not any(await node.broker.change_visibility(queue, [(one.receipt, 0) for one in again]))
+        assert not any(await brokers.change_visibility(node.broker, queue, [(one.receipt, 0) for one in again]))
         seen: dict[str, list[int]] = {}
         while found := await receive(node, queue):
             for delivery in found:
                 group, _, number_text = delivery.body.decode().partition(":")
                 seen.setdefault(group, []).append(int(number_text))
-            assert not any(await node.broker.delete(queue, [delivery.receipt for delivery in found]))
+            assert not any(await brokers.delete(node.broker, queue, [delivery.receipt for delivery in found]))
         assert seen == {group: [0, 1, 2, 3] for group in groups}
         await node.stop()
 
@@ -328,7 +330,7 @@ def test_a_long_poll_of_a_fifo_queue_waits_for_a_group_that_is_free(tmp_path: Pa
         poll = loop.create_task(receive(node, queue, 1, wait_ms=20_000))
         await asyncio.sleep(3)
         assert not poll.done()
-        await node.broker.delete(queue, [held.receipt])
+        await brokers.delete(node.broker, queue, [held.receipt])
         assert [delivery.body for delivery in await poll] == [b"second"]
         await node.stop()
 
@@ -378,24 +380,49 @@ def test_long_polls_go_on_after_the_catalog_was_away(tmp_path: Path, monkeypatch
     async def main(loop: VirtualLoop) -> None:
         node = await open_node(loop, tmp_path, shards=4)
         queue = await make(node)
-        waiting = loop.create_task(node.broker.receive(queue, 1, None, 20_000, "early"))
+        waiting = loop.create_task(brokers.receive(node.broker, queue, 1, None, 20_000, "early"))
         await settle()
         with monkeypatch.context() as patched:
             patched.setattr(node.catalog, "current", away)
             for _ in range(3):
                 with pytest.raises(Unavailable):
-                    await node.broker.receive(queue, 1, None, 20_000, "meanwhile")
+                    await brokers.receive(node.broker, queue, 1, None, 20_000, "meanwhile")
             await asyncio.sleep(8)  # the one that waits looks again at what there is
         started_s = loop.time()
         await send(node, queue, "for the early one")
         (delivery,) = await waiting
         assert delivery.body == b"for the early one"
         for _ in range(8):  # wherever the messages are
-            late = loop.create_task(node.broker.receive(queue, 1, None, 20_000, "late"))
+            late = loop.create_task(brokers.receive(node.broker, queue, 1, None, 20_000, "late"))
             await settle()
             await send(node, queue, "for a late one")
             assert len(await late) == 1
         assert loop.time() - started_s < 2
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_a_receive_over_several_shards_can_be_abandoned_at_any_time(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path, shards=3)
+        queue = await node.broker.create_queue(ACCOUNT, "wide", {"Baton.Spread": "3"}, {})
+        await brokers.send(node.broker, queue, [make_send("x")])
+        for turns in range(12):
+            told: list[Any] = []
+            command = Receive(queue.number, 1, None, "tester", wait_ms=20_000 if turns % 2 else 0)
+            waiting = node.broker.receive(queue, command, told.append)
+            assert waiting is not None
+            await settle(turns)
+            waiting.abandon()
+            await settle()
+            for outcome in told:  # it came before
+                outcome.give_back()
+            await settle()
+            counters = await node.broker.counters(queue)
+            assert (counters.visible, counters.in_flight) == (1, 0), turns
+        (found,) = await receive(node, queue)
+        assert found.receive_count == 1 and await node.broker.waiting(queue) == 0
         await node.stop()
 
     run_virtual(main)

@@ -18,7 +18,8 @@ from batonq.node.node import Node
 from batonq.node.ports import ShardPort
 from batonq.node.watching import Found, Selection, receive_all_over
 from tests.node.nodes import ACCOUNT, Faults, kill, make_node, make_send, open_node, send
-from tests.node.support import VirtualLoop, run_virtual, settle
+from tests.node.support import VirtualLoop, put, run_virtual, settle
+from tests.support import brokers
 
 
 async def make_queues(node: Node, *names: str, **attributes: str) -> list[Any]:
@@ -47,13 +48,13 @@ def test_what_a_busy_shard_had_all_the_time_is_found_when_it_accepts_again(
         host = node.shards[wanted.shard].host()
         append, held = host.log.append, list[tuple[Frame, Done]]()
         monkeypatch.setattr(host.log, "append", lambda frame, done, **_: held.append((frame, done)))
-        host.send(flood.number, [make_send("under way")])
+        put(host, flood.number, [make_send("under way")])
         host.commit.kick()
         await settle()
         for number in range(21):
-            host.send(flood.number, [make_send(str(number))])
+            put(host, flood.number, [make_send(str(number))])
         with pytest.raises(OverLimit):
-            host.send(flood.number, [make_send("refused")])
+            put(host, flood.number, [make_send("refused")])
         polling = asyncio.create_task(receive(node, "hooks-*", wait_ms=20_000))
         await asyncio.sleep(0.5)
         begun_s = loop.time()
@@ -146,7 +147,7 @@ def test_it_waits_for_whatever_comes_first_on_any_shard(tmp_path: Path) -> None:
             assert not waiting.done()
             await send(node, queue, "now")
             assert await waiting == [(queue.name, "now")]
-        assert all(keeper.host().waiting_total == 0 for keeper in node.shards)
+        assert all(keeper.host().polls.total == 0 for keeper in node.shards)
         before = loop.time()
         assert await receive(node, "q-*", wait_ms=20_000) == []
         assert loop.time() - before == pytest.approx(20)
@@ -205,20 +206,17 @@ def test_a_client_that_goes_gives_back_what_it_was_about_to_get(tmp_path: Path) 
         for wait_ms in (0, 20_000):
             waiting = loop.create_task(receive(node, "q-*", wait_ms=wait_ms)) if wait_ms else None
             await settle()
-            host.send(queue.number, [])
-            results = loop.create_task(send(node, queue, "a"))
-            await asyncio.sleep(0)
+            put(host, queue.number, [make_send("a")])
             if waiting is None:
                 waiting = loop.create_task(receive(node, "q-*"))
                 await asyncio.sleep(0)
             host._before_seal()  # it is served, and not yet committed
             waiting.cancel()
-            await results
             await settle()
             found = await node.broker.receive_any([queue], 10, None, 0, "tester")
             assert [delivery.receive_count for _, delivery in found] == [1]
-            assert await node.broker.delete(queue, [found[0][1].receipt]) == [None]
-        assert host.waiting_total == 0
+            assert await brokers.delete(node.broker, queue, [found[0][1].receipt]) == [None]
+        assert host.polls.total == 0
         await node.stop()
 
     run_virtual(main)

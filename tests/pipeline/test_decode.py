@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from batonq.core.commands import Nack
 from batonq.core.ids import message_id
 from batonq.core.payload import Attribute, encode_attributes
 from batonq.core.records import Type
@@ -26,6 +25,7 @@ from tests.core.test_against_model import Machine
 from tests.golden.runner import parse, scenarios
 from tests.golden.script import Scenario
 from tests.pipeline.support import assert_same, frames_of, plain_batch
+from tests.support import ask
 
 
 class Histories(Machine):
@@ -56,15 +56,15 @@ def rich() -> Bench:
     bench.send(jobs, "one", "zwei Wörter", attributes=attributes, sender="Ünal", trace="Root=1-abc")
     bench.send(jobs, "three", priority=9, max_receives=1, delay_ms=5_000)
     bench.send(fifo, "first", "second", group="g-1", dedup_id="k")
-    bench.shard.send(jobs, [make_send("numbered", producer="p", producer_sequence=4)], bench.now)
+    ask.send(bench.shard, jobs, [make_send("numbered", producer="p", producer_sequence=4)], bench.now)
     bench.commit()
     leases = bench.receive(jobs, 2, holder="wörker", attempt="")
     bench.receive(fifo, 1, holder="b", attempt="try-1")
-    bench.shard.nack(jobs, [Nack(claim(leases[0]), 2_000, "kaputt: ß", "ValueError")], bench.now)
+    ask.nack(bench.shard, jobs, [ask.Nack(claim(leases[0]), 2_000, "kaputt: ß", "ValueError")], bench.now)
     bench.delete(jobs, leases[1])
     bench.later(60_000)
     again = bench.receive(jobs, 1, holder="wörker")
-    bench.shard.nack(jobs, [Nack(claim(again[0]), 0, "again", "ValueError")], bench.now)
+    ask.nack(bench.shard, jobs, [ask.Nack(claim(again[0]), 0, "again", "ValueError")], bench.now)
     bench.commit()
     bench.truncate(max(bench.frames))
     bench.later(1_000)
@@ -112,7 +112,7 @@ def test_what_a_row_says() -> None:
     attributes = encode_attributes([Attribute("n", "Number", b"1", False), Attribute("b", "Binary", b"\x01", True)])
     bench.send(queue, "hello", sender="me", attributes=attributes, dedup_id="k1", group="")
     lease = bench.receive(queue, holder="h")[0]
-    bench.shard.nack(queue, [Nack(claim(lease), 1_500, "it broke", "OSError")], bench.now)
+    ask.nack(bench.shard, queue, [ask.Nack(claim(lease), 1_500, "it broke", "OSError")], bench.now)
     rows = Decoder(bodies=True).decode(frames_of(bench)).to_pylist()
     sent = next(row for row in rows if row["event"] == "sent")
     assert sent["message_id"] == message_id(5, sent["sequence"])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from batonq.core.commands import Job, Nack
+from batonq.core.commands import Job
 from batonq.pipeline.events.plain import events as plain_events
 from batonq.pipeline.tables import lifecycle, lines, minutes, usage
 from batonq.pipeline.tables.queues import queues
@@ -20,6 +20,7 @@ from tests.golden.script import Scenario
 from tests.pipeline import folds
 from tests.pipeline.frames import assert_rows, events_frame, rows_of
 from tests.pipeline.support import frames_of
+from tests.support import ask
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -55,7 +56,7 @@ def owed_through_a_purge() -> Rows:
     bench.send(1, "one", "two", "three", group="g")
     bench.commit()
     first, second, _ = bench.receive(1, 3)
-    bench.shard.nack(1, [Nack(claim(first), 0, "no", "Kind"), Nack(claim(second), 0, "", "")], bench.now)
+    ask.nack(bench.shard, 1, [ask.Nack(claim(first), 0, "no", "Kind"), ask.Nack(claim(second), 0, "", "")], bench.now)
     bench.later(1_000)
     bench.shard.purge(1, bench.now)  # takes the third, from its holder
     deliver(bench, other)
@@ -75,7 +76,7 @@ def a_line_of_many() -> Rows:
     bench.send(1, "unlucky", "lucky", group="g", attributes=b"")
     for _ in range(3):
         for lease in bench.receive(1, 1):
-            bench.shard.nack(1, [Nack(claim(lease), 0, "again", "Kind")], bench.now)
+            ask.nack(bench.shard, 1, [ask.Nack(claim(lease), 0, "again", "Kind")], bench.now)
         deliver(bench, other)
         bench.later(70_000)
         other.later(70_000)

@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 from random import Random
 
-from batonq.api.http import HttpServer, Request, Router, express_under
-from batonq.api.http.messages import Express, Handler, Reply, plain
-from batonq.api.rest import ExpressRest, RestApp
-from batonq.api.sqs import ExpressSqs, SqsApp, SqsSettings
+from batonq.api.http import HttpServer, Request, Router, direct_under
+from batonq.api.http.messages import Direct, Handler, Reply, plain
+from batonq.api.rest import RestApp
+from batonq.api.sqs import SqsApp, SqsSettings
 from batonq.cli.process import listen_here
 from batonq.cli.serve import compose_internal, gate_of, limits_of
 from batonq.log.ownership import LockFileOwnership
@@ -96,11 +96,11 @@ class ProcessesServer(TestServer):
         def resolve(request: Request) -> Handler:
             return self.random.choice(doors)[0].resolve(request)
 
-        def express(request: Request, reply: Reply) -> bool:
+        def direct(request: Request, reply: Reply) -> bool:
             return self.random.choice(doors)[1](request, reply)
 
         limits = limits_of(self.settings)
-        self.http = HttpServer(resolve, limits, express, gate_of(self.settings, limits))
+        self.http = HttpServer(resolve, limits, direct, gate_of(self.settings, limits))
         self.http.refusal = lambda target, status, text: (
             self.rest.refusal(target, status, text) or plain(status, text, close=True)
         )
@@ -113,10 +113,10 @@ class ProcessesServer(TestServer):
         await self.http.stop(5)
         await self.processes.stop()
 
-    def _doors(self, node: ProcessNode) -> tuple[Router, Express]:
+    def _doors(self, node: ProcessNode) -> tuple[Router, Direct]:
         self.app = SqsApp(node.broker, SqsSettings(account=ACCOUNT))
         self.rest = RestApp(node.broker)
         router = Router(self.app.handle)
         router.mount_under("/v1", self.rest.handle)
         router.mount_under("/problems", self.rest.handle)
-        return router, express_under("/v1", ExpressRest(self.rest), ExpressSqs(self.app))
+        return router, direct_under("/v1", self.rest.begin, self.app.begin)

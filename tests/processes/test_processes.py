@@ -16,9 +16,9 @@ from batonq.log.layout import CATALOG_SHARD
 from batonq.log.ownership import LockFileOwnership, SharedDirectory
 from batonq.node.processes.place import Place, ToldOwners
 from batonq.node.settings import Settings
-from batonq.sim import express
 from tests.node.nodes import make_send
 from tests.processes.server import Processes
+from tests.support import brokers
 
 ACCOUNT = "000000000000"
 
@@ -92,37 +92,37 @@ def test_a_process_that_is_away_keeps_nobody_from_other_queues(tmp_path: Path, m
         monkeypatch.setattr("batonq.node.cluster.routing.OWNER_WAIT_S", 0.2)
         await processes.end(1)
         for queue in (here, wide):
-            (sent,) = await broker.send(queue, [make_send("x")], first_try=True)
+            (sent,) = await brokers.send(broker, queue, [make_send("x")], first_try=True)
             assert isinstance(sent, Accepted)
         with pytest.raises(Unavailable):
-            await broker.send(there, [make_send("x")])
+            await brokers.send(broker, there, [make_send("x")])
         assert [shard.state for shard in (await node.overview()).shards] == ["serving", "stopped"]
         assert node.not_ready() == "", "clients need not go elsewhere"
         monkeypatch.setattr("batonq.node.cluster.routing.OWNER_WAIT_S", 30)
-        waiting = asyncio.create_task(broker.send(there, [make_send("x")]))
+        waiting = asyncio.create_task(brokers.send(broker, there, [make_send("x")]))
         await processes.start(1)
         assert isinstance((await waiting)[0], Accepted), "it had waited for the process"
 
     run(tmp_path, main)
 
 
-def test_plain_calls_are_relayed_to_the_process_that_has_the_shard(tmp_path: Path) -> None:
+def test_commands_are_forwarded_to_the_process_that_has_the_shard(tmp_path: Path) -> None:
     async def main(processes: Processes) -> None:
         broker = processes.nodes[0].broker
         here, there = [await broker.create_queue(ACCOUNT, name, {}, {}) for name in ("even", "odd")]
-        assert broker.is_relayed(there) and not broker.is_relayed(here)
+        assert broker.serves(here.shard) and not broker.serves(there.shard)
         sends = [make_send("a"), make_send("b")]
-        sent = await express.send(broker, there, sends, "a request")
-        assert await express.send(broker, there, sends, "a request") == sent, "the same request makes no second message"
-        found = await express.receive(broker, there, 10, None, 0, "tester", "")
+        sent = await brokers.send(broker, there, sends, "a request")
+        again = await brokers.send(broker, there, sends, "a request")
+        expected = [one._replace(duplicate=True) for one in sent if isinstance(one, Accepted)]
+        assert again == expected and len(expected) == 2, "the same request makes no second message"
+        found = await brokers.receive(broker, there, 10, None, 0, "tester", "")
         assert [(delivery.message_id, delivery.body) for delivery in found] == [
             (one.message_id, send.body) for one, send in zip(sent, sends, strict=True) if isinstance(one, Accepted)
         ]
-        assert await express.delete(broker, there, [delivery.receipt for delivery in found]) == [None, None]
+        assert await brokers.delete(broker, there, [delivery.receipt for delivery in found]) == [None, None]
         counters = await broker.counters(there)
         assert (counters.sent, counters.received, counters.deleted) == (2, 2, 2)
-        await processes.end(1)
-        assert not broker.is_relayed(there), "there is nobody to ask"
 
     run(tmp_path, main)
 

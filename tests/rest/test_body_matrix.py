@@ -13,10 +13,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from batonq.core.commands import Send
 from batonq.core.payload import Content
 from tests.api.support import json_request, query_request
 from tests.rest.support import JSON, MSGPACK, Rest
+from tests.support import brokers
+from tests.support.ask import Message
 from tests.support.server import TestServer
 
 QUEUE = "/v1/queues/q"
@@ -280,7 +281,7 @@ def test_numbers_that_older_releases_took(ways: Ways, body: bytes, value: Any) -
 
     async def put() -> None:
         queue = broker.queue(ways.rest.account, "q")
-        await broker.send(queue, [Send(body, b"", b"", "x", content=int(Content.JSON))])
+        await brokers.send(broker, queue, [Message(body, sender="x", content=int(Content.JSON))])
 
     ways.server.run(put)
     assert seen_by_rest(ways, packed=True) == value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from base64 import b64decode, b64encode
 from typing import Any
 
 import pytest
@@ -273,6 +274,145 @@ def test_each_entry_has_its_own_result(any_rest: Rest) -> None:
     assert "unknown" in results[4]["error"]["detail"]
     assert all(set(result["error"]) == {"code", "detail", "status", "retryable"} for result in results[1:6])
     assert any_rest.stats(queue)["visible"] == 2
+
+
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+# What a message may bring beside its body. Delays are left out: messages come back in the order of their priorities.
+FIELDS: list[dict[str, Any]] = [
+    {},
+    {"attributes": {"k": "v", "n": 5}},
+    {"messageGroupId": "g1"},
+    {"priority": 200},
+    {"ttlSeconds": 600},
+    {"maxReceiveCount": 9},
+    {"traceparent": TRACE, "tracestate": "a=b"},
+    {"attributes": {"a": "\u00e9" * 40}, "messageGroupId": "g2", "priority": 200, "traceparent": TRACE},
+]
+
+
+def some_bodies(binary: bool) -> list[Any]:
+    """Values and texts, and bytes where the form has them."""
+    bodies: list[Any] = ["a", "\u00fc" * 40, "", "x" * 300, "y" * 3_000, 'q"uo\\te', "\x00 control", "\ufffe", 0, -1.5]
+    bodies += [True, None, [], {"n": 1, "text": "\u4e16\U0001f600"}, [1, 2.5, None], {"a": {"b": ["\u00fc" * 50]}}]
+    return [*bodies, b"", b"\x00\xff" * 40, b"c" * 300] if binary else bodies
+
+
+def test_five_hundred_of_all_kinds(any_rest: Rest) -> None:
+    """Bodies and fields of all kinds side by side, with entries between them that are refused."""
+    queue = any_rest.create(maxMessageBytes=4_096)
+    bodies = some_bodies(any_rest.packed)
+    entries: list[dict[str, Any]] = []
+    for at in range(500):
+        entry = {"clientMessageId": f"m{at}", "body": bodies[at % len(bodies)], **FIELDS[at % 8]}
+        if at % 11 == 5:
+            entry["deduplicationKey"] = f"k{at}"
+        if at % 50 == 49:
+            entry.update(body=f"other {at}", deduplicationKey="k5")  # the key of another content
+        if at % 100 == 30:
+            entry["body"] = "z" * 4_097
+        if at % 100 == 60:
+            entry["priority"] = 256
+        entries.append(entry)
+    answer = any_rest("POST", f"{queue}/messages:batch", {"messages": entries})
+    assert answer.status == 200
+    results = answer.value["results"]
+    assert [result["clientMessageId"] for result in results] == [entry["clientMessageId"] for entry in entries]
+    statuses = [result.get("error", {}).get("status") for result in results]
+    wrong = {30: 413, 60: 400}
+    assert statuses == [409 if at % 50 == 49 else wrong.get(at % 100) for at in range(500)]
+    taken = [at for at, status in enumerate(statuses) if status is None]
+    sequences = [results[at]["sequence"] for at in taken]
+    assert sequences == sorted(sequences) and len({*sequences}) == len(taken) == 480
+    got = {message["messageId"]: message for message in any_rest.receive(queue, 1000)}
+    assert len(got) == len(taken)
+    for at in taken:
+        message, entry = got[results[at]["messageId"]], entries[at]
+        assert message["sequence"] == results[at]["sequence"] and message["receiveCount"] == 1
+        for name in ("body", "attributes", "messageGroupId", "priority", "traceparent", "tracestate"):
+            assert message.get(name) == entry.get(name), at
+        assert message.get("deduplicationKey") == entry.get("deduplicationKey")
+    receipts = [message["receiptHandle"] for message in got.values()]
+    acked = any_rest.good("POST", f"{queue}/messages:ack", {"receiptHandles": [*receipts, receipts[0], "garbage"]})
+    codes = [result.get("error", {}).get("code") for result in acked["results"]]
+    assert codes == [None] * len(receipts) + ["message_gone", "receipt_invalid"]
+
+
+@pytest.mark.parametrize("with_ids", [False, True])
+@pytest.mark.parametrize("kind", ["texts", "bytes", "values", "many"])
+def test_a_batch_of_one_kind(any_rest: Rest, kind: str, with_ids: bool) -> None:
+    """Bodies that are alike, with and without the numbers of a producer."""
+    kinds: dict[str, list[Any]] = {
+        "texts": ["a", "\u00fc" * 40, "", "x" * 300, "y" * 70_000],
+        "bytes": [b"", b"\x00" * 40, b"b" * 300, b"c" * 70_000],
+        "values": [{"n": 1}, [1, 2.5, None], 7, True, {"a": {"b": ["\u00fc" * 50]}}],
+        "many": [f"message {number}" for number in range(500)],
+    }
+    bodies = kinds[kind]
+    queue = any_rest.create()
+    messages: list[dict[str, Any]] = [_with_body(any_rest, body) for body in bodies]
+    if with_ids:
+        messages = [{**message, "clientMessageId": f"m{at}"} for at, message in enumerate(messages)]
+    for producer in ({}, {"producer": {"id": "p", "sequence": 1}}):
+        results = batch(any_rest, queue, messages, **producer)
+        if with_ids:
+            assert [result["clientMessageId"] for result in results] == [f"m{at}" for at in range(len(bodies))]
+        got = any_rest.receive(queue, 1000, visibilityTimeoutSeconds=600, consumer="me")
+        assert [message["messageId"] for message in got] == [result["messageId"] for result in results]
+        assert [message["sequence"] for message in got] == [result["sequence"] for result in results]
+        assert [_body_of(message) for message in got] == bodies
+        receipts = [message["receiptHandle"] for message in got]
+        acked = any_rest.good("POST", f"{queue}/messages:ack", {"receiptHandles": receipts})
+        assert acked == {"results": [{}] * len(bodies)}
+    again = batch(any_rest, queue, messages, producer={"id": "p", "sequence": 1})
+    assert [result["duplicate"] for result in again] == [True] * len(bodies)
+    assert [result["messageId"] for result in again] == [result["messageId"] for result in results]
+    assert any_rest.stats(queue)["deleted"] == 2 * len(bodies)
+
+
+def _with_body(rest: Rest, body: Any) -> dict[str, Any]:
+    if isinstance(body, bytes) and not rest.packed:
+        return {"bodyBase64": b64encode(body).decode()}
+    return {"body": body}
+
+
+def _body_of(message: dict[str, Any]) -> Any:
+    return b64decode(message["bodyBase64"]) if "bodyBase64" in message else message["body"]
+
+
+def test_acks_a_second_time(any_rest: Rest) -> None:
+    queue = any_rest.create()
+    batch(any_rest, queue, [{"body": "a"}, {"body": "b"}, {"body": "c"}])
+    first, second, third = [message["receiptHandle"] for message in any_rest.receive(queue)]
+    for receipts, problems in (
+        ([second, second, third], [False, True, False]),
+        ([second, second, third], [True, True, True]),
+        ([first, third], [False, True]),
+    ):
+        results = any_rest.good("POST", f"{queue}/messages:ack", {"receiptHandles": receipts})["results"]
+        assert [result.get("error", {}).get("code") for result in results] == [
+            "message_gone" if problem else None for problem in problems
+        ]
+    assert any_rest.stats(queue)["deleted"] == 3
+
+
+def test_priorities_of_a_batch_are_told(any_rest: Rest) -> None:
+    queue = any_rest.create()
+    batch(any_rest, queue, [{"body": "x", "priority": 200}] * 5)
+    assert [message["priority"] for message in any_rest.receive(queue)] == [200] * 5
+
+
+def test_what_sqs_cannot_show_is_told_beside_any_neighbour(any_rest: Rest, sqs: Any) -> None:
+    """A text with characters that SQS forbids, in a batch with messages that bring more than a body."""
+    queue = any_rest.create()
+    for more in ({}, {"deduplicationKey": "k"}, {"messageGroupId": "g"}, {"attributes": {"a": "b"}}, {"priority": 3}):
+        batch(any_rest, queue, [{"body": "bell \x07"}, {"body": "neighbour", **more}, {"body": {"json": "\x07"}}])
+        url = sqs.get_queue_url(QueueName="queue")["QueueUrl"]
+        for names in ([], ["All"]):
+            given = {"QueueUrl": url, "MaxNumberOfMessages": 10, "VisibilityTimeout": 0}
+            got = sqs.receive_message(**given, MessageAttributeNames=names)["Messages"]
+            texts = {message["Body"].replace(" ", "") for message in got}
+            assert texts == {b64encode(b"bell \x07").decode(), "neighbour", '{"json":"\\u0007"}'}
+        any_rest.good("POST", f"{queue}:purge")
 
 
 @pytest.mark.parametrize("count", [0, 1001])

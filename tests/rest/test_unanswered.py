@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from batonq.core.commands import Send
 from batonq.core.payload import Content
 from batonq.node.receipts import Receipts
 from tests.api.support import json_request, query_request, wait_until
 from tests.rest.support import Rest
+from tests.support import brokers
+from tests.support.ask import Message
 
 NOT_TEXT = (b"\xff\xfe", Content.TEXT)  # no client can have sent these
 NOT_JSON = (b'{"a"', Content.JSON)
@@ -84,7 +85,7 @@ def put(rest: Rest, queue: str, body: bytes, content: Content) -> None:
     async def work() -> None:
         await broker.refresh()
         place = broker.queue(rest.account, queue)
-        (result,) = await broker.send(place, [Send(body, b"", b"", "tester", group="g", content=int(content))])
+        (result,) = await brokers.send(broker, place, [Message(body, sender="tester", group="g", content=int(content))])
         assert not isinstance(result, Exception), result
 
     rest.server.run(work)
@@ -99,15 +100,14 @@ def is_given_back(rest: Rest, queue: str, count: int) -> bool:
 def faults(monkeypatch: pytest.MonkeyPatch) -> dict[str, bool]:
     """While `on`, no receipt can be made: that is after the lease, and before the answer."""
     state = {"on": False}
-    for name in ("seal_first", "seal_many"):
-        real = getattr(Receipts, name)
+    real = Receipts.seal_leases
 
-        def seal(self: Receipts, *given: Any, _real: Any = real) -> Any:
-            if state["on"]:
-                raise RuntimeError("planted")
-            return _real(self, *given)
+    def seal(self: Receipts, *given: Any) -> Any:
+        if state["on"]:
+            raise RuntimeError("planted")
+        return real(self, *given)
 
-        monkeypatch.setattr(Receipts, name, seal)
+    monkeypatch.setattr(Receipts, "seal_leases", seal)
     return state
 
 

@@ -7,12 +7,13 @@ from random import Random
 
 import pytest
 
-from batonq.core.commands import Claim, Nack, Send
+from batonq.core.commands import Claim
 from batonq.core.policy import QueuePolicy
 from batonq.core.shard.machine import Shard
 from batonq.log.frames import NO_DIGEST, Frame, build
 from batonq.sim.bodies import make_body, number_of
 from batonq.sim.ledger import ShardBook
+from tests.support import ask
 
 NOW_MS = 1_700_000_000_000
 ORDERS, DEAD = 1, 2
@@ -20,8 +21,8 @@ ORDERS, DEAD = 1, 2
 
 def send(shard: Shard, numbers: range) -> None:
     bodies = [b"message %d " % number for number in numbers]
-    sends = [Send(body=body, body_md5=hashlib.md5(body, usedforsecurity=False).digest()) for body in bodies]
-    shard.send(ORDERS, sends, NOW_MS)
+    sends = [ask.Message(body=body, body_md5=hashlib.md5(body, usedforsecurity=False).digest()) for body in bodies]
+    ask.send(shard, ORDERS, sends, NOW_MS)
 
 
 def seal(shard: Shard) -> Frame:
@@ -52,15 +53,15 @@ def shard() -> Shard:
 
 
 def claims(shard: Shard, count: int) -> list[Claim]:
-    leases = shard.receive(ORDERS, count, None, NOW_MS, "tester")
+    leases = ask.receive(shard, ORDERS, count, None, NOW_MS, "tester")
     return [Claim(lease.slot, lease.sequence, lease.epoch) for lease in leases]
 
 
 def test_the_books_of_every_kind_of_end(shard: Shard) -> None:
     send(shard, range(1, 7))
     first, second, third = claims(shard, 3)
-    shard.delete(ORDERS, [first], NOW_MS)
-    shard.nack(ORDERS, [Nack(second, dead_letter=True), Nack(third)], NOW_MS)
+    ask.delete(shard, ORDERS, [first], NOW_MS)
+    ask.nack(shard, ORDERS, [ask.Nack(second, dead_letter=True), ask.Nack(third)], NOW_MS)
     book = ShardBook(0)
     book.fold(seal(shard))
     assert not book.anomalies
@@ -78,7 +79,7 @@ def test_a_record_that_happens_twice_is_an_anomaly(shard: Shard) -> None:
     send(shard, range(1, 2))
     book = ShardBook(0)
     book.fold(seal(shard))
-    shard.delete(ORDERS, claims(shard, 1), NOW_MS)
+    ask.delete(shard, ORDERS, claims(shard, 1), NOW_MS)
     frame = seal(shard)
     book.fold(frame)
     assert not book.anomalies

@@ -2,26 +2,23 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import pytest
 
-from batonq.core.commands import Accepted, Claim, Job, Send
+from batonq.core.commands import Accepted, Claim, Job
 from batonq.core.limits import ShardLimits
 from batonq.core.policy import QueuePolicy
 from batonq.core.shard import jobbook
 from batonq.core.shard.machine import Shard
 from batonq.errors import OverLimit
 from batonq.log.frames import build
+from tests.support import ask
 
 NOW_MS = 1_700_000_000_000
 QUEUE = 1
 
 
 def send(shard: Shard, count: int) -> None:
-    body = b"hello"
-    md5 = hashlib.md5(body, usedforsecurity=False).digest()
-    shard.send(QUEUE, [Send(body=body, body_md5=md5) for _ in range(count)], NOW_MS)
+    ask.send(shard, QUEUE, [ask.message("hello") for _ in range(count)], NOW_MS)
 
 
 def replay(live: Shard, frames: list[tuple[int, bytes, bytes]]) -> Shard:
@@ -49,8 +46,8 @@ def test_slots_that_only_the_dropped_front_used_are_free() -> None:
     shard.take_ownership(1, NOW_MS, 0)
     shard.set_policy(QueuePolicy(QUEUE, "000000000000", "orders"), NOW_MS)
     send(shard, 3)
-    leases = shard.receive(QUEUE, 10, None, NOW_MS, "tester")
-    shard.delete(QUEUE, [Claim(lease.slot, lease.sequence, lease.epoch) for lease in leases], NOW_MS)
+    leases = ask.receive(shard, QUEUE, 10, None, NOW_MS, "tester")
+    ask.delete(shard, QUEUE, [Claim(lease.slot, lease.sequence, lease.epoch) for lease in leases], NOW_MS)
     shard.begin_frame(2)
     shard.write_base(2, NOW_MS)
     send(shard, 1)  # into the highest of the three slots that are free
@@ -79,22 +76,22 @@ def test_a_shard_that_was_over_its_limit_takes_messages_again_when_some_are_gone
     shard.set_policy(QueuePolicy(2, "000000000000", "dead"), NOW_MS)
     shard.set_policy(QueuePolicy(QUEUE, "000000000000", "orders", max_receives=1, dead_letter_queue=2), NOW_MS)
     send(shard, 3)
-    shard.receive(QUEUE, 3, 1_000, NOW_MS, "tester")
+    ask.receive(shard, QUEUE, 3, 1_000, NOW_MS, "tester")
     later_ms = NOW_MS + 2_000
-    shard.receive(QUEUE, 3, None, later_ms, "tester")  # none is left: all go to the dead letters, the first to slot 3
-    leases = shard.receive(2, 3, None, later_ms, "tester")
+    ask.receive(
+        shard, QUEUE, 3, None, later_ms, "tester"
+    )  # none is left: all go to the dead letters, the first to slot 3
+    leases = ask.receive(shard, 2, 3, None, later_ms, "tester")
     last = max(leases, key=lambda lease: lease.slot)
     assert last.slot == 3
     others = [lease for lease in leases if lease is not last]
     for lease in (*others, last):
-        shard.delete(2, [Claim(lease.slot, lease.sequence, lease.epoch)], later_ms)
+        ask.delete(shard, 2, [Claim(lease.slot, lease.sequence, lease.epoch)], later_ms)
     assert shard.counters(2).visible == 0
-    body = b"hello"
-    md5 = hashlib.md5(body, usedforsecurity=False).digest()
-    plain, delayed = Send(body=body, body_md5=md5), Send(body=body, body_md5=md5, delay_ms=1)
+    plain, delayed = ask.message("hello"), ask.message("hello", delay_ms=1)
     for sends in ([delayed], [plain, plain]):  # one by one, and as a run
-        assert all(isinstance(result, Accepted) for result in shard.send(QUEUE, sends, later_ms))
-    results = [shard.send(QUEUE, [plain], later_ms)[0] for _ in range(3)]
+        assert all(isinstance(result, Accepted) for result in ask.send(shard, QUEUE, sends, later_ms))
+    results = [ask.send(shard, QUEUE, [plain], later_ms)[0] for _ in range(3)]
     assert isinstance(results[-1], OverLimit)
 
 

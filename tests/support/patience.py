@@ -22,7 +22,7 @@ LIMITS = (
     "batonq.node.cluster.routing.OWNER_WAIT_S",
     "batonq.node.processes.catalog.TOLD_S",
     "batonq.node.processes.gathering.ASK_S",
-    "batonq.node.relaying.PATIENCE_S",
+    "batonq.node.forwarding.PATIENCE_S",
     "batonq.node.spreading.FRESH_WAIT_S",
     "batonq.node.spreading.RECENT_WAIT_S",
 )

@@ -12,10 +12,10 @@ from typing import Any, TypeVar
 
 import uvloop
 
-from batonq.api.http import HttpLimits, HttpServer, Request, Response, Router, express_under
+from batonq.api.http import HttpLimits, HttpServer, Request, Response, Router, direct_under
 from batonq.api.http.messages import plain
-from batonq.api.rest import ExpressRest, RestApp
-from batonq.api.sqs import ExpressSqs, SqsApp, SqsSettings
+from batonq.api.rest import RestApp
+from batonq.api.sqs import SqsApp, SqsSettings
 from batonq.cli.serve import gate_of, limits_of
 from batonq.node.broker import Broker
 from batonq.node.node import Node, World
@@ -130,9 +130,9 @@ class TestServer:
         router.mount_under("/v1", self.rest.handle)
         router.mount_under("/problems", self.rest.handle)
         router.mount("/livez", _alive)
-        express = express_under("/v1", ExpressRest(self.rest), ExpressSqs(self.app))
+        direct = direct_under("/v1", self.rest.begin, self.app.begin)
         limits = self._limits or limits_of(self.settings)
-        self.http = HttpServer(router.resolve, limits, express, gate_of(self.settings, limits))
+        self.http = HttpServer(router.resolve, limits, direct, gate_of(self.settings, limits))
         self.http.refusal = lambda target, status, text: (
             self.rest.refusal(target, status, text) or plain(status, text, close=True)
         )

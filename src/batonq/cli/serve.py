@@ -23,12 +23,12 @@ from batonq.api.http import (
     Request,
     Response,
     Router,
-    express_under,
+    direct_under,
 )
 from batonq.api.http.messages import plain
 from batonq.api.internal import InternalApp
-from batonq.api.rest import ExpressRest, RestApp
-from batonq.api.sqs import ExpressSqs, SqsApp, SqsSettings
+from batonq.api.rest import RestApp
+from batonq.api.sqs import SqsApp, SqsSettings
 from batonq.cli import tls
 from batonq.cli.quantities import parse_bytes
 from batonq.errors import InvalidInput
@@ -212,14 +212,14 @@ def compose(node: Node) -> HttpServer:
     router = Router(sqs.handle)
     router.mount_under("/v1", rest.handle)
     router.mount_under("/problems", rest.handle)
-    express = express_under("/v1", ExpressRest(rest), ExpressSqs(sqs))
+    direct = direct_under("/v1", rest.begin, sqs.begin)
     limits = limits_of(settings)
     if isinstance(node, ClusterNode):
         router.mount_under(PREFIX.rstrip("/"), InternalApp(node.answering, node.secret).handle)
         limits = replace(limits, body_bytes_max=CALL_BYTES_MAX)
     elif isinstance(node, ProcessNode):
         mount_status(router, node)
-    server = HttpServer(router.resolve, limits, express, gate_of(settings, limits))
+    server = HttpServer(router.resolve, limits, direct, gate_of(settings, limits))
     server.refusal = lambda target, status, text: rest.refusal(target, status, text) or plain(status, text, close=True)
     pages = Pages(node)
     node.count_front = lambda: front_metrics(server, sqs, rest)

@@ -1,42 +1,158 @@
-"""What can be asked of a shard, and what it answers. Plain values; the shard itself is in `shard/machine.py`."""
+"""What can be asked of a shard, and what it answers: plain values. The shard itself is in `shard/machine.py`.
+
+A command is one request's work on one queue, as columns: a list for each property, with an entry for each message. A
+column that no message of the request uses is empty, and costs nothing.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from batonq.priorities import NORMAL_PRIORITY
+from batonq.core.ids import message_id
+from batonq.errors import BatonError
+
+
+class Once(NamedTuple):
+    """A request that its sender named: its name and what it says, as text, and how long both are remembered."""
+
+    name: str
+    content: str
+    window_ms: int
 
 
 @dataclass(slots=True)
 class Send:
-    """One message to be sent. Text fields are `str`, empty when absent; times are milliseconds."""
+    """Messages to be sent to one queue. Times are milliseconds."""
 
-    body: bytes
-    body_md5: bytes  # 16 bytes, over the body; empty when there is no dedup id and nobody asked for it
-    attributes: bytes = b""  # see payload.py: the digest's own encoding, sorted by name
+    queue: int
+    bodies: Sequence[bytes]
+    digests: Sequence[bytes] = ()  # MD5 of each body; they may be left out when there are no deduplication ids
     sender: str = ""
-    group: str = ""
-    dedup_id: str = ""  # already chosen: explicit, or SHA-256 of the body on a queue with content-based dedup
-    strict_content: bool = False  # the same dedup id with other content is a conflict, not a duplicate
-    trace: str = ""
-    priority: int = NORMAL_PRIORITY
-    delay_ms: int | None = None  # None: the queue's
-    ttl_ms: int | None = None  # None: the queue's retention
-    max_receives: int = 0  # 0: the queue's
-    content: int = 0  # what the body is, see payload.Content
-    producer: str = ""  # who sends it, when a number of its own tells a repetition: see shard/producers.py
-    producer_sequence: int = 0
+    content: int = 0  # what all bodies are, see payload.Content
+    contents: Sequence[int] = ()  # what each body is, when they differ
+    attributes: Sequence[bytes] = ()  # see payload.py: the encoding that is digested, sorted by name
+    groups: Sequence[str] = ()
+    dedup_ids: Sequence[str] = ()  # explicit, or the SHA-256 of the body on a queue with content-based deduplication
+    strict: Sequence[bool] = ()  # reusing the deduplication id with other content is an error, not a duplicate
+    traces: Sequence[str] = ()
+    priorities: Sequence[int] = ()  # empty: normal
+    delays_ms: Sequence[int | None] = ()  # None: the queue's
+    ttls_ms: Sequence[int | None] = ()  # None: the queue's retention
+    max_receives: Sequence[int] = ()  # 0: the queue's
+    producer: str = ""  # who sends them, when the producer numbers its messages: see shard/producers.py
+    numbers: Sequence[int] = ()  # the producer's
+    request: int = 0  # hash of the name that an SDK gave to its request; 0: it has none
+    once: Once | None = None
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether the messages are nothing but bodies, which no producer numbers and no Idempotency-Key names."""
+        return not (self.producer or self.once is not None or self.has_columns)
+
+    @property
+    def has_columns(self) -> bool:
+        """Whether any message is more than a body."""
+        return bool(
+            self.attributes
+            or self.groups
+            or self.dedup_ids
+            or self.priorities
+            or self.delays_ms
+            or self.ttls_ms
+            or self.max_receives
+            or self.traces
+            or self.contents
+        )
+
+    def key_at(self, at: int, fifo: bool) -> str:
+        """What decides which shard of its queue a message belongs to; empty: nothing does."""
+        if fifo:
+            return self.groups[at] if self.groups else ""
+        return (self.dedup_ids[at] if self.dedup_ids else "") or self.producer
+
+    def is_keyed(self, fifo: bool) -> bool:
+        """Whether any message belongs to a certain shard of its queue."""
+        return fifo or bool(self.producer) or any(self.dedup_ids)
+
+    def pick(self, places: Sequence[int]) -> Send:
+        """The same command with some of its messages."""
+        if len(places) == len(self.bodies):
+            return self
+        changes: dict[str, Any] = {
+            name: [column[at] for at in places] for name in SEND_COLUMNS if (column := getattr(self, name))
+        }
+        return replace(self, **changes)
+
+
+SEND_COLUMNS = (
+    "bodies",
+    "digests",
+    "contents",
+    "attributes",
+    "groups",
+    "dedup_ids",
+    "strict",
+    "traces",
+    "priorities",
+    "delays_ms",
+    "ttls_ms",
+    "max_receives",
+    "numbers",
+)
 
 
 class Accepted(NamedTuple):
-    """A send that was taken. A duplicate names the first message; its sequence is 0 and its id empty if unknown."""
+    """A message that was taken. A duplicate names the first message; its sequence is 0 and its id empty if unknown."""
 
     sequence: int
     message_id: str
     duplicate: bool
+
+
+@dataclass(slots=True)
+class Sent:
+    """The outcome of a Send. A batch that was taken whole, as new messages in a row, is its first sequence; else each
+    message has a result.
+    """
+
+    shard: int
+    first: int  # 0: see `each`
+    count: int
+    each: Sequence[Accepted | BatonError] = ()
+    replayed: bool = False  # it had been made before, by the same name (`once`), and nothing was sent now
+    numbers_from: int = 0  # what is added to a sequence to number a message in its queue, see Spread
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __iter__(self) -> Iterator[Accepted | BatonError]:
+        return iter(self.results())
+
+    def __getitem__(self, at: int) -> Accepted | BatonError:
+        return self.results()[at]
+
+    def results(self) -> Sequence[Accepted | BatonError]:
+        """A result for each message."""
+        if not self.first:
+            return self.each
+        shard, offset = self.shard, self.numbers_from
+        sequences = range(self.first, self.first + self.count)
+        return [Accepted(offset + sequence, message_id(shard, sequence), False) for sequence in sequences]
+
+    def numbered(self, numbers_from: int) -> Sent:
+        """With the messages' numbers in the queue instead of their sequences on the shard."""
+        if not numbers_from:
+            return self
+        if self.first:
+            return replace(self, numbers_from=numbers_from)
+        each = [
+            one._replace(sequence=numbers_from + one.sequence) if isinstance(one, Accepted) and one.sequence else one
+            for one in self.each
+        ]
+        return replace(self, each=each)
 
 
 class Claim(NamedTuple):
@@ -47,13 +163,54 @@ class Claim(NamedTuple):
     epoch: int
 
 
-class Nack(NamedTuple):
-    claim: Claim
+@dataclass(slots=True)
+class Receive:
+    """Lease up to so many messages to a holder. With `wait_ms` the shard's host keeps it until there is one."""
+
+    queue: int
+    max_messages: int
+    visibility_ms: int | None  # None: the queue's
+    holder: str
+    attempt: str = ""  # a repeated receive of this name gets the same leases again; FIFO queues only
+    wait_ms: int = 0
+    whole: bool = False  # the answer needs all that is known of the messages, not only their bodies
+
+
+@dataclass(slots=True)
+class Delete:
+    queue: int
+    claims: Sequence[tuple[int, int, int]]  # slot, sequence and epoch of each, as in Claim
+    strict: bool = False  # only the current lease counts, whatever the queue's setting is
+
+
+@dataclass(slots=True)
+class ChangeVisibility:
+    """Each lease ends so many milliseconds from now; 0 gives the message back."""
+
+    queue: int
+    claims: Sequence[tuple[int, int, int]]
+    visibilities_ms: Sequence[int]
+    strict: bool = False
+
+
+class Failing(NamedTuple):
+    """How a holder gives a message back."""
+
     delay_ms: int | None = None  # None: as the queue's retry policy says, or at once
     reason: str = ""  # at most 500 characters
     error_class: str = ""  # at most 100 characters
     dead_letter: bool = False
     untried: bool = False  # its holder has not begun with it: no failure, and this receive does not count
+
+
+@dataclass(slots=True)
+class Nack:
+    queue: int
+    claims: Sequence[tuple[int, int, int]]
+    failings: Sequence[Failing]
+
+
+Command = Send | Receive | Delete | ChangeVisibility | Nack
 
 
 class Lease(NamedTuple):
@@ -73,21 +230,113 @@ class Lease(NamedTuple):
     overlays: tuple[int, ...]  # positions of records whose lineage lies over the payload, oldest first
 
 
-class FirstLeases(NamedTuple):
-    """A run of first leases (epoch and count are 1), as columns. Position and extent say where each payload is."""
+@dataclass(slots=True)
+class Leases:
+    """Messages handed to one holder at one time, as columns. Position and extent say where each payload is.
 
-    slots: Sequence[int]
-    sequences: Sequence[int]
-    positions: Sequence[int]
-    extents: Sequence[int]
-    sents_ms: Sequence[int]
+    Most are first leases: their epoch and receive count are 1, and they were first received when they were leased.
+    """
+
     leased_ms: int
     deadline_ms: int
+    slots: Sequence[int] = ()
+    sequences: Sequence[int] = ()
+    positions: Sequence[int] = ()
+    extents: Sequence[int] = ()
+    sents_ms: Sequence[int] = ()
+    priority: int = 0  # of all of them
+    priorities: Sequence[int] = ()  # of each, when they differ
+    epochs: Sequence[int] = ()  # empty: first leases
+    counts: Sequence[int] = ()  # receives, empty for first leases
+    firsts_ms: Sequence[int] = ()  # when each was received first, empty for first leases
+    overlays: Sequence[tuple[int, ...]] = ()  # positions of records whose lineage lies over the payload, oldest first
+    whole: Leases | None = None  # the run of several requests that these are a part of,
+    start: int = 0  # and where in it they begin
+    kept: dict[str, Any] | None = None  # what node/ has made for the whole run at once, for its parts
 
-    def part(self, start: int, end: int) -> FirstLeases:
+    def __len__(self) -> int:
+        return len(self.slots)
+
+    def shared(self, name: str, make: Callable[[Leases], Any]) -> Any:
+        """What `make` makes of leases, made once for the whole run that these are a part of; columns are cut to this
+        part.
+        """
+        whole = self.whole
+        if whole is None:
+            return make(self)
+        if whole.kept is None:
+            whole.kept = {}
+        if name not in whole.kept:
+            whole.kept[name] = make(whole)
+        return whole.kept[name]
+
+    def __iter__(self) -> Iterator[Lease]:
+        for at in range(len(self.slots)):
+            yield self[at]
+
+    def __getitem__(self, at: int) -> Lease:
+        extent, sent_ms = self.extents[at], self.sents_ms[at]
+        return Lease(
+            self.slots[at],
+            self.sequences[at],
+            self.epochs[at] if self.epochs else 1,
+            self.counts[at] if self.counts else 1,
+            self.deadline_ms,
+            sent_ms,
+            self.firsts_ms[at] if self.firsts_ms else max(self.leased_ms, sent_ms),
+            self.priorities[at] if self.priorities else self.priority,
+            self.positions[at],
+            extent & 0xFFFFFFFF,
+            extent >> 32,
+            self.overlays[at] if self.overlays else (),
+        )
+
+    def claims(self) -> list[tuple[int, int, int]]:
+        epochs = self.epochs or [1] * len(self.slots)
+        return [*zip(self.slots, self.sequences, epochs, strict=True)]
+
+    def part(self, start: int, end: int) -> Leases:
+        """Some of them, in a row."""
+        return Leases(
+            self.leased_ms,
+            self.deadline_ms,
+            self.slots[start:end],
+            self.sequences[start:end],
+            self.positions[start:end],
+            self.extents[start:end],
+            self.sents_ms[start:end],
+            self.priority,
+            self.priorities[start:end],
+            self.epochs[start:end],
+            self.counts[start:end],
+            self.firsts_ms[start:end],
+            self.overlays[start:end],
+            self,
+            start,
+        )
+
+    def pick(self, places: Sequence[int]) -> Leases:
         """Some of them."""
-        slots, sequences, positions, extents, sents_ms = [column[start:end] for column in self[:5]]
-        return FirstLeases(slots, sequences, positions, extents, sents_ms, self.leased_ms, self.deadline_ms)
+        if len(places) == len(self.slots):
+            return self
+        changes: dict[str, Any] = {
+            name: [column[at] for at in places] if (column := getattr(self, name)) else () for name in LEASE_COLUMNS
+        }
+        return replace(self, **changes)
+
+
+LEASE_COLUMNS = (
+    "slots",
+    "sequences",
+    "positions",
+    "extents",
+    "sents_ms",
+    "priorities",
+    "epochs",
+    "counts",
+    "firsts_ms",
+    "overlays",
+)
 
 
 class MessageView(NamedTuple):

@@ -110,17 +110,40 @@ def merge_lineage(old: Lineage, new: Lineage) -> Lineage:
     return replace(new, **changes)
 
 
-def encode(send: Send, sent_ms: int) -> bytes:
-    """The payload of a message that is being sent."""
+def head_of(send: Send, at: int, sent_ms: int) -> bytes:
+    """The payload of a message that is being sent, but for its body, which follows."""
     sender = send.sender.encode()
-    group = send.group.encode()
-    dedup_id = send.dedup_id.encode()
-    trace = send.trace.encode()
-    attributes = send.attributes
+    group = send.groups[at].encode() if send.groups else b""
+    dedup_id = send.dedup_ids[at].encode() if send.dedup_ids else b""
+    trace = send.traces[at].encode() if send.traces else b""
+    attributes = send.attributes[at] if send.attributes else b""
     lengths = (len(sender), len(group), len(dedup_id), len(trace), 0)
-    md5, content = _digest_and_content(send.body_md5, send.content)
+    content = send.contents[at] if send.contents else send.content
+    md5, content = _digest_and_content(send.digests[at] if send.digests else b"", content)
     header = _HEADER.pack(PAYLOAD_VERSION, content, *lengths, md5, sent_ms, len(attributes))
-    return b"".join((header, sender, group, dedup_id, trace, attributes, send.body))
+    return b"".join((header, sender, group, dedup_id, trace, attributes))
+
+
+def content_mark_of(send: Send, at: int) -> int:
+    """See `content_mark`."""
+    digest = send.digests[at] if send.digests else b""
+    return zlib.crc32(send.attributes[at] if send.attributes else b"", int.from_bytes(digest[:4], "little"))
+
+
+def bare_parts(send: Send, sent_ms: int) -> tuple[list[bytes], int]:
+    """The payloads of messages that are nothing but bodies, in parts, and how long what stands before a body is."""
+    count = len(send.bodies)
+    if not send.digests:
+        before, behind = plain_header(send.sender, sent_ms, send.content | NO_DIGEST)
+        header = before + _NO_MD5 + behind
+        parts = [header, b""] * count
+        parts[1::2] = send.bodies
+        return parts, len(header)
+    before, behind = plain_header(send.sender, sent_ms, send.content)
+    parts = [before, b"", behind, b""] * count
+    parts[1::4] = send.digests
+    parts[3::4] = send.bodies
+    return parts, len(before) + len(_NO_MD5) + len(behind)
 
 
 def _digest_and_content(md5: bytes, content: int) -> tuple[bytes, int]:
@@ -135,12 +158,6 @@ def plain_header(sender: str, sent_ms: int, content: int = 0) -> tuple[bytes, by
     raw = sender.encode()
     header = _HEADER.pack(PAYLOAD_VERSION, content, len(raw), 0, 0, 0, 0, _NO_MD5, sent_ms, 0)
     return header[:_MD5_AT], header[_MD5_AT + 16 :] + raw
-
-
-def bare_header(sender: str, sent_ms: int, content: int) -> bytes:
-    """The same without an MD5: the payload is this + body."""
-    before, behind = plain_header(sender, sent_ms, content | NO_DIGEST)
-    return before + _NO_MD5 + behind
 
 
 def encode_payload(payload: Payload) -> bytes:

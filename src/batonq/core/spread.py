@@ -13,7 +13,6 @@ from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from batonq.core.commands import Send
 from batonq.core.ids import key_hash
 from batonq.queue_attributes import SPREAD_MAX
 
@@ -167,16 +166,6 @@ def parse(text: str) -> Spread:
 def takes(text: str, shard: int) -> bool:
     """Whether a shard takes messages that have no key, by the text of its queue's spread."""
     return not text or shard in parse(text).taking
-
-
-def key_of(send: Send, fifo: bool) -> str:
-    """What decides where a message belongs; empty: nothing does."""
-    return send.group if fifo else send.dedup_id or send.producer
-
-
-def is_keyed(sends: Iterable[Send], fifo: bool) -> bool:
-    """Whether any message of a batch has to go to a shard of its own."""
-    return fifo or any(send.dedup_id or send.producer for send in sends)
 
 
 class Hint(NamedTuple):

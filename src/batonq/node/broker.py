@@ -1,26 +1,34 @@
-"""The broker: what the front doors call. Finds the queue's shard, runs the command there, answers once it is committed.
+"""The broker: what the front doors call. A command on a queue's messages goes to the queue's shard, wherever that is
+served, or is split among its shards; its outcome comes back once it is committed.
 
-Here is what is about messages; what is about queues and keys is in control.py. Most of it asks the shard through its
-port (ports.py), wherever it is served; what must not wait goes to shards of this node only, and answers None else.
+What is about queues and keys is in control.py.
 """
 
 from __future__ import annotations
 
 import asyncio
-from array import array
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
-from typing import TypeVar, cast
+from typing import Any
 
-from batonq.core.commands import Claim, Counters, FirstLeases, Nack, Send
-from batonq.core.ids import key_hash, request_hash
-from batonq.core.shard.columns import as_run
-from batonq.core.shard.once import Once
+from batonq.core.commands import (
+    ChangeVisibility,
+    Command,
+    Counters,
+    Delete,
+    Failing,
+    Nack,
+    Once,
+    Receive,
+    Send,
+    Sent,
+)
+from batonq.core.ids import key_hash
 from batonq.errors import BatonError, InvalidInput, NotOwner, ReceiptInvalid
 from batonq.node.cataloghost import CatalogHost
 from batonq.node.clock import Clock
 from batonq.node.control import Queue
-from batonq.node.deliveries import ANSWER_BYTES_MAX, Deliveries, Delivery, Plain
+from batonq.node.deliveries import ANSWER_BYTES_MAX, Deliveries, Delivery, Received
 from batonq.node.events import AlarmBoard
 from batonq.node.history import History
 from batonq.node.host import ShardHost, committed
@@ -28,21 +36,30 @@ from batonq.node.jobs import JobControl
 from batonq.node.keeper import ShardKeeper
 from batonq.node.localshard import LocalShard
 from batonq.node.peeking import Peeked
-from batonq.node.ports import Bodies, Route, Sent, ShardPort
+from batonq.node.ports import Route, ShardPort
 from batonq.node.receipts import Receipts
-from batonq.node.relayed import RelayedTexts
-from batonq.node.relaying import Relaying
 from batonq.node.settings import Settings
 from batonq.node.spreading import Spreading, joined
+from batonq.node.submission import Done, Waiting, submitted, tell, told
 from batonq.node.watching import Selection, give_back, receive_all_over, receive_any
 
 HOLDER_LENGTH_MAX = 256
 CLOCK_STEPS_MAX = 100_000
 SELECTIONS_KEPT = 256
 
-T = TypeVar("T")
-# Receipt, delay in ms, reason, error class, whether to the dead letters, whether it was not tried.
-NackRequest = tuple[str, int | None, str, str, bool, bool]
+Claims = Sequence[tuple[int, int, int]]
+
+
+class Steps:
+    """Work in several steps that somebody waits for."""
+
+    __slots__ = ("_task",)
+
+    def __init__(self, task: asyncio.Task[None]) -> None:
+        self._task = task
+
+    def abandon(self) -> None:
+        self._task.cancel()
 
 
 class Broker(JobControl):
@@ -67,7 +84,8 @@ class Broker(JobControl):
         self._settings = settings
         self._receipts = receipts
         self._random_bytes = random_bytes
-        self._deliveries = Deliveries(loop, receipts, alarms)
+        self._deliveries = Deliveries(loop, alarms)
+        self._tasks: set[asyncio.Task[None]] = set()
         self._ports: dict[int, ShardPort] = {}
         self._selections: dict[tuple[str, ...], Selection] = {}
         self._spreading = Spreading(
@@ -77,12 +95,12 @@ class Broker(JobControl):
             here=self._host_here,
             queue=self.queue_by_number,
             version=lambda: self._catalog.current().version,
+            seal=self._seal,
             give_back=self._give_back,
             waiters_max=settings.waiters_per_queue_max,
             first_turn=key_hash(settings.node),
             refresh=self.refresh,
         )
-        self.relaying = Relaying(loop, self.port, lambda shard: route is not None and route.knows(shard))
         self.history = History(shards=shards, rate_bytes=settings.history_rate_bytes, seconds=loop.time)
 
     def local_port(self, shard: int) -> ShardPort:
@@ -111,12 +129,6 @@ class Broker(JobControl):
     def _host_here(self, shard: int) -> ShardHost | None:
         return self._shards[shard].host() if self.serves(shard) else None
 
-    def is_here(self, queue: Queue) -> bool:
-        """Whether the queue's requests can be run by one shard, without asking another node. In a cluster of one they
-        always can, or fail, if the queue has one shard.
-        """
-        return len(queue.shards) == 1 and (self._route is None or self.serves(queue.shard))
-
     def stop_waiting(self) -> None:
         """Answer long polls that do not wait at one shard: the node is stopping."""
         self._spreading.stop_waiting()
@@ -130,49 +142,98 @@ class Broker(JobControl):
 
     # --- messages -------------------------------------------------------------------------------
 
-    async def send(
-        self, queue: Queue, sends: Sequence[Send], invocation: str = "", first_try: bool = False
-    ) -> list[Sent | BatonError]:
-        """Send messages; one result each. `invocation` names the SDK's request, whose retry makes no second message;
-        `first_try` if it is known to be none.
+    def send(self, queue: Queue, command: Send, done: Done, first_try: bool = False) -> None:
+        """Send messages, and call `done` with Sent or a BatonError. `first_try`: the SDK that named the request says
+        that it has not made it before.
         """
-        name = request_hash(queue.number, invocation)
         if len(queue.shards) > 1:
-            return await self._spreading.send(queue, sends, name, first_try)
-        results = await self._port(queue.shard).send(queue.number, sends, name)
-        return await self._spreading.send_moved(queue, sends, results, name)
+            self._begin(lambda: self._send_spread(queue, command, first_try), done)
+            return
 
-    async def send_once(
-        self, queue: Queue, sends: Sequence[Send], name: str, content: str
-    ) -> tuple[list[Sent | BatonError], bool]:
-        """Send messages by a request that its sender named, and whether it was known: then nothing was sent.
+        def answered(outcome: Sent | BatonError) -> None:
+            if isinstance(outcome, Sent) and outcome.each and any(isinstance(one, NotOwner) for one in outcome.each):
+                self._begin(lambda: self._send_moved(queue, command, outcome), done)  # the queue has grown meanwhile
+            else:
+                done(outcome)
 
-        `content` is what the request says: the same name with another content is an IdempotencyConflict.
-        """
-        window_ms = int(self._settings.idempotency_hours * 3_600_000)
-        once = Once(name, content, window_ms)
-        if len(queue.shards) > 1:
-            return await self._spreading.send_once(queue, sends, once)
-        outcome = await self._port(queue.shard).send_once(queue.number, sends, once)
-        if any(isinstance(result, NotOwner) for result in outcome[0]):  # the queue has grown meanwhile
+        self._submit(queue.shard, command, answered)
+
+    async def _send_spread(self, queue: Queue, command: Send, first_try: bool) -> Sent:
+        if command.once is not None:
+            results, replayed = await self._spreading.send_once(queue, command, command.once)
+        else:
+            results, replayed = await self._spreading.send(queue, command, first_try), False
+        return Sent(0, 0, len(results), results, replayed)
+
+    async def _send_moved(self, queue: Queue, command: Send, outcome: Sent) -> Sent:
+        if command.once is not None:
             await self.refresh()
-            return await self._spreading.send_once(self._now(queue), sends, once)
-        return outcome
+            return await self._send_spread(self._now(queue), command, False)
+        results = await self._spreading.send_moved(queue, command, [*outcome.each])
+        return Sent(0, 0, len(results), results)
 
-    async def receive(
-        self,
-        queue: Queue,
-        max_messages: int,
-        visibility_ms: int | None,
-        wait_ms: int,
-        holder: str,
-        attempt: str = "",
-    ) -> list[Delivery]:
-        """Lease messages, waiting up to `wait_ms` for the first."""
-        holder = holder[:HOLDER_LENGTH_MAX]
+    def once(self, name: str, content: str) -> Once:
+        """A request that its sender named, as long as this node's settings say. `content` is what the request says: the
+        same name with another content is an IdempotencyConflict.
+        """
+        return Once(name, content, int(self._settings.idempotency_hours * 3_600_000))
+
+    def receive(self, queue: Queue, command: Receive, done: Done) -> Waiting | None:
+        """Lease messages, and call `done` with Received or a BatonError; whoever cannot use them gives them back."""
+        command.holder = command.holder[:HOLDER_LENGTH_MAX]
         if len(queue.shards) > 1:
-            return await self._spreading.receive(queue, max_messages, visibility_ms, wait_ms, holder, attempt)
-        return await self._port(queue.shard).receive(queue, max_messages, visibility_ms, wait_ms, holder, attempt)
+            return self._begin(lambda: self._receive_spread(queue, command), done)
+
+        def answered(outcome: Received | BatonError) -> None:
+            if isinstance(outcome, Received) and outcome:
+                try:
+                    self._seal(queue, outcome)
+                except Exception as problem:
+                    outcome.give_back()
+                    done(told(problem))
+                    return
+            done(outcome)
+
+        return self._submit(queue.shard, command, answered)
+
+    def _seal(self, queue: Queue, received: Received) -> None:
+        """Add the receipts."""
+        seal = self._receipts.seal_leases
+        received.receipts = seal(queue.account, queue.number, received.shard, received.leases)
+
+    async def _receive_spread(self, queue: Queue, command: Receive) -> Received:
+        rows = await self._spreading.receive(queue, command)
+        received = Received(0, rows=rows)
+        if not command.attempt:
+            received.give_back = lambda: self._give_back_soon(queue, rows)
+        return received
+
+    def _submit(self, shard: int, command: Command, done: Done) -> Waiting | None:
+        """At a shard, wherever it is served."""
+        try:
+            port = self._port(shard)
+        except BatonError as problem:
+            done(problem)
+            return None
+        return port.submit(command, done)
+
+    def _begin(self, work: Callable[[], Coroutine[Any, Any, Any]], done: Done) -> Waiting:
+        """Have work done that takes several steps, and its outcome told."""
+
+        async def run() -> None:
+            try:
+                outcome = await work()
+            except Exception as problem:
+                outcome = told(problem)
+            tell(done, outcome)
+
+        return Steps(self._spawn(run()))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
 
     def select(self, account: str, patterns: Sequence[str]) -> Selection:
         """The queues of an account that names and patterns (`hooks-*`) mean, for `receive_any`."""
@@ -246,205 +307,89 @@ class Broker(JobControl):
         room = ANSWER_BYTES_MAX
         try:
             for part in taken:
-                await self._deliveries.warm(part.host, [lease.position for lease in part.leases])
+                await self._deliveries.warm(part.host, part.leases)
             for part in taken:
                 queue = self.queue_by_number(part.queue)
                 if queue is not None:
-                    deliveries = self._deliveries.of(queue, part.host, part.leases, room)
-                    room = max(0, room - sum(len(delivery.body) for delivery in deliveries))
-                    found += [(queue, delivery) for delivery in deliveries]
+                    received = self._deliveries.read(queue.number, part.host, part.leases, True, room)
+                    self._seal(queue, received)
+                    room = max(0, room - sum(map(len, received.bodies)))
+                    found += [(queue, delivery) for delivery in received.deliveries()]
         except BaseException:  # the client has gone, or there is no answer to give: nobody got these
             give_back(taken)
             raise
         return found
 
-    # --- the same without a task: nothing is awaited, and `host.commit.call` calls back once it is committed
-
-    def send_plain(
-        self,
-        queue: Queue,
-        bodies: Sequence[bytes],
-        digests: Sequence[bytes],
-        sender: str,
-        invocation: str,
-        content: int = 0,
-        producer: str = "",
-        producer_sequence: int = 0,
-    ) -> tuple[ShardHost, int] | None:
-        """Send messages that are only bodies: the first sequence, the others follow. None: call `send` instead."""
-        if not self.is_here(queue):
-            return None
-        host = self._shards[queue.shard].host()
-        key = request_hash(queue.number, invocation)
-        first = host.send_plain(queue.number, bodies, digests, sender, key, content, producer, producer_sequence)
-        return (host, first) if first else None
-
-    def is_elsewhere(self, queue: Queue) -> bool:
-        """Whether the queue's requests can be run by one shard, which another node serves."""
-        return len(queue.shards) == 1 and self._route is not None and not self.serves(queue.shard)
-
-    def is_relayed(self, queue: Queue) -> bool:
-        """Whether plain calls of such a queue can be given to `relaying`."""
-        return self.is_elsewhere(queue) and self.relaying.takes(queue.shard)
-
-    def seal_relayed(self, queue: Queue, found: RelayedTexts) -> list[str]:
-        """The receipts of what was relayed."""
-        slots, sequences = as_run(found.slots), array("Q", found.sequences)
-        return self._receipts.seal_first(queue.account, queue.number, queue.shard, slots, sequences)
-
-    async def send_elsewhere(self, queue: Queue, plain: Bodies) -> int | list[Sent | BatonError]:
-        """`send_plain` of a queue that is elsewhere: the first sequence, or one result each."""
-        answer = await self._port(queue.shard).send_plain(queue.number, plain)
-        if isinstance(answer, int):
-            return answer
-        return await self._spreading.send_moved(queue, plain.sends(), answer, 0)
-
-    async def delete_elsewhere(self, queue: Queue, claims: Sequence[tuple[int, int, int]]) -> list[BatonError | None]:
-        """`delete_plain` of a queue that is elsewhere, strictly, by what its receipts claim."""
-        return await self._port(queue.shard).delete(queue.number, [Claim(*claim) for claim in claims], True)
-
-    def host(self, queue: Queue) -> ShardHost:
-        """Where a queue's requests can be gathered and run together. Raises Unavailable."""
-        return self._shards[queue.shard].host()
-
-    def claims(self, queue: Queue, receipts: Sequence[str]) -> list[tuple[int, int, int]] | None:
-        """What receipts claim, if all of them are in order."""
-        return self._receipts.open_many(queue.account, queue.number, queue.shard, receipts)
-
-    def receive_front(
-        self, queue: Queue, max_messages: int, visibility_ms: int | None, holder: str
-    ) -> tuple[ShardHost, FirstLeases] | None:
-        """Lease what is at the front, if there is no choice or wait; None: call `receive` instead.
-
-        `host.commit.call` says when `deliver_plain` may be called.
-        """
-        if not self.is_here(queue):
-            return None
-        host = self._shards[queue.shard].host()
-        leases = host.receive_front(queue.number, max_messages, visibility_ms, holder[:HOLDER_LENGTH_MAX])
-        return None if leases is None else (host, leases)
-
-    def deliver_plain(self, queue: Queue, host: ShardHost, leases: FirstLeases) -> list[Plain] | None:
-        """The leased messages, if all of them are nothing but a text; None: call `deliver_front` instead."""
-        return self._deliveries.plain(queue, host, leases)
-
-    def deliver_run(
-        self, queue: Queue, host: ShardHost, leases: FirstLeases
-    ) -> tuple[list[str], list[int], list[bytes], list[bytes]] | None:
-        """See Deliveries.run; None: call `deliver_front` instead. Ask `is_cold` before."""
-        return self._deliveries.run(queue, host, leases)
-
-    def is_cold(self, host: ShardHost, leases: FirstLeases) -> bool:
-        """Whether reading these messages would have to wait for the disk: then `warm` first."""
-        return self._deliveries.is_cold(host, leases)
-
-    async def warm(self, host: ShardHost, leases: FirstLeases) -> None:
-        await self._deliveries.warm(host, leases.positions)
-
-    async def deliver_front(self, queue: Queue, host: ShardHost, front: FirstLeases) -> list[Delivery]:
-        """The leased messages, whatever they are."""
-        return await self._deliveries.front(queue, host, front)
-
-    def give_back(self, queue: Queue, host: ShardHost, front: FirstLeases) -> None:
-        """The client went before its answer left: nobody holds these messages, so the next one may."""
-        host.give_back(queue.number, host.shard.expand(front))
-
-    def delete_plain(
-        self, queue: Queue, receipts: Sequence[str], strict: bool = False
-    ) -> tuple[ShardHost, list[BatonError | None]] | None:
-        """Delete by receipts that are all in order; None: call `delete` instead."""
-        if not self.is_here(queue):
-            return None
-        claims = self._receipts.open_many(queue.account, queue.number, queue.shard, receipts)
-        if claims is None:
-            return None
-        host = self._shards[queue.shard].host()
-        return host, host.delete(queue.number, cast("list[Claim]", claims), strict)
-
     # --- with a receipt
 
-    async def delete(self, queue: Queue, receipts: Sequence[str], strict: bool = False) -> list[BatonError | None]:
-        """`strict`: only the current lease's receipt counts, whatever the queue says."""
-        return await self._with_claims(
-            queue, receipts, lambda port, places, claims: port.delete(queue.number, claims, strict)
-        )
-
-    async def change_visibility(
-        self, queue: Queue, changes: Sequence[tuple[str, int]], strict: bool = False
-    ) -> list[BatonError | None]:
-        """Each lease now ends so many milliseconds from now; 0 gives the message back."""
-        results = await self.change_visibility_until(queue, changes, strict)
-        return [result if isinstance(result, BatonError) else None for result in results]
-
-    async def change_visibility_until(
-        self, queue: Queue, changes: Sequence[tuple[str, int]], strict: bool = False
-    ) -> list[int | BatonError]:
-        """The same, and when each lease ends now, in milliseconds since 1970; 0: it is over."""
-        return await self._with_claims(
-            queue,
-            [receipt for receipt, _ in changes],
-            lambda port, places, claims: port.change_visibility(
-                queue.number, [(claim, changes[at][1]) for at, claim in zip(places, claims, strict=True)], strict
-            ),
-        )
-
-    async def nack(
-        self,
-        queue: Queue,
-        receipt: str,
-        delay_ms: int | None = None,
-        reason: str = "",
-        error_class: str = "",
-        dead_letter: bool = False,
-    ) -> None:
-        """Give a message back, saying why; `dead_letter` sends it to the dead letters at once.
-
-        Without a delay the queue's retry policy says when it is tried again; a queue without one: at once.
+    def delete(self, queue: Queue, receipts: Sequence[str], done: Done, strict: bool = False) -> None:
+        """Call `done` with a problem or None for each receipt. `strict`: only the current lease's receipt counts,
+        whatever the queue says.
         """
-        (problem,) = await self.nack_many(queue, [(receipt, delay_ms, reason, error_class, dead_letter, False)])
-        if problem is not None:
-            raise problem
+        self._with_claims(queue, receipts, lambda places, claims: Delete(queue.number, claims, strict), done)
 
-    async def nack_many(self, queue: Queue, nacks: Sequence[NackRequest]) -> list[BatonError | None]:
-        """Give messages back; one result each, in order."""
-        return await self._with_claims(
-            queue,
-            [nack[0] for nack in nacks],
-            lambda port, places, claims: port.nack(
-                queue.number, [Nack(claim, *nacks[at][1:]) for at, claim in zip(places, claims, strict=True)]
-            ),
+    def change_visibility(
+        self, queue: Queue, receipts: Sequence[str], visibilities_ms: Sequence[int], done: Done, strict: bool = False
+    ) -> None:
+        """Each lease now ends so many milliseconds from now; 0 gives the message back. Call `done`, for each, with when
+        it ends, in milliseconds since 1970 (0: it is over), or with a problem.
+        """
+
+        def change(places: Sequence[int], claims: Claims) -> ChangeVisibility:
+            return ChangeVisibility(queue.number, claims, [visibilities_ms[at] for at in places], strict)
+
+        self._with_claims(queue, receipts, change, done)
+
+    def nack(self, queue: Queue, receipts: Sequence[str], failings: Sequence[Failing], done: Done) -> None:
+        """Give messages back, saying why. Call `done` with a problem or None for each receipt."""
+        self._with_claims(
+            queue, receipts, lambda places, claims: Nack(queue.number, claims, [failings[at] for at in places]), done
         )
 
-    async def _with_claims(
+    def _with_claims(
         self,
         queue: Queue,
         receipts: Sequence[str],
-        act: Callable[[ShardPort, list[int], list[Claim]], Awaitable[Sequence[T | BatonError]]],
-    ) -> list[T | BatonError]:
-        """Open the receipts, act on those that are ours, each at the shard that it names, and give each its result in
+        make: Callable[[Sequence[int], Claims], Command],
+        done: Done,
+    ) -> None:
+        """Open the receipts, have a command executed at each shard that they name, and give each receipt its result in
         its place.
         """
-        invalid: dict[int, BatonError] = {}
+        if len(queue.shards) == 1:
+            claims = self._receipts.open_many(queue.account, queue.number, queue.shard, receipts)
+            if claims is not None:
+                self._submit(queue.shard, make(range(len(receipts)), claims), done)
+                return
+        results: dict[int, BatonError] = {}
         parts: dict[int, list[int]] = {}
-        claims: dict[int, Claim] = {}
+        opened: dict[int, tuple[int, int, int]] = {}
         for at, receipt in enumerate(receipts):
             try:
-                shard, claims[at] = self._receipts.open_at(queue.account, queue.number, receipt)
+                shard, opened[at] = self._receipts.open_at(queue.account, queue.number, receipt)
                 parts.setdefault(shard, []).append(at)
             except ReceiptInvalid as problem:
-                invalid[at] = problem
+                results[at] = problem.with_traceback(None)  # which would keep the request
 
-        def act_at(shard: int, places: list[int]) -> Awaitable[Sequence[T | BatonError]]:
-            return act(self._port(shard), places, [claims[at] for at in places])
+        async def act(shard: int, places: list[int]) -> Sequence[Any]:
+            command = make(places, [opened[at] for at in places])
+            outcome: Sequence[Any] = await submitted(self._port(shard).submit, command)
+            return outcome
 
-        results = await joined(len(receipts), parts, act_at)
-        for at, refusal in invalid.items():
-            results[at] = refusal
-        return results
+        async def act_at_all() -> list[Any]:
+            found = await joined(len(receipts), parts, act)
+            for at, refusal in results.items():
+                found[at] = refusal
+            return found
+
+        self._begin(act_at_all, done)
+
+    def _give_back_soon(self, queue: Queue, deliveries: Sequence[Delivery]) -> None:
+        self._spawn(self._give_back(queue, deliveries))
 
     async def _give_back(self, queue: Queue, deliveries: Sequence[Delivery]) -> None:
         """Nobody was told of these: the next one may have them."""
-        claims: dict[int, list[Claim]] = {}
+        claims: dict[int, list[tuple[int, int, int]]] = {}
         for delivery in deliveries:
             with suppress(ReceiptInvalid):
                 shard, claim = self._receipts.open_at(queue.account, queue.number, delivery.receipt)
@@ -500,4 +445,4 @@ class Broker(JobControl):
                 return
 
 
-__all__ = ["Broker", "Delivery", "Peeked", "Queue", "Sent"]
+__all__ = ["Broker", "Delivery", "Peeked", "Queue", "Received", "Sent"]

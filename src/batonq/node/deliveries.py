@@ -1,37 +1,26 @@
-"""Leases into deliveries: the message read from the log, with the receipt for its lease."""
+"""Leases into messages: what was leased, read from the log."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
-from batonq.core.commands import FirstLeases, Lease
+from batonq.core.commands import Lease, Leases
 from batonq.core.ids import message_id, message_ids
-from batonq.core.payload import AS_IS, Lineage
+from batonq.core.payload import AS_IS, NO_DIGEST, Lineage, Payload
 from batonq.core.shard.machine import Shard
 from batonq.core.shard.state import Failure
 from batonq.errors import LogError, MessageGone
 from batonq.node.events import AlarmBoard
 from batonq.node.host import ShardHost
 from batonq.node.reading import read_message, read_run
-from batonq.node.receipts import Receipts
+from batonq.node.waiters import NO_LEASES
 
 ANSWER_BYTES_MAX = 12 * 1024 * 1024  # of the messages of one receive, unless a single one is larger
 FEW_LEASES = 10  # so many fit, however large they are
-
-Plain = tuple[str, str, bytes, bytes]  # message id, receipt, MD5 and body of a message that is nothing else
-
-
-class QueueRef(Protocol):
-    """What has to be known of a queue to hand out its messages."""
-
-    @property
-    def account(self) -> str: ...
-    @property
-    def number(self) -> int: ...
-    @property
-    def name(self) -> str: ...
+CONTENT_BITS = 0xFF & ~(NO_DIGEST | AS_IS)
 
 
 class Delivery(NamedTuple):
@@ -57,130 +46,157 @@ class Delivery(NamedTuple):
     content: int = 0  # what the body is, see core/payload.py
 
 
-class Deliveries:
-    """Makes them, for all shards that a node serves."""
+def nothing_to_give_back() -> None:
+    """Of a receive that got nothing, or whose client asks for the same leases again."""
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, receipts: Receipts, alarms: AlarmBoard) -> None:
+
+@dataclass(slots=True)
+class Received:
+    """The outcome of a Receive: messages as columns. The broker adds the receipts, and what gives the messages back."""
+
+    shard: int
+    leases: Leases = field(default_factory=lambda: NO_LEASES)
+    bodies: Sequence[bytes] = ()
+    contents: Sequence[int] = ()  # of messages that are nothing but bodies: what each is, see payload.py
+    digests: Sequence[bytes] = ()
+    payloads: Sequence[Payload] = ()  # all that is known of each message; none: they are nothing but bodies
+    failures: Mapping[int, Failure] = field(default_factory=dict)  # of earlier attempts, by the message's slot
+    numbers_from: int = 0  # what is added to a sequence to number a message in its queue, see Spread
+    receipts: Sequence[str] = ()
+    rows: Sequence[Delivery] = ()  # of several shards: instead of the columns
+    give_back: Callable[[], None] = nothing_to_give_back  # nobody got the messages: the next one may
+
+    def __len__(self) -> int:
+        return len(self.bodies) or len(self.rows)
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether the messages are nothing but bodies, whatever became of them before."""
+        return not self.payloads and not self.rows
+
+    def message_ids(self) -> list[str]:
+        return message_ids(self.shard, self.leases.sequences)
+
+    def deliveries(self) -> Sequence[Delivery]:
+        """The messages one by one."""
+        if self.rows or not self.bodies:
+            return self.rows
+        payloads = self.payloads or map(_bare_payload, self.contents, self.digests, self.bodies)
+        receipts = self.receipts or [""] * len(self.bodies)
+        return [
+            self._delivery(lease, payload, receipt)
+            for lease, payload, receipt in zip(self.leases, payloads, receipts, strict=True)
+        ]
+
+    def _delivery(self, lease: Lease, payload: Payload, receipt: str) -> Delivery:
+        lineage = Lineage.decode(payload.lineage) if payload.lineage else None
+        own_id = lineage.message_id if lineage is not None else ""
+        return Delivery(
+            own_id or message_id(self.shard, lease.sequence),
+            receipt,
+            payload.body,
+            payload.body_md5,
+            payload.attributes,
+            payload.sender,
+            payload.group,
+            payload.dedup_id,
+            payload.trace,
+            self.numbers_from + lease.sequence,
+            lease.sent_ms,
+            lease.first_received_ms,
+            lease.receive_count,
+            lease.deadline_ms,
+            lease.priority,
+            lineage,
+            self.failures.get(lease.slot),
+            payload.content,
+        )
+
+
+def _bare_payload(content: int, digest: bytes, body: bytes) -> Payload:
+    return Payload(0, "", "", "", "", b"", b"", body, b"" if content & NO_DIGEST else digest, content & CONTENT_BITS)
+
+
+class Deliveries:
+    """Reads what was leased, for all shards that a node serves."""
+
+    def __init__(self, loop: asyncio.AbstractEventLoop, alarms: AlarmBoard) -> None:
         self._loop = loop
-        self._receipts = receipts
         self._alarms = alarms
 
-    async def warm(self, host: ShardHost, positions: Sequence[int]) -> None:
+    async def warm(self, host: ShardHost, leases: Leases) -> None:
         """Have bodies that lie on a cold part of the disk read by a thread: the loop must not wait for them."""
-        cold = _cold(host, positions)
+        cold = _cold(host, leases.positions)
         if cold:
             await self._loop.run_in_executor(None, host.log.warm, cold)
 
     @staticmethod
-    def is_cold(host: ShardHost, leases: FirstLeases) -> bool:
+    def is_cold(host: ShardHost, leases: Leases) -> bool:
         """Whether reading these messages would have to wait for the disk: then `warm` first."""
-        return bool(_cold(host, leases.positions))
+        return bool(leases.shared("cold", lambda some: _cold(host, some.positions)))
 
-    def of(self, queue: QueueRef, host: ShardHost, leases: list[Lease], room: int = ANSWER_BYTES_MAX) -> list[Delivery]:
-        """The leased messages with their receipts; those that do not fit into one answer are given back."""
+    def read(self, queue: int, host: ShardHost, leases: Leases, whole: bool, room: int = ANSWER_BYTES_MAX) -> Received:
+        """The leased messages; those that do not fit into one answer are given back. Ask `is_cold` before."""
         if len(leases) > FEW_LEASES or room < ANSWER_BYTES_MAX:
             leases = _fitting(queue, host, leases, room)
-        shard, log = host.shard, host.log
-        number = shard.number
-        receipts = self._receipts.seal_many(queue.account, queue.number, number, leases)
-        numbers_from = shard.numbers_from(queue.number)
-        deliveries: list[Delivery] = []
-        for lease, receipt in zip(leases, receipts, strict=True):
+        shard = host.shard
+        received = Received(shard.number, leases, numbers_from=shard.numbers_from(queue))
+        if shard.failures:
+            received.failures = {lease.slot: shard.failures[lease.slot] for lease in leases if _has_failed(host, lease)}
+        if not whole and not leases.overlays and leases:
+            found = _read_bare(host, leases)
+            if found is not None:
+                received.contents, received.digests, received.bodies = found
+                return received
+        places: list[int] = []
+        payloads: list[Payload] = []
+        for at, lease in enumerate(leases):
             try:
-                payload = read_message(shard, log, lease)
+                payloads.append(read_message(shard, host.log, lease))
+                places.append(at)
             except MessageGone:
                 continue  # purged before the reply could leave
             except LogError as problem:
-                self._unreadable(queue, number, lease, problem)
-                continue
-            lineage = Lineage.decode(payload.lineage) if payload.lineage else None
-            own_id = lineage.message_id if lineage is not None else ""
-            deliveries.append(
-                Delivery(
-                    own_id or message_id(number, lease.sequence),
-                    receipt,
-                    payload.body,
-                    payload.body_md5,
-                    payload.attributes,
-                    payload.sender,
-                    payload.group,
-                    payload.dedup_id,
-                    payload.trace,
-                    numbers_from + lease.sequence,
-                    lease.sent_ms,
-                    lease.first_received_ms,
-                    lease.receive_count,
-                    lease.deadline_ms,
-                    lease.priority,
-                    lineage,
-                    _failure(shard, lease) if shard.failures else None,
-                    payload.content,
-                )
-            )
-        return deliveries
+                self._unreadable(queue, shard, lease, problem)
+        received.leases = leases.pick(places)
+        received.payloads = payloads
+        received.bodies = [payload.body for payload in payloads]
+        return received
 
-    def _unreadable(self, queue: QueueRef, shard: int, lease: Lease, problem: LogError) -> None:
+    def _unreadable(self, queue: int, shard: Shard, lease: Lease, problem: LogError) -> None:
         """A body that cannot be read keeps its message where it is, and the others go out."""
-        text = f"Message {message_id(shard, lease.sequence)} of {queue.name} cannot be read: {problem.message}"
-        self._alarms.put(f"unreadable:{queue.number}", text, severity="critical", queue=queue.name)
+        name = shard.queue_name(queue)
+        text = f"Message {message_id(shard.number, lease.sequence)} of {name} cannot be read: {problem.message}"
+        self._alarms.put(f"unreadable:{queue}", text, severity="critical", queue=name)
 
-    # --- runs of first leases of plain messages, as columns
 
-    def plain(self, queue: QueueRef, host: ShardHost, leases: FirstLeases) -> list[Plain] | None:
-        """The leased messages, if all of them are nothing but a text; None: they have to be expanded (`of`)."""
-        found = self.run(queue, host, leases)
-        if found is None:
-            return None
-        receipts, contents, digests, bodies = found
-        if any(content & ~AS_IS for content in contents):
-            return None
-        return [*zip(message_ids(host.shard.number, leases.sequences), receipts, digests, bodies, strict=True)]
+def _read_bare(host: ShardHost, leases: Leases) -> tuple[list[int], list[bytes], list[bytes]] | None:
+    """Contents, MD5s and bodies, if the messages are nothing else; None: each has to be read by itself."""
 
-    def run(
-        self, queue: QueueRef, host: ShardHost, leases: FirstLeases
-    ) -> tuple[list[str], list[int], list[bytes], list[bytes]] | None:
-        """Receipts, and the rest as `read` has it."""
-        found = self.read(host, leases)
-        if found is None:
-            return None
-        seal = self._receipts.seal_first
-        return seal(queue.account, queue.number, host.shard.number, leases.slots, leases.sequences), *found
-
-    @staticmethod
-    def read(host: ShardHost, leases: FirstLeases) -> tuple[list[int], list[bytes], list[bytes]] | None:
-        """Contents, MD5s and bodies of the leased messages, if all of them are nothing else.
-
-        None: they have to be expanded. Ask `is_cold` before. A content may have `payload.NO_DIGEST` and
-        `payload.AS_IS` in it.
-        """
-        overlays = host.shard.overlays
-        if host.is_late(leases) or (overlays and not overlays.keys().isdisjoint(leases.slots)):
-            return None
-        extents = leases.extents
-        if len(extents) > FEW_LEASES and sum([extent >> 32 for extent in extents]) > ANSWER_BYTES_MAX:
-            return None
+    def read(some: Leases) -> tuple[list[int], list[bytes], list[bytes]] | None:
         try:
-            return read_run(host.log, leases.positions, leases.extents)
+            return read_run(host.log, some.positions, some.extents)
         except LogError:
             return None
 
-    async def front(self, queue: QueueRef, host: ShardHost, front: FirstLeases) -> list[Delivery]:
-        """The leased messages, whatever they are; their leases extended if they are late. Raises BatonError."""
-        leases = host.shard.expand(front)
-        if host.is_late(front):
-            leases = await host.extend_late(queue.number, leases, front.leased_ms)
-        await self.warm(host, front.positions)
-        return self.of(queue, host, leases)
+    found: tuple[list[int], list[bytes], list[bytes]] | None = leases.shared("bare", read)
+    if leases.whole is None:
+        return found
+    if found is None:  # another one's messages are more than bodies
+        return read(leases)
+    start, end = leases.start, leases.start + len(leases)
+    contents, digests, bodies = found
+    return contents[start:end], digests[start:end], bodies[start:end]
 
 
-def _fitting(queue: QueueRef, host: ShardHost, leases: list[Lease], room: int) -> list[Lease]:
+def _fitting(queue: int, host: ShardHost, leases: Leases, room: int) -> Leases:
     """As many of the leases as fit into `room` bytes; the others were never handed out, and are the next one's."""
     first = room == ANSWER_BYTES_MAX  # a single message goes out, whatever its size
-    for at, lease in enumerate(leases):
-        room -= lease.length
+    for at, extent in enumerate(leases.extents):
+        room -= extent >> 32
         if room < 0 and (at or not first):
-            host.give_back(queue.number, leases[at:])
-            return leases[:at]
+            host.give_back(queue, leases.part(at, len(leases)).claims())
+            return leases.part(0, at)
     return leases
 
 
@@ -190,5 +206,5 @@ def _cold(host: ShardHost, positions: Sequence[int]) -> list[int]:
     return [number for number in {position >> 16 for position in positions} if is_cold(number)]
 
 
-def _failure(shard: Shard, lease: Lease) -> Failure | None:
-    return shard.failures.get(lease.slot) if shard.columns.sequence[lease.slot] == lease.sequence else None
+def _has_failed(host: ShardHost, lease: Lease) -> bool:
+    return lease.slot in host.shard.failures and host.shard.columns.sequence[lease.slot] == lease.sequence

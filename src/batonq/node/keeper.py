@@ -20,8 +20,7 @@ from batonq.node import events
 from batonq.node.clock import Clock
 from batonq.node.commit import CommitStatistics
 from batonq.node.events import AlarmBoard
-from batonq.node.host import ShardHost
-from batonq.node.hosting import STARTING
+from batonq.node.host import STARTING, ShardHost
 from batonq.node.settings import Settings
 
 

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from dataclasses import replace
+from typing import Any
 
-from batonq.core.commands import Accepted, Arrival, Claim, Counters, Job, Nack, Send
-from batonq.core.shard.once import Once
+from batonq.core.commands import Arrival, Command, Counters, Job, Leases, Receive
 from batonq.core.spread import Hint
 from batonq.errors import BatonError
-from batonq.node.deliveries import Deliveries, Delivery, QueueRef
+from batonq.node.deliveries import Deliveries, Delivery, Received
 from batonq.node.examining import Sample, examine_all
 from batonq.node.host import ShardHost, committed
 from batonq.node.keeper import ShardKeeper
 from batonq.node.peeking import Peeked, look
-from batonq.node.ports import Bodies, JobView, Sent
-from batonq.node.relayed import RelayedAnswer, RelayedCall, run_relayed
+from batonq.node.ports import JobView
+from batonq.node.submission import Done, Waiting, tell, told
 
 
 class LocalShard:
@@ -31,48 +32,70 @@ class LocalShard:
         self._reach = reach
         self._matching = matching
         self._number = keeper.number
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    async def send(self, queue: int, sends: Sequence[Send], invocation: int) -> list[Sent | BatonError]:
-        host = self._host()
-        results = host.send(queue, sends, invocation)
-        await committed(host)
-        return _numbered(host, queue, results)
+    # --- commands
 
-    async def send_plain(self, queue: int, plain: Bodies) -> int | list[Sent | BatonError]:
-        host = self._host()
-        bodies, sender, content, producer, number = plain
-        first = host.send_plain(queue, bodies, (), sender, 0, content, producer, number)
-        if not first:
-            return await self.send(queue, plain.sends(), 0)
-        await committed(host)
-        return first
-
-    async def send_once(self, queue: int, sends: Sequence[Send], once: Once) -> tuple[list[Sent | BatonError], bool]:
-        host = self._host()
-        results, known = host.send_once(queue, sends, once)
-        await committed(host)
-        return _numbered(host, queue, results), known
-
-    async def receive(
-        self,
-        queue: QueueRef,
-        max_messages: int,
-        visibility_ms: int | None,
-        wait_ms: int,
-        holder: str,
-        attempt: str,
-    ) -> list[Delivery]:
-        host = self._host()
-        leases = await host.receive(queue.number, max_messages, visibility_ms, wait_ms, holder, attempt)
-        if not leases:
-            return []
+    def submit(self, command: Command, done: Done) -> Waiting | None:
         try:
-            await self._deliveries.warm(host, [lease.position for lease in leases])
-            return self._deliveries.of(queue, host, leases)
-        except BaseException:  # the client has gone, or there is no answer to give: nobody got these
-            if not attempt:
-                host.give_back(queue.number, leases)
-            raise
+            host = self._host()
+        except BatonError as problem:
+            done(problem)
+            return None
+        if not isinstance(command, Receive):
+            return host.submit(command, done)
+        return host.submit(command, lambda outcome: self._deliver(host, command, done, outcome))
+
+    def _deliver(self, host: ShardHost, command: Receive, done: Done, outcome: Leases | BatonError) -> None:
+        """Leases are committed: read the messages. Those that cannot be handed over are given back."""
+        if isinstance(outcome, BatonError):
+            done(outcome)
+        elif not outcome:
+            done(Received(self._number))
+        else:
+            try:
+                is_late = host.is_late(outcome) or self._deliveries.is_cold(host, outcome)
+            except Exception as problem:
+                self._fail(host, command, done, outcome, problem)
+                return
+            if is_late:
+                self._spawn(self._deliver_later(host, command, done, outcome))
+            else:
+                self._hand_over(host, command, done, outcome)
+
+    async def _deliver_later(self, host: ShardHost, command: Receive, done: Done, leases: Leases) -> None:
+        """Extend leases of which much has passed, and read what the disk has to be asked for."""
+        try:
+            leases = await host.in_time(command.queue, leases, command.attempt)
+            await self._deliveries.warm(host, leases)
+        except Exception as problem:
+            self._fail(host, command, done, leases, problem)
+        else:
+            self._hand_over(host, command, done, leases)
+
+    def _hand_over(self, host: ShardHost, command: Receive, done: Done, leases: Leases) -> None:
+        try:
+            received = self._deliveries.read(command.queue, host, leases, command.whole)
+        except Exception as problem:
+            self._fail(host, command, done, leases, problem)
+            return
+        if not command.attempt:
+            received.give_back = lambda: host.give_back(command.queue, received.leases.claims())
+        tell(done, received)
+
+    @staticmethod
+    def _fail(host: ShardHost, command: Receive, done: Done, leases: Leases, problem: Exception) -> None:
+        """Leased messages cannot be handed over: the next one may have them."""
+        if not command.attempt:
+            host.give_back(command.queue, leases.claims())
+        tell(done, told(problem))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- the rest
 
     async def receive_matching(
         self,
@@ -86,39 +109,15 @@ class LocalShard:
         self._host()
         return await self._matching(self._number, account, patterns, max_messages, visibility_ms, wait_ms, holder)
 
-    async def delete(self, queue: int, claims: Sequence[Claim], strict: bool) -> list[BatonError | None]:
-        host = self._host()
-        results = host.delete(queue, claims, strict)
-        await committed(host)
-        return results
-
-    async def change_visibility(
-        self, queue: int, changes: Sequence[tuple[Claim, int]], strict: bool
-    ) -> list[int | BatonError]:
-        host = self._host()
-        problems = host.change_visibility(queue, changes, strict)
-        results = [
-            host.deadline(claim) if problem is None else problem
-            for (claim, _), problem in zip(changes, problems, strict=True)
-        ]
-        await committed(host)
-        return results
-
-    async def nack(self, queue: int, nacks: Sequence[Nack]) -> list[BatonError | None]:
-        host = self._host()
-        results = host.nack(queue, nacks)
-        await committed(host)
-        return results
-
     async def hint(self, queue: int, wait_ms: int, waiting: int) -> Hint:
         host = self._host()
         hint = host.hint(queue)
-        if not hint.visible and wait_ms > 0 and not host.answers_at_once:
-            await host.until_filled(queue, wait_ms, waiting)
+        if not hint.visible and wait_ms > 0 and not host.polls.answers_at_once:
+            await host.polls.until_filled(queue, wait_ms, waiting)
             hint = self._host().hint(queue)
         return hint
 
-    async def give_back(self, queue: int, claims: Sequence[Claim]) -> None:
+    async def give_back(self, queue: int, claims: Sequence[tuple[int, int, int]]) -> None:
         host = self._host()
         host.give_back(queue, claims)
         await committed(host)
@@ -130,10 +129,7 @@ class LocalShard:
         return counters
 
     async def waiting(self, queue: int) -> int:
-        return self._host().waiting(queue)
-
-    async def relay(self, calls: Sequence[RelayedCall]) -> list[RelayedAnswer]:
-        return await run_relayed(self._host(), self._deliveries, calls)
+        return self._host().polls.waiting(queue)
 
     async def peek(self, queue: int, after_sequence: int, limit: int) -> list[Peeked]:
         host = self._host()
@@ -205,19 +201,6 @@ class LocalShard:
         results = host.arrive(arrivals)
         await committed(host)
         return results
-
-
-def _numbered(host: ShardHost, queue: int, results: list[Sent | BatonError]) -> list[Sent | BatonError]:
-    """With the messages' numbers in the queue, where the shard has their sequences."""
-    numbers_from = host.shard.numbers_from(queue)
-    if not numbers_from:
-        return results
-    return [
-        result._replace(sequence=numbers_from + result.sequence)
-        if isinstance(result, Accepted) and result.sequence
-        else result
-        for result in results
-    ]
 
 
 def _seen(host: ShardHost, job: Job) -> JobView:

@@ -13,19 +13,22 @@ Of a batch that finds room in part, each message that does not goes on by itself
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Protocol, TypeVar
 
-from batonq.core.commands import Send
+from batonq.core.commands import Accepted, Send
 from batonq.core.ids import AWAY, key_hash
 from batonq.core.spread import Spread
 from batonq.errors import BatonError, NotOwner, OverLimit
 from batonq.node.control import Queue
-from batonq.node.ports import Sent, ShardPort
+from batonq.node.ports import ShardPort
+from batonq.node.submission import submitted
 
 GROWTHS = 3  # a queue may grow again while a request is under way
 TOLD_MAX = 10_000
 T = TypeVar("T")
+Results = list[Accepted | BatonError]
 
 
 class Shards(Protocol):
@@ -43,54 +46,56 @@ class NamedSends:
         self._shards = shards
         self._told: dict[tuple[int, int], Spread] = {}  # queue, shard → what that one has heard
 
-    async def send(self, queue: Queue, sends: Sequence[Send], name: int, first_try: bool) -> list[Sent | BatonError]:
+    async def send(self, queue: Queue, command: Send, name: int, first_try: bool) -> Results:
         """Messages without keys; one result each. `name` is the hash of the request's name."""
-        answers = await (self._send_first if first_try else self._send_again)(queue, sends, name)
+        answers = await (self._send_first if first_try else self._send_again)(queue, command, name)
         for _ in range(GROWTHS):
             if not any(isinstance(answer, NotOwner) for answer in answers):
                 break
             queue = await self._shards.newest(queue)
-            answers = await self._send_again(queue, sends, name)
+            answers = await self._send_again(queue, command, name)
         left = [at for at, answer in enumerate(answers) if isinstance(answer, OverLimit)]
-        if len(left) < len(sends):
+        if len(left) < len(command.bodies):
             for at in left:
                 try:
-                    (answers[at],) = await self.send(queue, [sends[at]], key_hash(name, at) % AWAY, first_try)
+                    one = command.pick([at])
+                    (answers[at],) = await self.send(queue, one, key_hash(name, at) % AWAY, first_try)
                 except BatonError as problem:
                     answers[at] = problem
         return answers
 
-    async def _send_first(self, queue: Queue, sends: Sequence[Send], name: int) -> list[Sent | BatonError]:
+    async def _send_first(self, queue: Queue, command: Send, name: int) -> Results:
         """To its home, or the next shard that has an owner and room for any of them."""
         spread = queue.spread
         homes = spread.asked(name)
         await self._tell(queue, homes, at_once=True)
         home, shards = homes[-1], spread.taking
         at = shards.index(home)
-        refused: list[Sent | BatonError] = []
+        refused: Results = []
         for shard in shards[at:] + shards[:at]:
             by = name if shard == home else name | AWAY
             try:
-                answers = await self._shards.ask_at_once(queue, shard, _sending(queue, sends, by))
+                answers = await self._shards.ask_at_once(queue, shard, _sending(command, by))
             except NotOwner:
                 continue
             if not all(isinstance(answer, OverLimit) for answer in answers):
                 return answers
             refused = refused or answers
-        return refused or await self._shards.ask(queue, home, _sending(queue, sends, name))
+        return refused or await self._shards.ask(queue, home, _sending(command, name))
 
-    async def _send_again(self, queue: Queue, sends: Sequence[Send], name: int) -> list[Sent | BatonError]:
+    async def _send_again(self, queue: Queue, command: Send, name: int) -> Results:
         """To the shard that knows it, else to its home."""
         homes = queue.spread.asked(name)
         await self._tell(queue, homes, at_once=False)
+        nothing = command.pick(())
         for shard in homes:
-            if await self._shards.ask(queue, shard, _sending(queue, (), name)):
-                return await self._shards.ask(queue, shard, _sending(queue, sends, name))
-        known = await self._shards.of_all(queue, _sending(queue, (), name | AWAY))
+            if await self._shards.ask(queue, shard, _sending(nothing, name)):
+                return await self._shards.ask(queue, shard, _sending(command, name))
+        known = await self._shards.of_all(queue, _sending(nothing, name | AWAY))
         for shard, found in zip(queue.shards, known, strict=True):
             if found:
-                return await self._shards.ask(queue, shard, _sending(queue, sends, name | AWAY))
-        return await self._shards.ask(queue, homes[-1], _sending(queue, sends, name))
+                return await self._shards.ask(queue, shard, _sending(command, name | AWAY))
+        return await self._shards.ask(queue, homes[-1], _sending(command, name))
 
     async def _tell(self, queue: Queue, homes: list[int], at_once: bool) -> None:
         """Of a growth that moved a name's home: see that all of its homes have heard of it. `at_once`: those that have
@@ -112,7 +117,10 @@ class NamedSends:
             self._told[queue.number, shard] = queue.spread
 
 
-def _sending(
-    queue: Queue, sends: Sequence[Send], name: int
-) -> Callable[[ShardPort], Awaitable[list[Sent | BatonError]]]:
-    return lambda port: port.send(queue.number, sends, name)
+def _sending(command: Send, name: int) -> Callable[[ShardPort], Awaitable[Results]]:
+    return lambda port: results_of(port, replace(command, request=name))
+
+
+async def results_of(port: ShardPort, command: Send) -> Results:
+    """Send messages at one shard; one result each."""
+    return [*(await submitted(port.submit, command)).results()]

@@ -449,7 +449,7 @@ class Node:
                     entry.shard,
                     entry.policy.sla_seconds,
                     bool(catalog.dead_letter_sources(entry.number)),
-                    max(keeper.host().waiting(entry.number) for keeper in keepers if keeper.serving),
+                    max(keeper.host().polls.waiting(entry.number) for keeper in keepers if keeper.serving),
                     parts[0] if len(parts) == 1 else summed(parts),
                 )
                 overview.queues.append(reading)

@@ -12,28 +12,28 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from batonq.core.commands import Send
+from batonq.core.commands import Accepted, Send
 from batonq.core.shard.sending import PRODUCER_WAITS
 from batonq.errors import BatonError, NotOwner, OverLimit
-from batonq.node.ports import Sent
 
 Way = list[int]  # the shards to ask, in their order
 # Shard, places of messages in the request, the number of the turn: an answer each.
-Offer = Callable[[int, list[int], int], Awaitable[Sequence[Sent | BatonError]]]
+Offer = Callable[[int, list[int], int], Awaitable[Sequence[Accepted | BatonError]]]
 Newest = Callable[[], Awaitable[list[Way]]]
 
 
 class Offering:
-    def __init__(self, sends: Sequence[Send], ways: list[Way], offer: Offer, newest: Newest) -> None:
+    def __init__(self, command: Send, ways: list[Way], offer: Offer, newest: Newest) -> None:
         """A way for each message. `newest` asks the catalog for them again."""
-        self._sends = sends
+        count = len(command.bodies)
+        self._producer = command.producer
         self._ways = ways
         self._offer = offer
         self._newest = newest
-        self._next = dict.fromkeys(range(len(sends)), 0)  # place → where on its way a message is that has no answer
+        self._next = dict.fromkeys(range(count), 0)  # place → where on its way a message is that has no answer
         self._refused: set[int] = set()  # places of numbered messages that will be sent again
         self._turn = 1
-        self.results: list[Any] = [None] * len(sends)
+        self.results: list[Any] = [None] * count
         self.problems: dict[int, BatonError] = {}  # why there is no answer from a shard
 
     async def run(self) -> None:
@@ -44,7 +44,7 @@ class Offering:
             await asyncio.gather(*(self._offer_part(shard, places) for shard, places in parts.items()))
             await self._heard(list(parts.values()))
 
-    async def go_on(self, answers: Sequence[Sent | BatonError]) -> None:
+    async def go_on(self, answers: Sequence[Accepted | BatonError]) -> None:
         """The same when all were offered to one shard already, which gave these answers."""
         self.results[:] = answers
         await self._heard([list(self._next)])
@@ -75,13 +75,11 @@ class Offering:
     def _ready(self) -> list[int]:
         """Those to be offered now, in order."""
         ready: list[int] = []
-        others: dict[str, set[int]] = {}  # producer → shards that earlier ones may be offered to, but not now
+        earlier: set[int] = set()  # shards that earlier ones may be offered to, but not now
         for place in sorted((*self._next, *self._refused)):
-            producer = self._sends[place].producer
-            if not producer:
+            if not self._producer:
                 ready.append(place)
                 continue
-            earlier = others.setdefault(producer, set())
             if place in self._next and self._shard(place) not in earlier:
                 ready.append(place)
                 earlier.update(shard for shard in self._ways[place] if shard != self._shard(place))
@@ -95,17 +93,17 @@ class Offering:
 
     def _go_on(self, places: list[int]) -> list[int]:
         """What a shard has answered; returns the places of those that it sent on from the end of their ways."""
-        moved: set[str] = set()
+        moved = False
         ended: list[int] = []
         for place in places:
-            result, producer = self.results[place], self._sends[place].producer
+            result = self.results[place]
             if isinstance(result, NotOwner) and place not in self.problems:
-                moved.add(producer)
+                moved = True
                 if self._next[place] + 1 < len(self._ways[place]):
                     self._next[place] += 1
                 else:
                     ended.append(place)
-            elif isinstance(result, OverLimit) and producer in moved and producer:
+            elif isinstance(result, OverLimit) and moved and self._producer:
                 continue  # only because the one before it has moved on
             else:
                 self._end(place)
@@ -114,7 +112,7 @@ class Offering:
     def _end(self, place: int) -> None:
         del self._next[place]
         result = self.results[place]
-        if isinstance(result, BatonError) and result.retryable and self._sends[place].producer:
+        if isinstance(result, BatonError) and result.retryable and self._producer:
             self._refused.add(place)
 
     async def _lengthen(self, ended: list[int]) -> None:

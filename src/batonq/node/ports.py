@@ -1,7 +1,8 @@
 """One shard as the rest of a node sees it, wherever it is served.
 
 Arguments and answers are plain values, and every answer is of something that is committed. What comes with a receipt
-comes here as a claim: the receipt was opened, and named this shard. Raises Unavailable while nobody serves the shard.
+comes here as a claim: the receipt was opened, and named this shard. Calls raise Unavailable while nobody serves the
+shard. Each operation is declared here, once: wire.py derives from it how another node is asked for it.
 """
 
 from __future__ import annotations
@@ -9,16 +10,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-from batonq.core.commands import Accepted, Arrival, Claim, Counters, Job, Nack, Send
-from batonq.core.shard.once import Once
+from batonq.core.commands import Arrival, Command, Counters, Job
 from batonq.core.spread import Hint
-from batonq.errors import BatonError
-from batonq.node.deliveries import Delivery, QueueRef
+from batonq.node.deliveries import Delivery
 from batonq.node.examining import Sample
 from batonq.node.peeking import Peeked
-from batonq.node.relayed import RelayedAnswer, RelayedCall
-
-Sent = Accepted  # sequence, message_id, duplicate
+from batonq.node.submission import Done, Waiting
 
 
 class JobView(NamedTuple):
@@ -28,54 +25,8 @@ class JobView(NamedTuple):
     current_rate: float
 
 
-class Bodies(NamedTuple):
-    """Messages that are nothing but a body, all of one kind, of one sender. A producer has numbered them on from its
-    sequence.
-    """
-
-    bodies: Sequence[bytes]
-    sender: str
-    content: int
-    producer: str = ""
-    producer_sequence: int = 0
-
-    def sends(self) -> list[Send]:
-        """The same one by one."""
-        return [
-            Send(
-                body,
-                b"",
-                sender=self.sender,
-                content=self.content,
-                producer=self.producer,
-                producer_sequence=self.producer_sequence + at if self.producer else 0,
-            )
-            for at, body in enumerate(self.bodies)
-        ]
-
-
-class ShardPort(Protocol):
-    async def send(self, queue: int, sends: Sequence[Send], invocation: int) -> list[Sent | BatonError]:
-        """Send messages; one result each. `invocation` is the hash of the request's name, or 0."""
-
-    async def send_plain(self, queue: int, plain: Bodies) -> int | list[Sent | BatonError]:
-        """The same of messages that may be taken as one run: the first sequence, the others follow; or else one result
-        each.
-        """
-
-    async def send_once(self, queue: int, sends: Sequence[Send], once: Once) -> tuple[list[Sent | BatonError], bool]:
-        """Send messages by a named request, and whether it was known: then nothing was sent."""
-
-    async def receive(
-        self,
-        queue: QueueRef,
-        max_messages: int,
-        visibility_ms: int | None,
-        wait_ms: int,
-        holder: str,
-        attempt: str,
-    ) -> list[Delivery]:
-        """Lease messages, waiting up to `wait_ms` for the first."""
+class ShardOperations(Protocol):
+    """What can be asked of a shard beside its commands."""
 
     async def receive_matching(
         self,
@@ -88,19 +39,10 @@ class ShardPort(Protocol):
     ) -> list[tuple[int, Delivery]]:
         """Lease messages of any queues whose names match, each with its queue's number; see watching.py."""
 
-    async def delete(self, queue: int, claims: Sequence[Claim], strict: bool) -> list[BatonError | None]: ...
-
-    async def change_visibility(
-        self, queue: int, changes: Sequence[tuple[Claim, int]], strict: bool
-    ) -> list[int | BatonError]:
-        """When each lease ends now, in milliseconds since 1970; 0: it is over."""
-
-    async def nack(self, queue: int, nacks: Sequence[Nack]) -> list[BatonError | None]: ...
-
     async def hint(self, queue: int, wait_ms: int, waiting: int) -> Hint:
         """What the shard has of a queue, waiting up to `wait_ms` for anything; `waiting` so many wait for it there."""
 
-    async def give_back(self, queue: int, claims: Sequence[Claim]) -> None:
+    async def give_back(self, queue: int, claims: Sequence[tuple[int, int, int]]) -> None:
         """These leases were made for an answer that did not leave: nobody got the messages, and it was no receive."""
 
     async def counters(self, queue: int) -> Counters: ...
@@ -143,14 +85,18 @@ class ShardPort(Protocol):
 
     async def resume_job(self, job_id: str) -> JobView: ...
 
-    async def relay(self, calls: Sequence[RelayedCall]) -> list[RelayedAnswer]:
-        """Plain calls of several clients, run together; one answer each, see relayed.py."""
-
     # --- between shards
 
     async def arrive(self, arrivals: Sequence[Arrival]) -> list[tuple[int, int]]:
         """Take entries of a channel from another shard: (number, verdict) of each. Raises LogCorrupt when the numbers
         do not fit.
+        """
+
+
+class ShardPort(ShardOperations, Protocol):
+    def submit(self, command: Command, done: Done) -> Waiting | None:
+        """Execute a command, and call `done` with its outcome, or with a BatonError. The outcome of a Receive is
+        Received, without receipts.
         """
 
 
@@ -162,6 +108,3 @@ class Route(Protocol):
 
     def port_at_once(self, shard: int) -> ShardPort:
         """To one that has an owner now; else a call ends with NotOwner."""
-
-    def knows(self, shard: int) -> bool:
-        """Whether another node is known to serve it now."""

@@ -30,7 +30,8 @@ from itertools import repeat
 from typing import NamedTuple
 
 from batonq.core.catalog.entries import ReceiptKey
-from batonq.core.commands import Claim, Lease
+from batonq.core.commands import Claim, Leases
+from batonq.core.shard.columns import as_run
 from batonq.errors import ReceiptInvalid, Unavailable
 
 VERSION = 2
@@ -84,9 +85,17 @@ class Receipts:
         self._newest = max(self._keys, default=0)
         self._stamps.clear()
 
-    def seal_many(self, tenant: str, queue: int, shard: int, leases: Sequence[Lease]) -> list[str]:
+    def seal_leases(self, tenant: str, queue: int, shard: int, leases: Leases) -> list[str]:
         """One receipt for each lease."""
-        return self.seal_claims(tenant, queue, shard, [(lease.slot, lease.sequence, lease.epoch) for lease in leases])
+        if leases.epochs or not leases:
+            return self.seal_claims(tenant, queue, shard, leases.claims())
+
+        def seal(some: Leases) -> list[str]:
+            slots = some.slots if isinstance(some.slots, range) else as_run([*some.slots])
+            return self.seal_first(tenant, queue, shard, slots, some.sequences)
+
+        sealed: list[str] = leases.shared("receipts", seal)
+        return sealed if leases.whole is None else sealed[leases.start : leases.start + len(leases)]
 
     def seal_claims(self, tenant: str, queue: int, shard: int, claims: Sequence[tuple[int, int, int]]) -> list[str]:
         """One receipt for each (slot, sequence, epoch).
@@ -116,7 +125,7 @@ class Receipts:
         count = len(slots)
         claims = [*zip(slots, sequences, repeat(1), strict=False)]
         first = sequences[0]
-        if not isinstance(slots, range) or sequences != array("Q", range(first, first + count)):
+        if not isinstance(slots, range) or sequences[-1] != first + count - 1 or not _in_a_row(sequences, first):
             return self.seal_claims(tenant, queue, shard, claims)
         stamp = self._newest_stamp(tenant, queue, shard)
         head, state, _ = stamp
@@ -238,6 +247,11 @@ class Receipts:
         if len(self._stamps) >= STAMPS_MAX:
             self._stamps.clear()
         self._stamps[tenant, queue, shard, key_id] = stamp
+
+
+def _in_a_row(numbers: Sequence[int], first: int) -> bool:
+    following = range(first, first + len(numbers))
+    return numbers == array("Q", following) if isinstance(numbers, array) else [*numbers] == [*following]
 
 
 def _digest(state: blake2b, block: tuple[int, int, int]) -> bytes:

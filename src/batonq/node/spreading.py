@@ -12,22 +12,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from batonq.core import spread as routing
-from batonq.core.commands import Counters, Send
+from batonq.core.commands import Counters, Once, Receive, Send
 from batonq.core.ids import AWAY, key_hash
-from batonq.core.shard.once import Once
 from batonq.core.spread import Hint
 from batonq.errors import BatonError, IdempotencyConflict, NotOwner, OverLimit, QueueDoesNotExist
 from batonq.node.control import Queue
-from batonq.node.deliveries import ANSWER_BYTES_MAX, Delivery
+from batonq.node.deliveries import ANSWER_BYTES_MAX, Delivery, Received
 from batonq.node.host import ShardHost
-from batonq.node.named import NamedSends
+from batonq.node.named import NamedSends, Results, results_of
 from batonq.node.offering import Offer, Offering
 from batonq.node.peeking import Peeked
-from batonq.node.ports import Sent, ShardPort
+from batonq.node.ports import ShardPort
 from batonq.node.rooms import Room
+from batonq.node.submission import submitted
 
 HINT_S = 0.2  # how long a hint from another node is good for, while something is known to be somewhere
 RECENT_WAIT_S = 0.05  # how long an answer is waited for while there is something to go by
@@ -49,13 +50,15 @@ class Spreading:
         here: Callable[[int], ShardHost | None],
         queue: Callable[[int], Queue | None],
         version: Callable[[], int],
+        seal: Callable[[Queue, Received], None],
         give_back: GiveBack,
         waiters_max: int,
         first_turn: int,
         refresh: Callable[[], Awaitable[bool]],
     ) -> None:
-        """`port_at_once` leads to a shard only if it has an owner, else it is None or raises NotOwner; `here` is the
-        host of a shard that this node serves; `queue` and `version` are of the catalog as this node knows it.
+        """`port_at_once` leads to a shard only if it has an owner, else it is None or raises NotOwner; `seal` adds
+        receipts; `here` is the host of a shard that this node serves; `queue` and `version` are of the catalog as this
+        node knows it.
         """
         self._loop = loop
         self._port = port
@@ -63,6 +66,7 @@ class Spreading:
         self._here = here
         self._queue = queue
         self._version = version
+        self._seal = seal
         self._give_back = give_back
         self._waiters_max = waiters_max
         self._refresh = refresh
@@ -109,59 +113,59 @@ class Spreading:
 
     # --- sending --------------------------------------------------------------------------------
 
-    async def send(self, queue: Queue, sends: Sequence[Send], name: int, first_try: bool) -> list[Sent | BatonError]:
-        """`name` is the hash of the request's name, or 0. One result each, in order."""
-        if not routing.is_keyed(sends, queue.fifo):
+    async def send(self, queue: Queue, command: Send, first_try: bool) -> Results:
+        """One result each, in order. `first_try`: an SDK says that it has not made this request before."""
+        name = command.request
+        if not command.is_keyed(queue.fifo):
             if name:
-                return await self._named.send(queue, sends, name, first_try)
-            results = await self._send_anywhere(queue, sends)
-            return await self.send_moved(queue, sends, results)
+                return await self._named.send(queue, command, name, first_try)
+            results = await self._send_anywhere(queue, command)
+            return await self.send_moved(queue, command, results)
         # A shard knows a request by its name, so each must get all of its part at once.
-        offering = self._sending(queue, sends, name)
+        offering = self._sending(queue, command, name)
         await offering.run()
-        if sends and len(offering.problems) == len(sends):
+        if command.bodies and len(offering.problems) == len(command.bodies):
             raise offering.problems[0]
         return offering.results
 
-    async def send_moved(
-        self, queue: Queue, sends: Sequence[Send], results: list[Sent | BatonError], name: int = 0
-    ) -> list[Sent | BatonError]:
+    async def send_moved(self, queue: Queue, command: Send, results: Results) -> Results:
         """Messages go on that the shard which was asked does not take any more: of a queue that was on one shard, or
         without a key.
         """
         if not any(isinstance(result, NotOwner) for result in results):
             return results
-        if name and not routing.is_keyed(sends, queue.fifo):
-            return await self._named.send(await self.newest(queue), sends, name, first_try=False)
-        offering = self._sending(queue, sends, name)
+        name = command.request
+        if name and not command.is_keyed(queue.fifo):
+            return await self._named.send(await self.newest(queue), command, name, first_try=False)
+        offering = self._sending(queue, command, name)
         await offering.go_on(results)
         return offering.results
 
-    def _sending(self, queue: Queue, sends: Sequence[Send], name: int) -> Offering:
-        async def offer(shard: int, places: list[int], turn: int) -> list[Sent | BatonError]:
-            some = [sends[place] for place in places]
+    def _sending(self, queue: Queue, command: Send, name: int) -> Offering:
+        async def offer(shard: int, places: list[int], turn: int) -> Results:
+            some = command.pick(places)
             by = key_hash(name, "moved", turn) | AWAY if name and turn > 1 else name  # it may know another part by it
             if shard == ANY:
                 return await self._send_anywhere(queue, some)
-            return await self.ask(queue, shard, lambda port: port.send(queue.number, some, by))
+            return await self.ask(queue, shard, lambda port: results_of(port, replace(some, request=by)))
 
-        return self._offering(queue, sends, offer, name, queue.shard if len(queue.shards) == 1 else ANY)
+        return self._offering(queue, command, offer, name, queue.shard if len(queue.shards) == 1 else ANY)
 
-    def _offering(self, queue: Queue, sends: Sequence[Send], offer: Offer, name: int, unkeyed: int = ANY) -> Offering:
+    def _offering(self, queue: Queue, command: Send, offer: Offer, name: int, unkeyed: int = ANY) -> Offering:
         """Messages on their ways. What has no key goes by the hash of the request's name; without one, it begins at
         `unkeyed`.
         """
 
         def ways(queue: Queue, unkeyed: int) -> list[list[int]]:
             other = queue.spread.asked(name) if name else [unkeyed]
-            keys = [routing.key_of(send, queue.fifo) for send in sends]
+            keys = [command.key_at(at, queue.fifo) for at in range(len(command.bodies))]
             return [queue.spread.asked(key_hash(key)) if key else other for key in keys]
 
         async def newest() -> list[list[int]]:
             known = await self.newest(queue)
             return ways(known, known.spread.first)
 
-        return Offering(sends, ways(queue, unkeyed), offer, newest)
+        return Offering(command, ways(queue, unkeyed), offer, newest)
 
     async def tell(self, queue: Queue, shard: int, at_once: bool) -> None:
         """See that a shard has heard of the queue what this node has heard. `at_once`: or raise NotOwner if it has no
@@ -180,15 +184,16 @@ class Spreading:
             raise QueueDoesNotExist
         return known
 
-    async def _send_anywhere(self, queue: Queue, sends: Sequence[Send]) -> list[Sent | BatonError]:
+    async def _send_anywhere(self, queue: Queue, command: Send) -> Results:
         """To the shard whose turn it is; to the next if that one has no owner, or has no room for them."""
-        results: list[Sent | BatonError] = []
-        left: Sequence[int] = range(len(sends))  # places that have no good answer yet
+        results: Results = []
+        command = replace(command, request=0)
+        left: Sequence[int] = range(len(command.bodies))  # places that have no good answer yet
         shards = self._in_turn(queue)
         for shard in shards:
-            some = [sends[place] for place in left]
+            some = command.pick(left)
             try:
-                answers = await self.ask_at_once(queue, shard, lambda port: port.send(queue.number, some, 0))  # noqa: B023
+                answers = await self.ask_at_once(queue, shard, lambda port: results_of(port, some))  # noqa: B023
             except NotOwner:
                 continue
             if not results:
@@ -198,7 +203,7 @@ class Spreading:
             left = [place for place in left if isinstance(results[place], OverLimit)]
             if not left:
                 break
-        return results or await self.ask(queue, shards[0], lambda port: port.send(queue.number, sends, 0))
+        return results or await self.ask(queue, shards[0], lambda port: results_of(port, command))
 
     def _in_turn(self, queue: Queue) -> tuple[int, ...]:
         shards = queue.spread.taking
@@ -208,24 +213,26 @@ class Spreading:
         self._turns[queue.number] = at + 1
         return shards[at:] + shards[:at]
 
-    async def send_once(self, queue: Queue, sends: Sequence[Send], once: Once) -> tuple[list[Sent | BatonError], bool]:
+    async def send_once(self, queue: Queue, command: Send, once: Once) -> tuple[Results, bool]:
         """Each shard remembers its part of the request, so a request that failed in part can be made again. The shard
         of the request's name is asked first, whether it stands for another request; what has no key goes there.
         """
         hashed = key_hash(once.name)
         home = queue.spread.asked(hashed)[0]
-        known = [False] * len(sends)
+        known = [False] * len(command.bodies)
         asked_home: asyncio.Future[None] = self._loop.create_future()
 
-        async def ask(shard: int, some: Sequence[Send], by: Once) -> tuple[list[Sent | BatonError], bool]:
-            return await self.ask(queue, shard, lambda port: port.send_once(queue.number, some, by))
+        async def ask(shard: int, places: Sequence[int], by: Once) -> tuple[Results, bool]:
+            some = replace(command.pick(places), once=by)
+            sent = await self.ask(queue, shard, lambda port: submitted(port.submit, some))
+            return [*sent.results()], sent.replayed
 
-        async def offer(shard: int, places: list[int], turn: int) -> list[Sent | BatonError]:
+        async def offer(shard: int, places: list[int], turn: int) -> Results:
             if shard != home:
                 await asked_home
             by = once._replace(name=f"{once.name}\n{turn}") if turn > 1 else once
             try:
-                answers, is_known = await ask(shard, [sends[place] for place in places], by)
+                answers, is_known = await ask(shard, places, by)
                 if any(isinstance(answer, IdempotencyConflict) for answer in answers):
                     raise IdempotencyConflict
             except BatonError as problem:
@@ -238,16 +245,18 @@ class Spreading:
                 known[place] = is_known
             return answers
 
-        offering = self._offering(queue, sends, offer, hashed)
+        offering = self._offering(queue, command, offer, hashed)
         try:
             if not offering.begins_at(home):
-                await ask(home, (), once)
+                for answer in (await ask(home, (), once))[0]:
+                    if isinstance(answer, BatonError):
+                        raise answer
                 asked_home.set_result(None)
             await offering.run()
             for problem in offering.problems.values():
                 raise problem
         except IdempotencyConflict as conflict:
-            return [conflict] * len(sends), False
+            return [conflict] * len(command.bodies), False
         finally:
             if not asked_home.cancel():
                 asked_home.exception()  # told to whoever waited for it
@@ -255,26 +264,35 @@ class Spreading:
 
     # --- receiving ------------------------------------------------------------------------------
 
-    async def receive(
-        self, queue: Queue, max_messages: int, visibility_ms: int | None, wait_ms: int, holder: str, attempt: str
-    ) -> list[Delivery]:
-        if not queue.fifo:
-            attempt = ""  # it means nothing there
+    async def receive(self, queue: Queue, command: Receive) -> Sequence[Delivery]:
+        wait_ms = command.wait_ms
+        command = replace(command, wait_ms=0, attempt=command.attempt if queue.fifo else "")
+        attempt = command.attempt
         if attempt:
-            again = await self.of_all(queue, lambda port: port.receive(queue, 0, visibility_ms, 0, holder, attempt))
-            found = [delivery for deliveries in again for delivery in deliveries]
+            again = await self.of_all(queue, lambda port: self._receive(queue, port, replace(command, max_messages=0)))
+            found: Sequence[Delivery] = [delivery for deliveries in again for delivery in deliveries]
             if found:
                 return found
 
         async def take(asked: dict[int, int]) -> list[Delivery]:
             if attempt:  # one shard remembers all of it, or nothing
                 asked = dict(list(asked.items())[:1])
-            return await self._take(queue, asked, visibility_ms, holder, attempt)
+            return await self._take(queue, asked, command)
 
-        found = await self._take_by_hints(queue, max_messages, take)
+        found = await self._take_by_hints(queue, command.max_messages, take)
         if found or wait_ms <= 0 or self._ending:
             return found
-        return await self._wait(queue, max_messages, wait_ms, take)
+        return await self._wait(queue, command.max_messages, wait_ms, take)
+
+    async def _receive(self, queue: Queue, port: ShardPort, command: Receive) -> Sequence[Delivery]:
+        """The messages of one shard, with their receipts."""
+        received: Received = await submitted(port.submit, command)
+        try:
+            self._seal(queue, received)
+            return received.deliveries()
+        except Exception:
+            received.give_back()
+            raise
 
     async def _take_by_hints(
         self, queue: Queue, max_messages: int, take: Callable[[dict[int, int]], Awaitable[list[Delivery]]]
@@ -365,15 +383,13 @@ class Spreading:
                 self._known.clear()
             self._known[queue, shard] = (self._loop.time(), hint)
 
-    async def _take(
-        self, queue: Queue, asked: dict[int, int], visibility_ms: int | None, holder: str, attempt: str
-    ) -> list[Delivery]:
+    async def _take(self, queue: Queue, asked: dict[int, int], command: Receive) -> list[Delivery]:
         """Lease so many from each. What one shard cannot give is no reason to give nothing of the others."""
+        attempt = command.attempt
 
-        async def take_one(shard: int) -> list[Delivery]:
-            return await self.ask(
-                queue, shard, lambda port: port.receive(queue, asked[shard], visibility_ms, 0, holder, attempt)
-            )
+        async def take_one(shard: int) -> Sequence[Delivery]:
+            some = replace(command, max_messages=asked[shard])
+            return await self.ask(queue, shard, lambda port: self._receive(queue, port, some))
 
         tasks = [self._loop.create_task(take_one(shard)) for shard in asked]
         try:

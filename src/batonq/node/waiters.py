@@ -3,48 +3,42 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
-from batonq.core.commands import Lease
-from batonq.errors import OverLimit
+from batonq.core.commands import Leases, Receive
+from batonq.errors import BatonError, OverLimit
+from batonq.node.submission import Done, tell
 
 T = TypeVar("T")
 
 
-class Waiter:
-    """One long poll. `leases` and `decided_ms` are set when it is served; `future` is released by the commit."""
+class Poll:
+    """One receive at a shard, until its leases are committed. It may wait for messages meanwhile."""
 
-    __slots__ = (
-        "attempt",
-        "decided_ms",
-        "future",
-        "holder",
-        "leases",
-        "max_messages",
-        "queue",
-        "timer",
-        "visibility_ms",
-    )
+    __slots__ = ("_remove", "command", "done", "leases", "left", "timer")
 
-    def __init__(
-        self,
-        queue: int,
-        max_messages: int,
-        visibility_ms: int | None,
-        holder: str,
-        attempt: str,
-        future: asyncio.Future[None],
-    ) -> None:
-        self.queue = queue
-        self.max_messages = max_messages
-        self.visibility_ms = visibility_ms
-        self.holder = holder
-        self.attempt = attempt
-        self.future = future
-        self.leases: list[Lease] = []
-        self.decided_ms = 0
+    def __init__(self, command: Receive, done: Done, remove: Callable[[Poll], None]) -> None:
+        self.command = command
+        self.done = done
+        self.leases: Leases | None = None  # set when it is served; None: there were no messages
+        self.left = False  # nobody wants it any more
         self.timer: asyncio.TimerHandle | None = None
+        self._remove = remove
+
+    def committed(self, problem: BatonError | None) -> None:
+        """What was decided is committed, or is not."""
+        outcome = self.leases if self.leases is not None else NO_LEASES
+        tell(self.done, outcome if problem is None else problem)
+
+    def abandon(self) -> None:
+        """Nobody wants it any more. Leases that it has by now are told, to be given back."""
+        self.left = True
+        if self.leases is None:
+            self._remove(self)
+
+
+NO_LEASES = Leases(0, 0)
 
 
 class Watcher(Protocol):
@@ -104,7 +98,7 @@ class Waiters:
     def __init__(self, per_queue_max: int, total_max: int) -> None:
         self._per_queue_max = per_queue_max
         self._total_max = total_max
-        self._polls: dict[int, dict[Waiter, None]] = {}
+        self._polls: dict[int, dict[Poll, None]] = {}
         self._hints: dict[int, dict[HintWait, None]] = {}
         self.watchers: dict[Watcher, None] = {}  # first come first
         self.total = 0
@@ -113,19 +107,19 @@ class Waiters:
         if self.total >= self._total_max or in_queue >= self._per_queue_max:
             raise OverLimit("The limit of long polls on this shard is reached. Retry, or use fewer connections.")
 
-    def add(self, waiter: Waiter) -> None:
-        self._check(self.count(waiter.queue))
-        self._polls.setdefault(waiter.queue, {})[waiter] = None
+    def add(self, poll: Poll) -> None:
+        self._check(self.count(poll.command.queue))
+        self._polls.setdefault(poll.command.queue, {})[poll] = None
         self.total += 1
 
-    def remove(self, waiter: Waiter) -> bool:
-        """Take a waiter out, and stop its clock; False if it was not waiting any more."""
-        if not _take_out(self._polls, waiter.queue, waiter):
+    def remove(self, poll: Poll) -> bool:
+        """Take a long poll out, and stop its clock; False if it was not waiting any more."""
+        if not _take_out(self._polls, poll.command.queue, poll):
             return False
         self.total -= 1
-        if waiter.timer is not None:
-            waiter.timer.cancel()
-            waiter.timer = None
+        if poll.timer is not None:
+            poll.timer.cancel()
+            poll.timer = None
         return True
 
     def add_hint(self, wait: HintWait) -> None:
@@ -147,7 +141,7 @@ class Waiters:
             del self.watchers[watcher]
             self.total -= 1
 
-    def first(self, queue: int) -> Waiter | None:
+    def first(self, queue: int) -> Poll | None:
         line = self._polls.get(queue)
         return next(iter(line)) if line else None
 
@@ -164,9 +158,9 @@ class Waiters:
             return queues
         return {queue for queue in queues if queue in self._polls or queue in self._hints}
 
-    def polls(self) -> list[Waiter]:
+    def polls(self) -> list[Poll]:
         """Every long poll at the time of the call."""
-        return [waiter for line in self._polls.values() for waiter in line]
+        return [poll for line in self._polls.values() for poll in line]
 
     def others(self) -> list[HintWait | Watcher]:
         return [*(wait for line in self._hints.values() for wait in line), *self.watchers]

@@ -19,7 +19,7 @@ from typing import Any
 
 from batonq.core.catalog.machine import Catalog
 from batonq.core.catalog.names import QueueName
-from batonq.core.commands import Lease
+from batonq.core.commands import Leases, Receive
 from batonq.core.spread import Hint
 from batonq.core.wildcards import Wildcards, is_wildcard
 from batonq.errors import BatonError, InvalidInput, QueueDoesNotExist, Unavailable
@@ -27,7 +27,7 @@ from batonq.node.deliveries import Delivery
 from batonq.node.host import ShardHost
 from batonq.node.keeper import ShardKeeper
 from batonq.node.ports import ShardPort
-from batonq.node.waiters import ServingBudget
+from batonq.node.waiters import NO_LEASES, ServingBudget
 
 NAMES_MAX = 10_000
 WILDCARDS_MAX = 100  # patterns with * or ? in one request
@@ -147,7 +147,7 @@ class Selection:
 class Watch:
     """A receive over many queues that waits. It stands at several shards; the first that has something serves it."""
 
-    __slots__ = ("decided_ms", "future", "holder", "hosts", "max_messages", "selection", "taken", "visibility_ms")
+    __slots__ = ("future", "holder", "hosts", "max_messages", "selection", "taken", "visibility_ms")
 
     def __init__(
         self,
@@ -164,7 +164,6 @@ class Watch:
         self.future = future
         self.hosts: list[ShardHost] = []
         self.taken: list[Taken] = []
-        self.decided_ms = 0
 
     def wants(self, queue: int) -> bool:
         return self.selection.has(queue)
@@ -174,13 +173,12 @@ class Watch:
         taken = take(self.selection, hosts, self.max_messages, self.visibility_ms, self.holder, budget)
         if taken and host.serving:  # else they are never committed, and everybody was told so
             self.taken = taken
-            self.decided_ms = budget.now_ms
             self.leave()
             host.commit.release(self.future)
 
     def leave(self) -> None:
         for host in self.hosts:
-            host.unwatch(self)
+            host.polls.unwatch(self)
         self.hosts = []
 
     def end(self) -> None:
@@ -200,7 +198,7 @@ class Taken:
 
     __slots__ = ("host", "leases", "queue")
 
-    def __init__(self, host: ShardHost, queue: int, leases: list[Lease]) -> None:
+    def __init__(self, host: ShardHost, queue: int, leases: Leases) -> None:
         self.host = host
         self.queue = queue
         self.leases = leases
@@ -219,7 +217,7 @@ def take(
     When one of the hosts breaks off, what was taken before is returned; it raises only if that is nothing.
     """
     ready = selection.in_turn(hosts)
-    taken: dict[tuple[int, ShardHost], Taken] = {}
+    taken: list[Taken] = []
     share = max(1, max_messages // len(ready)) if ready else 0
     left = max_messages
     for wanted in (share, max_messages):
@@ -231,22 +229,20 @@ def take(
             most = min(wanted, left)
             for host in hosts[number]:
                 try:
-                    leases = host.take(number, most, visibility_ms, holder, budget) if most else []
+                    command = Receive(number, most, visibility_ms, holder)
+                    leases = host.polls.take(command, budget) if most else None
                 except Exception:
                     if not taken:
                         raise
-                    return list(taken.values())
+                    return taken
                 if leases:
                     left -= len(leases)
                     most -= len(leases)
-                    if (number, host) in taken:
-                        taken[number, host].leases += leases
-                    else:
-                        taken[number, host] = Taken(host, number, leases)
+                    taken.append(Taken(host, number, leases))
         if share == max_messages:
             break
-        ready = list(dict.fromkeys(number for number, _ in taken))
-    return list(taken.values())
+        ready = list(dict.fromkeys(part.queue for part in taken))
+    return sorted(taken, key=lambda part: ready.index(part.queue)) if len(ready) > 1 else taken
 
 
 async def receive_any(
@@ -272,19 +268,18 @@ async def receive_any(
     for number, served in ready.items():
         if len(served) > 1:
             served.sort(key=partial(_rank, number))
-    now_ms = hosts[0].now_ms()
     taken = take(selection, ready, max_messages, visibility_ms, holder)
-    if not taken and wait_ms > 0 and not any(host.answers_at_once for host in hosts):
+    if not taken and wait_ms > 0 and not any(host.polls.answers_at_once for host in hosts):
         watch = Watch(selection, max_messages, visibility_ms, holder, loop.create_future())
         await _wait(watch, hosts, {host for host, _ in filled}, loop, wait_ms)
-        taken, now_ms = watch.taken, watch.decided_ms
+        taken = watch.taken
     else:
         taken = await _committed(taken)
     for at, part in enumerate(taken):
         try:
-            part.leases = await part.host.in_time(part.queue, part.leases, now_ms)
+            part.leases = await part.host.in_time(part.queue, part.leases)
         except BatonError:
-            part.leases = []  # the queue has gone
+            part.leases = NO_LEASES  # the queue has gone
         except asyncio.CancelledError:  # the client has gone; this part was given back
             give_back(taken[:at] + taken[at + 1 :])
             raise
@@ -330,7 +325,7 @@ async def _wait(
     timer = loop.call_later(wait_ms / 1000, watch.end)
     try:
         for host in hosts:
-            host.watch(watch, unseen=host not in seen)
+            host.polls.watch(watch, unseen=host not in seen)
             watch.hosts.append(host)
         await watch.future
     except asyncio.CancelledError:  # the client has gone
@@ -360,7 +355,7 @@ def give_back(taken: list[Taken]) -> None:
     """The client has gone: nobody got these."""
     for part in taken:
         try:
-            part.host.give_back(part.queue, part.leases)
+            part.host.give_back(part.queue, part.leases.claims())
         except BatonError:
             continue  # they come back when their leases run out
 

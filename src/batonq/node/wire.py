@@ -1,29 +1,45 @@
-"""A port's calls as MessagePack: what one node asks another about a shard, and what it is answered.
+"""What one node asks another about a shard, and what it is answered, as MessagePack.
 
-Arguments go as arrays, without the names of fields. An error goes by its code, alone or in the place of a result.
+Arguments go as arrays, without the names of fields. An error goes by its code, alone or in the place of a result. The
+forms are derived from what is declared elsewhere: operations from ports.ShardOperations, commands and outcomes from
+core/commands.py.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import fields
+import asyncio
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, fields
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
 
 import msgspec
-from msgspec import Struct
+from msgspec import Struct, defstruct
 
-from batonq.core.commands import Accepted, Arrival, Claim, Counters, Job, Nack, Send
-from batonq.core.shard.once import Once
-from batonq.core.spread import Hint
+from batonq.core.commands import (
+    Accepted,
+    ChangeVisibility,
+    Command,
+    Delete,
+    Failing,
+    Leases,
+    Nack,
+    Once,
+    Receive,
+    Send,
+    Sent,
+)
+from batonq.core.payload import Payload
+from batonq.core.shard.state import Failure
 from batonq.errors import BY_CODE, BatonError, InvalidInput
-from batonq.node.deliveries import Delivery
-from batonq.node.examining import Sample
-from batonq.node.peeking import Peeked
-from batonq.node.ports import JobView
-from batonq.node.relayed import RelayedAnswer, RelayedCall
+from batonq.node.deliveries import ANSWER_BYTES_MAX, Received
+from batonq.node.ports import ShardOperations, ShardPort
+from batonq.node.submission import submitted, told
 
 CONTENT_TYPE = "application/msgpack"
+SUBMIT = "submit"  # the operation that executes commands
+POLL = "poll"  # the same of one receive that may wait: whoever does not wait any more wants nothing of it
 
 
 class Problem(Struct):
@@ -33,12 +49,108 @@ class Problem(Struct):
     message: str
 
 
-class Queue(NamedTuple):
-    """A queue as the owner of its shard has to know it: see deliveries.QueueRef."""
+# --- commands and outcomes ----------------------------------------------------------------------
 
-    account: str
-    number: int
-    name: str
+
+class _Form(NamedTuple):
+    """A class of the core as it goes over the wire: an array of its fields, behind a number that tells the class."""
+
+    struct: type[Struct]
+    values: Callable[[Any], tuple[Any, ...]]
+    plain: type
+
+
+def _form(plain: type, tag: int, left_out: Sequence[str] = (), **types: Any) -> _Form:
+    hints = get_type_hints(plain) | types
+    names = [each for each in fields(plain) if each.name not in left_out]
+    columns = [
+        (each.name, hints[each.name]) if each.default is MISSING else (each.name, hints[each.name], each.default)
+        for each in names
+        if each.default_factory is MISSING
+    ]
+    columns += [
+        (each.name, hints[each.name], msgspec.field(default_factory=each.default_factory))
+        for each in names
+        if each.default_factory is not MISSING
+    ]
+    struct = defstruct(plain.__name__, columns, array_like=True, tag=tag, gc=False)
+    return _Form(struct, attrgetter(*(name for name, *_ in columns)), plain)
+
+
+_leases = _form(Leases, 0, ("whole", "start", "kept"))
+_COMMANDS = {
+    form.plain: form
+    for form in (
+        _form(Send, 0, once=Once | None),
+        _form(Receive, 1),
+        _form(Delete, 2),
+        _form(ChangeVisibility, 3),
+        _form(Nack, 4, failings=Sequence[Failing]),
+    )
+}
+_RECEIVED_OWN = ("receipts", "rows", "give_back")  # the asking node's business
+_sent = _form(Sent, 0, each=Sequence[Accepted | Problem])
+_received = _form(
+    Received, 1, _RECEIVED_OWN, leases=_leases.struct, payloads=Sequence[Payload], failures=dict[int, Failure]
+)
+
+
+class _Results(Struct, array_like=True, tag=2, gc=False):
+    """A result for each claim of a command."""
+
+    each: list[int | Problem | None]
+
+
+class _Failed(Struct, array_like=True, tag=3, gc=False):
+    """The command ended with an error."""
+
+    problem: Problem
+
+
+class _Alone(Struct, array_like=True, tag=4, gc=False):
+    """See ALONE."""
+
+
+ALONE = _Alone()  # the outcome of a receive for which the answer had no room: it asks again, by a call of its own
+_OUTCOMES = {form.plain: form for form in (_sent, _received)}
+_PLAIN = {form.struct: form for form in (*_COMMANDS.values(), *_OUTCOMES.values(), _leases)}
+
+
+def _written(value: Any) -> Any:
+    """A command or an outcome in its form."""
+    form = _COMMANDS.get(type(value)) or _OUTCOMES.get(type(value))
+    if form is not None:
+        written: Any = form.struct(*form.values(value))
+        if isinstance(value, Received):
+            written.leases = _leases.struct(*_leases.values(value.leases))
+        return written
+    if value is ALONE:
+        return value
+    return _Results(value) if isinstance(value, list) else _Failed(Problem(value.code, value.message))
+
+
+def _read(value: Any) -> Any:
+    """The same backwards."""
+    if isinstance(value, _Alone):
+        return ALONE
+    form = _PLAIN.get(type(value))
+    if form is None:
+        return [*map(_heard, value.each)] if isinstance(value, _Results) else _error(value.problem)
+    names = form.struct.__struct_fields__
+    plain = form.plain(**dict(zip(names, form.values(value), strict=True)))
+    if isinstance(plain, Sent):
+        plain.each = [*map(_heard, plain.each)]
+    elif isinstance(plain, Received):
+        plain.leases = _read(plain.leases)
+    return plain
+
+
+_command_types: Any = None
+for _each in _COMMANDS.values():
+    _command_types = _each.struct if _command_types is None else _command_types | _each.struct
+
+
+# --- operations ---------------------------------------------------------------------------------
 
 
 class Operation(NamedTuple):
@@ -46,53 +158,32 @@ class Operation(NamedTuple):
     answer: Any
 
 
-_send_values: Callable[[Send], tuple[Any, ...]] = attrgetter(*(field.name for field in fields(Send)))
-_SendRow = tuple[
-    bytes, bytes, bytes, str, str, str, bool, str, int, int | None, int | None, int, int, str, int
-]  # Send's fields, in their order
-_Run = tuple[list[bytes], str, int, str, int]  # ports.Bodies's fields, in their order
-_Done = list[Problem | None]
-_Sent = list[Accepted | Problem]
-
-OPERATIONS: dict[str, Operation] = {
-    "send": Operation(tuple[int, list[_SendRow], int], _Sent),
-    "send_plain": Operation(tuple[int, _Run], int | _Sent),
-    "send_once": Operation(tuple[int, list[_SendRow], Once], tuple[_Sent, bool]),
-    "receive": Operation(tuple[Queue, int, int | None, int, str, str], list[Delivery]),
-    "receive_matching": Operation(tuple[str, list[str], int, int | None, int, str], list[tuple[int, Delivery]]),
-    "delete": Operation(tuple[int, list[Claim], bool], _Done),
-    "change_visibility": Operation(tuple[int, list[tuple[Claim, int]], bool], list[int | Problem]),
-    "nack": Operation(tuple[int, list[Nack]], _Done),
-    "hint": Operation(tuple[int, int, int], Hint),
-    "give_back": Operation(tuple[int, list[Claim]], None),
-    "counters": Operation(tuple[int], Counters),
-    "waiting": Operation(tuple[int], int),
-    "relay": Operation(tuple[list[RelayedCall]], list[RelayedAnswer]),
-    "peek": Operation(tuple[int, int, int], list[Peeked]),
-    "reach": Operation(tuple[int, int], None),
-    "purge_point": Operation(tuple[int], tuple[int, int]),
-    "purge": Operation(tuple[int, int, int], None),
-    "next_sequence": Operation(tuple[()], int),
-    "start_job": Operation(tuple[Job], JobView),
-    "dry_run": Operation(tuple[Job], tuple[JobView, list[Sample]]),
-    "jobs": Operation(tuple[int], list[JobView]),
-    "job": Operation(tuple[str], JobView | None),
-    "cancel_job": Operation(tuple[str], JobView),
-    "pause_job": Operation(tuple[str, str], JobView),
-    "resume_job": Operation(tuple[str], JobView),
-    "arrive": Operation(tuple[list[Arrival]], list[tuple[int, int]]),
-}
+def _operations() -> dict[str, Operation]:
+    found: dict[str, Operation] = {}
+    for name, function in vars(ShardOperations).items():
+        if asyncio.iscoroutinefunction(function):
+            hints = get_type_hints(function)
+            answer = hints.pop("return")
+            found[name] = Operation(tuple[tuple(hints.values())], answer)  # type: ignore[misc]
+    found[SUBMIT] = found[POLL] = Operation(
+        tuple[list[_command_types]],
+        list[_sent.struct | _received.struct | _Results | _Failed | _Alone],  # type: ignore[name-defined]
+    )
+    return found
 
 
-def send_rows(sends: Iterable[Send]) -> list[tuple[Any, ...]]:
-    return [_send_values(send) for send in sends]
+OPERATIONS = _operations()
 
 
-def sends_of(rows: Iterable[tuple[Any, ...]]) -> list[Send]:
-    return [Send(*row) for row in rows]
+def _hook(value: Any) -> Any:
+    if isinstance(value, BatonError):
+        return Problem(value.code, value.message)
+    if isinstance(value, (array, range)):
+        return list(value)
+    raise NotImplementedError(f"{type(value).__name__} cannot go over the wire")
 
 
-_encoder = msgspec.msgpack.Encoder(enc_hook=lambda value: _told(value))
+_encoder = msgspec.msgpack.Encoder(enc_hook=_hook)
 _arguments = {name: msgspec.msgpack.Decoder(operation.arguments) for name, operation in OPERATIONS.items()}
 _answers = {name: msgspec.msgpack.Decoder(operation.answer) for name, operation in OPERATIONS.items()}
 _problem = msgspec.msgpack.Decoder(Problem)
@@ -101,6 +192,24 @@ _problem = msgspec.msgpack.Decoder(Problem)
 def encode(value: Any) -> bytes:
     """Arguments or an answer; errors in it included."""
     return _encoder.encode(value)
+
+
+def encode_commands(commands: Sequence[Command]) -> bytes:
+    return _encoder.encode((([*map(_written, commands)]),))
+
+
+def encode_outcomes(outcomes: Sequence[Any]) -> bytes:
+    return _encoder.encode([*map(_written, outcomes)])
+
+
+def decode_commands(data: bytes) -> list[Command]:
+    """Raises InvalidInput."""
+    return [*map(_read, decode_arguments(SUBMIT, data)[0])]
+
+
+def decode_outcomes(data: bytes) -> list[Any]:
+    """Errors are BatonErrors again."""
+    return [*map(_read, _answers[SUBMIT].decode(data))]
 
 
 def decode_arguments(operation: str, data: bytes) -> tuple[Any, ...]:
@@ -115,11 +224,7 @@ def decode_arguments(operation: str, data: bytes) -> tuple[Any, ...]:
 
 
 def decode_answer(operation: str, data: bytes) -> Any:
-    """Errors in the places of results are BatonErrors again."""
-    answer = _answers[operation].decode(data)
-    if operation == "send_once":
-        return [*map(_heard, answer[0])], answer[1]
-    return [*map(_heard, answer)] if isinstance(answer, list) else answer
+    return _answers[operation].decode(data)
 
 
 def encode_problem(problem: BatonError) -> bytes:
@@ -135,15 +240,50 @@ def decode_problem(data: bytes) -> BatonError:
     return _error(told)
 
 
-def _told(value: Any) -> Problem:
-    if isinstance(value, BatonError):
-        return Problem(value.code, value.message)
-    raise NotImplementedError(f"{type(value).__name__} cannot go over the wire")
-
-
 def _heard(value: Any) -> Any:
     return _error(value) if isinstance(value, Problem) else value
 
 
 def _error(told: Problem) -> BatonError:
     return BY_CODE.get(told.code, BatonError)(told.message)
+
+
+# --- the side that is asked ---------------------------------------------------------------------
+
+
+async def answer(port: ShardPort, operation: str, data: bytes) -> bytes:
+    """Run a call of another node at the shard's own port. Raises BatonError."""
+    if operation in (SUBMIT, POLL):
+        return encode_outcomes(await execute(port, decode_commands(data)))
+    arguments = decode_arguments(operation, data)
+    return encode(await getattr(port, operation)(*arguments))
+
+
+async def execute(port: ShardPort, commands: Sequence[Command]) -> list[Any]:
+    """The outcomes of several commands, an error among them in its place."""
+    if len(commands) == 1:
+        try:
+            return [await submitted(port.submit, commands[0])]
+        except Exception as problem:
+            return [told(problem)]
+    tasks = [asyncio.ensure_future(submitted(port.submit, command)) for command in commands]
+    try:
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    except asyncio.CancelledError:
+        for task in tasks:  # those that were not done give back by themselves
+            if not task.cancelled() and task.exception() is None and isinstance(task.result(), Received):
+                task.result().give_back()
+        raise
+    return _fitting([told(outcome) if isinstance(outcome, BaseException) else outcome for outcome in outcomes])
+
+
+def _fitting(outcomes: list[Any]) -> list[Any]:
+    """As much as one answer may have: what other receives got is given back."""
+    size = 0
+    for at, outcome in enumerate(outcomes):
+        if isinstance(outcome, Received) and outcome:
+            before, size = size, size + sum([extent >> 32 for extent in outcome.leases.extents])
+            if before and size > ANSWER_BYTES_MAX:
+                outcome.give_back()
+                outcomes[at], size = ALONE, before
+    return outcomes

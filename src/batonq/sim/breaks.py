@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 from batonq.core.shard.machine import Shard
-from batonq.node.hosting import Hosting
+from batonq.node.host import ShardHost
 from batonq.sim.loop import Life, current_life
 from batonq.sim.patches import Patches
 
@@ -22,9 +22,9 @@ def receives_that_break_off() -> Patches:
     """Each life of a node says after how many receives one of them breaks off; or that the next one does that is for
     somebody who waits, while replies are still to be told whose frame is committed.
     """
-    run = Hosting.run
+    run = ShardHost.run
 
-    def run_or_break_off(self: Hosting, command: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+    def run_or_break_off(self: ShardHost, command: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
         life = current_life()
         if life is None or not _breaks_off(life, self, command):
             return run(self, command, *arguments, **named)
@@ -35,10 +35,10 @@ def receives_that_break_off() -> Patches:
 
         return run(self, breaks_off)
 
-    return [(Hosting, "run", run_or_break_off)]
+    return [(ShardHost, "run", run_or_break_off)]
 
 
-def _breaks_off(life: Life, host: Hosting, command: Callable[..., Any]) -> bool:
+def _breaks_off(life: Life, host: ShardHost, command: Callable[..., Any]) -> bool:
     receive = getattr(command, "__func__", None)
     if life.poll_breaks and receive is Shard.receive_at and (host.commit._released or host.commit._calls):
         life.poll_breaks = False

@@ -7,20 +7,17 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from batonq.core.commands import Accepted, Arrival, Claim, Lease, Send
-from batonq.core.ids import request_hash
+from batonq.core.commands import Arrival, Claim, Send, Sent
 from batonq.core.shard.dedup import DedupTable
 from batonq.core.shard.lifecycle import Standing
 from batonq.core.shard.machine import Shard
 from batonq.core.shard.producers import Producers
 from batonq.core.spread import parse
-from batonq.errors import BatonError
-from batonq.node.broker import Broker, Queue
-from batonq.node.host import ShardHost
-from batonq.sim import express
+from batonq.node.commit import Committed, GroupCommit
 from batonq.sim.disk import SimulatedDisk
 from batonq.sim.mended_bugs import MENDED_BUGS
 from batonq.sim.patches import Patches, patched
+from batonq.sim.path_bugs import PATH_BUGS
 
 
 def no_fsync() -> Patches:
@@ -36,23 +33,17 @@ def no_fsync() -> Patches:
 
 
 def release_before_commit() -> Patches:
-    """Sends, receives and deletes are answered as soon as they are decided."""
+    """Commands are answered as soon as they are decided."""
+    call = GroupCommit.call
 
-    async def send(
-        self: Broker, queue: Queue, sends: Sequence[Send], invocation: str = "", first_try: bool = False
-    ) -> list[Accepted | BatonError]:
-        host = self._shards[queue.shard].host()
-        results = host.send(queue.number, sends, request_hash(queue.number, invocation))
-        host.commit.kick()
-        return results
+    def at_once(self: GroupCommit, committed: Committed) -> None:
+        if self.failed:
+            call(self, committed)
+            return
+        self.kick()
+        committed(None)
 
-    async def committed(self: ShardHost, queue: int, leases: list[Lease], attempt: str) -> None:
-        self.commit.kick()
-
-    async def by_callback(host: ShardHost) -> None:
-        host.commit.kick()
-
-    return [(Broker, "send", send), (ShardHost, "_committed", committed), (express, "committed", by_callback)]
+    return [(GroupCommit, "call", at_once)]
 
 
 def epoch_not_compared() -> Patches:
@@ -81,10 +72,8 @@ def delay_ignored() -> Patches:
     """A message can be seen at once, whatever its delay."""
     send = Shard.send
 
-    def at_once(
-        self: Shard, number: int, sends: Sequence[Send], now: int, invocation: int = 0
-    ) -> list[Accepted | BatonError]:
-        return send(self, number, [replace(one, delay_ms=0) for one in sends], now, invocation)
+    def at_once(self: Shard, commands: Sequence[Send], now: int) -> list[Sent]:
+        return send(self, [replace(one, delays_ms=[0] * len(one.bodies)) for one in commands], now)
 
     return [(Shard, "send", at_once)]
 
@@ -148,6 +137,7 @@ BUGS: dict[str, Callable[[], Patches]] = {
     "group-not-locked": group_not_locked,
     "group-moved-early": group_moved_early,
     "numbers-begin-anew": numbers_begin_anew,
+    **PATH_BUGS,
     **MENDED_BUGS,
 }
 

@@ -10,14 +10,17 @@ import asyncio
 import hashlib
 import traceback
 from base64 import urlsafe_b64decode
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from functools import partial
 from random import Random
 from typing import Any, NamedTuple, Protocol, TypeVar
 
-from batonq.core.commands import Accepted, Send
+from batonq.api.send_builder import SendBuilder
+from batonq.core.commands import Accepted, Failing, Receive, Send
+from batonq.core.ids import request_hash
 from batonq.errors import BatonError, QueueDoesNotExist
-from batonq.node.broker import Broker, Delivery, Queue
-from batonq.sim import express
+from batonq.node.broker import Broker, Delivery, Queue, Received, Sent
+from batonq.node.submission import Done, submitted
 from batonq.sim.bodies import number_of
 from batonq.sim.breaks import BrokenOff
 from batonq.sim.checks.evidence import QueueFacts
@@ -45,6 +48,7 @@ UNREACHED = "unreached"  # the request never got to a node: nothing can have hap
 Value = TypeVar("Value")
 Work = Callable[[Broker, Queue], Coroutine[Any, Any, Value]]
 Serve = Callable[[Broker], Awaitable[Value]]  # what a node does for a call
+Begin = Callable[[Broker, Queue, Done], None]
 
 
 class InFlight(NamedTuple):
@@ -101,28 +105,27 @@ class Client:
         """
         call = Sending(*self._head(queue), invocation=invocation, messages=messages, producer=producer, once=once)
         numbers = " ".join(f"#{message.number}," for message in messages)
-        sends = [_send(message) for message in messages]
         if producer:
-            for at, send in enumerate(sends):
-                send.producer, send.producer_sequence = producer, first + at
             invocation = ""
         say = f"send {queue} {numbers} {'once ' if once else ''}as {invocation or f'{producer} {first}'}"
 
-        def tell(results: list[Accepted | BatonError]) -> str:
-            call.answers = [_answer(result) for result in results]
+        def tell(sent: Sent) -> str:
+            call.answers = [_answer(result) for result in sent.results()]
             return " ".join(
                 f"#{message.number} {'again ' if answer.duplicate else ''}{answer.sequence or answer.outcome}"
                 for message, answer in zip(messages, call.answers, strict=True)
             )
 
-        express_way = self.random.random() < 0.5
-
-        async def work(broker: Broker, entry: Queue) -> list[Accepted | BatonError]:
+        async def work(broker: Broker, entry: Queue) -> Sent:
+            request = 0 if once else request_hash(entry.number, invocation)
+            command = _send(entry.number, messages, request, producer, first)
             if once:
-                return (await broker.send_once(entry, sends, invocation, numbers))[0]
-            if express_way:
-                return await express.send(broker, entry, sends, invocation, first_try)
-            return await broker.send(entry, sends, invocation, first_try)
+                command.once = broker.once(invocation, numbers)
+            sent: Sent = await submitted(
+                lambda one, done: broker.send(entry, one, done, first_try),  # type: ignore[arg-type]
+                command,
+            )
+            return sent
 
         await self._ask(call, say, self._on_queue(call, work), tell, patience_s)
         return call
@@ -139,15 +142,16 @@ class Client:
         call = Receiving(*self._head(queue), visibility_ms=visibility_ms, wait_ms=wait_ms, attempt=attempt)
         lasts_ms = self.around.known[queue].visibility_ms if visibility_ms is None else visibility_ms
 
-        def tell(deliveries: list[Delivery]) -> str:
-            call.deliveries = [_delivered(call, delivery, lasts_ms) for delivery in deliveries]
+        def tell(received: Received) -> str:
+            call.deliveries = [_delivered(call, delivery, lasts_ms) for delivery in received.deliveries()]
             return _told(call.deliveries)
 
-        express_way = self.random.random() < 0.5
+        whole = self.random.random() < 0.5  # else an answer that needs no more than the bodies is enough
 
-        async def work(broker: Broker, entry: Queue) -> list[Delivery]:
-            receive = express.receive if express_way else Broker.receive
-            return await receive(broker, entry, count, visibility_ms, wait_ms, self.name, attempt)
+        async def work(broker: Broker, entry: Queue) -> Received:
+            command = Receive(entry.number, count, visibility_ms, self.name, attempt, wait_ms, whole)
+            received: Received = await submitted(partial(broker.receive, entry), command)
+            return received
 
         say = f"receive {queue} {count} for {visibility_ms} ms, waiting {wait_ms} ms {attempt}"
         await self._ask(call, say, self._on_queue(call, work), tell, patience_s, wait_ms / 1000)
@@ -191,18 +195,16 @@ class Client:
     async def delete(self, *held: Delivered) -> list[Holding]:
         calls = [Holding(*self._head(one.queue, at), kind="delete", receipt=one.receipt) for at, one in enumerate(held)]
         receipts = [one.receipt for one in held]
-        delete = express.delete if self.random.random() < 0.5 else Broker.delete
-        await self._hold(calls, held, "delete", lambda broker, entry: delete(broker, entry, receipts))
+        await self._hold(calls, held, "delete", lambda broker, entry, done: broker.delete(entry, receipts, done))
         return calls
 
     async def change(self, held: Delivered, visibility_ms: int) -> Holding:
         call = Holding(*self._head(held.queue), kind="change", receipt=held.receipt, value_ms=visibility_ms)
-        changes = [(held.receipt, visibility_ms)]
         await self._hold(
             [call],
             [held],
             f"change to {visibility_ms} ms",
-            lambda broker, entry: broker.change_visibility(entry, changes),
+            lambda broker, entry, done: broker.change_visibility(entry, [held.receipt], [visibility_ms], done),
         )
         return call
 
@@ -211,12 +213,14 @@ class Client:
             *self._head(held.queue), kind="nack", receipt=held.receipt, value_ms=delay_ms, dead_letter=dead_letter
         )
 
-        async def work(broker: Broker, entry: Queue) -> list[BatonError | None]:
-            await broker.nack(entry, held.receipt, delay_ms, "no luck", "Simulated", dead_letter)
-            return [None]
-
+        failing = Failing(delay_ms, "no luck", "Simulated", dead_letter)
         to = " to the dead letters" if dead_letter else ""
-        await self._hold([call], [held], f"nack for {delay_ms} ms{to}", work)
+        await self._hold(
+            [call],
+            [held],
+            f"nack for {delay_ms} ms{to}",
+            lambda broker, entry, done: broker.nack(entry, [held.receipt], [failing], done),
+        )
         return call
 
     async def steer(self, queue: str, kind: str, work: Work[object], detail: str = "") -> Steering:
@@ -226,7 +230,7 @@ class Client:
         return call
 
     async def _hold(
-        self, calls: list[Holding], held: tuple[Delivered, ...] | list[Delivered], what: str, work: Work[Any]
+        self, calls: list[Holding], held: tuple[Delivered, ...] | list[Delivered], what: str, begin: Begin
     ) -> None:
         first, *others = calls
         for call in others:
@@ -234,12 +238,15 @@ class Client:
         words = " ".join(f"#{one.number}, {one.sequence}" for one in held)
         told = False
 
-        def tell(results: list[BatonError | None]) -> str:
+        def tell(results: Sequence[BatonError | int | None]) -> str:
             nonlocal told
             told = True
             for call, result in zip(calls, results, strict=True):
-                call.outcome = OK if result is None else result.code
+                call.outcome = result.code if isinstance(result, BatonError) else OK
             return " ".join(f"#{one.number} {call.outcome}" for one, call in zip(held, calls, strict=True))
+
+        def work(broker: Broker, entry: Queue) -> Coroutine[Any, Any, Any]:
+            return called_back(lambda done: begin(broker, entry, done))
 
         await self._ask(first, f"{what} {held[0].queue} {words}", self._on_queue(first, work), tell)
         for call in others:
@@ -338,23 +345,48 @@ async def up_to_date(broker: Broker, serve: Serve[Value]) -> Value:
     return await serve(broker)
 
 
+async def called_back(begin: Callable[[Done], None]) -> Any:
+    """What the broker tells when it is done. Raises BatonError."""
+    outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def done(result: Any) -> None:
+        if not outcome.done():
+            outcome.set_result(result)
+
+    begin(done)
+    result = await outcome
+    if isinstance(result, BatonError):
+        raise result
+    return result
+
+
 def _told(deliveries: list[Delivered]) -> str:
     return " ".join(
         f"#{one.number}, {one.sequence} until {one.deadline_ms} for the {one.receive_count}. time" for one in deliveries
     )
 
 
-def _send(message: Outgoing) -> Send:
-    return Send(
-        body=message.body,
-        body_md5=hashlib.md5(message.body, usedforsecurity=False).digest(),
-        group=message.group,
-        dedup_id=message.dedup_id,
-        priority=message.priority,
-        delay_ms=message.delay_ms,
-        ttl_ms=message.ttl_ms,
-        max_receives=message.max_receives,
-    )
+def _send(queue: int, messages: list[Outgoing], request: int, producer: str, first: int) -> Send:
+    """As a front door builds it."""
+    builder = SendBuilder()
+    for at, message in enumerate(messages):
+        builder.add(message.body)
+        builder.digests.append(hashlib.md5(message.body, usedforsecurity=False).digest())
+        if message.group:
+            builder.put("groups", message.group)
+        if message.dedup_id:
+            builder.put("dedup_ids", message.dedup_id)
+        if message.priority:
+            builder.put("priorities", message.priority)
+        if message.delay_ms is not None:
+            builder.put("delays_ms", message.delay_ms)
+        if message.ttl_ms is not None:
+            builder.put("ttls_ms", message.ttl_ms)
+        if message.max_receives:
+            builder.put("max_receives", message.max_receives)
+        if producer:
+            builder.put("numbers", first + at)
+    return builder.build(queue, "", request=request, producer=producer)
 
 
 def _answer(result: Accepted | BatonError) -> Answer:

@@ -278,7 +278,8 @@ class ShardBook:
             self.of(copy.queue).moved += 1
             self.of(copy.queue).moved_expired += reason == Reason.EXPIRY_DEAD_LETTER
         elif row[4] == FOREVER_MS:
-            copy.dead_ms, copy.gone_at = row[2], self._place
+            if copy.dead_ms < 0:  # else it was to be redriven, and is again what it was
+                copy.dead_ms, copy.gone_at = row[2], self._place
         else:
             copy.visible_ms, copy.dead_ms, copy.gone_at = row[4], -1, -1
 

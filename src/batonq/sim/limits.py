@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 from batonq.core import openframe
 from batonq.core.limits import ShardLimits
 from batonq.core.shard import jobbook, jobs, timers, transfer
-from batonq.node import broker, examining, host, hosting, jobrunner, named, polling, relaying, spreading, watching
+from batonq.node import broker, examining, forwarding, host, jobrunner, long_polls, named, spreading, watching
 from batonq.node.cluster import answering, peers
 from batonq.node.settings import Settings
 from batonq.sim.patches import Patches
@@ -61,12 +61,15 @@ NODE_CONSTANTS: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {
     "KNOWN_MAX": ((watching,), (2, 5)),
     "SELECTIONS_KEPT": ((broker,), (1, 2)),
     "HINTS_MAX": ((spreading,), (1, 3)),
-    "SERVED_ROWS_MAX": ((polling,), (2, 10)),
-    "SERVED_BYTES_MAX": ((polling,), (200, 1 * KIB)),
-    "ATTEMPTS_MAX": ((polling,), (1, 3)),
-    "CHECKS_MAX": ((polling,), (6, 12)),
-    "TURN_MAX": ((polling,), (1, 2)),
-    "BATCH_MAX": ((polling,), (1, 2)),
+    "TOGETHER_MAX": ((host, forwarding), (1, 2, 5)),
+    "TOGETHER_BYTES_MAX": ((host, forwarding), (1, 1 * KIB)),
+    "GROUP_MESSAGES_MAX": ((host,), (1, 10)),
+    "SERVED_ROWS_MAX": ((long_polls,), (2, 10)),
+    "SERVED_BYTES_MAX": ((long_polls,), (200, 1 * KIB)),
+    "ATTEMPTS_MAX": ((long_polls,), (1, 3)),
+    "CHECKS_MAX": ((long_polls,), (6, 12)),
+    "TURN_MAX": ((long_polls,), (1, 2)),
+    "BATCH_MAX": ((long_polls,), (1, 2)),
     "STEP_BYTES_MAX": ((timers, jobs), (256, 1 * KIB)),
 }
 CLUSTER_CONSTANTS: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {
@@ -75,8 +78,7 @@ CLUSTER_CONSTANTS: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {
     "REMEMBERED_BYTES_MAX": ((answering,), (200, 2 * KIB)),
     "NAMES_MAX": ((answering,), (160,)),  # the nodes of a quiet cluster make 120 calls in that time
     "IDLE_MAX": ((peers,), (1, 2)),
-    "WAITING_MAX": ((relaying,), (1, 3)),
-    "TOGETHER_MAX": ((host, relaying), (2, 5)),
+    "WAITING_MAX": ((forwarding,), (1, 3)),
 }
 
 # Rows of a frame that the log's format has room for, and how many of them leave room for one command more. A command
@@ -84,7 +86,7 @@ CLUSTER_CONSTANTS: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {
 # command may write, and where crowds are not refused.
 FRAME_ROWS_CONSTANTS: dict[str, tuple[tuple[Any, ...], tuple[int, ...]]] = {
     "FRAME_ROWS_MAX": ((openframe,), (110,)),
-    "ROLL_ROWS": ((hosting,), (40,)),
+    "ROLL_ROWS": ((host,), (40,)),
 }
 WRITTEN_AT_ONCE = (
     "frame_rows_max",
@@ -95,6 +97,7 @@ WRITTEN_AT_ONCE = (
     "job_moves_max",
     "CHOSEN_MAX",
     "STEP_BYTES_MAX",
+    "GROUP_MESSAGES_MAX",
 )
 REFUSES_CROWDS = (
     "frame_bytes_max",
@@ -238,7 +241,7 @@ class TinyLimits:
             if name in self.values
             for place in places
         ]
-        islices = [(place, "islice", counted_islice) for place in (transfer, polling)]
+        islices = [(place, "islice", counted_islice) for place in (transfer, long_polls)]
         return [*constants, *islices] if self.values else []
 
 

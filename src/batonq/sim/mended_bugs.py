@@ -7,15 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from batonq.core.commands import Arrival, Lease
+from batonq.core.commands import Arrival, Leases, Receive
 from batonq.core.records import Reason
 from batonq.core.shard.dedup import DedupTable
 from batonq.core.shard.incoming import Incoming
 from batonq.core.shard.machine import Shard
-from batonq.core.shard.once import _DUPLICATE, SendingOnce
-from batonq.errors import OverLimit, QueueDoesNotExist
+from batonq.core.shard.sending import _DUPLICATE, Sending
+from batonq.errors import BatonError, QueueDoesNotExist
 from batonq.node.commit import GroupCommit
-from batonq.node.polling import Polling
+from batonq.node.long_polls import LongPolls
 from batonq.node.waiters import ServingBudget
 from batonq.node.watching import Watch
 from batonq.sim.patches import Patches
@@ -51,24 +51,19 @@ def _nothing() -> None:
 def poll_wedges_shard() -> Patches:
     """A long poll over many queues that is served while the open frame is full keeps it from being sealed, for good."""
 
-    def take(
-        self: Polling,
-        queue: int,
-        max_messages: int,
-        visibility_ms: int | None,
-        holder: str,
-        budget: ServingBudget | None = None,
-    ) -> list[Lease]:
-        now_ms = self.begin()
+    def take(self: LongPolls, command: Receive, budget: ServingBudget | None = None) -> Leases | None:
+        host = self._host
+        now_ms = host.begin()
         try:
-            return self.run(self.shard.receive, queue, max_messages, visibility_ms, now_ms, holder)
-        except (OverLimit, QueueDoesNotExist):
-            return []
+            (outcome,) = host.run(host.shard.receive, [command], now_ms)
+        except QueueDoesNotExist:
+            return None
+        return outcome if isinstance(outcome, Leases) else None
 
     def fail(self: Watch, problem: BaseException) -> None:
         raise problem
 
-    return [(Polling, "take", take), (Watch, "fail", fail), *_sealing_can_fail()]
+    return [(LongPolls, "take", take), (Watch, "fail", fail), *_sealing_can_fail()]
 
 
 def full_tables_stay_full() -> Patches:
@@ -105,22 +100,18 @@ def refusals_forgotten() -> Patches:
 def waiters_overflow_frame() -> Patches:
     """Everybody who waits is served into one frame, each after a step of the timers."""
 
-    def lease(
-        self: Polling,
-        queue: int,
-        max_messages: int,
-        visibility_ms: int | None,
-        holder: str,
-        attempt: str,
-        budget: ServingBudget,
-    ) -> list[Lease]:
-        now_ms = self._clock.now_ms()
-        return self.run(self.shard.receive, queue, max_messages, visibility_ms, now_ms, holder, attempt)
+    def lease(self: LongPolls, command: Receive, budget: ServingBudget) -> Leases:
+        host = self._host
+        (outcome,) = host.run(host.shard.receive, [command], host.now_ms())
+        if isinstance(outcome, BatonError):
+            raise outcome
+        assert isinstance(outcome, Leases)
+        return outcome
 
     def over(self: ServingBudget) -> bool:
         return False
 
-    return [(Polling, "_lease", lease), (ServingBudget, "over", property(over))]
+    return [(LongPolls, "_lease", lease), (ServingBudget, "over", property(over))]
 
 
 def committed_replies_not_told() -> Patches:
@@ -150,31 +141,32 @@ def failed_host_hangs() -> Patches:
 
 def woken_queue_forgotten() -> Patches:
     """A queue whose used-up messages were too many for one receive is not looked at again before a frame is sealed."""
-    serve = Polling._serve_waits
+    serve = LongPolls.serve
 
-    def serve_once(self: Polling) -> None:
-        self._unserved.update(dict.fromkeys(self._waiters.waited_on(self.shard.woken)))
-        self.shard.woken.clear()
+    def serve_once(self: LongPolls) -> None:
+        woken = self._host.shard.woken
+        self._unserved.update(dict.fromkeys(self._waiters.waited_on(woken)))
+        woken.clear()
         serve(self)
 
-    def has_work(self: Polling) -> bool:
-        self.shard.woken.clear()
+    def has_work(self: LongPolls) -> bool:
+        self._host.shard.woken.clear()
         return bool(self._unserved or self._to_ask)
 
-    return [(Polling, "_serve_waits", serve_once), (Polling, "_has_work", has_work)]
+    return [(LongPolls, "serve", serve_once), (LongPolls, "_has_work", has_work)]
 
 
 def duplicates_not_remembered() -> Patches:
     """A request with an Idempotency-Key does not remember messages that were duplicates."""
-    remember = SendingOnce._remember_once
+    remember = Sending._remember_once
 
     def remember_new(
-        self: SendingOnce, number: int, keys: Sequence[int], sequence: int, count: int, now: int, window_ms: int
+        self: Sending, number: int, keys: Sequence[int], sequence: int, count: int, now: int, window_ms: int
     ) -> None:
         if len(keys) > 1 or count != _DUPLICATE:
             remember(self, number, keys, sequence, count, now, window_ms)
 
-    return [(SendingOnce, "_remember_once", remember_new)]
+    return [(Sending, "_remember_once", remember_new)]
 
 
 def purge_of_nothing_is_of_all() -> Patches:

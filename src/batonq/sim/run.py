@@ -22,6 +22,7 @@ from batonq.sim.chaos import Chaos
 from batonq.sim.checks import Evidence, QueueFacts, check_all
 from batonq.sim.clients import ANSWER_S, InFlight
 from batonq.sim.closing import Closing
+from batonq.sim.crew import Crew
 from batonq.sim.crowd_scenario import choose
 from batonq.sim.crowds import Actor, crowds
 from batonq.sim.history import OK, History, Receiving, Sending, Violation
@@ -220,7 +221,8 @@ class Simulation:
         ]
         operator = Operator(self, self._random("operator"), plans)
         grower = Grower(self, self._random("grower"), plans)
-        actors: list[Actor] = [*producers, *consumers, operator, grower]
+        crew = Crew(self, self._random("crew"), plans)
+        actors: list[Actor] = [*producers, *consumers, operator, grower, crew]
         if scenario.tiny:
             actors += self._crowds()
         return [actor.run() for actor in actors]

@@ -22,7 +22,7 @@ def leftovers(node: Node) -> Iterator[str]:
             yield from _waiting(host)
             messages = sum(queue.messages for queue in host.shard.queues.values())
             room = SPARE + queues + messages + len(node.shards)
-            parts = {"host": host, "shard": host.shard, "commit": host.commit, "jobs": host.jobs}
+            parts = {"host": host, "shard": host.shard, "commit": host.commit, "jobs": host.jobs, "polls": host.polls}
             for name, part in parts.items():
                 yield from _large(f"shard {host.shard.number}, {name}", part, room)
     room = SPARE + queues + len(node.shards) ** 2
@@ -33,8 +33,8 @@ def leftovers(node: Node) -> Iterator[str]:
 def _waiting(host: ShardHost) -> Iterator[str]:
     counts = {
         "replies that wait for a commit": host.commit.pending,
-        "long polls": host.waiting_total,
-        "gathered requests": len(host._gathered),
+        "long polls": host.polls.total,
+        "requests that were not executed": len(host._arrived),
     }
     for what, count in counts.items():
         if count:

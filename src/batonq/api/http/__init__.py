@@ -2,13 +2,13 @@
 
 from batonq.api.http.gate import CredentialGate, Gate, LocalGate
 from batonq.api.http.limits import HttpLimits
-from batonq.api.http.messages import Express, Handler, Reply, Request, Response
-from batonq.api.http.router import Router, express_under
+from batonq.api.http.messages import Direct, Handler, Reply, Request, Response
+from batonq.api.http.router import Router, direct_under
 from batonq.api.http.server import HttpServer
 
 __all__ = [
     "CredentialGate",
-    "Express",
+    "Direct",
     "Gate",
     "Handler",
     "HttpLimits",
@@ -18,5 +18,5 @@ __all__ = [
     "Request",
     "Response",
     "Router",
-    "express_under",
+    "direct_under",
 ]

@@ -195,7 +195,7 @@ class Connection(asyncio.Protocol):
         if not self._hold(request.bytes_held):
             self._end_with(request, 503, NO_ROOM)
             return
-        if self._express(request):
+        if self._take_directly(request):
             return
         self._queue.append(request)
         if len(self._queue) > 1 or self._working is not None:
@@ -222,17 +222,17 @@ class Connection(asyncio.Protocol):
 
     # --- without the task
 
-    def _express(self, request: Request) -> bool:
+    def _take_directly(self, request: Request) -> bool:
         """Have a request answered from here, if its handler can and nothing is before it."""
-        express = self._server.express
-        if express is None or self._working is not None or self._queue or not request.keep_alive:
+        direct = self._server.direct
+        if direct is None or self._working is not None or self._queue or not request.keep_alive:
             return False
         if self._finishing or self._writable is not None:
             return False
         self._working = request
         self._without_task = True
         try:
-            if express(request, self._reply):
+            if direct(request, self._reply):
                 self._server.counters.requests += 1
                 return True
         except Exception:
@@ -257,17 +257,12 @@ class Connection(asyncio.Protocol):
         self._release_unfinished()
         self._wake()
 
-    def _reply(self, answer: bytes | None) -> bool:
+    def _reply(self, answer: bytes) -> bool:
         """Write the whole answer of the request in work; False when the client has gone."""
         request = self._working
         if request is None or self._transport.is_closing():
             return False
         self._working = None
-        if answer is None:
-            self._server.counters.requests -= 1
-            self._queue.appendleft(request)
-            self._wake()
-            return True
         self._release(request.bytes_held)
         self._since = self._server.tick
         self._transport.write(answer)
@@ -439,6 +434,8 @@ class Connection(asyncio.Protocol):
         """The client has gone: stop a handler that only waits, and let the task end."""
         if self._working is not None and self._working.cancellable:
             if self._without_task:
+                if self._working.abandon is not None:
+                    self._working.abandon()
                 self._working = None  # so that `_reply` says that nobody is there
                 self._queue.clear()  # answers are told apart by their order: after one that is not given, none is
                 self._unread = b""

@@ -6,7 +6,6 @@ from collections.abc import Awaitable, Callable, Sequence
 from email.utils import formatdate
 from http import HTTPStatus
 from time import time
-from typing import Any
 
 SERVER_NAME = "Baton"
 TEXT = "text/plain; charset=utf-8"
@@ -19,9 +18,9 @@ class Request:
     bytes_held: int  # what it takes in memory; only a server counts this
 
     __slots__ = (
+        "abandon",
         "body",
         "bytes_held",
-        "caller",
         "cancellable",
         "headers",
         "keep_alive",
@@ -54,7 +53,7 @@ class Request:
         self.keep_alive = keep_alive
         # A handler that only waits (a long poll) sets this: its task is then cancelled when the client goes away.
         self.cancellable = False
-        self.caller: Any = None  # who sent it, once that is known: a signature is checked once
+        self.abandon: Callable[[], None] | None = None  # called when the client of such a request goes away
 
     def header(self, name: bytes, default: str = "") -> str:
         value = self.headers.get(name)
@@ -83,11 +82,11 @@ class Response:
 
 
 Handler = Callable[[Request], Awaitable[Response]]
-# Writes a whole answer; False when the client has gone. None: the request is to go the general way after all.
-Reply = Callable[[bytes | None], bool]
-# A handler that needs no task: it returns False to have the request go the general way, or True and calls `reply` once,
-# now (with an answer) or later. It must not have done anything when it returns False, or calls it with None.
-Express = Callable[[Request, Reply], bool]
+# Writes a whole answer; False when the client has gone.
+Reply = Callable[[bytes], bool]
+# A handler that needs no task: it calls `reply` once, now or later. False: the request is not for it, but for the one
+# that `resolve` finds.
+Direct = Callable[[Request, Reply], bool]
 
 
 # Makes the last answer of a connection: of the target as far as it came, a status and a text.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from batonq.api.http.messages import Express, Handler, Reply, Request
+from batonq.api.http.messages import Direct, Handler, Reply, Request
 
 ACTION = "Action="
 
@@ -45,11 +45,11 @@ class Router:
         return route
 
 
-def express_under(prefix: str, under: Express, default: Express) -> Express:
+def direct_under(prefix: str, under: Direct, default: Direct) -> Direct:
     """The same for what is answered without a task: `under` for paths below a prefix, else `default`."""
     start = prefix + "/"
 
-    def express(request: Request, reply: Reply) -> bool:
+    def direct(request: Request, reply: Reply) -> bool:
         return under(request, reply) if request.path.startswith(start) else default(request, reply)
 
-    return express
+    return direct

@@ -13,7 +13,7 @@ from typing import Any
 from batonq.api.http.connection import Connection
 from batonq.api.http.gate import Gate
 from batonq.api.http.limits import HttpLimits
-from batonq.api.http.messages import Express, Handler, Heads, Refusal, Request, plain
+from batonq.api.http.messages import Direct, Handler, Heads, Refusal, Request, plain
 from batonq.api.http.usage import AddressUsage, Usage
 
 TICK_S = 1.0
@@ -41,11 +41,11 @@ class HttpServer:
         self,
         resolve: Callable[[Request], Handler],
         limits: HttpLimits | None = None,
-        express: Express | None = None,
+        direct: Direct | None = None,
         gate: Gate | None = None,
     ) -> None:
         self.resolve = resolve
-        self.express = express
+        self.direct = direct
         self.gate = gate
         # How a request is refused that no handler sees: its target as far as it came, a status and a text.
         self.refusal: Refusal = lambda target, status, text: plain(status, text, close=True)

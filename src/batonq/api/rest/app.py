@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from time import time
+from typing import Any
 from urllib.parse import unquote
 
-from batonq.api.http import Request, Response
+from batonq.api.http import Reply, Request, Response
+from batonq.api.http.messages import Heads
 from batonq.api.rest import openapi, page, problems
 from batonq.api.rest.codec import JSON, Codec, Negotiator
-from batonq.api.rest.operations import OPERATIONS, Operation
+from batonq.api.rest.operations import OPERATIONS, Operation, Start
 from batonq.api.rest.rates import RateBook
-from batonq.api.rest.service import Answer, Call
+from batonq.api.rest.service import Answer, Call, Finish
 from batonq.api.sqs.access import Access, OpenAccess, SignedAccess
 from batonq.api.sqs.errors import SqsError
 from batonq.errors import (
@@ -26,6 +28,7 @@ from batonq.errors import (
     TooLarge,
     Unavailable,
 )
+from batonq.node.bounded_cache import BoundedCache
 from batonq.node.broker import Broker
 
 _HTML = "text/html; charset=utf-8"
@@ -34,14 +37,19 @@ _PAGES: dict[str, tuple[str, Callable[[], bytes]]] = {
     openapi.PAGE_PATH: (_HTML, page.page),
 }
 REQUEST_BYTES_MAX = 4 * 1024 * 1024
+ADDRESSES_MAX = 10_000
+ADDRESS_LENGTH_MAX = 320  # of an address that is kept: a queue's name has 80 characters, each of them may be escaped
 PATH_LENGTH_MAX = 4_096  # a receipt has at most 1,024 characters, each of them may be escaped
 PARTS_MAX = 6  # of a path, of those that there are
 
 logger = logging.getLogger("batonq.rest")
+Undo = Callable[[], None] | None
 
 
 class RestApp:
-    """Handles requests (`handle`), from the HTTP server or from within the process. `calls` counts, for metrics."""
+    """Handles requests: `begin` operations on messages from the HTTP server, which need no task of their own, and
+    `handle` any request, also from within the process. `calls` counts, for metrics.
+    """
 
     def __init__(self, broker: Broker, *, wall: Callable[[], float] = time) -> None:
         self.broker = broker
@@ -49,38 +57,128 @@ class RestApp:
         self.calls = {operation.name: 0 for operation in OPERATIONS}
         self.errors: dict[str, int] = {}  # by code
         self._negotiator = Negotiator()
+        self._heads = Heads()
+        self._tasks: set[asyncio.Task[None]] = set()
+        # path → an operation on messages, and what the path names
+        self._addresses: BoundedCache[str, tuple[Operation, str, str]] = BoundedCache(ADDRESSES_MAX, ADDRESS_LENGTH_MAX)
         self._rates = RateBook()
         self._routes: dict[str, dict[str, Operation]] = {}
         for operation in OPERATIONS:
             self._routes.setdefault(operation.path, {})[operation.method] = operation
+
+    def begin(self, request: Request, reply: Reply) -> bool:
+        """Start an operation on messages; it is answered by `reply`. False: it is no such request."""
+        found = self._addresses.get(request.path) or self._address(request)
+        if found is None or request.method != found[0].method or request.query:
+            return False
+        operation, name, token = found
+        start = operation.start
+        assert start is not None
+        self.calls[operation.name] += 1
+        wanted = JSON
+
+        def answer(outcome: Answer | BatonError, undo: Undo) -> None:
+            try:
+                written = self._written(outcome, wanted)
+            except Exception as problem:
+                written = self._written(self._fault(request, problem), wanted)
+                if undo is not None:
+                    undo()
+                undo = None
+            if not reply(written) and undo is not None:
+                undo()
+
+        try:
+            given, wanted = self._forms(request)
+            call = self._call(request, given, wanted, name, token)
+            if request.path not in self._addresses and not token:
+                self._addresses.put(request.path, found, len(request.path))
+            self._start(call, start, answer)
+        except (BatonError, SqsError) as problem:
+            answer(_told(problem), None)
+        except Exception as problem:
+            answer(self._fault(request, problem), None)
+        return True
+
+    def _address(self, request: Request) -> tuple[Operation, str, str] | None:
+        path, name, token = template(request.path)
+        operation = self._routes.get(path, {}).get(request.method)
+        return None if operation is None or operation.start is None else (operation, name, token)
+
+    def _start(self, call: Call, start: Start, answer: Callable[[Answer | BatonError, Undo], None]) -> None:
+        """Start an operation; once more, with a catalog that is up to date, when its queue does not exist."""
+
+        def answered(outcome: Answer | BatonError, undo: Undo = None) -> None:
+            if isinstance(outcome, QueueDoesNotExist):
+                self._spawn(self._start_again(call, start, answer, outcome))
+            else:
+                answer(outcome, undo)
+
+        self._try(call, start, answered)
+
+    def _try(self, call: Call, start: Start, finish: Finish) -> None:
+        try:
+            start(call, finish)
+        except BatonError as problem:
+            finish(problem.with_traceback(None))  # which would keep the request
+        except Exception as problem:
+            finish(call.fault(problem))
+
+    async def _start_again(
+        self, call: Call, start: Start, answer: Callable[[Answer | BatonError, Undo], None], problem: BatonError
+    ) -> None:
+        try:
+            is_newer = await self.broker.refresh()  # what is known is out of date in a cluster at most
+        except Exception as refused:
+            answer(refused if isinstance(refused, BatonError) else call.fault(refused), None)
+        else:
+            if is_newer:
+                self._try(call, start, lambda outcome, undo=None: answer(outcome, undo))
+            else:
+                answer(problem, None)
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def _forms(self, request: Request) -> tuple[Codec, Codec]:
+        """The forms that the request is in, and that its answer should be in."""
+        given = self._negotiator.given(request)
+        return given, self._negotiator.wanted(request, given)
+
+    def _call(self, request: Request, given: Codec, wanted: Codec, name: str, token: str) -> Call:
+        if len(request.body) > REQUEST_BYTES_MAX:
+            raise TooLarge(f"The request is larger than {REQUEST_BYTES_MAX} bytes. Send fewer messages per request.")
+        caller = self.access.identify(request)
+        return Call(self.broker, self._rates, request, caller, given, wanted, name, token, self._spawn)
+
+    def _written(self, outcome: Answer | BatonError, wanted: Codec) -> bytes:
+        response = self.refused(outcome, wanted) if isinstance(outcome, BatonError) else _response(outcome, wanted)
+        return self._heads.head(response, close=False) + response.body
 
     async def handle(self, request: Request) -> Response:
         wanted = JSON
         try:
             if request.path in _PAGES or request.path.startswith(problems.TYPE_PREFIX):
                 return self._page(request)
-            given = self._negotiator.given(request)
-            wanted = self._negotiator.wanted(request, given)
+            given, wanted = self._forms(request)
             operation, name, token = self._find(request)
             self.calls[operation.name] += 1
-            if len(request.body) > REQUEST_BYTES_MAX:
-                raise TooLarge(
-                    f"The request is larger than {REQUEST_BYTES_MAX} bytes. Send fewer messages per request."
-                )
-            caller = request.caller or self.access.identify(request)
-            call = Call(self.broker, self._rates, request, caller, given, wanted, name, token)
+            call = self._call(request, given, wanted, name, token)
             return await self._answer(call, operation)
         except _WrongMethod as error:
             return self.refused(error, wanted, (("Allow", error.allow),))
-        except BatonError as error:
-            return self.refused(error, wanted)
-        except SqsError as error:  # who signs requests is told apart as for SQS
-            return self.refused(AccessDenied(error.message), wanted)
-        except Exception:
-            return self.refused(self.fault(request), wanted)
+        except (BatonError, SqsError) as error:
+            return self.refused(_told(error), wanted)
+        except Exception as problem:
+            return self.refused(self._fault(request, problem), wanted)
 
     async def _answer(self, call: Call, operation: Operation) -> Response:
         """Run an operation and encode its answer. If there is none, what was leased for it is the next one's."""
+        if operation.start is not None:
+            return await self._answer_started(call, operation.start)
+        assert operation.run is not None
         try:
             try:
                 answer = await operation.run(call)
@@ -94,9 +192,39 @@ class RestApp:
                 await call.give_back()
             raise
 
-    def fault(self, request: Request) -> BatonError:
-        """The error for an exception that is being handled: the log says what it is, the client only that it was."""
-        logger.exception("an operation failed: %s %s", request.method, request.path[:256])
+    async def _answer_started(self, call: Call, start: Start) -> Response:
+        answer: asyncio.Future[tuple[Answer | BatonError, Undo]] = asyncio.get_running_loop().create_future()
+
+        def answered(outcome: Answer | BatonError, undo: Undo) -> None:
+            if not answer.done():
+                answer.set_result((outcome, undo))
+            elif undo is not None:
+                undo()
+
+        self._start(call, start, answered)
+        try:
+            outcome, undo = await answer
+        except asyncio.CancelledError:  # the client has gone
+            if call.request.abandon is not None:
+                call.request.abandon()
+            if answer.done() and not answer.cancelled():  # it came at the same time
+                answered(*answer.result())
+            raise
+        if isinstance(outcome, BatonError):
+            try:
+                raise outcome
+            finally:
+                del outcome, answer  # an error that its own traceback leads to would keep the request
+        try:
+            return _response(outcome, call.wanted)
+        except Exception:
+            if undo is not None:
+                undo()
+            raise
+
+    @staticmethod
+    def _fault(request: Request, problem: BaseException) -> BatonError:
+        logger.error("an operation failed: %s %s", request.method, request.path[:256], exc_info=problem)
         return BatonError("An internal error occurred; see the server's log.")
 
     def refused(self, error: BatonError, codec: Codec, headers: tuple[tuple[str, str], ...] = ()) -> Response:
@@ -143,6 +271,11 @@ class _WrongMethod(MethodNotAllowed):
         known = {*methods}
         self.allow = ", ".join(sorted(known | {"HEAD"} if "GET" in known else known))
         super().__init__(f"{method} is not supported here. Supported methods: {self.allow}.")
+
+
+def _told(problem: BatonError | SqsError) -> BatonError:
+    """Who signs requests is told apart as for SQS."""
+    return AccessDenied(problem.message) if isinstance(problem, SqsError) else problem
 
 
 def template(path: str) -> tuple[str, str, str]:

@@ -1,7 +1,7 @@
 """`Idempotency-Key`: the same request again is answered as the first time, and makes no second message.
 
 It is about the request, and the key is the client's; `deduplicationKey` is about the message, whoever sends it. The
-keys are kept by the queue's shard, in its log, so that they hold across restarts (core/shard/once.py).
+keys are kept by the queue's shard, in its log, so that they hold across restarts (core/shard/sending.py).
 """
 
 from __future__ import annotations
@@ -10,29 +10,32 @@ from hashlib import blake2b
 
 from batonq.api.http import Request
 from batonq.api.rest.service import Call
-from batonq.core.commands import Send
-from batonq.errors import BatonError, IdempotencyConflict, InvalidInput
-from batonq.node.broker import Queue, Sent
+from batonq.core.commands import Once, Sent
+from batonq.errors import IdempotencyConflict, InvalidInput
 
 HEADER = b"idempotency-key"
 KEY_LENGTH_MAX = 255
 REPLAYED = ("Idempotency-Replayed", "true")
 
 
-async def send(
-    call: Call, queue: Queue, sends: list[Send], operation: str
-) -> tuple[list[Sent | BatonError], tuple[tuple[str, str], ...]]:
-    """Send messages, once if the request is named; and the headers that the answer has for it."""
+def once_of(call: Call, operation: str) -> Once | None:
+    """The request as its client named it; None: it is not named."""
     name = key_of(call.request)
     if not name:
-        return await call.broker.send(queue, sends), ()
+        return None
     # Not what was read of the request but its bytes: a retry is the same request, to the byte.
     content = blake2b(call.request.body, digest_size=16, person=operation.encode()[:16]).hexdigest()
-    results, known = await call.broker.send_once(queue, sends, name, content)
-    conflict = next((result for result in results if isinstance(result, IdempotencyConflict)), None)
-    if conflict is not None:
-        raise conflict
-    return results, (REPLAYED,) if known else ()
+    return call.broker.once(name, content)
+
+
+def headers_of(sent: Sent) -> tuple[tuple[str, str], ...]:
+    """The headers of the answer."""
+    return (REPLAYED,) if sent.replayed else ()
+
+
+def conflict_of(sent: Sent) -> IdempotencyConflict | None:
+    """The error that the whole request has when its name stands for another one."""
+    return next((result for result in sent.each if isinstance(result, IdempotencyConflict)), None)
 
 
 def key_of(request: Request) -> str:

@@ -5,12 +5,12 @@ A receipt counts only while its lease is the current one, whatever the queue's s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from batonq.api.rest.codec import MSGPACK
 from batonq.api.rest.content import legible
 from batonq.api.rest.problems import item_error
-from batonq.api.rest.service import NO_CONTENT, Answer, Call, Nothing, milliseconds
+from batonq.api.rest.service import NO_CONTENT, Answer, Call, Finish, Nothing, milliseconds
 from batonq.api.rest.shapes import (
     AckBatch,
     ChangeVisibility,
@@ -21,47 +21,51 @@ from batonq.api.rest.shapes import (
     Nack,
     NackBatch,
 )
+from batonq.core.commands import Failing
 from batonq.errors import BatonError
-from batonq.node.broker import NackRequest
-from batonq.node.host import committed
 
 _DONE = LeaseResult()
 
 
-async def ack(call: Call) -> Answer:
+def ack(call: Call, finish: Finish) -> None:
     queue = call.queue()
     call.read(Nothing)
-    _settle(await call.broker.delete(queue, [call.token], strict=True))
-    return NO_CONTENT
+    call.broker.delete(queue, [call.token], _settle(finish), strict=True)
 
 
-async def nack(call: Call) -> Answer:
+def nack(call: Call, finish: Finish) -> None:
     queue = call.queue()
-    _settle(await call.broker.nack_many(queue, [_nack(call.token, call.read(Nack))]))
-    return NO_CONTENT
+    call.broker.nack(queue, [call.token], [_failing(call.read(Nack))], _settle(finish))
 
 
-async def change_visibility(call: Call) -> Answer:
+def change_visibility(call: Call, finish: Finish) -> None:
     queue = call.queue()
-    given = call.read(ChangeVisibility)
-    changes = [(call.token, milliseconds(given.visibility_timeout_seconds))]
-    (outcome,) = await call.broker.change_visibility_until(queue, changes, strict=True)
-    if isinstance(outcome, BatonError):
-        raise outcome
-    if call.wanted is MSGPACK or b"return=representation" in call.request.headers.get(b"prefer", b""):
-        return Answer(200, Deadline(deadline_ms=outcome))
-    return NO_CONTENT
+    visibility_ms = milliseconds(call.read(ChangeVisibility).visibility_timeout_seconds)
+    shows_deadline = call.wanted is MSGPACK or b"return=representation" in call.request.headers.get(b"prefer", b"")
+
+    def done(outcome: Sequence[int | BatonError] | BatonError) -> None:
+        result = outcome if isinstance(outcome, BatonError) else outcome[0]
+        if isinstance(result, BatonError):
+            finish(result)
+        else:
+            finish(Answer(200, Deadline(deadline_ms=result)) if shows_deadline else NO_CONTENT)
+
+    call.broker.change_visibility(queue, [call.token], [visibility_ms], done, strict=True)
 
 
-def _settle(problems: Sequence[BatonError | None]) -> None:
-    (problem,) = problems
-    if problem is not None:
-        raise problem
+Problems = Sequence[BatonError | None]
 
 
-def _nack(receipt: str, given: Nack) -> NackRequest:
-    return (
-        receipt,
+def _settle(finish: Finish) -> Callable[[Problems | BatonError], None]:
+    def done(outcome: Problems | BatonError) -> None:
+        problem = outcome if isinstance(outcome, BatonError) else outcome[0]
+        finish(NO_CONTENT if problem is None else problem)
+
+    return done
+
+
+def _failing(given: Nack) -> Failing:
+    return Failing(
         None if given.delay_seconds is None else milliseconds(given.delay_seconds),
         legible(given.reason or ""),
         legible(given.error_class or ""),
@@ -73,33 +77,44 @@ def _nack(receipt: str, given: Nack) -> NackRequest:
 # --- batches ----------------------------------------------------------------------------------
 
 
-async def ack_batch(call: Call) -> Answer:
+def ack_batch(call: Call, finish: Finish) -> None:
     queue = call.queue()
-    receipts = call.read(AckBatch).receipt_handles
-    found = call.broker.delete_plain(queue, receipts, strict=True)
-    if found is None:
-        return _results(await call.broker.delete(queue, receipts, strict=True))
-    host, problems = found
-    await committed(host)
-    return _results(problems)
+    call.broker.delete(queue, call.read(AckBatch).receipt_handles, _settle_all(finish), strict=True)
 
 
-async def nack_batch(call: Call) -> Answer:
+def nack_batch(call: Call, finish: Finish) -> None:
     queue = call.queue()
     entries = call.read(NackBatch).messages
-    return _results(await call.broker.nack_many(queue, [_nack(entry.receipt_handle, entry) for entry in entries]))
+    receipts = [entry.receipt_handle for entry in entries]
+    call.broker.nack(queue, receipts, [_failing(entry) for entry in entries], _settle_all(finish))
 
 
-async def change_visibility_batch(call: Call) -> Answer:
+def change_visibility_batch(call: Call, finish: Finish) -> None:
     queue = call.queue()
     entries = call.read(ChangeVisibilityBatch).messages
-    changes = [(entry.receipt_handle, milliseconds(entry.visibility_timeout_seconds)) for entry in entries]
-    outcomes = await call.broker.change_visibility_until(queue, changes, strict=True)
-    results = [
-        LeaseResult(error=item_error(outcome)) if isinstance(outcome, BatonError) else LeaseResult(deadline_ms=outcome)
-        for outcome in outcomes
-    ]
-    return Answer(200, LeaseResults(results=results))
+
+    def done(outcomes: Sequence[int | BatonError] | BatonError) -> None:
+        if isinstance(outcomes, BatonError):
+            finish(outcomes)
+            return
+        results = [
+            LeaseResult(error=item_error(outcome))
+            if isinstance(outcome, BatonError)
+            else LeaseResult(deadline_ms=outcome)
+            for outcome in outcomes
+        ]
+        finish(Answer(200, LeaseResults(results=results)))
+
+    receipts = [entry.receipt_handle for entry in entries]
+    visibilities_ms = [milliseconds(entry.visibility_timeout_seconds) for entry in entries]
+    call.broker.change_visibility(queue, receipts, visibilities_ms, done, strict=True)
+
+
+def _settle_all(finish: Finish) -> Callable[[Problems | BatonError], None]:
+    def done(outcome: Problems | BatonError) -> None:
+        finish(outcome if isinstance(outcome, BatonError) else _results(outcome))
+
+    return done
 
 
 def _results(problems: Sequence[BatonError | None]) -> Answer:

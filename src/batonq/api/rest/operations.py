@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from batonq.api.rest import history, jobs, jobshapes, leases, peeking, queues, queueshapes, receiving, sending, shapes
-from batonq.api.rest.service import Answer, Call
+from batonq.api.rest.service import Answer, Call, Finish
 
 Run = Callable[[Call], Awaitable[Answer]]
+Start = Callable[[Call, Finish], None]
 
 
 @dataclass(slots=True, frozen=True, kw_only=True)
@@ -21,7 +22,8 @@ class Operation:
     method: str
     path: str
     summary: str
-    run: Run
+    run: Run | None = None
+    start: Start | None = None  # of operations on messages: they answer when what they did is committed
     takes: Any = None  # the type of the body
     body_needed: bool = True
     answers: dict[int, Any] = field(default_factory=dict)  # status → the type of the body, None for none
@@ -128,7 +130,7 @@ OPERATIONS = (
         method="POST",
         path=MESSAGES,
         summary="Send a message. The response is sent when the message is durable.",
-        run=sending.send_message,
+        start=sending.send_message,
         takes=shapes.Message,
         answers={202: shapes.Sent},
         errors=(404, 409),
@@ -138,11 +140,8 @@ OPERATIONS = (
         name="sendBatch",
         method="POST",
         path=MESSAGES + ":batch",
-        summary=(
-            "Send up to 1,000 messages, with one result per message. The status is 202 if all were accepted, "
-            "otherwise 200."
-        ),
-        run=sending.send_batch,
+        summary="Send up to 1,000 messages, with one result per message: 202 if all were accepted, otherwise 200.",
+        start=sending.send_batch,
         takes=shapes.SendBatch,
         answers={202: shapes.SendResults, 200: shapes.SendResults},
         errors=(404, 409),
@@ -153,7 +152,7 @@ OPERATIONS = (
         method="POST",
         path=MESSAGES + ":receive",
         summary="Receive messages, with a long poll if there are none.",
-        run=receiving.receive,
+        start=receiving.receive,
         takes=shapes.Receive,
         body_needed=False,
         answers={200: shapes.ReceivedMessages},
@@ -188,7 +187,7 @@ OPERATIONS = (
         method="POST",
         path=LEASE + ":ack",
         summary="Ack a message: it is processed and is deleted.",
-        run=leases.ack,
+        start=leases.ack,
         answers={204: None},
         errors=(404, 409),
     ),
@@ -197,7 +196,7 @@ OPERATIONS = (
         method="POST",
         path=LEASE + ":nack",
         summary="Nack a message: it failed and becomes visible again, with a reason.",
-        run=leases.nack,
+        start=leases.nack,
         takes=shapes.Nack,
         body_needed=False,
         answers={204: None},
@@ -207,11 +206,8 @@ OPERATIONS = (
         name="changeVisibility",
         method="POST",
         path=LEASE + ":change-visibility",
-        summary=(
-            "Extend or end a lease. The status is 200 with the deadline in MessagePack, or if the Prefer header asks "
-            "for it."
-        ),
-        run=leases.change_visibility,
+        summary="Extend or end a lease: 200 with the deadline in MessagePack, or if the Prefer header asks for it.",
+        start=leases.change_visibility,
         takes=shapes.ChangeVisibility,
         headers=(("Prefer", str, "`return=representation` includes the deadline in the response."),),
         answers={204: None, 200: shapes.Deadline},
@@ -222,7 +218,7 @@ OPERATIONS = (
         method="POST",
         path=MESSAGES + ":ack",
         summary="Ack up to 1,000 messages, with one result per message.",
-        run=leases.ack_batch,
+        start=leases.ack_batch,
         takes=shapes.AckBatch,
         answers={200: shapes.LeaseResults},
         errors=(404,),
@@ -232,7 +228,7 @@ OPERATIONS = (
         method="POST",
         path=MESSAGES + ":nack",
         summary="Nack up to 1,000 messages, with one result per message.",
-        run=leases.nack_batch,
+        start=leases.nack_batch,
         takes=shapes.NackBatch,
         answers={200: shapes.LeaseResults},
         errors=(404,),
@@ -242,7 +238,7 @@ OPERATIONS = (
         method="POST",
         path=MESSAGES + ":change-visibility",
         summary="Change the visibility of up to 1,000 messages, with one result and new deadline per message.",
-        run=leases.change_visibility_batch,
+        start=leases.change_visibility_batch,
         takes=shapes.ChangeVisibilityBatch,
         answers={200: shapes.LeaseResults},
         errors=(404,),

@@ -11,85 +11,103 @@ from msgspec import Raw, UnsetType
 
 from batonq.api.rest.codec import MSGPACK
 from batonq.api.rest.content import attributes_of, base64_of, trace_of, value_of
-from batonq.api.rest.service import Answer, Call, milliseconds
+from batonq.api.rest.service import Answer, Call, Finish, milliseconds
 from batonq.api.rest.shapes import DeadLetter, LastFailure, Receive, ReceiveAny, Received, ReceivedMessages
 from batonq.core.catalog.names import parse_queue_arn
-from batonq.core.commands import FirstLeases
-from batonq.core.ids import message_ids
-from batonq.core.payload import AS_IS, NO_DIGEST, Content, Lineage
+from batonq.core.commands import Receive as ReceiveCommand
+from batonq.core.payload import Content, Lineage
 from batonq.core.shard.state import Failure
-from batonq.errors import InvalidInput
-from batonq.node.broker import Broker, Delivery, Queue
-from batonq.node.host import ShardHost, committed
+from batonq.errors import BatonError, InvalidInput
+from batonq.node.broker import Delivery
+from batonq.node.broker import Received as BrokerReceived
+from batonq.node.deliveries import CONTENT_BITS
 
 ATTEMPT_MESSAGES_MAX = 10  # these fit into one answer whatever their size: a repetition must give the same ones
-CONTENT_BITS = 0xFF & ~(NO_DIGEST | AS_IS)
 TURN_BYTES = 256 * 1024  # of JSON that are put into MessagePack before others have their turn; beside that a message
 MESSAGE_BYTES = 200  # takes as long as so many of these bytes,
 ATTRIBUTES_FACTOR = 2  # and its attributes as long as so many times their own
 _TEXT, _JSON = int(Content.TEXT), int(Content.JSON)
 
 
-async def receive(call: Call) -> Answer:
+def receive(call: Call, finish: Finish) -> None:
     queue = call.queue()
     given = call.read(Receive)
-    if given.attempt_id is not None and not queue.fifo:
+    attempt = given.attempt_id or ""
+    if attempt and not queue.fifo:
         raise InvalidInput("attemptId can be used only with FIFO queues.")
-    # Whoever leaves before the answer gets no message: the broker gives back what it had taken.
-    call.request.cancellable = True
     binary = call.wanted is MSGPACK
-    holder = given.consumer or call.holder
-    visibility_ms = _visibility_ms(given.visibility_timeout_seconds)
-    if not queue.fifo:
-        front = call.broker.receive_front(queue, given.max_messages, visibility_ms, holder)
-        if front is not None:
-            call.give_back = partial(_give_back, call.broker, queue, *front)
-            return Answer(200, ReceivedMessages(await _front(call.broker, queue, *front, binary=binary)))
-    deliveries = await call.broker.receive(
-        queue,
-        min(given.max_messages, ATTEMPT_MESSAGES_MAX) if given.attempt_id else given.max_messages,
-        visibility_ms,
+
+    def delivered(outcome: BrokerReceived | BatonError) -> None:
+        if isinstance(outcome, BatonError):
+            finish(outcome)
+            return
+        if _takes_long(outcome, binary):
+            call.spawn(_deliver_in_turns(call, finish, queue.name, outcome, binary))
+            return
+        try:
+            answer = Answer(200, ReceivedMessages(_messages(queue.name, outcome, binary)))
+        except Exception as problem:
+            outcome.give_back()
+            finish(call.fault(problem))
+        else:
+            finish(answer, outcome.give_back)
+
+    command = ReceiveCommand(
+        queue.number,
+        min(given.max_messages, ATTEMPT_MESSAGES_MAX) if attempt else given.max_messages,
+        _visibility_ms(given.visibility_timeout_seconds),
+        given.consumer or call.holder,
+        attempt,
         queue.wait_ms if given.wait_seconds is None else milliseconds(given.wait_seconds),
-        holder,
-        given.attempt_id or "",
     )
-    if not given.attempt_id:  # else the client that gets no answer asks for the same messages again
-        call.give_back = partial(call.broker.give_back_found, [(queue.number, delivery) for delivery in deliveries])
-    found = [(queue.name, delivery) for delivery in deliveries]
-    return Answer(200, ReceivedMessages(await received_all(found, binary=binary)))
+    waiting = call.broker.receive(queue, command, delivered)
+    # Whoever leaves before the answer takes no message along.
+    call.request.cancellable = True
+    call.request.abandon = None if waiting is None else waiting.abandon
 
 
-async def _front(broker: Broker, queue: Queue, host: ShardHost, leases: FirstLeases, *, binary: bool) -> list[Received]:
-    """What was leased as one run, read as one when the messages are nothing but bodies."""
-    name = queue.name
-    priority = host.shard.columns.priority[leases.slots[0]]  # a run is of one lane
-    plain = max(leases.sents_ms) <= leases.leased_ms  # else a clock went back in between, and times need a look
-    await committed(host)
-    run = broker.deliver_run(queue, host, leases) if plain else None
-    if run is None or (binary and is_long_json(run[1], run[3])):
-        deliveries = await broker.deliver_front(queue, host, leases)
-        return await received_all([(name, delivery) for delivery in deliveries], binary=binary)
-    receipts, contents, _, bodies = run
+def _takes_long(found: BrokerReceived, binary: bool) -> bool:
+    """Whether making the answer takes more than a turn."""
+    if found.is_bare:
+        return binary and _JSON in {content & CONTENT_BITS for content in found.contents} and _size(found) > TURN_BYTES
+    return _size(found) + MESSAGE_BYTES * len(found) > TURN_BYTES
+
+
+def _size(found: BrokerReceived) -> int:
+    bodies = found.bodies or [delivery.body for delivery in found.rows]
+    attributes = [payload.attributes for payload in found.payloads] or [row.attributes for row in found.rows]
+    return sum(map(len, bodies)) + ATTRIBUTES_FACTOR * sum(map(len, attributes))
+
+
+async def _deliver_in_turns(call: Call, finish: Finish, name: str, found: BrokerReceived, binary: bool) -> None:
+    try:
+        named = [(name, delivery) for delivery in found.deliveries()]
+        answer = Answer(200, ReceivedMessages(await received_all(named, binary=binary)))
+    except Exception as problem:
+        found.give_back()
+        finish(call.fault(problem))
+    else:
+        finish(answer, found.give_back)
+
+
+def _messages(name: str, found: BrokerReceived, binary: bool) -> list[Received]:
+    if not found.is_bare or found.failures:
+        return [received(delivery, name, binary=binary) for delivery in found.deliveries()]
+    leases = found.leases
     messages: list[Received] = []
-    for message_id, receipt, content, body, sequence, sent_ms in zip(
-        message_ids(queue.shard, leases.sequences),
-        receipts,
-        contents,
-        bodies,
-        leases.sequences,
-        leases.sents_ms,
-        strict=True,
+    for message_id, receipt, content, body, lease in zip(
+        found.message_ids(), found.receipts, found.contents, found.bodies, leases, strict=True
     ):
         message = Received(
             message_id=message_id,
             receipt_handle=receipt,
-            receive_count=1,
-            sequence=sequence,
+            receive_count=lease.receive_count,
+            sequence=found.numbers_from + lease.sequence,
             queue=name,
-            priority=priority,
-            sent_at_ms=sent_ms,
-            first_received_at_ms=leases.leased_ms,
-            deadline_ms=leases.deadline_ms,
+            priority=lease.priority,
+            sent_at_ms=lease.sent_ms,
+            first_received_at_ms=lease.first_received_ms,
+            deadline_ms=lease.deadline_ms,
         )
         put_body(message, body, content & CONTENT_BITS, binary=binary)
         messages.append(message)
@@ -112,17 +130,8 @@ async def receive_any(call: Call) -> Answer:
     return Answer(200, ReceivedMessages(await received_all(named, binary=binary)))
 
 
-async def _give_back(broker: Broker, queue: Queue, host: ShardHost, leases: FirstLeases) -> None:
-    broker.give_back(queue, host, leases)
-
-
 def _visibility_ms(seconds: float | None) -> int | None:
     return None if seconds is None else milliseconds(seconds)
-
-
-def is_long_json(contents: Iterable[int], bodies: Iterable[bytes]) -> bool:
-    """Whether putting these bodies into MessagePack takes more than a turn."""
-    return _JSON in {content & CONTENT_BITS for content in contents} and sum(map(len, bodies)) > TURN_BYTES
 
 
 async def received_all(found: Iterable[tuple[str, Delivery]], *, binary: bool) -> list[Received]:

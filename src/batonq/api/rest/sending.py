@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from hashlib import md5, sha256
 from typing import Any, NamedTuple
 
-import msgspec
 from msgspec import UNSET
 
 from batonq.api.rest import idempotency
@@ -20,29 +19,27 @@ from batonq.api.rest.content import (
     trace_from,
 )
 from batonq.api.rest.problems import item_error
-from batonq.api.rest.service import Answer, Call, milliseconds
+from batonq.api.rest.service import Answer, Call, Finish, milliseconds
 from batonq.api.rest.shapes import (
     BatchMessage,
     LooseSendBatch,
     Message,
     OnlyClientId,
     PackedMessage,
-    PackedPlainSendBatch,
     PackedSendBatch,
-    PlainSendBatch,
     Producer,
     SendBatch,
     SendResult,
     SendResults,
     Sent,
 )
+from batonq.api.send_builder import SendBuilder
 from batonq.api.sqs.validate import attributes_size
-from batonq.core.commands import Accepted, Send
-from batonq.core.ids import message_id
+from batonq.core.commands import Accepted, Once
+from batonq.core.commands import Sent as SendOutcome
 from batonq.core.payload import encode_attributes
 from batonq.errors import BatonError, InvalidInput, TooLarge
 from batonq.node.broker import Queue
-from batonq.node.host import committed
 from batonq.priorities import PRIORITIES
 
 TURN_VALUES = 10_000  # messages and attributes of a batch that are read before others have their turn
@@ -51,7 +48,7 @@ FIELDS_BYTES_MAX = 64 * 1024  # what a message's fields may take beside its body
 AnyMessage = Message | PackedMessage
 
 
-async def send_message(call: Call) -> Answer:
+def send_message(call: Call, finish: Finish) -> None:
     queue = call.queue()
     given: AnyMessage
     if call.given is MSGPACK:
@@ -61,11 +58,40 @@ async def send_message(call: Call) -> Answer:
             raise InvalidInput("clientMessageId can be used only in a batch.")
     else:
         given = call.read(Message)
-    send = to_send(queue, given, call.caller.sender)
-    (result,), headers = await idempotency.send(call, queue, [send], "messages")
-    if isinstance(result, BatonError):
-        raise result
-    return Answer(202, Sent(result.message_id, result.sequence, result.duplicate), headers)
+    builder = SendBuilder()
+    add_message(queue, builder, given)
+    once = idempotency.once_of(call, "messages")
+
+    def sent(outcome: SendOutcome | BatonError) -> None:
+        if isinstance(outcome, BatonError):
+            finish(outcome)
+            return
+        result = outcome[0]
+        if isinstance(result, BatonError):
+            finish(result)
+            return
+        answer = Sent(result.message_id, result.sequence, result.duplicate)
+        finish(Answer(202, answer, idempotency.headers_of(outcome)))
+
+    _send(call, queue, builder, sent, once=once)
+
+
+def _send(
+    call: Call,
+    queue: Queue,
+    builder: SendBuilder,
+    sent: Callable[[SendOutcome | BatonError], None],
+    producer: str = "",
+    once: Once | None = None,
+) -> None:
+    if builder.column("dedup_ids"):
+        builder.digests = [md5(body, usedforsecurity=False).digest() for body in builder.bodies]
+    contents = builder.column("contents")
+    content = contents[0] if contents else 0
+    if len({*contents}) == 1:
+        builder.clear("contents")
+    command = builder.build(queue.number, call.caller.sender, content, producer=producer, once=once)
+    call.broker.send(queue, command, sent)
 
 
 def _check_size(call: Call, queue: Queue) -> None:
@@ -79,38 +105,75 @@ def _check_size(call: Call, queue: Queue) -> None:
 # --- batches ----------------------------------------------------------------------------------
 
 
-async def send_batch(call: Call) -> Answer:
+def send_batch(call: Call, finish: Finish) -> None:
     queue = call.queue()
-    plain = None if idempotency.HEADER in call.request.headers else _read_plain(call)
-    if plain is not None:
-        answer = await _send_plain(call, queue, plain)
-        if answer is not None:
-            return answer
     entries, producer = _read_batch(call)
-    results = [SendResult(entry.client_message_id) for entry in entries]
-    sends: list[Send] = []
-    places: list[int] = []
-    sender = call.caller.sender
+    once = idempotency.once_of(call, "messages:batch")
+    builder = SendBuilder()
+    refused: dict[int, BatonError] = {}
+    ids = [entry.client_message_id for entry in entries]
+
+    def sent(outcome: SendOutcome | BatonError) -> None:
+        if isinstance(outcome, BatonError):
+            finish(outcome)
+            return
+        conflict = idempotency.conflict_of(outcome)
+        if conflict is not None:
+            finish(conflict)
+            return
+        results = iter(outcome.results())
+        everything = [refused[at] if at in refused else next(results) for at in range(len(ids))]
+        answers = results_of(everything, ids)
+        failed = any(answer.error is not None for answer in answers)
+        finish(Answer(200 if failed else 202, SendResults(answers), idempotency.headers_of(outcome)))
+
+    def send() -> None:
+        if builder.bodies:
+            _send(call, queue, builder, sent, "" if producer is None else producer.id, once)
+        else:
+            sent(SendOutcome(0, 0, 0))
+
+    turns = _add_entries(queue, builder, entries, producer, refused)
+    if next(turns, None) is None:
+        send()
+        return
+
+    async def go_on() -> None:
+        try:
+            for _ in turns:
+                await asyncio.sleep(0)
+            send()
+        except Exception as problem:
+            finish(problem if isinstance(problem, BatonError) else call.fault(problem))
+
+    call.spawn(go_on())
+
+
+def _add_entries(
+    queue: Queue,
+    builder: SendBuilder,
+    entries: Sequence[BatchMessage | PackedMessage | Unreadable],
+    producer: Producer | None,
+    refused: dict[int, BatonError],
+) -> Iterator[int]:
+    """Add the messages of a batch, and note by place which cannot be sent. Yields where others have their turn."""
     values = 0
     for at, entry in enumerate(entries):
         if values > TURN_VALUES:
             values = 0
-            await asyncio.sleep(0)
+            yield at
+        before = len(builder.bodies)
         try:
             if isinstance(entry, Unreadable):
                 raise entry.problem
             values += 1 + len(entry.attributes or ())
-            sends.append(to_send(queue, entry, sender))
-            places.append(at)
+            add_message(queue, builder, entry)
+            if producer is not None:
+                builder.put("numbers", producer.sequence + at)
         except BatonError as problem:
-            results[at].error = item_error(problem)
-    if producer is not None:
-        _number(sends, places, producer)
-    accepted, headers = await idempotency.send(call, queue, sends, "messages:batch") if sends else ([], ())
-    for at, result in zip(places, results_of(accepted, [results[at].client_message_id for at in places]), strict=True):
-        results[at] = result
-    failed = any(result.error is not None for result in results)
-    return Answer(200 if failed else 202, SendResults(results), headers)
+            refused[at] = problem.with_traceback(None)  # which would keep the request
+            if len(builder.bodies) > before:
+                builder.drop()
 
 
 def results_of(accepted: Sequence[Accepted | BatonError], ids: Sequence[str | None]) -> list[SendResult]:
@@ -120,47 +183,6 @@ def results_of(accepted: Sequence[Accepted | BatonError], ids: Sequence[str | No
         else SendResult(client_id, outcome.message_id, outcome.sequence, outcome.duplicate)
         for outcome, client_id in zip(accepted, ids, strict=True)
     ]
-
-
-def _read_plain(call: Call) -> PlainSendBatch | PackedPlainSendBatch | None:
-    """The batch, if its messages are only bodies; None when they are more, or are not valid."""
-    shape: Any = PackedPlainSendBatch if call.given is MSGPACK else PlainSendBatch
-    call.given.check_weight(call.request.body)
-    try:
-        return call.given.decoder(shape)(call.request.body)  # type: ignore[no-any-return]
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
-
-
-async def _send_plain(call: Call, queue: Queue, batch: PlainSendBatch | PackedPlainSendBatch) -> Answer | None:
-    """Send them as one run; None when the queue, or what the bodies are, does not allow it."""
-    if queue.fifo:
-        return None
-    ids = [entry.client_message_id for entry in batch.messages]
-    try:
-        if isinstance(batch, PackedPlainSendBatch):
-            pairs = [body_from_value(entry.body) for entry in batch.messages]
-        else:
-            if not call.request.body.isascii():
-                call.request.body.decode()
-            pairs = [body_from_json(bytes(entry.body)) for entry in batch.messages]
-    except (BatonError, UnicodeDecodeError):
-        return None
-    bodies = [body for body, _ in pairs]
-    content = pairs[0][1]
-    if any(other != content for _, other in pairs) or max(map(len, bodies)) > queue.message_bytes_max:
-        return None
-    taken = call.broker.send_plain(queue, bodies, (), call.caller.sender, "", content)
-    if taken is None:
-        return None
-    host, first = taken
-    await committed(host)
-    shard = queue.shard
-    results = [
-        SendResult(client_id, message_id(shard, sequence), sequence)
-        for sequence, client_id in enumerate(ids, start=first)
-    ]
-    return Answer(202, SendResults(results))
 
 
 class Unreadable(NamedTuple):
@@ -184,7 +206,8 @@ def _read_batch(call: Call) -> tuple[list[BatchMessage | PackedMessage | Unreada
         try:
             entries.append(call.given.decode(bytes(raw), shape))
         except InvalidInput as problem:
-            entries.append(Unreadable(_client_id(call, bytes(raw)), problem))
+            alone = InvalidInput(problem.message)  # without what led to it, which would keep the request
+            entries.append(Unreadable(_client_id(call, bytes(raw)), alone))
     return entries, loose.producer
 
 
@@ -196,58 +219,53 @@ def _client_id(call: Call, raw: bytes) -> str | None:
         return None
 
 
-def _number(sends: list[Send], places: list[int], producer: Producer) -> None:
-    for send, at in zip(sends, places, strict=True):
-        send.producer = producer.id
-        send.producer_sequence = producer.sequence + at
-
-
 # --- one message ------------------------------------------------------------------------------
 
 
-def to_send(queue: Queue, given: AnyMessage, sender: str) -> Send:
-    """The message as the broker takes it. Raises InvalidInput or TooLarge when it is not one for this queue."""
+def add_message(queue: Queue, builder: SendBuilder, given: AnyMessage) -> None:
+    """Add a message for this queue. Raises InvalidInput or TooLarge when it is none."""
     body, content = _body(given)
-    send = Send(body, b"", b"", sender, content=content)
+    builder.add(body)
+    if content:
+        builder.put("contents", content)
     size = len(body)
     if given.attributes:
         attributes = attributes_from(given.attributes)
-        send.attributes = encode_attributes(attributes)
+        builder.put("attributes", encode_attributes(attributes))
         size += attributes_size(attributes)
     if size > queue.message_bytes_max:
         raise TooLarge(
             f"The message has {size} bytes, including its attributes; this queue accepts at most "
             f"{queue.message_bytes_max}."
         )
-    if given.message_group_id is not None:
-        send.group = given.message_group_id
     if given.delay_seconds is not None:
         if not queue.fifo:
-            send.delay_ms = milliseconds(given.delay_seconds)
+            builder.put("delays_ms", milliseconds(given.delay_seconds))
         elif given.delay_seconds:
             raise InvalidInput(
                 "A message in a FIFO queue cannot have its own delay. Set the queue's delaySeconds instead."
             )
     if given.ttl_seconds is not None:
-        send.ttl_ms = max(1, milliseconds(given.ttl_seconds))
+        builder.put("ttls_ms", max(1, milliseconds(given.ttl_seconds)))
     if given.max_receive_count is not None:
-        send.max_receives = given.max_receive_count
+        builder.put("max_receives", given.max_receive_count)
     if given.priority is not None:
-        send.priority = given.priority if isinstance(given.priority, int) else PRIORITIES[given.priority]
+        priority = given.priority if isinstance(given.priority, int) else PRIORITIES[given.priority]
+        builder.put("priorities", priority)
     for text in (given.message_group_id, given.deduplication_key, given.traceparent, given.tracestate):
         if text is not None and text.endswith("\n"):  # which the end of a pattern lets pass
             raise InvalidInput("Ids and trace headers cannot contain line breaks.")
-    send.trace = trace_from(given.traceparent, given.tracestate)
-    if queue.fifo and not send.group:
+    if given.traceparent is not None:
+        builder.put("traces", trace_from(given.traceparent, given.tracestate))
+    if given.message_group_id is not None:
+        builder.put("groups", given.message_group_id)
+    elif queue.fifo:
         raise InvalidInput("A message in a FIFO queue needs a messageGroupId.")
     if given.deduplication_key is not None:
-        send.dedup_id = given.deduplication_key
-        send.strict_content = True
+        builder.put("dedup_ids", given.deduplication_key)
+        builder.put("strict", True)
     elif queue.content_dedup:
-        send.dedup_id = sha256(body).hexdigest()
-    if send.dedup_id:
-        send.body_md5 = md5(body, usedforsecurity=False).digest()
-    return send
+        builder.put("dedup_ids", sha256(body).hexdigest())
 
 
 def _body(given: AnyMessage) -> tuple[bytes, int]:

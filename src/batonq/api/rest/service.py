@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple, TypeVar
+import logging
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -12,10 +13,11 @@ from batonq.api.rest.codec import MSGPACK, Codec
 from batonq.api.rest.rates import RateBook
 from batonq.api.rest.shapes import Given
 from batonq.api.sqs.access import Caller
-from batonq.errors import QueueDoesNotExist
+from batonq.errors import BatonError, QueueDoesNotExist
 from batonq.node.broker import Broker, Queue
 
 T = TypeVar("T", bound=Struct)
+logger = logging.getLogger("batonq.rest")
 SECOND_MS = 1000
 
 
@@ -30,10 +32,17 @@ class Answer(NamedTuple):
 NO_CONTENT = Answer(204)
 
 
+class Finish(Protocol):
+    """Answers a request: with an answer, or with an error."""
+
+    def __call__(self, outcome: Answer | BatonError, undo: Callable[[], None] | None = None) -> None:
+        """`undo` is called when no answer leaves: messages that were leased for it are the next one's."""
+
+
 class Call:
     """One request as an operation sees it."""
 
-    __slots__ = ("broker", "caller", "give_back", "given", "name", "rates", "request", "token", "wanted")
+    __slots__ = ("broker", "caller", "give_back", "given", "name", "rates", "request", "spawn", "token", "wanted")
 
     def __init__(
         self,
@@ -45,6 +54,7 @@ class Call:
         wanted: Codec,
         name: str,
         token: str,
+        spawn: Callable[[Coroutine[Any, Any, None]], None],
     ) -> None:
         self.broker = broker
         self.rates = rates
@@ -54,7 +64,14 @@ class Call:
         self.wanted = wanted
         self.name = name  # of the queue, or the job's id
         self.token = token  # the receipt
+        self.spawn = spawn  # begins work that takes more than one turn of the event loop
         self.give_back: Callable[[], Awaitable[None]] | None = None  # gives back what was leased for the answer
+
+    def fault(self, problem: BaseException) -> BatonError:
+        """The error for an exception that nobody expected: the log says what it is, the client only that it was."""
+        request = self.request
+        logger.error("an operation failed: %s %s", request.method, request.path[:256], exc_info=problem)
+        return BatonError("An internal error occurred; see the server's log.")
 
     def queue(self) -> Queue:
         """The queue that the request is about: one of the caller's own."""

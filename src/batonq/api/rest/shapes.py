@@ -129,26 +129,6 @@ class OnlyClientId(Struct, rename="camel"):
     client_message_id: ClientId | None = None
 
 
-class PlainMessage(Given):
-    """A message with only a body, the most common case."""
-
-    body: Raw
-    client_message_id: ClientId | None = None
-
-
-class PlainSendBatch(Given):
-    messages: Annotated[list[PlainMessage], Meta(min_length=1, max_length=BATCH_MAX)]
-
-
-class PackedPlainMessage(Given):
-    body: Any
-    client_message_id: ClientId | None = None
-
-
-class PackedPlainSendBatch(Given):
-    messages: Annotated[list[PackedPlainMessage], Meta(min_length=1, max_length=BATCH_MAX)]
-
-
 class Sent(Answered):
     """A stored message. `duplicate` is true if it was stored before; the id is that of the first one."""
 

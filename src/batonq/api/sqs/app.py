@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-import logging
+import asyncio
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from email.utils import formatdate
 from itertools import count
 from time import time
-from typing import TypeVar
+from typing import Any
 
-from batonq.api.http import Request, Response
+from msgspec import Struct
+
+from batonq.api.http import Reply, Request, Response
+from batonq.api.http.messages import SERVER_NAME, Heads
 from batonq.api.sqs import protocol_json, protocol_query, sts
 from batonq.api.sqs.access import Access, Caller, OpenAccess, SignedAccess
 from batonq.api.sqs.errors import (
-    INTERNAL,
     INVALID_ACTION,
     MALFORMED_INPUT,
     METHOD_NOT_ALLOWED,
@@ -23,21 +26,51 @@ from batonq.api.sqs.errors import (
     shortened,
     translated,
 )
-from batonq.api.sqs.operations.table import OPERATIONS
+from batonq.api.sqs.operations.table import OPERATIONS, Operation
 from batonq.api.sqs.service import Call, Service, SqsSettings
 from batonq.errors import BatonError, QueueDoesNotExist
 from batonq.node.broker import Broker
 
-T = TypeVar("T")
-logger = logging.getLogger("batonq.sqs")
+Outcome = Struct | SqsError | BatonError
+Undo = Callable[[], None] | None
 
 # At a queue's own address these, which are not about one queue, are not valid.
 NOT_AT_A_QUEUE = ("CreateQueue", "ListQueues")
 REQUEST_ID_HEADER = "x-amzn-RequestId"
 
 
+class _Started:
+    """An operation on messages that was begun: called with its outcome, it answers the request."""
+
+    __slots__ = ("_app", "_reply", "is_last", "operation", "request")
+
+    def __init__(self, app: SqsApp, request: Request, operation: Operation, reply: Reply) -> None:
+        self._app = app
+        self._reply = reply
+        self.request = request
+        self.operation = operation
+        self.is_last = False  # it is not started again
+
+    def __call__(self, outcome: Outcome, undo: Undo = None) -> None:
+        app = self._app
+        if not self.is_last and _has_no_queue(outcome):
+            app.start_again(self, outcome)
+            return
+        try:
+            answer = app.json_answer(outcome)
+        except Exception as problem:
+            answer = app.json_answer(app.service.fault(problem, self.operation.name))
+            if undo is not None:
+                undo()
+            undo = None
+        if not self._reply(answer) and undo is not None:
+            undo()
+
+
 class SqsApp:
-    """Handles requests for the HTTP server (`handle`). `calls` counts them by operation, for metrics."""
+    """Handles requests for the HTTP server: `begin` operations on messages, which need no task of their own, and
+    `handle` all others. `calls` counts them by operation, for metrics.
+    """
 
     def __init__(
         self, broker: Broker, settings: SqsSettings | None = None, *, wall: Callable[[], float] = time
@@ -48,15 +81,104 @@ class SqsApp:
         self.errors: dict[str, int] = {}  # by query code
         self.access: Access = OpenAccess(self.settings.account) if broker.dev else SignedAccess(broker, wall)
         self._targets = {protocol_json.TARGET_PREFIX + name.encode(): row for name, row in OPERATIONS.items()}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._heads = Heads()
+        self._second = -1
+        self._head_start = b""
         self._request_ids = count(1)
         one = secrets.token_hex(10)
         self._request_id_start = f"{one[:8]}-{one[8:12]}-4{one[12:15]}-8{one[15:18]}-".encode()
+
+    def begin(self, request: Request, reply: Reply) -> bool:
+        """Start an operation on messages, asked for in JSON; `reply` answers it. False: it is no such request."""
+        operation = self._targets.get(request.headers.get(b"x-amz-target", b""))
+        if operation is None or operation.start is None or request.method != "POST":
+            return False
+        self.calls[operation.name] += 1
+        self._start(_Started(self, request, operation, reply))
+        return True
+
+    def _start(self, started: _Started) -> None:
+        try:
+            call = Call(started.request, self.access.identify(started.request), started.operation.name, True)
+            given = started.operation.decode(started.request.body)
+            assert started.operation.start is not None
+            started.operation.start(self.service, call, given, started)
+        except (SqsError, BatonError) as problem:
+            started(problem.with_traceback(None))  # which would keep the request
+        except Exception as problem:
+            started(self.service.fault(problem, started.operation.name))
+
+    def start_again(self, started: _Started, outcome: Outcome) -> None:
+        """Its queue does not exist: start it once more, with a catalog that is up to date."""
+        started.is_last = True
+
+        async def again() -> None:
+            try:
+                is_newer = await self.service.broker.refresh()
+            except BatonError as problem:
+                started(problem)
+            except Exception as problem:
+                started(self.service.fault(problem, started.operation.name))
+            else:
+                if is_newer:
+                    self._start(started)
+                else:
+                    started(outcome)
+
+        task = asyncio.get_running_loop().create_task(again())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     async def handle(self, request: Request) -> Response:
         target = request.headers.get(b"x-amz-target")
         if target is not None and request.method == "POST":
             return await self._handle_json(request, target)
         return await self._handle_query(request)
+
+    async def _run(self, operation: Operation, call: Call, given: Any, encode: Callable[[Any], bytes]) -> bytes:
+        """Run an operation and encode its output. Before a queue is said not to exist, the node makes sure that it is
+        up to date. Raises what is wrong.
+        """
+        try:
+            return await self._attempt(operation, call, given, encode)
+        except (QueueDoesNotExist, SqsError) as problem:
+            if not _has_no_queue(problem) or not await self.service.broker.refresh():
+                raise
+        return await self._attempt(operation, call, given, encode)
+
+    async def _attempt(self, operation: Operation, call: Call, given: Any, encode: Callable[[Any], bytes]) -> bytes:
+        if operation.run is not None:
+            return encode(await operation.run(self.service, call, given))
+        answer: asyncio.Future[tuple[Outcome, Undo]] = asyncio.get_running_loop().create_future()
+
+        def finish(outcome: Outcome, undo: Undo = None) -> None:
+            if not answer.done():
+                answer.set_result((outcome, undo))
+            elif undo is not None:
+                undo()
+
+        assert operation.start is not None
+        operation.start(self.service, call, given, finish)
+        try:
+            outcome, undo = await answer
+        except asyncio.CancelledError:  # the client has gone
+            if call.request.abandon is not None:
+                call.request.abandon()
+            if answer.done() and not answer.cancelled():  # it came at the same time
+                finish(*answer.result())
+            raise
+        if isinstance(outcome, SqsError | BatonError):
+            try:
+                raise outcome
+            finally:
+                del outcome, answer  # an error that its own traceback leads to would keep the request
+        try:
+            return encode(outcome)
+        except Exception:
+            if undo is not None:
+                undo()
+            raise
 
     # --- JSON
 
@@ -69,37 +191,31 @@ class SqsApp:
                 )
             name = operation.name
             self.calls[name] += 1
-            call = Call(request, request.caller or self.access.identify(request), name)
-            given = operation.decode(request.body)
-            body = await self._answer(call, lambda: operation.run(self.service, call, given), protocol_json.encode)
+            call = Call(request, self.access.identify(request), name, True)
+            body = await self._run(operation, call, operation.decode(request.body), protocol_json.encode)
         except SqsError as error:
             return self.json_error(error)
         except BatonError as error:
             return self.json_error(translated(error))
-        except Exception:
-            return self.json_error(self._unexpected(request))
+        except Exception as problem:
+            return self.json_error(self.service.fault(problem, _what(request)))
         return Response(200, body, protocol_json.CONTENT_TYPE, ((REQUEST_ID_HEADER, self._request_id()),))
 
-    async def _answer(self, call: Call, run: Callable[[], Awaitable[T]], encode: Callable[[T], bytes]) -> bytes:
-        """Run an operation and encode its output. If there is none, what was leased for it is the next one's."""
-        try:
-            return encode(await self._run(run))
-        except Exception:
-            if call.leased:
-                await self.service.broker.give_back_found(call.leased)
-            raise
-
-    async def _run(self, run: Callable[[], Awaitable[T]]) -> T:
-        """Before a queue is said not to exist, the node makes sure that it is up to date."""
-        try:
-            return await run()
-        except QueueDoesNotExist:
-            if not await self.service.broker.refresh():
-                raise
-        except SqsError as error:
-            if error.kind is not QUEUE_DOES_NOT_EXIST or not await self.service.broker.refresh():
-                raise
-        return await run()
+    def json_answer(self, outcome: Outcome) -> bytes:
+        """A whole answer. Heads differ in nothing but a number and a length for a second."""
+        if isinstance(outcome, SqsError | BatonError):
+            error = outcome if isinstance(outcome, SqsError) else translated(outcome)
+            response = self.json_error(error)
+            return self._heads.head(response, close=False) + response.body
+        body = protocol_json.encode(outcome)
+        second = int(time())
+        if second != self._second:
+            self._second = second
+            self._head_start = (
+                f"HTTP/1.1 200 OK\r\nServer: {SERVER_NAME}\r\nDate: {formatdate(second, usegmt=True)}\r\n"
+                f"Content-Type: {protocol_json.CONTENT_TYPE}\r\n{REQUEST_ID_HEADER}: "
+            ).encode()
+        return b"%b%b\r\nContent-Length: %d\r\n\r\n%b" % (self._head_start, self._new_id(), len(body), body)
 
     def json_error(self, error: SqsError) -> Response:
         kind = error.kind
@@ -117,7 +233,7 @@ class SqsApp:
         request_id = self._request_id()
         as_json = protocol_query.JSON_CONTENT_TYPE in request.header(b"accept")
         try:
-            caller = request.caller or self.access.identify(request)
+            caller = self.access.identify(request)
             fields = _fields(request)
             action = fields.get("Action")
             if action == sts.ACTION:
@@ -129,8 +245,8 @@ class SqsApp:
             return self._query_error(error, request_id, as_json)
         except BatonError as error:
             return self._query_error(translated(error), request_id, as_json)
-        except Exception:
-            return self._query_error(self._unexpected(request), request_id, as_json)
+        except Exception as problem:
+            return self._query_error(self.service.fault(problem, _what(request)), request_id, as_json)
         return (_json if as_json else _xml)(200, body, request_id)
 
     async def _run_query(
@@ -142,13 +258,9 @@ class SqsApp:
             raise SqsError(INVALID_ACTION, f"The action {shortened(action, 200)} is not valid for this endpoint.")
         self.calls[action] += 1
         given = protocol_query.decode(operation.input, fields, action)
-        call = Call(request, caller, action)
         encode = protocol_query.encode_json if as_json else protocol_query.encode
-        return await self._answer(
-            call,
-            lambda: operation.run(self.service, call, given),
-            lambda output: encode(output, action, request_id),
-        )
+        call = Call(request, caller, action, False)
+        return await self._run(operation, call, given, lambda output: encode(output, action, request_id))
 
     def _query_error(self, error: SqsError, request_id: str, as_json: bool) -> Response:
         kind = error.kind
@@ -162,23 +274,25 @@ class SqsApp:
 
     # --- both
 
-    def _unexpected(self, request: Request) -> SqsError:
-        return self.fault(f"{request.method} {request.header(b'x-amz-target') or request.path}")
-
-    def fault(self, what: str) -> SqsError:
-        """The error for an exception that is being handled: the log says what it is, the client only that it was."""
-        logger.exception("an operation failed: %s", shortened(what, 256))
-        return SqsError(INTERNAL, "An internal error occurred; see the server's log.")
-
     def _count(self, code: str) -> None:
         self.errors[code] = self.errors.get(code, 0) + 1
 
-    def request_id(self) -> bytes:
+    def _new_id(self) -> bytes:
         """Unique, in the form of a UUID, and much cheaper than one."""
         return b"%b%012x" % (self._request_id_start, next(self._request_ids))
 
     def _request_id(self) -> str:
-        return self.request_id().decode("ascii")
+        return self._new_id().decode("ascii")
+
+
+def _has_no_queue(outcome: object) -> bool:
+    return isinstance(outcome, QueueDoesNotExist) or (
+        isinstance(outcome, SqsError) and outcome.kind is QUEUE_DOES_NOT_EXIST
+    )
+
+
+def _what(request: Request) -> str:
+    return f"{request.method} {request.header(b'x-amz-target') or request.path}"
 
 
 def _fields(request: Request) -> dict[str, str]:

@@ -12,12 +12,12 @@ from binascii import Error as Base64Error
 
 import msgspec
 
+from batonq.api.send_builder import SendBuilder
 from batonq.api.sqs.digests import digest
 from batonq.api.sqs.errors import INVALID_MESSAGE_CONTENTS, SqsError, invalid
 from batonq.api.sqs.extensions import CONTENT_ENCODING, CONTENT_TYPE
 from batonq.api.sqs.validate import allowed
 from batonq.core import json_text
-from batonq.core.commands import Send
 from batonq.core.payload import Attribute, Content, decode_attributes, encode_attributes
 
 JSON_TYPE = "application/json"
@@ -72,23 +72,24 @@ def _told(attributes: bytes, content_type: str, encoding: str) -> bytes:
 # --- in ---------------------------------------------------------------------------------------
 
 
-def take(send: Send, content_type: str, encoding: str) -> None:
-    """Keep the body of a message as what its attributes say that it is. Raises SqsError when it is not that."""
+def take(builder: SendBuilder, content_type: str, encoding: str) -> None:
+    """Keep the body of the last message as what its attributes say that it is. Raises SqsError when it is not that."""
+    body = builder.bodies[-1]
     if encoding:
         if encoding != BASE64:
             raise invalid(encoding, CONTENT_ENCODING, f"The only encoding is {BASE64}.")
         try:
-            send.body = b64decode(send.body, validate=True)
+            body = builder.bodies[-1] = b64decode(body, validate=True)
         except Base64Error:
             raise SqsError(INVALID_MESSAGE_CONTENTS, "The body is not valid base64.") from None
     kind = content_type.partition(";")[0].strip().lower()
     if kind == JSON_TYPE:
-        _check(send.body)
-        send.content = _JSON
+        _check(body)
+        builder.put("contents", _JSON)
     elif encoding:
-        send.content = _TEXT if kind.startswith("text/") and _is_text(send.body) else _BYTES
+        builder.put("contents", _TEXT if kind.startswith("text/") and _is_text(body) else _BYTES)
     if encoding:
-        send.body_md5 = digest(send.body)
+        builder.digests[-1] = digest(body)
 
 
 def _check(body: bytes) -> None:

@@ -11,8 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
+from batonq.api.send_builder import SendBuilder
 from batonq.api.sqs.errors import invalid, invalid_value
-from batonq.core.commands import Send
 from batonq.priorities import NORMAL_PRIORITY, PRIORITY_MAX
 from batonq.queue_attributes import PREFIX, RETENTION_MAX_S
 
@@ -42,23 +42,23 @@ class MessageAttribute(NamedTuple):
     doc: str
     low: int
     high: int
-    apply: Callable[[Send, int], None] | None  # None: a text, see `_deduplicate` and contents.py
+    apply: Callable[[SendBuilder, int], None] | None  # None: a text, see `_deduplicate` and contents.py
 
 
-def _priority(send: Send, value: int) -> None:
-    send.priority = value
+def _priority(builder: SendBuilder, value: int) -> None:
+    builder.put("priorities", value)
 
 
-def _time_to_live(send: Send, value: int) -> None:
-    send.ttl_ms = value * SECOND_MS
+def _time_to_live(builder: SendBuilder, value: int) -> None:
+    builder.put("ttls_ms", value * SECOND_MS)
 
 
-def _max_receives(send: Send, value: int) -> None:
-    send.max_receives = value
+def _max_receives(builder: SendBuilder, value: int) -> None:
+    builder.put("max_receives", value)
 
 
-def _delay(send: Send, value: int) -> None:
-    send.delay_ms = value * SECOND_MS
+def _delay(builder: SendBuilder, value: int) -> None:
+    builder.put("delays_ms", value * SECOND_MS)
 
 
 MESSAGE_ATTRIBUTES = {
@@ -170,8 +170,10 @@ ERROR_CLASS_HEADER = b"baton-error-class"
 DEAD_LETTER_HEADER = b"baton-dead-letter"
 
 
-def apply_message_attributes(send: Send, values: Mapping[str, str], *, fifo: bool) -> None:
-    """Do what the attributes with our prefix say. Raises SqsError for one that is unknown or has a wrong value."""
+def apply_message_attributes(builder: SendBuilder, values: Mapping[str, str], *, fifo: bool) -> None:
+    """Do to the last message what the attributes with our prefix say. Raises SqsError for one that is unknown or has a
+    wrong value.
+    """
     for name, value in values.items():
         row = MESSAGE_ATTRIBUTES.get(name)
         if row is None:
@@ -184,25 +186,25 @@ def apply_message_attributes(send: Send, values: Mapping[str, str], *, fifo: boo
                 if not is_word_list(value):
                     raise invalid(value, name, f"Must be 1 to {CONTENT_LENGTH_MAX} printable ASCII characters.")
             else:
-                _deduplicate(send, value)
+                _deduplicate(builder, value)
             continue
         if not (value.isascii() and value.isdigit() and len(value) <= 18 and row.low <= int(value) <= row.high):
             raise invalid(value, name, f"Must be an integer from {row.low} to {row.high}.")
         if row.apply is _delay and fifo:
             raise invalid(value, name, "The request include parameter that is not valid for this queue type.")
-        row.apply(send, int(value))
+        row.apply(builder, int(value))
 
 
-def _deduplicate(send: Send, key: str) -> None:
+def _deduplicate(builder: SendBuilder, key: str) -> None:
     if not is_identifier(key):
         raise invalid(
             key,
             "Baton.DeduplicationKey",
             "Can only include alphanumeric and punctuation characters. 1 to 128 in length.",
         )
-    if not send.dedup_id:
-        send.dedup_id = key
-        send.strict_content = True
+    if not builder.last("dedup_ids"):
+        builder.put("dedup_ids", key)
+        builder.put("strict", True)
 
 
 def is_identifier(text: str) -> bool:

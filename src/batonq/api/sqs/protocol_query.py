@@ -138,9 +138,9 @@ Reader = Callable[[Tree, str], Any]
 @cache
 def _members(shape: type[Struct]) -> list[tuple[str, Reader]]:
     hints = get_type_hints(shape)
-    return [
-        (member, _reader(member, _required(hints[member]))) for member in shape.__struct_fields__ if member != "clean"
-    ]
+    on_wire = zip(shape.__struct_fields__, shape.__struct_encode_fields__, strict=True)
+    # A member that only the JSON protocol sets has another name on the wire, which no parameter has.
+    return [(member, _reader(member, _required(hints[member]))) for member, name in on_wire if member == name]
 
 
 def _required(hint: Any) -> Any:

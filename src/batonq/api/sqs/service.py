@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Protocol
 from urllib.parse import unquote, urlsplit
+
+from msgspec import Struct
 
 from batonq.api.http import Request
 from batonq.api.sqs.access import Caller
-from batonq.api.sqs.errors import ACCESS_DENIED, INVALID_ADDRESS, SqsError, missing
+from batonq.api.sqs.errors import ACCESS_DENIED, INTERNAL, INVALID_ADDRESS, SqsError, missing, shortened
 from batonq.core.catalog import permissions
 from batonq.core.catalog.names import QueueName, queue_arn
+from batonq.errors import BatonError
 from batonq.node.bounded_cache import BoundedCache
-from batonq.node.broker import Broker, Delivery, Queue
+from batonq.node.broker import Broker, Queue
+
+logger = logging.getLogger("batonq.sqs")
 
 ADDRESSES_MAX = 10_000
 ADDRESS_LENGTH_MAX = 512  # of an address that is kept
@@ -27,14 +35,20 @@ class SqsSettings:
 class Call:
     """One request as an operation sees it: who calls, and what came beside the input."""
 
-    __slots__ = ("caller", "leased", "operation", "request")
+    __slots__ = ("as_json", "caller", "operation", "request")
 
-    def __init__(self, request: Request, caller: Caller, operation: str) -> None:
+    def __init__(self, request: Request, caller: Caller, operation: str, as_json: bool) -> None:
         self.request = request
         self.caller = caller
         self.operation = operation
-        # Messages that were leased for the answer, with their queue's number: given back if there will be none.
-        self.leased: list[tuple[int, Delivery]] = []
+        self.as_json = as_json  # the answer is JSON, so that a body that is its own JSON text can stand there as it is
+
+
+class Finish(Protocol):
+    """Answers a request: with an output, or with an error."""
+
+    def __call__(self, outcome: Struct | SqsError | BatonError, undo: Callable[[], None] | None = None) -> None:
+        """`undo` is called when no answer leaves: messages that were leased for it are the next one's."""
 
 
 class Service:
@@ -44,6 +58,12 @@ class Service:
         self._open = broker.dev
         # queue URL → account and name
         self._addresses: BoundedCache[str, tuple[str, str]] = BoundedCache(ADDRESSES_MAX, ADDRESS_LENGTH_MAX)
+
+    @staticmethod
+    def fault(problem: BaseException, what: str) -> SqsError:
+        """The error for an exception that nobody expected: the log says what it is, the client only that it was."""
+        logger.error("an operation failed: %s", shortened(what, 256), exc_info=problem)
+        return SqsError(INTERNAL, "An internal error occurred; see the server's log.")
 
     # --- from an address to a queue
 

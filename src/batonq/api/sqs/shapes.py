@@ -8,7 +8,7 @@ None, which is how both protocols leave out empty lists and maps. The tests comp
 
 from __future__ import annotations
 
-from msgspec import Struct, field
+from msgspec import Raw, Struct, field
 
 
 class AttributeValue(Struct, gc=False, omit_defaults=True):
@@ -29,10 +29,11 @@ class Output(Struct, omit_defaults=True):
 
 
 class SendMessageInput(Struct):
-    # Set by the protocol, whatever the wire says: all characters are known to be allowed ones.
+    # Set by the protocol, whatever the wire says: all characters are known to be allowed ones; none has an escape.
     clean: bool = field(default=False, name="(clean)")
+    as_is: bool = field(default=False, name="(as is)")
     QueueUrl: str | None = None
-    MessageBody: str | None = None
+    MessageBody: str | bytes | None = None  # bytes: its JSON text
     DelaySeconds: int | None = None
     MessageAttributes: dict[str, AttributeValue] | None = None
     MessageSystemAttributes: dict[str, AttributeValue] | None = None
@@ -50,7 +51,7 @@ class SendMessageOutput(Output, gc=False):
 
 class SendMessageBatchEntry(Struct):
     Id: str | None = None
-    MessageBody: str | None = None
+    MessageBody: str | bytes | None = None  # bytes: its JSON text
     DelaySeconds: int | None = None
     MessageAttributes: dict[str, AttributeValue] | None = None
     MessageSystemAttributes: dict[str, AttributeValue] | None = None
@@ -60,6 +61,7 @@ class SendMessageBatchEntry(Struct):
 
 class SendMessageBatchInput(Struct):
     clean: bool = field(default=False, name="(clean)")  # see SendMessageInput
+    as_is: bool = field(default=False, name="(as is)")
     QueueUrl: str | None = None
     Entries: list[SendMessageBatchEntry] | None = None
 
@@ -100,7 +102,7 @@ class Message(Struct, omit_defaults=True):
     MessageId: str
     ReceiptHandle: str
     MD5OfBody: str
-    Body: str
+    Body: str | Raw  # Raw: its JSON text
     Attributes: dict[str, str] | None = None
     MD5OfMessageAttributes: str | None = None
     MessageAttributes: dict[str, AttributeValue] | None = None

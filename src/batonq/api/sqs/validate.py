@@ -35,7 +35,7 @@ DELAY_MAX_S = 900
 # Not allowed in a message: control characters but tab, line feed and carriage return, and U+FFFE and U+FFFF. The
 # rest of what is not allowed (surrogates) has no form in UTF-8.
 _CONTROLS = bytes(code for code in range(32) if code not in (9, 10, 13))
-_NOT_CHARACTERS = (b"\xef\xbf\xbe", b"\xef\xbf\xbf")
+NOT_CHARACTERS = (b"\xef\xbf\xbe", b"\xef\xbf\xbf")
 _BAD_CHARACTERS = (
     "Invalid characters found. Valid unicode characters are #x9 | #xA | #xD | #x20 to #xD7FF | #xE000 to #xFFFD | "
     "#x10000 to #x10FFFF"
@@ -75,7 +75,7 @@ def allowed(data: bytes) -> bool:
     """Whether the text has only characters that a message may have; by translate, which is quicker than a pattern."""
     if len(data.translate(None, _CONTROLS)) != len(data):
         return False
-    return data.isascii() or not (_NOT_CHARACTERS[0] in data or _NOT_CHARACTERS[1] in data)
+    return data.isascii() or not (NOT_CHARACTERS[0] in data or NOT_CHARACTERS[1] in data)
 
 
 def check_identifier(value: str, parameter: str) -> None:
@@ -101,6 +101,8 @@ def check_batch(entries: Sequence[Any] | None, operation: str) -> list[str]:
             f"Maximum number of entries per request are {BATCH_ENTRIES_MAX}. You have sent {len(entries)}.",
         )
     ids = [entry.Id for entry in entries]
+    if _are_plain(ids):
+        return ids
     fullmatch = _ENTRY_ID.fullmatch
     for number, entry_id in enumerate(ids, start=1):
         if entry_id is None:
@@ -115,6 +117,17 @@ def check_batch(entries: Sequence[Any] | None, operation: str) -> list[str]:
         repeated = next(entry_id for entry_id in ids if ids.count(entry_id) > 1)
         raise SqsError(BATCH_ENTRY_IDS_NOT_DISTINCT, f"Id {repeated} repeated.")
     return ids
+
+
+def _are_plain(ids: list[Any]) -> bool:
+    """Whether all ids are in order, told at a glance: distinct, not empty, not too long, of letters and digits."""
+    different = {*ids}
+    if len(different) != len(ids) or None in different or "" in different:
+        return False
+    joined = "".join(ids)
+    if not joined.isascii() or not joined.replace("-", "").replace("_", "").isalnum():
+        return False
+    return len(joined) <= ENTRY_ID_LENGTH_MAX or max(map(len, ids)) <= ENTRY_ID_LENGTH_MAX
 
 
 # --- message attributes -----------------------------------------------------------------------

@@ -64,7 +64,9 @@ class Folding(Runs):
             or sequences != counted("Q", range(sequences[0], sequences[0] + count))
         ):
             return False
-        self._fill_range(queue, slots, sequences, sent, halves[1::2], w0 >> 16 & 0xFF, positions, extents)
+        priorities = same("B", w0 >> 16 & 0xFF, count)
+        self._fill_range(queue, slots, sequences, sent, halves[1::2], priorities, positions, extents)
+        self._enter_ready(queue, slots, priorities)
         self._count_sends(queue, count, sum(halves_of(extents)[1::2]), sequences[-1] + 1)
         self.last_time_ms = max(self.last_time_ms, times[-1])
         remember = self.requests.put
@@ -117,7 +119,8 @@ class Folding(Runs):
         columns.take_named(slots)
         extents = rows[6::8]
         size = sum(halves_of(extents)[1::2])
-        self._on_sends(queue, slots, sequences, time, aux, rows[0] >> 16 & 0xFF, position, extents, size)
+        priorities = same("B", rows[0] >> 16 & 0xFF, count)
+        self._on_sends(queue, slots, sequences, time, halves[1::2], priorities, position, extents, size)
         return True
 
     def _fold_first_leases(self, queue: QueueState, position: int, rows: array[int], variable: bytes) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Sequence
 
-from batonq.core.commands import Claim, Nack
+from batonq.core.commands import ChangeVisibility, Claim, Delete, Failing, Nack
 from batonq.core.records import DeletedFlag, LeaseFlag, Reason, State, Type
 from batonq.core.retry import parse_retry
 from batonq.core.shard.columns import as_run, counted, joined
@@ -43,37 +43,47 @@ class Holding(Receiving):
             rule = Rule.FIFO if queue.fifo else Rule.STANDARD
         return RECEIPTS[action, rule, standing]
 
-    def delete(self, number: int, claims: Sequence[Claim], now: int, strict: bool = False) -> list[BatonError | None]:
+    def delete(self, commands: Sequence[Delete], now: int) -> list[list[BatonError | None]]:
+        """Delete messages of one queue for requests that arrived together; a result for each claim of each request.
+
+        Claims that every rule allows are written as one run: of all requests, else request by request, else one by one.
+        Raises QueueDoesNotExist.
+        """
         now = self.begin(now)
-        queue = self.queue_state(number)
-        if not queue.fifo and claims:
-            slots = as_run([claim[0] for claim in claims])
-            if self._held(number, slots, claims, now):
-                self._acknowledge_run(queue, slots, claims, now)
-                return [None] * len(claims)
+        queue = self.queue_state(commands[0].queue)
+        if len(commands) > 1:
+            claims = [claim for command in commands for claim in command.claims]
+            if not queue.fifo:  # there the order in which groups are free again would be another
+                claims.sort()
+            if self._delete_held(queue, claims, now):
+                return [[None] * len(command.claims) for command in commands]
+        return [self._delete(queue, command, now) for command in commands]
+
+    def _delete_held(self, queue: QueueState, claims: Sequence[tuple[int, int, int]], now: int) -> bool:
+        """Delete messages if all claims are current leases; False: nothing was done."""
+        if not claims:
+            return True
+        slots = as_run([claim[0] for claim in claims])
+        if not self._held(queue.number, slots, claims, now):
+            return False
+        self._acknowledge_run(queue, slots, claims, now)
+        return True
+
+    def _delete(self, queue: QueueState, command: Delete, now: int) -> list[BatonError | None]:
+        if self._delete_held(queue, command.claims, now):
+            return [None] * len(command.claims)
         results: list[BatonError | None] = []
-        for claim in map(Claim._make, claims):  # the quick way in brings plain tuples
-            verdict = self._verdict("delete", queue, claim, now, strict)
+        for claim in map(Claim._make, command.claims):
+            verdict = self._verdict("delete", queue, claim, now, command.strict)
             if verdict.stale:
                 queue.stale_deletes += 1
             if verdict.act:
                 reason = int(verdict.reason)
                 flags = int(DeletedFlag.LATE) if reason == Reason.LATE_ACK else 0
-                self._row(Type.DELETED, number, claim.slot, now, flags=flags, reason=reason)
+                self._row(Type.DELETED, queue.number, claim.slot, now, flags=flags, reason=reason)
                 self._on_deleted(queue, claim.slot, now, reason)
             results.append(verdict.error() if verdict.error else None)
         return results
-
-    def delete_together(self, number: int, claims: list[tuple[int, int, int]], now: int) -> bool:
-        """Delete for several requests at once, if all of it is what every rule allows; False: nothing was done."""
-        now = self.begin(now)
-        queue = self.queue_state(number)
-        claims = sorted(claims)
-        slots = as_run([claim[0] for claim in claims])
-        if queue.fifo or not self._held(number, slots, claims, now):
-            return False
-        self._acknowledge_run(queue, slots, claims, now)
-        return True
 
     def _held(self, number: int, slots: Sequence[int], claims: Sequence[tuple[int, int, int]], now: int) -> bool:
         """Are these the current leases of different messages without notes? Then every rule says: delete them."""
@@ -130,86 +140,79 @@ class Holding(Receiving):
         self._on_acknowledged(queue, slots)
 
     def change_visibility(
-        self,
-        number: int,
-        changes: Sequence[tuple[Claim, int]],
-        now: int,
-        strict: bool = False,
-        by_attempt: bool = False,
-    ) -> list[BatonError | None]:
-        """Each lease now ends that many milliseconds from now; zero gives the message back.
+        self, command: ChangeVisibility, now: int, by_attempt: bool = False
+    ) -> list[int | BatonError]:
+        """When each lease ends now, in milliseconds; 0: it is over.
 
         `by_attempt`: not the holder's doing, so that the receive's attempt id still stands for these leases.
         """
         now = self.begin(now)
-        queue = self.queue_state(number)
+        queue = self.queue_state(command.queue)
         columns = self.columns
-        results: list[BatonError | None] = []
-        for claim, visibility_ms in changes:
-            verdict = self._verdict("change", queue, claim, now, strict)
-            error: BatonError | None = verdict.error() if verdict.error else None
+        results: list[int | BatonError] = []
+        for claim, visibility_ms in zip(map(Claim._make, command.claims), command.visibilities_ms, strict=True):
+            verdict = self._verdict("change", queue, claim, now, command.strict)
+            result: int | BatonError = verdict.error() if verdict.error else 0
             slot = claim.slot
             if verdict.act:
                 began = columns.sent[slot] + columns.leased[slot]
+                until = now + visibility_ms
                 if not visibility_ms:
                     self._return(slot, now, now, Reason.RELEASED)
-                elif now + visibility_ms > began + VISIBILITY_MAX_MS:
-                    error = InvalidInput(
+                elif until > began + VISIBILITY_MAX_MS:
+                    result = InvalidInput(
                         f"Value {visibility_ms // 1000} for parameter VisibilityTimeout is invalid. Reason: Total "
                         "VisibilityTimeout for the message is beyond the limit [43200 seconds]."
                     )
                 else:
                     flags = int(LeaseFlag.ATTEMPT) if by_attempt else 0
-                    position = self._row(Type.EXTENDED, number, slot, now, until=now + visibility_ms, flags=flags)
-                    self._on_extended(slot, now + visibility_ms, position, by_attempt)
-            results.append(error)
+                    position = self._row(Type.EXTENDED, queue.number, slot, now, until=until, flags=flags)
+                    self._on_extended(slot, until, position, by_attempt)
+                    result = until
+            results.append(result)
         return results
 
-    def give_back(self, number: int, claims: Sequence[Claim], now: int) -> None:
+    def give_back(self, number: int, claims: Sequence[tuple[int, int, int]], now: int) -> None:
         """Leases whose answer never left: nobody got the messages, so it was no receive. Others are passed over."""
         now = self.begin(now)
         self.queue_state(number)
-        for claim in claims:
+        for claim in map(Claim._make, claims):
             if self.standing(number, claim, now) is Standing.HELD:
                 self._return(claim.slot, now, now, Reason.RELEASED, charged=False)
 
-    def nack(self, number: int, nacks: Sequence[Nack], now: int) -> list[BatonError | None]:
+    def nack(self, command: Nack, now: int) -> list[BatonError | None]:
         now = self.begin(now)
-        queue = self.queue_state(number)
-        results: list[BatonError | None] = []
-        for nack in nacks:
-            verdict = self._verdict("nack", queue, nack.claim, now, True)
-            if verdict.error:
-                results.append(verdict.error())
-            elif nack.delay_ms is not None and not 0 <= nack.delay_ms <= queue.policy.retention_ms:
-                results.append(InvalidInput("The delay of a nack must be 0 to the queue's retention period."))
-            elif len(nack.reason) > REASON_CHARACTERS_MAX or len(nack.error_class) > CLASS_CHARACTERS_MAX:
-                results.append(
-                    InvalidInput(
-                        f"The reason of a nack can have at most {REASON_CHARACTERS_MAX} characters, its error "
-                        f"class at most {CLASS_CHARACTERS_MAX}."
-                    )
-                )
-            elif nack.untried:
-                if nack.dead_letter:
-                    results.append(
-                        InvalidInput("A released message counts as not tried, so it cannot be dead-lettered as well.")
-                    )
-                    continue
-                self._return(nack.claim.slot, now, now + (nack.delay_ms or 0), Reason.RELEASED, charged=False)
-                results.append(None)
-            else:
-                self._return(
-                    nack.claim.slot,
-                    now,
-                    now + (self._retry_delay(queue, nack.claim.slot) if nack.delay_ms is None else nack.delay_ms),
-                    Reason.NACK,
-                    nack.error_class,
-                    nack.reason,
-                    nack.dead_letter,
-                )
-                results.append(None)
-        return results
+        queue = self.queue_state(command.queue)
+        pairs = zip(map(Claim._make, command.claims), command.failings, strict=True)
+        return [self._nack(queue, claim, failing, now) for claim, failing in pairs]
+
+    def _nack(self, queue: QueueState, claim: Claim, failing: Failing, now: int) -> BatonError | None:
+        verdict = self._verdict("nack", queue, claim, now, True)
+        if verdict.error:
+            return verdict.error()
+        delay_ms = failing.delay_ms
+        if delay_ms is not None and not 0 <= delay_ms <= queue.policy.retention_ms:
+            return InvalidInput("The delay of a nack must be 0 to the queue's retention period.")
+        if len(failing.reason) > REASON_CHARACTERS_MAX or len(failing.error_class) > CLASS_CHARACTERS_MAX:
+            return InvalidInput(
+                f"The reason of a nack can have at most {REASON_CHARACTERS_MAX} characters, its error class "
+                f"at most {CLASS_CHARACTERS_MAX}."
+            )
+        if failing.untried:
+            if failing.dead_letter:
+                return InvalidInput("A released message counts as not tried, so it cannot be dead-lettered as well.")
+            self._return(claim.slot, now, now + (delay_ms or 0), Reason.RELEASED, charged=False)
+            return None
+        self._return(
+            claim.slot,
+            now,
+            now + (self._retry_delay(queue, claim.slot) if delay_ms is None else delay_ms),
+            Reason.NACK,
+            failing.error_class,
+            failing.reason,
+            failing.dead_letter,
+        )
+        return None
 
     def _retry_delay(self, queue: QueueState, slot: int) -> int:
         """How long a failed message waits, as its queue's retry policy says; attempts are its receives here."""

@@ -110,6 +110,11 @@ class Shard(Holding, Persist, Validate):
             for line in range(len(lines.key))
         )
 
+    def queue_name(self, number: int) -> str:
+        """The name of a queue; empty when the shard does not have it."""
+        queue = self.queues.get(number)
+        return queue.policy.name if queue is not None else ""
+
     def numbers_from(self, number: int) -> int:
         """What is added to sequences here, where messages of the queue are shown: see Spread."""
         queue = self.queues.get(number)

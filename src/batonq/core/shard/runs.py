@@ -1,9 +1,8 @@
-"""What runs of plain records do: the common case of the hot path, and of recovery, a batch at a time.
+"""What runs of records do, a column at a time.
 
-A run is several records of one kind, of one request, to one standard queue: fresh sends without a group or a dedup key,
-first leases of the messages at the front of a lane, acknowledgements of current leases. The effect is that of the
-records one by one (`state.py`); only the bookkeeping is shared, and neighbouring slots are written a column at a time.
-`tests/core` compares the two ways.
+A run is several records of one kind to one queue: new messages, first leases of the messages at the front of a lane,
+acknowledgements of current leases. The effect is that of the records one by one (`state.py`); only the bookkeeping is
+shared, and neighbouring slots are written as slices. `tests/core` compares the two ways.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from batonq.core.shard.queuestate import QueueState
 from batonq.core.shard.state import NO_TIMER
 
 FIRST_LEASE = 1 | 1 << 32  # w4: epoch and count
-_FREE, _VISIBLE, _IN_FLIGHT = map(int, (State.FREE, State.VISIBLE, State.IN_FLIGHT))
+_FREE, _DELAYED, _VISIBLE, _IN_FLIGHT = map(int, (State.FREE, State.DELAYED, State.VISIBLE, State.IN_FLIGHT))
 RUN_MAX = 4096  # constants below are cut to length; longer runs make their own
 _ZEROS_I = array("I", [0]) * RUN_MAX
 _ZEROS_H = array("H", [0]) * RUN_MAX
@@ -40,35 +39,80 @@ class Runs(Moves):
         slots: Sequence[int],
         sequences: array[int],
         time: int,
-        expires_s: int,
-        priority: int,
+        expires: array[int],
+        priorities: array[int],
         position: int,
         extents: array[int],
         size: int,
+        visibles: array[int] | None = None,
+        tenants: array[int] | None = None,
+        maxima: Sequence[int] | None = None,
     ) -> None:
-        """Messages with consecutive sequences and positions, VISIBLE at once. The slots are taken off the free list."""
+        """Messages with consecutive sequences and positions; the slots are taken off the free list.
+
+        A column that is None is the same for all: they are VISIBLE at once, have no group, no maximum of their own.
+        """
         count = len(slots)
         if isinstance(slots, range) and count <= RUN_MAX:
-            self._fill_range(
-                queue,
-                slots,
-                sequences,
-                array("Q", (time,)) * count,
-                array("I", (expires_s,)) * count,
-                priority,
-                counted("Q", range(position, position + count)),
-                extents,
-            )
+            times = array("Q", (time,)) * count
+            positions = counted("Q", range(position, position + count))
+            self._fill_range(queue, slots, sequences, times, expires, priorities, positions, extents)
         else:
-            self._fill_slots(queue, slots, sequences[0], time, expires_s, priority, position, extents)
+            self._fill_slots(queue, slots, sequences[0], time, expires, priorities, position, extents)
+        if maxima is not None:
+            self.maxima.update((slot, maximum) for slot, maximum in zip(slots, maxima, strict=True) if maximum)
+        if queue.fifo or visibles is not None or tenants is not None:
+            self._enter_each(queue, slots, time, visibles, tenants)
+        else:
+            self._enter_ready(queue, slots, priorities)
         self._count_sends(queue, count, size, sequences[-1] + 1)
 
-    def _count_sends(self, queue: QueueState, count: int, size: int, next_sequence: int) -> None:
-        queue.visible += count
-        queue.sent += count
-        queue.bytes += size
+    def _enter_ready(self, queue: QueueState, slots: Sequence[int], priorities: array[int]) -> None:
+        """Fresh, ungrouped messages of a standard queue, VISIBLE at once."""
+        queue.visible += len(slots)
         self.woken.add(queue.number)
         self.filled.add(queue.number)
+        priority = priorities[0]
+        if len(priorities) == priorities.count(priority):
+            if isinstance(slots, range) and len(slots) <= RUN_MAX:
+                queue.ready.add_run(counted("I", slots), priority)
+            else:
+                queue.ready.add_slots(slots, priority)
+            return
+        for slot, own in zip(slots, priorities, strict=True):
+            queue.ready.add(slot, 0, own, False)
+
+    def _enter_each(
+        self,
+        queue: QueueState,
+        slots: Sequence[int],
+        time: int,
+        visibles: array[int] | None,
+        tenants: array[int] | None,
+    ) -> None:
+        groups = tenants if tenants is not None else array("Q", bytes(8 * len(slots)))
+        if queue.fifo and visibles is None:
+            lines, ready, number = self.lines, queue.ready, queue.number
+            for slot, group in zip(slots, groups, strict=True):
+                line = lines.find_or_open(number, group, 0)
+                lines.append(line, slot)
+                if lines.head[line] == slot:  # else the group is open, or locked, as it was
+                    ready.refresh(line)
+            queue.visible += len(slots)
+            self.woken.add(number)
+            self.filled.add(number)
+            return
+        untils = visibles if visibles is not None else array("Q", (time,)) * len(slots)
+        for slot, group, visible_ms in zip(slots, groups, untils, strict=True):
+            self._place(queue, slot, group)
+            if visible_ms <= time:
+                self._enter(queue, slot, _VISIBLE, time)
+            else:
+                self._enter(queue, slot, _DELAYED, visible_ms)
+
+    def _count_sends(self, queue: QueueState, count: int, size: int, next_sequence: int) -> None:
+        queue.sent += count
+        queue.bytes += size
         if self.next_sequence < next_sequence:
             self.next_sequence = next_sequence
 
@@ -79,10 +123,11 @@ class Runs(Moves):
         sequences: array[int],
         times: array[int],
         expires: array[int],
-        priority: int,
+        priorities: array[int],
         positions: array[int],
         extents: array[int],
     ) -> None:
+        """The columns of new messages in neighbouring slots, and their places in their queue's order of arrival."""
         columns = self.columns
         count = len(slots)
         first, end = slots.start, slots.stop
@@ -99,7 +144,7 @@ class Runs(Moves):
         columns.until[first:end] = columns.sent[first:end] = times
         columns.expires[first:end] = expires
         columns.queue[first:end] = array("I", (queue.number,)) * count
-        columns.priority[first:end] = array("B", (priority,)) * count
+        columns.priority[first:end] = priorities
         columns.state[first:end] = _VISIBLES[:count]
         self._arm_range(slots, expires)
         run = counted("I", slots)
@@ -113,7 +158,6 @@ class Runs(Moves):
         else:
             columns.queue_next[tail] = first
         queue.tail = end - 1
-        queue.ready.add_run(run, priority)
 
     def _arm_range(self, slots: range, expires: array[int]) -> None:
         """See to it that each message has an entry in the expiry wheel that is not too late for it."""
@@ -145,34 +189,34 @@ class Runs(Moves):
         slots: Sequence[int],
         sequence: int,
         time: int,
-        expires_s: int,
-        priority: int,
+        expires: array[int],
+        priorities: array[int],
         position: int,
         extents: Sequence[int],
     ) -> None:
+        """The same in any slots."""
         columns = self.columns
         sequences, positions, lasts, extent_column = columns.sequence, columns.position, columns.last, columns.extent
-        untils, sents, expires, queues = columns.until, columns.sent, columns.expires, columns.queue
-        priorities, states, epochs, counts = columns.priority, columns.state, columns.epoch, columns.count
+        untils, sents, expiries, queues = columns.until, columns.sent, columns.expires, columns.queue
+        priority_column, states, epochs, counts = columns.priority, columns.state, columns.epoch, columns.count
         firsts, doomed, expiry_timers = columns.first_received, columns.doomed, columns.expiry_timer
         forward, backward = columns.queue_next, columns.queue_previous
         number = queue.number
         tail = queue.tail
-        unarmed = []
-        for slot, extent in zip(slots, extents, strict=True):
+        for slot, extent, expires_s, priority in zip(slots, extents, expires, priorities, strict=True):
             if slot >= columns.used:
                 columns.use(slot, slot + 1)
             sequences[slot] = sequence
             positions[slot] = lasts[slot] = position
             extent_column[slot] = extent
             untils[slot] = sents[slot] = time
-            expires[slot] = expires_s
+            expiries[slot] = expires_s
             queues[slot] = number
-            priorities[slot] = priority
+            priority_column[slot] = priority
             states[slot] = _VISIBLE
             epochs[slot] = counts[slot] = firsts[slot] = doomed[slot] = 0
             if expires_s < expiry_timers[slot]:
-                unarmed.append(slot)
+                self._arm_expiries((slot,), expires_s)
             backward[slot] = tail
             if tail == NIL:
                 queue.head = slot
@@ -183,9 +227,6 @@ class Runs(Moves):
             position += 1
         forward[tail] = NIL
         queue.tail = tail
-        if unarmed:
-            self._arm_expiries(unarmed, expires_s)
-        queue.ready.add_slots(slots, priority)
 
     # --- first leases ------------------------------------------------------------------------------
 
@@ -268,8 +309,11 @@ class Runs(Moves):
     # --- acknowledgements ----------------------------------------------------------------------------
 
     def _on_acknowledged(self, queue: QueueState, slots: Sequence[int]) -> None:
-        """Messages of a standard queue, held and without notes, are deleted by their holder."""
+        """Messages that are held and have no notes are deleted by their holder."""
         columns = self.columns
+        if queue.fifo:
+            for slot in slots:
+                queue.ready.refresh(self.lines.unlink(slot))
         count = len(slots)
         run = array("I", slots)
         if isinstance(slots, range) and count <= RUN_MAX and self._are_neighbours(run):

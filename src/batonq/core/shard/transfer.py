@@ -108,13 +108,14 @@ class Transfer(Replay):
         position = self._row(Type.RETURNED, queue.number, slot, now, until=FOREVER_MS, reason=reason)
         self._on_returned(queue, slot, now, FOREVER_MS, reason, position, "", "")
 
-    def _full(self, queue: QueueState, added_bytes: int) -> str:
-        """What a queue's limits say to one more message; empty when they allow it."""
+    def _full(self, queue: QueueState, added_bytes: int, others: int = 0, other_bytes: int = 0) -> str:
+        """What a queue's limits say to one more message, beside `others` that come with it; empty: it may come."""
         policy = queue.policy
-        if policy.messages_max and queue.messages >= policy.messages_max:
-            return f"Queue {policy.name} is full: it holds {queue.messages} messages, its limit."
-        if policy.bytes_max and queue.bytes + added_bytes > policy.bytes_max:
-            return f"Queue {policy.name} is full: it holds {queue.bytes} bytes, and its limit is {policy.bytes_max}."
+        messages, size = queue.messages + others, queue.bytes + other_bytes
+        if policy.messages_max and messages >= policy.messages_max:
+            return f"Queue {policy.name} is full: it holds {messages} messages, its limit."
+        if policy.bytes_max and size + added_bytes > policy.bytes_max:
+            return f"Queue {policy.name} is full: it holds {size} bytes, and its limit is {policy.bytes_max}."
         return ""
 
     # --- the source --------------------------------------------------------------------------------

@@ -14,24 +14,26 @@ from typing import Any, Protocol
 
 import msgspec
 
+from batonq.core.commands import Receive
 from batonq.errors import BatonError, InvalidInput, NotFound, NotOwner, Unavailable
 from batonq.log.ending import heard
 from batonq.log.layout import CATALOG_SHARD
 from batonq.node import wire
 from batonq.node.cluster.catalog import SharedCatalog
 from batonq.node.cluster.ownership import OwnershipLoop
-from batonq.node.deliveries import Delivery
+from batonq.node.deliveries import Delivery, Received
 from batonq.node.ports import ShardPort
-from batonq.node.relayed import without_leases
-from batonq.node.remoteshard import answer
 
 REMEMBERED_S = 20.0
 REMEMBERED_MAX = 20_000
 REMEMBERED_BYTES_MAX = 64 << 20
 NAMES_MAX = 500_000  # of calls whose answers took too much room: more than a node answers in REMEMBERED_S
-RECEIVES = ("/receive", "/receive_matching")
-RELAY = "/relay"
+SUBMIT = f"/{wire.SUBMIT}"
+POLL = f"/{wire.POLL}"
+MATCHING = "/receive_matching"
+CANCELLED = (POLL, MATCHING)  # calls that their owner is told of when nobody waits for them any more
 DIGITS_MAX = 18
+Leases = list[tuple[int, list[tuple[int, int, int]]]]  # claims on messages of a queue
 _take = msgspec.msgpack.Decoder(tuple[int, int])
 _name = msgspec.msgpack.Decoder(str)
 _move = msgspec.msgpack.Decoder(tuple[int, str])
@@ -127,6 +129,19 @@ def _size(task: asyncio.Task[bytes]) -> int:
     return 0 if task.exception() is not None else len(task.result())
 
 
+def _without_leases(call: Call) -> tuple[list[Any], Leases]:
+    """The outcomes of a call without what its receives got, and that. A receive by attempt keeps it: whoever asked asks
+    for the same leases again.
+    """
+    outcomes = wire.decode_outcomes(call.task.result())
+    leases: Leases = []
+    for at, (command, outcome) in enumerate(zip(wire.decode_commands(call.body), outcomes, strict=True)):
+        if isinstance(outcome, Received) and isinstance(command, Receive) and outcome and not command.attempt:
+            leases.append((command.queue, outcome.leases.claims()))
+            outcomes[at] = Received(outcome.shard)
+    return outcomes, leases
+
+
 class Serving(Protocol):
     """What has shards that others may ask for."""
 
@@ -166,7 +181,7 @@ class ShardAnswering:
                     f"The request was not executed: this node received more than {NAMES_MAX} requests in "
                     f"{REMEMBERED_S:g} s and could not tell whether this one was a repetition. Retry later."
                 )
-            kept = body if path.endswith((*RECEIVES, RELAY)) else b""
+            kept = body if path.endswith((SUBMIT, POLL)) else b""
             call = Call(asyncio.get_running_loop().create_task(self._run(path, name, body)), path, kept)
             call.task.add_done_callback(heard)
             if name:
@@ -175,7 +190,7 @@ class ShardAnswering:
         try:
             answer = await asyncio.shield(call.task)
             call.told = True
-            if path.endswith(RELAY):
+            if path.endswith(SUBMIT):
                 call.body = b""
             return call.instead or answer
         except asyncio.CancelledError:
@@ -187,13 +202,13 @@ class ShardAnswering:
 
     def _give_up(self, name: str, call: Call) -> None:
         """Whoever asked has gone. What was asked is done all the same, but nobody shall hold what a receive got."""
-        if call.path.endswith(RECEIVES):
+        if call.path.endswith(CANCELLED):
             self._memory.forget(name)
             self._spawn(self._undo(call))
         elif call.path.endswith("/hint"):
             self._memory.forget(name)
             call.task.cancel()
-        elif call.path.endswith(RELAY):
+        elif call.path.endswith(SUBMIT):
             self._spawn(self._undo_receives(call))
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
@@ -206,15 +221,10 @@ class ShardAnswering:
         await asyncio.wait((call.task,))
         if call.task.cancelled() or call.task.exception() is not None:
             return
-        operation = call.path.rsplit("/", 1)[1]
-        arguments = wire.decode_arguments(operation, call.body)
-        found = wire.decode_answer(operation, call.task.result())
-        if operation == "receive":
-            queue, *_, attempt = arguments
-            if attempt:
-                return  # whoever asked asks for the same leases again
-            found = [(queue.number, delivery) for delivery in found]
-        await self._node.give_back(found)
+        if call.path.endswith(MATCHING):
+            await self._node.give_back(wire.decode_answer(MATCHING[1:], call.task.result()))
+        else:
+            await self._give_back(call, _without_leases(call)[1])
 
     async def _undo_receives(self, call: Call) -> None:
         """Of a call that did other things too. Whoever makes it again is told that its receives were not run; one who
@@ -223,15 +233,18 @@ class ShardAnswering:
         await asyncio.wait((call.task,))
         if call.waiting or call.told or call.task.cancelled() or call.task.exception() is not None:
             return
-        (calls,) = wire.decode_arguments("relay", call.body)
-        answers, leases = without_leases(calls, wire.decode_answer("relay", call.task.result()))
+        outcomes, leases = _without_leases(call)
+        if leases:
+            call.instead = wire.encode_outcomes(outcomes)
+            await self._give_back(call, leases)
+
+    async def _give_back(self, call: Call, leases: Leases) -> None:
+        """Leases that cannot be given back run out."""
         port = self._node.port_here(int(call.path.split("/")[1]))
-        if port is None or not leases:
-            return  # they run out
-        call.instead = wire.encode(answers)
-        for queue, claims in leases:
-            with suppress(BatonError):
-                await port.give_back(queue, claims)
+        if port is not None:
+            for queue, claims in leases:
+                with suppress(BatonError):
+                    await port.give_back(queue, claims)
 
     async def _run(self, path: str, name: str, body: bytes) -> bytes:
         match path.split("/"):
@@ -252,7 +265,7 @@ class ShardAnswering:
         if port is None:
             raise NotOwner(f"This node does not own shard {number}.")
         self._check_meant(number, name)
-        return await answer(port, operation, body)
+        return await wire.answer(port, operation, body)
 
     def _check_meant(self, shard: int, name: str) -> None:
         meant, epoch = _meant_epoch(name), self._node.epoch_here(shard)

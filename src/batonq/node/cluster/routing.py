@@ -13,17 +13,18 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import msgspec
 
 from batonq.errors import BatonError, NotOwner, Unavailable
 from batonq.log.interface import Lease
 from batonq.log.layout import CATALOG_SHARD
-from batonq.node.cluster.answering import RECEIVES, call_name
+from batonq.node import wire
+from batonq.node.cluster.answering import CANCELLED, call_name
 from batonq.node.cluster.peers import PREFIX, Asking, ClosedUnanswered, NoAnswer, NotSent
+from batonq.node.forwarding import RemoteShard
 from batonq.node.ports import ShardPort
-from batonq.node.remoteshard import RemoteShard, answer
 
 OWNER_WAIT_S = 4.0  # how long a request waits for a shard to have an owner that answers
 CALL_S = 10.0  # how long an owner may take, beside what a call waits by itself
@@ -93,11 +94,6 @@ class Routing:
     def port_at_once(self, shard: int) -> ShardPort:
         return self._port(shard, at_once=True)
 
-    def knows(self, shard: int) -> bool:
-        """Whether another node is known to serve a shard now."""
-        lease = self._owners.owner(shard)
-        return lease is not None and lease.node != self._owners.node
-
     def _port(self, shard: int, at_once: bool) -> ShardPort:
         """`at_once`: nobody is waited for. A call that no owner can have run ends with NotOwner, and may be made
         elsewhere.
@@ -109,12 +105,12 @@ class Routing:
                 return await self._call_shard(shard, operation, data, wait_ms, at_once)
 
             port = self._ports[shard, at_once] = RemoteShard(call)
-        return port
+        return cast(ShardPort, port)
 
     async def _call_shard(self, shard: int, operation: str, data: bytes, wait_ms: int, at_once: bool) -> bytes:
         async def here() -> bytes | None:
             local = self._local(shard)
-            return None if local is None else await answer(local, operation, data)
+            return None if local is None else await wire.answer(local, operation, data)
 
         return await self._call(shard, f"{PREFIX}shards/{shard}/{operation}", data, wait_ms, here, at_once)
 
@@ -185,7 +181,7 @@ class Routing:
         except TimeoutError:
             raise NoAnswer(f"Node {lease.node} no longer owns the shard and has not answered.") from None
         except asyncio.CancelledError:
-            if path.endswith(RECEIVES):
+            if path.endswith(CANCELLED):
                 self._spawn(self._give_up(lease, call))
             raise
 

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from batonq.core.ids import parse_message_id
 from batonq.sim.checks.evidence import Evidence, Finding, HeldLease, about
-from batonq.sim.express import UNTOLD
 from batonq.sim.history import OK, Holding, PurgePoint, Sending, Steering
 
 
 def check(evidence: Evidence) -> Iterator[Finding]:
     yield from _invented(evidence)
     yield from _sent_twice(evidence)
+    yield from _taken_for_another(evidence)
     yield from _answered_otherwise(evidence)
     yield from _lost(evidence)
     yield from _purged_though_sent_later(evidence)
@@ -26,7 +27,7 @@ def _invented(evidence: Evidence) -> Iterator[Finding]:
             yield f"{where}, which nobody sent: {delivered.body[:40]!r}", (delivered.message_id,)
         elif message.body != delivered.body or message.group != delivered.group:
             yield about(f"{where} with other content than was sent", delivered.number)
-        elif delivered.priority not in (message.priority, UNTOLD):
+        elif delivered.priority != message.priority:
             yield about(
                 f"{where} with priority {delivered.priority} instead of {message.priority}",
                 delivered.number,
@@ -40,6 +41,24 @@ def _sent_twice(evidence: Evidence) -> Iterator[Finding]:
         if len(made) > 1 and number not in evidence.made_again:
             sequences = ", ".join(f"{copy.sequence} on shard {copy.shard}" for copy in made)
             yield about(f"message #{number} was made {len(made)} times: {sequences}", number)
+
+
+def _taken_for_another(evidence: Evidence) -> Iterator[Finding]:
+    """A message that was taken is told its own id. A request with an Idempotency-Key may be told that of another, which
+    was there before.
+    """
+    for call in evidence.history.of(Sending):
+        for message, answer in zip(call.messages, call.answers, strict=False):
+            place = parse_message_id(answer.message_id)
+            if answer.outcome != OK or answer.duplicate or call.once or place is None:
+                continue
+            copy = evidence.ledger.book(place[0]).copies.get(place[1])
+            if copy is None or copy.number != message.number:
+                other = "no message" if copy is None else f"message #{copy.number}"
+                yield about(
+                    f"message #{message.number} was acknowledged (call {call.number}) with the id of {other}",
+                    message.number,
+                )
 
 
 def _answered_otherwise(evidence: Evidence) -> Iterator[Finding]:

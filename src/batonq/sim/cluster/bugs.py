@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from batonq.core.commands import Lease
 from batonq.errors import BatonError, NotOwner
 from batonq.log import fencing
 from batonq.log.backend import Backend
 from batonq.log.frames import Frame
 from batonq.log.jetstream.leases import JetStreamLeases
-from batonq.node import localshard, relayed
 from batonq.node.cluster.peers import ClosedUnanswered, NoAnswer, NotSent, Peers
-from batonq.node.host import ShardHost
-from batonq.sim import express
-from batonq.sim.bugs import epoch_not_compared
+from batonq.sim.bugs import epoch_not_compared, release_before_commit
+from batonq.sim.cluster.forwarding_bugs import FORWARDING_BUGS
 from batonq.sim.patches import Patches
 
 
@@ -28,19 +25,6 @@ def append_epoch_not_checked() -> Patches:
         return await look(backend, frame, tail_epoch)
 
     return [(fencing, "_look", lenient)]
-
-
-def release_before_commit() -> Patches:
-    """Sends, receives and deletes are answered as soon as they are decided."""
-
-    async def decided(host: ShardHost) -> None:
-        host.commit.kick()
-
-    async def leased(self: ShardHost, queue: int, leases: list[Lease], attempt: str) -> None:
-        self.commit.kick()
-
-    decisions: Patches = [(module, "committed", decided) for module in (localshard, relayed, express)]
-    return [*decisions, (ShardHost, "_committed", leased)]
 
 
 def lease_epoch_ignored() -> Patches:
@@ -96,4 +80,5 @@ CLUSTER_BUGS: dict[str, Callable[[], Patches]] = {
     "epoch-not-compared": epoch_not_compared,
     "reconnect-counts-as-not-sent": reconnect_counts_as_not_sent,
     "restarted-node-counts-as-not-asked": restarted_node_counts_as_not_asked,
+    **FORWARDING_BUGS,
 }

@@ -227,7 +227,7 @@ class Line:
 
     def _asked(self, data: bytes) -> None:
         path = data[:PATH_BYTES_MAX].split(b" ", 2)[1]
-        fault = self._fault = self._lines.next_fault(path.endswith((b"/send", b"/relay")))
+        fault = self._fault = self._lines.next_fault(path.endswith(b"/submit"))
         if fault is LineFault.BEFORE:
             self._reset()
         elif fault is LineFault.CLOSED:
@@ -312,8 +312,8 @@ class Lines:
         self._listeners: dict[str, Listener] = {}
         self._open: dict[Life, list[Line]] = {}
 
-    def next_fault(self, sends: bool) -> LineFault | None:
-        random, share = self.network.random, self.fault_share * (1.0 if sends else OTHERS_SHARE)
+    def next_fault(self, submits: bool) -> LineFault | None:
+        random, share = self.network.random, self.fault_share * (1.0 if submits else OTHERS_SHARE)
         if not share or self.network.loop.time() < self._calm_until_s or random.random() >= share:
             return None
         return random.choice(FAULTS)

@@ -12,7 +12,7 @@ def failure(entry_id: str, error: SqsError) -> BatchFailure:
     return BatchFailure(entry_id, error.kind.code, error.kind.fault == SENDER, error.message)
 
 
-def outcome(ids: Sequence[str], errors: Sequence[SqsError | None]) -> BatchOutput:
+def outcome_of(ids: Sequence[str], errors: Sequence[SqsError | None]) -> BatchOutput:
     """The answer to a batch of which each entry succeeded or has an error."""
     successful = [BatchSuccess(entry_id) for entry_id, error in zip(ids, errors, strict=True) if error is None]
     failed = [failure(entry_id, error) for entry_id, error in zip(ids, errors, strict=True) if error is not None]

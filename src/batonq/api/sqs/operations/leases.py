@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+
 from batonq.api.sqs.errors import SqsError, invalid, missing, translated
 from batonq.api.sqs.extensions import (
     DEAD_LETTER_HEADER,
@@ -11,11 +13,12 @@ from batonq.api.sqs.extensions import (
     REASON_LENGTH_MAX,
     SECOND_MS,
 )
-from batonq.api.sqs.operations.batches import outcome
+from batonq.api.sqs.operations.batches import outcome_of
 from batonq.api.sqs.operations.receiving import VISIBILITY_MAX_S
-from batonq.api.sqs.service import Call, Service
+from batonq.api.sqs.service import Call, Finish, Service
 from batonq.api.sqs.shapes import (
     BatchOutput,
+    BatchSuccess,
     ChangeMessageVisibilityBatchInput,
     ChangeMessageVisibilityInput,
     DeleteMessageBatchInput,
@@ -23,6 +26,7 @@ from batonq.api.sqs.shapes import (
     Output,
 )
 from batonq.api.sqs.validate import check_batch
+from batonq.core.commands import Failing
 from batonq.errors import BatonError, LeaseLost, MessageGone
 from batonq.node.broker import Queue
 
@@ -32,33 +36,33 @@ NOT_AVAILABLE = "Message does not exist or is not available for visibility timeo
 _NACK_HEADERS = (REASON_HEADER, ERROR_CLASS_HEADER, DEAD_LETTER_HEADER)
 
 
-async def delete_message(service: Service, call: Call, given: DeleteMessageInput) -> Output:
+def delete_message(service: Service, call: Call, given: DeleteMessageInput, finish: Finish) -> None:
     queue = service.queue(call, given.QueueUrl)
-    if not given.ReceiptHandle:
+    receipt = given.ReceiptHandle
+    if not receipt:
         raise missing("ReceiptHandle")
-    problem = (await service.broker.delete(queue, [given.ReceiptHandle]))[0]
-    if problem is not None:
-        raise told(problem, given.ReceiptHandle)
-    return DONE
+    service.broker.delete(queue, [receipt], _one(receipt, finish))
 
 
-async def delete_message_batch(service: Service, call: Call, given: DeleteMessageBatchInput) -> BatchOutput:
+def delete_message_batch(service: Service, call: Call, given: DeleteMessageBatchInput, finish: Finish) -> None:
     queue = service.queue(call, given.QueueUrl)
     ids = check_batch(given.Entries, "DeleteMessageBatch")
     receipts = [entry.ReceiptHandle for entry in given.Entries or ()]
+    errors: list[SqsError | None] = [
+        None if receipt else missing(f"DeleteMessageBatchRequestEntry.{number}.ReceiptHandle")
+        for number, receipt in enumerate(receipts, start=1)
+    ]
     present = [receipt for receipt in receipts if receipt]
-    problems = iter(await service.broker.delete(queue, present) if present else ())
-    errors: list[SqsError | None] = []
-    for number, receipt in enumerate(receipts, start=1):
-        if receipt:
-            problem = next(problems)
-            errors.append(None if problem is None else told(problem, receipt))
-        else:
-            errors.append(missing(f"DeleteMessageBatchRequestEntry.{number}.ReceiptHandle"))
-    return outcome(ids, errors)
+    done = _batch(ids, errors, present, finish)
+    if present:
+        service.broker.delete(queue, present, done)
+    else:
+        done([])
 
 
-async def change_message_visibility(service: Service, call: Call, given: ChangeMessageVisibilityInput) -> Output:
+def change_message_visibility(
+    service: Service, call: Call, given: ChangeMessageVisibilityInput, finish: Finish
+) -> None:
     queue = service.queue(call, given.QueueUrl)
     receipt = given.ReceiptHandle
     if not receipt:
@@ -67,22 +71,22 @@ async def change_message_visibility(service: Service, call: Call, given: ChangeM
         raise missing("VisibilityTimeout")
     headers = call.request.headers
     if any(name in headers for name in _NACK_HEADERS):
-        return await _nack(service, call, queue, receipt, given.VisibilityTimeout)
+        failing = _failing(call, queue, given.VisibilityTimeout)
+        service.broker.nack(queue, [receipt], [failing], _one(receipt, finish))
+        return
     _check_visibility(given.VisibilityTimeout)
-    problem = (await service.broker.change_visibility(queue, [(receipt, given.VisibilityTimeout * SECOND_MS)]))[0]
-    if problem is not None:
-        raise told(problem, receipt)
-    return DONE
+    visibility_ms = given.VisibilityTimeout * SECOND_MS
+    service.broker.change_visibility(queue, [receipt], [visibility_ms], _one(receipt, finish))
 
 
-async def change_message_visibility_batch(
-    service: Service, call: Call, given: ChangeMessageVisibilityBatchInput
-) -> BatchOutput:
+def change_message_visibility_batch(
+    service: Service, call: Call, given: ChangeMessageVisibilityBatchInput, finish: Finish
+) -> None:
     queue = service.queue(call, given.QueueUrl)
     ids = check_batch(given.Entries, "ChangeMessageVisibilityBatch")
     errors: list[SqsError | None] = [None] * len(ids)
-    changes: list[tuple[str, int]] = []
-    places: list[int] = []
+    receipts: list[str] = []
+    visibilities_ms: list[int] = []
     for at, entry in enumerate(given.Entries or ()):
         try:
             if not entry.ReceiptHandle:
@@ -91,14 +95,48 @@ async def change_message_visibility_batch(
                 raise missing(f"ChangeMessageVisibilityBatchRequestEntry.{at + 1}.VisibilityTimeout")
             _check_visibility(entry.VisibilityTimeout)
         except SqsError as error:
-            errors[at] = error
+            errors[at] = error.with_traceback(None)  # which would keep the request
             continue
-        changes.append((entry.ReceiptHandle, entry.VisibilityTimeout * SECOND_MS))
-        places.append(at)
-    problems = await service.broker.change_visibility(queue, changes) if changes else []
-    for at, (receipt, _), problem in zip(places, changes, problems, strict=True):
-        errors[at] = None if problem is None else told(problem, receipt)
-    return outcome(ids, errors)
+        receipts.append(entry.ReceiptHandle)
+        visibilities_ms.append(entry.VisibilityTimeout * SECOND_MS)
+    done = _batch(ids, errors, receipts, finish)
+    if receipts:
+        service.broker.change_visibility(queue, receipts, visibilities_ms, done)
+    else:
+        done([])
+
+
+Results = Sequence[int | BatonError | None]
+
+
+def _one(receipt: str, finish: Finish) -> Callable[[Results | BatonError], None]:
+    def done(outcome: Results | BatonError) -> None:
+        result = outcome if isinstance(outcome, BatonError) else outcome[0]
+        finish(told(result, receipt) if isinstance(result, BatonError) else DONE)
+
+    return done
+
+
+def _batch(
+    ids: Sequence[str], errors: list[SqsError | None], receipts: Sequence[str], finish: Finish
+) -> Callable[[Results | BatonError], None]:
+    """`errors` are of the entries that are not asked for; the others come in their order, with these receipts."""
+
+    def done(results: Results | BatonError) -> None:
+        if isinstance(results, BatonError):
+            finish(translated(results))
+            return
+        if len(receipts) == len(ids) and results.count(None) == len(ids):
+            finish(BatchOutput([*map(BatchSuccess, ids)]))
+            return
+        answers = iter(zip(results, receipts, strict=True))
+        for at, error in enumerate(errors):
+            if error is None:
+                result, receipt = next(answers)
+                errors[at] = told(result, receipt) if isinstance(result, BatonError) else None
+        finish(outcome_of(ids, errors))
+
+    return done
 
 
 def _check_visibility(timeout_s: int) -> None:
@@ -107,7 +145,7 @@ def _check_visibility(timeout_s: int) -> None:
         raise invalid(timeout_s, "VisibilityTimeout", reason)
 
 
-async def _nack(service: Service, call: Call, queue: Queue, receipt: str, delay_s: int) -> Output:
+def _failing(call: Call, queue: Queue, delay_s: int) -> Failing:
     """Give the message back and say why; here VisibilityTimeout is the delay, which may be up to the retention."""
     retention_s = queue.policy.retention_ms // SECOND_MS
     if not 0 <= delay_s <= retention_s:
@@ -120,11 +158,7 @@ async def _nack(service: Service, call: Call, queue: Queue, receipt: str, delay_
     if len(error_class) > ERROR_CLASS_LENGTH_MAX:
         raise invalid(error_class, "Baton-Error-Class", f"It can have at most {ERROR_CLASS_LENGTH_MAX} characters.")
     dead_letter = headers.get(DEAD_LETTER_HEADER, b"").lower() == b"true"
-    try:
-        await service.broker.nack(queue, receipt, delay_s * SECOND_MS, reason, error_class, dead_letter)
-    except BatonError as problem:
-        raise told(problem, receipt) from None
-    return DONE
+    return Failing(delay_s * SECOND_MS, reason, error_class, dead_letter)
 
 
 def told(problem: BatonError, receipt: str) -> SqsError:

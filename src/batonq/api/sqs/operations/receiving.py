@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+
+from msgspec import Raw
 
 from batonq.api.sqs.contents import shown
 from batonq.api.sqs.digests import hex_digest, selected
@@ -17,12 +19,13 @@ from batonq.api.sqs.extensions import (
     consumer_of,
 )
 from batonq.api.sqs.operations.sending import WRONG_QUEUE_TYPE
-from batonq.api.sqs.service import Call, Service
+from batonq.api.sqs.service import Call, Finish, Service
 from batonq.api.sqs.shapes import AttributeValue, Message, ReceiveMessageInput, ReceiveMessageOutput
 from batonq.api.sqs.validate import check_identifier
-from batonq.core.payload import Lineage
-from batonq.errors import OverLimit
-from batonq.node.broker import Delivery, Queue
+from batonq.core.commands import Receive
+from batonq.core.payload import AS_IS, TEXTS, Lineage
+from batonq.errors import BatonError, OverLimit
+from batonq.node.broker import Delivery, Queue, Received
 from batonq.queue_attributes import ATTRIBUTES
 
 MESSAGES_MAX = 10
@@ -31,7 +34,7 @@ WAIT_MAX_S = 20
 NOTHING = ReceiveMessageOutput()
 
 
-async def receive_message(service: Service, call: Call, given: ReceiveMessageInput) -> ReceiveMessageOutput:
+def receive_message(service: Service, call: Call, given: ReceiveMessageInput, finish: Finish) -> None:
     queue = service.queue(call, given.QueueUrl)
     count, visibility_ms, wait_ms = numbers(queue, given)
     attempt = given.ReceiveRequestAttemptId or ""
@@ -41,23 +44,49 @@ async def receive_message(service: Service, call: Call, given: ReceiveMessageInp
         check_identifier(attempt, "ReceiveRequestAttemptId")
     system_names = _system_names(given)
     consumer, names = consumer_of(given.MessageAttributeNames) if given.MessageAttributeNames else ("", [])
-    # Whoever leaves before the answer gets no message: the broker gives back what it had taken.
+    whole = bool(system_names or names)
+
+    def received(outcome: Received | BatonError) -> None:
+        if isinstance(outcome, OverLimit):
+            finish(SqsError(OVER_LIMIT, outcome.message))
+        elif isinstance(outcome, BatonError):
+            finish(outcome)
+        elif not outcome:
+            finish(NOTHING)
+        else:
+            try:
+                output = _output(service, queue, outcome, system_names, names, call.as_json)
+            except Exception as problem:
+                outcome.give_back()
+                finish(service.fault(problem, "ReceiveMessage"))
+            else:
+                finish(output, outcome.give_back)
+
+    command = Receive(queue.number, count, visibility_ms, holder(call, consumer), attempt, wait_ms, whole)
+    waiting = service.broker.receive(queue, command, received)
+    # Whoever leaves before the answer takes no message along.
     call.request.cancellable = True
-    try:
-        deliveries = await service.broker.receive(queue, count, visibility_ms, wait_ms, holder(call, consumer), attempt)
-    except OverLimit as error:
-        raise SqsError(OVER_LIMIT, error.message) from None
-    if not attempt:  # else the client that gets no answer asks for the same messages again
-        call.leased = [(queue.number, delivery) for delivery in deliveries]
-    return deliver(service, queue, deliveries, system_names, names)
+    call.request.abandon = None if waiting is None else waiting.abandon
 
 
-def deliver(
-    service: Service, queue: Queue, deliveries: Sequence[Delivery], system_names: Sequence[str], names: list[str]
+def _output(
+    service: Service, queue: Queue, received: Received, system_names: Sequence[str], names: list[str], as_json: bool
 ) -> ReceiveMessageOutput:
-    if not deliveries:
-        return NOTHING
+    if received.is_bare and not (system_names or names) and TEXTS.issuperset(received.contents):
+        ids, receipts, digests = received.message_ids(), received.receipts, map(bytes.hex, received.digests)
+        return ReceiveMessageOutput([*map(Message, ids, receipts, digests, _texts(received, as_json))])
+    deliveries = received.deliveries()
     return ReceiveMessageOutput([_message(service, queue, delivery, system_names, names) for delivery in deliveries])
+
+
+def _texts(received: Received, as_json: bool) -> Iterable[str | Raw]:
+    """Bodies that are text, for an answer. One that has no escape in JSON is put into JSON as it is."""
+    if not as_json:
+        return map(bytes.decode, received.bodies)
+    return [
+        Raw(b'"%b"' % body) if content & AS_IS else body.decode()
+        for content, body in zip(received.contents, received.bodies, strict=True)
+    ]
 
 
 def numbers(queue: Queue, given: ReceiveMessageInput) -> tuple[int, int | None, int]:

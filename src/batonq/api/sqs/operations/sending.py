@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from hashlib import sha256
 
 from batonq.api.http import Request
+from batonq.api.send_builder import SendBuilder
 from batonq.api.sqs import contents
-from batonq.api.sqs.digests import digest, hex_digest, trace_digest
+from batonq.api.sqs.digests import digest, hex_digest, md5, trace_digest
 from batonq.api.sqs.errors import (
     BATCH_REQUEST_TOO_LONG,
     SqsError,
@@ -18,7 +19,8 @@ from batonq.api.sqs.errors import (
 )
 from batonq.api.sqs.extensions import CONTENT_ENCODING, CONTENT_TYPE, SECOND_MS, apply_message_attributes
 from batonq.api.sqs.operations.batches import failure
-from batonq.api.sqs.service import Call, Service
+from batonq.api.sqs.protocol_json import text_of
+from batonq.api.sqs.service import Call, Finish, Service
 from batonq.api.sqs.shapes import (
     AttributeValue,
     BatchFailure,
@@ -41,8 +43,9 @@ from batonq.api.sqs.validate import (
     message_attributes,
     trace_header,
 )
-from batonq.core.commands import Send
-from batonq.core.payload import encode_attributes
+from batonq.core.commands import Send, Sent
+from batonq.core.ids import message_ids, request_hash
+from batonq.core.payload import AS_IS, encode_attributes
 from batonq.errors import BatonError
 from batonq.node.broker import Queue
 from batonq.queue_attributes import PREFIX
@@ -58,52 +61,90 @@ NO_DEDUPLICATION_ID = (
 )
 
 
-async def send_message(service: Service, call: Call, given: SendMessageInput) -> SendMessageOutput:
+def send_message(service: Service, call: Call, given: SendMessageInput, finish: Finish) -> None:
     queue = service.queue(call, given.QueueUrl)
     if queue.fifo and not given.MessageGroupId:
         raise missing("MessageGroupId")
-    send, size, body_md5 = _message(queue, given, given.clean, call, "MessageBody")
+    batch = _Messages(queue, call, given)
+    size = batch.add(given, "MessageBody")
     _check_size(queue, size)
-    name = invocation(call.request, [body_md5])
-    (result,) = await service.broker.send(queue, [send], name, is_first_try(call.request))
-    if isinstance(result, BatonError):
-        raise translated(result)
-    return SendMessageOutput(
-        result.message_id,
-        body_md5.hex(),
-        hex_digest(send.attributes) if send.attributes else None,
-        trace_digest(send.trace) if send.trace else None,
-        f"{result.sequence:020d}" if queue.fifo else None,
-    )
+    command = batch.command()
+
+    def sent(outcome: Sent | BatonError) -> None:
+        result = outcome if isinstance(outcome, BatonError) else outcome[0]
+        if isinstance(result, BatonError):
+            finish(translated(result))
+            return
+        (attributes,), (trace,) = command.attributes or (b"",), command.traces or ("",)
+        finish(
+            SendMessageOutput(
+                result.message_id,
+                batch.digests[0].hex(),
+                hex_digest(attributes) if attributes else None,
+                trace_digest(trace) if trace else None,
+                f"{result.sequence:020d}" if queue.fifo else None,
+            )
+        )
+
+    service.broker.send(queue, command, sent, is_first_try(call.request))
 
 
-async def send_message_batch(service: Service, call: Call, given: SendMessageBatchInput) -> SendMessageBatchOutput:
+def send_message_batch(service: Service, call: Call, given: SendMessageBatchInput, finish: Finish) -> None:
     queue = service.queue(call, given.QueueUrl)
     entries = given.Entries or ()
     ids = check_batch(entries, "SendMessageBatch")
     if queue.fifo:
         _check_fifo_batch(queue, entries)
-    sends, digests, sent_ids, failed = _messages(queue, given, ids, call)
-    if not sends:
-        return SendMessageBatchOutput(None, failed)
-    results = await service.broker.send(queue, sends, invocation(call.request, digests), is_first_try(call.request))
-    successful = []
-    fifo = queue.fifo
-    for entry_id, send, body_md5, result in zip(sent_ids, sends, digests, results, strict=True):
+    batch = _Messages(queue, call, given)
+    failed = batch.add_all(entries, ids)
+    if not batch.digests:
+        finish(SendMessageBatchOutput(None, failed))
+        return
+    command = batch.command()
+    if failed:
+        refused = {one.Id for one in failed}
+        ids = [entry_id for entry_id in ids if entry_id not in refused]
+
+    def sent(outcome: Sent | BatonError) -> None:
+        if isinstance(outcome, BatonError):
+            finish(translated(outcome))
+            return
+        successful = _batch_results(queue, command, batch.digests, ids, outcome, failed)
+        finish(SendMessageBatchOutput(successful or None, failed or None))
+
+    service.broker.send(queue, command, sent, is_first_try(call.request))
+
+
+def _batch_results(
+    queue: Queue,
+    command: Send,
+    digests: Sequence[bytes],
+    ids: Sequence[str],
+    outcome: Sent,
+    failed: list[BatchFailure],
+) -> list[SendMessageBatchResultEntry]:
+    """What becomes of each message; those that are refused are added to the failed ones."""
+    if outcome.first and not (queue.fifo or command.attributes or command.traces):
+        names = message_ids(outcome.shard, range(outcome.first, outcome.first + outcome.count))
+        return [*map(SendMessageBatchResultEntry, ids, names, map(bytes.hex, digests))]
+    successful: list[SendMessageBatchResultEntry] = []
+    for at, (entry_id, result) in enumerate(zip(ids, outcome.results(), strict=True)):
         if isinstance(result, BatonError):
             failed.append(failure(entry_id, translated(result)))
             continue
+        attributes = command.attributes[at] if command.attributes else b""
+        trace = command.traces[at] if command.traces else ""
         successful.append(
             SendMessageBatchResultEntry(
                 entry_id,
                 result.message_id,
-                body_md5.hex(),
-                hex_digest(send.attributes) if send.attributes else None,
-                trace_digest(send.trace) if send.trace else None,
-                f"{result.sequence:020d}" if fifo else None,
+                digests[at].hex(),
+                hex_digest(attributes) if attributes else None,
+                trace_digest(trace) if trace else None,
+                f"{result.sequence:020d}" if queue.fifo else None,
             )
         )
-    return SendMessageBatchOutput(successful or None, failed or None)
+    return successful
 
 
 def _check_fifo_batch(queue: Queue, entries: Sequence[SendMessageBatchEntry]) -> None:
@@ -115,67 +156,118 @@ def _check_fifo_batch(queue: Queue, entries: Sequence[SendMessageBatchEntry]) ->
             raise invalid_value(NO_DEDUPLICATION_ID)
 
 
-def _messages(
-    queue: Queue, given: SendMessageBatchInput, ids: list[str], call: Call
-) -> tuple[list[Send], list[bytes], list[str], list[BatchFailure]]:
-    """The messages that can be sent, their bodies' MD5s, their entries' ids, and the entries that cannot."""
-    sends: list[Send] = []
-    digests: list[bytes] = []
-    sent_ids: list[str] = []
-    failed: list[BatchFailure] = []
-    total = 0
-    clean = given.clean
-    for number, entry in enumerate(given.Entries or (), start=1):
-        entry_id = ids[number - 1]
-        try:
-            send, size, body_md5 = _message(
-                queue, entry, clean, call, f"SendMessageBatchRequestEntry.{number}.MessageBody"
+class _Messages:
+    """The messages of one request, as they are read."""
+
+    __slots__ = ("_as_is", "_builder", "_call", "_clean", "_queue", "_trace", "digests")
+
+    def __init__(self, queue: Queue, call: Call, given: SendMessageInput | SendMessageBatchInput) -> None:
+        self._queue = queue
+        self._call = call
+        self._clean = given.clean
+        self._as_is = given.as_is
+        self._trace = _trace_of(call.request) if TRACE_HEADER in call.request.headers else ""
+        self._builder = SendBuilder()
+        self.digests: list[bytes] = []  # MD5s of the bodies as they came
+
+    def add_all(self, entries: Sequence[SendMessageBatchEntry], ids: list[str]) -> list[BatchFailure]:
+        """The entries that cannot be sent."""
+        if not self._trace and not self._queue.fifo and not any(map(_is_more_than_a_body, entries)):
+            self._add_bodies([entry.MessageBody for entry in entries])
+            if len(self.digests) == len(entries):
+                return []
+        failed: list[BatchFailure] = []
+        total = 0
+        for number, entry in enumerate(entries, start=1):
+            before = len(self.digests)
+            try:
+                size = self.add(entry, f"SendMessageBatchRequestEntry.{number}.MessageBody")
+                total += size
+                _check_size(self._queue, size)
+            except SqsError as error:
+                failed.append(failure(ids[number - 1], error))
+                if len(self.digests) > before:
+                    self.digests.pop()
+                if len(self._builder.bodies) > before:
+                    self._builder.drop()
+        if total > BATCH_BYTES_MAX:
+            raise SqsError(
+                BATCH_REQUEST_TOO_LONG,
+                f"Batch requests cannot be longer than {BATCH_BYTES_MAX} bytes. You have sent {total} bytes.",
             )
-            total += size
-            if size > queue.message_bytes_max:
-                _check_size(queue, size)
-            sends.append(send)
-            digests.append(body_md5)
-            sent_ids.append(entry_id)
-        except SqsError as error:
-            failed.append(failure(entry_id, error))
-    if total > BATCH_BYTES_MAX:
-        raise SqsError(
-            BATCH_REQUEST_TOO_LONG,
-            f"Batch requests cannot be longer than {BATCH_BYTES_MAX} bytes. You have sent {total} bytes.",
+        return failed
+
+    def _body(self, value: str | bytes | None) -> bytes:
+        """The body of a message as it is kept. Raises SqsError when it has characters that no message may have."""
+        if isinstance(value, bytes):
+            if self._as_is and self._clean:
+                return value[1:-1]
+            value = text_of(value)
+        if not value:
+            return b""
+        return value.encode() if self._clean else encoded(value)
+
+    def _add_bodies(self, values: list[str | bytes | None]) -> None:
+        """Messages that are nothing but bodies, all of them if they can be sent."""
+        try:
+            bodies = [*map(self._body, values)]
+        except SqsError:
+            return
+        if not all(bodies):
+            return
+        sizes = [*map(len, bodies)]
+        if max(sizes) <= self._queue.message_bytes_max and sum(sizes) <= BATCH_BYTES_MAX:
+            self.digests = [md5(body).digest() for body in bodies]
+            self._builder.bodies = bodies
+            self._builder.digests = self.digests
+
+    def add(self, given: SendMessageInput | SendMessageBatchEntry, body_name: str) -> int:
+        """Returns the message's size. Raises SqsError when it is not one for this queue."""
+        body = self._body(given.MessageBody)
+        if not body:
+            raise missing(body_name)
+        body_md5 = digest(body)
+        builder, queue = self._builder, self._queue
+        builder.add(body)
+        builder.digests.append(body_md5)
+        self.digests.append(body_md5)
+        size = len(body)
+        if given.DelaySeconds is not None:
+            _put_delay(queue, builder, given.DelaySeconds)
+        if given.MessageGroupId is not None:
+            check_identifier(given.MessageGroupId, "MessageGroupId")
+            builder.put("groups", given.MessageGroupId)
+        if given.MessageDeduplicationId is not None:
+            _put_deduplication_id(queue, builder, given.MessageDeduplicationId)
+        trace = self._trace
+        if given.MessageSystemAttributes:
+            trace = trace_header(given.MessageSystemAttributes) or trace
+        if trace:
+            builder.put("traces", trace)
+        if given.MessageAttributes:
+            size += _put_attributes(queue, builder, given.MessageAttributes)
+        if queue.fifo and not builder.last("dedup_ids"):
+            if not queue.content_dedup:
+                raise invalid_value(NO_DEDUPLICATION_ID)
+            builder.put("dedup_ids", sha256(body).hexdigest())
+        return size
+
+    def command(self) -> Send:
+        call, queue = self._call, self._queue
+        name = invocation(call.request, self.digests) if INVOCATION_HEADER in call.request.headers else ""
+        return self._builder.build(
+            queue.number, call.caller.sender, AS_IS if self._as_is else 0, request_hash(queue.number, name)
         )
-    return sends, digests, sent_ids, failed
 
 
-def _message(
-    queue: Queue, given: SendMessageInput | SendMessageBatchEntry, clean: bool, call: Call, body_name: str
-) -> tuple[Send, int, bytes]:
-    """The message, its size, and the MD5 of its body as it came. Raises SqsError when it is not one for this queue."""
-    text = given.MessageBody
-    if not text:
-        raise missing(body_name)
-    body = text.encode() if clean else encoded(text)
-    body_md5 = digest(body)
-    send = Send(body, body_md5, b"", call.caller.sender)
-    size = len(body)
-    if given.DelaySeconds is not None:
-        _set_delay(queue, send, given.DelaySeconds)
-    if given.MessageGroupId is not None:
-        check_identifier(given.MessageGroupId, "MessageGroupId")
-        send.group = given.MessageGroupId
-    if given.MessageDeduplicationId is not None:
-        _set_deduplication_id(queue, send, given.MessageDeduplicationId)
-    if given.MessageSystemAttributes:
-        send.trace = trace_header(given.MessageSystemAttributes)
-    if not send.trace and TRACE_HEADER in call.request.headers:
-        send.trace = _trace_of(call.request)
-    if given.MessageAttributes:
-        size += _set_attributes(queue, send, given.MessageAttributes)
-    if queue.fifo and not send.dedup_id:
-        if not queue.content_dedup:
-            raise invalid_value(NO_DEDUPLICATION_ID)
-        send.dedup_id = sha256(body).hexdigest()
-    return send, size, body_md5
+def _is_more_than_a_body(entry: SendMessageBatchEntry) -> bool:
+    return (
+        entry.MessageAttributes is not None
+        or entry.MessageGroupId is not None
+        or entry.DelaySeconds is not None
+        or entry.MessageDeduplicationId is not None
+        or entry.MessageSystemAttributes is not None
+    )
 
 
 def _trace_of(request: Request) -> str:
@@ -186,31 +278,31 @@ def _trace_of(request: Request) -> str:
     return value.decode("ascii")
 
 
-def _set_delay(queue: Queue, send: Send, delay_s: int) -> None:
+def _put_delay(queue: Queue, builder: SendBuilder, delay_s: int) -> None:
     if not 0 <= delay_s <= DELAY_MAX_S:
         raise invalid(delay_s, "DelaySeconds", f"DelaySeconds must be >= 0 and <= {DELAY_MAX_S}.")
     if not queue.fifo:
-        send.delay_ms = delay_s * SECOND_MS
+        builder.put("delays_ms", delay_s * SECOND_MS)
     elif delay_s:  # 0 means the queue's own delay, the only one that a FIFO queue has
         raise invalid(delay_s, "DelaySeconds", WRONG_QUEUE_TYPE)
 
 
-def _set_deduplication_id(queue: Queue, send: Send, value: str) -> None:
+def _put_deduplication_id(queue: Queue, builder: SendBuilder, value: str) -> None:
     if not queue.fifo:
         raise invalid(value, "MessageDeduplicationId", WRONG_QUEUE_TYPE)
     check_identifier(value, "MessageDeduplicationId")
-    send.dedup_id = value
+    builder.put("dedup_ids", value)
 
 
-def _set_attributes(queue: Queue, send: Send, values: dict[str, AttributeValue]) -> int:
+def _put_attributes(queue: Queue, builder: SendBuilder, values: dict[str, AttributeValue]) -> int:
     """Returns what they add to the message's size."""
     attributes = message_attributes(values)
-    send.attributes = encode_attributes(attributes)
+    builder.put("attributes", encode_attributes(attributes))
     own = {row.name: row.value.decode("utf-8", "replace") for row in attributes if row.name.startswith(PREFIX)}
     if own:
-        apply_message_attributes(send, own, fifo=queue.fifo)
+        apply_message_attributes(builder, own, fifo=queue.fifo)
         if CONTENT_TYPE in own or CONTENT_ENCODING in own:
-            contents.take(send, own.get(CONTENT_TYPE, ""), own.get(CONTENT_ENCODING, ""))
+            contents.take(builder, own.get(CONTENT_TYPE, ""), own.get(CONTENT_ENCODING, ""))
     return attributes_size(attributes)
 
 

@@ -9,12 +9,20 @@ from msgspec import Struct
 
 from batonq.api.sqs import protocol_json
 from batonq.api.sqs.operations import leases, moves, queues, receiving, sending
-from batonq.api.sqs.service import Call, Service
+from batonq.api.sqs.service import Call, Finish, Service
+from batonq.api.sqs.shapes import (
+    BatchOutput,
+    Output,
+    ReceiveMessageOutput,
+    SendMessageBatchOutput,
+    SendMessageOutput,
+)
 
 Run = Callable[[Service, Call, Any], Awaitable[Struct]]
+Start = Callable[[Service, Call, Any, Finish], None]
 
-_RUNS: dict[str, Run] = {
-    # --- messages
+# On messages: they are started, and answer when what they did is committed.
+_STARTS: dict[str, Start] = {
     "SendMessage": sending.send_message,
     "SendMessageBatch": sending.send_message_batch,
     "ReceiveMessage": receiving.receive_message,
@@ -22,6 +30,8 @@ _RUNS: dict[str, Run] = {
     "DeleteMessageBatch": leases.delete_message_batch,
     "ChangeMessageVisibility": leases.change_message_visibility,
     "ChangeMessageVisibilityBatch": leases.change_message_visibility_batch,
+}
+_RUNS: dict[str, Run] = {
     # --- queues
     "CreateQueue": queues.create_queue,
     "GetQueueUrl": queues.get_queue_url,
@@ -45,15 +55,29 @@ _RUNS: dict[str, Run] = {
 
 class Operation(NamedTuple):
     name: str
-    run: Run
+    start: Start | None
+    run: Run | None
     input: type[Struct]
     output: type[Struct]
     decode: Callable[[bytes], Struct]  # of the JSON protocol
 
 
-def _operation(name: str, run: Run) -> Operation:
-    hints = get_type_hints(run)
-    return Operation(name, run, hints["given"], hints["return"], protocol_json.decoder(hints["given"]))
+_OUTPUTS: dict[str, type[Struct]] = {
+    "SendMessage": SendMessageOutput,
+    "SendMessageBatch": SendMessageBatchOutput,
+    "ReceiveMessage": ReceiveMessageOutput,
+    "DeleteMessage": Output,
+    "DeleteMessageBatch": BatchOutput,
+    "ChangeMessageVisibility": Output,
+    "ChangeMessageVisibilityBatch": BatchOutput,
+}
 
 
-OPERATIONS = {name: _operation(name, run) for name, run in _RUNS.items()}
+def _operation(name: str) -> Operation:
+    start, run = _STARTS.get(name), _RUNS.get(name)
+    hints = get_type_hints(start or run)
+    output = _OUTPUTS[name] if start is not None else hints["return"]
+    return Operation(name, start, run, hints["given"], output, protocol_json.decoder(hints["given"]))
+
+
+OPERATIONS = {name: _operation(name) for name in (*_STARTS, *_RUNS)}

@@ -1,0 +1,86 @@
+"""How a command gets to a shard, and its outcome back: `submit`, wherever the shard is served."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from batonq.core.commands import ChangeVisibility, Command, Delete, Nack, Receive, Send
+from batonq.errors import BatonError
+from batonq.node import events
+
+FAULT = "An internal error occurred; see the server's log."
+
+# Called once, when what was decided is committed: with the outcome, or with the error that the command ended with. The
+# outcomes are Sent, Leases or Received (a list of results for the other commands).
+Done = Callable[[Any], None]
+
+
+class Waiting(Protocol):
+    """A receive that may be waiting for messages."""
+
+    def abandon(self) -> None:
+        """Nobody wants it any more. `done` may be called all the same, and then has to give back what it gets."""
+
+
+Submit = Callable[[Command, Done], Waiting | None]
+
+
+def tell(done: Done, outcome: object) -> None:
+    """Call `done`. If it raises, that must not keep others from hearing their outcomes."""
+    try:
+        done(outcome)
+    except Exception:
+        events.logger.exception("a response could not be written")
+
+
+def told(problem: BaseException) -> BatonError:
+    """What a client is told of a problem. One that nobody expected is described in the server's log."""
+    if isinstance(problem, BatonError):
+        return problem.with_traceback(None)  # which would keep the command
+    events.logger.error("a request failed", exc_info=problem)
+    return BatonError(FAULT)
+
+
+async def submitted(submit: Submit, command: Command) -> Any:
+    """The outcome of a command. Raises BatonError. Whoever is cancelled gets no message: leases are given back."""
+    outcome: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def done(result: Any) -> None:
+        if not outcome.done():
+            outcome.set_result(result)
+        elif isinstance(command, Receive) and not isinstance(result, BatonError):
+            result.give_back()
+
+    waiting = submit(command, done)
+    try:
+        result = await outcome
+    except asyncio.CancelledError:
+        if waiting is not None:
+            waiting.abandon()
+        if outcome.done() and not outcome.cancelled():  # it came at the same time
+            done(outcome.result())
+        raise
+    if isinstance(result, BatonError):
+        try:
+            raise result
+        finally:
+            del result, outcome  # an error that its own traceback leads to would keep the command
+    return result
+
+
+__all__ = [
+    "ChangeVisibility",
+    "Command",
+    "Delete",
+    "Done",
+    "Nack",
+    "Receive",
+    "Send",
+    "Submit",
+    "Waiting",
+    "submitted",
+    "tell",
+    "told",
+]
