@@ -1,1 +1,1 @@
-"""Benchmarks: Baton beside the smallest honest server and beside Redis streams, on the same work in one run."""
+"""Benchmarks: Baton compared with a minimal durable server and with other queues, on the same work in one run."""

@@ -1,4 +1,4 @@
-"""Message bodies: plain text of a size, and the mix of sizes that a real queue sees."""
+"""Message bodies: plain text of a given size, and a realistic mix of sizes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import string
 KIB = 1024
 _LETTERS = string.ascii_letters + string.digits + " .,-"
 _MEDIAN_BYTES = 2 * KIB
-_SIGMA = 1.26  # nineteen of twenty are then under 16 KiB
+_SIGMA = 1.26  # so that nineteen of twenty are under 16 KiB
 _LARGEST_BYTES = 256 * KIB
 _LARGEST_EVERY = 200
 
@@ -37,7 +37,7 @@ def mixed(count: int) -> list[str]:
 
 
 def batches(bodies: list[str], batch: int = 10, bytes_max: int = 1_000_000) -> list[list[str]]:
-    """Cut a list of bodies into batches that SQS's limits allow."""
+    """Split a list of bodies into batches within SQS's limits."""
     result: list[list[str]] = [[]]
     size = 0
     for body in bodies:

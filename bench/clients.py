@@ -1,8 +1,8 @@
-"""Load clients that cost little beside the servers they measure.
+"""Load clients that are cheap compared with the servers they measure.
 
-A flow is a generator for one connection: it yields a request with the number of answers that it expects, and is sent
-the whole answer's bytes. `drive` runs many flows on one epoll loop, `drive_one` one flow on a blocking socket.
-Requests are built beforehand, and answers are searched, not parsed. The same drivers serve Baton, the floor and Redis.
+A flow is a generator for one connection: it yields a request with the number of expected responses, and is sent the
+bytes of the whole response. `drive` runs many flows on one epoll loop, `drive_one` one flow on a blocking socket.
+Requests are built in advance, and responses are searched, not parsed. Baton, the floor and Redis use the same drivers.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ import socket
 import time
 from collections.abc import Callable, Generator, Iterable
 
-Request = tuple[bytes, int]  # the bytes to send, and how many answers they bring
+Request = tuple[bytes, int]  # the bytes to send, and the number of expected responses
 Flow = Generator[Request, bytes, None]
-Complete = Callable[[bytes, int], bool]  # is this a whole answer?
+Complete = Callable[[bytes, int], bool]  # whether this is a whole response
 
 _RECEIVE_BYTES = 1 << 16
 STALL_S = 60
 
 
 class BenchError(Exception):
-    """A contestant answered something that the work does not allow."""
+    """A contestant returned a response that is not valid for the work."""
 
 
 def connect(port: int | str) -> socket.socket:
-    """A connection to a port of this machine, or to a socket in its file system."""
+    """A connection to a local port or Unix socket."""
     if isinstance(port, str):
         connection = socket.socket(socket.AF_UNIX)
         connection.connect(port)
@@ -48,7 +48,7 @@ class _Connection:
 
 
 def exchange(connection: socket.socket, complete: Complete, request: bytes, answers: int) -> bytes:
-    """Send a request on a blocking socket and wait for its whole answer; an empty request only waits."""
+    """Send a request on a blocking socket and wait for its whole response; an empty request only waits."""
     if request:
         connection.sendall(request)
     data = connection.recv(_RECEIVE_BYTES)
@@ -61,7 +61,7 @@ def exchange(connection: socket.socket, complete: Complete, request: bytes, answ
 
 
 def drive_one(port: int | str, complete: Complete, flow: Flow) -> float:
-    """Run one flow on a blocking socket; the seconds that it took."""
+    """Run one flow on a blocking socket. Returns the elapsed seconds."""
     with connect(port) as connection:
         connection.settimeout(STALL_S)
         gc.disable()
@@ -78,12 +78,12 @@ def drive_one(port: int | str, complete: Complete, flow: Flow) -> float:
 
 
 def drive(port: int | str, complete: Complete, flows: Iterable[Flow]) -> float:
-    """Run each flow on a connection of its own, all on this thread; the seconds until the last one ended."""
+    """Run each flow on its own connection, all on this thread. Returns the seconds until the last one ended."""
     return drive_several([(port, flow) for flow in flows], complete)
 
 
 def drive_several(flows: Iterable[tuple[int | str, Flow]], complete: Complete) -> float:
-    """The same with flows that go to different ports."""
+    """The same with flows to different ports."""
     poll = select.epoll()
     connections: dict[int, _Connection] = {}
     for port, flow in flows:
@@ -114,7 +114,7 @@ def drive_several(flows: Iterable[tuple[int | str, Flow]], complete: Complete) -
 
 
 def _advance(poll: select.epoll, connection: _Connection, answer: bytes | None) -> bool:
-    """Give the flow its answer and send its next request. False: the flow has ended."""
+    """Pass the response to the flow and send its next request. False: the flow has ended."""
     try:
         request, connection.answers = next(connection.flow) if answer is None else connection.flow.send(answer)
     except StopIteration:

@@ -1,4 +1,4 @@
-"""A whole cluster on this machine as a contestant: `baton cluster up`, and what each of its processes takes."""
+"""A whole cluster on this machine as a contestant: `baton cluster up`, and the CPU time of each process."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _LISTEN = re.compile(r"^listen: (\S+)$", re.MULTILINE)
 
 
 class Cluster:
-    """Three nodes at neighbouring ports and three NATS servers, all of them children of one process."""
+    """Three nodes on adjacent ports and three NATS servers, all children of one process."""
 
     def __init__(self, server: Server, shards: int) -> None:
         self.shards = shards
@@ -60,7 +60,7 @@ class Cluster:
         return told
 
     def owners(self) -> dict[str, int]:
-        """For each queue the port of the node that owns its (first) shard."""
+        """The port of the node that owns the first shard of each queue."""
         told = self.status(self.ports[0])
         nodes = {each["shard"]: each["owner"] for each in told["shards"]}
         return {

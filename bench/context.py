@@ -1,4 +1,4 @@
-"""What every section shares: the servers, the report, and how rounds are run."""
+"""The state that all sections share: servers, report, and how rounds are run."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ class Context:
     quick: bool
     rounds: int
     on_cluster: bool = False  # scenarios run on a cluster
-    deep: Any = None  # a server with a deep backlog, which several sections use (see sections/backlog.py)
-    deep_users: int = 0  # how many sections still want it
+    deep: Any = None  # a server with a deep backlog, used by several sections (see sections/backlog.py)
+    deep_users: int = 0  # how many sections still need it
     _lab: Lab | None = None
 
     @property
     def lab(self) -> Lab:
-        """Histories and lakes, made when the first section asks for them."""
+        """Histories and lakes, created when the first section needs them."""
         if self._lab is None:
             self._lab = Lab(self.servers.directory / "lab")
         return self._lab
@@ -60,10 +60,10 @@ class Context:
         return quick if self.quick else full
 
     def interleave(self, contestants: list[C], measure: Callable[[C], Sample]) -> dict[str, list[Sample]]:
-        """Each contestant once a round, in an order that turns, after a round that does not count.
+        """Run each contestant once per round, in rotating order, after a warm-up round.
 
-        A round in which other guests of the host took much of the processors is run again, for all contestants, as
-        long as there are no more such rounds than good ones.
+        A round in which other guests of the host took much of the CPU is repeated for all contestants, as long as there
+        are no more such rounds than good ones.
         """
         samples: dict[str, list[Sample]] = {server.name: [] for server in contestants}
         for server in contestants:
@@ -85,7 +85,7 @@ class Context:
 
 
 def run_flows(work: Work, make: Callable[[], Flow], connections: int) -> float:
-    """The same flow on each connection; the seconds that all of it took."""
+    """The same flow on each connection. Returns the elapsed seconds."""
     hello = getattr(work, "hello", None)
     flows = [make() if hello is None else greeted(hello, make()) for _ in range(connections)]
     if connections == 1:
@@ -95,11 +95,11 @@ def run_flows(work: Work, make: Callable[[], Flow], connections: int) -> float:
 
 class Metered(Protocol):
     def cpu_us(self) -> float:
-        """The server's processor time so far."""
+        """The server's CPU time so far."""
 
 
 class Meter:
-    """Server CPU, client CPU and steal over a stretch of time."""
+    """Server CPU, client CPU and steal during an interval."""
 
     def __init__(self, server: Metered) -> None:
         self._server = server

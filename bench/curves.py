@@ -1,4 +1,4 @@
-"""Lines against a size, in panels side by side, as an SVG written by hand."""
+"""Line plots against a size, in panels side by side, as SVG."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The floor: the least that an honest, durable server can do for the three calls of a message's life.
+"""The floor: the least work that a durable server can do for the three calls of a message's life.
 
-It parses the request, digests each body, appends to a file, answers once an fdatasync covers what it appended, and
-keeps no queue: no leases, no receipts to check, no order, no timers, no recovery. Whatever arrives while a sync is
-under way shares the next one. The file is written in full beforehand and used as a ring, so that a sync writes data
-and no metadata. What a real server takes beyond this is the price of being a queue.
+It parses the request, hashes each body, appends to a file, and answers when an fdatasync covers what it appended. It
+keeps no queue: no leases, no receipts to check, no order, no timers, no recovery. Requests that arrive during a sync
+share the next one. The file is written in full in advance and used as a ring, so that a sync writes data and no
+metadata. What a real server needs beyond this is the price of being a queue.
 
     python -m bench.floor --port 9400 --data DIR [--sync inline|thread] [--loop uvloop|asyncio]
 """
@@ -27,7 +27,7 @@ import uvloop
 
 RING_BYTES = 512 << 20
 _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-amz-json-1.0\r\nContent-Length: %d\r\n\r\n"
-_RECORD = struct.Struct("<QQ48x")  # as large as a row of Baton's log
+_RECORD = struct.Struct("<QQ48x")  # the size of a row in Baton's log
 
 
 class SendEntry(msgspec.Struct, gc=False):
@@ -79,7 +79,7 @@ class Sent(msgspec.Struct, gc=False):
 
 
 class Floor:
-    """The answers, and the group commit. `release` sends what a finished sync covers."""
+    """The responses, and the group commit. `release` sends what a finished sync covers."""
 
     def __init__(self, directory: Path, sync_on_thread: bool) -> None:
         self.file = _ring(directory / "floor.log")
@@ -217,7 +217,7 @@ def _ring(path: Path) -> int:
 
 async def serve(port: int, directory: Path, sync_on_thread: bool) -> None:
     floor = Floor(directory, sync_on_thread)
-    gc.freeze()  # nothing here makes cycles
+    gc.freeze()  # nothing here creates reference cycles
     gc.disable()
     server = await asyncio.get_running_loop().create_server(lambda: FloorProtocol(floor), "127.0.0.1", port)
     await server.serve_forever()

@@ -1,6 +1,6 @@
-"""The work of the benchmarks, in words that every contestant understands: send, receive, delete, wait.
+"""The work of the benchmarks, in terms that every contestant supports: send, receive, delete, wait.
 
-A `Work` is one queue of one contestant. The flows here are written once, so that all do the same.
+A `Work` is one queue of one contestant. The flows are written once, so that all contestants do the same.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import NamedTuple, Protocol
 
 from bench.clients import Flow, Request
 
-ARMED_S = 0.005  # a poll has surely reached its server after this long
+ARMED_S = 0.005  # a poll has certainly reached its server after this time
 
 
 class Prepared(NamedTuple):
-    """A send, built beforehand."""
+    """A send, built in advance."""
 
     data: bytes
     messages: int
@@ -30,7 +30,7 @@ class Work(Protocol):
     def port(self) -> int | str: ...
 
     def complete(self, data: bytes, answers: int) -> bool:
-        """Whether `data` is the whole answer to a request."""
+        """Whether `data` is the whole response to a request."""
 
     def prepare(self, bodies: Sequence[str]) -> Prepared: ...
     def prepare_one(self, body: str) -> Prepared: ...
@@ -40,15 +40,15 @@ class Work(Protocol):
     def delete_one(self, receipt: bytes) -> Request: ...
 
     def receipts(self, answer: bytes) -> list[bytes]:
-        """The receipts of a receive's answer; raises BenchError when it is not a success."""
+        """The receipts in the response to a receive; raises BenchError if it is not a success."""
 
     def check(self, answer: bytes) -> None:
-        """Raises BenchError unless the answer to a send or delete is a success for every entry."""
+        """Raises BenchError unless the response to a send or delete is a success for every entry."""
 
 
 @dataclass(slots=True)
 class Tally:
-    """What the flows of one measurement did together."""
+    """The combined counts of the flows of one measurement."""
 
     target: int = 0
     sent: int = 0
@@ -68,13 +68,13 @@ def send_flow(work: Work, supply: Iterator[Prepared], tally: Tally) -> Flow:
 
 
 def greeted(hello: Request, flow: Flow) -> Flow:
-    """A flow on a connection that begins with a word of its own."""
+    """A flow on a connection that starts with a greeting."""
     yield hello
     yield from flow
 
 
 def consume_flow(work: Work, tally: Tally, batch: int = 10) -> Flow:
-    """Receive and delete by batches until the flows together have received the tally's target."""
+    """Receive and delete in batches until the flows together have received the tally's target."""
     while tally.received < tally.target:
         receipts = work.receipts((yield work.receive(batch)))
         if receipts:
@@ -123,7 +123,7 @@ def life_of_one_flow(work: Work, supply: Iterator[Prepared], tally: Tally) -> Fl
 
 @dataclass(slots=True)
 class Bell:
-    """Between a waiting poll and the flow that rings it."""
+    """Synchronizes a waiting poll with the flow that sends to it."""
 
     armed_at: float = 0.0  # when the poll was sent; 0: no poll is waiting
     rung_at: float = 0.0
@@ -131,7 +131,7 @@ class Bell:
 
 
 def poll_flow(work: Work, bell: Bell, tally: Tally) -> Flow:
-    """Wait by long poll, note the time from the ring to the answer, and delete what came."""
+    """Long-poll, record the time from the send to the response, and delete the message."""
     clock = time.perf_counter
     while tally.received < tally.target:
         request = work.receive(1, wait_s=20)
@@ -146,7 +146,7 @@ def poll_flow(work: Work, bell: Bell, tally: Tally) -> Flow:
 
 
 def ring_flow(work: Work, ring: Prepared, background: Flow, bell: Bell, target: int) -> Flow:
-    """Go on with the background work, and send a message to the waiting poll whenever it is surely waiting."""
+    """Continue the background work, and send a message to the poll whenever it is certainly waiting."""
     clock = time.perf_counter
     answer: bytes | None = None
     while True:

@@ -37,7 +37,7 @@ TENANT = "000000000000"
 _CLUSTER = 0xBA70
 _T0 = 1_700_000_000_000
 _STEP_MS = 8_000
-_JOBS, _MAIL, _LEDGER, _NEWS = 400, 30, 20, 30  # messages sent in a step
+_JOBS, _MAIL, _LEDGER, _NEWS = 400, 30, 20, 30  # messages sent per step
 _SEGMENT_BYTES = 64 << 20
 _ERRORS = (("Timeout", "upstream took too long"), ("ValueError", "no such order"), ("ConnectionError", "refused"))
 _KINDS = [
@@ -62,14 +62,14 @@ class Queues(NamedTuple):
 
 class _UnsyncedDisk(RealDisk):
     def fdatasync(self, handle: int) -> None:
-        """Not needed: what a crash takes is made again."""
+        """Not needed: the data can be recreated after a crash."""
 
     def fsync_directory(self, path: str) -> None:
-        """Likewise."""
+        """Not needed either."""
 
 
 class _ShardHistory:
-    """One shard and its log, a step of a few seconds at a time."""
+    """One shard and its log, in steps of a few seconds."""
 
     def __init__(self, directory: str, number: int, seed: int) -> None:
         self.rows = 0
@@ -124,7 +124,7 @@ class _ShardHistory:
         self._pass(_STEP_MS - 500)
 
     def restart(self) -> None:
-        """A new owner after half a minute, who gives running leases as much time."""
+        """A new owner after half a minute, which extends leases by that time."""
         self._now += 30_000
         self._shard.take_ownership(2, self._now, 30_000)
         self._seal()
@@ -239,7 +239,7 @@ class _ShardHistory:
     # --- the log ------------------------------------------------------------------------------------
 
     def _pass(self, ms: int) -> None:
-        """What was decided is committed, and time goes on."""
+        """Commit the decisions and advance the time."""
         self._now += ms
         if self._shard.frame.row_count:
             self._seal()
@@ -269,7 +269,7 @@ def _committed(error: BaseException | None) -> None:
 
 
 def make(directory: str, events: int, *, seed: int = 1, shards: int = SHARDS) -> int:
-    """Fill a new data directory with about so many events; how many there are."""
+    """Fill a new data directory with about this many events. Returns the exact number."""
     disk = _UnsyncedDisk()
     create_directory(disk, directory)
     identity = json.dumps({"cluster": f"{_CLUSTER:016x}", "created_ms": _T0}).encode() + b"\n"
@@ -293,16 +293,16 @@ def _make_shard(directory: str, number: int, seed: int, events: int) -> int:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Write the logs of a broker's busy hours.")
     parser.add_argument("directory", type=Path, help="a data directory that does not exist yet")
-    parser.add_argument("--events", type=int, default=1_000_000, help="how many, about (default 1,000,000)")
-    parser.add_argument("--seed", type=int, default=1, help="another one gives another history (default 1)")
-    parser.add_argument("--shards", type=int, default=SHARDS, help=f"how many logs (default {SHARDS})")
+    parser.add_argument("--events", type=int, default=1_000_000, help="approximate number (default 1,000,000)")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the history (default 1)")
+    parser.add_argument("--shards", type=int, default=SHARDS, help=f"number of logs (default {SHARDS})")
     options = parser.parse_args()
     if options.directory.exists():
-        parser.error(f"{options.directory} is there already")
+        parser.error(f"{options.directory} already exists")
     started = time.perf_counter()
     events = make(str(options.directory), options.events, seed=options.seed, shards=options.shards)
     spent = time.perf_counter() - started
-    print(f"{events:,} events in {options.directory}, {events / spent:,.0f} a second")
+    print(f"{events:,} events in {options.directory}, {events / spent:,.0f} per second")
 
 
 if __name__ == "__main__":

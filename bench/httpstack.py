@@ -1,8 +1,8 @@
-"""Which HTTP stack? The same 10 KiB POST and 1 KiB answer on each, 16 connections, interleaved.
+"""Compares HTTP stacks: the same 10 KiB POST and 1 KiB response on each, 16 connections, interleaved.
 
     python -m bench.httpstack [--rounds 5] [--requests 20000]
 
-The servers do nothing but HTTP: no JSON, no disk. uvicorn and h11 are measured when they are installed.
+The servers do nothing but HTTP: no JSON, no disk. uvicorn and h11 are measured if they are installed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/x-amz-json-1.0\r\nContent
 
 
 class AnswerProtocol(asyncio.Protocol):
-    """Reads one request after another and gives each the same answer."""
+    """Reads one request after another and sends each the same response."""
 
     def __init__(self) -> None:
         self.parser: Any = httptools.HttpRequestParser(self)

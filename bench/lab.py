@@ -1,4 +1,4 @@
-"""What the sections of the pipeline share: histories, their lakes, a Spark session, and jobs run in it."""
+"""The shared parts of the pipeline's sections: histories, their lakes, a Spark session, and jobs in it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MASTER = "local[2]"
 
 
 class Lab:
-    """Each history is made once, and so is its lake; all of it is under one directory, which goes with the run."""
+    """Each history and lake is created once; everything is under one directory, which is removed with the run."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -36,7 +36,7 @@ class Lab:
         return start("bench", master=MASTER)
 
     def history(self, events: int) -> str:
-        """A data directory with about so many events."""
+        """A data directory with about this many events."""
         directory = self._directory / f"history-{events}"
         if directory not in self._made:
             print(f"  making a history of {events:,} events", flush=True)
@@ -45,7 +45,7 @@ class Lab:
         return str(directory)
 
     def lake(self, events: int) -> str:
-        """The lake that `baton pipeline ingest` makes of it."""
+        """The lake that `baton pipeline ingest` creates from it."""
         directory = self._directory / f"lake-{events}"
         if directory not in self._made:
             self.run("ingest", directory, events)
@@ -60,21 +60,21 @@ class Lab:
 
     @contextmanager
     def events(self, events: int) -> Iterator[DataFrame]:
-        """The events of that lake, for a while."""
+        """The events of that lake, cached for a while."""
         from batonq.pipeline.lake import Lake
 
         with Lake(self.lake(events)) as lake:
             yield lake.read(self.spark, "events")
 
     def forget(self, events: int) -> None:
-        """Give back the room of a history and its lake."""
+        """Delete a history and its lake."""
         for kind in ("history", "lake"):
             directory = self._directory / f"{kind}-{events}"
             shutil.rmtree(directory, ignore_errors=True)
             self._made.discard(directory)
 
     def scratch(self, name: str) -> Path:
-        """A directory for a round's output, not made yet."""
+        """A path for a round's output, not created yet."""
         self._directory.mkdir(exist_ok=True)
         return Path(tempfile.mkdtemp(prefix=f"{name}-", dir=self._directory)) / name
 
@@ -84,7 +84,7 @@ class Lab:
         return ["pipeline", job, *common]
 
     def run(self, job: str, lake: Path | str, events: int) -> dict[str, Any]:
-        """Run a job in this session; its summary."""
+        """Run a job in this session. Returns its summary."""
         from batonq.pipeline.jobs.context import Context
 
         options = build_parser("pipeline").parse_args(self.arguments(job, lake, events))

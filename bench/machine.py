@@ -1,4 +1,4 @@
-"""What /proc says of the machine and of a server's processes."""
+"""Information from /proc about the machine and a server's processes."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _PROC = Path("/proc")
 
 
 def _stat_fields(pid: int) -> list[str]:
-    """The fields of /proc/PID/stat after the command's name, which may itself hold spaces and brackets."""
+    """The fields of /proc/PID/stat after the command's name, which may contain spaces and brackets."""
     return (_PROC / str(pid) / "stat").read_text().rpartition(")")[2].split()
 
 
 def process_tree(pid: int) -> list[int]:
-    """A process and its living descendants."""
+    """A process and its running descendants."""
     parents: dict[int, list[int]] = {}
     for entry in _PROC.iterdir():
         if entry.name.isdigit():
@@ -31,7 +31,7 @@ def process_tree(pid: int) -> list[int]:
 
 
 def cpu_us(pid: int) -> float:
-    """User and system time of a process, its living descendants and the children that it has waited for."""
+    """User and system time of a process, its running descendants and the children that it has waited for."""
     total = 0.0
     for member in process_tree(pid):
         try:
@@ -51,7 +51,7 @@ def rss_bytes(pid: int) -> int:
 
 
 def peak_rss_bytes(pid: int) -> int:
-    """The most that a process ever had in memory; 0 when it is gone."""
+    """The peak memory of a process; 0 if it has exited."""
     try:
         lines = (_PROC / str(pid) / "status").read_text().splitlines()
     except (FileNotFoundError, ProcessLookupError):
@@ -60,7 +60,7 @@ def peak_rss_bytes(pid: int) -> int:
 
 
 def command_line(pid: int) -> str:
-    """The words of a process's command, with blanks between them; empty when it is gone."""
+    """The command line of a process, separated by spaces; empty if it has exited."""
     try:
         return (_PROC / str(pid) / "cmdline").read_text().replace("\0", " ")
     except (FileNotFoundError, ProcessLookupError):
@@ -69,7 +69,7 @@ def command_line(pid: int) -> str:
 
 @dataclass(slots=True)
 class CpuTimes:
-    """The machine's processor time so far, in ticks."""
+    """The machine's CPU time so far, in ticks."""
 
     total: int
     idle: int
@@ -81,13 +81,13 @@ class CpuTimes:
         return cls(sum(ticks), ticks[3] + ticks[4], ticks[7])
 
     def steal_percent_since(self, earlier: CpuTimes) -> float:
-        """What share of the time that processors wanted to run was taken by other guests of the host."""
+        """The share of the requested CPU time that other guests of the host took."""
         wanted = (self.total - self.idle) - (earlier.total - earlier.idle)
         return 100.0 * (self.steal - earlier.steal) / wanted if wanted > 0 else 0.0
 
 
 def filesystem_type(path: Path) -> str:
-    """The type of the file system that holds `path`: on a tmpfs a sync costs nothing and proves nothing."""
+    """The type of the file system of `path`: on a tmpfs a sync costs nothing and proves nothing."""
     best = ("", "unknown")
     target = str(path.resolve())
     for line in (_PROC / "self" / "mounts").read_text().splitlines():

@@ -1,8 +1,8 @@
-"""NATS JetStream as a durable queue, by the raw protocol: PUB, a pull consumer, and acknowledgements that are answered.
+"""NATS JetStream as a durable queue, by the raw protocol: PUB, a pull consumer, and confirmed acknowledgements.
 
-The server is whatever `nats-server` is installed (2.10 or newer: older ones cannot sync each message). The stream is a
-work queue on files, with `sync_interval: always`. A batch of sends is so many PUB in one write, each with an answer of
-its own; a receive is one pull request; a batch of deletes is so many `+ACK`, each with an answer.
+It uses the installed `nats-server` (2.10 or newer: older ones cannot sync each message). The stream is a work queue on
+files, with `sync_interval: always`. A batch of sends is several PUBs in one write, each with its own response; a
+receive is one pull request; a batch of deletes is several `+ACK`s, each with a response.
 """
 
 from __future__ import annotations
@@ -54,10 +54,12 @@ def publish(subject: bytes, body: bytes) -> bytes:
 
 
 def complete(data: bytes, answers: int) -> bool:
-    """Whether all answers are there: as many MSG as were asked for, the last one whole. No answers: the greeting."""
+    """Whether all responses have arrived: as many MSGs as requested, the last one
+    complete. No responses: the greeting.
+    """
     if not answers:
         return data.endswith(b"PONG\r\n")
-    data = data.replace(b"PING\r\n", b"")  # the server asks once, early; nobody waits for the answer
+    data = data.replace(b"PING\r\n", b"")  # the server sends one PING early; nobody waits for the answer
     if not data.endswith(b"\r\n"):
         return False
     if _NOTHING in data:
@@ -70,7 +72,7 @@ def complete(data: bytes, answers: int) -> bool:
 
 
 class NatsStream:
-    """One work-queue stream with one consumer, for one connection: the answers come to one inbox."""
+    """One work-queue stream with one consumer, for one connection: the responses arrive in one inbox."""
 
     def __init__(self, port: int, name: str) -> None:
         self.port = port

@@ -1,10 +1,10 @@
-"""What the three hot calls cost inside the server, without sockets and without the disk's sync.
+"""The cost of the three hot calls inside the server, without sockets and without the disk's sync.
 
     python -m bench.paths [sqs|rest] [--connections N] [--batch N] [--rounds N] [--profile send|receive|delete]
 
-A whole node runs in this process; the connections (16 of SQS, one of REST) are given their requests at once, as in the
+A whole node runs in this process; the connections (16 of SQS, one of REST) get their requests at once, as in the
 sections `life` and `rest`, and the loop runs until all are answered. Syncs are left out, and the best of many rounds is
-taken, so that the figures hold still on a noisy machine: they are for finding where the time goes and for comparing two
+used, so that the figures are stable on a noisy machine. Use them to find where the time goes, and to compare two
 versions of Baton.
 """
 
@@ -32,7 +32,7 @@ from bench import bodies, sqs
 from bench.flows import Work
 from bench.rest import RestQueue
 
-_READ_BYTES = 256 * 1024  # what the event loop reads at a time
+_READ_BYTES = 256 * 1024  # the event loop's read size
 
 
 class Wire(asyncio.Transport):
@@ -78,7 +78,7 @@ class Clients:
             self._all_answered.set_result(None)
 
     async def ask(self, requests: list[bytes]) -> tuple[float, list[bytes]]:
-        """Give each connection its request; the seconds until the last answer, and the answers."""
+        """Send each connection its request. Returns the seconds until the last response, and the responses."""
         self._left = len(requests)
         self._all_answered = self._loop.create_future()
         started = time.perf_counter()
@@ -91,7 +91,7 @@ class Clients:
 
 
 async def measure(directory: Path, options: argparse.Namespace) -> dict[str, float]:
-    """µs a message of each call, the best of many rounds; prints a profile of one of them if asked."""
+    """µs per message of each call, the best of many rounds; optionally prints a profile of one call."""
     setattr(os, "fdatasync", lambda descriptor: None)  # noqa: B010 (plain assignment is a type error)
     loop = asyncio.get_running_loop()
     node = Node(Settings(data=str(directory), inline_sync_us=1_000_000))
@@ -151,8 +151,8 @@ def main() -> None:
     ):
         best = runner.run(measure(Path(directory) / "data", options))
     for call, cost in best.items():
-        print(f"{call:8} {cost:6.2f} µs a message")
-    print(f"{'life':8} {sum(best.values()):6.2f} µs a message")
+        print(f"{call:8} {cost:6.2f} µs per message")
+    print(f"{'life':8} {sum(best.values()):6.2f} µs per message")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""Baton beside other durable queues that can be run here, at their batch sizes: table, JSON and plot for the docs.
+"""Compares Baton with other durable queues on this machine, at their batch sizes: table, JSON and plot for the docs.
 
     python -m bench.peers [--rounds N] [--quick]
 
-Each contestant does the same work in turn on this machine, durable before each answer. Redis and PostgreSQL come with
-the development requirements; RabbitMQ and NATS are measured where their servers are installed.
+Each contestant does the same work in turn, durable before each response. Redis and PostgreSQL are part of the
+development requirements; RabbitMQ and NATS are measured if their servers are installed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ SETTINGS = {
     "NATS JetStream": "work queue on files, sync_interval: always; acknowledgements are answered",
     "PostgreSQL": "defaults: fsync and synchronous_commit on; table, UPDATE … SKIP LOCKED; a socket in the file system",
 }
-_BATCHES = ((10, 1), (10, 16), (500, 1))  # messages a batch, connections
+_BATCHES = ((10, 1), (10, 16), (500, 1))  # messages per batch, connections
 
 
 @dataclass(slots=True)
@@ -61,7 +61,7 @@ def _peers(servers: Servers, stack: contextlib.ExitStack, report: Report) -> lis
 
 
 def _installed(servers: Servers, report: Report) -> list[Peer]:
-    """The servers that people install by themselves. Their answers are numbered by connection: they get one."""
+    """The servers that users install themselves. Their responses are numbered per connection, so they get one."""
     found: list[Peer] = []
     for name, module, queue in (
         ("RabbitMQ", rabbitmq, rabbitmq.QuorumQueue),
@@ -85,7 +85,7 @@ def _installed(servers: Servers, report: Report) -> list[Peer]:
 
 
 def markdown(tables: list[Table]) -> str:
-    """The medians, as a page of the docs shows them."""
+    """The medians as Markdown for the docs."""
     lines = [
         "| life of a message of 1 KiB | contestant | messages/s | server CPU, µs a message | beside Redis |",
         "|---|---|---|---|---|",

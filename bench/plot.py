@@ -1,4 +1,4 @@
-"""The plot of a run, as an SVG written by hand, so that a benchmark needs no plotting library."""
+"""The plot of a run as SVG, without a plotting library."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _box(x: float, y: float, width: float, colour: str) -> str:
 
 
 def draw(groups: list[Group], bars: list[BarLine]) -> str:
-    """Each comparison as horizontal bars on its own scale, then each promise with its limit as a line."""
+    """Each comparison as horizontal bars on its own scale, then each target with its limit as a line."""
     parts: list[str] = []
     y = 10
     for title, values in groups:

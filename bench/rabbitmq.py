@@ -1,9 +1,9 @@
 """A RabbitMQ quorum queue as a durable queue, by raw AMQP 0-9-1: publishes with confirms, a consumer with a prefetch.
 
-The server is whatever `rabbitmq-server` is installed. A quorum queue of one member writes and syncs each message to its
-write-ahead log before it confirms. A batch of sends is so many publishes in one write, and ends when all are confirmed;
-the consumer's prefetch is the batch; a batch of deletes is one acknowledgement of all up to the last. AMQP does not
-answer an acknowledgement: a command behind it (`basic.qos`) says that it was taken, not that it is on disk.
+It uses the installed `rabbitmq-server`. A quorum queue of one member writes and syncs each message to its write-ahead
+log before it confirms. A batch of sends is several publishes in one write, and ends when all are confirmed; the
+consumer's prefetch is the batch; a batch of deletes is one acknowledgement of all up to the last. AMQP does not answer
+an acknowledgement: a command after it (`basic.qos`) shows that it was received, not that it is on disk.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bench.clients import BenchError, Complete, Request, connect, exchange
 from bench.flows import Prepared
 from bench.servers import free_port
 
-_PLACES = ("/usr/lib/rabbitmq/bin/rabbitmq-server",)  # Debian's command on the PATH changes to another user
+_PLACES = ("/usr/lib/rabbitmq/bin/rabbitmq-server",)  # Debian's command on the PATH switches to another user
 _QOS_OK, _ACK, _NACK, _DELIVER = (60, 11), (60, 80), (60, 120), (60, 60)
 _DECLARE_OK = (50, 11)
 _CLOSES = ((10, 50), (20, 40))
@@ -29,13 +29,13 @@ def installed() -> str | None:
 
 
 def environment(port: int, directory: Path) -> dict[str, str]:
-    """A node of its own, with all that it writes in one directory."""
+    """A separate node, with all its files in one directory."""
     return {
         "HOME": str(directory),
         "RABBITMQ_NODENAME": f"bench{port}@localhost",
         "RABBITMQ_NODE_IP_ADDRESS": "127.0.0.1",
         "RABBITMQ_NODE_PORT": str(port),
-        "RABBITMQ_DIST_PORT": str(free_port()),  # else 20,000 above the other, which may be too high
+        "RABBITMQ_DIST_PORT": str(free_port()),  # otherwise 20,000 above the other port, which may be too high
         "RABBITMQ_MNESIA_BASE": str(directory / "data"),
         "RABBITMQ_LOG_BASE": str(directory / "log"),
         "RABBITMQ_CONFIG_FILE": str(directory / "none"),
@@ -81,7 +81,7 @@ def _qos(prefetch: int) -> bytes:
 
 
 def _greeting(prefetch: int) -> bytes:
-    """All that a client says before it works, in one write: nothing of it depends on an answer."""
+    """The whole handshake of a client in one write: nothing of it depends on a response."""
     return (
         b"AMQP\x00\x00\x09\x01"
         + _method(0, (10, 11), _long(b"") + _short(b"PLAIN") + _long(b"\0guest\0guest") + _short(b"en_US"))
@@ -94,7 +94,9 @@ def _greeting(prefetch: int) -> bytes:
 
 
 def _methods(data: bytes) -> Iterator[tuple[tuple[int, int], bytes, int]]:
-    """Each whole method with its arguments, and where it ends with the content behind it; a torn one ends it."""
+    """Each complete method with its arguments, and where it ends with its content; an incomplete one ends the
+    iteration.
+    """
     at = 0
     while at + 7 <= len(data):
         kind, _, size = struct.unpack_from(">BHI", data, at)
@@ -131,7 +133,7 @@ def _behind_content(data: bytes, at: int) -> int:
 
 
 def _until(wanted: tuple[int, int]) -> Complete:
-    """Whether an answer has come; raises BenchError when the server closes instead."""
+    """Whether a response has arrived; raises BenchError if the server closes instead."""
 
     def complete(data: bytes, _answers: int) -> bool:
         names = [name for name, _, _ in _methods(data)]
@@ -146,7 +148,7 @@ def _until(wanted: tuple[int, int]) -> Complete:
 
 
 class QuorumQueue:
-    """One quorum queue, for one connection at a time: confirms and deliveries are numbered by connection."""
+    """One quorum queue, for one connection at a time: confirms and deliveries are numbered per connection."""
 
     def __init__(self, port: int, name: str) -> None:
         self.port = port
@@ -155,7 +157,7 @@ class QuorumQueue:
         self._waits_for = "greeting"
         self._wanted = 0
         self._consuming = False
-        self._rest = b""  # deliveries that came with another answer
+        self._rest = b""  # deliveries that arrived with another response
         arguments = _short(b"x-queue-type") + b"S" + _long(b"quorum")
         declare = _method(1, (50, 10), b"\0\0" + _short(self._name) + b"\x02" + _long(arguments))
         with connect(port) as connection:
@@ -163,7 +165,7 @@ class QuorumQueue:
 
     @property
     def hello(self) -> Request:
-        """A new connection counts from the beginning."""
+        """A new connection starts counting from the beginning."""
         self._published = self._confirmed = 0
         self._consuming, self._rest, self._waits_for = False, b"", "greeting"
         return _greeting(1), 1
@@ -176,7 +178,7 @@ class QuorumQueue:
         return self._waits_for != "deliveries" or len(self._tags(self._rest + data)) >= self._wanted
 
     def _all_confirmed(self, data: bytes) -> bool:
-        """Confirms may come out of order; one with `multiple` covers all before it."""
+        """Confirms may arrive out of order; one with `multiple` covers all before it."""
         confirmed: set[int] = set()
         for name, arguments, _ in _methods(data):
             if name in (_NACK, *_CLOSES):
@@ -235,6 +237,8 @@ class QuorumQueue:
         return self.delete([receipt])
 
     def check(self, answer: bytes) -> None:
-        """What came behind an acknowledgement's answer are the next deliveries; a torn one goes on in the next."""
+        """Data after an acknowledgement's response is the next deliveries; an incomplete one continues in the next
+        response.
+        """
         if self._waits_for == "acknowledged":
             self._rest = answer

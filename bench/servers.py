@@ -1,4 +1,4 @@
-"""The contestants' processes: started in a directory of their own, asked whether they are ready, and stopped."""
+"""The contestants' processes: started in their own directory, checked until they are ready, and stopped."""
 
 from __future__ import annotations
 
@@ -32,9 +32,10 @@ _STOP_S = 300
 
 
 def free_port(count: int = 1) -> int:
-    """A port that is free, and with it the next ones, as many as are wanted.
+    """A free port, with as many consecutive ones as requested.
 
-    Below those that the system gives to connections: one of the contestant's own could take it before it listens.
+    It is below the range that the system assigns to connections: one of the contestant's own could take it before it
+    listens.
     """
     while True:
         port = random.randrange(_PORTS.start, _PORTS.stop - count)
@@ -94,7 +95,7 @@ class Server:
         return self._process.pid
 
     def start(self) -> float:
-        """Start it, and wait until it is ready; the seconds that this took."""
+        """Start it, and wait until it is ready. Returns the elapsed seconds."""
         self.port = free_port(self._ports)
         environment = os.environ | {"PYTHONPATH": f"{self._source}:{_ROOT}"}
         errors = (self.directory.parent / f"{self.directory.name}.stderr").open("ab")
@@ -126,7 +127,7 @@ class Server:
             self._process = None
 
     def discard(self) -> None:
-        """Kill it, and what it has started, and remove its data."""
+        """Kill it and its children, and remove its data."""
         members = machine.process_tree(self.pid) if self._process is not None else []
         self.stop(signal.SIGKILL)
         for member in members:
@@ -155,10 +156,10 @@ class Server:
 
 
 class Servers:
-    """Starts contestants under one directory, and stops whatever still runs at the end."""
+    """Starts contestants under one directory, and stops those that still run at the end."""
 
     def __init__(self, directory: Path, before: str = "") -> None:
-        """`before` is the revision that the contestant "before" runs."""
+        """`before` is the revision of the contestant "before"."""
         self._before = before
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = Path(tempfile.mkdtemp(prefix="run-", dir=directory.resolve()))
@@ -196,7 +197,7 @@ class Servers:
         return self.start(name, command, answers_readyz, source=source)
 
     def before(self) -> Server:
-        """Baton as it was at another revision, with what is installed now."""
+        """Baton at another revision, with the currently installed packages."""
         if not self._before:
             raise BenchError("name the revision to compare with: --against REV")
         source = self.directory / "before"
@@ -222,7 +223,7 @@ class Servers:
         return bool(self._before)
 
     def contestants(self, *names: str) -> list[Server]:
-        """These, running; started at the first time of asking and shared by all sections of a run."""
+        """These contestants, running; started on first use and shared by all sections of a run."""
         starters = {"Baton": self.baton, "before": self.before, "floor": self.floor, "Redis": self.redis}
         for name in names:
             if name not in self._shared:

@@ -1,7 +1,7 @@
-"""SQS's JSON protocol by raw HTTP: prebuilt requests, and answers that are searched for what the work needs.
+"""SQS's JSON protocol by raw HTTP: prebuilt requests, and responses that are searched for what the work needs.
 
-Requests carry the headers that an AWS SDK sends, a signature and a fresh invocation id among them, so that a server
-pays for reading them as it would for a real client.
+Requests have the headers of an AWS SDK, including a signature and a fresh invocation id, so that a server has the same
+cost as with a real client.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _invocations = itertools.count(time.time_ns() & 0xFFFFFFFF0000)
 
 
 def complete(data: bytes, _answers: int) -> bool:
-    """Whether `data` is a whole HTTP answer; only one is ever outstanding on a connection."""
+    """Whether `data` is a whole HTTP response; only one at a time is outstanding on a connection."""
     head = data.find(b"\r\n\r\n")
     if head < 0:
         return False
@@ -40,14 +40,14 @@ def complete(data: bytes, _answers: int) -> bool:
 
 
 def check(data: bytes) -> bytes:
-    """Refuse an answer that is not a plain success."""
+    """Raises BenchError unless the response is a success."""
     if not data.startswith(_OK) or b'"Failed":[{' in data:
         raise BenchError(data[:600].decode(errors="replace"))
     return data
 
 
 class Caller:
-    """Builds requests for one operation of one server: a constant head around a length, an id and a body."""
+    """Builds requests for one operation of one server: a constant header around a length, an id and a body."""
 
     __slots__ = ("_end", "_middle", "_start")
 
@@ -92,7 +92,7 @@ def call(port: int, operation: str, **fields: object) -> dict[str, object]:
 
 
 class SqsQueue:
-    """One queue of an SQS server: the work of `flows.py` in SQS's words."""
+    """One queue of an SQS server: the work of `flows.py` in SQS."""
 
     def __init__(self, port: int, name: str, fifo: bool = False, sdk_headers: bool = True, spread: int = 1) -> None:
         attributes = {"FifoQueue": "true"} if fifo else {}
@@ -102,7 +102,7 @@ class SqsQueue:
 
     @classmethod
     def at(cls, port: int, url: str, sdk_headers: bool = True) -> SqsQueue:
-        """A queue that is there already."""
+        """An existing queue."""
         queue = cls.__new__(cls)
         queue._use(port, url, sdk_headers)
         return queue

@@ -1,4 +1,4 @@
-"""The memory of a Spark job while it runs: of its Python workers and of its JVM, from /proc."""
+"""The memory of a running Spark job: of its Python workers and of its JVM, from /proc."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WORKER = "pyspark.daemon"  # workers are forks of the daemon, and keep its comm
 
 @dataclass(slots=True)
 class Peaks:
-    """The most that any one process of its kind had, in bytes."""
+    """The peak of any single process of its kind, in bytes."""
 
     worker: int = 0
     jvm: int = 0
@@ -25,7 +25,7 @@ class Peaks:
 
 @dataclass
 class Watch:
-    """Looks at the processes under `pid` again and again while it is open."""
+    """Polls the processes under `pid` while it is open."""
 
     pid: int
     peaks: Peaks = field(default_factory=Peaks)
@@ -47,7 +47,7 @@ class Watch:
             self._look()
 
     def _look(self) -> None:
-        """The kernel keeps each process's peak, so that nothing between two looks is missed."""
+        """The kernel records each process's peak, so nothing between two polls is missed."""
         for member in machine.process_tree(self.pid):
             command = machine.command_line(member)
             if _WORKER in command:
@@ -57,7 +57,7 @@ class Watch:
 
 
 def run_watched(command: list[str]) -> tuple[float, Peaks]:
-    """Run a command to its end; the seconds that it took, and the peaks of its processes."""
+    """Run a command to its end. Returns the elapsed seconds, and the peaks of its processes."""
     started = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:

@@ -1,1 +1,3 @@
-"""The campaign: a real cluster under load, faults on purpose, and checkers that judge what the clients were told."""
+"""The campaign: a real cluster under load, injected faults, and checkers that compare the clients' results with the
+logs.
+"""

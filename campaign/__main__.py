@@ -21,16 +21,20 @@ SHOWN = 10
 
 
 def parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="python -m campaign", description="Faults on a real cluster, and a verdict.")
-    parser.add_argument("--seed", type=int, default=None, help="decides what is left to chance (default: a new one)")
-    parser.add_argument("--rounds", type=int, default=20, help="rounds of each fault (default 20)")
-    parser.add_argument("--fault", action="append", choices=sorted(FAULTS), help="only this one; may be repeated")
-    parser.add_argument("--directory", default="", help="where histories and logs go (default: a new one)")
+    parser = argparse.ArgumentParser(
+        prog="python -m campaign", description="Inject faults into a real cluster, and check the results."
+    )
+    parser.add_argument("--seed", type=int, default=None, help="seed of all random decisions (default: a new one)")
+    parser.add_argument("--rounds", type=int, default=20, help="rounds per fault (default 20)")
+    parser.add_argument("--fault", action="append", choices=sorted(FAULTS), help="only this fault; can be repeated")
+    parser.add_argument("--directory", default="", help="directory for histories and logs (default: a new one)")
     parser.add_argument("--bug", default="", choices=sorted(BUGS), help="plant a bug, and stop when it is found")
-    parser.add_argument("--lease-s", type=float, default=5.0, help="how long a node owns a shard unrenewed (default 5)")
-    parser.add_argument("--scale", type=float, default=1.0, help="how much load, 1 is some 40 messages/s (default 1)")
-    parser.add_argument("--minutes", type=float, default=0.0, help="begin no round after so long (default: no limit)")
-    parser.add_argument("--audit", action="store_true", help="at the end, `baton pipeline audit` judges, too (Spark)")
+    parser.add_argument("--lease-s", type=float, default=5.0, help="duration of a node's lease on a shard (default 5)")
+    parser.add_argument("--scale", type=float, default=1.0, help="load factor; 1 is about 40 messages/s (default 1)")
+    parser.add_argument(
+        "--minutes", type=float, default=0.0, help="start no new round after this time (default: no limit)"
+    )
+    parser.add_argument("--audit", action="store_true", help="at the end, also run `baton pipeline audit` (Spark)")
     return parser.parse_args()
 
 
@@ -58,11 +62,11 @@ async def run(arguments: argparse.Namespace, seed: int, directory: Path, reports
 
 
 def audit(url: str) -> None:
-    """Raises Broken when the audit of the shards' own history finds something."""
+    """Raises Broken if the audit of the shards' own history finds violations."""
     command = [sys.executable, "-m", "batonq", "pipeline", "audit", "--direct", "--history", url]
     print(f"$ {' '.join(command)}", flush=True)
     if subprocess.run(command, check=False).returncode:
-        raise Broken("the audit found something")
+        raise Broken("the audit found violations")
 
 
 def main() -> int:
@@ -85,8 +89,8 @@ def main() -> int:
     late = sum(len(report.late) for report in reports)
     sent = sum(report.sent for report in reports)
     print(
-        f"seed {seed}: {len(reports)} rounds, {sent} acknowledged, {violations} violations, {late} times late; "
-        f"histories in {directory}"
+        f"seed {seed}: {len(reports)} rounds, {sent} acknowledged, {violations} violations, {late} times "
+        f"late; histories in {directory}"
     )
     if arguments.bug:
         print(f"the bug {arguments.bug} was {'found' if violations else 'NOT FOUND'}")

@@ -1,4 +1,4 @@
-"""Bugs to be planted into a node's process, to see that the campaign finds them. Nothing of it is in the product."""
+"""Bugs to plant in a node's process, to check that the campaign finds them. They are not part of the product."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from batonq.sim.patches import Patches
 
 
 def append_not_fenced() -> Patches:
-    """A frame is appended wherever the log ends, whoever has written there."""
+    """A frame is appended at the end of the log, whoever has written there."""
 
     async def append(self: JetStreamBackend, frame: Frame) -> None:
         data = b"".join((frame.header, frame.rows, frame.variable))
@@ -42,7 +42,7 @@ def append_not_fenced() -> Patches:
 
 
 def release_before_commit() -> Patches:
-    """Everything is answered as soon as it is decided."""
+    """Every request is answered as soon as it is decided."""
 
     def point(self: GroupCommit) -> asyncio.Future[None] | None:
         self.kick()
@@ -68,6 +68,6 @@ BUGS: dict[str, Callable[[], Patches]] = {
 
 
 def plant(name: str) -> None:
-    """For as long as the process lives."""
+    """Plant the bug for the lifetime of the process."""
     for target, attribute, value in BUGS[name]():
         setattr(target, attribute, value)

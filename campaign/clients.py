@@ -1,7 +1,7 @@
-"""Clients of the cluster: every request is written down before it is made and when its answer comes.
+"""Clients of the cluster: every request is recorded before it is made and when its response arrives.
 
-The words are those of the simulator's history (batonq/sim/history.py), so that its checkers can judge it. The times in
-milliseconds are the campaign's own until the judge has made bounds of the shards' time of them.
+The records are those of the simulator's history (batonq/sim/history.py), so that its checkers can be used. The times in
+milliseconds are the campaign's own until the judge converts them to bounds of the shards' time.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from batonq.sim.history import OK, UNKNOWN, Answer, Call, Delivered, History, Ho
 from batonq.sim.scenario import ACCOUNT
 from campaign.cluster import BatonNode, Cluster
 
-ANSWER_S = 8.0  # beyond what a node lets a request wait for an owner
+ANSWER_S = 8.0  # longer than a node lets a request wait for an owner
 RECEIVE_S = 10.0
-LATE_S = 60.0  # what was not answered may be done so much later
+LATE_S = 60.0  # an unanswered request may be executed this much later
 SQS_TYPE = "application/x-amz-json-1.0"
 _SDK_CODES = {
     "ServiceUnavailable": "unavailable",
@@ -45,7 +45,7 @@ EXPECTED = {
 
 
 class Place(NamedTuple):
-    """What a receipt says, see node/receipts.py."""
+    """The content of a receipt, see node/receipts.py."""
 
     shard: int
     queue: int
@@ -58,7 +58,7 @@ class Place(NamedTuple):
 
 
 class Surroundings:
-    """What all clients of a round share."""
+    """The state that all clients of a round share."""
 
     def __init__(self, cluster: Cluster, seed: int) -> None:
         self.cluster = cluster
@@ -66,7 +66,7 @@ class Surroundings:
         self.history = History()
         self.outcomes: Counter[str] = Counter()
         self.unexpected: list[str] = []
-        self.asked: dict[int, str] = {}  # call → the node that it went to
+        self.asked: dict[int, str] = {}  # call → the node that it was sent to
         self.visibility_ms: dict[str, int] = {}  # of each queue
 
 
@@ -81,7 +81,7 @@ class Client:
         self.random = random
 
     def any_node(self) -> BatonNode:
-        """Any that runs; one that is stopped or cut off, too."""
+        """Any running node, including one that is stopped or cut off."""
         nodes = self.around.cluster.nodes
         return self.random.choice([node for node in nodes if node.running] or nodes)
 
@@ -103,7 +103,7 @@ class Client:
         return call
 
     async def send_by_sdk(self, queue: str, messages: list[Outgoing], invocation: str, attempt: int) -> Sending:
-        """The same as an AWS SDK does it, which names its requests and says which try it is."""
+        """A send as by an AWS SDK, which names its requests and numbers its attempts."""
         call = Sending(*self._head(queue), invocation=invocation, messages=messages)
         self.around.history.add(call)
         entries = [{"Id": str(at), "MessageBody": message.body.decode()} for at, message in enumerate(messages)]
@@ -169,7 +169,7 @@ class Client:
         headers: list[tuple[str, str]] | None = None,
         content_type: str = "application/json",
     ) -> Any:
-        """Make the call; what was told, if it was good."""
+        """Make the call. Returns the response if it was successful."""
         data = b"" if body is None else json.dumps(body).encode()
         told = None
         node = self.any_node()
@@ -182,7 +182,7 @@ class Client:
             told = json.loads(answer.body) if answer.body else {}
             call.outcome = OK if answer.status < 300 else _code(answer.status, told)
             if call.outcome not in EXPECTED:
-                self.around.unexpected.append(f"call {call.number}: {path} was answered with {told}")
+                self.around.unexpected.append(f"call {call.number}: {path} returned {told}")
         except NotSent:
             call.outcome = UNREACHED
         except BatonError:
@@ -199,7 +199,7 @@ class Client:
 
 
 def _code(status: int, told: dict[str, Any]) -> str:
-    """A node that is not the owner any more may have done it all the same."""
+    """A node that is no longer the owner may have executed it all the same."""
     code = _SDK_CODES.get(told.get("__type", "").rpartition("#")[2]) or str(told.get("code", status))
     return "unavailable" if code in ("fenced", "not_owner", "ownership_held") else code
 

@@ -1,4 +1,4 @@
-"""Three NATS servers and three nodes on this machine, each on an address of its own, with a proxy on every link."""
+"""Three NATS servers and three nodes on this machine, each on its own address, with a proxy on every link."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ cluster {{
 
 
 class Broken(Exception):
-    """The cluster did not do what a fault or a round needs."""
+    """The cluster did not reach a state that a fault or a round needs."""
 
 
 def free_port(host: str) -> int:
@@ -57,7 +57,7 @@ def free_port(host: str) -> int:
 
 
 class Program:
-    """A process of the cluster, which can be killed and started again."""
+    """A process of the cluster, which can be killed and restarted."""
 
     def __init__(self, name: str, command: list[str], directory: Path) -> None:
         self.name = name
@@ -138,7 +138,7 @@ class Server(Program):
 
 class BatonNode(Program):
     def __init__(self, number: int, directory: Path) -> None:
-        self.host = f"127.0.0.{2 + number}"  # not the one that a connection comes from by itself
+        self.host = f"127.0.0.{2 + number}"  # different from the default source address of connections
         self.port = free_port(self.host)
         self.url = f"http://{self.host}:{self.port}"
         self.data = directory / f"n{number}"
@@ -156,7 +156,7 @@ class BatonNode(Program):
         ]
 
     def move_clock(self, ahead_s: float) -> None:
-        if self._clock.exists():  # it is mapped: the same bytes have to change
+        if self._clock.exists():  # it is memory-mapped: the same bytes have to change
             with self._clock.open("r+b") as file:
                 file.write(CLOCK.pack(ahead_s))
         else:
@@ -169,12 +169,12 @@ class BatonNode(Program):
         return self._transport
 
     async def ask(self, what: str, body: Any = None, timeout_s: float = 10.0) -> Any:
-        """As one node asks another."""
+        """A request as from another node."""
         answer = await self.transport.request(
             "POST", f"/internal/node/{what}", msgspec.msgpack.encode(body), [CONTENT_TYPE], timeout_s
         )
         if answer.status != 200:
-            raise Broken(f"{self.name}: {what} was answered with {answer.status}: {answer.body[:200]!r}")
+            raise Broken(f"{self.name}: {what} returned {answer.status}: {answer.body[:200]!r}")
         return msgspec.msgpack.decode(answer.body)
 
     async def ready(self) -> bool:
@@ -198,7 +198,7 @@ class Cluster:
 
     @property
     def log_address(self) -> NatsAddress:
-        """The log as the campaign itself reads it: past the proxy."""
+        """The log's URL for the campaign itself, without the proxy."""
         return NatsAddress(tuple(f"{server.host}:{server.port}" for server in self.servers), NAME, unsafe=True)
 
     async def __aenter__(self) -> Cluster:
@@ -215,7 +215,7 @@ class Cluster:
         for program in (*self.nodes, *self.servers):
             program.kill()
         if hasattr(self, "_proxy"):
-            with suppress(ProcessLookupError):  # it may have ended by itself, and says why
+            with suppress(ProcessLookupError):  # it may have exited by itself, with a reason
                 self._proxy.kill()
             await self._proxy.wait()
 
@@ -233,7 +233,7 @@ class Cluster:
             server.configure(mine, f"{PROXY}:{ports[at]}")
             server.start()
         for server in self.servers:
-            await until(server.ready, f"{server.name} does not get ready")
+            await until(server.ready, f"{server.name} is not ready")
         there = ",".join(f"{PROXY}:{port}" for port in ports[:SERVERS])
         looked_at = "&".join(f"monitor=http://{server.host}:{server.monitor}" for server in self.servers)
         log = f"nats://{there}/{NAME}?replicas={SERVERS}&{looked_at}"
@@ -263,7 +263,7 @@ class Cluster:
         return [node for node in self.nodes if node.running and not node.stopped]
 
     async def status(self) -> dict[str, Any]:
-        """What the first node that answers knows."""
+        """The status from the first node that answers."""
         for node in self.running():
             try:
                 found: dict[str, Any] = await node.ask("status")
@@ -273,17 +273,17 @@ class Cluster:
         raise Broken("no node answers")
 
     async def owners(self) -> dict[int | str, BatonNode]:
-        """By shard, or `catalog`, as far as they have one."""
+        """The owners, by shard or `catalog`."""
         names = {node.name: node for node in self.nodes}
         return {each["shard"]: names[each["owner"]] for each in (await self.status())["shards"] if each["owner"]}
 
     async def wait_ready(self) -> float:
-        """Until every node serves, and every shard has an owner; how long it took."""
+        """Wait until every node serves, and every shard has an owner. Returns how long it took."""
 
         async def ready() -> bool:
             for node in self.nodes:
                 if not node.running:
-                    raise Broken(f"{node.name} has ended; see its log in {self.directory}")
+                    raise Broken(f"{node.name} has exited; see its log in {self.directory}")
                 if not await node.ready():
                     return False
             try:
@@ -291,7 +291,7 @@ class Cluster:
             except Broken:
                 return False
 
-        return await until(ready, "the cluster does not get ready")
+        return await until(ready, "the cluster is not ready")
 
     def leader(self, shard: int) -> Server:
         """The NATS server that leads the stream of a shard. Raises Broken while there is none."""
@@ -306,12 +306,12 @@ class Cluster:
                     leader = detail.get("cluster", {}).get("leader", "")
                     if detail["name"] == stream and leader:
                         return next(each for each in self.servers if each.name == leader)
-        raise Broken(f"nobody leads stream {stream}")
+        raise Broken(f"stream {stream} has no leader")
 
     # --- links ----------------------------------------------------------------------------------
 
     async def cut(self, pairs: list[tuple[str, str]]) -> None:
-        """Nothing goes from the first to the second of each any more."""
+        """Block all traffic from the first to the second of each pair."""
         await self._tell_proxy({"cut": pairs})
 
     async def heal(self) -> None:
@@ -319,7 +319,7 @@ class Cluster:
 
 
 async def until(condition: Callable[[], Awaitable[bool]], what: str, seconds: float = START_S) -> float:
-    """How long it took."""
+    """Returns how long it took."""
     began_s = time.monotonic()
     while not await condition():
         if time.monotonic() - began_s > seconds:

@@ -1,4 +1,4 @@
-"""What is done to the cluster: each fault begins, lasts, and is healed. It says which shards it took away."""
+"""The faults: each is injected, lasts, and is healed. It reports which shards it made unavailable."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from random import Random
 from batonq.errors import BatonError
 from campaign.cluster import SHARDS, BatonNode, Broken, Cluster, Program, Server, until
 
-AWAY_S = 9.0  # a killed process stays away so long, beyond a lease and a takeover
+AWAY_S = 9.0  # how long a killed process stays down: longer than a lease and a takeover
 HOUR_S = 3600.0
-CRASH_MAX_S = 10.0  # a shard is served again after a crash
-PLANNED_MAX_S = 1.0  # and after a hand-over
+CRASH_MAX_S = 10.0  # until a shard is served again after a crash
+PLANNED_MAX_S = 1.0  # and after a handover
 
 
 @dataclass(slots=True)
 class Done:
-    """What a fault did, for whoever reckons how long a shard was away."""
+    """The effect of a fault, to calculate how long a shard was unavailable."""
 
     began_s: float
     text: str
-    victims: set[str] = field(default_factory=set)  # nodes that are no help to clients meanwhile
-    shards: set[int] = field(default_factory=set)  # that have to be served by somebody else
-    limit_s: float = 0.0  # how long they may be away; 0: nothing is promised
+    victims: set[str] = field(default_factory=set)  # nodes that cannot help clients meanwhile
+    shards: set[int] = field(default_factory=set)  # shards that another node has to take over
+    limit_s: float = 0.0  # how long they may be unavailable; 0: no limit
     healed_s: float = 0.0
 
 
@@ -33,7 +33,7 @@ class Faults:
     def __init__(self, cluster: Cluster, random: Random, shard: int) -> None:
         self._cluster = cluster
         self._random = random
-        self._shard = shard  # the one that the fault is about
+        self._shard = shard  # the shard of the fault
         self._lasts_s = max(AWAY_S, cluster.lease_s * 1.5)
 
     async def run(self, name: str) -> Done:
@@ -42,7 +42,7 @@ class Faults:
         return done
 
     async def _owner(self) -> BatonNode:
-        await self._cluster.wait_ready()  # a shard that is being moved has none for a moment
+        await self._cluster.wait_ready()  # a shard that is being moved has no owner for a moment
         return (await self._cluster.owners()).get(self._shard) or await self._owner()
 
     async def _owned_by(self, *nodes: Program) -> set[int]:
@@ -56,7 +56,7 @@ class Faults:
             except (Broken, OSError):
                 return False
 
-        await until(led, "there is a stream without a leader")
+        await until(led, "a stream has no leader")
         return self._cluster.leader(self._shard)
 
     def _led_by(self, server: Program) -> set[int]:
@@ -140,7 +140,7 @@ class Faults:
         return await self._cut("its incoming direction", into=True)
 
     async def _cut(self, how: str, *, out: bool = False, into: bool = False) -> Done:
-        """The owner from everybody but its clients."""
+        """Cut the owner off from everything except its clients."""
         cluster = self._cluster
         owner = await self._owner()
         shards = await self._owned_by(owner)
@@ -153,7 +153,7 @@ class Faults:
         return done
 
     async def cut_leader(self) -> Done:
-        """The leader of the shard's stream from the other servers; its clients stay."""
+        """Cut the leader of the shard's stream off from the other servers; its clients stay."""
         cluster = self._cluster
         leader = await self._leader()
         others = [server.name for server in cluster.servers if server is not leader]
@@ -166,13 +166,13 @@ class Faults:
         return done
 
     async def clock(self) -> Done:
-        """The owner's clock is an hour ahead, or behind, and then right again."""
+        """The owner's clock jumps an hour ahead or back, and later returns."""
         owner = await self._owner()
         ahead_s = self._random.choice((HOUR_S, -HOUR_S))
         done = Done(time.monotonic(), f"the clock of {owner.name} jumps by {ahead_s / 3600:+g} h")
         owner.move_clock(ahead_s)
         await asyncio.sleep(self._lasts_s)
-        if self._random.random() < 0.5:  # and somebody else has to go on from the time that it has come to
+        if self._random.random() < 0.5:  # another node has to continue from the time that it has reached
             done.text += ", and it is killed"
             done.victims = {owner.name}
             owner.kill()
@@ -196,7 +196,7 @@ class Faults:
         return done
 
     async def outage(self) -> Done:
-        """Everything is away for longer than a visibility timeout: leases go on where they were, see DESIGN's grace."""
+        """Everything is down for longer than a visibility timeout: leases continue with a grace period."""
         done = Done(time.monotonic(), "kill -9 of all nodes, for the length of an outage")
         done.shards = set(range(SHARDS))
         for node in self._cluster.nodes:

@@ -1,4 +1,4 @@
-"""A holder that sends heartbeats through an outage that is longer than its visibility timeout, and keeps its lease."""
+"""A consumer that sends heartbeats through an outage longer than its visibility timeout, and keeps its lease."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Holder:
         around.visibility_ms[queue] = HELD_MS
 
     async def start(self, number: int) -> None:
-        """Hold a message, and let another consumer wait for it."""
+        """Receive a message, and let another consumer wait for it."""
         message = Outgoing(number, make_body(number, Random(number)))
         for _ in range(TRIES):
             if (await self._client.send(self.queue, [message], f"held-{number}")).outcome == OK:
@@ -42,7 +42,7 @@ class Holder:
                 self._held = call.deliveries[0]
                 break
         else:
-            raise Broken(f"nothing is delivered from {self.queue} in {TRIES} tries")
+            raise Broken(f"nothing was delivered from {self.queue} in {TRIES} attempts")
         self._tasks = [asyncio.create_task(self._beat()), asyncio.create_task(self._covet())]
 
     async def _beat(self) -> None:
@@ -59,7 +59,7 @@ class Holder:
                 await asyncio.sleep(AGAIN_S)
 
     async def finish(self) -> list[Violation]:
-        """The message is done, by its first holder."""
+        """The first consumer acks the message."""
         await asyncio.sleep(2 * BEAT_S)
         self._tasks[0].cancel()
         await asyncio.gather(self._tasks[0], return_exceptions=True)

@@ -1,4 +1,4 @@
-"""The judge: reads the shards' logs as they were committed, and lets the simulator's checkers go over all of it."""
+"""The judge: reads the shards' committed logs, and runs the simulator's checkers over the history."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from campaign.clients import Place
 from campaign.cluster import Broken, Cluster
 from campaign.load import QueuePlan
 
-SLACK_MS = 50  # what the shards' time may differ within a round beside what was seen
-# And when a clock was moved: a tenth of the time that passes is worked off (node/clock.py), and for some seconds there
-# may be no lease that shows it.
+SLACK_MS = 50  # possible difference of the shards' time within a round, in addition to what was observed
+# And if a clock was moved: it is slewed at a tenth of the elapsed time (node/clock.py), and for some seconds no lease
+# may show it.
 MOVED_CLOCK_SLACK_MS = 500
 TRIES = 30
 TRY_S = 1.0
 
 
 class RoundLedger(Ledger):
-    """The books of all shards, and of their messages only those of some queues."""
+    """The ledger of all shards, limited to the messages of some queues."""
 
     def __init__(self, all_books: Ledger, queues: set[int]) -> None:
         super().__init__()
@@ -52,7 +52,7 @@ class Judge:
         self._broken: set[int] = set()
 
     async def read(self) -> None:
-        """Read on to the end of every log."""
+        """Read every log to its end."""
         store = await self._open()
         try:
             for shard in self._next:
@@ -95,13 +95,15 @@ class Judge:
                     return
 
     def _take(self, shard: int, number: int, frame: Frame) -> bool:
-        """A frame as the log has it: does it follow the one before, and is it its owner's to write?"""
+        """Check a frame: does it follow the previous one, and was its owner allowed to write it?"""
         last = self._last.get(shard)
         if frame.number != number or (last is not None and frame.previous_digest != last.digest):
-            self._damaged(shard, f"frame {frame.number} of epoch {frame.epoch} stands at {number} and does not follow")
+            self._damaged(
+                shard, f"frame {frame.number} with epoch {frame.epoch} is stored at {number} and does not follow"
+            )
             return False
         if last is not None and frame.epoch < last.epoch:
-            self._damaged(shard, f"frame {number} is of epoch {frame.epoch}, the one before it of {last.epoch}")
+            self._damaged(shard, f"frame {number} has epoch {frame.epoch}, the previous one has {last.epoch}")
             return False
         self.ledger.book(shard).fold(frame)
         self._last[shard] = frame
@@ -115,7 +117,7 @@ class Judge:
     # --- one round ------------------------------------------------------------------------------
 
     def facts(self, history: History, queues: list[QueuePlan]) -> list[QueueFacts]:
-        """What the checkers want to know of the queues; their numbers are in receipts, and in the books."""
+        """Facts about the queues for the checkers; their numbers are in receipts and in the ledger."""
         places: dict[str, Place] = {}
         for call, delivered in history.deliveries():
             places.setdefault(call.queue, Place.of(delivered.receipt))
@@ -155,7 +157,7 @@ class Judge:
         return {name: count for name, count in counts.items() if count}
 
     def judge(self, history: History, facts: list[QueueFacts], slack_ms: int) -> list[Violation]:
-        """What must not have happened, in the round's history and in the logs."""
+        """The violations in the round's history and in the logs."""
         low_ms, high_ms = bounds_ms(history, slack_ms)
         for call in history.calls:
             call.started_ms += low_ms
@@ -168,9 +170,9 @@ class Judge:
 
 
 def bounds_ms(history: History, slack_ms: int) -> tuple[int, int]:
-    """By how much the shards' time is ahead of the campaign's, at least and at most, as the leases of a round show.
+    """The minimum and maximum by which the shards' time is ahead of the campaign's, from the leases of a round.
 
-    A lease began between the receive that got it and its answer.
+    A lease began between its receive and the response.
     """
     least, most = [0], [0]
     for call, delivered in history.deliveries():

@@ -1,9 +1,9 @@
-"""Starts a node as `baton serve` does, in a process that the campaign has changed beforehand.
+"""Starts a node like `baton serve`, in a process that the campaign has modified.
 
     python -m campaign.launcher --address 127.0.0.2 --clock FILE [--bug NAME] -- serve …
 
-Its wall clock is ahead by the seconds in FILE, which may change at any time; its connections come from its own address,
-so that the proxy knows them; and a bug may be planted. The product knows nothing of all this.
+Its wall clock is ahead by the seconds in FILE, which may change at any time. Its connections come from its own address,
+so that the proxy can identify them. A bug can be planted. The product contains none of this.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ CLOCK = struct.Struct("<d")
 
 
 def move_clock(path: str) -> None:
-    """Let the time of day be ahead by what the file says. What measures time, the monotonic clock, stays."""
+    """Set the wall clock ahead by the value in the file. The monotonic clock does not change."""
     with open(path, "rb") as file:
         ahead = mmap.mmap(file.fileno(), CLOCK.size, access=mmap.ACCESS_READ)
     wall: Callable[[], float] = time.time
@@ -35,7 +35,7 @@ def move_clock(path: str) -> None:
 
 
 def come_from(address: str) -> None:
-    """Let connections to this machine come from this address of it, on every kind of event loop."""
+    """Use this source address for connections to this machine, on every kind of event loop."""
     kinds: list[Any] = [asyncio.BaseEventLoop]
     with suppress(ImportError):
         import uvloop

@@ -1,4 +1,4 @@
-"""Who uses the cluster in a round: producers that retry, consumers with all the habits that consumers have, probes."""
+"""The load of a round: producers that retry, consumers with various behaviours, and probes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ RETRIED = ("unavailable", "log_error", "over_limit", UNREACHED, UNKNOWN)
 OLD_RECEIPTS_MAX = 60
 PROBE_EVERY_S = 0.2
 PROBE_S = 15.0
-PROBES_MAX = 60  # queues made until every shard has one
+PROBES_MAX = 60  # queues created until every shard has one
 GROUPS = 6
 GROWTH_MAX_S = 12.0  # before a fault, while it lasts, or after it
 DRAIN_VISIBILITY_MS = 20_000
@@ -36,11 +36,11 @@ class QueuePlan(NamedTuple):
     keyed: bool = False
     delayed: bool = False
     dead_letters: bool = False  # nobody sends there
-    grows_to: int = 0  # shards, some time in the round
+    grows_to: int = 0  # number of shards, at some time in the round
 
 
 def plans(round_number: int) -> list[QueuePlan]:
-    """The queues of one round, whose names no other round has."""
+    """The queues of one round, with unique names."""
     first = f"r{round_number}"
     second_s = {"defaultVisibilityTimeoutSeconds": 4}
     dead = QueuePlan(f"{first}-dead", second_s, dead_letters=True)
@@ -70,11 +70,11 @@ class Producer:
             plan = random.choice(self._queues)
             messages = [self._message(plan) for _ in range(random.choice((1, 1, 2, 5)))]
             await self._send(plan, messages)
-            if plan.keyed and random.random() < 0.1:  # as one that does not remember having sent it
+            if plan.keyed and random.random() < 0.1:  # as a producer that does not remember having sent it
                 await self._send(plan, messages)
 
     async def _send(self, plan: QueuePlan, messages: list[Outgoing]) -> None:
-        """Until there is an answer that ends it, always as the same request: by its name, or by its numbers."""
+        """Retry until there is a final response, always as the same request: by its name, or by its numbers."""
         self._invocations += 1
         invocation = f"{self._client.name}-{self._invocations}"
         producer = f"{self._client.name}.{plan.name}" if self._invocations % 3 == 0 and not plan.keyed else ""
@@ -150,7 +150,7 @@ class Consumer:
             self._spawn(self._handle(delivered, dying="deadLetterQueue" in plan.spec))
 
     async def _handle(self, held: Delivered, *, dying: bool) -> None:
-        """What becomes of one message that this consumer holds."""
+        """Process one received message."""
         random = self._client.random
         self._old.append(held)
         del self._old[:-OLD_RECEIPTS_MAX]
@@ -170,7 +170,7 @@ class Consumer:
             await self._heartbeats(held, lasts_s)
         elif fate < 0.95:
             await self._client.change(held, 0)
-        # else: the consumer dies with the message in its hands
+        # otherwise the consumer dies while it holds the message
 
     async def _heartbeats(self, held: Delivered, lasts_s: float) -> None:
         for _ in range(self._client.random.randint(1, 3)):
@@ -179,7 +179,7 @@ class Consumer:
         await self._client.delete(held)
 
     async def _use_old(self) -> None:
-        """A receipt from before, whose lease somebody else may have by now."""
+        """Use an old receipt, whose message another consumer may hold by now."""
         held = self._client.random.choice(self._old)
         choice = self._client.random.random()
         if choice < 0.4:
@@ -199,7 +199,9 @@ class Probe(NamedTuple):
 
 
 class Probes:
-    """A send to every shard, again and again, beside the load: how long a shard is away, and what others notice."""
+    """Repeated sends to every shard, next to the load: they measure how long a shard is unavailable, and the effect on
+    others.
+    """
 
     def __init__(self, cluster: Cluster, random: Random) -> None:
         self._cluster = cluster
@@ -208,12 +210,12 @@ class Probes:
         self.done: list[Probe] = []
 
     async def prepare(self, shards: int) -> None:
-        """A queue on every shard."""
+        """Create a queue on every shard."""
         for number in count():
             if len(self._queues) == shards:
                 return
             if number > PROBES_MAX:
-                raise Broken("there is a shard that gets no queue")
+                raise Broken("a shard got no queue")
             name = f"probe-{number}"
             await make_queue(self._cluster, name, {})
             for queue in (await self._cluster.status())["queues"]:
@@ -221,12 +223,12 @@ class Probes:
                     self._queues.setdefault(queue["shard"], name)
 
     async def wait_served(self, since_s: float) -> None:
-        """Until something was sent to every shard that was not asked for before this."""
+        """Wait until a send to every shard, started after this call, has succeeded."""
 
         async def served() -> bool:
             return {probe.shard for probe in self.done if probe.ok and probe.started_s > since_s} == set(self._queues)
 
-        await until(served, "there is a shard to which nothing can be sent")
+        await until(served, "sends to a shard fail")
 
     async def run(self) -> None:
         async with asyncio.TaskGroup() as group:
@@ -253,7 +255,7 @@ class Probes:
 
 
 class Load:
-    """All of it. `async with` starts it, and stops it at the end; then `drain`."""
+    """The whole load. `async with` starts and stops it; then call `drain`."""
 
     def __init__(self, around: Surroundings, queues: list[QueuePlan], numbers: Callable[[], int], scale: float) -> None:
         self._around = around
@@ -299,7 +301,7 @@ class Load:
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def drain(self, empty: Callable[[], Coroutine[Any, Any, bool]], seconds: float) -> bool:
-        """Take and delete everything; False when something is left after that time."""
+        """Receive and delete everything; False if messages are left after that time."""
         deadline_s = time.monotonic() + seconds
         clients = [Client(f"drain-{at}", self._around, Random(at)) for at in range(len(self._queues))]
 
@@ -323,7 +325,7 @@ async def make_queue(cluster: Cluster, name: str, spec: dict[str, Any]) -> None:
 
 
 async def steer(cluster: Cluster, method: str, path: str, body: dict[str, Any]) -> None:
-    """An operator's request, to one node after the other until one has done it."""
+    """An operator's request, sent to one node after another until it succeeds."""
     data = json.dumps(body).encode()
     deadline_s = time.monotonic() + RETRIES_S
     problem = ""
@@ -339,4 +341,4 @@ async def steer(cluster: Cluster, method: str, path: str, body: dict[str, Any]) 
                 return
             problem = answer.body.decode()
         await asyncio.sleep(0.2)
-    raise Broken(f"{method} {path} with {body} cannot be done: {problem}")
+    raise Broken(f"{method} {path} with {body} failed: {problem}")

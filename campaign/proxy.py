@@ -1,13 +1,13 @@
-"""A TCP proxy whose links can be cut, in both directions or in one, without a sound; a process of its own.
+"""A TCP proxy whose links can be cut silently, in both directions or in one; a separate process.
 
-Started with a list of doors as JSON, it tells the port of each, and then takes lines on its standard input:
+It is started with a list of doors as JSON, prints the port of each, and then reads lines from its standard input:
 
-    {"cut": [["n0", "s1"], …]}     nothing of n0 reaches s1 any more
-    {"heal": true}                 everything goes through again
+    {"cut": [["n0", "s1"], …]}     nothing from n0 reaches s1 any more
+    {"heal": true}                 everything passes again
 
-A cut swallows nothing and resets nothing: what is sent waits, as it does where packets are lost and sent again, and
-comes late when the link is healed, if both ends are still there. A connection that is begun over a cut link leads
-nowhere, and is closed when the link is healed.
+A cut drops nothing and resets nothing: data waits, as with lost and retransmitted packets, and arrives late when the
+link is healed, if both ends still exist. A new connection over a cut link leads nowhere, and is closed when the link is
+healed.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ CONNECT_S = 5.0
 
 
 class Door(NamedTuple):
-    """Where connections to one destination come in. Without a source, the address that they come from tells it."""
+    """The entrance to one destination. Without a source, the source address of a connection identifies it."""
 
     destination: str
     host: str  # to listen on
     target_host: str
-    target_port: int  # 0: it leads nowhere, and whoever comes is left to wait
+    target_port: int  # 0: it leads nowhere, and clients wait
     source: str = ""
 
 
 class Links:
-    """Which directions are cut."""
+    """The directions that are cut."""
 
     def __init__(self) -> None:
         self._cut: set[tuple[str, str]] = set()
@@ -54,7 +54,7 @@ class Links:
         return (source, destination) in self._cut
 
     async def open(self, source: str, destination: str) -> None:
-        """Until the direction is not cut."""
+        """Wait until the direction is not cut."""
         await self._event(source, destination).wait()
 
     def _event(self, source: str, destination: str) -> asyncio.Event:
@@ -69,9 +69,9 @@ class Proxy:
     def __init__(self, doors: list[Door], names: dict[str, str]) -> None:
         self.links = Links()
         self._doors = doors
-        self._names = names  # address → who comes from there
+        self._names = names  # address → its name
         self._servers: list[asyncio.Server] = []
-        self._inside: set[asyncio.Task[Any]] = set()  # one a connection
+        self._inside: set[asyncio.Task[Any]] = set()  # one per connection
 
     async def start(self) -> list[int]:
         """The port of each door."""
@@ -95,7 +95,7 @@ class Proxy:
             source = door.source or self._names.get(address, "")
             try:
                 if not source:
-                    end(f"nobody is known to come from {address}, which asks for {door.destination}")
+                    end(f"the source address {address} of a connection to {door.destination} is unknown")
                 await self._carry(source, door, reader, writer)
             finally:
                 writer.transport.abort()
@@ -137,7 +137,7 @@ class Proxy:
 
     @staticmethod
     async def _both(*pumps: Coroutine[Any, Any, None]) -> None:
-        """Until one of the two directions has ended."""
+        """Run until one of the two directions has ended."""
         tasks = [asyncio.ensure_future(pump) for pump in pumps]
         try:
             await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -164,8 +164,8 @@ async def run() -> None:
 
 
 def end(why: str) -> None:
-    """Better no campaign than one whose cuts cut nothing: without its proxy nothing is reached any more."""
-    print(f"the proxy ends: {why}", file=sys.stderr, flush=True)
+    """Exit: without its proxy the cluster cannot communicate, which is better than cuts without effect."""
+    print(f"the proxy exits: {why}", file=sys.stderr, flush=True)
     os._exit(1)
 
 

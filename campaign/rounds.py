@@ -1,4 +1,4 @@
-"""One round: load, a quiet while, a fault, healing, draining, and the verdict."""
+"""One round: load, a quiet phase, a fault, healing, draining, and the verdict."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from campaign.judge import MOVED_CLOCK_SLACK_MS, SLACK_MS, Judge
 from campaign.load import Load, Probe, Probes, QueuePlan, make_queue, plans
 
 DRAIN_S = 120.0
-SHORT_S = 2.0  # what other shards notice of a fault that is over at once is looked for so long
+SHORT_S = 2.0  # how long the effect of an instant fault on other shards is observed
 
 
 @dataclass(slots=True, frozen=True)
@@ -36,19 +36,19 @@ class Pace:
 
 @dataclass(slots=True)
 class Report:
-    """What came of a round."""
+    """The result of a round."""
 
     number: int
     fault: str
     seed: str
     text: str = ""
     violations: list[Violation] = field(default_factory=list)
-    broken: bool = False  # the cluster did not come back
-    late: list[str] = field(default_factory=list)  # what took longer than promised
+    broken: bool = False  # the cluster did not recover
+    late: list[str] = field(default_factory=list)  # what took longer than allowed
     away_s: dict[int, float] = field(default_factory=dict)  # shard → how long nothing was acknowledged
     ready_s: float = 0.0  # from healing until every node was ready
-    quiet_ms: list[float] = field(default_factory=list)  # what sends took before the fault
-    others_ms: list[float] = field(default_factory=list)  # and while it lasted, to shards that it did not concern
+    quiet_ms: list[float] = field(default_factory=list)  # latency of sends before the fault
+    others_ms: list[float] = field(default_factory=list)  # and while it lasted, to unaffected shards
     sent: int = 0
     delivered: int = 0
     outcomes: dict[str, int] = field(default_factory=dict)
@@ -67,7 +67,7 @@ class Report:
 
 
 class Rounds:
-    """Rounds on one cluster, one after another: each has queues and a history of its own, the logs go on."""
+    """Rounds on one cluster, one after another: each has its own queues and history, the logs continue."""
 
     def __init__(self, cluster: Cluster, seed: int, directory: Path, pace: Pace | None = None) -> None:
         self._cluster = cluster
@@ -91,7 +91,7 @@ class Rounds:
         queues = plans(number)
         try:
             await self._go(report, around, queues)
-        except Broken as problem:  # the logs may tell why
+        except Broken as problem:  # the logs may contain the reason
             report.broken = True
             await self._judge.read()
             report.violations += [*self._judge.violations, Violation("liveness", str(problem))]
@@ -132,7 +132,7 @@ class Rounds:
         for each in (await self._cluster.status())["queues"]:
             if each["name"] == queue:
                 return int(each["shard"])
-        raise Broken(f"nobody knows {queue}")
+        raise Broken(f"no node knows {queue}")
 
     async def _verdict(self, report: Report, around: Surroundings, queues: list[QueuePlan], load: Load) -> None:
         judge, history = self._judge, around.history
@@ -144,14 +144,14 @@ class Rounds:
         drained = await load.drain(empty, DRAIN_S)
         facts = judge.facts(history, queues)
         if not drained:
-            text = f"after {DRAIN_S:g} s of draining there are messages left: {judge.left(facts)}"
+            text = f"after {DRAIN_S:g} s of draining, messages are left: {judge.left(facts)}"
             report.violations.append(Violation("liveness", text))
         slack_ms = MOVED_CLOCK_SLACK_MS if report.fault == "clock" else SLACK_MS
         report.violations += judge.judge(history, facts, slack_ms)
         report.violations += [Violation("unexpected-answer", text) for text in around.unexpected]
 
     def _times(self, report: Report, done: Done, quiet_s: float) -> None:
-        """How long shards were away, and what the clients of the others noticed."""
+        """How long shards were unavailable, and the effect on clients of other shards."""
         probes = self._probes.done
         useful = [probe for probe in probes if probe.node not in done.victims]
         for shard in sorted(done.shards):
@@ -200,7 +200,7 @@ def p99(values: list[float]) -> float:
 
 
 def summary(reports: list[Report]) -> list[str]:
-    """A line for each fault: how long shards were away in all of its rounds, and what sends to the others took."""
+    """One line per fault: how long shards were unavailable in all its rounds, and the latency of sends to others."""
     rows = [("fault", "rounds", "away, median", "longest", "others, p99", "quiet, p99", "ratio")]
     for fault in dict.fromkeys(report.fault for report in reports):
         some = [report for report in reports if report.fault == fault]

@@ -1,8 +1,8 @@
-"""Run the project's checks and say how long each took: `check.py all|fast|lint`.
+"""Run the project's checks and print how long each took: `check.py all|fast|lint`.
 
-They run side by side, one a processor, and beside them, one after another, the suites of tests that mostly wait for
-processes that they start and kill (JOBS=1: all one after another). What a check printed is shown when it has ended. One
-that takes far too long is ended, and says where it stood.
+They run in parallel, one per processor. The test suites that mostly wait for processes run next to them, one after
+another (JOBS=1: everything one after another). The output of a check is shown when it has ended. A check that takes far
+too long is aborted, and shows where it was.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
 CODE = [name for name in ("src", "tests", "tools", "bench", "campaign", "examples") if (ROOT / name).is_dir()]
 JOBS = int(os.environ.get("JOBS", "0")) or min(4, os.cpu_count() or 1)
-# The longest first, so that no processor is idle at the end. A folder that is not named here runs last.
+# The longest first, so that no processor is idle at the end. A folder that is not listed runs last.
 ORDER = (
     "pipeline",
     "core",
@@ -41,31 +41,31 @@ ORDER = (
     "node",
     "golden",
 )
-# They leave a processor idle for much of their time: these share one place of their own.
+# They are idle for much of their time: they share one place of their own.
 WAITING = ("cluster", "campaign", "processes", "system", "worker", "log", "client", "api", "outbox", "idempotency")
-SECONDS_MAX = 7_200  # of one check, on a machine that has much else to do: it ends what hangs, and measures nothing
-# Tests start hundreds of processes: each would compile all of Baton where the shell lets nothing be written.
+SECONDS_MAX = 7_200  # per check, on a busy machine: it ends what hangs, and measures nothing
+# Tests start hundreds of processes: each would compile all of Baton if the shell forbids writing bytecode.
 ENVIRONMENT = {name: value for name, value in os.environ.items() if name != "PYTHONDONTWRITEBYTECODE"}
 FAST = ("core", "sim", "log", "node", "api", "golden", "client")
-FAILURES_SHOWN_MAX = 20  # of one check, at the end
-FAST_WAITING = ("log", "client")  # of these, so that all places have as much to do
+FAILURES_SHOWN_MAX = 20  # per check, at the end
+FAST_WAITING = ("log", "client")  # of these, so that all places have equal work
 
 
-groups: set[int] = set()  # process groups of the checks that run
+groups: set[int] = set()  # process groups of the running checks
 
 
 class Check(NamedTuple):
     name: str
     command: list[str]
     environment: dict[str, str]
-    waits: bool = False  # more than it works
+    waits: bool = False  # waits more than it works
 
 
 class Outcome(NamedTuple):
     name: str
     seconds: float
     code: int  # of the process: 0 passed, negative the signal that ended it
-    failures: tuple[str, ...] = ()  # what it said that failed, if that is known here
+    failures: tuple[str, ...] = ()  # the failed tests, if known
 
     @property
     def verdict(self) -> str:
@@ -84,10 +84,10 @@ def static_checks() -> list[Check]:
 
 
 def suites() -> list[str]:
-    """The folders of tests/ that hold tests, in the order to run them."""
+    """The folders of tests/ with tests, in the order to run them."""
     found = {path.relative_to(ROOT / "tests").parts[0] for path in (ROOT / "tests").rglob("test_*.py")}
     loose = sorted(name for name in found if name.endswith(".py"))
-    assert not loose, f"a test belongs into a suite's folder: {loose}"
+    assert not loose, f"a test must be in the folder of a suite: {loose}"
     return sorted(found, key=lambda name: (ORDER.index(name) if name in ORDER else len(ORDER), name))
 
 
@@ -116,10 +116,10 @@ def run(check: Check, *, captured: bool) -> Outcome:
         output, _ = process.communicate(timeout=SECONDS_MAX)
     except subprocess.TimeoutExpired:
         print(f"-- {check.name} has not ended after {SECONDS_MAX} s: aborted", flush=True)
-        process.send_signal(signal.SIGABRT)  # faulthandler writes where each thread is
+        process.send_signal(signal.SIGABRT)  # faulthandler prints the position of each thread
         try:
             output, _ = process.communicate(timeout=10)
-        except subprocess.TimeoutExpired:  # what it started still has its output open
+        except subprocess.TimeoutExpired:  # a child process still has its output open
             os.killpg(process.pid, signal.SIGKILL)
             output, _ = process.communicate()
     finally:
@@ -136,7 +136,7 @@ def failures_in(output: str) -> tuple[str, ...]:
 
 
 def end_group(group: int) -> None:
-    """Nothing that a check has started outlives it."""
+    """Kill everything that a check has started."""
     try:
         os.killpg(group, signal.SIGKILL)
     except ProcessLookupError:
@@ -161,10 +161,10 @@ def report(outcomes: list[Outcome], seconds: float) -> None:
     print()
     for outcome in outcomes:
         print(f"{outcome.seconds:8.1f} s  {outcome.verdict:6}  {outcome.name}")
-    print(f"{seconds:8.1f} s  in all")
+    print(f"{seconds:8.1f} s in total")
     for outcome in outcomes:
         if outcome.code:
-            print(f"\n{outcome.name}: {outcome.verdict}; what it printed is above, after `-- {outcome.name}`")
+            print(f"\n{outcome.name}: {outcome.verdict}; its output is above, after `-- {outcome.name}`")
             for line in outcome.failures[:FAILURES_SHOWN_MAX]:
                 print(f"  {line}")
 
@@ -176,7 +176,7 @@ def main(arguments: list[str]) -> int:
     for number in (
         signal.SIGINT,
         signal.SIGTERM,
-    ):  # also where the shell ignores them: tests send them to what they start
+    ):  # even if the shell ignores them: tests send them to their child processes
         signal.signal(number, signal.default_int_handler)
     started = time.monotonic()
     checks = static_checks()

@@ -1,4 +1,4 @@
-"""The reference of the Python client, from its signatures, docstrings and the comments beside its fields."""
+"""The reference of the Python client, from its signatures, docstrings and field comments."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ VALUES: tuple[type, ...] = (
     retrying.Retries,
     batches.BatchLimits,
 )
-# The fields stand in a class of their own, so that both clients share them.
+# The fields are in a separate class, so that both clients share them.
 WIDTH = 100
 NAMES = {"MessageFields": "Fields of a message", "JobFields": "Fields of a job"}
 _FIELD = re.compile(
@@ -107,7 +107,7 @@ def _argument(parameter: inspect.Parameter) -> str:
     default = parameter.default
     if default is parameter.empty:
         return text
-    # A function has no repr that is the same tomorrow.
+    # The repr of a function is not stable.
     return f"{text} = {default.__name__.replace('<lambda>', '…') if callable(default) else repr(default)}"
 
 
@@ -117,7 +117,7 @@ def _type(annotation: object) -> str:
 
 
 def doc(thing: object) -> str:
-    """A docstring as paragraphs of Markdown."""
+    """A docstring as Markdown paragraphs."""
     return (inspect.getdoc(thing) or "").strip()
 
 

@@ -1,4 +1,4 @@
-"""The reference of idempotency and outbox, from signatures, docstrings and comments beside fields."""
+"""The reference of idempotency and outbox, from signatures, docstrings and field comments."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Rewrite the generated parts of the documentation from the code: `make_docs.py [--check]`.
 
-A generated part stands between `<!-- generated: name -->` and `<!-- end generated -->`; the rest of a page is written
-by hand. With --check nothing is written, and the exit code says whether anything would be.
+A generated part is between `<!-- generated: name -->` and `<!-- end generated -->`; the rest of a page is written by
+hand. With --check nothing is written, and the exit code is 1 if a page is out of date.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def metrics_part() -> str:
 
 
 def error_classes(root: type[errors.BatonError] = errors.BatonError) -> Iterator[type[errors.BatonError]]:
-    """The errors that errors.py declares, the root first; rooms may have finer ones with the same codes."""
+    """The errors that errors.py declares, the root first; packages may have more specific ones with the same codes."""
     yield root
     for child in root.__subclasses__():
         if child.__module__ == errors.__name__:
@@ -62,7 +62,7 @@ def errors_part() -> str:
         sqs = sqs_errors.translated(error("")).kind
         retry = "yes" if error.retryable else "no"
         rows.append([f"`{error.code}`", f"`{error.__name__}`", retry, f"`{sqs.code}`, {sqs.status}", _doc(error)])
-    return table(("code", "class", "retry helps", "for SQS clients", "meaning"), rows)
+    return table(("code", "class", "retry can succeed", "for SQS clients", "meaning"), rows)
 
 
 def error_statuses_part() -> str:
@@ -70,7 +70,7 @@ def error_statuses_part() -> str:
 
 
 def sqs_kinds() -> list[sqs_errors.Kind]:
-    """The errors that an SQS client can meet."""
+    """The errors that an SQS client can get."""
     return [value for value in vars(sqs_errors).values() if isinstance(value, sqs_errors.Kind)]
 
 
@@ -89,7 +89,7 @@ def _doc(thing: object) -> str:
 def commands(
     parser: argparse.ArgumentParser | None = None, summary: str = ""
 ) -> Iterator[tuple[argparse.ArgumentParser, str]]:
-    """Every command and subcommand that does something itself, in the order of the help, with what the help says."""
+    """Every command and subcommand with an action of its own, in the order of the help, with its help text."""
     parser = parser or build_parser()
     groups = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     if not groups:
@@ -128,7 +128,7 @@ def cli_part() -> str:
 
 
 def transitions_part() -> str:
-    """A diagram for renderers that draw Mermaid, readable without one."""
+    """A Mermaid diagram, readable without a renderer."""
     lines = []
     for (state, record), ends in TRANSITIONS.items():
         for end in ends:
@@ -160,7 +160,7 @@ def receipts_part() -> str:
 
 
 def client_part() -> str:
-    sys.path.insert(0, str(DOCS.parent))  # this file runs as a script, too
+    sys.path.insert(0, str(DOCS.parent))  # this file also runs as a script
     from tools import client_docs
 
     return client_docs.client_part()
@@ -227,7 +227,7 @@ def events_table_part() -> str:
 
 
 def tables_part() -> str:
-    """Every table of the lake but events, which has a page of its own."""
+    """Every table of the lake except events, which has its own page."""
     from batonq.pipeline.tables.schema import tables
 
     parts = []
@@ -241,7 +241,7 @@ def tables_part() -> str:
 
 
 def spark_part(module: str) -> Callable[[], str]:
-    """The options of one way to use format("baton"), from the module that reads them."""
+    """The options of one use of format("baton"), from the module that reads them."""
 
     def part() -> str:
         made = import_module(f"batonq.pipeline.spark.{module}").OPTIONS
@@ -315,12 +315,12 @@ PARTS: dict[str, Callable[[], str]] = {
 
 
 def rewritten(text: str) -> str:
-    """The page with its generated parts made anew."""
+    """The page with its generated parts updated."""
     return _PART.sub(lambda match: f"{match[1]}\n{PARTS[match['name']]().strip()}\n\n{match[3]}", text)
 
 
 def outdated() -> list[Path]:
-    """The pages whose generated parts no longer say what the code says."""
+    """The pages whose generated parts differ from the code."""
     pages = sorted(DOCS.rglob("*.md"))
     return [page for page in pages if rewritten(page.read_text()) != page.read_text()]
 

@@ -18,7 +18,7 @@ TARGET = ROOT / "src" / "batonq" / "client" / "queue_settings.py"
 WIDTH = 114  # of a comment within a class
 MODULE = '''\
 # Made by tools/make_settings.py from batonq/queue_attributes.py; change that one.
-"""A queue's settings by the names that Python programs use, and by those of the wire."""
+"""A queue's settings, with Python names and wire names."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ from batonq.client.models import RetryPolicy
 
 
 class Deduplication(Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """How a queue recognises a message that it has had: for a window, or for as long as the first one lives."""
+    """How a queue recognizes duplicates: within a window, or for as long as the first message exists."""
 
 {deduplication}
 
 class QueueSettings(TypedDict, total=False):
-    """What a queue can be told. Times are in seconds; what is left out has the server's default."""
+    """Settings of a queue. Times are in seconds; omitted settings have the server's default."""
 
 {settings}    # Names and values of your own, up to 50.
     tags: Mapping[str, str]
 
 
 class QueueInfo(Struct, rename="camel"):
-    """A queue's settings, as it has them now."""
+    """A queue's current settings."""
 
     queue_id: str
     name: str
@@ -58,7 +58,7 @@ class QueueInfo(Struct, rename="camel"):
 WIRE_NAMES = {names}
 '''
 # Attributes that REST has in a form of its own.
-FIELD_DOCS = {"deduplication": "How the queue recognises duplicates."}
+FIELD_DOCS = {"deduplication": "How the queue recognizes duplicates."}
 OWN_FORMS = {"RedrivePolicy": "str", "Baton.RetryPolicy": "RetryPolicy"}
 
 

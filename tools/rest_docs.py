@@ -69,7 +69,7 @@ def _schema(holder: dict[str, Any]) -> dict[str, Any]:
 
 
 def _kind(schema: dict[str, Any]) -> str:
-    """A schema in a few words."""
+    """A short description of a schema."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return f"[{name}](#{name.lower()})"

@@ -1,4 +1,4 @@
-"""The reference of scaling, buffers and web middleware, from signatures, docstrings and comments beside fields."""
+"""The reference of scaling, buffers and web middleware, from signatures, docstrings and field comments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The reference of workers, from signatures, docstrings and the table of what is counted."""
+"""The reference of workers, from signatures, docstrings and the table of metrics."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def worker_part() -> str:
         member = getattr(worker.Worker, name)
         parts.append(f"#### worker.{name}\n\n{block(member, f'worker.{name}')}\n{doc(member)}\n")
     parts += [
-        "### What a task takes\n",
+        "### Task settings\n",
         *map(_called, SETTINGS),
-        "### What a handler may raise\n",
+        "### Exceptions that a handler can raise\n",
         *map(_called, RAISED),
     ]
-    parts.append("The broker is told of these by name, and no handler raises them:\n")
+    parts.append("These are reported to the broker by name; handlers do not raise them:\n")
     parts += [f"#### {kind.__name__}\n\n{doc(kind)}\n" for kind in TOLD]
     parts.append(f"### Middleware\n\n{doc(worker.Middleware)}\n")
     for name, member in members(worker.Middleware):
@@ -45,7 +45,7 @@ def worker_part() -> str:
 def worker_metrics_part() -> str:
     rows = [f"| `baton_worker_{name}_total` | counter | {text} |" for name, text in DOCS.items()]
     head = ["| metric | kind | meaning |", "| --- | --- | --- |"]
-    return "\n".join([*head, *rows, "| `baton_worker_running` | gauge | Slots that are at work now. |"])
+    return "\n".join([*head, *rows, "| `baton_worker_running` | gauge | Number of busy slots. |"])
 
 
 def _called(thing: type) -> str:

@@ -1,1 +1,1 @@
-"""What DuckDB and Polars make of the lake's Parquet: what Spark is measured against, and checked by."""
+"""The same tables by DuckDB and Polars from the lake's Parquet files: the comparison for Spark, and a check of it."""

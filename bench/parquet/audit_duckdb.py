@@ -1,8 +1,8 @@
-"""The audit by DuckDB: the rules of batonq.pipeline.audit, written a second time.
+"""The audit in DuckDB: a second implementation of the rules of batonq.pipeline.audit.
 
-For histories in which no queue is purged, no front was dropped, no FIFO message moves and no key lives as long as its
-message: those parts are left out, in the peers' favour. A row is a break: its kind, shard and sequence (none for those
-of a shard's log). The section checks that all agree.
+It is for histories without purges, dropped fronts, moved FIFO messages and keys that live as long as their message:
+those parts are left out, in favour of the comparison. A row is a violation: its kind, shard and sequence (none for
+those of a shard's log). The section checks that all implementations agree.
 """
 
 from __future__ import annotations

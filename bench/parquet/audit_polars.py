@@ -1,4 +1,4 @@
-"""The audit by Polars: the same rules, and the same parts left out, as in audit_duckdb.py."""
+"""The audit in Polars: the same rules, without the same parts, as in audit_duckdb.py."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def make(events: list[str], queues: list[str], target: str) -> None:
 
 
 def _first_of(pl: Any, kinds: list[tuple[str | None, Any]]) -> Any:
-    """The kind whose condition is the first to hold."""
+    """The first kind whose condition holds."""
     chosen = pl
     for kind, condition in kinds:
         chosen = chosen.when(condition).then(pl.lit(kind, dtype=pl.String))
@@ -42,7 +42,7 @@ def _first_of(pl: Any, kinds: list[tuple[str | None, Any]]) -> Any:
 
 
 def _each(pl: Any, rows: Any, kinds: list[Any]) -> Any:
-    """A row for each kind that a row is of."""
+    """One row for each kind of a row."""
     names = [f"k{number}" for number in range(len(kinds))]
     marked = rows.with_columns(**dict(zip(names, kinds, strict=True)))
     marked = marked.filter(pl.any_horizontal([pl.col(name).is_not_null() for name in names]))
@@ -101,7 +101,7 @@ def _messages(pl: Any, every: Any, policies: Any) -> Any:
         return pl.when(same).then(pl.col(name).shift(1)).alias(f"p_{name}")
 
     def known(name: str, nothing: Any) -> Any:
-        """The last that was told; `nothing` keeps what an earlier message told out of it."""
+        """The last known value; `nothing` separates the values of different messages."""
         told = pl.when(pl.col(name).is_null() & ~same.fill_null(False)).then(nothing).otherwise(pl.col(name))
         return pl.when(same).then(told.forward_fill().shift(1)).alias(f"p_{name}")
 
@@ -205,7 +205,7 @@ def _shards(pl: Any, every: Any) -> Any:
     furthest = col("end") == col("end").cum_max().over("shard")
 
     def before(name: str) -> Any:
-        """Of the piece that goes furthest among those before."""
+        """The value of the piece with the highest position among those before."""
         return pl.when(furthest).then(col(name)).forward_fill().shift(1).over("shard").alias(f"p_{name}")
 
     paired = pieces.with_columns(

@@ -1,4 +1,4 @@
-"""Whether two engines have made the same rows."""
+"""Checks whether two engines have created the same rows."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _NUMBER = "CAST({} AS BIGINT)"
 
 
 def digest(files: Sequence[str], columns: Sequence[Column]) -> tuple[int, int]:
-    """How many rows there are, and a sum over them that does not depend on their order."""
+    """The number of rows, and a sum over them that does not depend on their order."""
     import duckdb
 
     values = ", ".join(_AS.get(column.kind, _NUMBER).format(f'"{column.name}"') for column in columns)

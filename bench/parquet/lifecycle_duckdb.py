@@ -1,7 +1,7 @@
-"""message_lifecycle by DuckDB.
+"""message_lifecycle in DuckDB.
 
-The same rows as batonq.pipeline.tables.lifecycle, which the section checks, of histories in which no queue is purged
-and no front was dropped: those parts are left out here, in the peers' favour.
+It creates the same rows as batonq.pipeline.tables.lifecycle, which the section checks, for histories without purges and
+dropped fronts: those parts are left out, in favour of the comparison.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""message_lifecycle by Polars: the same rows, and the same parts left out, as in lifecycle_duckdb.py."""
+"""message_lifecycle in Polars: the same rows, without the same parts, as in lifecycle_duckdb.py."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def _moves(pl: Any, every: Any) -> Any:
 
 
 def _told(pl: Any, found: Any, moves: Any) -> Any:
-    """What the line of each moved message says, walked from its beginning."""
+    """The columns of each moved message's line, followed from its beginning."""
     later = moves.select("source", from_shard="to_shard", from_sequence="to_sequence")
     here = (
         moves.join(later, on=["source", "from_shard", "from_sequence"], how="anti")

@@ -1,8 +1,8 @@
-"""Events with breaks in them, so that an audit has something to find."""
+"""Plants violations in events, so that an audit has something to find."""
 
 from __future__ import annotations
 
-# What is changed, in how many events; the rules that each breaks are the audit's business.
+# The changes, and the number of events of each; the audit knows which rules they violate.
 _PLANTED = {
     "lease_epoch = lease_epoch + 1": ("event = 'deleted' AND reason = 'ack'", 20),
     "receive_count = receive_count + 1": ("event = 'leased'", 20),
@@ -15,7 +15,7 @@ _DROPPED = {"event = 'sent'": 10, "event = 'returned'": 20, "event = 'deleted' A
 
 
 def plant(events: list[str], target: str) -> None:
-    """A copy of the events with breaks in it, at places that depend on nothing but the events."""
+    """A copy of the events with violations, at places that depend only on the events."""
     import duckdb
 
     with duckdb.connect() as connection:

@@ -1,4 +1,4 @@
-"""What both audits beside Spark's know: the states, and the steps between them that the lifecycle allows."""
+"""The shared part of the comparison audits: the states, and the transitions that the lifecycle allows."""
 
 from __future__ import annotations
 

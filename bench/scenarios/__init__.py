@@ -1,1 +1,1 @@
-"""The loads that the product was asked to carry, scaled to the machine, with every message counted."""
+"""The required loads of the product, scaled to the machine, with every message accounted for."""

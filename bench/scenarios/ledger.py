@@ -1,4 +1,4 @@
-"""What was sent and what came back, message by message."""
+"""The sent and received messages, one by one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class Ledger:
-    """Numbers are given out from 0; each is acknowledged once by the server, and received at least once."""
+    """Numbers are assigned from 0; each is acknowledged once by the server, and received at least once."""
 
     sent: int = 0  # acknowledged by the server
     received: int = 0  # for the first time
@@ -17,16 +17,16 @@ class Ledger:
     strange: int = 0  # never sent
     bytes: int = 0
     seen: bytearray = field(default_factory=bytearray)
-    steps: dict[int, int] = field(default_factory=dict)  # entity → the last event of it that came
-    sends_s: array[float] = field(default_factory=lambda: array("d"))  # from due to acknowledged, a request each
-    waits_s: dict[int, array[float]] = field(default_factory=dict)  # level → from due to received, a message each
+    steps: dict[int, int] = field(default_factory=dict)  # entity → its last received event
+    sends_s: array[float] = field(default_factory=lambda: array("d"))  # from due to acknowledged, one per request
+    waits_s: dict[int, array[float]] = field(default_factory=dict)  # level → from due to received, one per message
 
     @property
     def lost(self) -> int:
         return self.sent - self.received
 
     def number(self, count: int) -> int:
-        """The first of so many new numbers."""
+        """Reserve new numbers and return the first."""
         first = len(self.seen)
         self.seen.extend(bytes(count))
         return first
@@ -48,7 +48,7 @@ class Ledger:
         return True
 
     def step(self, entity: int, event: int) -> None:
-        """Events of an entity come one after the other, none left out."""
+        """The events of an entity arrive one after another, without gaps."""
         if event != self.steps.get(entity, -1) + 1:
             self.disordered += 1
         self.steps[entity] = event

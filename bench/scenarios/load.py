@@ -1,8 +1,8 @@
 """Producers and consumers of one queue by REST in MessagePack, at a given rate, on one event loop.
 
-A producer has a time for each of its requests, and latencies count from then, whether or not the one before was
-answered by then: a server that falls behind cannot hide it. A message's body begins with its number, the time when it
-was due, its level, its entity and the event's number there; by these the consumers check what comes.
+A producer has a scheduled time for each of its requests, and latencies count from then, whether or not the previous one
+was answered by then: a server that falls behind cannot hide it. A message's body begins with its number, its due time,
+its level, its entity and the event's number there; the consumers use them to check what arrives.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from bench.rest import RestQueue
 from bench.scenarios.ledger import Ledger
 from bench.scenarios.places import Place
 
-DRAIN_S = 60  # how long after the last send messages may still come
+DRAIN_S = 60  # how long after the last send messages may still arrive
 _WAIT_S = 0.2
 _AGAIN_S = 0.05
 _READ_BYTES = 1 << 20
@@ -41,19 +41,19 @@ class Level:
 
 @dataclass(slots=True, frozen=True)
 class Load:
-    """A load as its source states it, and how it is made here."""
+    """A required load, and how it is created here."""
 
     name: str
     title: str
-    rate: int  # messages a second, before it is scaled
-    texts: Sequence[str]  # what bodies consist of, each in turn
+    rate: int  # messages per second, before scaling
+    texts: Sequence[str]  # the bodies, used in turn
     settings: dict[str, Any] = field(default_factory=dict)  # of the queue
     batch: int = 100
     producers: int = 6
     consumers: int = 6
-    entities: int = 0  # events of an entity are in order; 0: there is no order
+    entities: int = 0  # events of an entity are in order; 0: no order
     levels: Sequence[Level] = ()  # highest first
-    backlog_s: float = 0.0  # so many seconds' worth of the lowest level wait before it begins
+    backlog_s: float = 0.0  # how many seconds' worth of the lowest level wait at the start
 
 
 class _Received(Struct, rename="camel", gc=False):
@@ -93,7 +93,7 @@ class _Line:
         self._writer.close()
 
     async def ask(self, request: Request) -> bytes:
-        """The body of the answer. A server that says that it is busy is asked again, as clients do."""
+        """The body of the response. If the server is busy, the request is retried, as by clients."""
         while True:
             self._writer.write(request[0])
             head = await self._reader.readuntil(b"\r\n\r\n")
@@ -107,10 +107,10 @@ class _Line:
 
 
 class Run:
-    """One run of a load on a queue of its own."""
+    """One run of a load on its own queue."""
 
     def __init__(self, load: Load, place: Place, queue: str, rate: float, seconds: float) -> None:
-        """Without a rate (0) everyone goes as fast as the server answers."""
+        """Without a rate (0) every client runs as fast as the server answers."""
         self.ledger = Ledger()
         self.seconds = 0.0  # from the first send until the last message was received
         self._load = load
@@ -119,7 +119,7 @@ class Run:
         settings = load.settings | ({"spread": place.shards} if place.shards > 1 else {})
         self._queues = [RestQueue(port, queue, **settings) for port in place.ports]
         self._over = False
-        self._last = 0.0  # when the last message came
+        self._last = 0.0  # when the last message arrived
         self._levels = _in_turn(load.levels)
 
     def go(self) -> None:
@@ -153,7 +153,7 @@ class Run:
             await self._send(line, [self._message(number, _clock(), level, 0, 0, next(texts)) for number in numbers])
 
     async def _drain(self, consuming: Sequence[asyncio.Task[None]]) -> None:
-        """Until all came that was sent; or until it is clear that something will not."""
+        """Wait until all sent messages have arrived, or until it is clear that some will not."""
         self._over = True
         _, late = await asyncio.wait(consuming, timeout=DRAIN_S)
         for task in late:

@@ -1,4 +1,4 @@
-"""The three loads, with the figures that they were asked for with."""
+"""The three loads, with their required figures."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ _TEXTS = 400
 
 
 def peak() -> Load:
-    """A platform of many teams: 100,000 messages a second at the peak; bodies of 2 KiB in the median, up to 256 KiB."""
+    """A platform of many teams: 100,000 messages per second at the peak; bodies of 2 KiB
+    in the median, up to 256 KiB.
+    """
     texts = bodies.mixed(_TEXTS)
     return Load(
         "peak", "100,000/s at the peak, median 2 KiB, most under 16 KiB, up to 256 KiB", 100_000, texts, batch=50
@@ -19,7 +21,7 @@ def peak() -> Load:
 
 
 def ordered() -> Load:
-    """Events of trips, in order for each trip: 18,000 a second, sustained."""
+    """Events of trips, in order for each trip: 18,000 per second, sustained."""
     settings = {"mode": "FIFO", "deduplication": {"perGroup": True}}
     title = "18,000/s sustained, in order for each of 10,000 entities"
     texts = bodies.texts(_TEXTS, _EVENT_BYTES)
@@ -27,7 +29,7 @@ def ordered() -> Load:
 
 
 def priorities() -> Load:
-    """Jobs of five levels, 850,000 a minute; the highest shall start within a second, whatever waits below it."""
+    """Jobs of five levels, 850,000 per minute; the highest must start within a second, whatever waits below it."""
     levels = (
         Level("critical", "highest", 0.05),
         Level("high", "high", 0.15),

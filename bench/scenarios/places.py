@@ -15,8 +15,8 @@ class Place:
     name: str
     ports: list[int]
     shards: int
-    components_us: Callable[[], dict[str, float]]  # processor time so far
-    settle: Callable[[], None]  # wait until what still follows has caught up
+    components_us: Callable[[], dict[str, float]]  # CPU time so far
+    settle: Callable[[], None]  # wait until the followers have caught up
     discard: Callable[[], None]
 
 

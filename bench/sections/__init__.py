@@ -1,1 +1,1 @@
-"""The parts of a run. Each is a function that takes the context, measures, and reports."""
+"""The sections of a run. Each is a function that takes the context, measures, and reports."""

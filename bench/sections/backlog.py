@@ -1,4 +1,4 @@
-"""Many messages waiting: whether receive and delete slow down, and what memory a waiting message takes."""
+"""Deep backlogs: whether receive and delete slow down, and how much memory a waiting message needs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _dedup_numbers = itertools.count()
 
 @dataclass(slots=True)
 class Filled:
-    """A server with a backlog, and what that did to its memory."""
+    """A server with a backlog, and its memory."""
 
     server: Server
     work: Work
@@ -35,7 +35,7 @@ class Filled:
 
 
 def grouped(work: Work, messages: int, groups: int) -> Iterator[Prepared]:
-    """Batches for a FIFO queue, over so many groups in turn, each message with a deduplication id of its own."""
+    """Batches for a FIFO queue, over several groups in turn, each message with its own deduplication id."""
     assert isinstance(work, SqsQueue)
     texts = bodies.texts(200)
     names = itertools.cycle(range(groups))
@@ -47,7 +47,9 @@ def grouped(work: Work, messages: int, groups: int) -> Iterator[Prepared]:
 
 
 def fill(context: Context, messages: int, groups: int = 0) -> Filled:
-    """A fresh Baton with a backlog; its base is its memory after enough work to fill its caches, the queue empty."""
+    """A fresh Baton with a backlog; its base is its memory after enough work to fill its
+    caches, with an empty queue.
+    """
     server = context.servers.baton()
     warm = server.work(fifo=groups > 0)
     send_all(warm, grouped(warm, _WARM, 100) if groups else supply(warm, bodies.texts(50), _WARM), _CONNECTIONS)
@@ -56,12 +58,12 @@ def fill(context: Context, messages: int, groups: int = 0) -> Filled:
     work = server.work(fifo=groups > 0)
     batches = grouped(work, messages, groups) if groups else supply(work, bodies.texts(200), messages)
     sent, _ = send_all(work, batches, _CONNECTIONS)
-    time.sleep(_SETTLE_S)  # for what the server finishes after its last answer
+    time.sleep(_SETTLE_S)  # for work that the server finishes after its last response
     return Filled(server, work, sent, (server.rss_bytes() - base) / sent)
 
 
 def _consume(filled: Filled, groups: int, cycles: int) -> Sample:
-    """Receive and delete, and send as many again; only the first is timed."""
+    """Receive and delete, and send as many again; only the first part is timed."""
     seconds = 0.0
     meter = Meter(filled.server)
     sample: Sample = {}
@@ -90,7 +92,7 @@ def _compare(context: Context, small: Filled, large: Filled, groups: tuple[int, 
 
 
 def backlog(context: Context) -> None:
-    """Receive and delete with a deep queue beside a shallow one, on two servers, standard and FIFO."""
+    """Receive and delete with a deep and a shallow queue, on two servers, standard and FIFO."""
     large = _deep(context)
     small = fill(context, _SMALL)
     title = f"receive and delete with {large.waiting:,} and {_SMALL:,} waiting"
@@ -116,7 +118,7 @@ def _deep(context: Context) -> Filled:
 
 
 def memory(context: Context) -> None:
-    """Resident memory a waiting message beyond the server's base."""
+    """Resident memory per waiting message beyond the server's base."""
     deep = _deep(context)
     text = f"resident bytes a message, {deep.waiting:,} waiting"
     context.report.bar("memory", text, deep.bytes_a_message, 120, at_least=False)

@@ -1,6 +1,6 @@
-"""A cluster of three nodes and three NATS servers, beside the raw log that it rests on, with 1, 2, 4 and 8 shards.
+"""A cluster of three nodes and three NATS servers compared with the raw log that it uses, with 1, 2, 4 and 8 shards.
 
-There is a queue a shard, and for each queue a connection for each node: once to every node, as behind a load balancer,
+There is one queue per shard, and for each queue one connection per node: once to every node, as behind a load balancer,
 so that two of three requests are forwarded, and once all to the node that owns the queue's shard. The raw log gets the
 frames that the cluster has just written (bench/rawlog.py).
 """
@@ -38,7 +38,7 @@ class _Contestant:
 
 
 class Meter:
-    """Processor time of each component and of this process, and steal, since the last look."""
+    """CPU time of each component and of this process, and steal, since the last call."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -50,7 +50,7 @@ class Meter:
         self._times = CpuTimes.now()
 
     def lap(self) -> Sample:
-        """In µs, with what followers did afterwards to catch up; the steal in %."""
+        """In µs, including the work of followers to catch up; the steal in %."""
         steal = CpuTimes.now().steal_percent_since(self._times)
         client_us = time.process_time() * 1e6
         before = self._now
@@ -63,7 +63,7 @@ class Meter:
 
 
 def _a_message(spent: Sample, messages: int, what: str) -> Sample:
-    """µs a message of each component, and of their kinds."""
+    """µs per message of each component, and of their kinds."""
     each = {who: value / messages for who, value in spent.items() if who != "steal %"}
     nats = sum(value for who, value in each.items() if who.startswith("nats"))
     nodes = sum(each.values()) - nats - each["client"]
@@ -153,7 +153,7 @@ def compare(context: Context, counts: Sequence[int], messages: int, batch: int) 
 
 
 def compare_on(context: Context, running: Cluster, messages: int, batch: int) -> dict[str, list[Sample]]:
-    """What each component took, by what was done."""
+    """The CPU time of each component, by contestant."""
     with RawLog(running.nats_servers, running.shards) as raw:
         load = _Load(running, raw, messages, batch)
         samples = context.interleave([_Contestant(name) for name in (EVERY_NODE, OWNER, RAW)], load.measure)

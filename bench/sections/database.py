@@ -1,4 +1,4 @@
-"""A node whose log is in PostgreSQL, beside a table with SKIP LOCKED in the same server."""
+"""A node with its log in PostgreSQL, compared with a table with SKIP LOCKED in the same server."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _TITLE = f"life of a message of 1 KiB, batches of {_BATCH}, 1 connection, synced
 @dataclass(slots=True)
 class _Contestant:
     name: str
-    cpu_us: Callable[[], float]  # of all processes that serve it
+    cpu_us: Callable[[], float]  # of all processes of the server
     work: Callable[[], Work]
 
 

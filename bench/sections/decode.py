@@ -1,4 +1,4 @@
-"""Frames to the events table: by columns into Arrow, beside a plain loop over the same records."""
+"""Frames to the events table: by column into Arrow, compared with a plain loop over the same records."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from bench.context import Context
 from bench.report import Sample
 
 _TITLE = "events of a log to rows, without bodies"
-_PART = 10  # the plain loop goes through a tenth of each log: its rate does not depend on how long it goes on
+_PART = 10  # the plain loop reads a tenth of each log: its rate does not depend on the length
 
 
 def _logs(directory: str) -> list[list[Frame]]:
@@ -29,7 +29,7 @@ def _by_rows(logs: list[list[Frame]]) -> int:
 
 
 def decode(context: Context) -> None:
-    """Events a second of both, in turn, by the CPU time of this process."""
+    """Events per second of both, in turn, by the CPU time of this process."""
     logs = _logs(context.lab.history(context.size(5_000_000, 200_000)))
     parts = [log[: len(log) // _PART] for log in logs]
     contestants = {"by columns into Arrow": (_by_columns, logs), "by a plain loop": (_by_rows, parts)}

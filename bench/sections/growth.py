@@ -1,4 +1,4 @@
-"""Time and memory of the pipeline's commands against the size of history, each in a process of its own."""
+"""Time and memory of the pipeline's commands against the size of history, each in its own process."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Measured = dict[str, dict[int, Sample]]
 
 
 def growth(context: Context) -> None:
-    """One run of each command at each size: what it takes in all, the start of Spark too."""
+    """One run of each command at each size: the total, including the start of Spark."""
     sizes = _QUICK_SIZES if context.quick else _SIZES
     measured: Measured = {job: {} for job in _JOBS}
     for events in sizes:

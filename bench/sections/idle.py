@@ -1,4 +1,4 @@
-"""A thousand queues with a long poll each, and nothing to deliver."""
+"""A thousand queues with one long poll each, and nothing to deliver."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def idle(context: Context) -> None:
     flows = [_poll_until(work, finish) for work in works]
     polls = threading.Thread(target=_poll, args=(works[0], flows))
     polls.start()
-    time.sleep(_LEAD_S)  # the thousand connections and first polls are not idleness
+    time.sleep(_LEAD_S)  # setting up the connections and first polls does not count as idle
     times = CpuTimes.now()
     before = server.cpu_us()
     time.sleep(seconds)

@@ -1,4 +1,4 @@
-"""History to the lake, beside Spark rewriting the same rows from Parquet to Parquet."""
+"""History to the lake, compared with Spark rewriting the same rows from Parquet to Parquet."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _rewrite(lab: Lab, events: int, target: Path) -> str:
 
 
 def ingest(context: Context) -> None:
-    """Events a second of both, in one session of two cores."""
+    """Events per second of both, in one session of two cores."""
     lab = context.lab
     events = context.size(5_000_000, 200_000)
     with lab.events(events) as there:

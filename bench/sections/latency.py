@@ -1,4 +1,4 @@
-"""One message at a time: how long each call takes, alone and under load, and how soon a poll hears of a send."""
+"""Single messages: the latency of each call, alone and under load, and how soon a poll gets a new message."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _crowded(context: Context) -> None:
 
 
 def _woken(context: Context) -> None:
-    """From a send to the answer of a long poll that waited for it, with nothing else going on and under load."""
+    """From a send to the response of a waiting long poll, with nothing else going on and under load."""
     rings = context.size(300, 60)
 
     def measure(server: Server) -> Sample:

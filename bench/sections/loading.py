@@ -1,4 +1,4 @@
-"""What the client costs before it does anything: the time that its import takes, and how many packages it brings."""
+"""The cost of importing the client: the time, and the number of packages."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ class _Line:
 
 
 def dependencies() -> list[str]:
-    """What `pip install batonq` brings by itself, without extras."""
+    """The dependencies of `pip install batonq`, without extras."""
     return [line for line in requires("batonq") or [] if "extra ==" not in line]
 
 
 def loading(context: Context) -> None:
-    """Fresh interpreters that import the client, beside one that imports asyncio."""
+    """Fresh interpreters that import the client, compared with one that imports asyncio."""
 
     def measure(line: _Line) -> Sample:
         program = [sys.executable, "-c", _PROGRAM.format(line.name)]

@@ -1,4 +1,4 @@
-"""A server of one process beside one of two, with the same shards, on this machine's cores."""
+"""A server of one process compared with one of two, with the same shards, on this machine's cores."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ _SHARDS = 2
 class _Contestant:
     name: str
     cpu_us: Callable[[], float]  # of all its processes
-    work: Callable[[int], Work]  # on so many shards
+    work: Callable[[int], Work]  # number of shards
 
 
 def processes(context: Context) -> None:
-    """Send, receive and delete by batches of ten, of a queue on one shard and of a queue on both.
+    """Send, receive and delete in batches of ten, with a queue on one shard and a queue on both.
 
-    The client has a core of its own only while the server leaves it one, so the server's CPU a message tells more than
-    messages a second where there are few cores.
+    The client has its own core only if the server leaves it one. With few cores, the server's CPU per message therefore
+    tells more than messages per second.
     """
     contestants = [_start(context, count) for count in (1, 2)]
     texts = bodies.texts(200)

@@ -1,4 +1,4 @@
-"""What the queue feels of those who read its history: single messages, alone and beside readers at their limit."""
+"""The effect of history readers on the queue: single messages, alone and with readers at their limit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class _Company:
 
 
 def readers(context: Context) -> None:
-    """Send, receive and delete single messages on 4 connections, while four processes read all history in circles."""
+    """Send, receive and delete single messages on 4 connections, while four processes read all history repeatedly."""
     server = context.servers.baton()
     filled = server.work()
     send_all(filled, supply(filled, bodies.texts(200), context.size(200_000, 40_000)), 16)
@@ -67,7 +67,7 @@ def readers(context: Context) -> None:
 def _reading(port: int, count: int) -> Iterator[None]:
     processes = [subprocess.Popen([sys.executable, "-m", "bench.sections.readers", str(port)]) for _ in range(count)]
     if processes:
-        time.sleep(_LEAD_S)  # what they may read at once at the beginning is gone then
+        time.sleep(_LEAD_S)  # the initial burst that they may read is used up then
     try:
         yield
     finally:
@@ -85,7 +85,7 @@ def _served(port: int) -> int:
 
 
 def read_in_circles(port: int) -> None:
-    """All that the node has, over and over, as fast as it is given; it is looked at by nobody."""
+    """Read the node's whole history repeatedly, as fast as it is served; the data is discarded."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     frame = 1
     while True:

@@ -1,4 +1,4 @@
-"""How soon a server is ready again after a kill, beside the time that reading and checksumming its files takes."""
+"""How soon a server is ready again after a kill, compared with reading and checksumming its files."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def _number(path: Path) -> int:
 
 
 def files_to_read(data: Path) -> list[Path]:
-    """What a start must read: of each log the newest snapshot and the segments with frames after it, else all."""
+    """The files that a start must read: the newest snapshot of each log and the segments after it, or all."""
     needed: list[Path] = []
     for log in sorted(path for path in data.iterdir() if path.is_dir()):
         snapshots = sorted(log.glob("snapshots/snapshot-*.bin"), key=_number)
@@ -46,7 +46,7 @@ def files_to_read(data: Path) -> list[Path]:
 
 
 def forget(paths: list[Path]) -> None:
-    """Have these files read from the disk again, as after a machine's restart."""
+    """Evict these files from the page cache, as after a restart of the machine."""
     for path in paths:
         descriptor = os.open(path, os.O_RDONLY)
         os.fdatasync(descriptor)
@@ -66,7 +66,9 @@ def read_and_checksum(paths: list[Path]) -> float:
 
 
 def reading_s(log: str) -> float:
-    """Seconds from the catalog's being served to the shard's, by the server's own log: reading and folding."""
+    """Seconds from the catalog being served to the shard being served, from the server's
+    own log: reading and replay.
+    """
     moments = [datetime.fromisoformat(match[1]) for match in _SERVED.finditer(log)]
     if len(moments) < 2:
         raise BenchError(f"the server did not say when its shard was served: {log[-500:]}")
@@ -74,9 +76,9 @@ def reading_s(log: str) -> float:
 
 
 def _restart(server: Server, url: str, messages: int) -> Sample:
-    """Start a stopped server. Its files are read from the disk, and so are they for the comparison before it.
+    """Start a stopped server. Its files are read from the disk, as for the comparison before it.
 
-    `ready s` is everything, the start of Python too; `recovery s` is the part that depends on the messages.
+    `ready s` is everything, including the start of Python; `recovery s` is the part that depends on the messages.
     """
     paths = files_to_read(server.directory / "data")
     times = CpuTimes.now()
@@ -114,7 +116,7 @@ def recovery(context: Context) -> None:
         for snapshot in (server.directory / "data").glob("*/snapshots/*"):
             snapshot.unlink()
         samples["no snapshot"].append(_restart(server, work.url, sent))
-        server.stop()  # an orderly stop leaves a snapshot behind
+        server.stop()  # an orderly stop leaves a snapshot
         samples["snapshot"].append(_restart(server, work.url, sent))
         server.stop(signal.SIGKILL)
     server.discard()

@@ -1,7 +1,7 @@
-"""Replicated logs: frames appended by Baton's log, one at a time and fenced, beside the bare client doing the same.
+"""Replicated logs: frames appended by Baton's log, one at a time and fenced, compared with a bare client.
 
-The bare client sends the same bytes to the same kind of stream or table, one at a time: JetStream under the expected
-sequence, PostgreSQL as one INSERT a transaction.
+The bare client sends the same bytes to the same kind of stream or table, one at a time: JetStream with the expected
+sequence, PostgreSQL with one INSERT per transaction.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _RATIO_MIN = 0.7
 _ROWS = word0(Type.SENT, 0, 0, 0, 7).to_bytes(8, "little") + bytes(ROW_BYTES - 8)
 _BODY = secrets.token_bytes(_FRAME_BYTES - ROW_BYTES - frames.HEADER_BYTES)
 
-Append = Callable[[int], Awaitable[None]]  # so many frames, one after the other
+Append = Callable[[int], Awaitable[None]]  # this many frames, one after another
 
 
 @dataclass(slots=True)

@@ -1,7 +1,7 @@
-"""The loads of bench/scenarios on this machine: as much of each as it carries, and every message accounted for.
+"""The loads of bench/scenarios on this machine: as much of each as it can handle, with every message accounted for.
 
-A load is first run as fast as it goes; then at a part of that, in which case latencies mean something. The factor is
-what that is of the rate that the load was stated with.
+A load is first run as fast as possible; then at a fraction of that, so that latencies are meaningful. The factor is the
+ratio to the required rate.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from bench.scenarios.load import Load, Run
 from bench.scenarios.loads import LOADS
 from bench.scenarios.places import Place, cluster, embedded
 
-PART = 0.6  # of what the machine does at its fastest
+PART = 0.6  # of the maximum rate of the machine
 SHARDS = 4
 CRITICAL_MS_MAX = 1_000
 
@@ -49,7 +49,7 @@ def play(context: Context, place: Place, loads: Sequence[Load], seconds: float) 
 
 
 def _run(load: Load, place: Place, queue: str, rate: float, seconds: float) -> tuple[Sample, Sample, Run]:
-    """What was reached, processor time by component, and the run itself."""
+    """The reached rate, CPU time by component, and the run itself."""
     run = Run(load, place, queue if load.settings.get("mode") != "FIFO" else f"{queue}.fifo", rate, seconds)
     place.settle()
     before = place.components_us() | {"client": time.process_time() * 1e6}
@@ -62,7 +62,7 @@ def _run(load: Load, place: Place, queue: str, rate: float, seconds: float) -> t
     ledger = run.ledger
     messages = max(ledger.received, 1)
     spent = {who: (after[who] - before[who]) / messages for who in before}
-    waits = ledger.waits_s.get(0, array("d"))  # of the highest level, where there are levels
+    waits = ledger.waits_s.get(0, array("d"))  # of the highest level, if there are levels
     sample = {
         "received/s": ledger.received / run.seconds,
         "MB/s": ledger.bytes / run.seconds / 1e6,

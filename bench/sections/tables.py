@@ -1,4 +1,4 @@
-"""Lifecycle and audit by Spark, beside DuckDB and Polars making the same rows of the same Parquet."""
+"""Lifecycle and audit by Spark, compared with DuckDB and Polars creating the same rows from the same Parquet."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _VIOLATION = (Column("kind", "name", ""), Column("shard", "int32", ""), Column("
 
 @dataclass(slots=True)
 class _Way:
-    """An engine; `make` writes its rows under a directory that is not there yet, and names the files."""
+    """An engine; `make` writes its rows to a directory that does not exist yet, and returns the files."""
 
     name: str
     make: Callable[[Path], Sequence[str]]
@@ -48,7 +48,7 @@ def lifecycle(context: Context) -> None:
 
 
 def audit(context: Context) -> None:
-    """Every rule on a copy of the events with some breaks planted, which all must find."""
+    """Every rule on a copy of the events with planted violations, which all must find."""
     from batonq.pipeline.audit.audit import audit as violations
 
     lab, events = context.lab, context.size(_EVENTS, _QUICK_EVENTS)
@@ -107,7 +107,7 @@ def _compare(context: Context, section: str, title: str, ways: list[_Way], colum
 
 
 def _against_best(table: Table) -> float:
-    """The median of the ratios round by round."""
+    """The median of the ratios per round."""
     rounds = zip(*(table.samples[name] for name in ("Spark", "DuckDB", "Polars")), strict=True)
     ratios: list[float] = [spark["s"] / min(duckdb["s"], polars["s"]) for spark, duckdb, polars in rounds]
     return statistics.median(ratios)

@@ -1,4 +1,6 @@
-"""Messages a second: sends beside the floor, a message's whole life beside the floor and Redis, and a mix of sizes."""
+"""Messages per second: sends compared with the floor, a message's whole life with the floor and Redis, and a mix of
+sizes.
+"""
 
 from __future__ import annotations
 
@@ -45,7 +47,7 @@ def life_of(server: Metered, work: Work, texts: list[str], messages: int, connec
 
 
 def life(context: Context) -> None:
-    """Send, receive and delete by batches of ten, on one connection and on 16."""
+    """Send, receive and delete in batches of ten, on one connection and on 16."""
     report = context.report
     contestants = context.servers.contestants("Baton", "floor", "Redis")
     texts = bodies.texts(200)
@@ -67,7 +69,7 @@ def life(context: Context) -> None:
 
 
 def before(context: Context) -> None:
-    """The same life by this code and by that of another revision."""
+    """The same life by this code and by another revision."""
     contestants = context.servers.contestants("Baton", "before")
     texts = bodies.texts(200)
     for connections, full, quick in ((1, 10_000, 3_000), (_CONNECTIONS, 40_000, 10_000)):
@@ -85,7 +87,9 @@ def before(context: Context) -> None:
 
 
 def rest(context: Context) -> None:
-    """Send, receive and acknowledge by batches of 500: REST in MessagePack beside Redis at the same batch."""
+    """Send, receive and acknowledge in batches of 500: REST in MessagePack compared with
+    Redis at the same batch size.
+    """
     messages = context.size(40_000, 10_000)
     batch = 500
     texts = bodies.texts(batch)
@@ -107,7 +111,7 @@ def rest(context: Context) -> None:
 
 
 def mix(context: Context) -> None:
-    """A message's life with sizes as they come: median 2 KiB, most under 16 KiB, some of 256 KiB."""
+    """A message's life with realistic sizes: median 2 KiB, most under 16 KiB, some of 256 KiB."""
     messages = context.size(10_000, 2_000)
     texts = bodies.mixed(1_000)
     contestants = context.servers.contestants("Baton", "floor", "Redis")

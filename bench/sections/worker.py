@@ -1,4 +1,6 @@
-"""What the worker costs beside a bare loop of receive and acknowledge with the same client: the client's CPU."""
+"""The cost of the worker compared with a bare loop of receive and acknowledge with the
+same client: the client's CPU.
+"""
 
 from __future__ import annotations
 
@@ -24,14 +26,14 @@ _OVERHEAD_MAX = 1.1
 
 @dataclass(slots=True)
 class _Way:
-    """One way to get through a queue."""
+    """One way to process a queue."""
 
     name: str
     consume: Callable[[str, str, int], Coroutine[Any, Any, None]]
 
 
 async def _handle(message: Message) -> None:
-    """Nothing: what is measured is what is around it."""
+    """Does nothing: only the code around it is measured."""
 
 
 async def _bare(url: str, name: str, count: int) -> None:
@@ -65,7 +67,9 @@ async def _fill(url: str, name: str, texts: list[str], count: int) -> None:
 
 
 def worker(context: Context) -> None:
-    """The same messages of 1 KiB, received by 64 and acknowledged, by a bare loop and by a worker of 64 slots."""
+    """The same messages of 1 KiB, received in batches of 64 and acknowledged, by a bare loop and by a worker of 64
+    slots.
+    """
     (server,) = context.servers.contestants("Baton")
     url = f"http://127.0.0.1:{server.port}"
     texts = bodies.texts(1000)

@@ -1,11 +1,11 @@
 """Baton: a self-hosted message queue of the SQS class.
 
-Names are looked up when they are first used, so that a program which only sends does not load what a server needs.
+Names are imported on first use, so that a program which only sends does not load the server.
 """
 
 __version__ = "0.1.0"
 
-TYPE_CHECKING = False  # type checkers know better; the module `typing` is not loaded for it
+TYPE_CHECKING = False  # type checkers set it to True; this avoids importing `typing`
 
 if TYPE_CHECKING:
     from batonq import client as client
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from batonq.worker import SqsSource as SqsSource
     from batonq.worker import Worker as Worker
 
-# Where each name is; those after the client's are one line each, here and above.
+# The module of each name. To add a name after the client's, add one line here and one above.
 _PLACES = {
     "client": "batonq.client",
     "errors": "batonq.errors",

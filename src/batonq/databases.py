@@ -1,8 +1,8 @@
-"""The user's own connection, whichever library it comes from, so that what is written goes into their transaction.
+"""Statements on the user's own database connection, so that they are part of the user's transaction.
 
-Statements are written once, with parameters as `:name`, and run on: sqlite3 connections; psycopg connections, sync and
-async; SQLAlchemy connections and sessions over either database (their async forms through `run_sync`). No library is
-imported before there is a connection of its own: a connection tells by its class where it is from.
+Statements are written once, with parameters as `:name`. They run on sqlite3 connections; on psycopg connections, sync
+and async; and on SQLAlchemy connections and sessions for either database (their async forms through `run_sync`). No
+library is imported: the connection's class tells which one it belongs to.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _PG_IDLE = 0  # psycopg.pq.TransactionStatus.IDLE
 
 
 class Kind(NamedTuple):
-    """What a connection is."""
+    """The library and database of a connection."""
 
     library: Library
     dialect: Dialect
@@ -36,7 +36,7 @@ class Kind(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """What a statement gave: its rows, and how many rows it changed."""
+    """The result of a statement: its rows, and the number of changed rows."""
 
     rows: Sequence[Any]
     changed: int
@@ -47,14 +47,14 @@ class Outcome(NamedTuple):
 
 
 def quoted(name: str) -> str:
-    """A table's or column's name, with a schema or without one, for use in a statement."""
+    """The quoted name of a table or column, with or without a schema."""
     if not _NAME.fullmatch(name):
-        raise InvalidInput(f"{name!r} is not a name of a table or column: letters, digits, _ and at most one dot.")
+        raise InvalidInput(f"{name!r} is not a valid table or column name. Use letters, digits, _ and at most one dot.")
     return ".".join(f'"{part}"' for part in name.split("."))
 
 
 def kind_of(connection: Any) -> Kind:
-    """Which library and database a connection belongs to, or an error that names what is known."""
+    """The library and database of a connection. Raises InvalidInput for an unsupported one."""
     for parent in type(connection).__mro__:
         library = parent.__module__.partition(".")[0]
         if library == "sqlite3":
@@ -63,11 +63,13 @@ def kind_of(connection: Any) -> Kind:
             return Kind("psycopg", "postgresql", any(c.__name__ == "AsyncConnection" for c in type(connection).__mro__))
         if library == "sqlalchemy":
             if "asyncio" in parent.__module__:
-                raise InvalidInput("This is SQLAlchemy's async form: use `await connection.run_sync(function, …)`.")
+                raise InvalidInput(
+                    "This is an async SQLAlchemy connection. Use `await connection.run_sync(function, …)`."
+                )
             return Kind("sqlalchemy", _sqlalchemy_dialect(connection), False)
     raise InvalidInput(
-        f"{type(connection).__module__}.{type(connection).__qualname__} is not a connection of sqlite3, psycopg 3 or"
-        " SQLAlchemy."
+        f"{type(connection).__module__}.{type(connection).__qualname__} is not supported. Use a connection of "
+        "sqlite3, psycopg 3 or SQLAlchemy."
     )
 
 
@@ -75,16 +77,16 @@ def _sqlalchemy_dialect(connection: Any) -> Dialect:
     bind = connection.get_bind() if hasattr(connection, "get_bind") else connection
     name = bind.dialect.name
     if name not in _DIALECTS:
-        raise InvalidInput(f"The database is {name}; this works with PostgreSQL and SQLite.")
+        raise InvalidInput(f"The database {name} is not supported. Use PostgreSQL or SQLite.")
     return cast(Dialect, name)
 
 
 def execute(connection: Any, sql: str, parameters: Mapping[str, Any]) -> Outcome:
-    """Run one statement on a connection that is not async."""
+    """Run one statement on a synchronous connection."""
     kind = kind_of(connection)
     if kind.is_async:
-        raise InvalidInput("This connection is async: use the function whose name ends in _async.")
-    # Cursors of our own: the connection's may give rows as dictionaries, or want parameters in another form.
+        raise InvalidInput("This connection is async. Use the function whose name ends in _async.")
+    # Use own cursors: the connection's may return rows as dictionaries, or expect another parameter style.
     if kind.library == "sqlite3":
         cursor = connection.cursor()
         cursor.row_factory = None
@@ -99,7 +101,7 @@ def execute(connection: Any, sql: str, parameters: Mapping[str, Any]) -> Outcome
 
 
 async def execute_async(connection: Any, sql: str, parameters: Mapping[str, Any]) -> Outcome:
-    """Run one statement on any connection; one that is not async blocks the loop while it works."""
+    """Run one statement on any connection. A synchronous one blocks the event loop."""
     kind = kind_of(connection)
     if not kind.is_async:
         return execute(connection, sql, parameters)
@@ -113,7 +115,7 @@ async def execute_async(connection: Any, sql: str, parameters: Mapping[str, Any]
 
 
 def require_transaction(connection: Any, what: str) -> None:
-    """An error when a statement would be committed by itself, and not together with the user's own."""
+    """Raise an error if a statement would be committed on its own, not in the user's transaction."""
     kind = kind_of(connection)
     alone = False
     if kind.library == "psycopg":
@@ -122,7 +124,10 @@ def require_transaction(connection: Any, what: str) -> None:
         manual = connection.isolation_level is None and getattr(connection, "autocommit", -1) is not False
         alone = manual and not connection.in_transaction
     if alone:
-        raise InvalidInput(f"{what} belongs into a transaction: begin one on this connection, it commits by itself.")
+        raise InvalidInput(
+            f"{what} must be used in a transaction, but this connection commits every statement. Begin a "
+            "transaction first."
+        )
 
 
 def _outcome(cursor: Any) -> Outcome:
@@ -144,7 +149,7 @@ def _for_sqlalchemy(sql: str) -> Any:
 
 
 def load_psycopg() -> Any:
-    """The library, or an error that says what to install."""
+    """The psycopg module, or an error that says what to install."""
     try:
         import psycopg
     except ImportError:
@@ -154,10 +159,10 @@ def load_psycopg() -> Any:
 
 @contextmanager
 def immediate(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
-    """A transaction of a connection without its own (`isolation_level=None`): committed, or all of it taken back.
+    """A transaction on a connection with `isolation_level=None`: committed at the end, or rolled back.
 
-    IMMEDIATE: one that reads first and then writes could otherwise fail half-way instead of waiting. A commit that
-    fails leaves the transaction open, so that is rolled back too.
+    It is IMMEDIATE: otherwise a transaction that first reads and then writes could fail instead of waiting. A commit
+    that fails leaves the transaction open, so it is rolled back too.
     """
     connection.execute("BEGIN IMMEDIATE")
     try:

@@ -1,7 +1,7 @@
-"""A queue inside the caller's own process: durable, with the client's whole API, and no server to run.
+"""Queues inside the caller's own process: durable, with the client's whole API, and without a server.
 
-`batonq.open(path)` is for programs with threads: the node has a thread and a loop of its own. `await open_async(path)`
-runs it on the caller's loop. One process at a time can have a path open.
+`batonq.open(path)` is for programs with threads: the node runs in its own thread and event loop. `await
+open_async(path)` runs it on the caller's loop. Only one process at a time can open a path.
 """
 
 from __future__ import annotations
@@ -26,31 +26,33 @@ try:
     from batonq.node.node import Node
     from batonq.node.settings import MIB, Settings, documented
 except ImportError as missing:
-    raise ImportError(f"A queue in this process needs more: pip install 'batonq[server]' ({missing})") from missing
+    raise ImportError(
+        f"Embedded queues need the server's packages: pip install 'batonq[server]' ({missing})"
+    ) from missing
 
 T = TypeVar("T")
 HOST = "localhost"
-STOP_S = 60.0  # more than a node takes to give up on a disk that hangs
-# These are a server's; a queue in the same process has no use for them.
+STOP_S = 60.0  # longer than a node needs to give up on a disk that hangs
+# Settings that only a server uses.
 NOT_HERE = {
     *("host", "port", "data", "public_url", "allowed_hosts", "secure", "log_level", "log_format"),
     *("connections_max", "requests_bytes_max", "address_share", "body_rate_min_bytes"),
 }
-_FORKED = "The queues were opened before this process was forked: they are the parent's. Open them after forking."
-SEGMENT_BYTES = 8 * MIB  # a server's default is made for more load, and takes its room on the disk at once
+_FORKED = "The queues were opened before this process was forked and belong to the parent. Open them after the fork."
+SEGMENT_BYTES = 8 * MIB  # the server's default is for more load, and allocates its disk space at once
 
 
 def open(path: str | os.PathLike[str], **settings: Any) -> sync.Baton:
-    """Open the queues in the directory `path`, making it if there is none: `with batonq.open("queues") as baton: ...`.
+    """Open the queues in the directory `path`, which is created if needed: `with batonq.open("queues") as baton: ...`.
 
-    `settings` are those of docs/reference/settings.md that are not about listening. Closing writes everything down; a
-    process that is killed loses nothing that was acknowledged. Raises OwnershipHeld when another process has it open.
+    `settings` are those of docs/reference/settings.md that are not about listening. Closing saves the state; a process
+    that is killed loses nothing that was acknowledged. Raises OwnershipHeld if another process has opened it.
     """
     return sync.Baton(f"file:{os.fspath(path)}", transport=NodeThread(lambda: _node(path, settings)))
 
 
 async def open_async(path: str | os.PathLike[str], **settings: Any) -> Baton:
-    """The same on the caller's loop: `async with await batonq.open_async("queues") as baton: ...`."""
+    """The same on the caller's event loop: `async with await batonq.open_async("queues") as baton: ...`."""
     transport = NodeTransport(_node(path, settings))
     await transport.start()
     return Baton(f"file:{os.fspath(path)}", transport=transport)
@@ -60,13 +62,15 @@ def _node(path: str | os.PathLike[str], settings: dict[str, Any]) -> Node:
     known = {entry.name for entry, _ in documented()} - NOT_HERE
     for name in settings:
         if name not in known:
-            raise InvalidInput(f"There is no setting {name!r} here; there are {', '.join(sorted(known))}.")
+            raise InvalidInput(
+                f"{name!r} is not a setting of embedded queues; the settings are {', '.join(sorted(known))}."
+            )
     values = {"segment_bytes": SEGMENT_BYTES, **settings}
     return Node(Settings(data=os.fspath(path), secure=False, **values))
 
 
 class NodeTransport:
-    """Calls the REST application of a node that runs on this loop (see client.transport.AsyncTransport)."""
+    """Calls the REST application of a node on the same event loop (see client.transport.AsyncTransport)."""
 
     def __init__(self, node: Node) -> None:
         self.node = node
@@ -84,8 +88,8 @@ class NodeTransport:
             await self.node.start()
         except OwnershipHeld as held:
             raise OwnershipHeld(
-                f"{held.message.partition('. ')[0]}. One process at a time can open a path: close it there, or run "
-                "`baton serve` on it and let every program connect to that."
+                f"{held.message.partition('. ')[0]}. Only one process at a time can open a path. Close it "
+                "there, or run `baton serve` on it and connect every program to that server."
             ) from None
         self._app = RestApp(self.node.broker, wall=self.node.world.wall)
 
@@ -93,7 +97,7 @@ class NodeTransport:
         self, method: str, path: str, body: bytes, headers: Headers, timeout: float, *, polls: bool = False
     ) -> Answer:
         if self.node.stopping:
-            raise InvalidInput("The queues are closed.")
+            raise InvalidInput("The queues are closed. Open them again.")
         if self._process != os.getpid():
             raise InvalidInput(_FORKED)
         bare, _, query = path.partition("?")
@@ -105,17 +109,17 @@ class NodeTransport:
         try:
             await asyncio.wait((task,), timeout=timeout)
         except asyncio.CancelledError:
-            if request.cancellable:  # it only waits, and nobody waits for it any more
+            if request.cancellable:  # a long poll: no caller waits for it any more
                 task.cancel()
             raise
         if not task.done():
-            raise Unavailable(f"No answer within {timeout:g} seconds; nobody knows whether it was done.")
+            raise Unavailable(f"No response within {timeout:g} seconds, so the outcome is unknown.")
         response = task.result()
         given = {name.lower(): value for name, value in response.headers}
         return Answer(response.status, {"content-type": response.content_type, **given}, response.body)
 
     async def close(self) -> None:
-        """Answer who waits, write everything down, and let go of the directory."""
+        """Finish the requests in progress, save the state, and release the directory."""
         if self.node.stopping:
             return
         self.node.stop_waiting()
@@ -125,7 +129,7 @@ class NodeTransport:
 
 
 class NodeThread:
-    """A node on a thread of its own, for callers that block (see client.transport.BlockingTransport)."""
+    """A node in its own thread, for blocking callers (see client.transport.BlockingTransport)."""
 
     def __init__(self, make: Callable[[], Node]) -> None:
         self._make = make
@@ -152,24 +156,24 @@ class NodeThread:
         return self.run(self.inner.request(method, path, body, headers, timeout, polls=polls))
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Run something on the node's loop, and wait for it."""
+        """Run a coroutine on the node's loop and wait for it."""
         if self._process != os.getpid() or not self._thread.is_alive():
             work.close()
-            raise InvalidInput("The queues are closed." if self._process == os.getpid() else _FORKED)
+            raise InvalidInput("The queues are closed. Open them again." if self._process == os.getpid() else _FORKED)
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         try:
             return future.result()
         except FutureCancelled:
             raise Unavailable(
-                "The queues were closed before the answer came; nobody knows whether it was done."
+                "The queues were closed before the response arrived, so the outcome is unknown."
             ) from None
         except BaseException:
-            future.cancel()  # of a caller that was interrupted; nothing to one that is done
+            future.cancel()  # cancels the request of an interrupted caller; does nothing if it is done
             raise
 
     def close(self) -> None:
         if self._process != os.getpid():
-            return  # the parent's
+            return  # it belongs to the parent
         with self._closing:
             if not self._thread.is_alive():
                 return
@@ -203,7 +207,7 @@ class NodeThread:
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
     try:
         import uvloop
-    except ImportError:  # it is quicker, and not everywhere
+    except ImportError:  # uvloop is faster, but not available everywhere
         return None
     factory: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
     return factory
@@ -221,7 +225,7 @@ _open_here: weakref.WeakSet[NodeTransport] = weakref.WeakSet()
 
 
 def _forked() -> None:
-    """A child has no use of the node, and must not keep its parent's directory locked."""
+    """A forked child does not use the node, and must not keep its parent's directory locked."""
     for transport in list(_open_here):
         transport.node.ownership.close()
     _open_here.clear()

@@ -1,4 +1,4 @@
-"""Every error a user can meet: one root class; each knows its code, its HTTP status and whether a retry helps."""
+"""Every error that a user can get. Each class has a code, an HTTP status, and says whether a retry can succeed."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import ClassVar
 
 
 class BatonError(Exception):
-    """Something went wrong in Baton."""
+    """An internal error occurred in Baton."""
 
     code: ClassVar[str] = "internal"
     status: ClassVar[int] = 500
@@ -32,47 +32,47 @@ class InvalidInput(BatonError):
 
 
 class InvalidAttributeName(InvalidInput):
-    """There is no such attribute, or it cannot be set here."""
+    """The attribute does not exist, or this request cannot set it."""
 
     code = "invalid_attribute_name"
 
 
 class InvalidAttributeValue(InvalidInput):
-    """The value of an attribute is not valid."""
+    """The attribute's value is not valid."""
 
     code = "invalid_attribute_value"
 
 
 class TooLarge(InvalidInput):
-    """The message, or the request, is larger than is allowed."""
+    """The message or the request exceeds the size limit."""
 
     code = "too_large"
     status = 413
 
 
 class NotFound(InvalidInput):
-    """There is nothing at this address."""
+    """The requested URL or object does not exist."""
 
     code = "not_found"
     status = 404
 
 
 class MethodNotAllowed(InvalidInput):
-    """This address does not take requests of this method."""
+    """This URL does not support the request's HTTP method."""
 
     code = "method_not_allowed"
     status = 405
 
 
 class NotAcceptable(InvalidInput):
-    """None of the content types that the client accepts can be given: there are JSON and MessagePack."""
+    """None of the accepted content types is supported. Accept application/json or application/msgpack."""
 
     code = "not_acceptable"
     status = 406
 
 
 class UnsupportedMediaType(InvalidInput):
-    """The request's content type is not known: there are JSON and MessagePack."""
+    """The request's content type is not supported. Use application/json or application/msgpack."""
 
     code = "unsupported_media_type"
     status = 415
@@ -86,7 +86,7 @@ class QueueDoesNotExist(BatonError):
 
 
 class QueueExists(BatonError):
-    """A queue with this name exists already, with other attributes."""
+    """A queue with this name already exists with different attributes."""
 
     code = "queue_exists"
     status = 409
@@ -109,49 +109,49 @@ class PurgeInProgress(BatonError):
 
 
 class ReceiptInvalid(BatonError):
-    """The receipt is not one of this queue's."""
+    """The receipt is not valid for this queue."""
 
     code = "receipt_invalid"
     status = 400
 
 
 class LeaseLost(BatonError):
-    """The receipt is not the current lease's: that lease has ended, and the message may have another holder."""
+    """This receipt has expired; another consumer may hold the message now."""
 
     code = "lease_lost"
     status = 409
 
 
 class MessageGone(BatonError):
-    """The message does not exist any more: it was deleted, moved or has expired."""
+    """The message no longer exists: it was deleted, moved, or expired."""
 
     code = "message_gone"
     status = 409
 
 
 class DeduplicationConflict(BatonError):
-    """The same deduplication key was used with other content: other content needs another key."""
+    """The deduplication key was already used with a different body. Use a new key for new content."""
 
     code = "deduplication_conflict"
     status = 409
 
 
 class IdempotencyConflict(BatonError):
-    """The same Idempotency-Key was used with another request: each request needs a key of its own."""
+    """The Idempotency-Key was already used for a different request. Use a new key for each request."""
 
     code = "idempotency_conflict"
     status = 409
 
 
 class JobNotFound(BatonError):
-    """There is no such job."""
+    """The job does not exist."""
 
     code = "job_not_found"
     status = 404
 
 
 class JobConflict(BatonError):
-    """A job is running on this queue already; cancel it or wait for its end."""
+    """Another job is already running on this queue. Cancel it, or wait until it finishes."""
 
     code = "job_conflict"
     status = 409
@@ -162,7 +162,7 @@ class JobConflict(BatonError):
 
 
 class OverLimit(BatonError):
-    """A limit is reached; try again when there is room."""
+    """A limit was reached. Retry later."""
 
     code = "over_limit"
     status = 429
@@ -170,7 +170,7 @@ class OverLimit(BatonError):
 
 
 class DiskFull(BatonError):
-    """The disk is full: sends are refused until there is room. Deletes are taken: free some space, or drain queues."""
+    """The disk is full: sends are refused, deletes still work. Free disk space, or delete messages."""
 
     code = "disk_full"
     status = 507
@@ -178,7 +178,7 @@ class DiskFull(BatonError):
 
 
 class Unavailable(BatonError):
-    """The shard is not being served right now; try again."""
+    """The shard is temporarily unavailable. Retry."""
 
     code = "unavailable"
     status = 503
@@ -186,7 +186,7 @@ class Unavailable(BatonError):
 
 
 class NotOwner(Unavailable):
-    """This node does not serve the shard; another one does, or will soon."""
+    """This node does not own the shard. Retry: another node owns it or will take it over."""
 
     code = "not_owner"
 
@@ -195,7 +195,7 @@ class NotOwner(Unavailable):
 
 
 class AccessDenied(BatonError):
-    """The request is not signed by a key that may do this."""
+    """The request is not signed, or its key does not have permission."""
 
     code = "access_denied"
     status = 403
@@ -211,20 +211,20 @@ class LogError(BatonError):
 
 
 class LogCorrupt(LogError):
-    """The log is damaged. Nothing was skipped; the shard is stopped until the damage is dealt with."""
+    """The log is damaged. No data was skipped. The shard is stopped until the log is repaired or restored."""
 
     code = "log_corrupt"
 
 
 class LogGap(LogError):
-    """The position asked for is no longer retained."""
+    """The requested position is no longer retained in the log."""
 
     code = "log_gap"
     status = 410
 
 
 class Fenced(LogError):
-    """Another owner has taken this log under a higher epoch."""
+    """Another owner has taken over this log with a higher epoch."""
 
     code = "fenced"
     status = 503
@@ -232,7 +232,7 @@ class Fenced(LogError):
 
 
 class OwnershipHeld(LogError):
-    """The data directory is in use by another process."""
+    """Another process is using the data directory."""
 
     code = "ownership_held"
 
@@ -243,4 +243,4 @@ def _all(root: type[BatonError]) -> Iterator[type[BatonError]]:
         yield from _all(child)
 
 
-BY_CODE = {error.code: error for error in _all(BatonError)}  # what travels by its code is found again by it
+BY_CODE = {error.code: error for error in _all(BatonError)}  # to turn the code in a response back into its class

@@ -1,9 +1,10 @@
-"""Every queue attribute, declared once: its names, type, range, default, meaning, and where a shard's policy has it.
+"""Every queue attribute, declared once: its names, type, range, default, description, and its field in a shard's
+policy.
 
-What SQS and REST accept and return, the keywords of the Python client, what the catalog validates, the policy of a
-shard, the OpenAPI document and the reference pages all derive from these rows. To add an attribute, add a row here and,
-if a shard has to know the value, a field to `QueuePolicy`; then run `make sync docs`, which writes the client's types
-and the pages. What the attribute does is then up to the code that reads the policy.
+SQS and REST, the keywords of the Python client, the catalog's validation, the policy of a shard, the OpenAPI document
+and the reference pages are all derived from these rows. To add an attribute, add a row here and, if a shard needs the
+value, a field to `QueuePolicy`; then run `make sync docs`, which writes the client's types and the pages. The code that
+reads the policy implements the attribute.
 
 A queue's attributes are stored as text under their SQS names, and only those that were set.
 """
@@ -25,7 +26,7 @@ KMS_REUSE_DEFAULT = "300"
 class ValueKind(Enum):
     INTEGER = "integer"
     BOOLEAN = "true or false"
-    CHOICE = "one of a few words"
+    CHOICE = "one of the listed values"
     LABEL = "a word of letters, digits, hyphens and underscores"
     TEXT = "text"
     JSON = "JSON"
@@ -48,27 +49,27 @@ class QueueAttribute:
     low: int = 0
     high: int = 0
     choices: tuple[str, ...] = ()
-    seconds: bool = False  # an integer that is a duration: REST and the client take it as a number of seconds
+    seconds: bool = False  # an integer that is a duration: a number of seconds in REST and in the client
     access: Access = Access.SETTABLE
     fifo_only: bool = False
 
     # REST and the Python client
-    field: str = ""  # REST's name in snake case, after a dot inside of an object; camelCase on the wire. "": SQS only
-    setting: str = ""  # the client's keyword, where it is not `field`
-    rest_doc: str = ""  # where REST and the client have another form of the attribute
-    rest_default: str = ""  # of queues that REST creates, where it is not SQS's
-    rest_boolean: bool = False  # REST has a boolean in place of the words: whether the value is `word`
+    field: str = ""  # REST's name in snake case, after a dot inside an object; camelCase on the wire. "": SQS only
+    setting: str = ""  # the client's keyword, if it is not `field`
+    rest_doc: str = ""  # if REST and the client have another form of the attribute
+    rest_default: str = ""  # for queues created through REST, if it is not SQS's
+    rest_boolean: bool = False  # REST has a boolean instead of words: whether the value is `word`
     composite: bool = False  # api/rest/queues.py reads and writes it together with another attribute
 
     # a shard
     policy: str = ""  # field of QueuePolicy; in milliseconds if its name says so
     word: str = ""  # the policy has a boolean: whether the value is this word
-    divided: bool = False  # a limit of the whole queue, of which each shard gets its part
-    counter: str = ""  # the counter that a read-only attribute shows
+    divided: bool = False  # a limit of the whole queue, divided among its shards
+    counter: str = ""  # the counter of a read-only attribute
 
     @property
     def own(self) -> bool:
-        """Baton's rather than SQS's."""
+        """Whether it is Baton's own attribute, not SQS's."""
         return self.name.startswith(PREFIX)
 
     @property
@@ -79,19 +80,19 @@ class QueueAttribute:
 
     @property
     def allowed(self) -> str:
-        """The values that it accepts, in words."""
+        """The accepted values as text."""
         if self.kind is ValueKind.INTEGER:
             return f"{self.low} to {self.high}"
         return ", ".join(self.choices) or self.kind.value
 
     @property
     def numeric(self) -> bool:
-        """Its value is a whole number, from a range or one of a few."""
+        """Whether its value is an integer, from a range or one of a list."""
         return self.kind is ValueKind.INTEGER or (bool(self.choices) and all(map(str.isdigit, self.choices)))
 
     @property
     def parent(self) -> str:
-        """The REST field that is an object and has this one inside; empty for a field of the queue itself."""
+        """The REST object that contains this field; empty for a field of the queue itself."""
         return self.field.rpartition(".")[0]
 
     @property
@@ -101,12 +102,12 @@ class QueueAttribute:
 
     @property
     def keyword(self) -> str:
-        """The keyword of the Python client; empty for a field inside of an object."""
+        """The keyword of the Python client; empty for a field inside an object."""
         return "" if self.parent else self.setting or self.field
 
     @property
     def meaning(self) -> str:
-        """What REST and the client say about it."""
+        """The description in REST and in the client."""
         if self.rest_doc:
             return self.rest_doc
         default = self.rest_default or self.default
@@ -116,7 +117,7 @@ class QueueAttribute:
 
 
 def camel(field: str) -> str:
-    """The name on the wire of a REST field."""
+    """The wire name of a REST field."""
     head, *rest = field.split("_")
     return head + "".join(word.capitalize() for word in rest)
 
@@ -133,7 +134,7 @@ def _reading(name: str, doc: str, counter: str = "", kind: ValueKind = _INTEGER)
 _SETTABLE = (
     QueueAttribute(
         name="MessageRetentionPeriod",
-        doc="Seconds after which a message expires if nobody deletes it.",
+        doc="Seconds after which a message expires if it is not deleted.",
         kind=_INTEGER,
         low=60,
         high=RETENTION_MAX_S,
@@ -145,7 +146,7 @@ _SETTABLE = (
     ),
     QueueAttribute(
         name="VisibilityTimeout",
-        doc="Seconds that a lease lasts if the receive does not say.",
+        doc="Default visibility timeout of a receive, in seconds.",
         kind=_INTEGER,
         low=0,
         high=43_200,
@@ -157,7 +158,7 @@ _SETTABLE = (
     ),
     QueueAttribute(
         name="DelaySeconds",
-        doc="Seconds that a new message stays invisible if the send does not say.",
+        doc="Default delay before a new message becomes visible, in seconds.",
         kind=_INTEGER,
         low=0,
         high=900,
@@ -169,7 +170,7 @@ _SETTABLE = (
     ),
     QueueAttribute(
         name="ReceiveMessageWaitTimeSeconds",
-        doc="Seconds that a receive waits for a message if the receive does not say.",
+        doc="Default wait time of a receive, in seconds.",
         kind=_INTEGER,
         low=0,
         high=20,
@@ -180,31 +181,40 @@ _SETTABLE = (
     ),
     QueueAttribute(
         name="Baton.MaxReceives",
-        doc="Receives after which a message is dead, in a queue without RedrivePolicy. 0 means unlimited.",
+        doc="Maximum number of receives per message in a queue without RedrivePolicy. 0 means unlimited.",
         kind=_INTEGER,
         low=0,
         high=MAX_RECEIVES_MAX,
         default="0",
         field="max_receive_count",
         setting="max_receives",
-        rest_doc="Receives after which a message is dead. Default: 10 with a dead-letter queue, otherwise 0, which "
-        "means unlimited.",
+        rest_doc=(
+            "Maximum number of receives per message. Default: 10 with a dead-letter queue, otherwise 0, which "
+            "means unlimited."
+        ),
         composite=True,
         policy="max_receives",
     ),
     QueueAttribute(
         name="RedrivePolicy",
-        doc=f"Where dead letters go: deadLetterTargetArn and maxReceiveCount (1 to {MAX_RECEIVES_MAX}).",
+        doc=(
+            "Dead-letter queue and maximum number of receives: deadLetterTargetArn and maxReceiveCount (1 to "
+            f"{MAX_RECEIVES_MAX})."
+        ),
         kind=_JSON,
         field="dead_letter_queue",
-        rest_doc="Name of the queue that dead letters go to. It is created with 14 days of retention if it does not "
-        "exist. It cannot have a dead-letter queue itself.",
+        rest_doc=(
+            "Name of the dead-letter queue. If it does not exist, it is created with a retention of 14 days. It "
+            "cannot have a dead-letter queue itself."
+        ),
         composite=True,
     ),
     QueueAttribute(
         name="Baton.DeadLetterOn",
-        doc="When a message that used up its receives becomes a dead letter: at the next `receive`, as in SQS, or at "
-        "the last `failure`.",
+        doc=(
+            "When a message that has used up its receives is dead-lettered: at the next `receive`, as in SQS, or "
+            "at the last `failure`."
+        ),
         kind=_CHOICE,
         choices=("receive", "failure"),
         default="receive",
@@ -215,16 +225,18 @@ _SETTABLE = (
     ),
     QueueAttribute(
         name="Baton.RetryPolicy",
-        doc="How long a message waits after a nack that does not say: kind exponential (baseSeconds, factor, "
-        "maxSeconds) or schedule (delaysSeconds), both with jitter, 0 to 1.",
+        doc=(
+            "Default delay before a message becomes visible again after a nack: kind exponential (baseSeconds, "
+            "factor, maxSeconds) or schedule (delaysSeconds), both with jitter, 0 to 1."
+        ),
         kind=_JSON,
         field="retry",
-        rest_doc="How long a message waits after a nack that does not say. Unset: not at all.",
+        rest_doc="Default delay before a message becomes visible again after a nack. Unset: no delay.",
         policy="retry",
     ),
     QueueAttribute(
         name="MaximumMessageSize",
-        doc="Size of the largest message in bytes, its attributes included.",
+        doc="Maximum size of a message in bytes, including its attributes.",
         kind=_INTEGER,
         low=1024,
         high=1_048_576,
@@ -233,7 +245,7 @@ _SETTABLE = (
     ),
     QueueAttribute(
         name="Baton.StrictReceipts",
-        doc="Every receipt that is not the current lease's is refused, also from SQS clients.",
+        doc="Receipts of expired leases are refused, also from SQS clients.",
         kind=_BOOLEAN,
         choices=_TRUE_OR_FALSE,
         default="false",
@@ -243,7 +255,7 @@ _SETTABLE = (
     ),
     QueueAttribute(
         name="Baton.DeduplicationWindow",
-        doc="Seconds for which a deduplication key counts.",
+        doc="Seconds for which a deduplication key is remembered.",
         kind=_INTEGER,
         low=1,
         high=RETENTION_MAX_S,
@@ -254,7 +266,10 @@ _SETTABLE = (
     ),
     QueueAttribute(
         name="Baton.DeduplicationScope",
-        doc="Whether a deduplication key counts for the `window` only, or also for as long as its message `lives`.",
+        doc=(
+            "Whether a deduplication key is remembered for the `window` only, or also for as long as its message "
+            "`lives`."
+        ),
         kind=_CHOICE,
         choices=("window", "lives"),
         default="window",
@@ -264,30 +279,30 @@ _SETTABLE = (
     ),
     QueueAttribute(
         name="ContentBasedDeduplication",
-        doc="The SHA-256 of the body stands in for a missing deduplication id.",
+        doc="If a message has no deduplication id, the SHA-256 of its body is used.",
         kind=_BOOLEAN,
         choices=_TRUE_OR_FALSE,
         default="false",
         fifo_only=True,
         field="deduplication.content_based",
-        rest_doc="FIFO queues only: the SHA-256 of the body stands in for a missing deduplication key.",
+        rest_doc="FIFO queues only: if a message has no deduplication key, the SHA-256 of its body is used.",
     ),
     QueueAttribute(
         name="DeduplicationScope",
-        doc="Whether a deduplication id counts in the whole queue or in its message group.",
+        doc="Whether deduplication applies to the whole queue or to each message group.",
         kind=_CHOICE,
         choices=("queue", "messageGroup"),
         default="queue",
         fifo_only=True,
         field="deduplication.per_group",
-        rest_doc="FIFO queues only: a deduplication key counts within its message group.",
+        rest_doc="FIFO queues only: deduplication keys are compared within a message group.",
         rest_boolean=True,
         policy="dedup_per_group",
         word="messageGroup",
     ),
     QueueAttribute(
         name="Baton.ExpiryToDeadLetter",
-        doc="An expired message becomes a dead letter; otherwise it is deleted.",
+        doc="Expired messages are dead-lettered instead of deleted.",
         kind=_BOOLEAN,
         choices=_TRUE_OR_FALSE,
         default="false",
@@ -296,7 +311,7 @@ _SETTABLE = (
     ),
     QueueAttribute(
         name="Baton.PriorityAgeingSeconds",
-        doc="Seconds of waiting that raise a message by one step of priority. 0 means no ageing.",
+        doc="Seconds of waiting that raise a message by one priority level. 0 disables ageing.",
         kind=_INTEGER,
         low=0,
         high=86_400,
@@ -308,8 +323,10 @@ _SETTABLE = (
     ),
     QueueAttribute(
         name="Baton.SLASeconds",
-        doc="Age in seconds that no message should reach; the status page marks a queue with an older one. 0 means "
-        "none.",
+        doc=(
+            "Maximum acceptable age of a message in seconds; the status page reports a queue with an older one as "
+            "late. 0 means none."
+        ),
         kind=_INTEGER,
         low=0,
         high=RETENTION_MAX_S,
@@ -361,7 +378,7 @@ _SETTABLE = (
     ),
     QueueAttribute(
         name="Baton.Spread",
-        doc="Number of shards that hold the queue. It can grow, never shrink.",
+        doc="Number of shards of the queue. It can be increased but not decreased.",
         kind=_INTEGER,
         low=1,
         high=SPREAD_MAX,
@@ -370,15 +387,14 @@ _SETTABLE = (
     ),
     QueueAttribute(
         name="Baton.Durability",
-        doc="Number of replicas of each message: the queue is placed on shards with as many. Unset: as the log's "
-        "address says.",
+        doc="Number of replicas of each message. Unset: as in the log's URL.",
         kind=_CHOICE,
         choices=tuple(map(str, DURABILITY)),
         field="durability",
     ),
     QueueAttribute(
         name="Baton.OwnShards",
-        doc="The queue gets empty shards, and no other new queue is placed on them.",
+        doc="Dedicated shards: the queue is placed on empty shards that accept no other new queue.",
         kind=_BOOLEAN,
         choices=_TRUE_OR_FALSE,
         default="false",
@@ -387,11 +403,14 @@ _SETTABLE = (
     # --- for SQS clients only
     QueueAttribute(
         name="RedriveAllowPolicy",
-        doc="Which queues may use this one for their dead letters: allowAll, denyAll, or byQueue with sourceQueueArns.",
+        doc=(
+            "Which queues may use this queue as their dead-letter queue: allowAll, denyAll, or byQueue with "
+            "sourceQueueArns."
+        ),
         kind=_JSON,
     ),
-    QueueAttribute(name="Policy", doc="Who else may use the queue, as an access policy.", kind=_JSON),
-    QueueAttribute(name="KmsMasterKeyId", doc="Stored and returned; Baton encrypts nothing with it.", kind=_TEXT),
+    QueueAttribute(name="Policy", doc="Access policy: which other accounts may use the queue.", kind=_JSON),
+    QueueAttribute(name="KmsMasterKeyId", doc="Stored and returned; Baton does not encrypt with it.", kind=_TEXT),
     QueueAttribute(
         name="KmsDataKeyReusePeriodSeconds",
         doc=f"Stored and returned; {KMS_REUSE_DEFAULT} if a KMS key is set.",
@@ -402,14 +421,14 @@ _SETTABLE = (
     ),
     QueueAttribute(
         name="SqsManagedSseEnabled",
-        doc="Stored and returned; excludes KmsMasterKeyId.",
+        doc="Stored and returned; cannot be combined with KmsMasterKeyId.",
         kind=_BOOLEAN,
         choices=_TRUE_OR_FALSE,
         default="true",
     ),
     QueueAttribute(
         name="FifoQueue",
-        doc="A FIFO queue; its name ends in .fifo.",
+        doc="Makes the queue a FIFO queue; its name must end in .fifo.",
         kind=_BOOLEAN,
         choices=("true",),
         access=Access.AT_CREATION,
@@ -427,36 +446,56 @@ _SETTABLE = (
 )
 
 _READ_ONLY = (
-    _reading("ApproximateNumberOfMessages", "Messages that can be received now (exact, as are all counts).", "visible"),
-    _reading("ApproximateNumberOfMessagesNotVisible", "Messages in flight.", "in_flight"),
-    _reading("ApproximateNumberOfMessagesDelayed", "Messages whose delay is not over.", "delayed"),
-    _reading("CreatedTimestamp", "When the queue was created, in seconds since 1970."),
-    _reading("LastModifiedTimestamp", "When its attributes were last changed, in seconds since 1970."),
+    _reading(
+        "ApproximateNumberOfMessages",
+        "Number of messages that can be received now. This and all other counts are exact.",
+        "visible",
+    ),
+    _reading("ApproximateNumberOfMessagesNotVisible", "Number of messages in flight.", "in_flight"),
+    _reading("ApproximateNumberOfMessagesDelayed", "Number of delayed messages.", "delayed"),
+    _reading("CreatedTimestamp", "Time when the queue was created, in seconds since 1970."),
+    _reading("LastModifiedTimestamp", "Time when the queue's attributes were last changed, in seconds since 1970."),
     _reading("QueueArn", "The queue's ARN.", kind=_TEXT),
-    _reading("Baton.AgeOfOldestMessage", "Seconds since the oldest message was sent; 0 in an empty queue."),
-    _reading("Baton.DeadMessages", "Messages that used up their receives and have no dead-letter queue.", "dead"),
-    _reading("Baton.OwedMessages", "Messages on their way to another queue.", "owed"),
-    _reading("Baton.StoredBytes", "Bytes of the messages in the queue.", "bytes"),
-    _reading("Baton.MessagesSent", "Messages sent since the queue was created.", "sent"),
-    _reading("Baton.MessagesReceived", "Leases given since the queue was created.", "received"),
-    _reading("Baton.MessagesDeleted", "Messages deleted since the queue was created.", "deleted"),
-    _reading("Baton.MessagesReturned", "Leases that ended without a delete since the queue was created.", "returned"),
-    _reading("Baton.MessagesExpired", "Messages that expired since the queue was created.", "expired_messages"),
+    _reading("Baton.AgeOfOldestMessage", "Age of the oldest message in seconds; 0 if the queue is empty."),
+    _reading(
+        "Baton.DeadMessages",
+        "Number of messages that have used up their receives and have no dead-letter queue.",
+        "dead",
+    ),
+    _reading("Baton.OwedMessages", "Number of messages being moved to another queue.", "owed"),
+    _reading("Baton.StoredBytes", "Total size of the messages in the queue, in bytes.", "bytes"),
+    _reading("Baton.MessagesSent", "Number of messages sent since the queue was created.", "sent"),
+    _reading(
+        "Baton.MessagesReceived",
+        "Number of messages received since the queue was created: every lease counts.",
+        "received",
+    ),
+    _reading("Baton.MessagesDeleted", "Number of messages deleted since the queue was created.", "deleted"),
+    _reading(
+        "Baton.MessagesReturned",
+        "Number of leases that ended without a delete since the queue was created.",
+        "returned",
+    ),
+    _reading(
+        "Baton.MessagesExpired", "Number of messages that expired since the queue was created.", "expired_messages"
+    ),
     _reading(
         "Baton.MessagesDeadLettered",
-        "Messages that became dead letters since the queue was created.",
+        "Number of messages that were dead-lettered since the queue was created.",
         "dead_lettered",
     ),
-    _reading("Baton.StaleDeletes", "Deletes with a receipt that another lease had replaced.", "stale_deletes"),
+    _reading(
+        "Baton.StaleDeletes", "Number of deletes with a receipt that a newer lease had replaced.", "stale_deletes"
+    ),
 )
 
 ATTRIBUTES: dict[str, QueueAttribute] = {row.name: row for row in (*_SETTABLE, *_READ_ONLY)}
 REST_ATTRIBUTES = tuple(row for row in _SETTABLE if row.field)
-# A queue's own fields in REST, in order, each with its row; an object has the rows of what is inside.
+# A queue's fields in REST, in order, each with its row; an object has the rows of its fields.
 REST_FIELDS: dict[str, tuple[QueueAttribute, ...]] = {
     name: tuple(row for row in REST_ATTRIBUTES if name in (row.field, row.parent))
     for name in (row.parent or row.field for row in REST_ATTRIBUTES)
 }
 
-# Attributes of earlier releases, which a catalog may still hold: they are dropped when it is read.
+# Attributes of earlier releases, which a catalog may still contain: they are dropped when it is read.
 RETIRED = frozenset({"Baton.ShedClass"})

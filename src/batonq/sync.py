@@ -1,7 +1,6 @@
-"""The client for programs without asyncio: `from batonq.sync import Baton`. The same names, without await.
+"""The client for programs without asyncio: `from batonq.sync import Baton`. It has the same names, without await.
 
-A Baton may be shared by all threads of a program: sends and acknowledgements of several threads at once go into one
-request.
+All threads of a program can share one Baton: concurrent sends and acks of several threads share one request.
 """
 
 from batonq.client.blocking.baton import Baton, connect

@@ -1,10 +1,10 @@
-"""Queues for tests: in memory, in this process, with a clock that a test sets. Everything else is the real thing.
+"""Queues for tests: in memory, in this process, with a clock that the test controls. Everything else is the real code.
 
 with memory() as baton:
     queue = baton.create_queue("jobs", visibility=30)
     queue.send("resize picture 7")
     queue.receive()
-    baton.clock.advance(31)  # the lease has run out, and nobody slept
+    baton.clock.advance(31)  # the lease has expired, without a sleep
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ FREE_BYTES = 1 << 40
 
 
 class MemoryBaton(sync.Baton):
-    """A Baton whose queues live in memory, until it is closed."""
+    """A Baton whose queues are in memory until it is closed."""
 
     def __init__(self, **settings: Any) -> None:
         self._node_thread = NodeThread(lambda: _node(settings))
@@ -36,22 +36,24 @@ class MemoryBaton(sync.Baton):
 
 
 class Clock:
-    """The time of a MemoryBaton. It goes on by itself like any clock; a test moves it forward."""
+    """The clock of a MemoryBaton. It runs like any clock, and a test can move it forward."""
 
     def __init__(self, node_thread: NodeThread) -> None:
         self._node_thread = node_thread
 
     def advance(self, seconds: float) -> None:
-        """Move forward; all that is due by then (delays, leases, expiry, redrives) has happened when this returns."""
+        """Move the clock forward. When this returns, everything that is due by then (delays, leases, expiry, redrives)
+        is done.
+        """
         self._node_thread.run(_advance(self._node_thread.inner.node, seconds))
 
     def now(self) -> float:
-        """Seconds since 1970, as the queues see it."""
+        """The current time of the queues, in seconds since 1970."""
         return self._node_thread.inner.node.clock.now_ms() / 1000
 
 
 class AsyncMemoryBaton(Baton):
-    """The same on the caller's loop; made by `memory_async`."""
+    """The same on the caller's event loop; created by `memory_async`."""
 
     def __init__(self, transport: NodeTransport) -> None:
         super().__init__("memory:", transport=transport)
@@ -65,11 +67,11 @@ class AsyncClock:
         self._node = node
 
     async def advance(self, seconds: float) -> None:
-        """Move forward; all that is due by then has happened when this returns."""
+        """Move the clock forward. When this returns, everything that is due by then is done."""
         await _advance(self._node, seconds)
 
     def now(self) -> float:
-        """Seconds since 1970, as the queues see it."""
+        """The current time of the queues, in seconds since 1970."""
         return self._node.clock.now_ms() / 1000
 
 
@@ -87,7 +89,7 @@ async def memory_async(**settings: Any) -> AsyncMemoryBaton:
 
 async def _advance(node: Node, seconds: float) -> None:
     if seconds < 0:
-        raise InvalidInput("A clock goes forward only.")
+        raise InvalidInput("The clock can only be moved forward.")
     await node.broker.advance_clock(int(seconds * 1000))
 
 
@@ -103,8 +105,8 @@ def _node(settings: dict[str, Any]) -> Node:
 
 
 class MemoryDirectory:
-    """Ownership of a directory that nobody else can see (see node.DirectoryOwnership). Within the process, a second
-    owner of a shard is refused until the first lets go.
+    """Ownership of a directory that no other process sees (see node.DirectoryOwnership). Within the process, a second
+    owner of a shard is refused until the first releases it.
     """
 
     cluster = 1
@@ -134,7 +136,7 @@ class MemoryDirectory:
 
 
 class MemoryDisk:
-    """Files in memory (see log.disk.Disk). Syncing does nothing: there is no power failure to survive."""
+    """Files in memory (see log.disk.Disk). Syncing does nothing, because nothing survives a power failure."""
 
     def __init__(self) -> None:
         self._files: dict[str, bytearray] = {}

@@ -1,4 +1,4 @@
-"""Spark looks into packages of such a name by itself: with it, any session knows format("baton")."""
+"""Spark discovers packages with this name prefix automatically, so that any session knows format("baton")."""
 
 from batonq.pipeline.spark.source import BatonSource as DefaultSource
 

@@ -55,7 +55,7 @@ def test_priority(sqs: Any, queue: str) -> None:
 def test_deduplication_on_a_standard_queue(server: TestServer, sqs: Any, queue: str) -> None:
     first = send(sqs, queue, "once", DeduplicationKey=text("order-1"))
     assert send(sqs, queue, "once", DeduplicationKey=text("order-1"))["MessageId"] == first["MessageId"]
-    with refused("InvalidParameterValue", "...other content needs another key."):
+    with refused("InvalidParameterValue", "...Use a new key for new content."):
         send(sqs, queue, "else", DeduplicationKey=text("order-1"))
     assert counts(sqs, queue) == (1, 0, 0)
     [message] = receive(sqs, queue, AttributeNames=["All"])

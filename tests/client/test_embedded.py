@@ -163,7 +163,7 @@ def test_settings(tmp_path: Path) -> None:
     with batonq.open(tmp_path / "two", shards=2) as baton:
         baton.create_queue("q").send("x")
     for wrong in ({"port": 9324}, {"colour": "red"}):
-        with pytest.raises(InvalidInput, match="There is no setting"):
+        with pytest.raises(InvalidInput, match="is not a setting of embedded queues"):
             batonq.open(tmp_path / "wrong", **wrong)
     with pytest.raises(InvalidInput, match="shards"):
         batonq.open(tmp_path / "wrong", shards=0)

@@ -78,7 +78,7 @@ def test_the_secured_profile(form: str, tmp_path: Path) -> None:
 
 
 def test_one_key_alone_is_refused(form: str) -> None:
-    with pytest.raises(InvalidInput, match="both"):
+    with pytest.raises(InvalidInput, match="must be set together"):
         connected(form, "http://127.0.0.1:1", access_key="x")
 
 

@@ -31,7 +31,7 @@ def test_a_cluster_is_started_operated_and_stopped(tmp_path: Path) -> None:
     try:
         assert up.stdout is not None
         lines = [up.stdout.readline() for _ in range(3)]
-        assert lines[0] == f"n0  http://127.0.0.1:{port}\n" and "is up" in lines[2], lines
+        assert lines[0] == f"n0  http://127.0.0.1:{port}\n" and "is ready" in lines[2], lines
         url = f"http://127.0.0.1:{port + 1}"
         queue = sqs(f"http://127.0.0.1:{port}").create_queue(QueueName="work")["QueueUrl"]
         sqs(f"http://127.0.0.1:{port}").send_message(QueueUrl=queue, MessageBody="hello")
@@ -113,7 +113,7 @@ def test_one_that_is_killed_is_started_again(tmp_path: Path, capsys: pytest.Capt
         for sign, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
             signal.signal(sign, handler)
     told = capsys.readouterr().out
-    assert "n1 ended with code -9; it is started again in 0.1 s\nn1 is started again\n" in told
+    assert "n1 exited with code -9; it will be restarted in 0.1 s\nn1 is being restarted\n" in told
     assert [child.returncode for child in cluster._children.values()] == [-signal.SIGTERM] * 2
 
 

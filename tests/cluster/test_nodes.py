@@ -67,7 +67,7 @@ def test_the_catalog_is_changed_by_its_owner_whoever_is_asked(tmp_path: Path) ->
         await owner.catalog.refresh()
         with pytest.raises(QueueDoesNotExist):
             await brokers.send(owner.broker, queue, [make_send("to nobody")])
-        with pytest.raises(Unavailable, match="Only the node that keeps the catalog"):
+        with pytest.raises(Unavailable, match="Only the catalog's owner"):
             await asked.catalog.change(Catalog.write_base, 1, 1 << 20)
         with pytest.raises(JobNotFound):
             await asked.broker.job(ACCOUNT, "nonsense")
@@ -94,7 +94,7 @@ def test_a_planned_move_keeps_everything_and_gives_no_grace(tmp_path: Path) -> N
         await nodes.until(lambda: keeper(first, queue.shard).reading()[1].next == host.log.next)
         followed, _ = keeper(first, queue.shard).reading()
         assert followed.dump(first.clock.now_ms()) == host.shard.dump(first.clock.now_ms())
-        with pytest.raises(InvalidInput, match="There is no node"):
+        with pytest.raises(InvalidInput, match=r"Node .* does not exist"):
             await second.ownership_loop.move(queue.shard, "nobody")
 
     run_nodes(tmp_path, main, "a", "b")
@@ -266,7 +266,7 @@ def test_a_drain_says_when_nobody_can_take_what_the_node_owns(tmp_path: Path) ->
         await nodes["b"].ownership_loop.hand_over()
         await nodes["b"].ownership_loop.others.announce({}, draining=True)
         kept = nodes["a"].ownership_loop.serving()
-        with pytest.raises(Unavailable, match="No other node takes shards"):
+        with pytest.raises(Unavailable, match="No other node can take shards"):
             await nodes["a"].answering.handle("node/drain", "", b"")
         assert nodes["a"].ownership_loop.serving() == kept != [], "it goes on serving them"
 
@@ -326,7 +326,7 @@ def test_a_node_that_is_cut_off_from_the_catalog_trusts_no_key(tmp_path: Path, m
         assert asked.broker.find_key("key") == ("secret", ACCOUNT)
         nodes.hub.cut.add((asked.settings.node, owner.settings.advertise))
         await asyncio.sleep(0.7)
-        with pytest.raises(Unavailable, match="cut off from the catalog"):
+        with pytest.raises(Unavailable, match="cannot reach the catalog"):
             asked.broker.find_key("key")
         nodes.hub.cut.clear()
         async with asyncio.timeout(10):

@@ -178,7 +178,7 @@ def test_calls_are_refused_before_the_name_of_one_that_was_run_is_forgotten(monk
         run = ["first", "second", "third", "fourth"]
         for name in run:
             await peers.ask(address, f"{PREFIX}{name}", name, b"", WAIT_S)
-        with pytest.raises(Unavailable, match="Nothing was done"):
+        with pytest.raises(Unavailable, match="The request was not executed"):
             await peers.ask(address, f"{PREFIX}fifth", "fifth", b"", WAIT_S)
         for name in run[:2]:
             with pytest.raises(Unavailable, match="may or may not"):
@@ -302,7 +302,7 @@ def test_answers_are_forgotten_in_time_though_a_call_from_before_still_runs() ->
 def test_a_secret_that_is_no_secret_is_refused(tmp_path: object) -> None:
     with pytest.raises(InvalidInput, match="cannot be read"):
         read_secret(Settings(cluster_secret_file="/nowhere/at/all"))
-    with pytest.raises(InvalidInput, match="Make a secret"):
+    with pytest.raises(InvalidInput, match="Create a secret"):
         Settings(host="10.0.0.1", secure=True, log="nats://x", node="a", advertise="http://10.0.0.1:9324").check()
     for wrong in (
         {"node": "a b"},

@@ -74,7 +74,7 @@ def test_names_and_types_are_checked_before_anything_is_written(bench: Bench) ->
             bench.create(name, **({"FifoQueue": "true"} if fifo else {}))
     with pytest.raises(InvalidAttributeName):
         bench.create("q", NoSuch="1")
-    with pytest.raises(InvalidInput, match="Not an account"):
+    with pytest.raises(InvalidInput, match="is not a valid account id"):
         bench.create("q", account="a/b")
     assert bench.catalog.version == before
 
@@ -301,7 +301,7 @@ def test_a_queue_has_at_most_fifty_tags(bench: Bench) -> None:
     with pytest.raises(InvalidInput, match="Too many tags"):
         bench.catalog.create_queue(ACCOUNT, "r", {}, {**fifty, "x": ""}, T0)
     for bad in ({"": "x"}, {"k" * 129: "x"}, {"k": "x" * 257}, {"k": "\x00"}):
-        with pytest.raises(InvalidInput, match="of a tag is"):
+        with pytest.raises(InvalidInput, match=r"The (key|value) of a tag (must|can) be"):
             bench.catalog.set_tags(entry.number, bad, ["t0"], T0)
 
 
@@ -359,7 +359,7 @@ def test_access_keys(bench: Bench) -> None:
     assert catalog.find_key("AKIDEXAMPLE") is None
     catalog.disable_key("AKIDEXAMPLE", T0, disabled=False)
     assert catalog.find_key("AKIDEXAMPLE") == key
-    with pytest.raises(InvalidInput, match="There is no key AKIDOTHER"):
+    with pytest.raises(InvalidInput, match="Key AKIDOTHER does not exist"):
         catalog.disable_key("AKIDOTHER", T0)
     for bad in (("a b", "s", ACCOUNT), ("a", "", ACCOUNT), ("a", "s", "12")):
         with pytest.raises(InvalidInput):
@@ -474,7 +474,7 @@ def test_a_log_whose_front_is_gone_without_a_base_is_refused(bench: Bench) -> No
     bench.create("b")
     headless = bench.replayed(first=2)
     assert headless.before_base
-    with pytest.raises(LogCorrupt, match="front of the catalog's log is gone"):
+    with pytest.raises(LogCorrupt, match="beginning of the catalog's log is missing"):
         headless.take_ownership(9, T0)
 
 

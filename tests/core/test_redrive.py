@@ -443,7 +443,7 @@ def test_a_job_pauses_by_its_last_messages_not_by_all_that_it_ever_moved(bench: 
         ask.nack(bench.shard, TARGET, [ask.Nack(claim(lease)) for lease in bench.receive(TARGET, 1_000)], bench.now)
         if job(bench).state == "PAUSED":
             break
-    assert job(bench).state == "PAUSED" and "died again" in job(bench).why
+    assert job(bench).state == "PAUSED" and "dead-lettered again" in job(bench).why
     assert job(bench).died_again < 1_200
 
 

@@ -53,11 +53,14 @@ def test_the_hash_is_the_same_for_ever() -> None:
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("not json", "not JSON"),
+        ("not json", "not valid JSON"),
         ("[]", "kind must be"),
         (policy(kind="linear"), "kind must be"),
-        (policy(kind="exponential", delaysSeconds=[1]), "has no delaysSeconds"),
-        (policy(kind="exponential", baseSeconds=10, maxSeconds=5), "not be below"),
+        (
+            policy(kind="exponential", delaysSeconds=[1]),
+            "delaysSeconds is not a field of a retry policy of kind exponential",
+        ),
+        (policy(kind="exponential", baseSeconds=10, maxSeconds=5), "maxSeconds must be at least baseSeconds"),
         (policy(kind="exponential", factor=0.5), "factor must be"),
         (policy(kind="exponential", jitter=2), "jitter must be"),
         (policy(kind="exponential", baseSeconds=True), "baseSeconds must be"),

@@ -196,18 +196,18 @@ def test_a_hot_queue_has_shards_of_its_own() -> None:
 def test_a_shard_is_left_to_the_other_queues() -> None:
     made = catalog(1)
     own = {"Baton.OwnShards": "true"}
-    with pytest.raises(InvalidAttributeValue, match=r"no shard to other queues.*--shards"):
+    with pytest.raises(InvalidAttributeValue, match=r"no shard for other queues.*--shards"):
         made.create_queue(ACCOUNT, "hot", own, {}, T0)
     hot = made.create_queue(ACCOUNT, "hot", {}, {}, T0)
-    with pytest.raises(InvalidAttributeValue, match="no shard to other queues"):
+    with pytest.raises(InvalidAttributeValue, match="no shard for other queues"):
         made.set_attributes(hot.number, own, T0)
     made.open_shards(3, T0)
     assert made.set_attributes(hot.number, own, T0).own_shards
     made.set_attributes(hot.number, {"VisibilityTimeout": "9", **own}, T0)
     made.set_attributes(hot.number, {"Baton.Spread": "2"}, T0)
-    with pytest.raises(InvalidAttributeValue, match="no shard to other queues"):
+    with pytest.raises(InvalidAttributeValue, match="no shard for other queues"):
         made.create_queue(ACCOUNT, "warm", own, {}, T0)
-    with pytest.raises(InvalidAttributeValue, match="no shard to other queues"):
+    with pytest.raises(InvalidAttributeValue, match="no shard for other queues"):
         made.set_attributes(hot.number, {"Baton.Spread": "3"}, T0)
     assert made.create_queue(ACCOUNT, "cold", {}, {}, T0).shard == 2
     made.validate()
@@ -289,5 +289,5 @@ def test_a_queue_grows_so_often_at_a_time() -> None:
     for spread in range(2, GROWTHS_MAX + 2):
         queue = made.set_attributes(queue.number, {"Baton.Spread": str(spread)}, T0)
     made.validate()
-    with pytest.raises(InvalidAttributeValue, match="often lately"):
+    with pytest.raises(InvalidAttributeValue, match="changed too often"):
         made.set_attributes(queue.number, {"Baton.Spread": str(GROWTHS_MAX + 2)}, T0)

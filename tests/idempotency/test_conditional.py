@@ -51,7 +51,7 @@ def check(writes: Any, connection: Any, table: Any, row: Callable[[], tuple[Any,
         writes.advance_status(connection, table, {"id": 1}, "pending", order=ORDER)
     with pytest.raises(InvalidInput, match="not one of"):
         writes.advance_status(connection, table, {"id": 1}, "lost", order=ORDER)
-    with pytest.raises(InvalidInput, match="leave it out"):
+    with pytest.raises(InvalidInput, match="Remove it from the values"):
         writes.update_if_version(connection, table, {"id": 1}, {"version": 7}, version=1)
     with pytest.raises(InvalidInput):
         writes.update_if_version(connection, table, {}, {"note": "x"}, version=1)
@@ -62,7 +62,7 @@ def test_plain_sql(connect: Callable[[], Any]) -> None:
         connection.execute(TABLE)
         select = "SELECT status, version, note FROM orders"
         check(conditional, connection, "orders", lambda: tuple(connection.execute(select).fetchone()))
-        with pytest.raises(InvalidInput, match="not a name"):
+        with pytest.raises(InvalidInput, match="is not a valid table or column name"):
             conditional.insert_if_absent(connection, "orders; DROP TABLE orders", {"id": 1}, key="id")
 
 

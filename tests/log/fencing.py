@@ -191,7 +191,7 @@ class FencingSuite:
             for _ in range(2):
                 with pytest.raises(LogError) as refused:
                     await append(old, b"stale", epoch=1)
-            assert isinstance(old._failed, Fenced) and "takes nothing more" in refused.value.message
+            assert isinstance(old._failed, Fenced) and "accepts nothing more" in refused.value.message
             written.append(await append(new, b"and still", epoch=2))
             assert await world.stored() == written
 
@@ -206,7 +206,7 @@ class FencingSuite:
                 await append(new, bytes(300), epoch=2)
             new.drop_front(new.next - 5)
             await until(lambda: new._upkeep is None)
-            with pytest.raises(Fenced, match="shortened past"):
+            with pytest.raises(Fenced, match="truncated past"):
                 await append(old, b"stale", epoch=1)
 
         world.run(run())
@@ -456,9 +456,9 @@ class FencingSuite:
             await shut(log)
             log, _ = await world.open("node")
             self._flip_first(Path(world.mirror("node")))
-            with pytest.raises(MirrorDamaged, match="built anew"):
+            with pytest.raises(MirrorDamaged, match="rebuilt"):
                 log.read_variable(1 << 16, 0, 10)
-            with pytest.raises(LogError, match="takes nothing more until it is opened again"):
+            with pytest.raises(LogError, match="accepts nothing more until it is reopened"):
                 await append(log)
             await shut(log)
             log, _ = await world.open("node")
@@ -475,7 +475,10 @@ class FencingSuite:
             again, _ = await world.open("fresh", seen.append, Start(2, first.digest))
             assert seen == [last] and again.next == 3
             assert (await world.open("at-its-end", seen.append, Start(3, last.digest)))[0].next == 3
-            for start, why in ((Start(3, first.digest), "not the one"), (Start(9, last.digest), "snapshot of frame 8")):
+            for start, why in (
+                (Start(3, first.digest), "not the frame"),
+                (Start(9, last.digest), "snapshot of frame 8"),
+            ):
                 with pytest.raises(LogCorrupt, match=why):
                     await world.open("wrong", None, start)
             assert seen == [last]
@@ -516,10 +519,10 @@ class FencingSuite:
             for _ in range(5):
                 await append(log, b"body", epoch=1)
             await world.far.lose_last()
-            with pytest.raises(LogCorrupt, match="lost what it acknowledged"):
+            with pytest.raises(LogCorrupt, match="lost acknowledged data"):
                 await append(log, b"next")
             await shut(log)
-            with pytest.raises(LogCorrupt, match="lost what it acknowledged"):
+            with pytest.raises(LogCorrupt, match="lost acknowledged data"):
                 await world.open("owner")
 
         world.run(run())
@@ -533,7 +536,7 @@ class FencingSuite:
             await world.far.lose_last()
             other, _ = await world.open("other")
             await append(other, b"something else")
-            with pytest.raises(LogCorrupt, match="not the one that was committed"):
+            with pytest.raises(LogCorrupt, match="not the frame that was committed"):
                 await world.open("owner")
 
         world.run(run())

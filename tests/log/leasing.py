@@ -121,7 +121,7 @@ class LeaseSuite:
             left, right = await nodes.node("left", SHORT_S), await nodes.node("right")
             first = await left.acquire(SHARD)
             assert await acquired_by(right) > first
-            with pytest.raises(Fenced, match="has ended"):
+            with pytest.raises(Fenced, match="has expired"):
                 await left.renew(SHARD)
             assert left.held() == []
             await left.release(SHARD)
@@ -144,7 +144,7 @@ class LeaseSuite:
             assert found == Lease(SHARD, "left", "left:9324", epoch)
             await acquired_by(right)
             await right.release(SHARD)
-            with pytest.raises(Fenced, match="has ended"):
+            with pytest.raises(Fenced, match="has expired"):
                 await left.renew(SHARD)
             assert left.held() == []
 

@@ -23,7 +23,7 @@ def test_a_postgres_address_keeps_what_libpq_reads() -> None:
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        ("mysql://db/x", "begins with postgres://"),
+        ("mysql://db/x", "must begin with postgres://"),
         ("postgres://db/x?schema=Two", "lower-case letters"),
         ("postgres://db/x?schema=", "lower-case letters"),
         ("postgres://db/x?schema=a;drop", "lower-case letters"),
@@ -55,12 +55,12 @@ def test_a_nats_address() -> None:
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        ("http://n0", "begins with nats://"),
-        ("nats:///name", "names no server"),
+        ("http://n0", "must begin with nats://"),
+        ("nats:///name", "has no server"),
         ("nats://n0/Upper", "lower-case letters"),
         ("nats://n0?replicas=2", "one of 1, 3, 5"),
-        ("nats://n0?max_bytes=0", "positive whole number"),
-        ("nats://n0?replica=3", "an option 'replica'"),
+        ("nats://n0?max_bytes=0", "positive integer"),
+        ("nats://n0?replica=3", "an unknown option 'replica'"),
     ],
 )
 def test_a_nats_address_that_cannot_be_used(url: str, why: str) -> None:

@@ -130,5 +130,5 @@ def test_a_note_of_another_frame_under_the_same_number_is_told() -> None:
         append(other_log)
     other_log.close()
     disk.replace(f"{DIRECTORY}/committed", other.read(f"{DIRECTORY}/committed"))
-    with pytest.raises(LogCorrupt, match="is not the one that was committed"):
+    with pytest.raises(LogCorrupt, match="is not the frame that was committed"):
         open_log(disk)

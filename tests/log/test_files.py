@@ -230,7 +230,7 @@ def test_a_snapshot_of_another_log_or_beyond_the_end_is_refused() -> None:
     log = open_log(disk)
     fill(log, 2)
     for start in (Start(3, bytes(16)), Start(log.next, bytes(16))):
-        with pytest.raises(LogCorrupt, match=r"is not of this log.*remove the snapshot"):
+        with pytest.raises(LogCorrupt, match=r"belongs to another log.*remove the snapshot"):
             open_log(disk, start=start)
     with pytest.raises(LogCorrupt, match=rf"the log ends before frame {log.next}.*snapshot of frame {log.next + 4}"):
         open_log(disk, start=Start(log.next + 5, bytes(16)))
@@ -275,7 +275,7 @@ def test_missing_segments_are_told() -> None:
         open_log(disk)
     disk.replace(f"{DIRECTORY}/segment-{firsts[1]:020}.log", whole[firsts[1]])
     disk.unlink(f"{DIRECTORY}/segment-{firsts[-1]:020}.log")
-    with pytest.raises(LogCorrupt, match=f"the log's note says that frames up to {log.next - 1} were committed"):
+    with pytest.raises(LogCorrupt, match=f"the committed note says that frames up to {log.next - 1} were committed"):
         open_log(disk)
     for first in firsts[:-1]:
         disk.unlink(f"{DIRECTORY}/segment-{first:020}.log")
@@ -312,12 +312,12 @@ def test_an_unreadable_frame_with_a_sound_one_after_it_is_damage() -> None:
     path = f"{DIRECTORY}/segment-{1:020}.log"
     disk.flip(path, sizes[0] + 90)
     with pytest.raises(
-        LogCorrupt, match=rf"offset {sizes[0]}: frame 2 .*frame 3 lies after it, at offset {sum(sizes[:2])}"
+        LogCorrupt, match=rf"offset {sizes[0]}: frame 2 .*frame 3 follows it, at offset {sum(sizes[:2])}"
     ):
         open_log(disk)
     content = disk.read(path)
     disk.replace(path, content[: sizes[0]] + bytes(80) + content[sizes[0] + 80 :])
-    with pytest.raises(LogCorrupt, match=r"frame 2 is missing, but frame 3 lies after it"):
+    with pytest.raises(LogCorrupt, match=r"frame 2 is missing, but frame 3 follows it"):
         open_log(disk)
 
 
@@ -355,7 +355,7 @@ def test_a_failed_write_or_sync_is_told_and_never_tried_again(kind: str) -> None
     count = len(steps)
     disk.on_step = steps.append
     log.append(next_frame(log), outcomes.append)
-    assert isinstance(outcomes[1], LogError) and "until it is opened again" in outcomes[1].message
+    assert isinstance(outcomes[1], LogError) and "until it is reopened" in outcomes[1].message
     assert len(steps) == count, "the disk was not touched again"
 
 

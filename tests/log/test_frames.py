@@ -111,7 +111,7 @@ def test_every_cut_is_seen_and_says_how_much_is_needed() -> None:
     frame = make_frame(7, NO_DIGEST, variable=b"the body of a message")
     sound = stored(frame)
     for length in range(len(sound)):
-        with pytest.raises(FrameCutOff, match=f"cut off after {length} of") as caught:
+        with pytest.raises(FrameCutOff, match=f"truncated after {length} of") as caught:
             parse(sound[:length])
         assert caught.value.needed == (HEADER_BYTES if length < HEADER_BYTES else len(sound))
         assert caught.value.number == (None if length < HEADER_BYTES else 7)

@@ -123,7 +123,7 @@ def test_a_frame_that_finds_no_room_is_refused_and_everything_before_it_stays() 
     append(log, bytes(100))
     outcomes: list[BaseException | None] = []
     log.append(next_frame(log, bytes(2 * SEGMENT)), outcomes.append)
-    assert isinstance(outcomes[0], DiskFull) and "Free some space" in outcomes[0].message
+    assert isinstance(outcomes[0], DiskFull) and "Free disk space" in outcomes[0].message
     assert open_log(disk).next == 2
 
 

@@ -65,9 +65,9 @@ def test_a_user_with_a_password(file: Callable[[str], str]) -> None:
         at = Asked(servers)
         assert get_in(at("baton:hush%3A1")) == get_in(at("baton", f"password_file={file('hush:1')}"))
         for wrong in (at("baton:hush2"), at("baton", f"password_file={file('hush2')}"), at("hush3"), at()):
-            refused(wrong, AccessDenied, "does not let this node in.*password_file")
+            refused(wrong, AccessDenied, "refused the login of this node.*password_file")
         refused(at("baton", "password_file=/nowhere"), InvalidInput, "cannot be read from /nowhere")
-        refused(at("baton", f"password_file={file('')}"), InvalidInput, "the file is empty")
+        refused(at("baton", f"password_file={file('')}"), InvalidInput, "is empty")
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -103,7 +103,7 @@ def test_a_token(file: Callable[[str], str]) -> None:
         at = Asked(servers)
         assert get_in(at("hush1")) == get_in(at(options=f"token_file={file('hush1')}"))
         for wrong in (at("hush2"), at(options=f"token_file={file('hush2')}"), at("baton:hush1"), at()):
-            refused(wrong, AccessDenied, "does not let this node in")
+            refused(wrong, AccessDenied, "refused the login of this node")
 
 
 def test_an_nkey(file: Callable[[str], str]) -> None:
@@ -111,8 +111,8 @@ def test_an_nkey(file: Callable[[str], str]) -> None:
     with nats_servers(1, more=f"authorization {{ users: [{{ nkey: {known.public} }}] }}") as servers:
         at = Asked(servers)
         assert get_in(at(options=f"nkey={file(known.seed)}"))
-        refused(at(options=f"nkey={file(user().seed)}"), AccessDenied, "does not let this node in")
-        refused(at(options=f"nkey={file('nonsense')}"), InvalidInput, "is no seed of a NATS user")
+        refused(at(options=f"nkey={file(user().seed)}"), AccessDenied, "refused the login of this node")
+        refused(at(options=f"nkey={file('nonsense')}"), InvalidInput, "does not contain the seed of a NATS user")
 
 
 def test_a_credentials_file(file: Callable[[str], str]) -> None:
@@ -120,8 +120,10 @@ def test_a_credentials_file(file: Callable[[str], str]) -> None:
     with nats_servers(1, more=operator.configuration) as servers:
         at = Asked(servers)
         assert get_in(at(options=f"credentials={file(operator.credentials())}"))
-        refused(at(options=f"credentials={file(Operator().credentials())}"), AccessDenied, "does not let this node in")
-        refused(at(options=f"credentials={file('nonsense')}"), InvalidInput, "is no credentials file")
+        refused(
+            at(options=f"credentials={file(Operator().credentials())}"), AccessDenied, "refused the login of this node"
+        )
+        refused(at(options=f"credentials={file('nonsense')}"), InvalidInput, "is not a NATS credentials file")
         refused(at(options="credentials=/nowhere"), InvalidInput, "cannot be read from /nowhere")
 
 
@@ -139,14 +141,14 @@ def test_tls_on_both_sides(tmp_path: Path, file: Callable[[str], str]) -> None:
         assert get_in(at("baton", f"{trusting}&{shown}"))
         refused(at("baton", f"{password}&{shown}"), InvalidInput, "not trusted.*tls_ca=FILE")
         refused(at("baton", f"{password}&tls_ca={other.file}&{shown}"), InvalidInput, "not trusted")
-        refused(at("baton", trusting), InvalidInput, "misses one.*tls_cert=FILE")
+        refused(at("baton", trusting), InvalidInput, "requires one.*tls_cert=FILE")
         stranger = other.sign("stranger", "n0")
         strange = f"tls_cert={stranger.certificate}&tls_key={stranger.key}"
-        refused(at("baton", f"{trusting}&{strange}"), InvalidInput, "refuses this node's certificate")
+        refused(at("baton", f"{trusting}&{strange}"), InvalidInput, "refused this node's certificate")
         mixed = f"tls_cert={node.certificate}&tls_key={stranger.key}"
-        refused(at("baton", f"{trusting}&{mixed}"), InvalidInput, "is not that of the certificate")
-        refused(at("baton:hush2", f"tls_ca={authority.file}&{shown}"), AccessDenied, "does not let this node in")
+        refused(at("baton", f"{trusting}&{mixed}"), InvalidInput, "does not match the certificate")
+        refused(at("baton:hush2", f"tls_ca={authority.file}&{shown}"), AccessDenied, "refused the login of this node")
 
 
 def test_nothing_is_said_to_a_server_that_does_not_speak_tls(nats: NatsServers) -> None:
-    refused(Asked(nats, "tls")("baton:hush1"), InvalidInput, "does not ask for TLS, so nothing was sent to it")
+    refused(Asked(nats, "tls")("baton:hush1"), InvalidInput, "does not offer TLS, so nothing was sent to it")

@@ -115,7 +115,7 @@ def test_damaged_files_are_told_with_what_to_do(tmp_path: Path) -> None:
     ownership.close()
     epoch = (tmp_path / "epoch").read_bytes()
     (tmp_path / "epoch").write_bytes(bytes(1024))
-    with pytest.raises(LogCorrupt, match=r"epoch cannot be read\. Remove it if the logs are sound"):
+    with pytest.raises(LogCorrupt, match=r"epoch cannot be read\. If the logs are valid, remove it"):
         LockFileOwnership(str(tmp_path)).take()
     (tmp_path / "epoch").write_bytes(epoch)
     (tmp_path / "identity").write_bytes(b"{")

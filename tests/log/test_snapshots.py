@@ -80,10 +80,10 @@ def test_a_snapshot_of_another_shard_or_frame_is_passed_over() -> None:
     disk = SimulatedDisk()
     path = store_on(disk).save(9, DIGEST, SECTIONS)
     other = store_on(disk, shard=5)
-    assert other.latest() is None and "of frame 9 of shard 4" in other.passed_over[0]
+    assert other.latest() is None and "to frame 9 of shard 4" in other.passed_over[0]
     disk.rename(path, path.replace("9.bin", "8.bin"))
     store = store_on(disk)
-    assert store.latest() is None and "of frame 9 of shard 4" in store.passed_over[0]
+    assert store.latest() is None and "to frame 9 of shard 4" in store.passed_over[0]
 
 
 def test_a_snapshot_does_not_take_the_room_that_the_log_needs() -> None:

@@ -199,8 +199,8 @@ def test_inspect_goes_on_behind_damage(server: Server, capsys: pytest.CaptureFix
 
 def test_an_unknown_type_shard_or_directory_is_refused(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     for arguments, text in (
-        (["--type", "NOSUCH"], "is not a record type; there are EPOCH, BASE, SENT"),
-        (["--shard", "x"], "is not a shard: give a number, or catalog"),
+        (["--type", "NOSUCH"], "is not a record type; use one of EPOCH, BASE, SENT"),
+        (["--shard", "x"], "is not a shard: use a number or catalog"),
     ):
         with pytest.raises(SystemExit, match="2"):
             main(["log", "inspect", str(server.data), *arguments])
@@ -217,7 +217,7 @@ def test_an_unknown_type_shard_or_directory_is_refused(server: Server, capsys: p
 def test_verify_of_sound_logs(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["log", "verify", str(server.data)]) == 0
     shown = lines(capsys)
-    assert shown[0] == "A server is running here: frames that it writes from now on are not checked."
+    assert shown[0] == "A server is using this directory: frames that it writes from now on are not checked."
     log = server.logs[0]
     assert (
         shown[1]
@@ -252,7 +252,7 @@ def test_verify_of_a_log_that_lost_its_end(server: Server, capsys: pytest.Captur
     path, offset = segment_of(server.logs[0], 61)
     path.write_bytes(path.read_bytes()[:offset].ljust(8192, b"\0"))
     assert main(["log", "verify", str(server.data), "--shard", "0"]) == 1
-    assert "frame 61 is missing, but the log's note says that frames up to 61 were committed" in lines(capsys)[1]
+    assert "frame 61 is missing, but the committed note says that frames up to 61 were committed" in lines(capsys)[1]
 
 
 def test_verify_of_a_torn_write_is_no_damage(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
@@ -264,7 +264,7 @@ def test_verify_of_a_torn_write_is_no_damage(server: Server, capsys: pytest.Capt
     path.write_bytes(bytes(content))
     assert main(["log", "verify", str(server.data), "--shard", "0"]) == 0
     shown = lines(capsys)
-    assert f"{path}, offset {segment.bytes}: a write of frame 62 that a crash cut short" in shown[1]
+    assert f"{path}, offset {segment.bytes}: incomplete write of frame 62 after a crash" in shown[1]
     assert shown[-1] == "Sound."
     assert path.read_bytes() == bytes(content)
 
@@ -274,7 +274,7 @@ def test_verify_remarks_on_a_snapshot_that_cannot_be_used(server: Server, capsys
     path = Path(store.save(30, server.logs[0].frame(30).digest, {"a": b"state"}))
     flip(path, path.stat().st_size - 1)
     assert main(["log", "verify", str(server.data), "--shard", "0"]) == 0
-    assert "Remark: the snapshot of frame 30 cannot be used" in lines(capsys)[2]
+    assert "Note: the snapshot of frame 30 cannot be used" in lines(capsys)[2]
 
 
 def test_verify_of_a_directory_whose_identity_is_damaged(server: Server, capsys: pytest.CaptureFixture[str]) -> None:
@@ -296,13 +296,13 @@ def test_repair_asks_for_the_shard_and_for_yes(server: Server, capsys: pytest.Ca
     server.stop()
     before = {path: path.read_bytes() for path in server.data.rglob("*") if path.is_file()}
     assert main(["log", "repair", "--truncate-at", "10", str(server.data)]) == 1
-    assert "say which with --shard: 0, 1" in capsys.readouterr().err
+    assert "choose one with --shard: 0, 1" in capsys.readouterr().err
     assert main(["log", "repair", "--truncate-at", "10", "--shard", "0", str(server.data)]) == 1
     shown = lines(capsys)
-    assert shown[0] == f"shard 0: cutting {server.data}/shard-0000 at frame 10 loses"
-    assert shown[1] == "  52 frames that can be read, and what cannot be read among them"
+    assert shown[0] == f"shard 0: truncating {server.data}/shard-0000 at frame 10 removes"
+    assert shown[1] == "  52 readable frames, and any unreadable data between them"
     assert "         17 SENT" in shown
-    assert shown[-1] == "Nothing was changed. Make a copy of the directory, then add --yes to do it."
+    assert shown[-1] == "Nothing was changed. Make a copy of the directory, then run the command again with --yes."
     assert {path: path.read_bytes() for path in server.data.rglob("*") if path.is_file()} == before
 
 
@@ -324,7 +324,7 @@ def test_repair_cuts_a_damaged_log_off_and_keeps_what_it_cut(
     }
     assert main(["log", "repair", "--truncate-at", str(damaged), "--shard", "0", "--yes", str(server.data)]) == 0
     shown = lines(capsys)
-    files = [Path(line.strip()) for line in shown[shown.index("Done. What was cut off is kept in:") + 1 :]]
+    files = [Path(line.strip()) for line in shown[shown.index("Done. The removed part is kept in:") + 1 :]]
     assert files[0].read_bytes() == cut
     assert {name.read_bytes() for name in files[1:]} == set(later.values()) and len(files) == len(later) + 1
     assert main(["log", "verify", str(server.data)]) == 0
@@ -347,7 +347,7 @@ def test_repair_at_a_missing_segment(server: Server, capsys: pytest.CaptureFixtu
     assert main(["log", "verify", str(server.data)]) == 1
     assert f"--truncate-at {segment.first}`" in capsys.readouterr().out
     assert main(["log", "repair", "--truncate-at", "30", "--shard", "0", "--yes", str(server.data)]) == 1
-    assert f"To cut there, give --truncate-at {segment.first}" in capsys.readouterr().err
+    assert f"To truncate there, use --truncate-at {segment.first}" in capsys.readouterr().err
     arguments = ["--truncate-at", str(segment.first), "--shard", "0", "--yes", str(server.data)]
     assert main(["log", "repair", *arguments]) == 0
     assert main(["log", "verify", str(server.data)]) == 0

@@ -151,17 +151,17 @@ def test_an_edit_changes_what_is_moved(
         ({"rate_per_s": 10_001}, "1 to 10000"),
         ({"ramp_s": -1}, "ramp"),
         ({"pause_when_dying_share": 1.5}, "share"),
-        ({"max_messages": -1}, "at most"),
-        ({"filter": {"colour": "red"}}, "has no colour"),
-        ({"filter": {"errorClass": 3}}, "errorClass is a text"),
+        ({"max_messages": -1}, "maximum number of messages"),
+        ({"filter": {"colour": "red"}}, "unknown fields: colour"),
+        ({"filter": {"errorClass": 3}}, "errorClass must be a string"),
         ({"filter": {"minAgeSeconds": "1"}}, "minAgeSeconds"),
         ({"filter": {"attributes": {"a": None}}}, "value of an attribute"),
-        ({"filter": {"attributes": ["a"]}}, "attributes is a map"),
+        ({"filter": {"attributes": ["a"]}}, "attributes must be an object"),
         ({"edit": {"replaceBody": "a", "replaceText": []}}, "one of"),
         ({"edit": {"replaceText": [{"find": "", "with": "x"}]}}, "replaceText"),
         ({"edit": {"replaceBodyBase64": "?"}}, "base64"),
         ({"edit": {"setAttributes": {"": "x"}}}, "name of an attribute"),
-        ({"edit": {"removeAttributes": [1]}}, "list of texts"),
+        ({"edit": {"removeAttributes": [1]}}, "list of strings"),
     ],
 )
 def test_what_cannot_be_done_is_refused_with_the_reason(tmp_path: Path, fields: dict[str, Any], why: str) -> None:
@@ -182,10 +182,10 @@ def test_an_edit_that_cannot_be_made_fails_the_job_and_changes_nothing(tmp_path:
         queue, morgue = await with_morgue(node)
         await die(node, queue, '{"a":1}', content=int(Content.JSON))
         edit = {"replaceText": [{"find": "}", "with": ""}]}
-        with pytest.raises(InvalidInput, match="no JSON any more"):
+        with pytest.raises(InvalidInput, match="no longer be valid JSON"):
             await node.broker.start_job(morgue, Redrive(edit=edit, dry_run=True))
         job = await ended(node, await node.broker.start_job(morgue, Redrive(edit=edit)))
-        assert job.state == "FAILED" and "no JSON any more" in job.why
+        assert job.state == "FAILED" and "no longer be valid JSON" in job.why
         assert (await node.broker.peek(morgue, 0, 1))[0].body == b'{"a":1}'
         await node.stop()
 
@@ -195,9 +195,9 @@ def test_an_edit_that_cannot_be_made_fails_the_job_and_changes_nothing(tmp_path:
 @pytest.mark.parametrize(
     ("body", "find", "replacement", "why"),
     [
-        ('{"a":1}', "1", "NaN", "no JSON any more"),  # which Python reads, and JSON has not
-        ('{"a":1}', "1", "[" * 200 + "]" * 200, "no JSON any more"),
-        ('{"a":1}', "1", "1" * 5_000, "no JSON any more"),
+        ('{"a":1}', "1", "NaN", "no longer be valid JSON"),  # which Python reads, and JSON has not
+        ('{"a":1}', "1", "[" * 200 + "]" * 200, "no longer be valid JSON"),
+        ('{"a":1}', "1", "1" * 5_000, "no longer be valid JSON"),
         ('["' + "a" * 1_000_000 + '"]', "a", "b" * 16_384, "larger than 1048576 bytes"),  # 16 GB, if it were made
     ],
 )
@@ -224,7 +224,7 @@ def test_sources_and_targets_that_make_no_sense_are_refused(tmp_path: Path) -> N
         for source, target, why in (
             (queue, None, "nothing to redrive"),
             (morgue, fifo, "same type"),
-            (morgue, morgue, "another queue"),
+            (morgue, morgue, "a different queue"),
         ):
             with pytest.raises(InvalidInput, match=why):
                 await node.broker.start_job(source, Redrive(target=target))
@@ -244,7 +244,7 @@ def test_one_job_a_source_that_can_be_paused_gone_on_with_and_cancelled(tmp_path
             await broker.start_job(morgue, Redrive())
         await until(lambda: broker.queue_by_number(1) is not None and loop.time() > 1)
         paused = await broker.pause_job(ACCOUNT, job.id)
-        assert (paused.state, paused.current_rate, paused.why) == ("PAUSED", 0.0, "It was paused by request.")
+        assert (paused.state, paused.current_rate, paused.why) == ("PAUSED", 0.0, "The job was paused by request.")
         assert 5 <= paused.moved <= 12
         await node.broker.advance_clock(10_000)
         await settle()
@@ -330,7 +330,7 @@ def test_a_job_whose_messages_die_again_pauses_itself_and_says_so(tmp_path: Path
 
         failing = loop.create_task(fail())
         job = await ended(node, await node.broker.start_job(morgue, Redrive(rate_per_s=20)))
-        assert job.state == "PAUSED" and "died again" in job.why
+        assert job.state == "PAUSED" and "dead-lettered again" in job.why
         assert 10 <= job.moved < 60 and job.died_again > job.moved / 2
         failing.cancel()
         await node.broker.resume_job(ACCOUNT, job.id)
@@ -468,7 +468,7 @@ def test_a_message_that_cannot_be_taken_apart_fails_the_job(tmp_path: Path, monk
         await die(node, queue, "a")
         monkeypatch.setattr(examining, "read_place", broken)
         job = await ended(node, await node.broker.start_job(morgue, Redrive(filter={"bodyContains": "a"})))
-        assert (job.state, job.why) == ("FAILED", "Its messages could not be looked at: no such layout")
+        assert (job.state, job.why) == ("FAILED", "The job's messages could not be read: no such layout")
         monkeypatch.undo()
         assert await drain(node, morgue) == ["a"]
         await node.stop()

@@ -186,9 +186,9 @@ def test_a_few_of_many_are_found_without_looking_at_the_others(tmp_path: Path) -
         ([], "1 to 10,000 message ids"),
         ("one", "1 to 10,000 message ids"),
         ([message_id(0, 1)] * (LISTED_MAX + 1), "1 to 10,000 message ids"),
-        (["not-an-id"], "'not-an-id' is not the id"),
-        ([message_id(0, 1)[:-1] + "g"], "is not the id"),
-        ([7], "'7' is not the id"),
+        (["not-an-id"], "'not-an-id' is not a message id"),
+        ([message_id(0, 1)[:-1] + "g"], "is not a message id"),
+        ([7], "'7' is not a message id"),
     ],
     ids=lambda value: str(value)[:30],
 )

@@ -50,7 +50,7 @@ def page(overview: Overview) -> str:
 @pytest.mark.parametrize(
     ("overview", "sentence"),
     [
-        (Overview(NOW_MS), "All well, and no queue yet."),
+        (Overview(NOW_MS), "All well; there are no queues yet."),
         (Overview(NOW_MS, [queue("a")]), "All well: 1 queue, all empty."),
         (
             Overview(NOW_MS, [queue("a", visible=1, oldest_sent_ms=NOW_MS - 2_000), queue("b")]),
@@ -58,15 +58,15 @@ def page(overview: Overview) -> str:
         ),
         (
             Overview(NOW_MS, [queue("orders", sla_seconds=60, visible=1, oldest_sent_ms=NOW_MS - 300_000)]),
-            "Needs you: orders is 4 min behind its SLA.",
+            "Needs attention: orders is 4 min behind its SLA.",
         ),
         (
             Overview(NOW_MS, [queue("dead", dead_letters=True, visible=1_214, oldest_sent_ms=NOW_MS)]),
-            "Needs you: dead has 1,214 dead letters.",
+            "Needs attention: dead has 1,214 dead letters.",
         ),
-        (Overview(NOW_MS, [queue("a", dead=1)]), "Needs you: a has 1 dead message."),
-        (Overview(NOW_MS, shards=[shard("stopped", "")]), "Needs you: shard 0 is stopped."),
-        (Overview(NOW_MS, shards=[shard(room="reserve")]), "Needs you: the disk of shard 0 is full."),
+        (Overview(NOW_MS, [queue("a", dead=1)]), "Needs attention: a has 1 dead message."),
+        (Overview(NOW_MS, shards=[shard("stopped", "")]), "Needs attention: shard 0 is stopped."),
+        (Overview(NOW_MS, shards=[shard(room="reserve")]), "Needs attention: the disk of shard 0 is full."),
     ],
 )
 def test_the_page_begins_with_the_answer(overview: Overview, sentence: str) -> None:

@@ -226,16 +226,16 @@ def test_a_message_that_goes_while_it_is_read_is_told(tmp_path: Path) -> None:
     ("given", "status", "says"),
     [
         (b"[]", 400, "JSON object"),
-        ({}, 400, "which queue"),
-        ({"queue": 7}, 400, "which queue"),
-        ({"queue": "orders", "account": 7}, 400, "which queue"),
+        ({}, 400, "Name the queue"),
+        ({"queue": 7}, 400, "Name the queue"),
+        ({"queue": "orders", "account": 7}, 400, "Name the queue"),
         ({"queue": "nowhere"}, 404, "does not exist"),
         ({"queue": "orders", "account": "111111111111"}, 404, "does not exist"),
-        ({"queue": "orders", "after": -1}, 400, "after must be a whole number from 0"),
-        ({"queue": "orders", "after": True}, 400, "after must be a whole number"),
-        ({"queue": "orders", "limit": 0}, 400, "limit must be a whole number from 1 to 100"),
+        ({"queue": "orders", "after": -1}, 400, "after must be an integer from 0"),
+        ({"queue": "orders", "after": True}, 400, "after must be an integer"),
+        ({"queue": "orders", "limit": 0}, 400, "limit must be an integer from 1 to 100"),
         ({"queue": "orders", "limit": 101}, 400, "from 1 to 100"),
-        ({"queue": "orders", "limit": "5"}, 400, "whole number"),
+        ({"queue": "orders", "limit": "5"}, 400, "must be an integer"),
     ],
 )
 def test_questions_that_are_refused(tmp_path: Path, given: Any, status: int, says: str) -> None:
@@ -269,22 +269,22 @@ def test_why_a_message_waits_or_is_delayed(tmp_path: Path) -> None:
         node = await open_node(loop, tmp_path)
         queue = await node.broker.create_queue(ACCOUNT, "orders", {"Baton.MaximumInFlight": "1"}, {})
         await send(node, queue, "a")
-        assert await reasons(node, queue) == [("VISIBLE", "Waits to be received.")]
+        assert await reasons(node, queue) == [("VISIBLE", "Waiting to be received.")]
         [delivery] = await receive(node, queue)
         await send(node, queue, "b")
         assert await reasons(node, queue) == [
             ("IN_FLIGHT", f"Held by tester until {at(node, 30_000)} (30 s left), attempt 1."),
-            ("VISIBLE", "Waits: the queue has 1 in flight, as many as it allows."),
+            ("VISIBLE", "Waiting: the queue has reached its limit of messages in flight, 1."),
         ]
         await brokers.nack(node.broker, queue, delivery.receipt, 18_000)
         await send(node, queue, "c", delay_ms=2 * DAY_MS)
         assert await reasons(node, queue) == [
             ("DELAYED", f"Delayed until {at(node, 18_000)} (18 s left), after attempt 1."),
-            ("VISIBLE", "Waits to be received."),
+            ("VISIBLE", "Waiting to be received."),
             ("DELAYED", f"Delayed until {at(node, 2 * DAY_MS)} (2 d left)."),
         ]
         await asyncio.sleep(18)
-        assert (await reasons(node, queue))[0] == ("VISIBLE", "Waits to be received again, after attempt 1.")
+        assert (await reasons(node, queue))[0] == ("VISIBLE", "Waiting to be received again, after attempt 1.")
         await node.stop()
 
     run_virtual(main)
@@ -298,7 +298,7 @@ def test_why_a_message_of_a_group_waits(tmp_path: Path) -> None:
         await send(node, queue, "b", group="g", dedup_id="2")
         assert (await reasons(node, queue))[1] == (
             "VISIBLE",
-            "Waits to be received, after earlier messages of its group.",
+            "Waiting to be received, after earlier messages of its group.",
         )
         [delivery] = await receive(node, queue, 1)
         behind = "Behind an earlier message of its group that is "
@@ -356,14 +356,14 @@ def test_why_a_dead_letter_is_on_its_way_or_refused(tmp_path: Path) -> None:
         assert problem is None
         views = host.shard.peek(queue.number, 0, 1)
         situation = peeking.Situation(node.broker.now_ms(), queue.policy, host.counters(queue.number), lambda _: "dead")
-        assert peeking.why(views[0], situation) == "On its way to dead, as a dead letter."
+        assert peeking.why(views[0], situation) == "Being moved to dead, as a dead letter."
         gone = situation._replace(name_of=lambda _: "")
-        assert peeking.why(views[0], gone) == "On its way to a queue that is gone, as a dead letter."
+        assert peeking.why(views[0], gone) == "Being moved to a deleted queue, as a dead letter."
         await node.broker.delete_queue(dead)
         await until(lambda: host.shard.peek(queue.number, 0, 1)[0].refusals > 0)
         [(state, sentence)] = await reasons(node, queue)
         assert state == "DELAYED"
-        assert sentence.startswith("Its dead-letter queue, which does not exist, refused it once; tried again at ")
+        assert sentence.startswith("Its dead-letter queue, which does not exist, refused it once; next retry at ")
         await node.stop()
 
     run_virtual(main)

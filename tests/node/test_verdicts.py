@@ -51,7 +51,7 @@ def test_a_channel_stops_when_it_cannot_be_told_what_became_of_an_entry(tmp_path
         await until(lambda: transports[0].lost > 0)
         assert transports[0].lost == 3
         await asyncio.sleep(20)
-        (alarm,) = [alarm for alarm in node.alarms.active() if "does not remember" in alarm.text]
+        (alarm,) = [alarm for alarm in node.alarms.active() if "no longer knows" in alarm.text]
         assert alarm.severity == "critical" and "is stopped" in alarm.text
         assert (await node.broker.counters(queue)).owed == 3, "they stay until somebody knows"
         assert sorted(await drain(node, dead)) == ["a", "b", "c"]
@@ -61,7 +61,7 @@ def test_a_channel_stops_when_it_cannot_be_told_what_became_of_an_entry(tmp_path
         host.shard.limits = ShardLimits()
         await asyncio.sleep(20)
         assert (await node.broker.counters(queue)).owed == 0
-        assert not [alarm for alarm in node.alarms.active() if "does not remember" in alarm.text]
+        assert not [alarm for alarm in node.alarms.active() if "no longer knows" in alarm.text]
         await node.stop()
 
     run_virtual(main)

@@ -23,7 +23,7 @@ def test_from_the_tables_to_the_pruned_rows(
 ) -> None:
     address = sqlite_path if kind == "sqlite" else request.getfixturevalue("database")
     where = ["--sqlite" if kind == "sqlite" else "--dsn", address]
-    assert "are there" in baton("outbox", "init", *where).stdout
+    assert " exist." in baton("outbox", "init", *where).stdout
     with closing(sqlite3.connect(address) if kind == "sqlite" else psycopg.connect(address)) as connection:
         for number in range(3):
             put(connection, name, number)
@@ -37,7 +37,7 @@ def test_from_the_tables_to_the_pruned_rows(
     told = baton("outbox", "status", *where)
     assert told.stdout.split() == ["waiting", "0", "in", "doubt", "0", "refused", "0", "published", "3"]
     assert "baton_outbox_published_rows 3\n" in baton("outbox", "status", *where, "--format", "prometheus").stdout
-    assert baton("outbox", "retry", *where).stdout == "0 rows will be tried again.\n"
+    assert baton("outbox", "retry", *where).stdout == "0 rows will be retried.\n"
     assert baton("outbox", "prune", *where, "--older-than", "1h").stdout == "0 rows were deleted.\n"
     assert baton("outbox", "prune", *where, "--older-than", "0s").stdout == "3 rows were deleted.\n"
 
@@ -49,7 +49,7 @@ def test_rows_that_are_left_are_told_by_the_exit_code(sqlite_path: str, server: 
         connection.commit()
     told = baton("outbox", "relay", "--sqlite", sqlite_path, "--url", server.url, "--once")
     assert (told.returncode, told.stdout) == (1, "0 rows published, 0 refused, 1 left.\n")
-    assert f"queue {name}-missing takes nothing now" in told.stderr
+    assert f"queue {name}-missing accepts nothing at the moment" in told.stderr
 
 
 def test_a_relay_ends_when_it_is_told_to(sqlite_path: str, server: ServerProcess) -> None:
@@ -66,15 +66,15 @@ def test_a_relay_ends_when_it_is_told_to(sqlite_path: str, server: ServerProcess
 
 def test_mistakes_are_told(sqlite_path: str, database: str) -> None:
     for arguments, text in (
-        (["status", "--sqlite", sqlite_path], "There is no database"),
+        (["status", "--sqlite", sqlite_path], "does not exist"),
         (["status", "--dsn", database], "baton outbox init"),
         (["init", "--dsn", "host=/nowhere"], "cannot be reached"),
-        (["status", "--dsn", "host=/nowhere"], "cannot be used now"),
-        (["init", "--dsn", database, "--table", "a b"], "not a name"),
+        (["status", "--dsn", "host=/nowhere"], "is unavailable"),
+        (["init", "--dsn", database, "--table", "a b"], "is not a valid table or column name"),
     ):
         told = baton("outbox", *arguments)
         assert told.returncode == 1
         assert text in told.stderr
     sqlite3.connect(sqlite_path).close()
     baton("outbox", "init", "--sqlite", sqlite_path)
-    assert "SQLite has none" in baton("outbox", "relay", "--sqlite", sqlite_path, "--cdc").stderr
+    assert "--cdc works only with PostgreSQL" in baton("outbox", "relay", "--sqlite", sqlite_path, "--cdc").stderr

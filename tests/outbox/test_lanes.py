@@ -232,5 +232,5 @@ def test_a_role_that_may_not_replicate_is_told(database: str) -> None:
     with psycopg.connect(database) as connection:
         connection.execute("DROP ROLE IF EXISTS outsider")
         connection.execute("CREATE ROLE outsider LOGIN")
-    with pytest.raises(InvalidInput, match="may not do this"):
+    with pytest.raises(InvalidInput, match="does not have permission"):
         StreamSource(make_conninfo(database, user="outsider"))

@@ -170,9 +170,9 @@ def test_a_database_without_tables_is_told(database: str, sqlite_path: str) -> N
     sqlite3.connect(sqlite_path).close()
     with pytest.raises(InvalidInput, match="baton outbox init"):
         SqliteSource(sqlite_path)
-    with pytest.raises(InvalidInput, match="no database"):
+    with pytest.raises(InvalidInput, match="does not exist"):
         SqliteSource(sqlite_path + "-other")
-    with pytest.raises(InvalidInput, match="batch is from 1"):
+    with pytest.raises(InvalidInput, match="batch must be 1 to"):
         Relay(None, None, batch=0)  # type: ignore[arg-type]
 
 

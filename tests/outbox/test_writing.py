@@ -82,25 +82,25 @@ def test_a_message_is_what_was_put(connection: Any) -> None:
 
 def test_what_cannot_be_a_message_is_refused_when_it_is_put(connection: Any) -> None:
     for queue, body, key, text in (
-        ("", 1, None, "not the name"),
-        ("q", object(), None, "not a JSON value"),
-        ("q", b"x" * ((1 << 20) + 1), None, "at most"),
-        ("q", "x" * (1 << 20), None, "at most"),
-        ("q", 1, "", "A key has"),
-        ("q", 1, "x" * 129, "A key has"),
+        ("", 1, None, "not a valid queue name"),
+        ("q", object(), None, "must be a JSON value"),
+        ("q", b"x" * ((1 << 20) + 1), None, "the maximum is"),
+        ("q", "x" * (1 << 20), None, "the maximum is"),
+        ("q", 1, "", "A key must have"),
+        ("q", 1, "x" * 129, "A key must have"),
     ):
         with pytest.raises(InvalidInput, match=text):
             put(connection, queue, body, key=key)
-    with pytest.raises(InvalidInput, match="no message"):
+    with pytest.raises(InvalidInput, match="not a valid message"):
         to_message(Row(1, "q", None, "{", None, None))
 
 
 def test_a_put_outside_of_a_transaction_is_refused(database: str) -> None:
     with psycopg.connect(database, autocommit=True) as connection:
         create_tables(connection)
-        with pytest.raises(InvalidInput, match="begin one"):
+        with pytest.raises(InvalidInput, match="Begin a transaction"):
             put(connection, "q", 1)
-        with pytest.raises(InvalidInput, match="begin one"):
+        with pytest.raises(InvalidInput, match="Begin a transaction"):
             seen(connection, "m")
         with connection.transaction():
             put(connection, "q", 1)
@@ -121,7 +121,7 @@ def test_an_id_is_noted_with_the_effect(connection: Any) -> None:
     assert prune_inbox(connection, 3600) == 0
     assert prune_inbox(connection, -1) == 2
     assert not seen(connection, "m-1")
-    with pytest.raises(InvalidInput, match="takes a message"):
+    with pytest.raises(InvalidInput, match="needs a message"):
         seen(connection, 7)  # type: ignore[arg-type]
 
 
@@ -235,7 +235,7 @@ def test_other_names_and_schemas(database: str) -> None:
         put(connection, "q", 1, table="shop.events")
         assert not seen(connection, "m", table="shop.seen")
         assert connection.execute("SELECT count(*) FROM shop.events").fetchone() == (1,)
-        with pytest.raises(InvalidInput, match="not a name"):
+        with pytest.raises(InvalidInput, match="not a valid table or column name"):
             put(connection, "q", 1, table='x"; DROP TABLE y')
 
 

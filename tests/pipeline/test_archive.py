@@ -80,7 +80,7 @@ def test_sealed_segments_in_an_object_store(data: str) -> None:
     assert archive_shard(data, 0, archive) == sealed_stop(data)
     assert_whole(Archive.at("s3://history/some/prefix/"), data)
     assert archive_shard(data, 0, archive) == sealed_stop(data)
-    with pytest.raises(LogError, match=r"s3://history/some/prefix/shard-0000/nothing is not there"):
+    with pytest.raises(LogError, match=r"s3://history/some/prefix/shard-0000/nothing does not exist"):
         archive.store.read("shard-0000/nothing")
 
 
@@ -147,10 +147,10 @@ def test_damage_is_named(archived: tuple[Archive, Path]) -> None:
     with pytest.raises(LogCorrupt, match=f"{path.name} is damaged: it does not match its checksum"):
         list(archive.frames(0, 1))
     path.write_bytes(bytes(data[:1000]))
-    with pytest.raises(LogCorrupt, match=f"{path.name} has 1000 bytes, its manifest says"):
+    with pytest.raises(LogCorrupt, match=f"{path.name} has 1000 bytes, but its manifest says"):
         list(archive.frames(0, 1))
     path.unlink()
-    with pytest.raises(LogError, match=f"{path.name} is not there"):
+    with pytest.raises(LogError, match=f"{path.name} does not exist"):
         list(archive.frames(0, 1))
     second = archive.firsts(0)[1]
     assert len(list(archive.frames(0, 1, second))) == second - 1, "what comes before it can be read"
@@ -162,9 +162,9 @@ def test_a_damaged_manifest_is_named(archived: tuple[Archive, Path]) -> None:
     whole = path.read_text()
     for text, what in (
         ("{", "is damaged: it is not a manifest"),
-        (json.dumps({"version": 1}), "it does not say 'cluster'"),
-        (whole.replace('"version": 1', '"version": 2'), "has version 2, this Baton reads 1"),
-        (whole.replace('"shard": 0', '"shard": 3'), "is of shard 3"),
+        (json.dumps({"version": 1}), "'cluster' is missing"),
+        (whole.replace('"version": 1', '"version": 2'), "has version 2, but this release supports 1"),
+        (whole.replace('"shard": 0', '"shard": 3'), "belongs to shard 3"),
     ):
         path.write_text(text)
         with pytest.raises(LogCorrupt, match=f"{path.name}.*{what}"):
@@ -226,7 +226,7 @@ def test_the_command_says_how_far_it_is(data: str, tmp_path: Path, capsys: pytes
         assert archiver.main([data, "0", f"file://{tmp_path}/archive"]) == 0
         assert capsys.readouterr().out == f"{sealed_stop(data)}\n"
         assert archiver.main([data, "0", "nowhere"]) == 1
-        assert "An archive is at" in capsys.readouterr().err
+        assert "The URL of an archive must be" in capsys.readouterr().err
     finally:
         os.nice = os_nice
 
@@ -275,7 +275,7 @@ def test_what_the_archive_does_not_have_stays_up_to_a_bound() -> None:
     bounded = Archiving(Settings(archive="file:///x", archive_backlog_bytes=1), alarms, lambda: 0)
     assert bounded.until(log, wanted) == wanted
     (alarm,) = alarms.active()
-    assert f"dropped frames 1 to {wanted - 1}, which are not in the archive" in alarm.text
+    assert f"deleted frames 1 to {wanted - 1} without having archived them" in alarm.text
 
 
 def test_a_copy_that_fails_is_an_alarm_until_one_succeeds() -> None:
@@ -330,6 +330,6 @@ def test_the_command_that_looks_into_an_archive(
     sorted(folder.glob("manifest-*"))[2].unlink()
     assert main(["log", "archive", url, "--verify", "--json"]) == 1
     told = json.loads(capsys.readouterr().out)
-    assert path.name in told["problems"][0] and "are not there" in told["problems"][1]
+    assert path.name in told["problems"][0] and "are missing" in told["problems"][1]
     assert main(["log", "archive", url, "--shard", "7"]) != 0
-    assert "There is no shard 7" in capsys.readouterr().err
+    assert "contains no shard 7" in capsys.readouterr().err

@@ -92,14 +92,14 @@ def test_all_places_have_the_same_frames(place: Place) -> None:
 @pytest.mark.parametrize("kind", ["directory", "node"])
 def test_what_is_not_retained_is_a_gap(place: Place, kind: str) -> None:
     first = place.open(kind).shards()[0].first
-    with pytest.raises(LogGap, match=f"the first one is {first}"):
+    with pytest.raises(LogGap, match=f"the first retained frame is {first}"):
         place.open(kind).frames(0, first - 1)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_such_shard(place: Place, kind: str) -> None:
     for shard in (9, layout.CATALOG_SHARD):
-        with pytest.raises(NotFound, match=f"no shard {shard}"):
+        with pytest.raises(NotFound, match=f"Shard {shard} does not exist"):
             place.open(kind).frames(shard, 1)
 
 
@@ -182,7 +182,7 @@ def test_places_that_are_none(tmp_path: Path) -> None:
         open_history(str(tmp_path))
     with pytest.raises(InvalidInput, match="http://host:port"):
         open_history("http://127.0.0.1:1/v1")
-    with pytest.raises(InvalidInput, match="An archive is at"):
+    with pytest.raises(InvalidInput, match="The URL of an archive must be"):
         open_history("gopher://x")
 
 
@@ -252,7 +252,7 @@ def test_a_shard_that_is_not_served_is_no_hole(told: str) -> None:
     Told.answers = [missing, (200, {}, b'{"shards": [], "unavailable": []}')]
     assert RemoteHistory(told, sleep=slept.append).shards() == []
     Told.answers = [missing] * remote.TRIES
-    with pytest.raises(Unavailable, match="does not serve shard 1 just now"):
+    with pytest.raises(Unavailable, match=r"Shard 1 of .* is unavailable"):
         RemoteHistory(told, sleep=slept.append).shards()
 
 
@@ -262,7 +262,7 @@ def test_a_node_that_is_away(told: str) -> None:
         RemoteHistory("http://127.0.0.1:1", sleep=slept.append).shards()
     assert len(slept) == remote.TRIES - 1 and max(slept) <= 5
     Told.answers = [(418, {}, b"tea")]
-    with pytest.raises(BatonError, match="is this a Baton node"):
+    with pytest.raises(BatonError, match="Is this a Baton node"):
         RemoteHistory(told).shards()
 
 
@@ -276,5 +276,5 @@ def test_frames_that_do_not_follow_are_refused(told: str, place: Place) -> None:
     with pytest.raises(LogCorrupt, match=f"frame {first + 1} is missing: frame {first} is in its place"):
         list(RemoteHistory(told).frames(0, first))
     Told.answers = [(200, headers, data[0][:-1])]
-    with pytest.raises(LogCorrupt, match="cut off"):
+    with pytest.raises(LogCorrupt, match="truncated"):
         list(RemoteHistory(told).frames(0, first))

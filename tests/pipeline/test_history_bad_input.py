@@ -47,7 +47,7 @@ def cut_off(kept: Path) -> Iterator[str]:
     path = segments(kept)[-1]
     whole = path.read_bytes()
     path.write_bytes(whole[:-100])
-    yield f"{path} has {len(whole) - 100} bytes, its manifest says {len(whole)}"
+    yield f"{path} has {len(whole) - 100} bytes, but its manifest says {len(whole)}"
     path.write_bytes(whole)
 
 
@@ -74,7 +74,7 @@ def newer_archive(kept: Path) -> Iterator[str]:
     path = sorted(kept.glob("shard-0000/manifest-*.json"))[-1]
     before = path.read_text()
     path.write_text(before.replace('"version": 1', '"version": 9'))
-    yield f"{path} has version 9, this Baton reads 1: use a newer release"
+    yield f"{path} has version 9, but this release supports 1: use a newer release"
     path.write_text(before)
 
 
@@ -141,11 +141,11 @@ def test_in_a_batch_too(spark: SparkSession, kept: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"queues": "orders,ordres"}, "There is no queue 'ordres' in the history at {url}; there are brief, "),
-        ({"shards": "0,5"}, "There is no shard 5 in {url}; there are 0, 1."),
+        ({"queues": "orders,ordres"}, "There is no queue 'ordres' in the history at {url}; the queues are brief, "),
+        ({"shards": "0,5"}, "There is no shard 5 in {url}; the shards are 0, 1."),
         ({"events": "flown"}, "There is no event 'flown'"),
         ({"path": "/no/such/place"}, "There is no log in /no/such/place"),
-        ({"read": "tea-leaves"}, "The option read is one of history, messages, replay, not 'tea-leaves'."),
+        ({"read": "tea-leaves"}, "The option read must be one of history, messages, replay, not 'tea-leaves'."),
     ],
 )
 def test_options_that_cannot_be_met(spark: SparkSession, busy_logs: str, options: dict[str, str], told: str) -> None:
@@ -200,7 +200,7 @@ def test_frames_that_were_planned_and_are_gone(busy_logs: str, tmp_path: Path) -
     parts = planned.partitions()
     for note in data.rglob("committed*"):
         note.unlink()
-    with pytest.raises(LogGap, match=f"of shard 0 are not in {data}, and they were"):
+    with pytest.raises(LogGap, match=f"of shard 0 are no longer in {data}, although they were during planning"):
         list(planned.read(parts[0]))
 
 
@@ -216,7 +216,7 @@ def test_a_front_that_was_dropped_after_planning(kept: Path) -> None:
     ("column", "told"),
     [
         (StructField("event", IntegerType()), "The column event is string, not int"),
-        (StructField("body", BinaryType()), "has no column 'body'; body needs"),
+        (StructField("body", BinaryType()), "has no column 'body'. The column body needs"),
     ],
 )
 def test_a_schema_that_the_events_table_has_not(busy_logs: str, column: StructField, told: str) -> None:

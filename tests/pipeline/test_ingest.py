@@ -197,10 +197,10 @@ def failing(spark: SparkSession, lake: Path, logs: Path) -> str:
 def test_another_checkpoint_would_bring_everything_twice(
     spark: SparkSession, busy_logs: str, lake: Path, tmp_path: Path
 ) -> None:
-    with pytest.raises(InvalidInput, match="were ingested with another checkpoint than"):
+    with pytest.raises(InvalidInput, match="were loaded with another checkpoint than"):
         run_job(spark, ingest, "--checkpoint", str(tmp_path / "other"), lake=lake, history=busy_logs)
     shutil.rmtree(lake / "_checkpoints")
-    with pytest.raises(InvalidInput, match="would get them twice"):
+    with pytest.raises(InvalidInput, match="would be loaded twice"):
         run_job(spark, ingest, lake=lake, history=busy_logs)
 
 

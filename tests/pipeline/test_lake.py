@@ -54,7 +54,7 @@ def test_an_empty_batch_is_a_batch(spark: SparkSession, lake: Lake) -> None:
 
 def test_a_table_that_is_not_there_is_named(spark: SparkSession, lake: Lake) -> None:
     assert not lake.has("events") and lake.tables() == []
-    with pytest.raises(NotFound, match=r"has no table message_lifecycle\. `baton pipeline lifecycle` makes it"):
+    with pytest.raises(NotFound, match=r"has no table message_lifecycle\. Create it with `baton pipeline lifecycle`"):
         lake.read(spark, "message_lifecycle")
 
 
@@ -108,7 +108,7 @@ def test_columns_are_added_and_never_changed(spark: SparkSession, lake: Lake) ->
     lake.write(numbers(spark, 3, 4), "t", batch="3", by=("date",))
     rows: list[Any] = lake.read(spark, "t").orderBy("id").collect()
     assert [(row.id, row.extra) for row in rows] == [(0, None), (1, None), (2, "x"), (3, None)]
-    with pytest.raises(InvalidInput, match="The column extra of the table t is string, and cannot become integer"):
+    with pytest.raises(InvalidInput, match="The column extra of the table t is string and cannot become integer"):
         lake.write(numbers(spark, 4, 5).selectExpr("id", "1 AS extra", "date"), "t", batch="4", by=("date",))
     assert ids(spark, lake, "t") == [0, 1, 2, 3]
 

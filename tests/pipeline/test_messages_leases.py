@@ -124,7 +124,7 @@ def test_what_another_process_took_is_not_there(caplog: pytest.LogCaptureFixture
     leases = held(source)
     with caplog.at_level(logging.WARNING):
         assert leases.messages(10, 17) == []
-    assert "batch of 7 messages is run again" in caplog.text
+    assert "batch of 7 messages is repeated" in caplog.text
     assert leases.take(17, 10) == 20
     assert [one.id for one in leases.messages(17, 20)] == ["m0", "m1", "m2"]
     leases.stop()
@@ -279,10 +279,10 @@ def test_a_heartbeat_keeps_leases_beyond_their_time(server: TestServer) -> None:
         ({"queue": ""}, "The option queue is missing"),
         ({"url": ""}, "The option url is missing"),
         ({"url": "/var/lib/baton"}, "This needs a node"),
-        ({"maxMessagesPerBatch": "none"}, "The option maxMessagesPerBatch is a whole number from 1, not 'none'"),
-        ({"waitSeconds": "21"}, "The option waitSeconds is a number of seconds from 0.0 to 20.0, not '21'"),
-        ({"maxMessages": "9"}, "There is no option 'maxMessages'; there are url, accessKey"),
-        ({"accessKey": "a"}, "Give both accessKey and secretKey"),
+        ({"maxMessagesPerBatch": "none"}, "The option maxMessagesPerBatch must be an integer from 1, not 'none'"),
+        ({"waitSeconds": "21"}, "The option waitSeconds must be a number of seconds from 0.0 to 20.0, not '21'"),
+        ({"maxMessages": "9"}, "There is no option 'maxMessages'; the options are url, accessKey"),
+        ({"accessKey": "a"}, "accessKey and secretKey must be set together"),
     ],
 )
 def test_options_that_are_wrong(server: TestServer, options: dict[str, str], reason: str) -> None:
@@ -291,7 +291,7 @@ def test_options_that_are_wrong(server: TestServer, options: dict[str, str], rea
 
 
 def test_a_missing_queue_is_named(server: TestServer) -> None:
-    with pytest.raises(BatonError, match="There is no queue absent at http://127"):
+    with pytest.raises(BatonError, match="Queue absent does not exist at http://127"):
         reader(server, queue="absent").initialOffset()
 
 

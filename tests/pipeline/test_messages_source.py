@@ -110,10 +110,10 @@ def test_a_batch_longer_than_its_leases_keeps_them(
 
 def test_a_missing_queue_and_a_batch_are_told(spark: SparkSession, server: TestServer, tmp_path: Path) -> None:
     query = consume(spark, server, "absent", tmp_path, lambda batch, number: None)
-    with pytest.raises(Exception, match="There is no queue absent") as told:
+    with pytest.raises(Exception, match="Queue absent does not exist") as told:
         query.awaitTermination()
-    assert sentence(told.value).startswith("There is no queue absent at http://127.0.0.1")
-    with pytest.raises(Exception, match="Messages are taken by a stream"):
+    assert sentence(told.value).startswith("Queue absent does not exist at http://127.0.0.1")
+    with pytest.raises(Exception, match="read=messages needs a stream"):
         spark.read.format("baton").options(read="messages", queue="absent").load(server.url).count()
 
 

@@ -74,14 +74,14 @@ def test_a_shard_that_comes_later_begins_in_a_step_of_its_own() -> None:
 
 
 def test_what_was_dropped_before_it_was_read_is_a_gap() -> None:
-    with pytest.raises(LogGap, match="Frames 30 to 39 of shard 1 are not in file:///here any more"):
+    with pytest.raises(LogGap, match="Frames 30 to 39 of shard 1 are no longer in file:///here"):
         offsets.latest({0: 1, 1: 30}, RANGES, None, "file:///here")
 
 
 def test_shards_that_are_not_there() -> None:
-    with pytest.raises(NotFound, match="Shard 3, of which frame 9 comes next, is not in here any more"):
+    with pytest.raises(NotFound, match="Shard 3, with frame 9 as the next one, is no longer in here"):
         offsets.latest({3: 9}, RANGES, None, "here")
-    with pytest.raises(NotFound, match="no shard 3 in here; there are 0, 1, 7"):
+    with pytest.raises(NotFound, match="no shard 3 in here; the shards are 0, 1, 7"):
         offsets.chosen(RANGES, frozenset((1, 3)), "here")
     assert offsets.chosen(reversed(RANGES), frozenset((1, 0)), "here") == RANGES[:2]
 
@@ -134,15 +134,15 @@ def test_options_as_they_are_given() -> None:
     ("given", "message"),
     [
         ({}, "option url is missing"),
-        ({"url": "/data", "queue": "orders"}, "There is no option 'queue'; there are read, url"),
-        ({"url": "/data", "bodies": "yes"}, "bodies is true or false, not 'yes'"),
-        ({"url": "/data", "events": "sent,flown"}, "There is no event 'flown'; there are"),
-        ({"url": "/data", "since": "yesterday"}, "since is a time such as"),
-        ({"url": "/data", "shards": "0,one"}, "shards has numbers with commas between, not 'one'"),
-        ({"url": "/data", "maxFramesPerBatch": "0"}, "maxFramesPerBatch is a whole number from 1"),
-        ({"url": "/data", "framesPerPartition": "few"}, "framesPerPartition is a whole number from 1"),
-        ({"url": "/data", "names": "false", "queues": "orders"}, "by number only"),
-        ({"url": "/data", "accessKey": "AK"}, "both accessKey and secretKey"),
+        ({"url": "/data", "queue": "orders"}, "There is no option 'queue'; the options are read, url"),
+        ({"url": "/data", "bodies": "yes"}, "bodies must be true or false, not 'yes'"),
+        ({"url": "/data", "events": "sent,flown"}, "There is no event 'flown'; the events are"),
+        ({"url": "/data", "since": "yesterday"}, "since must be a time such as"),
+        ({"url": "/data", "shards": "0,one"}, "shards must be numbers separated by commas, not 'one'"),
+        ({"url": "/data", "maxFramesPerBatch": "0"}, "maxFramesPerBatch must be an integer from 1"),
+        ({"url": "/data", "framesPerPartition": "few"}, "framesPerPartition must be an integer from 1"),
+        ({"url": "/data", "names": "false", "queues": "orders"}, "names cannot be used with names=false"),
+        ({"url": "/data", "accessKey": "AK"}, "accessKey and secretKey must be set together"),
     ],
 )
 def test_options_that_make_no_sense(given: dict[str, str], message: str) -> None:

@@ -176,7 +176,7 @@ def test_a_java_that_went_without_a_word() -> None:
 
 def test_settings_are_key_and_value() -> None:
     assert settings_of(["a.b=1", "c=d=e", "f="]) == {"a.b": "1", "c": "d=e", "f": ""}
-    with pytest.raises(InvalidInput, match="--conf takes key=value"):
+    with pytest.raises(InvalidInput, match="--conf must be key=value"):
         settings_of(["a.b"])
 
 
@@ -189,7 +189,7 @@ def test_keys_come_from_the_command_line_or_the_environment(monkeypatch: pytest.
     context = Context(options)
     assert context.keys == ("A", "S")
     assert context.source_options == {"url": "logs", "accessKey": "A", "secretKey": "S"}
-    with pytest.raises(InvalidInput, match="logs is none"):
+    with pytest.raises(InvalidInput, match="--history is logs"):
         context.client()
 
 

@@ -166,7 +166,7 @@ def test_by_key_alone_and_by_the_kinds_that_matter(
     assert outcome.code == 1
     only = {"east": regions["east"], "again": regions["east"]}
     outcome, found = run(spark, only, tmp_path / "lake", *key, "--kinds", "missing,order")
-    assert (outcome.code, found) == (0, []) and outcome.text.endswith("They agree.")
+    assert (outcome.code, found) == (0, []) and outcome.text.endswith("There are no differences.")
 
 
 @pytest.mark.parametrize(
@@ -174,8 +174,8 @@ def test_by_key_alone_and_by_the_kinds_that_matter(
     [
         (["--history", "east=x"], "at least twice"),
         (["--history", "x", "--history", "west=x"], "not 'x'"),
-        (["--history", "east=x", "--history", "east=y"], "two histories named east"),
-        (["--history", "a=x", "--history", "b=y", "--kinds", "odd"], "no 'odd'"),
+        (["--history", "east=x", "--history", "east=y"], "The name east is used for two histories"),
+        (["--history", "a=x", "--history", "b=y", "--kinds", "odd"], "unknown kind 'odd'"),
     ],
 )
 def test_what_cannot_be_compared(words: list[str], why: str, tmp_path: Path) -> None:

@@ -88,8 +88,8 @@ def test_the_page_needs_nothing_from_elsewhere() -> None:
 
 
 def test_the_answer_comes_first() -> None:
-    assert sentence(figures()) == "9 messages in 3 queues: 66.7% acknowledged, 2 died, 1 still there"
-    assert "No queue has a history yet" in render(None, "/lake")
+    assert sentence(figures()) == "9 messages in 3 queues: 66.7% acknowledged, 2 dead-lettered, 1 remaining"
+    assert "There is no history yet" in render(None, "/lake")
 
 
 def test_thousands_of_queues_are_said_not_shown() -> None:
@@ -153,7 +153,7 @@ def test_from_history_to_the_page(
 
 
 def test_a_report_needs_a_place_and_events(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(InvalidInput, match="no directory"):
+    with pytest.raises(InvalidInput, match="does not exist"):
         run_job(spark, report, "--out", str(tmp_path / "nowhere" / "r.html"), lake=tmp_path / "lake")
-    with pytest.raises(NotFound, match=r"no table events\. `baton pipeline ingest` makes it"):
+    with pytest.raises(NotFound, match=r"no table events\. Create it with `baton pipeline ingest`"):
         run_job(spark, report, "--out", str(tmp_path / "r.html"), lake=tmp_path / "lake")

@@ -47,7 +47,7 @@ def test_a_data_set_is_shown_then_sent_and_never_twice(
     shown = run(spark, server, backfill, *words)
     assert (shown.summary["chosen"], shown.summary["sent"], queue.stats().sent) == (300, 0, 0)
     assert shown.text.startswith(f"300 rows would be sent to filled at {server.url}.")
-    assert shown.text.endswith("Say --yes to send them.") and '"twice' in shown.text
+    assert shown.text.endswith("Use --yes to send them.") and '"twice' in shown.text
 
     first = next(iter(sorted(data.glob("part-0000[01]*.parquet"))))
     cut_short = run(spark, server, backfill, str(first), "--to", "filled", "--yes").summary
@@ -56,7 +56,7 @@ def test_a_data_set_is_shown_then_sent_and_never_twice(
     assert (whole.code, whole.summary["sent"], whole.summary["duplicates"]) == (0, 200, 100)
     again = run(spark, server, backfill, *words, "--yes")
     assert (again.summary["sent"], again.summary["duplicates"]) == (0, 300)
-    assert "300 were there already" in again.text
+    assert "300 already existed" in again.text
 
     bodies = [message.body for message in queue.receive(1000, wait=0)]
     assert sorted(body["id"] for body in bodies) == list(range(300))
@@ -97,12 +97,12 @@ def test_rows_that_a_queue_refuses_are_told(
 @pytest.mark.parametrize(
     ("name", "content", "words", "kind", "reason"),
     [
-        ("absent.csv", None, "", InvalidInput, "There is nothing at .*absent.csv"),
-        ("data.bin", "x", "", InvalidInput, "Say --format csv, json, parquet"),
+        ("absent.csv", None, "", InvalidInput, "No files were found at .*absent.csv"),
+        ("data.bin", "x", "", InvalidInput, "Set --format to csv, json, parquet"),
         ("data.csv", "a\n1", "--body b", InvalidInput, "--body cannot be read"),
         ("data.csv", "a\n1", "--where b>1", InvalidInput, "--where cannot be read"),
-        ("data.csv", "a\n1", "--attribute a", InvalidInput, "--attribute takes NAME=COLUMN"),
-        ("data.csv", "a\n1", "--to absent", QueueDoesNotExist, "There is no queue absent"),
+        ("data.csv", "a\n1", "--attribute a", InvalidInput, "--attribute must be NAME=COLUMN"),
+        ("data.csv", "a\n1", "--to absent", QueueDoesNotExist, "Queue absent does not exist"),
         ("data.parquet", "not so", "", InvalidInput, "cannot be read as parquet: .*data.parquet is not a Parquet file"),
     ],
 )
@@ -171,7 +171,7 @@ def test_history_that_no_node_has_any_more(
     words = ("--from", "mail", "--since", "2000-01-01", "--until", "2100-01-01", "--to", "from-a-directory", "--yes")
     outcome = run(spark, server, replay, *words, history=busy_logs)
     assert outcome.summary["sent"] == 360 == target.stats().visible
-    with pytest.raises(InvalidInput, match="Which node gets the messages"):
+    with pytest.raises(InvalidInput, match="The target node is unknown"):
         run_job(spark, replay, *words, lake="/nowhere", history=busy_logs)
 
 
@@ -192,8 +192,8 @@ def test_a_replay_of_no_time_or_from_nowhere(spark: SparkSession, server: TestSe
     baton.create_queue("history-to")
     words = ("--to", "history-to", "--until", "2026-01-01")
     for more, reason in (
-        (("--from", "x", "--since", "2026-01-01"), "is not before --until"),
-        (("--from", "x", "--since", "noon"), "The option since is a time such as"),
+        (("--from", "x", "--since", "2026-01-01"), "must be before --until"),
+        (("--from", "x", "--since", "noon"), "The option since must be a time such as"),
     ):
         with pytest.raises(InvalidInput, match=reason):
             run(spark, server, replay, *words, *more, history=server.url)

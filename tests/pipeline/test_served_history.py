@@ -169,7 +169,7 @@ def test_a_dropped_front_is_a_gap_that_names_what_is_left(tmp_path: Path) -> Non
             server.run(server.node.maintenance.step)
         answer = rest("GET", "/v1/history/0?from=1")
         assert (answer.status, answer.code) == (410, "log_gap")
-        assert f"the first one is {first}" in answer.value["detail"]
+        assert f"the first retained frame is {first}" in answer.value["detail"]
         assert frames_in(rest("GET", f"/v1/history/0?from={first}").body)[0].number == first
         rest.close()
 
@@ -230,7 +230,7 @@ def test_the_check_of_a_piece() -> None:
         log.piece(1, 100)
     with pytest.raises(LogCorrupt, match="offset 0"):
         check(b"xx", 1, 1, 1)
-    with pytest.raises(LogCorrupt, match="up to 0 came"):
+    with pytest.raises(LogCorrupt, match="the response ends at frame 0"):
         check(b"", 1, 1, 2)
     assert TooFast(7).retry_after_s == 7
 

@@ -75,12 +75,12 @@ def test_refused_rows_are_told_by_their_number_and_reason(
 @pytest.mark.parametrize(
     ("options", "columns", "reason"),
     [
-        ({"queue": "absent"}, "id AS body", "There is no queue absent at http://127.0.0.1"),
-        ({"queue": "odd"}, "id", "A table of messages has one column body (or value); this one has id."),
-        ({}, "id AS body", "To which queue?"),
-        ({"queue": "odd", "topic": "odd"}, "id AS body", "There is no option 'topic'; there are url"),
-        ({"queue": "odd", "producer": "two words"}, "id AS body", "A producer is 1 to 80 letters"),
-        ({}, "id AS body, 'absent' AS queue", "There is no queue absent at http://127.0.0.1"),
+        ({"queue": "absent"}, "id AS body", "Queue absent does not exist at http://127.0.0.1"),
+        ({"queue": "odd"}, "id", "A table of messages needs exactly one column body (or value); this one has id."),
+        ({}, "id AS body", "The queue is missing."),
+        ({"queue": "odd", "topic": "odd"}, "id AS body", "There is no option 'topic'; the options are url"),
+        ({"queue": "odd", "producer": "two words"}, "id AS body", "producer must be 1 to 80 characters"),
+        ({}, "id AS body, 'absent' AS queue", "Queue absent does not exist at http://127.0.0.1"),
     ],
 )
 def test_what_cannot_be_written_is_told_before_or_at_once(

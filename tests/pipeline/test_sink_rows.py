@@ -99,7 +99,7 @@ def test_all_that_a_message_has() -> None:
     ("body", "content", "reason"),
     [
         (None, "text", "no body"),
-        ("{", "json", "is not json"),
+        ("{", "json", "is not valid json"),
         ("123456789012345678901234567890", "json", "cannot be sent"),
         ("x", "xml", "text, json or bytes"),
     ],
@@ -130,8 +130,8 @@ TEXT = StringType()
     [
         ({"id": LongType()}, "q", "one column body"),
         ({"body": TEXT, "value": TEXT}, "q", "one column body"),
-        ({"body": TEXT}, "", "To which queue"),
-        ({"body": TEXT, "colour": TEXT}, "q", "The column colour is nothing"),
+        ({"body": TEXT}, "", "The queue is missing"),
+        ({"body": TEXT, "colour": TEXT}, "q", "The column colour is not a field"),
         ({"body": TEXT, "priority": DoubleType()}, "q", "The column priority is double"),
         ({"body": TEXT, "attributes": ArrayType(TEXT)}, "q", "The column attributes is array<string>"),
     ],
@@ -236,7 +236,7 @@ def test_refused_rows_are_counted_and_their_first_reasons_kept() -> None:
 
 
 def test_a_missing_queue_is_named() -> None:
-    with pytest.raises(QueueDoesNotExist, match="There is no queue gone at http://stub"):
+    with pytest.raises(QueueDoesNotExist, match="Queue gone does not exist at http://stub"):
         sender(Server()).send([Row("gone", "", Outgoing("a"))])
     nowhere = Sender(Server(), "p")  # type: ignore[arg-type]
     nowhere.send(some("a"))
@@ -265,7 +265,7 @@ def test_a_rate_holds() -> None:
 def test_a_rate_is_shared_by_the_tasks() -> None:
     given = {"url": "http://127.0.0.1:1", "queue": "q", "rate": "100"}
     assert Settings.of({**given, "tasks": "4"}).rate == 25.0
-    with pytest.raises(InvalidInput, match="give the option tasks too"):
+    with pytest.raises(InvalidInput, match="needs the option tasks"):
         Settings.of(given)
 
 
@@ -280,8 +280,8 @@ def test_a_secret_is_not_shown_and_a_node_that_is_not_there_is_named() -> None:
 @pytest.mark.parametrize(
     ("wrong", "reason"),
     [
-        ({"refused": "maybe"}, "refused is fail or drop"),
-        ({"rate": "quick"}, "The option rate is a number"),
+        ({"refused": "maybe"}, "refused must be fail or drop"),
+        ({"rate": "quick"}, "The option rate must be a number"),
         ({"url": "s3://bucket"}, "This needs a node"),
     ],
 )

@@ -29,8 +29,8 @@ ACCOUNT = "000000000000"
         ({"processes": 0}, "1 to 64"),
         ({"processes": 65, "shards": 65}, "1 to 64"),
         ({"processes": 3, "shards": 2}, "--shards 3"),
-        ({"processes": 2, "shards": 2, "log": "nats://127.0.0.1/baton"}, "start as many nodes"),
-        ({"processes": 2, "shards": 2, "advertise": "http://127.0.0.1:9324"}, "start as many nodes"),
+        ({"processes": 2, "shards": 2, "log": "nats://127.0.0.1/baton"}, "Start several nodes instead"),
+        ({"processes": 2, "shards": 2, "advertise": "http://127.0.0.1:9324"}, "Start several nodes instead"),
     ],
 )
 def test_what_makes_no_sense_is_refused(given: dict[str, object], said: str) -> None:
@@ -65,7 +65,7 @@ def test_each_shard_has_one_process_and_the_catalog_is_in_the_first() -> None:
 
 def test_epochs_rise_whoever_takes_them(tmp_path: Path) -> None:
     parent = LockFileOwnership(str(tmp_path))
-    with pytest.raises(LogError, match="nobody has taken it"):
+    with pytest.raises(LogError, match="no server has used it yet"):
         SharedDirectory(str(tmp_path)).take()
     parent.take()
     children = [SharedDirectory(str(tmp_path)) for _ in range(2)]

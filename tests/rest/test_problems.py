@@ -62,18 +62,18 @@ def test_a_full_flight_is_429(rest: Rest) -> None:
 @pytest.mark.parametrize(
     ("spec", "says"),
     [
-        ({}, "name is missing. name: The queue's name: letters, digits"),
-        ({"name": "a b"}, "name is not as it must be. name: The queue's name: letters, digits"),
+        ({}, "name is missing. name: Name of the queue: letters, digits"),
+        ({"name": "a b"}, "name does not have the required format. name: Name of the queue: letters, digits"),
         ({"name": "q", "mode": "LIFO"}, "mode cannot be 'LIFO'. mode: `STANDARD`, or `FIFO`"),
-        ({"name": "q", "delaySeconds": -1}, "delaySeconds must be a number, 0 or more. delaySeconds: Seconds that a"),
+        ({"name": "q", "delaySeconds": -1}, "delaySeconds must be a number, 0 or more. delaySeconds: Default delay"),
         ({"name": "q", "delaySeconds": "1"}, "delaySeconds must be a number or null, not text."),
         (
             {"name": "q", "retry": {"kind": "x"}},
-            "retry.kind cannot be 'x'. kind: Which of the two it is: `exponential`",
+            "retry.kind cannot be 'x'. kind: Kind of policy: `exponential`",
         ),
-        ({"name": "q", "retry": {"kind": "schedule", "delaysSeconds": []}}, "must be a list of 1 or more entries."),
-        ({"name": "q", "colour": 1}, "there is no field colour."),
-        ([], "it must be a map, not a list."),
+        ({"name": "q", "retry": {"kind": "schedule", "delaysSeconds": []}}, "must be an array of 1 or more entries."),
+        ({"name": "q", "colour": 1}, "unknown field colour."),
+        ([], "it must be an object, not an array."),
     ],
 )
 def test_a_body_is_refused_in_words_that_its_sender_uses(rest: Rest, spec: Any, says: str) -> None:
@@ -157,7 +157,7 @@ def test_an_answer_in_the_form_that_is_accepted(rest: Rest, accept: str, given: 
     [
         (b"", "name"),
         (b"{", "truncated"),
-        (b"[]", "a map, not a list"),
+        (b"[]", "an object, not an array"),
         (b'{"name":"x","retention":1}', "retention"),
         (b'{"name":"x","retentionSeconds":59}', "retentionSeconds"),
         (b'{"name":"x","retentionSeconds":60.5}', "retentionSeconds"),
@@ -250,7 +250,7 @@ def test_a_document_of_very_many_values_is_413(rest: Rest) -> None:
     for path, field in (("messages", "body"), ("messages:batch", "messages")):
         answer = rest("POST", f"{queue}/{path}", {field: [{}] * 160_000})
         assert (answer.status, answer.code) == (413, "too_large")
-        assert "100000 objects and lists" in answer.value["detail"]
+        assert "100000 objects and arrays" in answer.value["detail"]
 
 
 def test_a_request_that_is_too_large_is_413_with_a_problem(rest: Rest) -> None:

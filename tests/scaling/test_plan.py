@@ -144,12 +144,12 @@ def test_too_little_to_go_by_is_said(past: Past, capsys: pytest.CaptureFixture[s
     past.work(1, count=3)
     past.end()
     assert main(["plan", "jobs", "--data", past.data]) == 1
-    assert "3 messages of jobs" in capsys.readouterr().err
+    assert "3 completed messages of jobs" in capsys.readouterr().err
 
 
 def test_a_queue_that_is_not_there(past: Past) -> None:
     past.end()
-    with pytest.raises(QueueDoesNotExist, match="no queue 'other'"):
+    with pytest.raises(QueueDoesNotExist, match="Queue 'other' does not exist"):
         find_queue(past.data, "other", None)
 
 
@@ -191,7 +191,7 @@ def _rows(*rows: tuple[int, int, int]) -> array[int]:
 def test_sizing(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "--rate", "200", "--seconds", "3", "--slo", "60"]) == 0
     text = capsys.readouterr().out
-    assert "busy at once      600 " in text
+    assert "busy workers      600 " in text
     assert "workers           720" in text
     assert "high-water mark   14,400 messages" in text
     assert "12,000 messages are drained in 5 min" in text
@@ -208,9 +208,9 @@ def test_sizing_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     [
         ([], "--rate 200"),
         (["--rate", "200"], "--rate 200 --seconds 3"),
-        (["--rate", "0", "--seconds", "1", "--slo", "1"], "the rate must be more than 0"),
-        (["jobs", "--rate", "1"], "leave out --rate"),
-        (["--rate", "1", "--seconds", "1", "--slo", "1", "--concurrency", "0"], "--concurrency 1"),
+        (["--rate", "0", "--seconds", "1", "--slo", "1"], "the rate must be greater than 0"),
+        (["jobs", "--rate", "1"], "use either a queue name, or --rate"),
+        (["--rate", "1", "--seconds", "1", "--slo", "1", "--concurrency", "0"], "--concurrency must be at least 1"),
         (["jobs", "--data", "there-is-none"], "is not a directory"),
     ],
 )

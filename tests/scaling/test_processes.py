@@ -135,7 +135,7 @@ def test_each_lane_has_processes_and_a_policy_of_its_own(server: TestServer, tmp
         (["--autoscale", "jobs=1:2", "--queues", "jobs"], "not in both"),
         (["--autoscale", "jobs=1:2", "--autoscale", "nobody=1:2"], "No task serves nobody"),
         (["--autoscale", "1:2", "--autoscale", "1:3"], "QUEUE=MIN:MAX"),
-        (["--autoscale", "2"], "such as 2:50"),
+        (["--autoscale", "2"], "for example 2:50"),
     ],
 )
 def test_lanes_that_make_no_sense_are_refused(server: TestServer, tmp_path: Path, flags: list[str], said: str) -> None:

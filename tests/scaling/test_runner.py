@@ -79,7 +79,7 @@ def test_a_reading_that_fails_leaves_the_number_as_it_is(caplog: pytest.LogCaptu
         run(pool, 3_000, Unavailable("no server answers"), OSError(), Unavailable(), 4_000)
     assert pool.told == [2, 30, 40]
     assert [record.getMessage() for record in caplog.records] == [
-        "No reading, so the number of workers stays 30: no server answers"
+        "No reading, the number of workers stays 30: no server answers"
     ]
 
 

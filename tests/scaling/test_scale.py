@@ -131,7 +131,7 @@ def test_watch_says_that_the_server_is_away_and_goes_on(tmp_path: Path) -> None:
     try:
         told = line(process)
         assert told["workers"] == 2
-        assert told["problem"].startswith("no reading, so the number stays: ")
+        assert told["problem"].startswith("no reading, the number does not change: ")
     finally:
         process.terminate()
         process.communicate(timeout=WAIT_S)
@@ -140,9 +140,9 @@ def test_watch_says_that_the_server_is_away_and_goes_on(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--max", "5"], "say which queue"),
+        (["--max", "5"], "no queue is given"),
         (["--queue", "emails"], "--max 50"),
-        (["--queue", "emails", "--min", "9", "--max", "5"], "no range"),
+        (["--queue", "emails", "--min", "9", "--max", "5"], "is not a valid range"),
         (["--queue", "emails", "--max", "5", "--sla", "soon"], "sla=soon is not a number"),
         (["--queue", "emails", "--max", "5", "--lane", "emails=1:2"], "given twice"),
         (["--lane", "emails"], "QUEUE=MIN:MAX"),
@@ -155,4 +155,4 @@ def test_what_is_missing_is_said(flags: list[str], said: str, capsys: pytest.Cap
 
 def test_a_queue_that_is_not_there(server: TestServer, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["scale", "--queue", "nowhere", "--max", "5", "--url", server.url]) == 1
-    assert "no queue 'nowhere'" in capsys.readouterr().err
+    assert "Queue 'nowhere' does not exist" in capsys.readouterr().err

@@ -38,7 +38,7 @@ def test_up_at_once() -> None:
 def test_a_second_rise_waits_for_its_cool_down() -> None:
     lane = Lane(PerWorker(100))
     lane.at(0, 1_000)
-    assert "s to wait" in lane.at(5, 3_000).why
+    assert "next one in" in lane.at(5, 3_000).why
     assert lane.workers == 10
     assert lane.at(10, 3_000).workers == 30
 
@@ -65,7 +65,7 @@ def test_a_wish_that_returns_starts_the_window_again() -> None:
     lane.at(0, 5_000)
     lane.at(290, 5_000)
     assert lane.at(400, 0).workers == 50
-    assert "wished for in the last 300 s" in lane.at(589, 0).why
+    assert "the maximum of the last 300 s was" in lane.at(589, 0).why
     assert lane.at(590, 0).workers == 25
 
 

@@ -35,8 +35,8 @@ class MemorySegment:
 class MemoryLog:
     """See interface.Log.
 
-    With `hold` set, an append stays under way until `release` commits or fails it, so that a test decides when; one set
-    to `fail_next` fails the next append. Beyond `bytes_max` less a tenth there is only the reserve.
+    With `hold` set, an append stays in progress until `release` commits or fails it, so that a test decides when.
+    `fail_next` fails the next append. Beyond 90% of `bytes_max` only the reserve is left.
     """
 
     far = False
@@ -73,7 +73,7 @@ class MemoryLog:
         if frame.number != self.next or frame.previous_digest != self.tail_digest:
             raise AssertionError(f"frame {frame.number} does not follow frame {self.next - 1}")
         if self._failed is not None:
-            done(LogError(f"the log takes nothing more until it is opened again: {self._failed}"))
+            done(LogError(f"the log accepts nothing more until it is reopened: {self._failed}"))
             return
         if frame.epoch < self.tail_epoch:
             done(Fenced(f"epoch {frame.epoch} has ended: the log of shard {self.shard} is at epoch {self.tail_epoch}"))
@@ -84,7 +84,7 @@ class MemoryLog:
             self.release(self.fail_next or (DiskFull() if full else None))
 
     def release(self, error: BaseException | None = None) -> None:
-        """Commit the append that is under way, or fail it."""
+        """Commit the append in progress, or fail it."""
         assert self._pending is not None
         frame, done = self._pending
         self._pending = None
@@ -116,8 +116,8 @@ class MemoryLog:
         variable = self.frame(number).variable
         if offset + length > len(variable):
             raise LogCorrupt(
-                f"shard {self.shard}: a record points to bytes {offset} to {offset + length} of frame {number}, "
-                f"which has {len(variable)}"
+                f"shard {self.shard}: a record refers to bytes {offset} to {offset + length} of frame "
+                f"{number}, which has {len(variable)}"
             )
         return variable[offset : offset + length]
 
@@ -177,7 +177,7 @@ class MemoryLog:
         self._failed = LogError("the log is closed")
 
     def _segment_at(self, number: int) -> int:
-        """Which segment a frame is in; the first or last one for numbers outside."""
+        """The segment of a frame; the first or last one for numbers outside."""
         at = bisect_right(self._segments, number, key=lambda segment: segment.first) - 1
         return max(at, 0)
 

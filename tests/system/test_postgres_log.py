@@ -205,12 +205,12 @@ def test_a_directory_is_a_mirror_or_has_logs_of_its_own(tmp_path: Path, log: str
     with ServerProcess(tmp_path / "own") as server:
         assert server.terminate() == 0
     mixed = baton("serve", "--port", "0", "--data", str(tmp_path / "own"), "--log", log)
-    assert mixed.returncode == 1 and "has logs of its own" in mixed.stderr
+    assert mixed.returncode == 1 and "contains logs of its own" in mixed.stderr
 
 
 def test_a_log_that_cannot_be_is_told(tmp_path: Path) -> None:
     for address, why in (
-        ("mysql://x", "begin with nats:// or postgres://"),
+        ("mysql://x", "begins with nats:// or postgres://"),
         ("postgres://nobody@127.0.0.1:1/x", "127.0.0.1"),
     ):
         done = baton("serve", "--port", "0", "--data", str(tmp_path / "data"), "--log", address)

@@ -227,14 +227,14 @@ def test_the_clock_is_moved_from_the_command_line(tmp_path: Path) -> None:
         assert client.call("ReceiveMessage", QueueUrl=queue)["Messages"]
         assert client.call("ReceiveMessage", QueueUrl=queue) == {}
         done = baton("clock", "advance", "31s", "--url", server.url)
-        assert done.returncode == 0 and done.stdout.startswith("The server's clock shows 2")
+        assert done.returncode == 0 and done.stdout.startswith("The server's clock is now 2")
         assert client.call("ReceiveMessage", QueueUrl=queue)["Messages"]
         assert client.post("/_baton/clock/advance", {"seconds": -1})[0] == 400
         assert client.post("/_baton/clock/advance", {"seconds": 1}, {"Content-Type": "text/plain"})[0] == 400
         client.close()
     assert baton("clock", "advance", "soon").returncode == 2
     done = baton("clock", "advance", "1s", "--url", server.url)
-    assert done.returncode == 1 and "No server answers" in done.stderr
+    assert done.returncode == 1 and "Cannot reach a server" in done.stderr
 
 
 # --- the secured profile ----------------------------------------------------------------------
@@ -263,7 +263,7 @@ def test_a_secured_server_takes_only_requests_signed_by_its_keys(tmp_path: Path)
         listed = baton("keys", "list", "--data", str(tmp_path)).stdout
         assert first[0] in listed and second[0] in listed and first[1] not in listed
         done = baton("keys", "disable", first[0], "--data", str(tmp_path))
-        assert done.returncode == 0 and done.stdout == f"{first[0]} is disabled.\n"
+        assert done.returncode == 0 and done.stdout == f"Key {first[0]} is disabled.\n"
         with pytest.raises(ClientError, match="InvalidClientTokenId"):
             good.send_message(QueueUrl=queue, MessageBody="no")
         check_pages_of_a_secured_server(server, tmp_path)
@@ -292,7 +292,7 @@ def check_pages_of_a_secured_server(server: ServerProcess, data: Path) -> None:
 
 def test_keys_of_a_directory_that_is_not_there_are_not_listed(tmp_path: Path) -> None:
     done = baton("keys", "list", "--data", str(tmp_path / "nowhere"))
-    assert done.returncode == 1 and "no data directory" in done.stderr
+    assert done.returncode == 1 and "does not exist" in done.stderr
     assert not (tmp_path / "nowhere").exists()
 
 
@@ -307,7 +307,7 @@ def test_a_key_in_a_file_is_for_its_owner_only(tmp_path: Path) -> None:
     key, secret = file.read_text().splitlines()
     assert key.startswith("AWS_ACCESS_KEY_ID=BATON") and len(secret) > len("AWS_SECRET_ACCESS_KEY=") + 30
     again = baton("keys", "create", "--data", data, "--output", str(file))
-    assert again.returncode == 1 and f"The file {file} exists already" in again.stderr
+    assert again.returncode == 1 and f"The file {file} already exists" in again.stderr
     assert file.read_text().splitlines() == [key, secret]
     assert len(baton("keys", "list", "--data", data).stdout.splitlines()) == 1
     nowhere = baton("keys", "create", "--data", data, "--output", str(tmp_path / "none" / "key.env"))
@@ -321,7 +321,7 @@ def test_a_key_that_is_redirected_into_a_file_is_for_its_owner_only(tmp_path: Pa
     old.write_text("OTHER=1\n")
     old.chmod(0o644)
     command = [sys.executable, "-m", "batonq", "keys", "create", "--data", str(tmp_path / "data")]
-    for file, mode, said in ((new, "wb", "readable only for you"), (old, "ab", "Others can read")):
+    for file, mode, said in ((new, "wb", "readable only for you"), (old, "ab", "other users can read it")):
         with file.open(mode) as output:
             os.fchmod(output.fileno(), 0o644)  # whatever the umask of this test
             done = subprocess.run(command, stdout=output, stderr=subprocess.PIPE, text=True, timeout=60, check=True)

@@ -60,7 +60,7 @@ def test_bad_tasks_are_refused_when_they_are_declared(options: dict[str, Any], f
 def test_two_tasks_of_one_name_are_refused() -> None:
     app = Worker()
     app.task(queue="a")(handler)
-    with pytest.raises(ValueError, match="two tasks with the name 'handler'"):
+    with pytest.raises(ValueError, match="two tasks named 'handler'"):
         app.task(queue="b")(handler)
 
 
@@ -69,9 +69,9 @@ def test_a_worker_without_tasks_or_for_no_queue_says_so() -> None:
         Worker().run()
     app = Worker()
     app.task(queue="a")(handler)
-    with pytest.raises(InvalidInput, match="No task serves b; there are a"):
+    with pytest.raises(InvalidInput, match=r"No task serves b\. The queues of this worker are a"):
         app.run(queues=["b"])
-    with pytest.raises(InvalidInput, match="No task serves typo; there are a"):
+    with pytest.raises(InvalidInput, match=r"No task serves typo\. The queues of this worker are a"):
         app.run(queues=["a", "typo"])
 
 
@@ -130,10 +130,10 @@ def test_an_app_is_found_by_its_module_and_name(module: Callable[[str], str]) ->
     name = module("from batonq.worker import Worker\napp = Worker()\nother = 5\n")
     assert isinstance(command.load(f"{name}:app"), Worker)
     for given, says in [
-        (name, "does not name a worker"),
-        (f"{name}:missing", "has no 'missing'"),
-        (f"{name}:other", "something else as 'other'"),
-        ("no_such_module:app", "no module 'no_such_module'"),
+        (name, "is not a worker"),
+        (f"{name}:missing", "has no variable 'missing'"),
+        (f"{name}:other", "another kind of object as 'other'"),
+        ("no_such_module:app", "Module 'no_such_module' was not found"),
     ]:
         with pytest.raises(InvalidInput, match=says):
             command.load(given)

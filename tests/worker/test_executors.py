@@ -43,9 +43,9 @@ def test_a_process_that_dies_takes_nothing_with_it(app: Worker, source: MemorySo
     assert source.acked == ["fine"]
     reasons = {body: (nack.error_class, nack.reason) for body, nack in source.dead}
     assert reasons == {
-        "exit": ("HandlerCrashed", "the handler's process ended with exit code 7"),
-        "segfault": ("HandlerCrashed", "the handler's process was ended by SIGSEGV"),
-        "killed": ("HandlerCrashed", "the handler's process was ended by SIGKILL"),
+        "exit": ("HandlerCrashed", "the handler's process exited with code 7"),
+        "segfault": ("HandlerCrashed", "the handler's process was killed by SIGSEGV"),
+        "killed": ("HandlerCrashed", "the handler's process was killed by SIGKILL"),
         "raise": ("Poison", "said the process"),
     }
     assert app.counters["in_process"].crashes == 6
@@ -55,7 +55,7 @@ def test_a_handler_that_no_process_can_find_is_told(app: Worker, source: MemoryS
     source.send("q", "x")
     app.task(queue="q", run="process", name="lambda", retry=Retry(attempts=1))(lambda message: None)
     work(app, lambda: source.left == 0)
-    assert "must be a function that its module has by name" in source.dead[0][1].reason
+    assert "must be a function at the top level of a module" in source.dead[0][1].reason
 
 
 @pytest.mark.filterwarnings("ignore")

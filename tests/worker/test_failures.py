@@ -34,7 +34,7 @@ def test_anything_is_worth_another_try_by_the_queues_policy() -> None:
 def test_poison_dies_at_once_and_retry_later_says_when() -> None:
     assert Rules().failure(Poison("no such user")) == Failure("Poison", "no such user", None, dead_letter=True)
     assert Rules().failure(RetryLater(30, "rate limit")) == Failure("RetryLater", "rate limit", 30.0, dead_letter=False)
-    assert Rules().failure(RetryLater()) == Failure("RetryLater", "the handler asked for another try", None)
+    assert Rules().failure(RetryLater()) == Failure("RetryLater", "the handler asked for a retry", None)
     busy = Rules().failure(Busy(2.5))
     assert busy is not None and busy.delay == 2.5 and not busy.dead_letter
 
@@ -51,7 +51,7 @@ def test_a_function_may_class_errors() -> None:
     rules = Rules(classify=lambda error: "poison" if "corrupt" in str(error) else None, done=(OSError,))
     assert rules.kind(RuntimeError("corrupt")) == "poison"
     assert rules.kind(OSError("gone")) == "done"
-    with pytest.raises(ValueError, match="classify must answer"):
+    with pytest.raises(ValueError, match="classify must return"):
         Rules(classify=lambda error: "fatal").kind(OSError())
 
 
@@ -84,7 +84,7 @@ def test_a_claim_that_is_busy_was_no_try_but_one_out_of_order_was() -> None:
 
 
 def test_a_negative_delay_is_refused() -> None:
-    with pytest.raises(ValueError, match="0 seconds or more"):
+    with pytest.raises(ValueError, match="0 or more seconds"):
         RetryLater(-1)
 
 

@@ -125,8 +125,8 @@ def test_a_pattern_holds_the_queues_that_it_matches() -> None:
         (lambda: Lanes([Lane("a"), Lane("a")]), "two lanes"),
         (lambda: Lanes([Lane("a")], "random"), "fair"),  # type: ignore[arg-type]
         (lambda: Lanes([Lane("a")], patience=0), "patience"),
-        (lambda: Lane(""), "name of a queue"),
-        (lambda: Lane("a", 0), "more than 0"),
+        (lambda: Lane(""), "needs a queue name"),
+        (lambda: Lane("a", 0), "greater than 0"),
     ],
 )
 def test_bad_lanes_are_refused(make: object, says: str) -> None:

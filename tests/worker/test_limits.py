@@ -79,7 +79,7 @@ def test_a_rate_a_queue_is_one_bucket_for_each() -> None:
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ({"per_second": 0}, "more than 0"),
+        ({"per_second": 0}, "greater than 0"),
         ({"per_second": 1, "burst": 0}, "burst"),
         ({"per_second": 1, "key": "x"}, "key"),
     ],

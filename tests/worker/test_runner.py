@@ -390,7 +390,7 @@ def test_a_handler_past_its_deadline_is_stopped_and_the_message_given_back(app: 
     assert (body, nack.error_class, nack.reason) == (
         "x",
         "DeadlineExceeded",
-        "the handler was still at work after 0.2 s",
+        "the handler was still running after 0.2 s",
     )
     assert ("deadline", "x") in watching.told and app.counters["handle"].deadlines == 1
 

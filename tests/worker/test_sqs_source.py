@@ -171,5 +171,5 @@ def test_several_queues_are_polled_in_turn_and_patterns_are_refused(sqs: Any) ->
         """Nothing to do."""
 
     work(app, lambda: len(seen) == 2)
-    with pytest.raises(InvalidInput, match="is a pattern"):
+    with pytest.raises(InvalidInput, match="does not support patterns"):
         asyncio.run(source.receive(["hooks-*"], 1, 0, 30))

@@ -55,15 +55,15 @@ class InternalApp:
         except BatonError as problem:
             return Response(problem.status, wire.encode_problem(problem), wire.CONTENT_TYPE)
         except Exception:
-            events.logger.exception("a call of another node failed: %s", request.path)
-            unexpected = BatonError("Something went wrong in the node that was asked; its log says what.")
+            events.logger.exception("a request from another node failed: %s", request.path)
+            unexpected = BatonError("An internal error occurred on the other node; see its log.")
             return Response(unexpected.status, wire.encode_problem(unexpected), wire.CONTENT_TYPE)
         return Response(200, answer, wire.CONTENT_TYPE)
 
     def _check(self, request: Request, call: str) -> str | None:
         """None: the call may be run. Else what the sender has to be told first, see signing.py. Raises AccessDenied."""
         if self._only is not None and request.path.removeprefix(PREFIX) not in self._only:
-            raise AccessDenied("Processes of one server ask each other by sockets in its data directory.")
+            raise AccessDenied("The processes of one server communicate only through sockets in its data directory.")
         if self._trusted:
             return None
         if self._verifier is not None:
@@ -78,7 +78,7 @@ class InternalApp:
                 asyncio.get_running_loop().time(),
             )
         if not request.peer.startswith(LOOPBACK):
-            raise AccessDenied("Without a secret, only nodes on the same machine may ask this.")
+            raise AccessDenied("Without a cluster secret, only nodes on the same machine may use this endpoint.")
         return None
 
 
@@ -88,14 +88,18 @@ def refuse_browsers(request: Request) -> None:
     for name in _OF_BROWSERS:
         if name in headers:
             raise AccessDenied(
-                f"Only nodes of the cluster may ask this, and a request with {name.decode()} is not one's."
+                f"Only cluster nodes may use this endpoint, and they do not send the header {name.decode()}."
             )
     if request.method != METHOD or headers.get(b"content-type") != _CONTENT_TYPE:
-        raise AccessDenied(f"Only nodes of the cluster may ask this: by {METHOD}, with {wire.CONTENT_TYPE}.")
+        raise AccessDenied(
+            f"Only cluster nodes may use this endpoint, with {METHOD} and the content type {wire.CONTENT_TYPE}."
+        )
     if len(headers.get(_CALL, b"")) > CALL_NAME_MAX:
-        raise AccessDenied(f"Only nodes of the cluster may ask this, and their {CALL_HEADER} is not so long.")
+        raise AccessDenied(f"Only cluster nodes may use this endpoint, and they send a shorter {CALL_HEADER} header.")
 
 
 def _challenged(challenge: str) -> Response:
-    problem = Unavailable("The call has a stamp that does not fit, and was not run. Send it again with another one.")
+    problem = Unavailable(
+        "The request's timestamp does not match, so it was not executed. Send it again with a new one."
+    )
     return Response(401, wire.encode_problem(problem), wire.CONTENT_TYPE, [(CHALLENGE_HEADER, challenge)])

@@ -1,4 +1,4 @@
-"""Calling a running server's own endpoints (`/_baton/…`) from the command line."""
+"""Requests from the command line to a running server's admin endpoints (`/_baton/…`)."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ TIMEOUT_S = 30
 def call(
     url: str, path: str, body: dict[str, Any], token: str = "", context: ssl.SSLContext | None = None
 ) -> dict[str, Any]:
-    """POST a JSON object and return the answer's. Raises BatonError with what the server said.
+    """POST a JSON object and return the response. Raises BatonError with the server's message.
 
-    `context` says whom to trust with https; without one, the system's authorities (or those of SSL_CERT_FILE).
+    `context` is the TLS context for https URLs. Without one, the system's CAs (or those of SSL_CERT_FILE) are used.
     """
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise InvalidInput(f"{url!r} is not an address such as http://127.0.0.1:9324")
+        raise InvalidInput(f"{url!r} is not a valid URL. Example: http://127.0.0.1:9324")
     connection = (
         http.client.HTTPSConnection(parts.hostname, parts.port, timeout=TIMEOUT_S, context=context)
         if parts.scheme == "https"
@@ -36,7 +36,7 @@ def call(
         response = connection.getresponse()
         data = response.read()
     except OSError as problem:
-        raise Unavailable(f"No server answers at {url}: {problem}") from None
+        raise Unavailable(f"Cannot reach a server at {url}: {problem}") from None
     finally:
         connection.close()
     try:
@@ -45,5 +45,5 @@ def call(
         answer = {}
     if response.status != 200 or not isinstance(answer, dict):
         message = answer.get("message") if isinstance(answer, dict) else None
-        raise BatonError(message or f"The server at {url} answered {response.status} {response.reason}.")
+        raise BatonError(message or f"The server at {url} returned {response.status} {response.reason}.")
     return answer

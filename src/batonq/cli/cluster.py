@@ -1,4 +1,4 @@
-"""`baton cluster`: try a cluster on this machine, look at one, empty a node, move a shard."""
+"""`baton cluster`: run a local cluster, show a cluster's status, drain a node, move a shard."""
 
 from __future__ import annotations
 
@@ -18,27 +18,37 @@ TIMEOUT_S = 60.0
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="action", required=True)
-    up = add_action(actions, "up", "start a whole cluster on this machine, to try it; Ctrl-C stops it")
-    up.add_argument("--nodes", type=int, default=3, help="how many nodes (default 3)")
+    up = add_action(actions, "up", "start a cluster on this machine for experiments; Ctrl-C stops it")
+    up.add_argument("--nodes", type=int, default=3, help="number of nodes (default 3)")
     up.add_argument(
-        "--servers", type=int, default=0, help="how many NATS servers (default 3, and 1 for one node); 5 for class 5"
+        "--servers",
+        type=int,
+        default=0,
+        help="number of NATS servers (default 3, or 1 for one node); durability class 5 needs 5",
     )
-    up.add_argument("--data", default="baton-cluster", help="directory for everything (default baton-cluster)")
-    up.add_argument("--port", type=int, default=9324, help="port of the first node; the others follow (default 9324)")
-    up.add_argument("--shards", type=int, default=6, help="how many shards the queues are spread over (default 6)")
-    up.add_argument("--other-shards", default="", help="more shards, with other replicas than three: 1:2,5:2")
-    status = add_action(actions, "status", "nodes, shards, owners, epochs, and how far each replica is behind")
-    status.add_argument("--json", action="store_true", help="all that every node tells, as JSON")
-    drain = add_action(actions, "drain", "hand over all that a node owns, so that it can be stopped")
+    up.add_argument("--data", default="baton-cluster", help="directory for all files (default baton-cluster)")
+    up.add_argument(
+        "--port",
+        type=int,
+        default=9324,
+        help="port of the first node; the other nodes use the following ports (default 9324)",
+    )
+    up.add_argument("--shards", type=int, default=6, help="number of shards (default 6)")
+    up.add_argument("--other-shards", default="", help="additional shards with other than three replicas: 1:2,5:2")
+    status = add_action(actions, "status", "show nodes, shards, owners, epochs, and how far each replica is behind")
+    status.add_argument("--json", action="store_true", help="print the full status of every node as JSON")
+    drain = add_action(actions, "drain", "hand over all shards of a node, so that it can be stopped")
     drain.add_argument("node", metavar="NODE", help="name of the node")
-    drain.add_argument("--undo", action="store_true", help="let it own shards again")
-    move = add_action(actions, "move", "hand a shard over to another node")
+    drain.add_argument("--undo", action="store_true", help="allow the node to own shards again")
+    move = add_action(actions, "move", "hand over a shard to another node")
     move.add_argument("shard", metavar="SHARD", help="number of the shard, or catalog")
-    move.add_argument("--to", required=True, metavar="NODE", help="name of the node that shall own it")
+    move.add_argument("--to", required=True, metavar="NODE", help="name of the new owner")
     for action in (status, drain, move):
-        action.add_argument("--url", default=DEFAULT_URL, help=f"address of any node (default {DEFAULT_URL})")
-        action.add_argument("--cluster-secret-file", default="", help="file with the cluster's secret, if it has one")
-        action.add_argument("--peer-ca", default="", help="file with the authority that signed the nodes' certificates")
+        action.add_argument("--url", default=DEFAULT_URL, help=f"URL of any node (default {DEFAULT_URL})")
+        action.add_argument(
+            "--cluster-secret-file", default="", help="file that contains the cluster secret, if there is one"
+        )
+        action.add_argument("--peer-ca", default="", help="file that contains the CA certificate of the nodes")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -71,7 +81,7 @@ async def _ask(arguments: argparse.Namespace) -> int:
         if arguments.action == "drain":
             address = _address(status, arguments.node)
             await asked.node("undrain" if arguments.undo else "drain", address)
-            print(f"Node {arguments.node} {'may own shards again' if arguments.undo else 'owns nothing any more'}.")
+            print(f"Node {arguments.node} {'can own shards again' if arguments.undo else 'no longer owns any shards'}.")
             return 0
         number = CATALOG_SHARD if arguments.shard == "catalog" else _number(arguments.shard)
         owner = _owner(status, arguments.shard)
@@ -83,7 +93,7 @@ async def _ask(arguments: argparse.Namespace) -> int:
 
 
 class Asked:
-    """Questions to nodes."""
+    """Requests to the nodes of a cluster."""
 
     def __init__(self, secret: bytes, context: ssl.SSLContext) -> None:
         from batonq.node.cluster.peers import Peers
@@ -104,14 +114,14 @@ class Asked:
 
 def _number(text: str) -> int:
     if not text.isdigit():
-        raise InvalidInput(f"A shard is a number, or catalog; not {text!r}.")
+        raise InvalidInput(f"--shard must be a number or catalog, not {text!r}.")
     return int(text)
 
 
 def _address(status: dict[str, Any], node: str) -> str:
     address = status["addresses"].get(node)
     if address is None:
-        raise InvalidInput(f"There is no node {node!r}; there are {', '.join(sorted(status['addresses']))}.")
+        raise InvalidInput(f"Node {node!r} does not exist. Nodes: {', '.join(sorted(status['addresses']))}.")
     return str(address)
 
 
@@ -119,13 +129,13 @@ def _owner(status: dict[str, Any], shard: str) -> str:
     for each in status["shards"]:
         if str(each["shard"]) == shard:
             if not each["owner"]:
-                raise InvalidInput(f"Nobody owns shard {shard} right now; try again.")
+                raise InvalidInput(f"No node owns shard {shard} right now. Retry.")
             return str(each["owner"])
-    raise InvalidInput(f"There is no shard {shard}.")
+    raise InvalidInput(f"Shard {shard} does not exist.")
 
 
 async def _show(asked: Asked, first: dict[str, Any], as_json: bool) -> int:
-    """Every node is asked; one that does not answer is told as such."""
+    """Ask every node for its status, and report nodes that do not answer."""
     told: dict[str, dict[str, Any]] = {}
     missing = []
     for name, address in sorted(first["addresses"].items()):
@@ -144,8 +154,8 @@ async def _show(asked: Asked, first: dict[str, Any], as_json: bool) -> int:
 
 
 def report(told: dict[str, dict[str, Any]], first: dict[str, Any]) -> list[str]:
-    """Nodes, then shards with their owner, its epoch and frame, and how many frames each other node is behind, then
-    where the queues lie that are spread over several shards.
+    """The status as text: nodes; shards with owner, epoch, last frame and the lag of each other node; queues on several
+    shards.
     """
     lines = []
     for name, status in told.items():
@@ -166,13 +176,13 @@ def report(told: dict[str, dict[str, Any]], first: dict[str, Any]) -> list[str]:
         last = max(frames.values(), default=0)
         behind = ", ".join(f"{name} {last - frame}" for name, frame in frames.items() if name != each["owner"])
         owner = each["owner"] or "nobody"
-        kind = each.get("replicas", "")  # a node of the release before does not say
+        kind = each.get("replicas", "")  # nodes of the previous release do not send it
         lines.append(f"{each['shard']!s:<8} {kind:>8} {owner:<12} {epoch:>6} {max(0, last - 1):>10}  {behind}")
     return lines + _spread(first["queues"])
 
 
 def _spread(queues: list[dict[str, Any]]) -> list[str]:
-    """The queues that lie on several shards."""
+    """The queues on several shards."""
     wide = [queue for queue in queues if len(queue.get("shards", ())) > 1]
     lines = ["", f"{'QUEUE':<32} {'SPREAD':>6}  SHARDS"] if wide else []
     for queue in sorted(wide, key=lambda queue: (queue["account"], queue["name"])):

@@ -1,7 +1,7 @@
 """`baton keys create`, `list`, `disable`: the access keys of the secured profile.
 
-Works on a running server, through its own endpoint and the token in the data directory, or on a data directory that no
-server holds.
+The commands work on a running server, through its admin endpoint and the token in the data directory, or directly on a
+data directory that no server is using.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ DEFAULTS = Settings()
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="action", required=True)
-    create = add_action(actions, "create", "make a key; its secret is shown this once")
-    create.add_argument("--account", default=DEFAULTS.account, help=f"whose key (default {DEFAULTS.account})")
-    create.add_argument("--output", metavar="FILE", help="write the key into a new file that only you can read")
-    listing = add_action(actions, "list", "show the keys, without their secrets")
-    disable = add_action(actions, "disable", "stop a key from signing anything")
-    disable.add_argument("id", help="the key's id")
+    create = add_action(actions, "create", "create a key; its secret is shown only once")
+    create.add_argument("--account", default=DEFAULTS.account, help=f"account of the key (default {DEFAULTS.account})")
+    create.add_argument("--output", metavar="FILE", help="write the key to a new file that only you can read")
+    listing = add_action(actions, "list", "list the keys, without their secrets")
+    disable = add_action(actions, "disable", "disable a key: requests signed with it are refused")
+    disable.add_argument("id", help="id of the key")
     for action in (create, listing, disable):
         action.add_argument("--data", default=DEFAULTS.data, help=f"data directory (default {DEFAULTS.data})")
         action.add_argument(
             "--log",
             default=os.environ.get(LOG_VARIABLE, ""),
-            help="where the logs are, if not in the data directory: nats://… or postgres://… (default $BATON_LOG)",
+            help="URL of the log, if it is not in the data directory: nats://… or postgres://… (default $BATON_LOG)",
         )
 
 
@@ -52,15 +52,15 @@ def run(arguments: argparse.Namespace) -> int:
     elif action == "disable":
         given["id"] = arguments.id
     if action != "create" and not os.path.isdir(arguments.data):
-        raise InvalidInput(f"There is no data directory {arguments.data}.")
+        raise InvalidInput(f"The data directory {arguments.data} does not exist.")
     path: str | None = arguments.output if action == "create" else None
     if path is None:
         _show(action, _ask(arguments, action, given))
         return 0
-    with _private_file(path) as file:  # before the key is made: a secret that cannot be written is lost
+    with _private_file(path) as file:  # opened before the key is created: a secret that cannot be written would be lost
         answer = _ask(arguments, action, given)
         file.write(_lines(answer))
-    print(f"The key {answer['id']} is in {path}.")
+    print(f"Key {answer['id']} was written to {path}.")
     return 0
 
 
@@ -73,11 +73,13 @@ def _ask(arguments: argparse.Namespace, action: str, given: dict[str, Any]) -> d
 
 @contextmanager
 def _private_file(path: str) -> Iterator[TextIO]:
-    """A new file that only its owner can read; it goes again if nothing could be written."""
+    """A new file that only its owner can read; removed again if nothing was written to it."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     except FileExistsError:
-        raise InvalidInput(f"The file {path} exists already: give --output another name, or remove it.") from None
+        raise InvalidInput(
+            f"The file {path} already exists. Choose another name for --output, or remove the file."
+        ) from None
     except OSError as problem:
         raise InvalidInput(f"Cannot write {path}: {problem.strerror}.") from None
     try:
@@ -106,7 +108,7 @@ def _show(action: str, answer: dict[str, Any]) -> None:
         _protect_output()
         print(_lines(answer), end="")
     elif action == "disable":
-        print(f"{answer['id']} is disabled.")
+        print(f"Key {answer['id']} is disabled.")
     else:
         for key in answer["keys"]:
             print(f"{key['id']}  {key['account']}  {key['created']}  {'disabled' if key['disabled'] else 'active'}")
@@ -117,15 +119,18 @@ def _lines(answer: dict[str, Any]) -> str:
 
 
 def _protect_output() -> None:
-    """A secret that is redirected into a file: the shell made the file readable for others."""
+    """If a secret is redirected to a file, make the file private: the shell created it readable for others."""
     try:
         found = os.fstat(sys.stdout.fileno())
     except (OSError, ValueError):
-        return  # not a file of the system's
+        return  # not a regular file
     if not stat.S_ISREG(found.st_mode) or not stat.S_IMODE(found.st_mode) & 0o077:
         return
     if found.st_size == 0 and found.st_uid == os.geteuid():
         os.fchmod(sys.stdout.fileno(), 0o600)
-        print("The output file is readable only for you now, because it has a secret in it.", file=sys.stderr)
+        print("The output file contains a secret, so it was made readable only for you.", file=sys.stderr)
     else:
-        print("Others can read the output file, which has a secret in it: use --output FILE.", file=sys.stderr)
+        print(
+            "The output file contains a secret, and other users can read it. Use --output FILE instead.",
+            file=sys.stderr,
+        )

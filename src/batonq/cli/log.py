@@ -1,7 +1,7 @@
-"""`baton log inspect | verify | repair | archive`: look into logs, check them, cut a damaged one off.
+"""`baton log inspect | verify | repair | archive`: read, check and repair logs.
 
-They work on the files of a data directory, or of one log in it. Inspect and verify change nothing and may run beside a
-server; repair refuses while one has the directory.
+The commands work on the files of a data directory or of one log in it. `inspect` and `verify` change nothing and can
+run while a server is using the directory; `repair` cannot.
 """
 
 from __future__ import annotations
@@ -36,23 +36,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     inspect.add_argument("--from", dest="first", type=int, default=1, metavar="FRAME", help="first frame to show")
     inspect.add_argument("--to", dest="last", type=int, metavar="FRAME", help="last frame to show")
     inspect.add_argument("--type", type=_type, metavar="TYPE", help="only records of this type, such as SENT")
-    inspect.add_argument("--queue", metavar="QUEUE", help="only records of this queue, by number or name")
-    inspect.add_argument("--sequence", type=int, metavar="N", help="only records of the message with this sequence")
-    inspect.add_argument("--content", action="store_true", help="show bodies and texts too; they may be secret")
-    inspect.add_argument("--json", action="store_true", help="one JSON object a frame")
-    verify = add_action(actions, "verify", "check every frame and the chain; exit code 1 if a log is damaged")
+    inspect.add_argument("--queue", metavar="QUEUE", help="only records of this queue (number or name)")
+    inspect.add_argument(
+        "--sequence", type=int, metavar="N", help="only records of the message with this sequence number"
+    )
+    inspect.add_argument("--content", action="store_true", help="also show bodies and texts; they may be confidential")
+    inspect.add_argument("--json", action="store_true", help="print one JSON object per frame")
+    verify = add_action(actions, "verify", "check every frame and the hash chain; exit code 1 if a log is damaged")
     _add_place(verify)
-    repair = add_action(actions, "repair", "cut a damaged log off; what is cut is kept in files beside it")
+    repair = add_action(actions, "repair", "truncate a damaged log; the removed part is kept in files next to it")
     _add_place(repair)
     repair.add_argument(
-        "--truncate-at", type=int, required=True, metavar="FRAME", help="this frame and all after it are cut off"
+        "--truncate-at", type=int, required=True, metavar="FRAME", help="remove this frame and all later frames"
     )
-    archive = actions.add_parser("archive", help="what an archive of history holds; exit code 1 if it is damaged")
-    archive.add_argument("address", metavar="URL", help="its address: file:///directory or s3://bucket/prefix")
+    archive = actions.add_parser("archive", help="show the content of a history archive; exit code 1 if it is damaged")
+    archive.add_argument(
+        "address", metavar="URL", help="address of the archive: file:///directory or s3://bucket/prefix"
+    )
     archive.add_argument("--shard", type=_shard, metavar="N", help="only this shard")
     archive.add_argument("--verify", action="store_true", help="read and check every segment, not only the manifests")
-    archive.add_argument("--json", action="store_true", help="one JSON object a shard")
-    repair.add_argument("--yes", action="store_true", help="do it; without this, only what would be lost is shown")
+    archive.add_argument("--json", action="store_true", help="print one JSON object per shard")
+    repair.add_argument(
+        "--yes", action="store_true", help="change the log; without this option, only the losses are shown"
+    )
 
 
 def _add_place(parser: argparse.ArgumentParser) -> None:
@@ -65,7 +71,7 @@ def _shard(text: str) -> int:
         return layout.CATALOG_SHARD
     if text.isascii() and text.isdigit() and int(text) <= layout.CATALOG_SHARD:
         return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r} is not a shard: give a number, or catalog")
+    raise argparse.ArgumentTypeError(f"{text!r} is not a shard: use a number or catalog")
 
 
 def _type(text: str) -> str:
@@ -73,7 +79,7 @@ def _type(text: str) -> str:
         return Type[text.upper().replace("-", "_")].name
     except KeyError:
         names = ", ".join(type_.name for type_ in Type)
-        raise argparse.ArgumentTypeError(f"{text!r} is not a record type; there are {names}") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a record type; use one of {names}") from None
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -85,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class Place:
-    """What DIR and --shard name: logs by shard, the data directory that they are in, and its cluster id."""
+    """The logs that DIR and --shard select, the data directory that contains them, and its cluster id."""
 
     def __init__(self, disk: Disk, directory: str, shard: int | None) -> None:
         directory = os.path.normpath(directory)
@@ -111,7 +117,7 @@ class Place:
 
 
 def _shard_of(disk: Disk, directory: str) -> int:
-    """The shard of a single log's directory: by its name, or by its first frame when it was copied elsewhere."""
+    """The shard of a single log directory: from its name, or from its first frame if it was copied elsewhere."""
     name = os.path.basename(os.path.abspath(directory))
     if name == "catalog":
         return layout.CATALOG_SHARD
@@ -123,7 +129,8 @@ def _shard_of(disk: Disk, directory: str) -> int:
         return parse_header(disk.pread(handle, HEADER_BYTES, 0)).shard
     except LogCorrupt as problem:
         raise InvalidInput(
-            f"cannot tell which shard's log {directory} is ({problem.message}): name the directory shard-0000 or such"
+            f"cannot determine the shard of the log in {directory} ({problem.message}). Rename the directory "
+            "to shard-0000 or similar."
         ) from None
     finally:
         disk.close(handle)
@@ -134,7 +141,7 @@ def shard_text(shard: int) -> str:
 
 
 def live_stop(disk: Disk, place: Place, directory: str, shard: int) -> int | None:
-    """Beside a server, where what is surely committed ends; None when nobody is writing."""
+    """The end of the committed part while a server is running; None if no server is writing."""
     if holder_of(place.data_directory) is None:
         return None
     note = committed.load(disk, os.path.join(directory, layout.COMMITTED), shard)
@@ -206,7 +213,9 @@ def _frame_fields(frame: Frame) -> dict[str, Any]:
 
 
 def _queue_numbers(disk: Disk, place: Place, directory: str, shard: int, queue: str | None) -> set[int] | None:
-    """The numbers that --queue means: itself, or those that policies in the log give to queues of that name."""
+    """The queue numbers that --queue selects: the number itself, or the numbers of all queues with that name in the
+    log.
+    """
     if queue is None:
         return None
     if queue.isascii() and queue.isdigit():
@@ -224,7 +233,7 @@ def _queue_numbers(disk: Disk, place: Place, directory: str, shard: int, queue: 
                 if policy.name == queue:
                     numbers.add(policy.queue)
     if not numbers:
-        print(f"baton: no policy in the log of {shard_text(shard)} names the queue {queue!r}", file=sys.stderr)
+        print(f"baton: the log of {shard_text(shard)} contains no queue with the name {queue!r}", file=sys.stderr)
     return numbers
 
 
@@ -236,7 +245,7 @@ def run_verify(arguments: argparse.Namespace) -> int:
     place = Place(disk, arguments.directory, arguments.shard)
     live = holder_of(place.data_directory) is not None
     if live:
-        print("A server is running here: frames that it writes from now on are not checked.")
+        print("A server is using this directory: frames that it writes from now on are not checked.")
     sound = place.problem is None
     if place.problem is not None:
         print(place.problem)
@@ -264,11 +273,12 @@ def _print_report(report: Report) -> None:
             print(f"  Frames {begin} to {end - 1} after it can be read; `baton log inspect --from {begin}` shows them.")
     if report.torn is not None:
         print(
-            f"  {report.torn.path}, offset {report.torn.offset}: a write of frame {report.torn.number} that a crash "
-            "cut short. It was never answered for; the next start cuts it off and keeps its bytes."
+            f"  {report.torn.path}, offset {report.torn.offset}: incomplete write of frame "
+            f"{report.torn.number} after a crash. It was never acknowledged; the next start removes it and "
+            "keeps its bytes in a file."
         )
     for remark in report.remarks:
-        print(f"  Remark: {remark}.")
+        print(f"  Note: {remark}.")
 
 
 # --- repair --------------------------------------------------------------------------------------
@@ -279,24 +289,24 @@ def run_repair(arguments: argparse.Namespace) -> int:
     place = Place(disk, arguments.directory, arguments.shard)
     if len(place.logs) > 1:
         names = ", ".join("catalog" if shard == layout.CATALOG_SHARD else str(shard) for shard in place.logs)
-        raise InvalidInput(f"there are several logs in {arguments.directory}; say which with --shard: {names}")
+        raise InvalidInput(f"{arguments.directory} contains several logs; choose one with --shard: {names}")
     ((shard, directory),) = place.logs.items()
     with held(place.data_directory):
         cut = plan_cut(disk, directory, shard=shard, cluster=place.cluster, frame_number=arguments.truncate_at)
         _print_cut(cut)
         if not arguments.yes:
-            print("Nothing was changed. Make a copy of the directory, then add --yes to do it.")
+            print("Nothing was changed. Make a copy of the directory, then run the command again with --yes.")
             return 1
         carry_out(disk, cut, time.time_ns() // 1_000_000)
-    print("Done. What was cut off is kept in:")
+    print("Done. The removed part is kept in:")
     for path in cut.kept_in:
         print(f"  {path}")
     return 0
 
 
 def _print_cut(cut: Cut) -> None:
-    print(f"{shard_text(cut.shard)}: cutting {cut.directory} at frame {cut.frame_number} loses")
-    print(f"  {cut.frames_lost} frames that can be read, and what cannot be read among them")
+    print(f"{shard_text(cut.shard)}: truncating {cut.directory} at frame {cut.frame_number} removes")
+    print(f"  {cut.frames_lost} readable frames, and any unreadable data between them")
     for name, count in sorted(cut.records_lost.items()):
         print(f"  {count:>9} {name}")
     print(f"  {len(cut.later_segments)} later segments, {len(cut.snapshots)} snapshots")

@@ -1,4 +1,4 @@
-"""`baton log archive`: what an archive of history holds, and whether it is whole."""
+"""`baton log archive`: show the content of a history archive and check whether it is complete."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def run(arguments: argparse.Namespace) -> int:
     shards = archive.shards() if arguments.shard is None else [arguments.shard]
     if not shards or (arguments.shard is not None and not archive.firsts(arguments.shard)):
         raise InvalidInput(
-            f"There is no shard{'' if arguments.shard is None else f' {shards[0]}'} in {arguments.address}."
+            f"{arguments.address} contains no shard{'' if arguments.shard is None else f' {shards[0]}'}."
         )
     code = 0
     for shard in shards:
@@ -29,12 +29,12 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _look(archive: Any, shard: int, *, verify: bool) -> dict[str, Any]:
-    """Read on after a problem: each is told."""
+    """Report every problem and continue after it."""
     problems: list[str] = []
     segments = size = first = following = 0
     for number in archive.firsts(shard):
         if following and number != following:
-            problems.append(f"frames {following} to {number - 1} are not there")
+            problems.append(f"frames {following} to {number - 1} are missing")
         try:
             manifest = archive.manifest(shard, number)
             following = manifest.last + 1
@@ -57,7 +57,7 @@ def _look(archive: Any, shard: int, *, verify: bool) -> dict[str, Any]:
 
 
 def _text(found: dict[str, Any]) -> str:
-    checked = "every segment checked" if found["verified"] else "by the manifests"
+    checked = "all segments checked" if found["verified"] else "manifests checked"
     line = (
         f"shard {found['shard']}: frames {found['firstFrame']} to {found['lastFrame']}, "
         f"{found['segments']} segments, {found['bytes']} bytes ({checked})"

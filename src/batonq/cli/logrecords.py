@@ -1,4 +1,4 @@
-"""The records of a log as people read them: the eight words of a row under the names that they have for its type."""
+"""Log records in readable form: the eight words of a row, with the names that they have for its type."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CONTENT_CHARACTERS_MAX = 2_000
 _LOW32 = 0xFFFFFFFF
 _FOREVER_MS = (1 << 64) - 1
 
-# What w1, w3, w4 and w5 are called where they are not sequence, until, lease and previous position.
+# The names of w1, w3, w4 and w5 where they are not sequence, until, lease and previous position.
 _W1: dict[int, str] = {
     Type.EPOCH: "epoch",
     Type.BASE: "next_sequence",
@@ -66,7 +66,7 @@ _PAYLOADS = (Type.SENT, Type.EDITED, Type.CARRIED, Type.ARRIVED)
 
 
 def records(frame: Frame, *, content: bool) -> list[dict[str, Any]]:
-    """A frame's records in order. With `content`, bodies and texts too, which may be secret."""
+    """A frame's records in order. With `content`, also bodies and texts, which may be confidential."""
     words = frame.words()
     return [
         _record(frame, at // ROW_WORDS, list(words[at : at + ROW_WORDS]), content)
@@ -172,7 +172,7 @@ def _text(data: bytes) -> str:
 
 
 def as_line(record: dict[str, Any]) -> str:
-    """One record as a line: the row and type, then what it says."""
+    """One record as a line: row, type and fields."""
     parts = []
     for name, value in record.items():
         if name in ("row", "type"):

@@ -1,4 +1,4 @@
-"""The `baton` command: finds the subcommand, and imports only that one.
+"""The `baton` command. It imports only the subcommand that is used.
 
 A subcommand is a module with `add_arguments(parser)` and `run(arguments) -> exit code`.
 """
@@ -16,22 +16,27 @@ from batonq.errors import BatonError
 
 COMMANDS: dict[str, tuple[str, str]] = {
     "serve": ("batonq.cli.serve", "start a server"),
-    "cluster": ("batonq.cli.cluster", "try, look at and operate a cluster of several nodes"),
-    "worker": ("batonq.cli.worker", "run the worker that a module declares"),
-    "peek": ("batonq.cli.peek", "look at a queue's messages without receiving them"),
-    "keys": ("batonq.cli.keys", "make, list and disable access keys"),
+    "cluster": ("batonq.cli.cluster", "run a local cluster, or operate a cluster"),
+    "worker": ("batonq.cli.worker", "run a worker application"),
+    "peek": ("batonq.cli.peek", "show a queue's messages without receiving them"),
+    "keys": ("batonq.cli.keys", "create, list and disable access keys"),
     "clock": ("batonq.cli.clock", "move the clock of a development server forward"),
-    "scale": ("batonq.cli.scale", "say how many workers a queue needs, once or all the time"),
-    "plan": ("batonq.cli.plan", "size workers and a queue's settings, from numbers or from its past"),
-    "outbox": ("batonq.cli.outbox", "publish the outbox of an application's database"),
+    "scale": ("batonq.cli.scale", "report how many workers a queue needs, once or continuously"),
+    "plan": (
+        "batonq.cli.plan",
+        ("calculate the number of workers and queue settings, from given numbers or from a queue's history"),
+    ),
+    "outbox": ("batonq.cli.outbox", "publish the messages in the outbox of an application's database"),
     "log": ("batonq.cli.log", "inspect, verify and repair logs"),
-    "pipeline": ("batonq.cli.pipeline", "history as tables, answers and actions, on Spark"),
+    "pipeline": ("batonq.cli.pipeline", "load history into tables, query it, and act on it, with Spark"),
 }
 
 
 def build_parser(only: str | None = None) -> argparse.ArgumentParser:
-    """The whole command line, or (quicker) only what one subcommand needs."""
-    parser = argparse.ArgumentParser(prog="baton", description="A self-hosted message queue that speaks SQS.")
+    """The parser for all subcommands, or only for one, which is faster."""
+    parser = argparse.ArgumentParser(
+        prog="baton", description="A self-hosted message queue with an SQS-compatible API."
+    )
     parser.add_argument("--version", action="version", version=f"baton {__version__}")
     subparsers = parser.add_subparsers(dest="command", metavar="command", required=True)
     for name, (module_name, text) in COMMANDS.items():
@@ -54,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 1
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # the reader of our output has gone, as `| head` does
+    except BrokenPipeError:  # the reader of the output has closed it, as `| head` does
         sys.stderr.close()
         return 0
     return code

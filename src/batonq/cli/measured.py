@@ -1,8 +1,8 @@
-"""What a data directory's log says about one queue: how long messages take, how often they fail, how many come and go.
+"""Statistics of one queue from the log: processing times, failures, arrivals and departures.
 
-A message's time is from its lease to its delete, both of which are records, so nothing has to be kept while serving and
-nothing is sampled: whoever asks reads the newest part of the log. It includes what a consumer kept waiting in its own
-hands, as a visibility timeout must.
+The processing time of a message is the time from its lease to its delete. Both are records in the log, so the server
+collects nothing and nothing is sampled: the command reads the newest part of the log. The time includes waiting in a
+consumer's local buffer, because the visibility timeout must cover that too.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ _ENDS = (Reason.ACK, Reason.LATE_ACK)
 
 @dataclass(slots=True)
 class Measured:
-    """One queue's past, as far back as was read."""
+    """The statistics of one queue over the part of the log that was read."""
 
-    times_s: list[float] = field(default_factory=list)  # from lease to delete, of each message that was done
-    tries: Counter[int] = field(default_factory=Counter)  # how many leases those messages took
+    times_s: list[float] = field(default_factory=list)  # from lease to delete, for each completed message
+    tries: Counter[int] = field(default_factory=Counter)  # number of leases of those messages
     leases: int = 0
-    failures: int = 0  # leases that were nacked or ran out
-    late: int = 0  # messages that were done after their lease had run out
+    failures: int = 0  # leases that were nacked or expired
+    late: int = 0  # messages deleted after their lease had expired
     first_ms: int = 0
     last_ms: int = 0
     arrived: Counter[int] = field(default_factory=Counter)  # by minute
@@ -48,17 +48,17 @@ class Measured:
 
     @property
     def arrival_rate(self) -> float:
-        """Messages a second, over the whole time."""
+        """Messages per second, over the whole time."""
         return self.arrived.total() / self.span_s
 
     @property
     def drain_rate(self) -> float:
-        """Messages a second that were done in the busiest minute: at least so many can be."""
+        """Messages completed per second in the busiest minute, a lower bound of the capacity."""
         return max(self.done.values(), default=0) / min(60.0, self.span_s)
 
     @property
     def busy(self) -> float:
-        """How many messages were worked on at once, on average."""
+        """Average number of messages being processed at the same time."""
         return sum(self.times_s) / self.span_s
 
     @property
@@ -66,7 +66,7 @@ class Measured:
         return self.failures / self.leases if self.leases else 0.0
 
     def tries_of(self, share: float) -> int:
-        """So many leases were enough for this share of the messages that were done."""
+        """The number of leases that was enough for this share of the completed messages."""
         wanted, seen = share * self.tries.total(), 0
         for tries in sorted(self.tries):
             seen += self.tries[tries]
@@ -76,15 +76,15 @@ class Measured:
 
 
 class Folding:
-    """Folds the frames of logs, one log after another, into what they say of one queue."""
+    """Reads the frames of several logs, one after another, and collects the statistics of one queue."""
 
     def __init__(self, queue: int) -> None:
         self.found = Measured()
         self._queue = queue
-        self._leased: dict[int, int] = {}  # sequence → when its lease was given
+        self._leased: dict[int, int] = {}  # sequence → time of its lease
 
     def begin_log(self) -> None:
-        """The next frames are another shard's, whose sequences are its own."""
+        """Start the log of another shard, which has its own sequence numbers."""
         self._leased.clear()
 
     def add(self, words: array[int]) -> None:
@@ -103,7 +103,7 @@ class Folding:
             elif type_ == Type.RETURNED:
                 if reason in _FAILURES:
                     found.failures += 1
-                if reason != Reason.EXPIRED:  # whose holder may still finish it, late
+                if reason != Reason.EXPIRED:  # its last holder may still delete it, late
                     leased.pop(sequence, None)
             elif type_ == Type.DELETED:
                 self._ended(sequence, time_ms, reason, words[row * ROW_WORDS + 4] >> 32)
@@ -118,7 +118,7 @@ class Folding:
             return
         self.found.done[time_ms // MINUTE_MS] += 1
         self.found.late += reason == Reason.LATE_ACK
-        if begun_ms is not None:  # else it was given before what we read
+        if begun_ms is not None:  # otherwise the lease is older than the part that was read
             self.found.times_s.append(max(0, time_ms - begun_ms) / 1000)
             self.found.tries[receive_count] += 1
 
@@ -127,7 +127,7 @@ class Folding:
 
 
 def find_queue(directory: str, name: str, account: str | None, disk: Disk | None = None) -> QueueEntry:
-    """The queue of this name in a data directory, whether or not a server has it."""
+    """Find a queue by name in a data directory, whether or not a server is using it."""
     disk = disk or RealDisk()
     place = Place(disk, directory, layout.CATALOG_SHARD)
     catalog = Catalog()
@@ -135,15 +135,15 @@ def find_queue(directory: str, name: str, account: str | None, disk: Disk | None
         catalog.apply_frame(found.number, found.words(), found.variable)
     matching = [entry for entry in catalog.queues.values() if entry.name == name and account in (None, entry.account)]
     if not matching:
-        raise QueueDoesNotExist(f"There is no queue {name!r} in {directory}.")
+        raise QueueDoesNotExist(f"Queue {name!r} does not exist in {directory}.")
     if len(matching) > 1:
         accounts = ", ".join(sorted(entry.account for entry in matching))
-        raise InvalidInput(f"Several accounts have a queue {name!r}; say which with --account: {accounts}")
+        raise InvalidInput(f"Several accounts have a queue {name!r}. Choose one with --account: {accounts}")
     return matching[0]
 
 
 def measure(directory: str, entry: QueueEntry, bytes_max: int, disk: Disk | None = None) -> Measured:
-    """Read the newest part of the queue's logs, whole segments of about `bytes_max` bytes in all."""
+    """Read the newest part of the queue's logs: whole segments of about `bytes_max` bytes in total."""
     disk = disk or RealDisk()
     folding = Folding(entry.number)
     for shard in entry.shards:
@@ -156,7 +156,7 @@ def measure(directory: str, entry: QueueEntry, bytes_max: int, disk: Disk | None
 
 
 def _start(disk: Disk, directory: str, bytes_max: int) -> int:
-    """The first frame of the oldest segment that is read; the last segment always is."""
+    """The first frame of the oldest segment to read; the last segment is always read."""
     firsts = layout.segments(disk, directory)
     start, left = firsts[-1], bytes_max
     for first in reversed(firsts):
@@ -175,13 +175,13 @@ def _frames(disk: Disk, place: Place, shard: int, start: int = 1) -> Iterator[Fr
             if not isinstance(found, Damage):
                 yield found.frame
             elif stop is not None:
-                raise Unavailable(_SHORTENED)  # most likely: its files are used again as they are
+                raise Unavailable(_SHORTENED)  # most likely the server is reusing old segment files
             elif found.number >= layout.segments(disk, directory)[-1]:
-                return  # a write that a crash cut short looks like this
+                return  # a write that a crash interrupted looks like this
             else:
                 raise LogCorrupt(f"The log cannot be read ({found.message}): see `baton log verify`.")
     except FileNotFoundError:
         raise Unavailable(_SHORTENED) from None
 
 
-_SHORTENED = "The server shortened its log while it was being read; try again."
+_SHORTENED = "The server truncated its log while it was being read. Retry."

@@ -22,53 +22,61 @@ if TYPE_CHECKING:
 
 DEFAULT_URL = "http://127.0.0.1:9324"
 METRICS = (
-    ("baton_outbox_waiting_rows", "waiting", "Rows that are committed and not published."),
-    ("baton_outbox_oldest_waiting_seconds", "oldest_s", "Age of the oldest row that is not published."),
-    ("baton_outbox_in_doubt_rows", "in_doubt", "Waiting rows in a batch that was begun."),
-    ("baton_outbox_refused_rows", "refused", "Rows that a queue refused for good."),
-    ("baton_outbox_published_rows", "published", "Rows that were published and not pruned."),
+    ("baton_outbox_waiting_rows", "waiting", "Number of committed rows that are not published yet."),
+    ("baton_outbox_oldest_waiting_seconds", "oldest_s", "Age of the oldest unpublished row."),
+    ("baton_outbox_in_doubt_rows", "in_doubt", "Number of unpublished rows in a batch that was started."),
+    ("baton_outbox_refused_rows", "refused", "Number of rows that a queue refused permanently."),
+    ("baton_outbox_published_rows", "published", "Number of published rows that are not pruned yet."),
 )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="action", required=True)
-    init = add_action(actions, "init", "make the tables of outbox and inbox where they are missing")
-    init.add_argument("--inbox", default=INBOX, help=f"the inbox's table (default {INBOX})")
-    relay = add_action(actions, "relay", "publish what is committed in the outbox, until it is stopped")
-    relay.add_argument("--url", default=None, help=f"the Baton to publish to (default BATON_URL, or {DEFAULT_URL})")
+    init = add_action(actions, "init", "create the tables of the outbox and the inbox if they do not exist")
+    init.add_argument("--inbox", default=INBOX, help=f"name of the inbox table (default {INBOX})")
+    relay = add_action(actions, "relay", "publish committed rows continuously until stopped")
+    relay.add_argument("--url", default=None, help=f"URL of the server (default BATON_URL, or {DEFAULT_URL})")
     relay.add_argument(
         "--sqs",
         metavar="ENDPOINT",
         nargs="?",
         const="",
-        help="publish by the SQS protocol instead, with boto3's settings",
-    )
-    relay.add_argument("--cdc", action="store_true", help="read PostgreSQL's write-ahead log instead of the table")
-    relay.add_argument(
-        "--batch", type=int, default=500, metavar="N", help="rows published at a time (default 500, at most 1000)"
+        help="publish with the SQS protocol, configured as boto3",
     )
     relay.add_argument(
-        "--poll", type=parse_duration_s, default=1.0, metavar="TIME", help="look at least this often (default 1s)"
+        "--cdc", action="store_true", help="read PostgreSQL's write-ahead log instead of polling the table"
     )
     relay.add_argument(
-        "--prune-after", type=parse_duration_s, metavar="TIME", help="delete rows so long after they were published"
+        "--batch",
+        type=int,
+        default=500,
+        metavar="N",
+        help="maximum number of rows per batch (default 500, at most 1000)",
     )
     relay.add_argument(
-        "--once", action="store_true", help="end when no more can be published; exit code 1 if rows are left"
+        "--poll", type=parse_duration_s, default=1.0, metavar="TIME", help="maximum polling interval (default 1s)"
     )
-    status = add_action(actions, "status", "show how far behind publishing is")
-    status.add_argument("--format", choices=("text", "json", "prometheus"), default="text", help="default text")
-    retry = add_action(actions, "retry", "try rows again that a queue has refused")
-    retry.add_argument("ids", nargs="*", type=int, help="their ids (default: all of them)")
-    prune = add_action(actions, "prune", "delete published rows; never those that are not published")
+    relay.add_argument(
+        "--prune-after", type=parse_duration_s, metavar="TIME", help="delete rows this long after they were published"
+    )
+    relay.add_argument(
+        "--once", action="store_true", help="exit when no more rows can be published; exit code 1 if rows are left"
+    )
+    status = add_action(actions, "status", "show how many rows wait to be published")
+    status.add_argument(
+        "--format", choices=("text", "json", "prometheus"), default="text", help="output format (default text)"
+    )
+    retry = add_action(actions, "retry", "retry rows that a queue refused")
+    retry.add_argument("ids", nargs="*", type=int, help="ids of the rows (default: all)")
+    prune = add_action(actions, "prune", "delete published rows; unpublished rows are never deleted")
     prune.add_argument(
-        "--older-than", type=parse_duration_s, required=True, metavar="TIME", help="published so long ago: 7d, 12h"
+        "--older-than", type=parse_duration_s, required=True, metavar="TIME", help="minimum age of the rows: 7d, 12h"
     )
     for action in (init, relay, status, retry, prune):
         database = action.add_mutually_exclusive_group(required=True)
-        database.add_argument("--dsn", help="the PostgreSQL database: postgresql://… or host=… dbname=…")
-        database.add_argument("--sqlite", metavar="FILE", help="the SQLite database")
-        action.add_argument("--table", default=OUTBOX, help=f"the outbox's table (default {OUTBOX})")
+        database.add_argument("--dsn", help="PostgreSQL database: postgresql://… or host=… dbname=…")
+        database.add_argument("--sqlite", metavar="FILE", help="SQLite database file")
+        action.add_argument("--table", default=OUTBOX, help=f"name of the outbox table (default {OUTBOX})")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -81,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.action == "status":
             print(_shown(source.lag(), arguments.format))
         elif arguments.action == "retry":
-            print(f"{source.retry(arguments.ids)} rows will be tried again.")
+            print(f"{source.retry(arguments.ids)} rows will be retried.")
         else:
             total = 0
             while pruned := source.prune(arguments.older_than):
@@ -111,14 +119,16 @@ def _init(arguments: argparse.Namespace) -> int:
         connection.commit()
     finally:
         connection.close()
-    print(f"The tables of {arguments.table} and {arguments.inbox} are there.")
+    print(f"The tables {arguments.table} and {arguments.inbox} exist.")
     return 0
 
 
 def _source(arguments: argparse.Namespace) -> Source:
     if arguments.sqlite:
         if getattr(arguments, "cdc", False):
-            raise InvalidInput("--cdc reads PostgreSQL's log; SQLite has none to read.")
+            raise InvalidInput(
+                "--cdc works only with PostgreSQL: SQLite has no write-ahead log that can be read this way."
+            )
         from batonq.outbox.sqlite import SqliteSource
 
         return SqliteSource(arguments.sqlite, table=arguments.table)
@@ -161,7 +171,7 @@ def _relay(arguments: argparse.Namespace, source: Source) -> int:
 
 
 def _relay_once(relay: Relay, source: Source) -> int:
-    """Exit code 1 when rows are left, or were refused: whoever runs this now and then wants to hear of it."""
+    """Publish once. Exit code 1 if rows are left or were refused, so that a scheduler notices."""
     relay.run_until_empty()
     counts, left = relay.counts, source.lag().waiting
     print(f"{counts.published} rows published, {counts.refused} refused, {left} left.")

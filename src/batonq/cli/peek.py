@@ -1,4 +1,6 @@
-"""`baton peek QUEUE`: a queue's messages as they stand, and why each is not being delivered. Nothing is touched."""
+"""`baton peek QUEUE`: show a queue's messages with their state and the reason why each is not delivered. It changes
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -15,19 +17,22 @@ BODY_WIDTH = 32
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("queue", metavar="QUEUE", help="the queue's name")
-    parser.add_argument("--after", type=int, default=0, help="show messages after this sequence (default 0)")
-    parser.add_argument("--limit", type=int, default=10, help="how many messages, 1 to 100 (default 10)")
-    parser.add_argument("--json", action="store_true", help="all that is known of each message, as JSON")
-    parser.add_argument("--account", help="whose queue (default: the server's account)")
-    parser.add_argument("--url", help=f"the server's address (default {DEFAULT_URL})")
-    parser.add_argument("--data", help="data directory of a secured server: its address and admin token are read there")
+    parser.add_argument("queue", metavar="QUEUE", help="name of the queue")
+    parser.add_argument("--after", type=int, default=0, help="show messages after this sequence number (default 0)")
+    parser.add_argument("--limit", type=int, default=10, help="maximum number of messages, 1 to 100 (default 10)")
+    parser.add_argument("--json", action="store_true", help="print all details of each message as JSON")
+    parser.add_argument("--account", help="account of the queue (default: the server's account)")
+    parser.add_argument("--url", help=f"URL of the server (default {DEFAULT_URL})")
+    parser.add_argument(
+        "--data", help="data directory of a secured server, from which its URL and admin token are read"
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:
     url, token, context = arguments.url or DEFAULT_URL, "", None
     if arguments.data:
-        from batonq.cli.server import find  # it needs the whole node, which the development profile does not
+        # imported late: it loads the node, which the development profile does not need
+        from batonq.cli.server import find
 
         found = find(arguments.data)
         url, token = arguments.url or found.address, found.token
@@ -42,17 +47,17 @@ def run(arguments: argparse.Namespace) -> int:
     messages = answer["messages"]
     if not messages:
         after = f" after {arguments.after}" if arguments.after else ""
-        print(f"There are no messages in {arguments.queue}{after}.")
+        print(f"Queue {arguments.queue} has no messages{after}.")
         return 0
     for line in table(messages):
         print(line)
     if answer["next"] is not None:
-        print(f"There are more: --after {answer['next']}")
+        print(f"There are more messages: --after {answer['next']}")
     return 0
 
 
 def table(messages: list[dict[str, Any]]) -> Iterator[str]:
-    """Lines with columns as wide as they need; the last one is a sentence, and ends the line."""
+    """Format rows as a table. Columns are as wide as needed; the last one is free text."""
     rows = [HEAD, *(_row(message) for message in messages)]
     widths = [max(len(row[column]) for row in rows) for column in range(len(HEAD) - 1)]
     for row in rows:
@@ -82,5 +87,5 @@ def _start_of(message: dict[str, Any]) -> str:
 
 
 def printable(text: str) -> str:
-    """A text of somebody else's that may go to a terminal: on one line, with nothing that a terminal acts on."""
+    """Text from a message, made safe for a terminal: on one line, without control characters."""
     return "".join(letter if letter.isprintable() else " " if letter.isspace() else "\ufffd" for letter in text)

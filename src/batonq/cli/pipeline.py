@@ -1,4 +1,6 @@
-"""`baton pipeline JOB`: history as tables, answers and actions, on Spark. Each job is a module of pipeline/jobs."""
+"""`baton pipeline JOB`: load history into tables, query it, and act on it, with Spark. Each job is a module in
+pipeline/jobs.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ from batonq.errors import BatonError
 
 DEFAULT_LAKE = "baton-lake"
 DEFAULT_MASTER = "local[*]"
-# name: module. A job's module is quick to import: it brings in Spark only when it runs.
+# name: module. A job's module imports Spark only when it runs, so that importing it is fast.
 JOBS: dict[str, str] = {
     "ingest": "batonq.pipeline.jobs.ingest",
     "lifecycle": "batonq.pipeline.jobs.lifecycle",
@@ -44,35 +46,43 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_common(job: argparse.ArgumentParser, *, history: bool) -> None:
-    common = job.add_argument_group("of every job")
-    common.add_argument("--lake", default=DEFAULT_LAKE, metavar="DIR", help=f"the lake (default {DEFAULT_LAKE})")
+    common = job.add_argument_group("options of every job")
+    common.add_argument(
+        "--lake", default=DEFAULT_LAKE, metavar="DIR", help=f"directory or URL of the lake (default {DEFAULT_LAKE})"
+    )
     if history:
         common.add_argument(
             "--history",
             default=DEFAULT_URL,
             metavar="URL",
-            help=f"a node (http://…), a data directory, or an archive (file://…, s3://…); default {DEFAULT_URL}",
+            help=(
+                "source of the history: a node (http://…), a data directory, or an archive (file://…, s3://…); "
+                f"default {DEFAULT_URL}"
+            ),
         )
-    common.add_argument("--access-key", metavar="ID", help="key of a secured node (default BATON_ACCESS_KEY_ID)")
-    common.add_argument("--secret-key", metavar="SECRET", help="its secret (default BATON_SECRET_ACCESS_KEY)")
-    common.add_argument("--master", default=DEFAULT_MASTER, help=f"where Spark runs (default {DEFAULT_MASTER})")
     common.add_argument(
-        "--conf", action="append", default=[], metavar="KEY=VALUE", help="a setting of Spark's; may be repeated"
+        "--access-key", metavar="ID", help="access key id for a secured node (default BATON_ACCESS_KEY_ID)"
     )
-    common.add_argument("--json", action="store_true", help="print the outcome as JSON")
-    common.add_argument("--quiet", action="store_true", help="no progress on the terminal")
-    common.add_argument("--debug", action="store_true", help="show what Spark logs, and whole tracebacks")
+    common.add_argument("--secret-key", metavar="SECRET", help="secret access key (default BATON_SECRET_ACCESS_KEY)")
+    common.add_argument("--master", default=DEFAULT_MASTER, help=f"Spark master (default {DEFAULT_MASTER})")
+    common.add_argument(
+        "--conf", action="append", default=[], metavar="KEY=VALUE", help="a Spark setting; can be repeated"
+    )
+    common.add_argument("--json", action="store_true", help="print the result as JSON")
+    common.add_argument("--quiet", action="store_true", help="do not show progress on the terminal")
+    common.add_argument("--debug", action="store_true", help="show Spark's log and full tracebacks")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Exit code 0; 1 when the job found something; 2 when it could not be done."""
+    """Exit code 0 on success, 1 if the job found problems, 2 if it failed."""
     from batonq.pipeline.jobs.context import Context
     from batonq.pipeline.jobs.problems import is_spark, sentence
 
     job = importlib.import_module(JOBS[arguments.job])
     context = Context(arguments)
     if not arguments.debug:
-        logging.disable(logging.CRITICAL)  # Spark's Python side logs what Java said, which the one sentence is made of
+        # Spark's Python side logs Java's output, from which the error message below is taken
+        logging.disable(logging.CRITICAL)
     try:
         outcome = job.run(context)
     except Exception as problem:

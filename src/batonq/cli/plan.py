@@ -1,6 +1,7 @@
-"""`baton plan`: how many workers a load needs (`--rate 200 --seconds 3 --slo 60`), or what a queue's past advises.
+"""`baton plan`: the number of workers for a load (`--rate 200 --seconds 3 --slo 60`), or settings for a queue from its
+history.
 
-The second form reads the log of a data directory, beside a running server or without one, and changes nothing.
+The second form reads the log of a data directory, whether or not a server is using it, and changes nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from batonq.scaling.sizing import (
     size,
 )
 
-DEFAULT_DATA = "baton-data"  # as `baton serve` has it; its settings need parts that sizing can do without
+# the default of `baton serve`; importing its settings would load modules that sizing does not need
+DEFAULT_DATA = "baton-data"
 DEFAULT_READ = 256 << 20
 MEASURES_MIN = 20
 
@@ -35,55 +37,59 @@ class Advice(NamedTuple):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("queue", metavar="QUEUE", nargs="?", help="advise on this queue, from what its log says")
-    parser.add_argument("--rate", type=float, metavar="N", help="messages that arrive a second")
-    parser.add_argument("--seconds", type=float, help="how long one message takes")
+    parser.add_argument("queue", metavar="QUEUE", nargs="?", help="recommend settings for this queue, based on its log")
+    parser.add_argument("--rate", type=float, metavar="N", help="arriving messages per second")
+    parser.add_argument("--seconds", type=float, help="processing time of one message")
     parser.add_argument(
         "--slo",
         type=parse_duration_s,
         metavar="TIME",
-        help="how long a message may wait: 60, 5m (default: the queue's)",
+        help="maximum waiting time of a message: 60, 5m (default: the queue's SLA)",
     )
     parser.add_argument(
         "--headroom",
         type=float,
         default=HEADROOM,
         metavar="SHARE",
-        help=f"share of workers to spare (default {HEADROOM})",
+        help=f"share of spare workers (default {HEADROOM})",
     )
     parser.add_argument(
-        "--backlog", type=int, metavar="N", help="a backlog to drain (default: what arrives in a minute)"
+        "--backlog", type=int, metavar="N", help="backlog to drain, in messages (default: the arrivals of one minute)"
     )
     parser.add_argument(
         "--concurrency",
         type=int,
         default=1,
         metavar="N",
-        help="messages that one worker works on at a time (default 1)",
+        help="messages that one worker processes at the same time (default 1)",
     )
     parser.add_argument(
         "--data", default=DEFAULT_DATA, metavar="DIRECTORY", help=f"data directory (default {DEFAULT_DATA})"
     )
-    parser.add_argument("--account", help="whose queue, when several accounts have one of that name")
+    parser.add_argument("--account", help="account of the queue, if several accounts have a queue with that name")
     parser.add_argument(
         "--read",
         type=parse_bytes,
         default=DEFAULT_READ,
         metavar="BYTES",
-        help="how much of the log's end to read (default 256MiB)",
+        help="how much of the end of the log to read (default 256MiB)",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
 
 
 def run(arguments: argparse.Namespace) -> int:
     if arguments.concurrency < 1:
-        raise InvalidInput("a worker works on at least one message at a time: --concurrency 1")
+        raise InvalidInput("--concurrency must be at least 1")
     if arguments.queue is not None:
         if arguments.rate is not None or arguments.seconds is not None:
-            raise InvalidInput("a queue's rate and times are measured: leave out --rate and --seconds, or the queue")
+            raise InvalidInput(
+                "a queue's rate and processing times are measured: use either a queue name, or --rate and --seconds"
+            )
         return _run_queue(arguments)
     if arguments.rate is None or arguments.seconds is None or arguments.slo is None:
-        raise InvalidInput("say --rate, --seconds and --slo, such as --rate 200 --seconds 3 --slo 60, or name a queue")
+        raise InvalidInput(
+            "use --rate, --seconds and --slo (for example --rate 200 --seconds 3 --slo 60), or name a queue"
+        )
     found = size(arguments.rate, arguments.seconds, arguments.slo, arguments.headroom, arguments.backlog)
     processes = ceil(found.workers / arguments.concurrency)
     if arguments.json:
@@ -112,13 +118,13 @@ def _sizing_fields(found: Sizing, processes: int) -> dict[str, Any]:
 
 
 def _print_sizing(arguments: argparse.Namespace, found: Sizing, processes: int) -> None:
-    print(f"busy at once      {found.busy:,.4g}  ({arguments.rate:g} a second × {arguments.seconds:g} s)")
+    print(f"busy workers      {found.busy:,.4g}  ({arguments.rate:g} per second × {arguments.seconds:g} s)")
     each = f", in {processes:,} processes of {arguments.concurrency}" if arguments.concurrency > 1 else ""
     print(f"workers           {found.workers:,}{each}")
-    print(f"headroom          {found.headroom:.0%}, so they are busy {found.utilisation:.0%} of the time")
-    print(f"late              {found.late_share:.2%} wait longer than {arguments.slo:g} s, if messages come at random")
-    print(f"drain rate        {found.drain_rate:,.4g} a second when all are busy")
-    print(f"high-water mark   {found.high_water:,} messages (drain rate × {arguments.slo:g} s): refuse beyond it")
+    print(f"headroom          {found.headroom:.0%}, so workers are busy {found.utilisation:.0%} of the time")
+    print(f"late              {found.late_share:.2%} wait longer than {arguments.slo:g} s, if arrivals are random")
+    print(f"drain rate        {found.drain_rate:,.4g} per second when all workers are busy")
+    print(f"high-water mark   {found.high_water:,} messages (drain rate × {arguments.slo:g} s): shed load beyond it")
     print(f"backlog           {found.backlog:,} messages are drained in {_time(found.drain_s)}")
 
 
@@ -134,14 +140,15 @@ def _time(seconds: float) -> str:
 
 
 def _run_queue(arguments: argparse.Namespace) -> int:
-    from batonq.cli.measured import find_queue, measure  # the log's reader, which sizing alone can do without
+    # imports the log reader, which sizing from numbers does not need
+    from batonq.cli.measured import find_queue, measure
 
     entry = find_queue(arguments.data, arguments.queue, arguments.account)
     found = measure(arguments.data, entry, arguments.read)
     if len(found.times_s) < MEASURES_MIN:
         raise InvalidInput(
-            f"The log tells of {len(found.times_s)} messages of {entry.name} that were received and deleted; at least "
-            f"{MEASURES_MIN} are needed. Read more of it with --read, or size by numbers: --rate, --seconds and --slo."
+            f"The log contains {len(found.times_s)} completed messages of {entry.name}; at least "
+            f"{MEASURES_MIN} are needed. Read more of the log with --read, or use --rate, --seconds and --slo."
         )
     times = sorted(found.times_s)
     median, p99 = quantile(times, 0.5), quantile(times, 0.99)
@@ -169,8 +176,8 @@ def _run_queue(arguments: argparse.Namespace) -> int:
             "high-water mark",
             f"{policy.messages_max:,}" if policy.messages_max else "none",
             f"{high_water_mark(found.drain_rate, sla_s):,}" if sla_s else "?",
-            f"{found.drain_rate:,.4g} a second were done in the busiest minute × "
-            + (f"{sla_s:g} s" if sla_s else "an SLA, which the queue has none of: say --slo"),
+            f"{found.drain_rate:,.4g} per second were completed in the busiest minute × "
+            + (f"{sla_s:g} s" if sla_s else "an SLA, which the queue does not have: use --slo"),
         ),
         _headroom(found.arrival_rate, found.drain_rate, arguments.headroom),
     ]
@@ -194,22 +201,24 @@ def _run_queue(arguments: argparse.Namespace) -> int:
         print(json.dumps(fields, indent=2))
         return 0
     print(
-        f"{entry.name}: {len(times):,} messages in {_time(found.span_s)}, {found.arrival_rate:,.3g} a second; "
-        f"{found.busy:,.3g} worked on at once"
+        f"{entry.name}: {len(times):,} messages in {_time(found.span_s)}, {found.arrival_rate:,.3g} per "
+        f"second; {found.busy:,.3g} processed at the same time"
     )
     if found.late:
-        print(f"{found.late:,} were deleted after their lease had run out: the visibility timeout was too short.")
+        print(
+            f"{found.late:,} messages were deleted after their lease had expired: the visibility timeout was too short."
+        )
     _print_table(advice)
     return 0
 
 
 def _headroom(arrivals: float, drain: float, wanted: float) -> Advice:
-    because = f"{arrivals:,.3g} a second came, {drain:,.3g} a second were done in the busiest minute"
+    because = f"{arrivals:,.3g} per second arrived, {drain:,.3g} per second were completed in the busiest minute"
     if not arrivals:
-        return Advice("headroom", "?", f"{wanted:.0%}", "nothing arrived in what was read")
+        return Advice("headroom", "?", f"{wanted:.0%}", "no messages arrived in the part of the log that was read")
     seen = drain / arrivals - 1
     if seen < wanted:
-        because += "; more workers, unless none of them was ever busy"
+        because += "; add workers, unless the existing ones were never all busy"
     return Advice("headroom", f"{seen:.0%}", f"{wanted:.0%} or more", because)
 
 

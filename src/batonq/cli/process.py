@@ -1,9 +1,9 @@
-"""One process of `baton serve --processes N`, started by the supervisor (supervisor.py), which it obeys.
+"""One process of `baton serve --processes N`, started and controlled by the supervisor (supervisor.py).
 
     python -m batonq.cli.process HANDLE
 
-HANDLE is the socket to the supervisor. What comes there is one JSON object a line: first what to serve, then which
-processes are `up`, and at last to `stop`: first `requests`, and once all processes have answered theirs, `all`.
+HANDLE is the socket to the supervisor. It carries one JSON object per line: first the settings, then which processes
+are `up`, and finally `stop`: first `requests`, and when all processes have finished theirs, `all`.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from batonq.node.processes.place import Place, ToldOwners, socket_path
 from batonq.node.settings import Settings
 
 LINE_BYTES_MAX = 1 << 20
-INTERNAL_S = 1.0  # what others still ask while all stop
-OTHERS_S = 10.0  # beside the time that requests under way get
+INTERNAL_S = 1.0  # for requests from other processes while all stop
+OTHERS_S = 10.0  # in addition to the time for requests in progress
 
 
 def main(handle: int) -> int:
@@ -41,11 +41,11 @@ def main(handle: int) -> int:
     with control.makefile("rb", buffering=0) as lines:
         task = json.loads(lines.readline() or b"{}")
     if not task:
-        return 1  # the supervisor is gone
+        return 1  # the supervisor has exited
     os.set_inheritable(task["lock"], False)
     die_with(task["parent"])
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the supervisor, which stops all in order
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # until there is a certificate to take anew
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C goes to the supervisor, which stops all processes in order
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # replaced when there is a certificate to reload
     limits = ShardLimits(**task["settings"].pop("shard_limits"))
     settings = Settings(**task["settings"], shard_limits=limits)
     place = Place(settings.data, task["number"], settings.processes)
@@ -95,7 +95,7 @@ class Process:
         served = tls.load(settings) if settings.tls_cert else None
         await server.start(settings.host, settings.port, ssl=served.context if served else None, reuse_port=True)
         shards = [keeper.number for keeper in node.shards if keeper.serving]
-        events.info("process_serving", f"Process {self._place.name} serves", pid=os.getpid(), shards=shards)
+        events.info("process_serving", f"Process {self._place.name} is ready", pid=os.getpid(), shards=shards)
         self._say("serving")
         settle_memory()
         with tls.renewed(node, server, served):
@@ -109,7 +109,7 @@ class Process:
                 await self._stop_all.wait()
 
     def _stop_alone(self) -> None:
-        """Somebody stops this process, and not the server: the supervisor starts another one."""
+        """A signal stops this process but not the server: the supervisor starts a new one."""
         self._stop_requests.set()
         self._stop_all.set()
 
@@ -122,7 +122,7 @@ class Process:
         with suppress(OSError):
             while line := await reader.readline():
                 self._obey(json.loads(line))
-        os._exit(1)  # the supervisor is gone: the same as if it had been killed together with this process
+        os._exit(1)  # the supervisor has exited: the same as if it had been killed together with this process
 
     def _obey(self, said: dict[str, Any]) -> None:
         if "up" in said:
@@ -139,7 +139,7 @@ class Process:
 
 
 def listen_here(path: str) -> socket.socket:
-    """A socket that only this user can open. One that is left of a process before is not in use any more."""
+    """A socket that only this user can open. A socket file that a previous process left is removed."""
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     before = os.umask(0o177)
     try:

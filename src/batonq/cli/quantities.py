@@ -1,4 +1,4 @@
-"""Durations and sizes as people write them: 250ms, 30s, 5m, 2h, 1d; 512KiB, 64MiB, 2GiB."""
+"""Parse durations and sizes: 250ms, 30s, 5m, 2h, 1d; 512KiB, 64MiB, 2GiB."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ _SIZES = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 
 def parse_duration_s(text: str) -> float:
-    """Seconds; a bare number is seconds. Raises argparse's error, so that it can be an argument's type."""
+    """A duration in seconds; a plain number is seconds. Raises argparse's error, so it can be an argument's type."""
     number = text.rstrip("abcdefghijklmnopqrstuvwxyz")
     unit = text[len(number) :] or "s"
     try:
@@ -22,7 +22,7 @@ def parse_duration_s(text: str) -> float:
 
 
 def parse_bytes(text: str) -> int:
-    """Bytes; K, M, G and T (also KiB, KB and so on) are powers of 1,024."""
+    """A size in bytes; K, M, G and T (also KiB, KB and so on) are powers of 1,024."""
     lower = text.lower()
     number = lower.rstrip("bikmgt")
     unit = lower[len(number) :].removesuffix("b").removesuffix("i")

@@ -1,7 +1,7 @@
-"""`baton scale`: how many workers a queue needs now, printed for whatever starts and stops them.
+"""`baton scale`: print the number of workers that a queue needs, for a program that starts and stops workers.
 
-`--once` has no memory: it says what the policy wishes within the limits. `--watch` paces it too (up at once, down
-slowly) and takes it that whoever reads its lines does as they say.
+`--once` keeps no state: it prints what the policy asks for, within the limits. `--watch` also limits the pace (up at
+once, down slowly), and assumes that its output is followed.
 """
 
 from __future__ import annotations
@@ -25,49 +25,53 @@ from batonq.scaling.sources import Readings, sqs_readings, stats_readings
 INTERVAL_S = 15.0
 RETRIES = 2
 _POLICY_FLAGS = {
-    "per-worker": "messages for each worker (default 100, when no other policy is named)",
-    "steps": "from a depth on, so many workers: 0:5/500:20/2000:50",
-    "drain": "seconds within which what is there is to be done",
-    "sla": "seconds that no message should wait longer than",
-    "rate": "messages a second that one worker does (default: measured by --watch)",
-    "up": "seconds between two rises (default 10)",
-    "window": "seconds without a larger wish before there are fewer (default 300)",
-    "down": "seconds between two falls (default 60)",
-    "tolerance": "share by which the number may be off (default 0.1)",
+    "per-worker": "messages per worker (default 100, if no other policy is given)",
+    "steps": "number of workers from a depth on: 0:5/500:20/2000:50",
+    "drain": "seconds in which the backlog must be drained",
+    "sla": "maximum acceptable waiting time of a message, in seconds",
+    "rate": "messages per second that one worker completes (default: measured by --watch)",
+    "up": "seconds between two increases (default 10)",
+    "window": "seconds without a higher demand before the number is decreased (default 300)",
+    "down": "seconds between two decreases (default 60)",
+    "tolerance": "tolerated deviation of the number, as a share (default 0.1)",
 }
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--queue", metavar="QUEUE", help="the queue's name, or with --sqs its URL")
-    parser.add_argument("--min", type=int, default=1, metavar="N", help="fewest workers (default 1)")
-    parser.add_argument("--max", type=int, metavar="N", help="most workers")
+    parser.add_argument("--queue", metavar="QUEUE", help="name of the queue, or with --sqs its URL")
+    parser.add_argument("--min", type=int, default=1, metavar="N", help="minimum number of workers (default 1)")
+    parser.add_argument("--max", type=int, metavar="N", help="maximum number of workers")
     parser.add_argument(
         "--lane",
         action="append",
         default=[],
         metavar="QUEUE=MIN:MAX,…",
-        help="a queue with a policy of its own, such as paid=5:50,per-worker=10; may be given several times",
+        help="a queue with its own policy, for example paid=5:50,per-worker=10; can be repeated",
     )
     for name, text in _POLICY_FLAGS.items():
         unit = "STEPS" if name == "steps" else "SECONDS" if text.startswith("seconds") else "N"
         parser.add_argument(f"--{name}", metavar=unit, help=text)
     when = parser.add_mutually_exclusive_group()
-    when.add_argument("--once", action="store_true", help="one decision, without a memory (the default)")
-    when.add_argument("--watch", action="store_true", help="a line whenever the number changes, until interrupted")
+    when.add_argument("--once", action="store_true", help="print one decision, without state (the default)")
+    when.add_argument(
+        "--watch", action="store_true", help="print a line whenever the number changes, until interrupted"
+    )
     parser.add_argument(
-        "--workers", type=int, metavar="N", help="how many there are at the start (default: the fewest)"
+        "--workers", type=int, metavar="N", help="number of workers at the start (default: the minimum)"
     )
     parser.add_argument(
         "--interval",
         type=parse_duration_s,
         default=INTERVAL_S,
         metavar="TIME",
-        help="how often --watch looks (default 15s)",
+        help="polling interval of --watch (default 15s)",
     )
-    parser.add_argument("--json", action="store_true", help="one JSON object a line")
-    parser.add_argument("--url", help=f"the server's address (default: BATON_URL, or {DEFAULT_URL})")
+    parser.add_argument("--json", action="store_true", help="print one JSON object per line")
+    parser.add_argument("--url", help=f"URL of the server (default: BATON_URL, or {DEFAULT_URL})")
     parser.add_argument(
-        "--sqs", metavar="ENDPOINT", help="read by GetQueueAttributes from this SQS endpoint, with boto3's credentials"
+        "--sqs",
+        metavar="ENDPOINT",
+        help="read the queue with GetQueueAttributes from this SQS endpoint, with boto3's credentials",
     )
 
 
@@ -92,16 +96,16 @@ def _lanes(arguments: argparse.Namespace) -> dict[str, Autoscale]:
     found: dict[str, Autoscale] = {}
     for name, spec in map(parse_lane, arguments.lane):
         if name in found or name == arguments.queue:
-            raise InvalidInput(f"{name} is given twice: once is enough, as --queue or as --lane")
+            raise InvalidInput(f"{name} is given twice; use it once, with --queue or with --lane")
         found[name] = spec
     if arguments.queue is not None:
         if arguments.max is None:
-            raise InvalidInput("say how many workers there may be at most: --max 50")
+            raise InvalidInput("--max is missing: the maximum number of workers, for example --max 50")
         given = {name: getattr(arguments, name.replace("-", "_")) for name in _POLICY_FLAGS}
         options = "".join(f",{name}={value}" for name, value in given.items() if value is not None)
         found[arguments.queue] = Autoscale.parse(f"{arguments.min}:{arguments.max}{options}")
     if not found:
-        raise InvalidInput("say which queue: --queue emails --max 50, or --lane emails=2:50")
+        raise InvalidInput("no queue is given; use --queue emails --max 50, or --lane emails=2:50")
     return found
 
 
@@ -111,7 +115,7 @@ async def _run(arguments: argparse.Namespace, specs: dict[str, Autoscale]) -> in
         return await _look(arguments, {name: (spec, sqs_readings(client, [name])) for name, spec in specs.items()})
     from batonq.client import connect  # not needed for --sqs
 
-    # The next look comes soon enough; trying one for long would only hide that there is no reading.
+    # No long retries: the next poll comes soon, and retries would only hide that there is no reading.
     async with connect(arguments.url, retries=RETRIES) as baton:
         return await _look(arguments, {name: (spec, stats_readings(baton, [name])) for name, spec in specs.items()})
 
@@ -144,11 +148,11 @@ async def _look(arguments: argparse.Namespace, specs: dict[str, tuple[Autoscale,
 
 
 def _without_memory(lane: Lane, reading: Reading) -> Decision:
-    """What is wished for now, within the limits; a pace needs a past."""
+    """The number that the policy asks for now, within the limits; a pace needs state."""
     scaler = lane.scaler
     wish = scaler.policy.wish(reading, scaler.rates)
     if wish is None:
-        return Decision(lane.workers, lane.workers, None, "what is known does not say: give --rate, or use --watch")
+        return Decision(lane.workers, lane.workers, None, "the rate is unknown: use --rate, or --watch")
     workers = min(max(wish.workers, scaler.minimum), scaler.maximum)
     return Decision(workers, lane.workers, wish.workers, wish.why)
 
@@ -188,7 +192,7 @@ def _print(arguments: argparse.Namespace, lane: Lane, reading: Reading, decision
 
 
 def _print_problem(arguments: argparse.Namespace, lane: Lane, problem: BatonError) -> None:
-    text = f"no reading, so the number stays: {problem.message}"
+    text = f"no reading, the number does not change: {problem.message}"
     if arguments.json:
         fields = {"queue": lane.name, "workers": lane.workers, "problem": text}
         print(json.dumps(fields, ensure_ascii=False), flush=True)

@@ -1,4 +1,4 @@
-"""`baton serve`: put a node and its front doors together, and run them until somebody says stop."""
+"""`baton serve`: assemble a node and its APIs, and run them until a signal stops the server."""
 
 from __future__ import annotations
 
@@ -58,18 +58,23 @@ COMMON = {
     "archive",
 }
 CHOICES = {"log_level": ("debug", "info", "warning", "error"), "log_format": ("text", "json")}
-CALL_BYTES_MAX = 8 * 1024 * 1024  # of a call between nodes; the front doors have limits of their own
-# Young objects are looked at less often than Python would: a request makes few cycles, and none that live.
+CALL_BYTES_MAX = 8 * 1024 * 1024  # of a request between nodes; the APIs have their own limits
+# Collect young objects less often than by default: a request creates few cycles, and none that live long.
 GC_THRESHOLDS = (20_000, 20, 50)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """One flag for every setting."""
+    """One flag per setting."""
     profile = parser.add_mutually_exclusive_group()
     profile.add_argument(
-        "--dev", action="store_false", dest="secure", help="development profile: no signatures (default on loopback)"
+        "--dev",
+        action="store_false",
+        dest="secure",
+        help="development profile: signatures are not checked (default on a loopback address)",
     )
-    profile.add_argument("--secure", action="store_true", help="secured profile: every request is signed by a key")
+    profile.add_argument(
+        "--secure", action="store_true", help="secured profile: every request must be signed with an access key"
+    )
     parser.set_defaults(secure=None)
     tuning = parser.add_argument_group("tuning")
     for entry, doc in documented():
@@ -78,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         group = parser if entry.name in COMMON else tuning
         default = "" if entry.default in (None, "") else f" (default {entry.default})"
         if entry.name == "shards":
-            default = " (default one a process)"
+            default = " (default one per process)"
         group.add_argument(
             "--" + entry.name.replace("_", "-"),
             type=_type_of(entry),
@@ -92,7 +97,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def _default_of(entry: Field[Any]) -> Any:
     if entry.name == "log":
         return os.environ.get(LOG_VARIABLE, "")
-    return None if entry.name == "shards" else entry.default  # of those it is known later
+    return None if entry.name == "shards" else entry.default  # their default is computed later
 
 
 def _type_of(entry: Field[Any]) -> Callable[[str], Any]:
@@ -123,7 +128,7 @@ def run_loop(work: Coroutine[Any, Any, int]) -> int:
         import uvloop
 
         factory: Callable[[], asyncio.AbstractEventLoop] | None = uvloop.new_event_loop
-    except ImportError:  # it is quicker, and not everywhere
+    except ImportError:  # uvloop is faster, but not available everywhere
         factory = None
     with asyncio.Runner(loop_factory=factory) as runner:
         return runner.run(work)
@@ -135,7 +140,7 @@ def set_up_logging(settings: Settings, **always: str) -> None:
     handler.setFormatter(events.JsonFormatter(**always) if as_json else events.TextFormatter(**always))
     limit = events.TracebackLimit()
     handler.addFilter(limit)
-    logging.getLogger("asyncio").filters[:] = [limit]  # what it says of callbacks that raise
+    logging.getLogger("asyncio").filters[:] = [limit]  # for its messages about callbacks that raise
     events.logger.handlers[:] = [handler]
     events.logger.setLevel(settings.log_level.upper())
     events.logger.propagate = False
@@ -162,11 +167,11 @@ async def serve(settings: Settings) -> int:
         with tls.renewed(node, server, served):
             await stop.wait()
         for sign in (signal.SIGTERM, signal.SIGINT):
-            loop.remove_signal_handler(sign)  # a second one ends the process at once
+            loop.remove_signal_handler(sign)  # a second signal ends the process at once
         if isinstance(node, ClusterNode):
-            events.info("handing_over", "Handing over to the other nodes")
+            events.info("handing_over", "Handing over shards to the other nodes")
             await node.hand_over()
-        events.info("stopping", "Stopping: no new requests, answering those under way")
+        events.info("stopping", "Stopping: new requests are refused, requests in progress are finished")
         server.stop_accepting()
         node.stop_waiting()
         await server.stop(settings.drain_s)
@@ -183,7 +188,7 @@ def tell_serving(settings: Settings, url: str, **fields: int) -> None:
 
 
 def settle_memory() -> None:
-    """What is there at the start stays: it need not be looked through for garbage."""
+    """Objects that exist at the start live forever: exclude them from garbage collection."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(*GC_THRESHOLDS)
@@ -200,7 +205,7 @@ def address(scheme: str, host: str, port: int) -> str:
 
 
 def compose(node: Node) -> HttpServer:
-    """The front doors of a node: the SQS API, REST under /v1, and the node's own pages."""
+    """The APIs of a node: SQS, REST under /v1, and the node's own pages."""
     settings = node.settings
     sqs = SqsApp(node.broker, SqsSettings(account=settings.account, public_url=settings.public_url), wall=node.time_s)
     rest = RestApp(node.broker, wall=node.time_s)
@@ -236,7 +241,7 @@ def limits_of(settings: Settings) -> HttpLimits:
 
 
 def gate_of(settings: Settings, limits: HttpLimits) -> Gate:
-    """Who gets in. Between nodes without a secret, which are all on this machine, calls have no credentials."""
+    """Access control. Without a cluster secret, all nodes are on this machine and send no credentials."""
     if settings.dev:
         return LocalGate(limits, settings.own_hosts)
     trusting = bool(settings.advertise) and not settings.cluster_secret_file
@@ -244,8 +249,8 @@ def gate_of(settings: Settings, limits: HttpLimits) -> Gate:
 
 
 def mount_status(router: Router, node: ProcessNode) -> None:
-    """`baton cluster status` works with a server of several processes too. Without a secret only the development
-    profile answers it: another user of this machine must not learn what signatures protect.
+    """Serve `baton cluster status` for a server with several processes too. Without a secret only the development
+    profile answers: other users of this machine must not learn what signatures protect.
     """
     secret = read_secret(node.settings)
     if secret or node.settings.dev:
@@ -254,7 +259,7 @@ def mount_status(router: Router, node: ProcessNode) -> None:
 
 
 def compose_internal(node: ProcessNode) -> HttpServer:
-    """What other processes of the server reach, by a socket that only its user can open."""
+    """The endpoints for the server's other processes, on a socket that only its user can open."""
     router = Router(InternalApp(node.answering, b"", trusted=True).handle)
     return HttpServer(router.resolve, HttpLimits(body_bytes_max=CALL_BYTES_MAX))
 
@@ -276,13 +281,13 @@ def adapter(answer: Answer) -> Callable[[Request], Any]:
 
 
 GREETING = (
-    f"Baton {__version__}: a message queue that speaks the SQS API and REST. API reference: /v1/docs. "
-    "Page for people: this address in a browser."
+    f"Baton {__version__}: a message queue with an SQS-compatible API and a REST API. API reference: "
+    "/v1/docs. Status page: open this URL in a browser."
 )
 
 
 def browsers_only(sqs: SqsApp, answer: Answer) -> Callable[[Request], Any]:
-    """The root is the API's for SDKs, and a page for people."""
+    """At the root URL, SDKs get the API and browsers get the status page."""
     page = adapter(answer)
 
     async def handle(request: Request) -> Response:

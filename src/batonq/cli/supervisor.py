@@ -1,8 +1,8 @@
-"""`baton serve --processes N`: starts the processes, tells each which others are up, and starts one again that died.
+"""`baton serve --processes N`: starts the processes, tells each which others are up, and restarts one that died.
 
-The supervisor owns the data directory and serves nothing itself. Each process is tied to it by a socket: that is how
-they talk, and when it closes the process ends. The lock of the directory is inherited by all of them, so nobody else
-gets the directory while one of them may still write; and a process is started again only when the one before is gone.
+The supervisor owns the data directory and serves no requests. Each process is connected to it by a socket, and exits
+when that socket closes. All processes inherit the lock of the directory, so no other server can use the directory while
+one of them may still write. A process is restarted only after its predecessor has exited.
 """
 
 from __future__ import annotations
@@ -29,23 +29,23 @@ from batonq.node.settings import Settings
 
 AGAIN_FIRST_S = 0.1
 AGAIN_MAX_S = 10.0
-STEADY_S = 30.0  # one that was up so long is started again without a pause
-STOP_S = 10.0  # beside the time that requests under way get
+STEADY_S = 30.0  # a process that was up for this long is restarted without a pause
+STOP_S = 10.0  # in addition to the time for requests in progress
 
 
 class Child:
-    """One process: the one that runs now, or none."""
+    """One process: its current run, if any."""
 
     def __init__(self, number: int) -> None:
         self.number = number
         self.name = name_of(number)
         self.process: subprocess.Popen[bytes] | None = None
         self.control: asyncio.StreamWriter | None = None
-        self.start = 0  # of all starts, which was its last
-        self.answering = False  # others may ask it
+        self.start = 0  # number of its last start, counted over all processes
+        self.answering = False  # other processes may send it requests
         self.serving = False
         self.drained = False
-        self.served_s = 0.0  # when it began to serve
+        self.served_s = 0.0  # when it became ready
         self.pause_s = AGAIN_FIRST_S
 
     def say(self, **what: Any) -> None:
@@ -82,7 +82,7 @@ class Supervisor:
                     await self._stop.wait()
                 finally:
                     for sign in (signal.SIGTERM, signal.SIGINT):
-                        loop.remove_signal_handler(sign)  # a second one ends all of it at once
+                        loop.remove_signal_handler(sign)  # a second signal ends all processes at once
                     await self._end()
         finally:
             self._ownership.close()
@@ -90,7 +90,7 @@ class Supervisor:
         return 0
 
     def _renew(self) -> None:
-        """On SIGHUP: each takes its certificate anew."""
+        """On SIGHUP: every process reloads its certificate."""
         for child in self._children:
             if child.process is not None and child.serving:
                 child.process.send_signal(signal.SIGHUP)
@@ -101,7 +101,7 @@ class Supervisor:
         task.add_done_callback(self._works.discard)
 
     async def _wait(self, condition: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Until something changes so that the condition holds; False when it does not in time."""
+        """Wait until the condition holds; False on timeout."""
         try:
             async with asyncio.timeout(timeout_s):
                 while not condition():
@@ -115,7 +115,7 @@ class Supervisor:
         self._changed = asyncio.Event()
 
     async def _until_serving(self) -> None:
-        """At the first start: all of them, or nothing."""
+        """At the first start: if one process fails, the start fails."""
 
         def over() -> bool:
             return self._stop.is_set() or bool(self._failure) or all(child.serving for child in self._children)
@@ -137,7 +137,7 @@ class Supervisor:
     # --- one process ------------------------------------------------------------------------------
 
     async def _keep(self, child: Child) -> None:
-        """Start it, and again whenever it has ended, until all of it stops."""
+        """Start the process, and restart it whenever it exits, until the server stops."""
         while not self._stop.is_set():
             try:
                 code = await self._live(child)
@@ -148,14 +148,14 @@ class Supervisor:
             if self._stop.is_set():
                 return
             if not self._all_served:
-                self._failure = f"Process {child.name} did not start (it ended with code {code}): see what it said."
+                self._failure = f"Process {child.name} did not start (it exited with code {code}); see its output."
                 self._tell_changed()
                 return
             steady = child.served_s and asyncio.get_running_loop().time() - child.served_s > STEADY_S
             child.pause_s = AGAIN_FIRST_S if steady else child.pause_s
             events.warning(
                 "process_ended",
-                f"Process {child.name} ended with code {code}; it is started again in {child.pause_s:g} s",
+                f"Process {child.name} exited with code {code}; it will be restarted in {child.pause_s:g} s",
                 process=child.name,
                 code=code,
             )
@@ -165,7 +165,7 @@ class Supervisor:
             child.pause_s = min(child.pause_s * 2, AGAIN_MAX_S)
 
     async def _live(self, child: Child) -> int:
-        """From its start to its end."""
+        """Run the process from its start to its exit."""
         ours, theirs = socket.socketpair()
         self._starts += 1
         child.start, child.served_s = self._starts, 0.0
@@ -195,7 +195,9 @@ class Supervisor:
 
     @staticmethod
     def _watch(process: subprocess.Popen[bytes]) -> asyncio.Future[int]:
-        """Its exit code, once it has ended. Without a thread: a child is tied to the thread that started it."""
+        """The exit code, when the process has exited. No thread is used, because a child is tied to the thread that
+        started it.
+        """
         loop = asyncio.get_running_loop()
         ended: asyncio.Future[int] = loop.create_future()
         handle = os.pidfd_open(process.pid)
@@ -224,14 +226,14 @@ class Supervisor:
             self._tell_changed()
 
     def _note(self, child: Child) -> None:
-        """It has ended."""
+        """Record the exit of the process."""
         child.process = child.control = None
         child.answering = child.serving = child.drained = False
         self._tell_up()
         self._tell_changed()
 
     def _up(self) -> dict[int, int]:
-        """The processes that others may ask, each with the number of its start."""
+        """The processes that accept requests, with the number of their start."""
         return {child.number: child.start for child in self._children if child.answering}
 
     def _tell_up(self) -> None:
@@ -241,13 +243,13 @@ class Supervisor:
     # --- stopping -----------------------------------------------------------------------------------
 
     async def _end(self) -> None:
-        """First all of them answer what is under way, for which they need each other; then all of them stop."""
+        """First all processes finish their requests, for which they need each other; then all stop."""
         self._stop.set()
         patience_s = self._settings.drain_s + STOP_S
-        events.info("stopping", "Stopping: no new requests, answering those under way")
+        events.info("stopping", "Stopping: new requests are refused, requests in progress are finished")
         for child in self._children:
             if child.process is not None and not child.serving:
-                child.process.kill()  # it has promised nothing yet
+                child.process.kill()  # it has accepted nothing yet
             child.say(stop="requests")
         await self._wait(lambda: all(child.drained or child.process is None for child in self._children), patience_s)
         for child in self._children:
@@ -255,7 +257,7 @@ class Supervisor:
         if not await self._wait(lambda: all(child.process is None for child in self._children), patience_s):
             for child in self._children:
                 if child.process is not None:
-                    events.warning("process_killed", f"Process {child.name} does not stop, and is killed")
+                    events.warning("process_killed", f"Process {child.name} does not stop; killing it")
                     child.process.kill()
         await asyncio.gather(*self._works)
         for child in self._children:
@@ -264,9 +266,9 @@ class Supervisor:
 
 
 def reserve(settings: Settings) -> socket.socket:
-    """The address that all processes will listen on, taken so that the system gives it to nobody else.
+    """Reserve the address on which all processes will listen.
 
-    Sockets that share a port are not told apart by whose they are, so it is tried alone first.
+    Sockets that share a port can belong to different programs, so the address is first bound exclusively.
     """
     try:
         found = socket.getaddrinfo(settings.host, settings.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)

@@ -1,4 +1,4 @@
-"""A process that does not outlive the one that started it, even if that one is killed. On Linux; elsewhere it may."""
+"""A process that exits with its parent, even if the parent is killed. Works on Linux only."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _prctl = ctypes.CDLL(None, use_errno=True).prctl if sys.platform == "linux" else
 
 
 def die_with(parent: int) -> None:
-    """Have the system kill this process when its parent ends. It stays so over `exec`.
+    """Have the kernel kill this process when its parent exits. This survives `exec`.
 
-    A child that the parent's end has come before has another parent by now, and ends here.
+    If the parent has already exited, this process has another parent by now and exits here.
     """
     if _prctl is None:
         return

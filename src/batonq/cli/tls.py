@@ -1,8 +1,8 @@
-"""TLS of `baton serve`: the certificate that it shows, taken anew on SIGHUP or when its files change, and an alarm
-before it expires.
+"""TLS for `baton serve`: the server certificate, reloaded on SIGHUP or when its files change, and an alarm before it
+expires.
 
-A copy of the certificate (never of its key) lies in the data directory, so that commands on this machine know the
-server whatever name it is for.
+A copy of the certificate (never of its key) is stored in the data directory, so that commands on this machine can
+verify the server whatever its host name is.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from batonq.node.node import Node
 from batonq.node.settings import Settings
 
 LOOK_EVERY_S = 30.0
-EXPIRES_SOON_S = 14 * 86_400.0  # or a quarter of the time that it is valid, if that is less
+EXPIRES_SOON_S = 14 * 86_400.0  # or a quarter of its validity, if that is shorter
 ALARM = "certificate"
 _BLOCK = re.compile(rb"-----BEGIN CERTIFICATE-----.*?-----END CERTIFICATE-----\r?\n?", re.DOTALL)
 
 
 def load(settings: Settings) -> Served:
-    """What to serve with. Raises InvalidInput when clients or other nodes would refuse it."""
+    """Load the certificate and key. Raises InvalidInput if clients or other nodes would refuse them."""
     served = server_context(settings.tls_cert, settings.tls_key)
     if settings.advertise:
         host = urlsplit(settings.advertise).hostname or ""
@@ -41,7 +41,7 @@ def load(settings: Settings) -> Served:
 
 @contextmanager
 def renewed(node: Node, server: HttpServer, served: Served | None) -> Iterator[None]:
-    """As long as this lasts, a certificate is taken anew when its files change, or on SIGHUP."""
+    """Within this context the certificate is reloaded when its files change, or on SIGHUP."""
     if served is None:
         yield
         return
@@ -56,7 +56,7 @@ def renewed(node: Node, server: HttpServer, served: Served | None) -> Iterator[N
 
 
 class Certificate:
-    """The server's own, while it serves."""
+    """The certificate of a running server."""
 
     def __init__(self, node: Node, server: HttpServer, served: Served) -> None:
         self._node = node
@@ -69,12 +69,12 @@ class Certificate:
         self._watch()
 
     def reload_soon(self) -> None:
-        """On SIGHUP. What cannot be used is told by an alarm, and the one before stays."""
+        """On SIGHUP. If the new certificate is not valid, an alarm is raised and the old one stays in use."""
         if self._reloading is None or self._reloading.done():
             self._reloading = asyncio.get_running_loop().create_task(self._reload())
 
     def _stamp(self) -> list[tuple[int, int]]:
-        """What changes when a file does. Nothing for one that is not there: it is on its way."""
+        """A value that changes when the file does. Empty if the file is missing: it is being replaced."""
         settings = self._node.settings
         stamps = []
         for path in filter(None, (settings.tls_cert, settings.tls_key, settings.peer_ca)):
@@ -93,7 +93,7 @@ class Certificate:
             if isinstance(self._node, ClusterNode):
                 self._node.trust(client_context(settings.peer_ca))
         except BatonError as problem:
-            text = f"The certificate was not changed: {problem.message}"
+            text = f"The certificate was not reloaded: {problem.message}"
             events.warning("certificate_refused", text)
             self._node.alarms.put(f"{ALARM}-refused", text, severity="error")
             return
@@ -101,18 +101,18 @@ class Certificate:
         self._node.alarms.clear(f"{ALARM}-refused")
         self._copy()
         self._watch()
-        events.info("certificate_reloaded", f"New connections get the certificate in {settings.tls_cert}")
+        events.info("certificate_reloaded", f"New connections use the certificate in {settings.tls_cert}")
 
     def _copy(self) -> None:
         with open(self._node.settings.tls_cert, "rb") as file:
             blocks = b"".join(_BLOCK.findall(file.read()))
         path = certificate_path(self._node.settings.data)
-        new = f"{path}.{os.getpid()}"  # processes of one server may do this at once
+        new = f"{path}.{os.getpid()}"  # processes of one server may do this at the same time
         try:
             with open(new, "wb") as file:
                 file.write(blocks)
             os.replace(new, path)
-        except OSError as problem:  # commands on this machine will not know the server
+        except OSError as problem:  # commands on this machine will not be able to verify the server
             events.warning("certificate_not_copied", f"{path} cannot be written: {problem.strerror}")
 
     def _watch(self) -> None:
@@ -127,9 +127,9 @@ class Certificate:
             return
         path = self._node.settings.tls_cert
         text = (
-            f"The certificate in {path} expires in {max(0, int(left_s // 3_600))} hours: put a new one there."
+            f"The certificate in {path} expires in {max(0, int(left_s // 3_600))} hours. Replace it."
             if left_s > 0
-            else f"The certificate in {path} has expired: clients refuse it. Put a new one there."
+            else f"The certificate in {path} has expired, and clients refuse it. Replace it."
         )
         self._node.alarms.put(ALARM, text, severity="warning" if left_s > 0 else "critical")
 

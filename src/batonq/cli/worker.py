@@ -1,4 +1,4 @@
-"""`baton worker module:app`: run a program's worker, alone or as a pool of processes."""
+"""`baton worker module:app`: run a worker application, in one process or in a pool of processes."""
 
 from __future__ import annotations
 
@@ -24,37 +24,42 @@ LEVELS = ("debug", "info", "warning", "error")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("app", metavar="MODULE:APP", help="where the worker is, such as jobs:app")
-    parser.add_argument("--url", help="the server's address (default: what the app says, or BATON_URL)")
+    parser.add_argument("app", metavar="MODULE:APP", help="module and variable of the worker, for example jobs:app")
+    parser.add_argument("--url", help="URL of the server (default: as in the app, or BATON_URL)")
+    parser.add_argument("--queues", metavar="NAMES", help="serve only these of the app's queues, separated by commas")
     parser.add_argument(
-        "--queues", metavar="NAMES", help="serve only these of the app's queues, with commas between them"
+        "--concurrency", type=_count, metavar="N", help="number of slots per task, instead of the app's setting"
     )
-    parser.add_argument("--concurrency", type=_count, metavar="N", help="slots of each task, whatever the app says")
     parser.add_argument(
-        "--processes", type=_count, metavar="N", help="run so many worker processes, and replace the dead"
+        "--processes", type=_count, metavar="N", help="run this many worker processes, and restart those that exit"
     )
     parser.add_argument(
         "--autoscale",
         action="append",
         metavar="MIN:MAX",
-        help="run from MIN to MAX worker processes, by depth and age: 2:50, or with a policy: 2:50,per-worker=20; "
-        "QUEUE=MIN:MAX, once for each lane, gives each processes of its own",
+        help=(
+            "run MIN to MAX worker processes, depending on depth and age: 2:50, or with a policy: "
+            "2:50,per-worker=20. QUEUE=MIN:MAX, once per lane, gives each lane its own processes"
+        ),
     )
     parser.add_argument(
         "--drain-seconds",
         type=parse_duration_s,
         default=30.0,
         metavar="N",
-        help="how long handlers may go on after the first signal, before their leases are given back (default 30)",
+        help=(
+            "time for handlers to finish after the first signal; then their messages are returned to the queue "
+            "(default 30)"
+        ),
     )
     parser.add_argument(
-        "--metrics-port", type=int, metavar="PORT", help="serve /metrics for Prometheus; 0: a free port"
+        "--metrics-port", type=int, metavar="PORT", help="serve Prometheus metrics at /metrics; 0: a free port"
     )
     parser.add_argument(
-        "--metrics-host", default="127.0.0.1", metavar="HOST", help="address of /metrics (default 127.0.0.1)"
+        "--metrics-host", default="127.0.0.1", metavar="HOST", help="address for /metrics (default 127.0.0.1)"
     )
     parser.add_argument(
-        "--log-level", choices=LEVELS, default="info", help="least important events to print (default info)"
+        "--log-level", choices=LEVELS, default="info", help="minimum level of the events to print (default info)"
     )
 
 
@@ -63,7 +68,7 @@ def run(arguments: argparse.Namespace) -> int:
         level=arguments.log_level.upper(), format="%(asctime)s %(levelname)-7s %(message)s", stream=sys.stderr
     )
     if arguments.processes is not None and arguments.autoscale:
-        raise InvalidInput("Give either --processes or --autoscale, not both.")
+        raise InvalidInput("Use either --processes or --autoscale, not both.")
     app = load(arguments.app)
     if arguments.processes is None and not arguments.autoscale:
         if arguments.url:
@@ -77,36 +82,38 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if arguments.metrics_port:
         raise InvalidInput(
-            "Several processes cannot share --metrics-port; leave it out, or give 0 for a free one each."
+            "Several processes cannot share --metrics-port. Leave it out, or use 0 to give each process a free port."
         )
     return asyncio.run(_run_pool(arguments, app))
 
 
 def load(name: str) -> Worker:
-    """The worker that `module:app` names; the current directory is looked in first."""
+    """Import the worker `module:app`; the current directory is searched first."""
     module_name, colon, attribute = name.partition(":")
     if not colon or not module_name or not attribute:
-        raise InvalidInput(f"{name!r} does not name a worker: give a module and its variable, such as jobs:app")
+        raise InvalidInput(f"{name!r} is not a worker. Use a module and its variable, for example jobs:app")
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
     try:
         module = importlib.import_module(module_name)
     except ModuleNotFoundError as problem:
         if problem.name != module_name and not module_name.startswith(f"{problem.name}."):
-            raise  # something that the module itself imports
-        raise InvalidInput(f"There is no module {module_name!r} here or on the Python path.") from None
+            raise  # an import inside the module failed
+        raise InvalidInput(
+            f"Module {module_name!r} was not found in the current directory or on the Python path."
+        ) from None
     found = getattr(module, attribute, None)
     from batonq.worker import Worker
 
     if not isinstance(found, Worker):
-        what = "has no" if found is None else "has something else as"
+        what = "has no variable" if found is None else "has another kind of object as"
         raise InvalidInput(f"Module {module_name!r} {what} {attribute!r}: it must be a Worker, such as app = Worker().")
     return found
 
 
 def _count(text: str) -> int:
     if not text.isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 1 on")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a positive integer")
     return int(text)
 
 
@@ -135,13 +142,13 @@ async def _run_pool(arguments: argparse.Namespace, app: Worker) -> int:
         if arguments.autoscale:
             await _autoscale(arguments, app, pools, stop)
         await stop.wait()
-        # All at once: each pool waits for what its processes hold.
+        # All at once: each pool waits for the messages that its processes hold.
         await asyncio.gather(*(lane.pool.close() for lane in pools))
     return 0
 
 
 class _Pooled(NamedTuple):
-    """A pool of processes and the queues that they serve; by what it scales, if it does."""
+    """A pool of processes, the queues that they serve, and its scaling policy, if any."""
 
     pool: Pool
     queues: list[str]
@@ -158,7 +165,7 @@ def _pools(arguments: argparse.Namespace, app: Worker) -> list[_Pooled]:
         scale = Autoscale.parse(texts[0])
         return [_Pooled(_pool(arguments, arguments.queues), _queues(app, _names(arguments)), scale)]
     if arguments.queues:
-        raise InvalidInput("Name the queues in --autoscale QUEUE=MIN:MAX, or in --queues, not in both.")
+        raise InvalidInput("Name the queues either in --autoscale QUEUE=MIN:MAX or in --queues, not in both.")
     lanes = [parse_lane(text) for text in texts]
     if len({name for name, _ in lanes}) < len(lanes):
         raise InvalidInput("--autoscale names a queue twice.")
@@ -171,11 +178,11 @@ def _names_a_lane(text: str) -> bool:
 
 
 def _queues(app: Worker, served: list[str]) -> list[str]:
-    """The queues that are served, all of them if none is named: those whose depth counts."""
+    """The queues whose depth counts: those that are served, or all of the app's."""
     queues = [lane.queue for task in app.serving(served) for lane in task.lanes]
     patterns = [queue for queue in queues if "*" in queue or "?" in queue]
     if patterns:
-        raise InvalidInput(f"--autoscale looks at queues by name, and cannot at a pattern such as {patterns[0]}.")
+        raise InvalidInput(f"--autoscale cannot use a pattern such as {patterns[0]}. Name the queues.")
     return queues
 
 

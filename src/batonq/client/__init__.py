@@ -1,4 +1,4 @@
-"""The client: `Baton` for asyncio; `batonq.sync.Baton` is the same for threads. Needs msgspec and httptools only."""
+"""The client: `Baton` for asyncio, `batonq.sync.Baton` for threads. It needs only msgspec and httptools."""
 
 from batonq.client.aio.baton import Baton, connect
 from batonq.client.aio.jobs import Job

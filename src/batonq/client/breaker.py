@@ -1,10 +1,10 @@
-"""A circuit breaker: after several failures in a row nobody asks the broker for a while, then one try decides.
+"""A circuit breaker: after several failures in a row, calls fail at once for a while; then one probe decides.
 
-`Circuit` is the state machine, pure; `Breaker` gives it a clock and wraps calls, in threads and in tasks.
+`Circuit` is the pure state machine; `Breaker` adds a clock and wraps calls, in threads and in tasks.
 
-    CLOSED     calls pass; `failures` in a row open it
-    OPEN       calls are refused at once, until the pause is over
-    HALF_OPEN  one call passes, as a probe: success closes it, failure opens it again for longer
+    CLOSED     calls pass; `failures` in a row open the circuit
+    OPEN       calls fail at once until the pause is over
+    HALF_OPEN  one call passes as a probe: success closes the circuit, failure opens it again for longer
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import TypeVar
 from batonq.errors import BatonError, InvalidInput, Unavailable
 
 T = TypeVar("T")
-PROBE_SECONDS = 60.0  # a probe that has not reported by then is taken for lost
+PROBE_SECONDS = 60.0  # a probe that has not reported by then counts as lost
 _EXPONENT_MAX = 32
 
 
@@ -39,17 +39,17 @@ class BreakerOpen(Unavailable):
 
 
 class Circuit:
-    """The states and what moves between them. Time comes in as an argument; a ticket stands for one call that passed,
-    and a report about a call from before the last change of state changes nothing."""
+    """The state machine. Times are arguments. A ticket represents one call that passed; the result of a call from
+    before the last change of state is ignored."""
 
     def __init__(self, failures: int = 5, pause_s: float = 1.0, factor: float = 2.0, pause_max_s: float = 60.0) -> None:
         if failures < 1 or pause_s <= 0 or factor < 1 or pause_max_s < pause_s:
             raise InvalidInput(
-                "a breaker opens after at least one failure, for a pause that is above 0 and never shrinks"
+                "a breaker needs failures >= 1, pause > 0, factor >= 1, and a maximum pause that is not below the pause"
             )
         self.state = State.CLOSED
         self.failures = 0  # in a row
-        self.opened = 0  # how often in a row it was opened without a success in between
+        self.opened = 0  # how often it was opened in a row without a success
         self._failures_max = failures
         self._pause_s = pause_s
         self._factor = factor
@@ -59,7 +59,7 @@ class Circuit:
         self._generation = 0
 
     def wait_s(self, now_s: float) -> float:
-        """How long until a call may pass; 0 when one may now."""
+        """Seconds until a call may pass; 0 if one may pass now."""
         if self.state is State.CLOSED:
             return 0.0
         until_s = self._until_s if self.state is State.OPEN else self._probe_s + PROBE_SECONDS
@@ -83,7 +83,9 @@ class Circuit:
             self._move(State.CLOSED)
 
     def failed(self, ticket: int, now_s: float, spread: float = 1.0) -> None:
-        """The call failed. `spread`, from 0 to 1, shortens the pause, so that many breakers do not probe together."""
+        """The call failed. `spread`, from 0 to 1, shortens the pause, so that many breakers do not probe at the same
+        time.
+        """
         if ticket != self._generation:
             return
         self.failures += 1
@@ -94,7 +96,7 @@ class Circuit:
             self._move(State.OPEN)
 
     def abandoned(self, ticket: int) -> None:
-        """The call ended without telling anything about the broker; if it was the probe, another may be."""
+        """The call ended without a result about the broker. If it was the probe, another call may be the probe."""
         if ticket == self._generation and self.state is State.HALF_OPEN:
             self._probe_s = float("-inf")
 
@@ -104,16 +106,16 @@ class Circuit:
 
 
 def is_outage(problem: BaseException) -> bool:
-    """Whether an error says that the broker cannot be used now, rather than that it did not like this request."""
+    """Whether the error means that the broker is unavailable, not that it refused this request."""
     if isinstance(problem, BatonError):
         return problem.status >= 500 and problem.retryable
-    return isinstance(problem, OSError)  # TimeoutError is one
+    return isinstance(problem, OSError)  # includes TimeoutError
 
 
 class Breaker:
     """Wraps calls: `breaker.call(queue.send, body)`, `await breaker.run(queue.send, body)`, `with breaker.guard():`.
 
-    One breaker for each broker; threads and tasks share it.
+    Use one breaker per broker; threads and tasks share it.
     """
 
     def __init__(
@@ -131,7 +133,7 @@ class Breaker:
         self._clock = clock
         self._spread = spread
         self._lock = threading.Lock()
-        self.refused = 0  # calls that were not made
+        self.refused = 0  # calls that were refused
         self.failed = 0  # calls that failed in a way that counts
 
     @property
@@ -140,23 +142,23 @@ class Breaker:
         return self._circuit.state
 
     def wait(self) -> float:
-        """Seconds until a call may pass; 0 when one may now."""
+        """Seconds until a call may pass; 0 if one may pass now."""
         with self._lock:
             return self._circuit.wait_s(self._clock())
 
     def call(self, work: Callable[..., T], *arguments: object, **named: object) -> T:
-        """Call it, or raise BreakerOpen without calling."""
+        """Call the function, or raise BreakerOpen without calling it."""
         with self.guard():
             return work(*arguments, **named)
 
     async def run(self, work: Callable[..., Awaitable[T]], *arguments: object, **named: object) -> T:
-        """The same for what is awaited."""
+        """The same for a coroutine function."""
         with self.guard():
             return await work(*arguments, **named)
 
     @contextmanager
     def guard(self) -> Iterator[None]:
-        """The block is one call. It may await."""
+        """Treats the block as one call. The block may await."""
         ticket = self._ask()
         try:
             yield
@@ -166,7 +168,7 @@ class Breaker:
                     self.failed += 1
                     self._circuit.failed(ticket, self._clock(), self._spread())
                 elif isinstance(problem, BatonError):
-                    self._circuit.succeeded(ticket)  # it answered, if not as was hoped
+                    self._circuit.succeeded(ticket)  # it answered, if not with success
                 else:
                     self._circuit.abandoned(ticket)
             raise
@@ -182,8 +184,9 @@ class Breaker:
                 self.refused += 1
                 wait_s = self._circuit.wait_s(now_s)
                 raise BreakerOpen(
-                    f"The broker failed {self._circuit.failures} times in a row and is not asked for {wait_s:.1f} s "
-                    "more: keep the message in a SendBuffer, or answer your own caller with 503 and Retry-After.",
+                    f"The broker failed {self._circuit.failures} times in a row, so calls are refused for "
+                    f"another {wait_s:.1f} s. Keep the message in a SendBuffer, or answer your own caller "
+                    "with 503 and Retry-After.",
                     wait_s,
                 )
             return ticket

@@ -1,12 +1,12 @@
-"""A bounded local buffer in front of a queue, for the day on which the broker cannot be reached.
+"""A bounded local buffer in front of a queue, for times when the broker is unavailable.
 
-`SendBuffer` is for asyncio, `BlockingSendBuffer` for threads. `put` takes a message in without waiting; `send` waits a
-while for the server's answer. In the background they are sent in order, in batches, with pauses that grow while the
-broker fails. A message that does not fit is refused with BufferFull; none is dropped in silence. With `spill`, a file
-keeps what was not sent for the next process.
+`SendBuffer` is for asyncio, `BlockingSendBuffer` for threads. `put` adds a message without waiting; `send` waits a
+while for the server's response. Messages are sent in the background, in order and in batches, with backoff while the
+broker fails. If the buffer is full, BufferFull is raised; no message is dropped silently. With `spill`, unsent messages
+are kept in a file for the next process.
 
-The server knows each message by the buffer's producer id and its position, so that one whose answer was lost is not
-taken twice, not even after a restart from the spill file.
+The server recognizes each message by the buffer's producer id and its position, so a message whose response was lost is
+not stored twice, not even after a restart from the spill file.
 """
 
 from __future__ import annotations
@@ -44,8 +44,9 @@ class SendMany(Protocol):
 
 
 class SendBuffer(Buffering):
-    """For asyncio: `async with SendBuffer(queue.send_many, spill="emails.db") as buffer`. The end of the block sends
-    what is left, for up to `close_seconds`, and raises Unsent if something stays."""
+    """For asyncio: `async with SendBuffer(queue.send_many, spill="emails.db") as buffer`. At the end of the block it
+    sends the remaining messages for up to `close_seconds`, and raises Unsent if some are left.
+    """
 
     def __init__(self, send_many: SendMany, **settings: Unpack[BufferSettings]) -> None:
         super().__init__(**settings)
@@ -66,11 +67,10 @@ class SendBuffer(Buffering):
         except Unsent as unsent:
             if error is None:
                 raise
-            log.error("%s", unsent.message)  # the block's own error is the one to see
+            log.error("%s", unsent.message)  # the error of the block itself is more important
 
     def put(self, body: Any, **fields: Any) -> int:
-        """Take a message in and return at once: a body with the fields of `queue.send`, or an Outgoing. Raises
-        BufferFull."""
+        """Add a message without waiting: a body and the fields of `queue.send`, or an Outgoing. Raises BufferFull."""
         self._check()
         position = self._backlog.put(outgoing_of(body, fields))
         self._start()
@@ -78,8 +78,9 @@ class SendBuffer(Buffering):
         return position
 
     async def send(self, body: Any, *, wait: float = SEND_WAIT_S, **fields: Any) -> Sent | Buffered:
-        """Take a message in and wait up to `wait` seconds for the server. Sent: it is on the server's disk. Buffered:
-        not yet. Raises BufferFull, or the server's error if it will never take this message."""
+        """Add a message and wait up to `wait` seconds for the server. Returns Sent if it is stored on the server,
+        Buffered if not yet. Raises BufferFull, or the server's error if it will never accept the message.
+        """
         position = self.put(body, **fields)
         future: asyncio.Future[Sent] = asyncio.get_running_loop().create_future()
         self._waiters[position] = future
@@ -94,7 +95,7 @@ class SendBuffer(Buffering):
         return future.result() if future.done() else Buffered(position)
 
     async def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything was sent. Raises Unsent when it was not in time."""
+        """Wait until everything is sent. Raises Unsent on timeout."""
         self._start()
         self._urgent += 1
         self._due_s = 0.0
@@ -113,12 +114,15 @@ class SendBuffer(Buffering):
             raise unsent
 
     def take_refused(self) -> list[RefusedMessage]:
-        """Messages that the server will never take as they are: yours to mend or to write down. They are no longer
-        kept."""
+        """Return and remove the messages that the server will never accept as they are, so that you can correct or
+        record them.
+        """
         return self._backlog.take_refused()
 
     async def close(self, timeout: float | None = None) -> None:
-        """Send what is left, for up to `timeout` (or `close_seconds`), and stop. Raises Unsent if something stays."""
+        """Send the remaining messages, for up to `timeout` (or `close_seconds`), and stop. Raises Unsent if some are
+        left.
+        """
         if self._closed:
             return
         try:
@@ -136,7 +140,7 @@ class SendBuffer(Buffering):
     def _start(self) -> None:
         if self._task is None:
             self._check()
-            # In a context of its own: else it would send everything in the trace of whoever came first.
+            # In a context of its own. Otherwise it would send everything in the trace of the first caller.
             self._task = asyncio.get_running_loop().create_task(self._run(), context=Context())
 
     async def _run(self) -> None:
@@ -167,7 +171,7 @@ class SendBuffer(Buffering):
             else:
                 results = await self._breaker.run(self._send_many, batch.messages, producer=batch.producer)
             return self._backlog.settle(batch, results, self._waiters)
-        except Exception as problem:  # whatever it is, the messages stay
+        except Exception as problem:  # whatever the error is, the messages stay in the buffer
             return self._backlog.fail(batch, problem, self._waiters)
         finally:
             self._answered()

@@ -1,4 +1,4 @@
-"""MessagePack on the wire, and errors by their code."""
+"""MessagePack encoding, and exceptions from error codes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class Problem(Struct):
-    """An error as the server tells it (RFC 9457), of a request or of one item of a batch."""
+    """An error from the server (RFC 9457), for a request or for one item of a batch."""
 
     code: str = ""
     detail: str = ""
@@ -59,20 +59,20 @@ class PeekedPage(Struct):
 
 
 _encoder = msgspec.msgpack.Encoder()
-# Made when first used: looking into a type takes longer than most programs need to start.
+# Created on first use: inspecting the types takes longer than most programs need to start.
 _decoders: dict[type[Any], Callable[[bytes], Any]] = {}
 
 
 def encode(value: Any) -> bytes:
-    """Raises InvalidInput for what has no form on the wire."""
+    """Raises InvalidInput for values that cannot be encoded."""
     try:
         return _encoder.encode(value)
     except (TypeError, ValueError, OverflowError, RecursionError) as problem:
-        raise InvalidInput(f"This cannot be sent: {problem}. A body is a JSON value, or bytes.") from None
+        raise InvalidInput(f"The value cannot be sent: {problem}. A body must be a JSON value or bytes.") from None
 
 
 def encode_message(message: Outgoing) -> Raw:
-    """A message in its final form, so that its size is known and a batch only copies it."""
+    """An encoded message, so that its size is known and a batch only copies it."""
     return Raw(encode(message))
 
 
@@ -82,14 +82,16 @@ def has_key(message: Raw) -> bool:
 
 
 def decode(shape: type[T], answer: Answer) -> T:
-    """The value in an answer. Raises BatonError when it is something else."""
+    """The decoded value of a response. Raises BatonError if it has another type."""
     decoder = _decoders.get(shape)
     if decoder is None:
         decoder = _decoders[shape] = msgspec.msgpack.Decoder(shape).decode
     try:
         value: T = decoder(answer.body)
     except msgspec.MsgspecError as problem:
-        raise BatonError(f"The server's answer is not one that this client knows ({problem}).") from None
+        raise BatonError(
+            f"The server's response has an unknown format ({problem}). Is the server's release newer than this client?"
+        ) from None
     return value
 
 
@@ -97,7 +99,7 @@ def decode(shape: type[T], answer: Answer) -> T:
 
 
 def as_error(problem: Problem) -> BatonError:
-    """The error of this code; one that this version does not know is Unavailable when a retry helps."""
+    """The exception for this code. An unknown code becomes Unavailable if a retry can succeed."""
     known = BY_CODE.get(problem.code)
     text = problem.detail or problem.title
     if known is not None:
@@ -107,7 +109,7 @@ def as_error(problem: Problem) -> BatonError:
 
 
 def read_problem(answer: Answer) -> tuple[BatonError, float]:
-    """The error that an answer tells, and its Retry-After in seconds (0: none)."""
+    """The error in a response, and its Retry-After in seconds (0: none)."""
     kind = answer.headers.get("content-type", "")
     problem = Problem(status=answer.status)
     try:
@@ -116,16 +118,16 @@ def read_problem(answer: Answer) -> tuple[BatonError, float]:
         elif "msgpack" in kind:
             problem = msgspec.msgpack.decode(answer.body, type=Problem)
     except msgspec.MsgspecError:
-        pass  # then by its status alone
+        pass  # use the status alone
     if not problem.code:
         problem = _by_status(answer)
     return as_error(problem), _seconds(answer.headers.get("retry-after", ""))
 
 
 def _by_status(answer: Answer) -> Problem:
-    """Something between here and the server answered, or no Baton at all."""
+    """The response is from a proxy in between, or the server is not Baton."""
     text = answer.body[:TEXT_SHOWN].decode("utf-8", "replace").strip()
-    detail = f"The server answered {answer.status}" + (f": {text}" if text else ".")
+    detail = f"The server returned status {answer.status}" + (f": {text}" if text else ".")
     code = {401: "access_denied", 403: "access_denied", 429: "over_limit", 507: "disk_full"}.get(answer.status, "")
     if answer.status in (502, 503, 504):
         code = "unavailable"

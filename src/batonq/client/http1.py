@@ -1,4 +1,4 @@
-"""HTTP/1.1 as bytes: an address, a request's head, an answer as it arrives. Reads and writes nothing itself."""
+"""HTTP/1.1 as bytes: URLs, request headers, and a parser for responses. This module does no I/O."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from batonq import __version__
 from batonq.client.transport import Answer, Headers
 from batonq.errors import InvalidInput, Unavailable
 
-ANSWER_BYTES_MAX = 256 << 20  # a thousand messages of the largest size do not reach it
+ANSWER_BYTES_MAX = 256 << 20  # larger than a thousand messages of the maximum size
 _PORTS = {"http": 80, "https": 443}
 
 
 class Address(NamedTuple):
-    """Where a server is: `http://host:port/prefix`."""
+    """A server's address: `http://host:port/prefix`."""
 
     secure: bool
     name: str
@@ -30,22 +30,22 @@ class Address(NamedTuple):
             parts = urlsplit(url)
             port = parts.port
         except ValueError as problem:
-            raise InvalidInput(f"{url!r} is not an address: {problem}.") from None
+            raise InvalidInput(f"{url!r} is not a valid URL: {problem}.") from None
         if parts.scheme not in _PORTS or not parts.hostname:
-            raise InvalidInput(f"The address must be like http://127.0.0.1:9324, not {url!r}.")
+            raise InvalidInput(f"The URL must look like http://127.0.0.1:9324, not {url!r}.")
         if parts.query or parts.fragment or parts.username is not None:
-            raise InvalidInput("The address takes no query, and keys are given as access_key and secret_key.")
+            raise InvalidInput("The URL cannot contain a query or credentials. Pass keys as access_key and secret_key.")
         secure = parts.scheme == "https"
         return cls(secure, parts.hostname, port or _PORTS[parts.scheme], parts.path.rstrip("/"))
 
     @property
     def host(self) -> str:
-        """As the Host header has it."""
+        """The value of the Host header."""
         name = f"[{self.name}]" if ":" in self.name else self.name
         return name if self.port == (443 if self.secure else 80) else f"{name}:{self.port}"
 
     def context(self, given: tls.SSLContext | None) -> tls.SSLContext | None:
-        """What TLS needs: the caller's, or the system's certificates."""
+        """The TLS context: the caller's, or one with the system's certificates."""
         if not self.secure:
             return None
         if given is not None:
@@ -69,9 +69,9 @@ class Writer:
 
 
 class Reader:
-    """Reads the answers of one connection, one after another.
+    """Reads the responses of one connection, one after another.
 
-    `feed` returns the answer once it is whole. `started` says that some of one has come.
+    `feed` returns the response when it is complete. `started` is True if a part of it has arrived.
     """
 
     __slots__ = ("_body", "_done", "_headers", "_parser", "_size", "_whole_head", "keep_alive", "started")
@@ -87,12 +87,14 @@ class Reader:
         self.keep_alive = True
 
     def feed(self, data: bytes) -> Answer | None:
-        """Raises Unavailable when this is not HTTP."""
+        """Raises Unavailable if the data is not HTTP."""
         self.started = True
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade) as problem:
-            raise Unavailable(f"The answer is not HTTP/1.1 ({type(problem).__name__}): is this a Baton?") from None
+            raise Unavailable(
+                f"The response is not HTTP/1.1 ({type(problem).__name__}). Is a Baton server at this address?"
+            ) from None
         answer = self._done
         if answer is not None:
             self._done = None
@@ -100,7 +102,7 @@ class Reader:
         return answer
 
     def end(self) -> Answer | None:
-        """The connection has ended: an answer that says nothing about its length is whole now."""
+        """The connection was closed, which ends a response without a length."""
         if self._whole_head and not {"content-length", "transfer-encoding"} & self._headers.keys():
             self.keep_alive = False
             self.on_message_complete()
@@ -124,14 +126,14 @@ class Reader:
     def on_body(self, body: bytes) -> None:
         self._size += len(body)
         if self._size > ANSWER_BYTES_MAX:
-            raise Unavailable(f"The answer is larger than {ANSWER_BYTES_MAX} bytes.")
+            raise Unavailable(f"The response is larger than {ANSWER_BYTES_MAX} bytes.")
         self._body.append(body)
 
     def on_message_complete(self) -> None:
-        self._whole_head = False  # what ends from here on is not this answer
+        self._whole_head = False  # later data does not belong to this response
         status = self._parser.get_status_code()
         if status < 200:
-            return  # "continue", and the like: the answer is still to come
+            return  # 100 Continue or similar: the response is still to come
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
         self.keep_alive = self.keep_alive and self._parser.should_keep_alive()
         self._done = Answer(status, self._headers, body)

@@ -1,6 +1,6 @@
-"""What goes in and comes out of the client, apart from what can be done with it: plain values with the wire's names.
+"""The values that go into and come out of the client, with the field names of the wire.
 
-They are msgspec structs, so that an answer is decoded straight into them, without a dictionary on the way.
+They are msgspec structs, so a response is decoded directly into them without an intermediate dictionary.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ ERROR_CLASS_LENGTH_MAX = 100
 
 
 class Sent(Struct, frozen=True):
-    """A message that the queue has taken: it is on the disk."""
+    """A message that the queue has stored durably."""
 
-    id: str  # empty for a duplicate whose first one is not known any more
+    id: str  # empty for a duplicate whose first message is no longer known
     sequence: int
-    duplicate: bool = False  # it was there already, by its key or because this was a retry
+    duplicate: bool = False  # it was stored before: same key, or a retry of the same request
 
 
 class Outgoing(Struct, omit_defaults=True, forbid_unknown_fields=True):
-    """A message to send. Times are in seconds; what is None is the queue's default."""
+    """A message to send. Times are in seconds; None means the queue's default."""
 
     body: Any
     dedup_key: str | None = field(default=None, name="deduplicationKey")
@@ -46,9 +46,10 @@ class Outgoing(Struct, omit_defaults=True, forbid_unknown_fields=True):
 
 
 class Nack(Struct, omit_defaults=True):
-    """A message to give back: when it may be tried again and what went wrong. No delay: the queue's retry policy.
+    """A message to nack: when it becomes visible again, and what went wrong. Without a delay, the queue's retry policy
+    applies.
 
-    `untried` says that nobody has begun with it: that is no failure, and its receive does not count.
+    With `untried` the work was not started: this is not a failure, and the receive does not count.
     """
 
     receipt: str = field(name="receiptHandle")
@@ -59,12 +60,12 @@ class Nack(Struct, omit_defaults=True):
     untried: bool = False
 
     def __post_init__(self) -> None:
-        self.reason = self.reason[:REASON_LENGTH_MAX]  # a traceback is longer, and its beginning is better than nothing
+        self.reason = self.reason[:REASON_LENGTH_MAX]  # a traceback is longer; its beginning is better than nothing
         self.error_class = self.error_class[:ERROR_CLASS_LENGTH_MAX]
 
 
 class DeadLetter(Struct, frozen=True, rename="camel"):
-    """Where a dead letter came from, and why it died."""
+    """The source of a dead letter, and why it was dead-lettered."""
 
     queue: str = ""
     message_id: str = ""
@@ -76,7 +77,7 @@ class DeadLetter(Struct, frozen=True, rename="camel"):
 
 
 class Failure(Struct, frozen=True, rename="camel"):
-    """How the last attempt at a message failed that is being tried again."""
+    """How the last attempt at a message failed that is being retried."""
 
     reason: str = ""
     error_class: str = ""
@@ -85,7 +86,7 @@ class Failure(Struct, frozen=True, rename="camel"):
 
 
 class MessageFields(Struct, eq=False, kw_only=True):
-    """What a received message holds; see `Message` for what can be done with it."""
+    """The content of a received message; see `Message` for its methods."""
 
     id: str = field(name="messageId")
     receipt: str = field(name="receiptHandle")
@@ -107,34 +108,34 @@ class MessageFields(Struct, eq=False, kw_only=True):
 
     @property
     def sent_at(self) -> float:
-        """When it was sent: seconds since 1970."""
+        """When the message was sent, in seconds since 1970."""
         return self.sent_at_ms / 1000
 
     @property
     def first_received_at(self) -> float:
-        """When it was first received: seconds since 1970."""
+        """When the message was first received, in seconds since 1970."""
         return self.first_received_at_ms / 1000
 
     @property
     def deadline(self) -> float:
-        """When the lease ends, by the server's clock: seconds since 1970. `extend` moves it."""
+        """When the lease ends by the server's clock, in seconds since 1970. `extend` changes it."""
         return self.deadline_ms / 1000
 
     @property
     def trace(self) -> TraceContext | None:
-        """The W3C trace context that the sender's message carries."""
+        """The W3C trace context of the message."""
         if not self.traceparent:
             return None
         return TraceContext(self.traceparent, self.tracestate or "")
 
 
 class Peeked(Struct, rename="camel"):
-    """A message as it stands in its queue, seen without receiving it."""
+    """A message in its current state, seen without receiving it."""
 
     message_id: str
     sequence: int = 0
     state: str = ""  # DELAYED, VISIBLE, IN_FLIGHT, OWED or DEAD
-    until_ms: int = 0  # the end of its delay, or of its lease
+    until_ms: int = 0  # end of the delay or of the lease
     holder: str = ""
     receive_count: int = 0
     body: Any = None
@@ -148,8 +149,8 @@ class Peeked(Struct, rename="camel"):
     expires_at_ms: int = 0
     dead_letter: DeadLetter | None = None
     last_failure: Failure | None = None
-    problem: str = ""  # why it cannot be shown whole
-    current_id: str = ""  # where it lies now: what `RedriveFilter.message_ids` takes
+    problem: str = ""  # why the body cannot be shown
+    current_id: str = ""  # the current id: what `RedriveFilter.message_ids` needs
 
     @property
     def id(self) -> str:
@@ -157,7 +158,7 @@ class Peeked(Struct, rename="camel"):
 
 
 class Stats(Struct, frozen=True, rename="camel"):
-    """A queue's counts: what stands in it now, and what has happened to it since it was made."""
+    """Statistics of a queue: its current content, and counts since it was created."""
 
     visible: int = 0
     in_flight: int = 0
@@ -176,27 +177,27 @@ class Stats(Struct, frozen=True, rename="camel"):
     arrived: int = 0
     duplicates: int = 0
     stale_acks: int = 0  # with a receipt of an earlier lease
-    late_acks: int = 0  # after the lease had ended, and before anybody else had the message
+    late_acks: int = 0  # after the lease had ended, before another consumer had the message
     waiting_receives: int = 0
-    at_ms: int = 0  # when this was read
+    at_ms: int = 0  # time of the measurement
 
     @property
     def depth(self) -> int:
-        """Messages that are still to be done: waiting, delayed and in somebody's hands."""
+        """Number of messages that are still to be processed: visible, delayed and in flight."""
         return self.visible + self.in_flight + self.delayed
 
 
 class Exponential(Struct, frozen=True, tag_field="kind", tag="exponential", rename="camel"):
-    """Retry policy: `base_seconds`, then `factor` times as long each time, up to `max_seconds`."""
+    """Retry policy: first `base_seconds`, then `factor` times as long each time, up to `max_seconds`."""
 
     base_seconds: float = 1.0
     factor: float = 2.0
     max_seconds: float = 3600.0
-    jitter: float = 0.1  # share of the delay that is left to chance
+    jitter: float = 0.1  # share of the delay that varies at random
 
 
 class Schedule(Struct, frozen=True, tag_field="kind", tag="schedule", rename="camel"):
-    """Retry policy: these delays one after another, and the last one from then on."""
+    """Retry policy: these delays in order; the last one repeats."""
 
     delays_seconds: Sequence[float]
     jitter: float = 0.1
@@ -206,7 +207,7 @@ RetryPolicy = Exponential | Schedule
 
 
 class RedriveFilter(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Which dead letters to redrive: those of which all of this is true."""
+    """Which dead letters to redrive: all conditions must be met."""
 
     attributes: Mapping[str, AttributeValue] | None = None
     error_class: str | None = field(default=None, name="errorClass")
@@ -218,16 +219,16 @@ class RedriveFilter(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class RedriveEdit(Struct, frozen=True, kw_only=True):
-    """How to change dead letters on the way: attributes, and the whole body or texts in it."""
+    """How to change dead letters before they are moved: attributes, and the whole body or texts in it."""
 
     set_attributes: Mapping[str, AttributeValue] | None = None
     remove_attributes: Sequence[str] | None = None
     replace_body: Any = UNSET
-    replace_text: Mapping[str, str] | None = None  # each text, and what takes its place
+    replace_text: Mapping[str, str] | None = None  # each text and its replacement
 
 
 class JobFields(Struct, kw_only=True, rename="camel"):
-    """What a job says about itself; see `Job` for what can be done with it."""
+    """The progress of a job; see `Job` for its methods."""
 
     job_id: str
     kind: str = "redrive"
@@ -254,5 +255,5 @@ class JobFields(Struct, kw_only=True, rename="camel"):
 
     @property
     def done(self) -> bool:
-        """It has ended, one way or another."""
+        """Whether the job has ended: completed, cancelled or failed."""
         return self.state in ("COMPLETED", "CANCELLED", "FAILED")

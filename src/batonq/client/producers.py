@@ -1,9 +1,8 @@
-"""Who sends: a producer id, and numbers that rise with every message.
+"""Producer ids and increasing message numbers.
 
-A queue takes a producer's message only if its number is above the last one it took from that producer, so a request
-that is sent twice makes its messages once. That holds as long as a producer has one request under way at a time and
-nobody else uses its id. So each request borrows a producer and gives it back when it is over, and a process that forks
-gets new ids.
+A queue stores a producer's message only if its number is above the last one from that producer, so a repeated request
+does not store its messages twice. This requires that a producer has one request at a time and that nobody else uses its
+id. So each request borrows a producer and returns it afterwards, and a forked process gets new ids.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ os.register_at_fork(after_in_child=_forked)
 
 
 class Producers:
-    """The producers of one client, as many as it has requests under way, and one line of numbers for all of them."""
+    """The producers of one client, one per request in progress, with one sequence of numbers for all of them."""
 
     def __init__(self) -> None:
         self._begin()
@@ -35,18 +34,18 @@ class Producers:
         self._lock = threading.Lock()
         self._name = os.urandom(8).hex()
         self._made = count()
-        self._free: list[int] = []  # the same few are used again and again: the server remembers each for days
+        self._free: list[int] = []  # ids are reused, because the server remembers each for days
         self._next = 1
 
     def borrow(self) -> str:
-        """The id of a producer that nobody else uses; give it back."""
+        """The id of a producer that is not in use; return it with `give_back`."""
         if self._forks != _forks:
-            self._begin()  # the parent goes on with the old ones
+            self._begin()  # the parent continues to use the old ids
         with self._lock:
             return f"{self._name}.{heappop(self._free) if self._free else next(self._made)}"
 
     def take(self, numbers: int) -> int:
-        """The first of so many numbers that nobody else gets."""
+        """Reserve consecutive numbers and return the first."""
         with self._lock:
             first = self._next
             self._next += numbers

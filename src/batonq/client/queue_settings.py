@@ -1,5 +1,5 @@
 # Made by tools/make_settings.py from batonq/queue_attributes.py; change that one.
-"""A queue's settings by the names that Python programs use, and by those of the wire."""
+"""A queue's settings, with Python names and wire names."""
 
 from __future__ import annotations
 
@@ -12,52 +12,52 @@ from batonq.client.models import RetryPolicy
 
 
 class Deduplication(Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """How a queue recognises a message that it has had: for a window, or for as long as the first one lives."""
+    """How a queue recognizes duplicates: within a window, or for as long as the first message exists."""
 
-    # Seconds for which a deduplication key counts. Default: 300.
+    # Seconds for which a deduplication key is remembered. Default: 300.
     window_seconds: float | None = None
-    # Whether a deduplication key counts for the `window` only, or also for as long as its message `lives`. Default:
-    # window.
+    # Whether a deduplication key is remembered for the `window` only, or also for as long as its message `lives`.
+    # Default: window.
     scope: Literal["window", "lives"] | None = None
-    # FIFO queues only: the SHA-256 of the body stands in for a missing deduplication key.
+    # FIFO queues only: if a message has no deduplication key, the SHA-256 of its body is used.
     content_based: bool | None = None
-    # FIFO queues only: a deduplication key counts within its message group.
+    # FIFO queues only: deduplication keys are compared within a message group.
     per_group: bool | None = None
 
 
 class QueueSettings(TypedDict, total=False):
-    """What a queue can be told. Times are in seconds; what is left out has the server's default."""
+    """Settings of a queue. Times are in seconds; omitted settings have the server's default."""
 
-    # Seconds after which a message expires if nobody deletes it. Default: 345,600.
+    # Seconds after which a message expires if it is not deleted. Default: 345,600.
     retention: float
-    # Seconds that a lease lasts if the receive does not say. Default: 30.
+    # Default visibility timeout of a receive, in seconds. Default: 30.
     visibility: float
-    # Seconds that a new message stays invisible if the send does not say. Default: 0.
+    # Default delay before a new message becomes visible, in seconds. Default: 0.
     delay: float
-    # Seconds that a receive waits for a message if the receive does not say. Default: 0.
+    # Default wait time of a receive, in seconds. Default: 0.
     receive_wait: float
-    # Receives after which a message is dead. Default: 10 with a dead-letter queue, otherwise 0, which means unlimited.
+    # Maximum number of receives per message. Default: 10 with a dead-letter queue, otherwise 0, which means unlimited.
     max_receives: int
-    # Name of the queue that dead letters go to. It is created with 14 days of retention if it does not exist. It cannot
-    # have a dead-letter queue itself.
+    # Name of the dead-letter queue. If it does not exist, it is created with a retention of 14 days. It cannot have a
+    # dead-letter queue itself.
     dead_letter_queue: str
-    # When a message that used up its receives becomes a dead letter: at the next `receive`, as in SQS, or at the last
+    # When a message that has used up its receives is dead-lettered: at the next `receive`, as in SQS, or at the last
     # `failure`. Default: failure.
     dead_letter_on: Literal["receive", "failure"]
-    # How long a message waits after a nack that does not say. Unset: not at all.
+    # Default delay before a message becomes visible again after a nack. Unset: no delay.
     retry: RetryPolicy | None
-    # Size of the largest message in bytes, its attributes included. Default: 1,048,576.
+    # Maximum size of a message in bytes, including its attributes. Default: 1,048,576.
     max_message_bytes: int
-    # Every receipt that is not the current lease's is refused, also from SQS clients. Default: true.
+    # Receipts of expired leases are refused, also from SQS clients. Default: true.
     strict_receipts: bool
-    # How the queue recognises duplicates.
+    # How the queue recognizes duplicates.
     deduplication: Deduplication | None
-    # An expired message becomes a dead letter; otherwise it is deleted. Default: false.
+    # Expired messages are dead-lettered instead of deleted. Default: false.
     expiry_to_dead_letter: bool
-    # Seconds of waiting that raise a message by one step of priority. 0 means no ageing. Default: 300.
+    # Seconds of waiting that raise a message by one priority level. 0 disables ageing. Default: 300.
     priority_ageing: float
-    # Age in seconds that no message should reach; the status page marks a queue with an older one. 0 means none.
-    # Default: 0.
+    # Maximum acceptable age of a message in seconds; the status page reports a queue with an older one as late. 0 means
+    # none. Default: 0.
     sla: float
     # Severity of the queue's alarms, a word of at most 64 characters.
     alarm_severity: str
@@ -67,18 +67,18 @@ class QueueSettings(TypedDict, total=False):
     max_messages: int
     # Maximum number of bytes in the queue. 0 means no limit. Default: 0.
     max_bytes: int
-    # Number of shards that hold the queue. It can grow, never shrink. Default: 1.
+    # Number of shards of the queue. It can be increased but not decreased. Default: 1.
     spread: int
-    # Number of replicas of each message: the queue is placed on shards with as many. Unset: as the log's address says.
+    # Number of replicas of each message. Unset: as in the log's URL.
     durability: Literal[1, 3, 5]
-    # The queue gets empty shards, and no other new queue is placed on them. Default: false.
+    # Dedicated shards: the queue is placed on empty shards that accept no other new queue. Default: false.
     own_shards: bool
     # Names and values of your own, up to 50.
     tags: Mapping[str, str]
 
 
 class QueueInfo(Struct, rename="camel"):
-    """A queue's settings, as it has them now."""
+    """A queue's current settings."""
 
     queue_id: str
     name: str

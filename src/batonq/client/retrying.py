@@ -1,4 +1,4 @@
-"""When to try again: only where it helps, later each time, by chance so that clients do not come back together."""
+"""When to retry: only errors that can go away, with exponential backoff and full jitter."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from msgspec import Struct
 
 from batonq.errors import BatonError
 
-# Conflicts (409) may end by themselves, but whether to wait for it is the caller's decision.
+# Conflicts (409) may go away by themselves, but whether to wait is the caller's decision.
 RETRIED_STATUSES = frozenset((429, 502, 503, 504, 507))
 
 
 class Retries(Struct, frozen=True, kw_only=True):
-    """How often and how long a request is tried again.
+    """How often and how long a request is retried.
 
-    The pause before the nth retry is anything up to `base × factor^n` and `cap` seconds (full jitter), and never less
-    than the server's Retry-After. What would end after `deadline` seconds is not tried any more.
+    The pause before the nth retry is a random value up to `base × factor^n` and `cap` seconds (full jitter), and at
+    least the server's Retry-After. There is no retry if it would end after `deadline` seconds.
     """
 
     attempts: int = 20
@@ -26,7 +26,7 @@ class Retries(Struct, frozen=True, kw_only=True):
     deadline: float = 60.0
 
     def pause(self, attempt: int, error: BatonError, elapsed: float, retry_after: float = 0.0) -> float | None:
-        """Seconds to wait before the next try; None when there is none. `attempt` counts from 0."""
+        """Seconds to wait before the next attempt; None if there is none. `attempt` counts from 0."""
         if attempt + 1 >= self.attempts or not helps(error):
             return None
         seconds = _chance() * min(self.cap, self.base * self.factor ** min(attempt, 64))
@@ -39,17 +39,17 @@ NO_RETRIES = Retries(attempts=1)
 
 
 def helps(error: BatonError) -> bool:
-    """Whether the client tries again by itself."""
+    """Whether the client retries this error by itself."""
     return error.retryable and error.status in RETRIED_STATUSES
 
 
 def as_retries(given: Retries | int | None) -> Retries:
-    """`retries=` of a Baton: a policy, how many more tries, or None for the usual one."""
+    """The `retries` argument of a Baton: a policy, a number of retries, or None for the default."""
     if given is None:
         return Retries()
     return given if isinstance(given, Retries) else Retries(attempts=given + 1)
 
 
 def _chance() -> float:
-    """Anything from 0 to 1. The system's randomness: no state that a fork would copy, nothing more to import."""
+    """A random number from 0 to 1 from the system: no state that a fork would copy, and no further import."""
     return int.from_bytes(os.urandom(4), "big") / 0xFFFFFFFF

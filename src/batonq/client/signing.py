@@ -1,4 +1,4 @@
-"""AWS Signature Version 4, as the secured profile wants it."""
+"""AWS Signature Version 4 for the secured profile."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from batonq.client.transport import Headers
 ALGORITHM = "AWS4-HMAC-SHA256"
 REGION = "local"
 SERVICE = "baton"
-_MUST_BE_SIGNED = ("x-amz-", "baton-", "idempotency-key")  # how names start: the server refuses them unsigned
+_MUST_BE_SIGNED = ("x-amz-", "baton-", "idempotency-key")  # prefixes of headers that the server requires to be signed
 
 
 class Signer:
-    """Signs requests with one key. The derived key holds for a day, and is kept for it."""
+    """Signs requests with one key. The derived key is valid for one day and is cached."""
 
     def __init__(self, access_key: str, secret_key: str, now: Callable[[], float] = time.time) -> None:
         self._access_key = access_key
@@ -26,9 +26,9 @@ class Signer:
         self._kept: tuple[str, bytes] = ("", b"")
 
     def headers(self, method: str, host: str, path: str, body: bytes, others: Headers = ()) -> list[tuple[str, str]]:
-        """The headers that prove who sends this; `path` is as sent, with its query.
+        """The authentication headers of a request; `path` is as sent, with its query.
 
-        Of the `others`, which are sent as well, those are signed that change what the request means.
+        Of the `others`, which are sent as well, those that change the meaning of the request are signed.
         """
         moment = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(self._now()))
         digest = sha256(body).hexdigest()

@@ -1,4 +1,4 @@
-"""Settings of queues and redrives, by the names that Python programs use, made into those of the wire."""
+"""The settings of queues and redrives, converted from Python names to wire names."""
 
 from __future__ import annotations
 
@@ -12,23 +12,23 @@ from batonq.client.queue_settings import WIRE_NAMES
 
 
 def to_wire(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Raises TypeError for a setting that there is not, as a call with a wrong keyword does."""
+    """Raises TypeError for an unknown setting, as a call with a wrong keyword does."""
     unknown = settings.keys() - WIRE_NAMES.keys()
     if unknown:
         known = ", ".join(WIRE_NAMES)
-        raise TypeError(f"a queue has no setting {sorted(unknown)[0]!r}; it has {known}")
+        raise TypeError(f"{sorted(unknown)[0]!r} is not a queue setting; the settings are {known}")
     return {WIRE_NAMES[name]: value for name, value in settings.items()}
 
 
 class RedriveSettings(TypedDict, total=False):
-    """What a redrive can be told."""
+    """Settings of a redrive."""
 
-    rate: int  # messages a second, up to 10,000; 10 if you say nothing
-    ramp: float  # seconds until the rate is reached
-    filter: RedriveFilter | Mapping[str, Any]  # only these; a mapping has the names of the wire
-    edit: RedriveEdit | Mapping[str, Any]  # changed like this
+    rate: int  # messages per second, up to 10,000; default 10
+    ramp: float  # seconds until the full rate is reached
+    filter: RedriveFilter | Mapping[str, Any]  # only these messages; a mapping uses the names of the wire
+    edit: RedriveEdit | Mapping[str, Any]  # how to change them
     max_messages: int
-    pause_when_dying_share: float  # of the last ones redriven, 0 to 1: above it the job pauses itself
+    pause_when_dying_share: float  # the job pauses if a larger share of the last messages fails again, 0 to 1
 
 
 REDRIVE_NAMES = {
@@ -44,7 +44,7 @@ REDRIVE_NAMES = {
 def redrive_to_wire(to: str | None, dry_run: bool, settings: Mapping[str, Any]) -> dict[str, Any]:
     unknown = settings.keys() - REDRIVE_NAMES.keys()
     if unknown:
-        raise TypeError(f"a redrive has no setting {sorted(unknown)[0]!r}; it has {', '.join(REDRIVE_NAMES)}")
+        raise TypeError(f"{sorted(unknown)[0]!r} is not a redrive setting; the settings are {', '.join(REDRIVE_NAMES)}")
     spec = {REDRIVE_NAMES[name]: value for name, value in settings.items()}
     if isinstance(spec.get("edit"), RedriveEdit):
         spec["edit"] = _edit_to_wire(spec["edit"])

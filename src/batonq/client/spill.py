@@ -1,4 +1,4 @@
-"""Where a buffer keeps messages until they are sent: in memory, or in a file that outlives the process."""
+"""Storage of a buffer's messages until they are sent: in memory, or in a file that survives the process."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CREATE TABLE producer (id TEXT NOT NULL);
 
 
 class Refused(NamedTuple):
-    """A message that the server will never take as it is, and what it said."""
+    """A message that the server will never accept as it is, with the server's error."""
 
     position: int
     data: bytes
@@ -28,7 +28,7 @@ class Refused(NamedTuple):
 
 
 class Store(Protocol):
-    """Messages by position; positions rise and are never given twice. `producer` names who numbered them."""
+    """Messages by position. Positions increase and are never reused. `producer` is the id that numbered them."""
 
     producer: str
     count: int
@@ -37,21 +37,21 @@ class Store(Protocol):
     def put(self, data: bytes) -> int: ...
 
     def first(self, count: int, bytes_max: int) -> list[tuple[int, bytes]]:
-        """The oldest that were not sent: at least one, if there is any, with positions one after the other."""
+        """The oldest unsent messages, with consecutive positions: at least one, if there is any."""
         ...
 
     def remove(self, positions: Sequence[int]) -> None:
-        """They were sent."""
+        """Remove sent messages."""
         ...
 
     def refuse(self, position: int, error: str) -> None:
-        """Put one aside: it still counts, until somebody takes it."""
+        """Set a message aside. It still counts until it is taken."""
         ...
 
     def refused(self) -> list[Refused]: ...
 
     def take_refused(self) -> list[Refused]:
-        """The same, and they are no longer kept."""
+        """Return the refused messages and remove them."""
         ...
 
     def close(self) -> None: ...
@@ -102,8 +102,9 @@ class MemoryStore:
 
 
 class FileStore:
-    """An SQLite file. What `put` returned for survives the end of the process however it ends; with `durable` it
-    survives the machine's too, at the price of a sync for each message. One process at a time has the file."""
+    """An SQLite file. A message for which `put` returned survives any end of the process. With `durable` it also
+    survives a crash of the machine, at the cost of a sync per message. Only one process at a time can use the file.
+    """
 
     def __init__(self, path: str | os.PathLike[str], *, durable: bool = False) -> None:
         self.path = os.fspath(path)
@@ -114,8 +115,10 @@ class FileStore:
             if hasattr(self, "_db"):
                 self._db.close()
             if "locked" in str(problem):
-                raise InvalidInput(f"{self.path} is in use by another process: give each a file of its own") from None
-            raise InvalidInput(f"{self.path} cannot be used to keep messages in: {problem}") from None
+                raise InvalidInput(
+                    f"{self.path} is in use by another process. Use a separate spill file per process."
+                ) from None
+            raise InvalidInput(f"{self.path} cannot be used as a spill file: {problem}") from None
 
     def _prepare(self, durable: bool) -> None:
         db = self._db
@@ -126,15 +129,18 @@ class FileStore:
         if version == 0:
             db.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} PRAGMA user_version={_VERSION}; COMMIT")
         elif version != _VERSION:
-            raise InvalidInput(f"{self.path} was written by another release (version {version}): send it with that one")
+            raise InvalidInput(
+                f"{self.path} was written by another release (version {version}). Send its messages with that "
+                "release first."
+            )
         self.count, self.stored_bytes = 0, 0
         for table in ("message", "refused"):
             found = db.execute(f"SELECT count(*), coalesce(sum(length(data)), 0) FROM {table}").fetchone()
             self.count, self.stored_bytes = self.count + found[0], self.stored_bytes + found[1]
-        # While there are messages whose fate may be in doubt, their numbers must stay those of the same producer.
+        # While messages with an unknown outcome exist, their numbers must belong to the same producer.
         known = db.execute("SELECT id FROM producer").fetchone()
         self.producer: str = known[0] if known is not None and self.count else token_hex(8)
-        with self._transaction():  # the lock is taken here, whatever was there before
+        with self._transaction():  # this takes the lock, whatever was there before
             db.execute("DELETE FROM producer")
             db.execute("INSERT INTO producer VALUES (?)", (self.producer,))
 
@@ -142,7 +148,7 @@ class FileStore:
         try:
             cursor = self._db.execute("INSERT INTO message (data) VALUES (?)", (data,))
         except sqlite3.Error as problem:
-            raise OverLimit(f"{self.path} cannot be written ({problem}): the message was not taken") from None
+            raise OverLimit(f"{self.path} cannot be written ({problem}), so the message was not accepted.") from None
         self.count += 1
         self.stored_bytes += len(data)
         assert cursor.lastrowid is not None
@@ -195,7 +201,7 @@ class FileStore:
 
 
 def _run(items: Iterable[tuple[int, bytes]], count: int, bytes_max: int) -> list[tuple[int, bytes]]:
-    """The first of these, as far as their positions follow each other and they fit."""
+    """The first rows, as long as their positions are consecutive and they fit."""
     found: list[tuple[int, bytes]] = []
     size = 0
     for position, data in items:

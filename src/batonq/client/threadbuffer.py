@@ -23,8 +23,9 @@ class BlockingSendMany(Protocol):
 
 
 class BlockingSendBuffer(Buffering):
-    """For threads, any number of which may put. What is left when the interpreter exits is sent then, for up to
-    `close_seconds`, and told of in the log if something stays."""
+    """For threads; any number of threads may use it. When the interpreter exits, the remaining messages are sent for up
+    to `close_seconds`, and an error is logged if some are left.
+    """
 
     def __init__(self, send_many: BlockingSendMany, **settings: Unpack[BufferSettings]) -> None:
         super().__init__(**settings)
@@ -47,13 +48,13 @@ class BlockingSendBuffer(Buffering):
             log.error("%s", unsent.message)
 
     def put(self, body: Any, **fields: Any) -> int:
-        """Take a message in and return at once: a body with the fields of `queue.send`, or an Outgoing. Raises
-        BufferFull."""
+        """Add a message without waiting: a body and the fields of `queue.send`, or an Outgoing. Raises BufferFull."""
         return self._put(outgoing_of(body, fields), None)
 
     def send(self, body: Any, *, wait: float = SEND_WAIT_S, **fields: Any) -> Sent | Buffered:
-        """Take a message in and wait up to `wait` seconds for the server. Sent: it is on the server's disk. Buffered:
-        not yet. Raises BufferFull, or the server's error if it will never take this message."""
+        """Add a message and wait up to `wait` seconds for the server. Returns Sent if it is stored on the server,
+        Buffered if not yet. Raises BufferFull, or the server's error if it will never accept the message.
+        """
         future: Future[Sent] = Future()
         position = self._put(outgoing_of(body, fields), future)
         try:
@@ -63,7 +64,8 @@ class BlockingSendBuffer(Buffering):
         finally:
             with self._changed:
                 del self._waiters[position]
-        return future.result() if future.done() else Buffered(position)  # it may have come in the last moment
+        # the result may have arrived at the last moment
+        return future.result() if future.done() else Buffered(position)
 
     def _put(self, outgoing: Outgoing, waiter: Future[Sent] | None) -> int:
         self._check()
@@ -75,7 +77,7 @@ class BlockingSendBuffer(Buffering):
         return position
 
     def flush(self, timeout: float | None = None) -> None:
-        """Wait until everything was sent. Raises Unsent when it was not in time."""
+        """Wait until everything is sent. Raises Unsent on timeout."""
         with self._changed:
             self._urgent += 1
             self._due_s = 0.0
@@ -87,19 +89,22 @@ class BlockingSendBuffer(Buffering):
             raise unsent
 
     def take_refused(self) -> list[RefusedMessage]:
-        """Messages that the server will never take as they are: yours to mend or to write down. They are no longer
-        kept."""
+        """Return and remove the messages that the server will never accept as they are, so that you can correct or
+        record them.
+        """
         with self._changed:
             return self._backlog.take_refused()
 
     @property
     def counters(self) -> Counters:
-        """What happened so far."""
+        """Counts and current values."""
         with self._changed:
             return self._backlog.counters()
 
     def close(self, timeout: float | None = None) -> None:
-        """Send what is left, for up to `timeout` (or `close_seconds`), and stop. Raises Unsent if something stays."""
+        """Send the remaining messages, for up to `timeout` (or `close_seconds`), and stop. Raises Unsent if some are
+        left.
+        """
         if self._closed:
             return
         deadline = time.monotonic() + (self._close_s if timeout is None else timeout)
@@ -113,12 +118,12 @@ class BlockingSendBuffer(Buffering):
             self._thread.join(max(1.0, deadline - time.monotonic()))
             if (
                 not self._thread.is_alive()
-            ):  # else it still has a request under way; the file is let go with the process
+            ):  # otherwise a request is still in progress, and the file is released when the process ends
                 self._backlog.store.close()
 
     def _close_at_exit(self) -> None:
         if os.getpid() != self._pid:
-            return  # a forked child: what is in there is its parent's to send
+            return  # a forked child: the messages belong to its parent
         try:
             self.close()
         except Unsent as unsent:
@@ -135,7 +140,7 @@ class BlockingSendBuffer(Buffering):
                     results = self._send_many(batch.messages, producer=batch.producer)
                 else:
                     results = self._breaker.call(self._send_many, batch.messages, producer=batch.producer)
-            except Exception as raised:  # whatever it is, the messages stay
+            except Exception as raised:  # whatever the error is, the messages stay in the buffer
                 problem = raised
             with self._changed:
                 final = self._settle(batch, results, problem)

@@ -1,7 +1,7 @@
-"""W3C trace context: a message carries the trace that its sender was in, and whoever handles it may go on with it.
+"""W3C trace context: a message carries its sender's trace, and its consumer can continue it.
 
-The current context is OpenTelemetry's when the program has imported that; otherwise it is whatever was put into
-`current`. Nothing is imported for it, and a program without tracing sends no trace.
+The current context is OpenTelemetry's if the program has imported it, otherwise the value of `current`. Nothing is
+imported for this, and a program without tracing sends no trace.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _TRACE_BITS = 128
 
 
 class TraceContext(NamedTuple):
-    """`traceparent` and `tracestate` as they go over the wire."""
+    """`traceparent` and `tracestate` as on the wire."""
 
     traceparent: str
     tracestate: str = ""
@@ -32,22 +32,22 @@ class TraceContext(NamedTuple):
         return self.traceparent[36:52]
 
     def child(self) -> TraceContext:
-        """The same trace with a span id of its own."""
+        """The same trace with a new span id."""
         return TraceContext(f"{self.traceparent[:36]}{_new_id(_SPAN_BITS)}{self.traceparent[52:]}", self.tracestate)
 
 
-# The trace that sends belong to, for programs without OpenTelemetry.
+# The current trace, for programs without OpenTelemetry.
 current: ContextVar[TraceContext | None] = ContextVar("batonq_trace", default=None)
 
 
 def start(*, sampled: bool = True) -> TraceContext:
-    """A new trace; put it into `current`, or use it with `within`."""
+    """A new trace. Put it into `current`, or use it with `within`."""
     return TraceContext(f"00-{_new_id(_TRACE_BITS)}-{_new_id(_SPAN_BITS)}-{'01' if sampled else '00'}")
 
 
 @contextmanager
 def within(context: TraceContext | None) -> Iterator[TraceContext | None]:
-    """For the length of a block, be in a child span of `context`: `with within(message.trace): ...`."""
+    """Run a block in a child span of `context`: `with within(message.trace): ...`."""
     child = None if context is None else context.child()
     token = current.set(child)
     try:
@@ -57,7 +57,7 @@ def within(context: TraceContext | None) -> Iterator[TraceContext | None]:
 
 
 def outgoing() -> TraceContext | None:
-    """The context that a message sent now carries."""
+    """The context for a message that is sent now."""
     if "opentelemetry.trace" in sys.modules:
         found = _from_opentelemetry()
         if found is not None:

@@ -1,4 +1,4 @@
-"""How requests reach a Baton: over HTTP, or by a call in the same process. A client needs nothing else of either."""
+"""How requests reach a server: over HTTP, or by a call in the same process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Headers = Sequence[tuple[str, str]]
 
 
 class Answer(NamedTuple):
-    """A whole answer. Header names are in lower case."""
+    """A complete response. Header names are in lower case."""
 
     status: int
     headers: dict[str, str]
@@ -19,11 +19,11 @@ class Answer(NamedTuple):
 
 
 class NotSent(Unavailable):
-    """The request cannot have reached the server."""
+    """The request did not reach the server."""
 
 
 class Stale(Unavailable):
-    """A kept connection turned out to be closed: most likely the server closed it while it was idle, so try at once."""
+    """An idle connection was closed, most likely by the server, so the request can be retried at once."""
 
 
 class AsyncTransport(Protocol):
@@ -31,19 +31,19 @@ class AsyncTransport(Protocol):
 
     @property
     def host(self) -> str:
-        """The Host that requests name; signatures cover it."""
+        """The Host of requests; signatures cover it."""
 
     async def request(
         self, method: str, path: str, body: bytes, headers: Headers, timeout: float, *, polls: bool = False
     ) -> Answer:
-        """One request. `timeout` is for the whole answer; `polls` says that it may wait long for something to happen.
+        """Send one request. `timeout` is for the whole response; `polls` marks a long poll.
 
-        Raises Unavailable when there is no answer: NotSent when the server cannot have seen the request, Stale when it
+        Raises Unavailable if there is no response: NotSent if the server cannot have received the request, Stale if it
         most likely has not.
         """
 
     async def close(self) -> None:
-        """Let go of all connections."""
+        """Close all connections."""
 
 
 class BlockingTransport(Protocol):

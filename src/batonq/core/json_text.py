@@ -26,7 +26,7 @@ def problem_of(text: bytes) -> str:
     if too_deep(text):
         return TOO_DEEP
     if has_long_number(text):
-        return f"The body has a number with more than {DIGITS_MAX} digits, which not every client can read."
+        return f"The body contains a number with more than {DIGITS_MAX} digits, which some clients cannot read."
     return ""
 
 

@@ -28,8 +28,8 @@ _FIELDS = {
     "schedule": {"kind", "delaysSeconds", "jitter"},
 }
 _SHAPE = (
-    'It is a JSON map such as {"kind":"exponential","baseSeconds":1,"factor":2,"maxSeconds":3600,"jitter":0.2} or '
-    '{"kind":"schedule","delaysSeconds":[60,300,1800],"jitter":0.2}.'
+    'Use a JSON object such as {"kind":"exponential","baseSeconds":1,"factor":2,"maxSeconds":3600,"jitter":0.2} '
+    'or {"kind":"schedule","delaysSeconds":[60,300,1800],"jitter":0.2}.'
 )
 _MIX = 0x9E3779B97F4A7C15
 _MASK64 = (1 << 64) - 1
@@ -76,18 +76,18 @@ def parse_retry(text: str) -> RetryPolicy:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        raise refuse("It is not JSON") from None
+        raise refuse("It is not valid JSON") from None
     return from_value(value)
 
 
 def from_value(value: Any) -> RetryPolicy:
     """A policy from the JSON's value. Raises InvalidInput."""
     if not isinstance(value, Mapping) or value.get("kind") not in _FIELDS:
-        raise refuse("Its kind must be exponential or schedule")
+        raise refuse("kind must be exponential or schedule")
     kind = value["kind"]
     unknown = sorted(str(name) for name in value if name not in _FIELDS[kind])
     if unknown:
-        raise refuse(f"A retry policy of kind {kind} has no {', '.join(unknown)}")
+        raise refuse(f"{', '.join(unknown)} is not a field of a retry policy of kind {kind}")
     jitter = _number(value, "jitter", 0.0, 0, 1)
     if kind == "schedule":
         delays = value.get("delaysSeconds")
@@ -99,7 +99,7 @@ def from_value(value: Any) -> RetryPolicy:
     base_ms = _milliseconds(value, "baseSeconds", 1)
     max_ms = _milliseconds(value, "maxSeconds", 3600)
     if max_ms < base_ms:
-        raise refuse("maxSeconds must not be below baseSeconds")
+        raise refuse("maxSeconds must be at least baseSeconds")
     return RetryPolicy((), base_ms, _number(value, "factor", 2.0, 1, FACTOR_MAX), max_ms, jitter)
 
 

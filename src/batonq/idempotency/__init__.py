@@ -1,7 +1,7 @@
-"""Handling a message once: claims with a lease, effects in one transaction, conditional writes, and order.
+"""Processing a message once: claims with a lease, effects in one transaction, conditional writes, and ordering.
 
-A message can be delivered again; its effect should happen once. `docs/explanation/idempotency.md` names the four layers
-and says when to use which. Libraries (psycopg, redis, SQLAlchemy) are imported where they are used.
+A message can be delivered more than once; its effect should happen once. `docs/explanation/idempotency.md` describes
+the four layers and when to use which. Libraries (psycopg, redis, SQLAlchemy) are imported where they are used.
 """
 
 from __future__ import annotations

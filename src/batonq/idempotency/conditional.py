@@ -1,8 +1,9 @@
-"""Writes that do nothing the second time: the last layer, at the side effect itself. In plain SQL, on any connection.
+"""Writes that have no effect the second time: the last layer, at the side effect itself. In plain SQL, on any
+connection.
 
-Each runs one statement in the transaction of the connection it is given (sqlite3, psycopg, SQLAlchemy), and says
-whether it changed anything. Values are parameters; names of tables and columns are checked. The module
-`conditional_sqlalchemy` has the same three for SQLAlchemy's tables and mapped classes.
+Each function runs one statement in the transaction of the given connection (sqlite3, psycopg, SQLAlchemy), and returns
+whether it changed anything. Values are parameters; table and column names are checked. The module
+`conditional_sqlalchemy` has the same functions for SQLAlchemy's tables and mapped classes.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from batonq.errors import InvalidInput
 
 
 class Statement(NamedTuple):
-    """SQL with parameters as `:name`, as SQLAlchemy's text() and sqlite3 take it."""
+    """SQL with parameters as `:name`, as accepted by SQLAlchemy's text() and by sqlite3."""
 
     sql: str
     parameters: dict[str, Any]
@@ -35,7 +36,7 @@ def update_if_version_statement(
     table: str, where: Mapping[str, Any], values: Mapping[str, Any], *, version: int, column: str = "version"
 ) -> Statement:
     if column in values:
-        raise InvalidInput(f"{column!r} is set by this update itself; leave it out of the values.")
+        raise InvalidInput(f"{column!r} is set by this update itself. Remove it from the values.")
     places, conditions = _columns(values), _columns(where, "w")
     changes = [f"{quoted(name)} = :{place}" for name, place in zip(values, places, strict=True)]
     tests = [f"{quoted(name)} = :{place}" for name, place in zip(where, conditions, strict=True)]
@@ -77,7 +78,7 @@ def advance_status_statement(
 
 
 def insert_if_absent(connection: Any, table: str, values: Mapping[str, Any], *, key: str | Sequence[str]) -> bool:
-    """Insert a row unless one with the same `key` columns (a primary key or unique constraint) is there."""
+    """Insert a row unless one with the same `key` columns (a primary key or unique constraint) exists."""
     return execute(connection, *insert_if_absent_statement(table, values, key=key)).changed > 0
 
 
@@ -90,7 +91,7 @@ def update_if_version(
     version: int,
     column: str = "version",
 ) -> bool:
-    """Compare and set: change the row if its version is the one that was read, and raise the version by 1."""
+    """Compare and set: change the row if it still has the version that was read, and increase the version by 1."""
     return (
         execute(connection, *update_if_version_statement(table, where, values, version=version, column=column)).changed
         > 0
@@ -107,7 +108,9 @@ def advance_status(
     values: Mapping[str, Any] | None = None,
     column: str = "status",
 ) -> bool:
-    """Set a status if it stands earlier in `order` now: it only ever goes forward, and a repetition changes nothing."""
+    """Set a status if the current one comes earlier in `order`: a status never goes back, and a repetition changes
+    nothing.
+    """
     statement = advance_status_statement(table, where, to, order=order, values=values, column=column)
     return execute(connection, *statement).changed > 0
 
@@ -151,21 +154,21 @@ def earlier(to: str, order: Sequence[str]) -> list[str]:
         raise InvalidInput(f"{to!r} is not one of the statuses in order: {', '.join(order)}.")
     before = list(order[: order.index(to)])
     if not before:
-        raise InvalidInput(f"{to!r} is the first status: a row begins with it, and never goes back to it.")
+        raise InvalidInput(f"{to!r} is the first status, so a row cannot advance to it.")
     return before
 
 
 def _names(key: str | Sequence[str]) -> list[str]:
     names = [key] if isinstance(key, str) else list(key)
     if not names:
-        raise InvalidInput("key=… names the columns of a primary key or a unique constraint.")
+        raise InvalidInput("key=… must name the columns of a primary key or a unique constraint.")
     return names
 
 
 def _columns(values: Mapping[str, Any], letter: str = "v", *, empty: bool = False) -> list[str]:
-    """A parameter's name for each column: the columns' own names could meet those of the conditions."""
+    """A parameter name per column: the columns' own names could clash with those of the conditions."""
     if not values and not empty:
-        raise InvalidInput("There must be at least one column.")
+        raise InvalidInput("At least one column is needed.")
     return [_place(letter, number) for number in range(len(values))]
 
 

@@ -1,4 +1,4 @@
-"""The conditional writes for SQLAlchemy's tables and mapped classes, so that column types and names are theirs.
+"""The conditional writes for SQLAlchemy's tables and mapped classes, with their column types and names.
 
 `connection` is a Connection or a Session; for an async one: `await session.run_sync(insert_if_absent, Order, {...})`.
 """
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 def insert_if_absent(
     connection: Any, table: Any, values: Mapping[str, Any], *, key: str | Sequence[str] | None = None
 ) -> bool:
-    """Insert a row unless one with the same key is there; `key` is the primary key when it is not given."""
+    """Insert a row unless one with the same key exists; `key` defaults to the primary key."""
     from sqlalchemy.dialects import postgresql, sqlite
 
     found = _table(table)
     names = [key] if isinstance(key, str) else list(key or [column.name for column in found.primary_key])
     dialect: Any = postgresql if kind_of(connection).dialect == "postgresql" else sqlite
     statement = dialect.insert(found).values(dict(values)).on_conflict_do_nothing(index_elements=names)
-    # A session does not count the rows of an insert; what it returns does.
+    # A session does not report the row count of an insert; its returned rows do.
     return connection.execute(statement.returning(*(found.c[name] for name in names))).first() is not None
 
 
@@ -39,12 +39,12 @@ def update_if_version(
     version: int,
     column: str = "version",
 ) -> bool:
-    """Compare and set: change the row if its version is the one that was read, and raise the version by 1."""
+    """Compare and set: change the row if it still has the version that was read, and increase the version by 1."""
     from sqlalchemy import update
 
     found = _table(table)
     if column in values:
-        raise InvalidInput(f"{column!r} is set by this update itself; leave it out of the values.")
+        raise InvalidInput(f"{column!r} is set by this update itself. Remove it from the values.")
     statement = (
         update(found)
         .where(*_conditions(found, where), found.c[column] == version)
@@ -63,7 +63,9 @@ def advance_status(
     values: Mapping[str, Any] | None = None,
     column: str = "status",
 ) -> bool:
-    """Set a status if it stands earlier in `order` now: it only ever goes forward, and a repetition changes nothing."""
+    """Set a status if the current one comes earlier in `order`: a status never goes back, and a repetition changes
+    nothing.
+    """
     from sqlalchemy import update
 
     found = _table(table)
@@ -79,12 +81,13 @@ def _table(given: Any) -> Table:
     table: Table = getattr(given, "__table__", given)
     if not hasattr(table, "primary_key"):
         raise InvalidInput(
-            "The table is an SQLAlchemy Table or a mapped class; for a name use batonq.idempotency.conditional."
+            "The table must be an SQLAlchemy Table or a mapped class. For a table name use "
+            "batonq.idempotency.conditional."
         )
     return table
 
 
 def _conditions(table: Table, where: Mapping[str, Any]) -> list[Any]:
     if not where:
-        raise InvalidInput("where=… names the row: at least one column and its value.")
+        raise InvalidInput("where=… must identify the row: at least one column and its value.")
     return [table.c[name] == value for name, value in where.items()]

@@ -1,4 +1,4 @@
-"""`@idempotent(store)`: the handler runs once a key, also when its message is delivered again."""
+"""`@idempotent(store)`: the handler runs once per key, even if its message is delivered again."""
 
 from __future__ import annotations
 
@@ -21,30 +21,32 @@ T = TypeVar("T")
 KeyOf = Callable[..., str]
 
 DAY_S = 86_400.0
-_AFTER_LEASE_S = 0.05  # so that a busy message comes back when the lease is over rather than just before
+_AFTER_LEASE_S = 0.05  # so that a busy message is delivered again after the lease has ended, not just before
 _log = logging.getLogger("batonq.idempotency")
 
 
 def id_of(*args: Any, **kwargs: Any) -> str:
-    """The key of a handler that names none: the id of the message, which is its first argument."""
+    """The default key of a handler: the id of the message, which is its first argument."""
     message = args[0] if args else next(iter(kwargs.values()), None)
     id = getattr(message, "id", None)
     if not isinstance(id, str):
-        raise InvalidInput(f"{type(message).__name__} has no id to be its key; give key=… a function of the arguments.")
+        raise InvalidInput(
+            f"{type(message).__name__} has no id to use as the key. Set key=… to a function of the arguments."
+        )
     return id
 
 
 class idempotent:  # noqa: N801
     """Decorates a handler, a coroutine function or a plain one.
 
-    Before the handler runs its key is claimed under a lease, which is extended while this process lives, for at most
-    `renew_for` seconds. After it the key is marked as done, for `ttl` seconds. A delivery that finds the key done
-    returns at once (None, or with `keep_result` what the first run returned); one that finds it claimed raises `Busy`.
-    A handler that raises gives the claim back. A holder that died keeps it until its lease is over; then the next
-    delivery does the work.
+    Before the handler runs, its key is claimed with a lease, which is extended while this process lives, for at most
+    `renew_for` seconds. Afterwards the key is marked as done for `ttl` seconds. A delivery that finds the key done
+    returns at once (None, or with `keep_result` the result of the first run); one that finds it claimed raises `Busy`.
+    If the handler raises, the claim is released. If the process dies, the claim stays until its lease expires; then the
+    next delivery does the work.
 
-    `key` is called with the handler's arguments (default: the first one's `id`); `scope`, by default the handler's
-    name, keeps apart several handlers that share a store.
+    `key` is called with the handler's arguments (default: the `id` of the first one); `scope`, by default the handler's
+    name, separates several handlers that share a store.
     """
 
     def __init__(
@@ -59,7 +61,7 @@ class idempotent:  # noqa: N801
         scope: str | None = None,
     ) -> None:
         if ttl <= 0 or lease <= 0 or renew_for < 0:
-            raise InvalidInput("ttl and lease are more than 0 seconds, and renew_for is not negative.")
+            raise InvalidInput("ttl and lease must be greater than 0 seconds, and renew_for must not be negative.")
         self._store = store
         self._key = key or id_of
         self._ttl = ttl
@@ -111,7 +113,7 @@ class idempotent:  # noqa: N801
         try:
             claim = await asyncio.shield(claiming)
         except asyncio.CancelledError:
-            await finished(claiming)  # it may have been taken although nobody waits any more
+            await finished(claiming)  # the claim may have been taken although the caller was cancelled
             await self._give_back(key, owner)
             raise
         if claim.state is not ClaimState.TAKEN:
@@ -127,7 +129,7 @@ class idempotent:  # noqa: N801
         try:
             await asyncio.shield(marking)
         except asyncio.CancelledError:
-            await finished(marking)  # the work is done: that must be on record, whoever has stopped waiting
+            await finished(marking)  # the work is done: that must be recorded even if the caller was cancelled
             raise
         self._ended(key, marking.result(), problem)
         return result
@@ -137,38 +139,41 @@ class idempotent:  # noqa: N801
 
     def _not_taken(self, key: str, claim: Claim) -> Any:
         if claim.state is ClaimState.BUSY:
-            raise Busy(claim.retry_after + _AFTER_LEASE_S, f"another holder works on {key!r}")
-        _log.debug("%s was done before", key)
+            raise Busy(claim.retry_after + _AFTER_LEASE_S, f"another consumer is processing {key!r}")
+        _log.debug("%s was already done", key)
         return msgspec.json.decode(claim.result) if claim.result is not None else None
 
     def _encoded(self, result: Any) -> tuple[bytes | None, InvalidInput | None]:
-        """What is kept; a result that cannot be kept is told after the mark, since the work is done."""
+        """The encoded result. If it cannot be stored, the error is raised after the key is marked, because the work is
+        done.
+        """
         if not self._keep_result:
             return None, None
         try:
             kept = msgspec.json.encode(result)
         except (TypeError, ValueError) as problem:
-            return None, InvalidInput(f"The work is done, but its result cannot be kept as JSON: {problem}")
+            return None, InvalidInput(f"The work is done, but its result cannot be stored as JSON: {problem}")
         if len(kept) > RESULT_BYTES_MAX:
-            return None, InvalidInput(f"The work is done, but its result has more than {RESULT_BYTES_MAX} bytes.")
+            return None, InvalidInput(f"The work is done, but its result is larger than {RESULT_BYTES_MAX} bytes.")
         return kept, None
 
     def _ended(self, key: str, held: bool, problem: InvalidInput | None) -> None:
         if not held:
             raise ClaimLost(
-                f"The claim on {key!r} was taken over while the handler worked: it may have been done twice."
+                f"The claim on {key!r} was taken over while the handler was running, so the work may have "
+                "been done twice."
             )
         if problem is not None:
             raise problem
 
 
 def new_owner() -> str:
-    """One run of a handler, wherever it is."""
+    """A unique id for one run of a handler."""
     return secrets.token_hex(12)
 
 
 async def finished(future: asyncio.Future[Any]) -> None:
-    """Wait for its end however often the waiting task is cancelled; its own failure is for the log."""
+    """Wait for its end however often the waiting task is cancelled; its own failure is logged."""
     while not future.done():
         try:
             await asyncio.shield(asyncio.wait([future]))
@@ -176,4 +181,4 @@ async def finished(future: asyncio.Future[Any]) -> None:
             continue
     failure = None if future.cancelled() else future.exception()
     if failure is not None:
-        _log.warning("a claim could not be given back or marked: %s", failure)
+        _log.warning("a claim could not be released or marked: %s", failure)

@@ -1,4 +1,4 @@
-"""What a guarded handler may raise instead of running, and what each asks of the worker."""
+"""Exceptions that a guarded handler raises instead of running, and what they tell the worker."""
 
 from __future__ import annotations
 
@@ -6,35 +6,35 @@ from batonq.errors import LeaseLost, Unavailable
 
 
 class Busy(Unavailable):
-    """Another holder works on the same key right now; the message is to be delivered again later, not acknowledged.
+    """Another consumer is processing the same key; the message must be delivered again later, not acknowledged.
 
-    `delay` (seconds) and `reason` are what a worker needs to give the message back. It was not tried, so that is no
-    receive: a second copy of a message whose work takes long does not die of waiting for it.
+    `delay` (seconds) and `reason` tell the worker how to release the message. It was not tried, so this does not count
+    as a receive: a second copy of a message with a long processing time is not dead-lettered while it waits.
     """
 
     untried = True
 
     def __init__(self, delay: float, reason: str = "") -> None:
         self.delay = max(0.0, float(delay))
-        self.reason = reason or "another holder works on the same key"
-        super().__init__(f"{self.reason}; try again in {self.delay:.1f} s")
+        self.reason = reason or "another consumer is processing the same key"
+        super().__init__(f"{self.reason}; retry in {self.delay:.1f} s")
 
     def __reduce__(self) -> tuple[type[Busy], tuple[float, str]]:
-        """A handler may raise it in a process of its own."""
+        """It can be raised in a handler's own process."""
         return type(self), (self.delay, self.reason)
 
 
 class OutOfOrder(Busy):
-    """A message came before one that precedes it; it is to be delivered again later, when that one is done.
+    """A message arrived before its predecessor; it must be delivered again later, when that one is done.
 
-    This counts as a receive: if the one before it never comes, it ends among the dead letters.
+    This counts as a receive: if the predecessor never arrives, the message is dead-lettered.
     """
 
     untried = False
 
 
 class ClaimLost(LeaseLost):
-    """The claim ran out while the handler worked, and another holder has taken it: the work may be done twice.
+    """The claim expired while the handler was running, and another consumer has taken it: the work may be done twice.
 
-    A lease that is longer than any pause of the process, or a handler that is quicker, prevents it.
+    To prevent it, use a lease that is longer than any pause of the process, or a faster handler.
     """

@@ -1,4 +1,4 @@
-"""Claims in this process's memory: for tests, and for workers of one process that need nothing after a restart."""
+"""Claims in this process's memory: for tests, and for single-process workers that need no claims after a restart."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from batonq.idempotency.store import Claim, ClaimState, Place, Store, Turn
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_SWEEP_EVERY = 1024  # claims between two sweeps of what is over
+_SWEEP_EVERY = 1024  # number of claims between two sweeps of expired ones
 
 
 class _Row(NamedTuple):
@@ -24,12 +24,12 @@ class _Row(NamedTuple):
 
 class _Line(NamedTuple):
     last: int
-    owner: str  # "": nobody's turn
+    owner: str  # "": no turn is taken
     until: float
 
 
 class MemoryStore(Store):
-    """`clock` gives seconds and may be set by a test."""
+    """`clock` returns seconds; a test may set it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -128,7 +128,7 @@ class MemoryStore(Store):
         return method(*args, **kwargs)  # nothing here waits
 
     def _held(self, key: str, owner: str) -> _Row | None:
-        # A lease that is over may still be extended, as long as nobody has taken the claim.
+        # An expired lease may still be extended, as long as nobody has taken the claim.
         row = self._rows.get(key)
         return row if row is not None and row.owner == owner and not row.done else None
 
@@ -141,5 +141,5 @@ class MemoryStore(Store):
         over = [key for key, row in self._rows.items() if row.until <= now]
         for key in over:
             del self._rows[key]
-        self._until_sweep = max(_SWEEP_EVERY, len(self._rows))  # so that a sweep costs a claim O(1)
+        self._until_sweep = max(_SWEEP_EVERY, len(self._rows))  # so that the cost of sweeping is O(1) per claim
         return len(over)

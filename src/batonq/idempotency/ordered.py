@@ -1,7 +1,7 @@
-"""`OrderedGuard`: of each key the handler sees messages 1, 2, 3 … in this order, each once, one at a time.
+"""`OrderedGuard`: for each key the handler sees messages 1, 2, 3 … in this order, each once, one at a time.
 
-For consumers of queues that keep no order, and as a check on those that do. The number comes from the producer (a
-version of the row, an event's number); the guard knows the last one handled.
+For consumers of queues without ordering, and as a check on those with. The producer sets the number (a version of the
+row, an event's number); the guard stores the last one that was processed.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from batonq.idempotency.store import Place, Store, Turn, checked_key
 class OrderedGuard:
     """Decorates a handler: `@OrderedGuard(store, key=…, sequence=…)`.
 
-    The next message (last + 1) is handled, and its number is the last one then. One at or before the last is a
-    duplicate: the handler does not run, None is returned. One after a gap raises `OutOfOrder`, and one whose key is
-    being worked on raises `Busy`; both carry the delay after which to deliver it again. A crash between effect and mark
-    repeats that one message: combine with `@idempotent` (inside), or use `next_in_order` in the effect's transaction.
+    The next message (last + 1) is processed, and its number is then the last one. A message at or before the last is a
+    duplicate: the handler does not run, and None is returned. A message after a gap raises `OutOfOrder`, and one whose
+    key is being processed raises `Busy`; both carry the delay until the next delivery. A crash between effect and mark
+    repeats that one message: combine it with `@idempotent` (inside), or use `next_in_order` in the effect's
+    transaction.
     """
 
     def __init__(
@@ -40,7 +41,7 @@ class OrderedGuard:
         scope: str | None = None,
     ) -> None:
         if lease <= 0 or retry_after < 0:
-            raise InvalidInput("lease is more than 0 seconds, and retry_after is not negative.")
+            raise InvalidInput("lease must be greater than 0 seconds, and retry_after must not be negative.")
         self._store = store
         self._key = key
         self._sequence = sequence
@@ -97,18 +98,18 @@ class OrderedGuard:
     def _names(self, scope: str, args: Any, kwargs: Any) -> tuple[str, int, str]:
         number = self._sequence(*args, **kwargs)
         if not isinstance(number, int):
-            raise InvalidInput(f"sequence=… must give the message's number, a whole one, not {number!r}.")
+            raise InvalidInput(f"sequence=… must return the message's number, an integer, not {number!r}.")
         return checked_key(f"{scope}:{checked_key(self._key(*args, **kwargs))}"), number, new_owner()
 
     def _is_next(self, key: str, number: int, turn: Turn) -> bool:
         if turn.place is Place.GAP:
             raise OutOfOrder(
-                self._retry_after, f"message {number} of {key!r} came while the last one handled is {turn.last}"
+                self._retry_after, f"message {number} of {key!r} arrived while the last processed one is {turn.last}"
             )
         if turn.place is Place.BUSY:
-            raise Busy(min(self._retry_after, turn.retry_after), f"another holder works on {key!r}")
+            raise Busy(min(self._retry_after, turn.retry_after), f"another consumer is processing {key!r}")
         return turn.place is Place.NEXT
 
     def _ended(self, key: str, number: int, held: bool) -> None:
         if not held:
-            raise ClaimLost(f"The turn of message {number} of {key!r} was taken over while the handler worked.")
+            raise ClaimLost(f"The turn of message {number} of {key!r} was taken over while the handler was running.")

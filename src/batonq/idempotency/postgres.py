@@ -1,4 +1,6 @@
-"""Claims in PostgreSQL: for workers on several machines. Times are the server's, so that their clocks do not matter."""
+"""Claims in PostgreSQL: for workers on several machines. Times are the server's, so the
+machines' clocks do not matter.
+"""
 
 from __future__ import annotations
 
@@ -16,13 +18,13 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _CLAIM_TRIES = 10
-_SCHEMA_LOCK = 0x626174_6F6E  # an advisory lock: two that create the tables at once would fail on each other
+_SCHEMA_LOCK = 0x626174_6F6E  # an advisory lock: two sessions that create the tables at the same time would fail
 
 
 class PostgresStore(Store):
-    """Connections are made when needed, at most `connections`, and kept; each statement is a transaction of its own.
+    """Up to `connections` connections are opened on demand and kept; each statement is its own transaction.
 
-    For claim, effect and mark in one transaction of your own connection see `once` and `idempotent_in_transaction`.
+    For claim, effect and mark in one transaction of your own connection, see `once` and `idempotent_in_transaction`.
     """
 
     def __init__(
@@ -51,7 +53,7 @@ class PostgresStore(Store):
 
     def after_fork(self) -> None:
         super().after_fork()
-        self._parents = self._idle  # kept, and not closed: the parent goes on with them
+        self._parents = self._idle  # kept but not closed: the parent continues to use them
         self._begin()
 
     def close(self) -> None:
@@ -63,7 +65,7 @@ class PostgresStore(Store):
 
     def claim(self, key: str, owner: str, lease: float) -> Claim:
         claims = self._names.claims
-        # What stood in the way of the first statement may be gone before the second looks; then it begins anew.
+        # The conflicting row may be gone before the second statement reads it; then start again.
         for _ in range(_CLAIM_TRIES):
             taken = self._fetch(
                 f"INSERT INTO {claims} AS mine (key, owner, until) VALUES (%(key)s, %(owner)s,"
@@ -173,7 +175,7 @@ class PostgresStore(Store):
         return self._run(lambda connection: connection.execute(sql, given).fetchone())
 
     def _run(self, work: Callable[[psycopg.Connection[Any]], T]) -> T:
-        """With a second try when the connection turns out to be dead: every statement here may be repeated."""
+        """Retries once if the connection turns out to be dead: every statement here may be repeated."""
         try:
             with self._connection() as connection:
                 return work(connection)
@@ -203,7 +205,7 @@ class PostgresStore(Store):
 
 
 def create_tables(connection: psycopg.Connection[Any], *, table: str = tables.CLAIMS) -> None:
-    """Make the store's tables where they are missing; in the connection's transaction if there is one."""
+    """Create the store's tables if they do not exist; in the connection's transaction if there is one."""
     with connection.transaction():
         connection.execute("SELECT pg_advisory_xact_lock(%s)", (_SCHEMA_LOCK,))
         for statement in tables.postgres_schema(tables.Names(table)):

@@ -1,4 +1,4 @@
-"""Claims in Redis: one hash a key, which expires by itself. As durable as that Redis is set to be."""
+"""Claims in Redis: one hash per key, which expires by itself. As durable as that Redis is configured to be."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from batonq.idempotency.store import Claim, ClaimState, Place, Store, Turn
 if TYPE_CHECKING:
     import redis
 
-# A script runs alone in Redis, so each is one atomic step. An expired hash is gone: a crashed holder's claim is free.
+# A script runs alone in Redis, so each is one atomic step. An expired hash is gone, which frees the claim of a crashed
+# holder.
 _CLAIM = """
 local row = redis.call('HMGET', KEYS[1], 'done', 'owner', 'result')
 if row[1] then return {'done', row[3]} end
@@ -37,7 +38,7 @@ local row = redis.call('HMGET', KEYS[1], 'done', 'owner')
 if row[1] or row[2] ~= ARGV[1] then return 0 end
 return redis.call('DEL', KEYS[1])
 """
-# The number of an ordered key never expires; whose turn it is stands in a key of its own, which does.
+# The number of an ordered key never expires; the current turn is in a separate key, which does.
 _BEGIN_TURN = """
 local last = tonumber(redis.call('GET', KEYS[1]) or ARGV[4])
 local number = tonumber(ARGV[1])
@@ -68,7 +69,7 @@ return redis.call('DEL', KEYS[2])
 
 
 class RedisStore(Store):
-    """`client` is an address such as redis://127.0.0.1/0, or a `redis.Redis` that gives bytes (its default)."""
+    """`client` is a URL such as redis://127.0.0.1/0, or a `redis.Redis` that returns bytes (its default)."""
 
     def __init__(self, client: str | redis.Redis, *, prefix: str = "baton:") -> None:
         try:
@@ -76,7 +77,10 @@ class RedisStore(Store):
         except ImportError:
             raise InvalidInput("RedisStore needs redis-py: pip install redis.") from None
         if not isinstance(client, (str, redis.Redis)):
-            raise InvalidInput("RedisStore takes an address or a redis.Redis; it is used from threads, not asyncio.")
+            raise InvalidInput(
+                "RedisStore needs a URL or a redis.Redis. Asyncio clients are not supported, because it is used "
+                "from threads."
+            )
         super().__init__()
         self._owned = isinstance(client, str)
         self._redis: Any = redis.Redis.from_url(client) if isinstance(client, str) else client

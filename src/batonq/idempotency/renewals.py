@@ -1,4 +1,4 @@
-"""Leases of running handlers are extended from one thread a store, so that a blocked event loop does not lose them."""
+"""Extends the leases of running handlers from one thread per store, so that a blocked event loop does not lose them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-_SHARE = 3  # a lease is extended when a third of it is over
+_SHARE = 3  # a lease is extended after a third of its time
 _log = logging.getLogger("batonq.idempotency")
 Extend = Callable[[str, str, float], bool]
 
@@ -37,7 +37,7 @@ class Renewals:
 
     @contextmanager
     def keep(self, key: str, owner: str, lease: float, renew_for: float) -> Iterator[None]:
-        """Extend the lease again and again until the block ends, for at most `renew_for` seconds."""
+        """Extend the lease repeatedly until the block ends, for at most `renew_for` seconds."""
         held = _Held(key, owner, lease, time.monotonic() + renew_for)
         with self._changed:
             self._held.add(held)
@@ -86,6 +86,6 @@ class Renewals:
             return False
         try:
             return self._extend(held.key, held.owner, held.lease)
-        except Exception as problem:  # the store is away for now; the next turn may reach it before the lease is over
+        except Exception as problem:  # the store is unavailable; the next attempt may reach it before the lease expires
             _log.warning("the claim on %s could not be extended: %s", held.key, problem)
             return True

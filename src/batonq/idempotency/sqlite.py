@@ -1,4 +1,4 @@
-"""Claims in an SQLite file: for workers of one machine, whose claims outlive the process."""
+"""Claims in an SQLite file: for workers on one machine, with claims that survive the process."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class SqliteStore(Store):
 
     def after_fork(self) -> None:
         super().after_fork()
-        self._parents = self._connection  # kept, and not closed: that would take the parent's locks away
+        self._parents = self._connection  # kept but not closed: closing would release the parent's locks
         self._open()
 
     def close(self) -> None:

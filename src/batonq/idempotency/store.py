@@ -1,7 +1,7 @@
-"""What a store keeps: claims by key, and for ordered keys the number of the last message handled.
+"""The interface of stores: claims by key, and for ordered keys the number of the last processed message.
 
-A claim is CLAIMED by an owner until its lease ends, then DONE until its time to live ends. A row whose time is over
-counts as absent: that is how a holder that crashed half-way is taken over, and how keys are forgotten.
+A claim is CLAIMED by an owner until its lease expires, then DONE until its time to live ends. An expired row counts as
+absent: that is how the claim of a crashed holder is taken over, and how keys are forgotten.
 
     absent ──claim──▶ CLAIMED ──complete──▶ DONE ──ttl──▶ absent
                         │  ▲
@@ -34,32 +34,32 @@ THREADS_MAX = 8
 
 class ClaimState(enum.Enum):
     TAKEN = "taken"  # the caller holds it now, and does the work
-    BUSY = "busy"  # another holder works on it
+    BUSY = "busy"  # another consumer is processing it
     DONE = "done"  # the work was done
 
 
 class Claim(NamedTuple):
-    """The answer to a claim."""
+    """The result of a claim."""
 
     state: ClaimState
-    result: bytes | None = None  # DONE: what was kept of the first run
-    retry_after: float = 0.0  # BUSY: when the other one's lease ends, in seconds
+    result: bytes | None = None  # DONE: the stored result of the first run
+    retry_after: float = 0.0  # BUSY: seconds until the other lease expires
 
 
 class Place(enum.Enum):
-    """Where a message stands in its key's order."""
+    """The position of a message in its key's order."""
 
-    NEXT = "next"  # last + 1: to be handled now, by the caller
+    NEXT = "next"  # last + 1: to be processed now, by the caller
     SEEN = "seen"  # at or before the last: a duplicate
-    GAP = "gap"  # one before it is missing
-    BUSY = "busy"  # another holder works on this key
+    GAP = "gap"  # its predecessor is missing
+    BUSY = "busy"  # another consumer is processing this key
 
 
 class Turn(NamedTuple):
-    """The answer to the question whether it is a message's turn."""
+    """The result of a request for a message's turn."""
 
     place: Place
-    last: int  # the number of the last message handled; one below the first when there was none
+    last: int  # the number of the last processed message; one below the first if there was none
     retry_after: float = 0.0
 
 
@@ -67,38 +67,38 @@ _stores: WeakSet[Store] = WeakSet()
 
 
 class Store(ABC):
-    """Where claims are kept. Every method is atomic, and may be called from any thread, and after a fork."""
+    """Stores claims. Every method is atomic, and may be called from any thread and after a fork."""
 
     def __init__(self) -> None:
         _stores.add(self)
 
     @abstractmethod
     def claim(self, key: str, owner: str, lease: float) -> Claim:
-        """Take the key for this owner, unless it is done or another owner's lease runs."""
+        """Take the key for this owner, unless it is done or leased by another owner."""
 
     @abstractmethod
     def extend(self, key: str, owner: str, lease: float) -> bool:
-        """Let the lease end `lease` seconds from now; false when the owner does not hold it any more."""
+        """Let the lease end `lease` seconds from now; False if the owner no longer holds it."""
 
     @abstractmethod
     def complete(self, key: str, owner: str, ttl: float, result: bytes | None) -> bool:
-        """The work is done; false when another owner has the claim (and nothing was changed). May be repeated."""
+        """Mark the work as done; False if another owner has the claim (and nothing was changed). May be repeated."""
 
     @abstractmethod
     def release(self, key: str, owner: str) -> bool:
-        """The work failed; the next delivery may begin at once."""
+        """The work failed; the next delivery may start at once."""
 
     @abstractmethod
     def forget(self, key: str) -> bool:
-        """Remove whatever is known about a key, so that its work can be done again; for repairs by hand."""
+        """Remove all data about a key, so that its work can be done again; for manual repairs."""
 
     @abstractmethod
     def prune(self) -> int:
-        """Remove what is over; how many were removed. Stores that expire keys by themselves answer 0."""
+        """Remove expired rows and return their number. Stores with automatic expiry return 0."""
 
     @abstractmethod
     def begin_turn(self, key: str, sequence: int, owner: str, lease: float, first: int) -> Turn:
-        """Take the key for this message when its number is the last one's plus 1."""
+        """Take the key for this message if its number is the last one plus 1."""
 
     @abstractmethod
     def extend_turn(self, key: str, owner: str, lease: float) -> bool:
@@ -106,20 +106,20 @@ class Store(ABC):
 
     @abstractmethod
     def end_turn(self, key: str, sequence: int, owner: str) -> bool:
-        """The message was handled: its number is the last one now."""
+        """The message was processed: its number is now the last one."""
 
     @abstractmethod
     def give_up_turn(self, key: str, owner: str) -> bool:
-        """The handler failed; the number stays as it was."""
+        """The handler failed; the number does not change."""
 
     async def call(self, method: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Run one of the methods for a coroutine, on a thread of the store's own."""
+        """Run one of the methods for a coroutine, on a thread of the store."""
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._threads, lambda: method(*args, **kwargs))
 
     @property
     def _threads(self) -> ThreadPoolExecutor:
-        # Its own threads, so that handlers which fill asyncio's cannot keep a claim from being marked.
+        # Its own threads, so that handlers which occupy asyncio's cannot delay marking a claim.
         executor: ThreadPoolExecutor | None = self.__dict__.get("_executor")
         if executor is None:
             made = ThreadPoolExecutor(THREADS_MAX, thread_name_prefix="baton-claims")
@@ -128,12 +128,12 @@ class Store(ABC):
 
     @property
     def renewals(self) -> Renewals:
-        """What extends the claims of handlers that run now."""
+        """Extends the claims of running handlers."""
         return self._renewing("_claims_renewed", self.extend)
 
     @property
     def turn_renewals(self) -> Renewals:
-        """What extends the turns of handlers that run now."""
+        """Extends the turns of running handlers."""
         return self._renewing("_turns_renewed", self.extend_turn)
 
     def _renewing(self, name: str, extend: Callable[[str, str, float], bool]) -> Renewals:
@@ -141,12 +141,12 @@ class Store(ABC):
         return found if found is not None else self.__dict__.setdefault(name, Renewals(extend))
 
     def after_fork(self) -> None:
-        """In the child: threads are not there any more, and locks and connections are the parent's."""
+        """In the child: the threads do not exist any more, and locks and connections belong to the parent."""
         for name in ("_executor", "_claims_renewed", "_turns_renewed"):
             self.__dict__.pop(name, None)
 
     def close(self) -> None:
-        """Give back threads and connections. The store must not be used after it."""
+        """Release threads and connections. The store must not be used afterwards."""
         for name in ("_claims_renewed", "_turns_renewed"):
             renewals: Renewals | None = self.__dict__.pop(name, None)
             if renewals is not None:
@@ -167,9 +167,11 @@ os.register_at_fork(after_in_child=_after_fork)
 def checked_key(key: object) -> str:
     """The key as it is stored, or an error that says what to do."""
     if not isinstance(key, str) or not key:
-        raise InvalidInput(f"An idempotency key is a string that is not empty, not {key!r}; give key=… a function.")
+        raise InvalidInput(
+            f"An idempotency key must be a non-empty string, not {key!r}. Set key=… to a function that returns one."
+        )
     if "\0" in key:
         raise InvalidInput("An idempotency key must not contain a NUL character.")
     if len(key.encode()) > KEY_BYTES_MAX:
-        raise InvalidInput(f"An idempotency key has at most {KEY_BYTES_MAX} bytes; hash what is longer.")
+        raise InvalidInput(f"An idempotency key can have at most {KEY_BYTES_MAX} bytes. Hash longer keys.")
     return key

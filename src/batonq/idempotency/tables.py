@@ -1,4 +1,4 @@
-"""The two tables of the SQL stores, under the names that the user gave."""
+"""The two tables of the SQL stores, with the user's table names."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ CLAIMS = "batonq_claims"
 
 
 class Names:
-    """`claims`: one row a key. `lines`: one row an ordered key, with the number of the last message."""
+    """`claims`: one row per key. `lines`: one row per ordered key, with the number of the last message."""
 
     def __init__(self, table: str) -> None:
         self.table = table
@@ -18,7 +18,9 @@ class Names:
 
 
 def sqlite_schema(names: Names) -> list[str]:
-    """`until` ends the lease, or the time to live of what is done. The owner stays, so that marking may be retried."""
+    """`until` is the end of the lease, or of the time to live of a finished one. The owner stays, so that marking can
+    be retried.
+    """
     return [
         f"""CREATE TABLE IF NOT EXISTS {names.claims} (
             key TEXT PRIMARY KEY, owner TEXT NOT NULL, done INTEGER NOT NULL DEFAULT 0, until REAL NOT NULL, result BLOB

@@ -1,7 +1,7 @@
-"""Claim, effect and mark in one transaction of the user's own connection: there is no half-way to crash in.
+"""Claim, effect and mark in one transaction of the user's own connection, so that a crash leaves all or nothing.
 
-The mark is inserted first and commits with the effect. A second delivery that comes meanwhile waits at the unique key
-until the first transaction has ended: after a commit it is a duplicate, after a rollback or a crash it does the work.
+The mark is inserted first and commits with the effect. A second delivery in the meantime waits at the unique key until
+the first transaction has ended: after a commit it is a duplicate, after a rollback or a crash it does the work.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SQLITE_NOW = "((julianday('now') - 2440587.5) * 86400.0)"
 
 
 def once(connection: Any, key: str, *, ttl: float = 7 * DAY_S, table: str = tables.CLAIMS) -> bool:
-    """True when the work of this key is to be done now, in this transaction; false when it was done already."""
+    """True if the work of this key must be done now, in this transaction; False if it was already done."""
     databases.require_transaction(connection, "once()")
     mark, look = _once_statements(databases.kind_of(connection).dialect, table)
     given = {"key": checked_key(key), "ttl": ttl}
@@ -45,7 +45,7 @@ async def once_async(connection: Any, key: str, *, ttl: float = 7 * DAY_S, table
 
 
 def create_tables(connection: Any, *, table: str = tables.CLAIMS) -> None:
-    """Make the tables of `once` and `next_in_order` (the stores' own) where they are missing."""
+    """Create the tables of `once` and `next_in_order` (those of the stores) if they do not exist."""
     names = tables.Names(table)
     postgres = databases.kind_of(connection).dialect == "postgresql"
     for statement in tables.postgres_schema(names) if postgres else tables.sqlite_schema(names):
@@ -55,9 +55,11 @@ def create_tables(connection: Any, *, table: str = tables.CLAIMS) -> None:
 def next_in_order(
     connection: Any, key: str, sequence: int, *, first: int = 1, table: str = tables.CLAIMS, retry_after: float = 1.0
 ) -> bool:
-    """True when this message is the next of its key, which it now is in this transaction; false when it was handled.
+    """True if this message is the next of its key, and record it in this transaction; False if it was already
+    processed.
 
-    Raises `OutOfOrder` when one before it is missing. A second holder of the key waits for this transaction's end.
+    Raises `OutOfOrder` if its predecessor is missing. A second consumer of the key waits for the end of this
+    transaction.
     """
     databases.require_transaction(connection, "next_in_order()")
     lines = tables.Names(table).lines
@@ -78,7 +80,7 @@ def next_in_order(
     last = databases.execute(connection, f"SELECT last FROM {lines} WHERE key = :key", {"key": key}).first[0]
     if place(sequence, last) is Place.SEEN:
         return False
-    raise OutOfOrder(retry_after, f"message {sequence} of {key!r} came while the last one handled is {last}")
+    raise OutOfOrder(retry_after, f"message {sequence} of {key!r} arrived while the last processed one is {last}")
 
 
 def place(sequence: int, last: int) -> Place:
@@ -95,11 +97,11 @@ def idempotent_in_transaction(
     scope: str | None = None,
     table: str = tables.CLAIMS,
 ) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Run the handler in a transaction that also holds its mark; the handler gets the connection as `connection=`.
+    """Run the handler in a transaction that also contains its mark; the handler gets the connection as `connection=`.
 
-    `connect` gives a context manager of a connection that commits at its end and rolls back after an exception, as
+    `connect` returns a context manager for a connection that commits at its end and rolls back after an exception, as
     `psycopg.connect`, a pool's `connection`, SQLAlchemy's `engine.begin` and `Session.begin` do. An sqlite3 connection
-    is taken as well, and closed. For a coroutine function it gives an async one.
+    is accepted as well, and closed. For a coroutine function it returns an async one.
     """
 
     def decorate(handler: Callable[..., Any]) -> Callable[..., Any]:
@@ -134,12 +136,12 @@ def idempotent_in_transaction(
 
 
 class _opened(AbstractContextManager[Any]):  # noqa: N801
-    """A context manager as it is; of an sqlite3 connection, whose own one does not close it, a transaction."""
+    """The context manager itself; for an sqlite3 connection, whose own one does not close it, a transaction."""
 
     def __init__(self, given: Any) -> None:
         self._given = given
         if not hasattr(given, "__enter__"):
-            raise InvalidInput("connect=… must give a context manager of a connection, such as psycopg.connect(…).")
+            raise InvalidInput("connect=… must return a context manager for a connection, such as psycopg.connect(…).")
 
     def __enter__(self) -> Any:
         connection = self._given.__enter__()
@@ -178,7 +180,7 @@ def _once_statements(dialect: Dialect, table: str) -> tuple[str, str]:
 
 
 def _standing(found: Outcome) -> bool:
-    if found.first is None:  # it went between the two statements
+    if found.first is None:  # it was removed between the two statements
         raise Busy(0.0)
     done, left = found.first
     if not done:

@@ -1,8 +1,7 @@
-"""The far side of a replicated log: the little that JetStream and PostgreSQL do for one shard.
+"""The remote store of a replicated log: the operations that JetStream and PostgreSQL provide for one shard.
 
-Frames lie there by number, and nothing else does: a JetStream sequence, or the key of a row, is the frame's number.
-What fencing, retries and the mirror make of it is in `mirrored.py`, once for all. Every method has a timeout of its own
-and none tries again by itself.
+Only frames are stored, by number: a JetStream sequence, or the key of a row, is the frame's number. Fencing, retries
+and the mirror are implemented once, in `mirrored.py`. Every method has its own timeout, and none retries by itself.
 """
 
 from __future__ import annotations
@@ -16,21 +15,21 @@ from batonq.log.interface import Leases, Room
 
 
 class Unreachable(Unavailable):
-    """What keeps the log gave no answer, or none that settles anything. What was asked may have been done, or be done
-    yet.
+    """The store of the log did not answer, or its answer settles nothing. The request may have been executed, or may
+    still be.
     """
 
 
 class Leaderless(Unreachable):
-    """What keeps the log says itself that it takes nothing for it now, from nobody."""
+    """The store reports that it has no leader for the log, so it accepts nothing from anyone."""
 
 
 class Unsafe(LogError):
-    """The server that should keep the log is set up so that it could lose what it acknowledged."""
+    """The configuration of the log's store could lose acknowledged data."""
 
 
 class WrongEnd(LogError):
-    """The log does not end where this frame would follow."""
+    """The log does not end with the frame before this one."""
 
 
 class Bounds(NamedTuple):
@@ -42,7 +41,7 @@ class Bounds(NamedTuple):
 
 
 class Entry(NamedTuple):
-    """What is stored as frame `number`, unchecked."""
+    """The data stored as frame `number`, not checked."""
 
     number: int
     data: bytes
@@ -56,65 +55,65 @@ class Backend(Protocol):
 
     @property
     def where(self) -> str:
-        """What to call it in messages."""
+        """The store's name in messages."""
 
     @property
     def frame_bytes_max(self) -> int:
-        """The longest frame that can be stored."""
+        """Maximum size of a frame."""
 
     async def bounds(self) -> Bounds:
-        """What is retained now. Raises LogCorrupt when something is missing in between."""
+        """The retained range. Raises LogCorrupt if frames are missing in between."""
 
     async def append(self, frame: Frame) -> None:
         """Store a frame if the log ends with the one before it: all or nothing, and replicated when this returns.
 
-        Raises WrongEnd when the log ends elsewhere, which it may do because this very frame is stored already; Fenced
-        when the log is known to be at a higher epoch.
+        Raises WrongEnd if the log ends elsewhere, possibly because this very frame is already stored; Fenced if the log
+        is known to have a higher epoch.
         """
 
     async def find(self, number: int) -> bytes | None:
-        """What stands at a number, asked of the one who decides on appends; None when nothing does (yet)."""
+        """The entry with this number, read from the authority on appends; None if there is none (yet)."""
 
     def tail(self, start: int) -> AsyncGenerator[list[Entry], None]:
-        """What is stored from `start` on, in order, in batches that are never empty, and then what is stored as time
-        goes by. Raises LogGap when `start` is not retained any more. It is closed by whoever reads it.
+        """Entries from `start` on, in order, in non-empty batches, and then new entries as they are stored. Raises
+        LogGap if `start` is no longer retained. The reader closes it.
         """
 
     async def drop_front(self, before: int) -> None:
-        """Forget what is below `before`, which is not above the last number."""
+        """Delete the frames below `before`, which is not above the last number."""
 
     async def close(self) -> None:
-        """Let go of what this backend alone uses."""
+        """Release the resources of this backend."""
 
 
 class LogStore(Protocol):
-    """Where the logs of a whole cluster are: one connection, checked when it is opened."""
+    """The store of a whole cluster's logs: one connection, checked when it is opened."""
 
     @property
     def cluster(self) -> int:
-        """The cluster id, made by the first node and the same for all."""
+        """The cluster id, created by the first node and the same for all."""
 
     @property
     def where(self) -> str:
-        """What to call it in messages; without secrets."""
+        """The store's name in messages; without secrets."""
 
     @property
     def remarks(self) -> Sequence[str]:
-        """What opening it found worth telling."""
+        """Notes from opening it, for the operator."""
 
     @property
     def replicas(self) -> int:
-        """How many replicas a log has here unless it is said; the catalog's and the leases always."""
+        """Default number of replicas of a log; always used for the catalog and the leases."""
 
     async def check_kind(self, replicas: int) -> None:
-        """Raises Unsafe when no log with so many replicas can be kept here."""
+        """Raises Unsafe if the store cannot keep a log with that many replicas."""
 
     async def backend(self, shard: int, replicas: int) -> Backend:
-        """The far side of a shard's log, made with so many replicas if there is none yet. Raises Unsafe when it has
-        others.
+        """The remote store of a shard's log, created with that many replicas if it does not exist. Raises Unsafe if it
+        exists with a different number.
         """
 
     def leases(self, node: str, address: str, ttl_s: float) -> Leases:
-        """Ownership of shards as this node sees it."""
+        """Ownership of shards, as seen by this node."""
 
     async def close(self) -> None: ...

@@ -1,10 +1,10 @@
-"""Variable sections in memory: the newest frames', and those of old frames that were read lately. Both are bounded."""
+"""Bounded caches of variable sections: those of the newest frames, and those of old frames that were read recently."""
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
 
-ENTRY_BYTES = 160  # what an entry costs beside its content; it bounds the count of empty ones
+ENTRY_BYTES = 160  # overhead per entry; it limits the number of empty ones
 
 
 class FreshCache:
@@ -28,7 +28,7 @@ class FreshCache:
 
 
 class ReadCache:
-    """Variable sections of old frames, the least recently used going first: neighbours are read together."""
+    """Variable sections of old frames, evicted least recently used first: neighbours are read together."""
 
     __slots__ = ("_bytes", "_bytes_max", "_sections")
 

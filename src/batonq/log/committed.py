@@ -1,8 +1,7 @@
-"""The committed note: which frame was the last one known to be committed.
+"""The committed note: the number of the last frame known to be committed.
 
-It is written some milliseconds after a commit, and when the log is closed, and never waited for. If it survives, it
-proves that the frame it names was committed, so that an unreadable frame at or below it is damage and never a torn
-write.
+It is written a few milliseconds after a commit and when the log is closed, and nothing waits for it. If it survives, it
+proves that its frame was committed, so an unreadable frame at or below it is damage and not a torn write.
 
     offset  size  field
     0       4     magic "BTNC"
@@ -46,7 +45,7 @@ def encode(shard: int, number: int, digest: bytes, epoch: int) -> bytes:
 
 
 def load(disk: Disk, path: str, shard: int | None) -> Committed | None:
-    """The note, or None when there is none that checks: then nothing is proven, and nothing is wrong."""
+    """The note, or None if there is no valid one: then nothing is proven, and nothing is wrong."""
     try:
         handle = disk.open(path)
     except FileNotFoundError:

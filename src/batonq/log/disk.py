@@ -1,7 +1,7 @@
-"""The disk as the log uses it: a port, so that tests and the simulator can put a faulty one in its place.
+"""The disk interface of the log, so that tests and the simulator can substitute a faulty disk.
 
-Everything that `files.py`, `snapshots.py` and `ownership.py` do to files goes through here. Paths are strings; a handle
-is an integer that means something to its disk only.
+All file operations of `files.py`, `snapshots.py` and `ownership.py` go through it. Paths are strings; a handle is an
+integer that only its disk can interpret.
 """
 
 from __future__ import annotations
@@ -10,58 +10,61 @@ import os
 from collections.abc import Sequence
 from typing import Protocol
 
-PREAD_BYTES_MAX = 1 << 30  # Linux moves at most 2 GiB a call
-# Only the server's own user: the catalog's log has the secrets of access keys, the others have messages.
+PREAD_BYTES_MAX = 1 << 30  # Linux transfers at most 2 GiB per call
+# Only for the server's own user: the catalog's log contains the secrets of access keys, the other logs contain
+# messages.
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
 
 
 class Disk(Protocol):
     def open(self, path: str, *, write: bool = False, create: bool = False) -> int:
-        """A handle on a file; `create` makes an empty one (and fails if it exists). Raises OSError."""
+        """A handle to a file; `create` creates an empty one (and fails if it exists). Raises OSError."""
 
     def close(self, handle: int) -> None:
-        """Give the handle back."""
+        """Close the handle."""
 
     def pread(self, handle: int, length: int, offset: int) -> bytes:
         """`length` bytes from `offset`; fewer only at the end of the file."""
 
     def is_cold(self, handle: int, length: int, offset: int) -> bool:
-        """Whether reading this would have to wait for the disk; False also when nobody can tell. Never waits."""
+        """Whether a read would have to wait for the disk; False also if that is unknown. Never waits."""
 
     def pwrite(self, handle: int, buffers: Sequence[bytes], offset: int) -> None:
-        """Write the buffers one after another from `offset`: all of them, or OSError and nobody knows how much."""
+        """Write the buffers one after another from `offset`: all of them, or OSError with an unknown number of bytes
+        written.
+        """
 
     def fdatasync(self, handle: int) -> None:
-        """Make the file's content (and its length) survive a power failure."""
+        """Make the file's content and length survive a power failure."""
 
     def fsync_directory(self, path: str) -> None:
         """Make the names in a directory survive a power failure."""
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file another name, replacing what had it; all or nothing."""
+        """Rename a file atomically, replacing an existing one."""
 
     def unlink(self, path: str) -> None:
-        """Remove a name."""
+        """Remove a file."""
 
     def size(self, path: str) -> int:
-        """Length of a file in bytes."""
+        """Size of a file in bytes."""
 
     def exists(self, path: str) -> bool:
-        """Whether a file or directory of this name exists."""
+        """Whether a file or directory with this name exists."""
 
     def listdir(self, path: str) -> list[str]:
         """The names in a directory, in no order."""
 
     def make_directory(self, path: str) -> None:
-        """Make a directory and its parents; not an error when it exists."""
+        """Create a directory and its parents; not an error if it exists."""
 
     def free(self, path: str) -> int:
-        """Bytes that can still be written on the disk that holds `path`."""
+        """Free bytes on the disk that contains `path`."""
 
 
 class RealDisk:
-    """The operating system's."""
+    """The operating system's disk."""
 
     def open(self, path: str, *, write: bool = False, create: bool = False) -> int:
         flags = os.O_CLOEXEC | (os.O_RDWR if write or create else os.O_RDONLY)
@@ -90,20 +93,20 @@ class RealDisk:
         flag = getattr(os, "RWF_NOWAIT", 0)
         if not flag:
             return False
-        try:  # its ends stand for the whole
+        try:  # checking both ends is enough
             for at in (offset, offset + max(length, 1) - 1):
                 os.preadv(handle, (bytearray(1),), at, flag)
         except BlockingIOError:
             return True
         except OSError:
-            return False  # the file system does not know this way
+            return False  # the file system does not support this
         return False
 
     def pwrite(self, handle: int, buffers: Sequence[bytes], offset: int) -> None:
         written = os.pwritev(handle, buffers, offset)
         total = sum(map(len, buffers))
         if written < total:
-            # Signals and the 2 GiB limit of one call cut writes short; go on with what is left.
+            # Signals and the 2 GiB limit of one call cause short writes; continue with the rest.
             rest = memoryview(b"".join(buffers))
             while written < total:
                 written += os.pwrite(handle, rest[written:], offset + written)
@@ -142,7 +145,7 @@ class RealDisk:
 
 
 def create_directory(disk: Disk, path: str) -> None:
-    """Make a directory, and the parents that are missing, so that they survive a power failure."""
+    """Create a directory and its missing parents, so that they survive a power failure."""
     if disk.exists(path):
         return
     parent = os.path.dirname(os.path.abspath(path))
@@ -152,9 +155,9 @@ def create_directory(disk: Disk, path: str) -> None:
 
 
 def write_atomically(disk: Disk, path: str, buffers: Sequence[bytes], *, durable: bool = True) -> None:
-    """Put a whole file in place: readers see the old one or the new one, never half of one.
+    """Write a whole file atomically: readers see the old one or the new one, never a part.
 
-    Without `durable` the file may come out of a power failure empty: for what can be made again and carries a checksum.
+    Without `durable` the file may be empty after a power failure: for data that can be recreated and has a checksum.
     """
     temporary = f"{path}.tmp"
     if disk.exists(temporary):

@@ -1,4 +1,4 @@
-"""Ending tasks for sure."""
+"""Reliable cancellation of tasks."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ AGAIN_S = 0.2
 
 
 async def end(*tasks: asyncio.Task[Any] | None) -> None:
-    """Cancel tasks, and wait until they have ended. A library beneath may swallow a cancellation that comes together
-    with an answer (asyncio.wait_for of Python 3.11 does), so they are cancelled until they have.
+    """Cancel tasks and wait until they have ended. A library may swallow a cancellation that arrives together with a
+    result (asyncio.wait_for of Python 3.11 does), so they are cancelled repeatedly.
     """
     running = [task for task in tasks if task is not None and not task.done()]
     while running:
@@ -19,11 +19,11 @@ async def end(*tasks: asyncio.Task[Any] | None) -> None:
         await asyncio.wait(running, timeout=AGAIN_S)
         for task in running:
             if task.done():
-                heard(task)  # nobody else asks for it
+                heard(task)  # nobody else awaits it
         running = [task for task in running if not task.done()]
 
 
 def heard(task: asyncio.Task[Any]) -> None:
-    """For a task that ended: how it failed is told, or nobody is there any more to be told."""
+    """Retrieve the exception of a finished task: it is reported elsewhere, or nobody is left to get it."""
     if not task.cancelled():
         task.exception()

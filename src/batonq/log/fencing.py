@@ -1,9 +1,9 @@
-"""The fencing rule: how one frame is appended to a replicated log, whatever the network does meanwhile.
+"""The fencing rule: how one frame is appended to a replicated log, whatever the network does.
 
-One append is under way a shard. No answer is not a failure: the identical frame is sent again for the same place. When
-the log turns out to end elsewhere, what stands in that place tells: this very frame, by its digest, is committed; a
-frame of another owner, under an epoch that is not below ours, means that the log is theirs. Only that, or a log that
-does not fit what was committed before, ends the waiting.
+There is one append in progress per shard. A timeout is not a failure: the identical frame is sent again for the same
+number. If the log turns out to end elsewhere, the owner reads the frame with that number: its own frame, by digest, is
+committed; a frame of another owner, with an epoch that is not below its own, means that it is fenced. Only that, or a
+log that contradicts what was committed before, ends the retries.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from batonq.log import frames
 from batonq.log.backend import Backend, Unreachable, WrongEnd
 from batonq.log.frames import Frame
 
-LOOKS_MAX = 20  # answers of "the log ends before that" that are not believed, because they may be stale
+LOOKS_MAX = 20  # replies of "the log ends before that" that are ignored, because they may be stale
 
 
 @dataclass(slots=True, frozen=True)
 class Pauses:
-    """Between two tries: the first one, and the longest, which it doubles up to."""
+    """The first and the maximum pause between two attempts; it doubles in between."""
 
     first_s: float = 0.02
     longest_s: float = 1.0
@@ -32,7 +32,7 @@ class Pauses:
 
 
 class Behind(LogError):
-    """The log has grown since it was read: what an owner before this one sent came late. Read on, and try again."""
+    """The log has grown since it was read, because a frame of a previous owner arrived late. Read on, and retry."""
 
     retryable = True
 
@@ -44,14 +44,16 @@ async def commit(
     pauses: Pauses,
     on_trouble: Callable[[Unreachable], None],
 ) -> None:
-    """Append a frame for good; `tail_epoch` is that of the frame before it.
+    """Append a frame; `tail_epoch` is the epoch of the frame before it.
 
-    Returns when it is committed, however long that takes; `on_trouble` hears why it takes long. Raises Fenced, Behind
-    (only for an owner's first frame), and LogCorrupt when what is stored does not fit what was committed before.
+    Returns when the frame is committed, however long that takes; `on_trouble` is called with the reason for a delay.
+    Raises Fenced, Behind (only for an owner's first frame), and LogCorrupt if the stored log contradicts what was
+    committed before.
     """
     if frame.size > backend.frame_bytes_max:
         raise LogError(
-            f"frame {frame.number} has {frame.size} bytes, {backend.where} takes {backend.frame_bytes_max} at once"
+            f"frame {frame.number} has {frame.size} bytes, but {backend.where} accepts at most "
+            f"{backend.frame_bytes_max} at once"
         )
     tries = ends_before = 0
     while True:
@@ -69,11 +71,11 @@ async def commit(
                 ends_before += found is _ENDS_BEFORE
                 if ends_before > LOOKS_MAX:
                     raise LogCorrupt(
-                        f"{backend.where} ends before frame {frame.number}, although frame {frame.number - 1} was "
-                        "committed: it has lost what it acknowledged. Nothing was changed. Restore it if you can; this "
-                        "node's mirror has the frames up to there."
+                        f"{backend.where} ends before frame {frame.number}, although frame {frame.number - 1} "
+                        "was committed: it has lost acknowledged data. Nothing was changed. Restore it if "
+                        "you can; this node's mirror has the frames up to there."
                     ) from None
-                on_trouble(Unreachable(f"{backend.where} has not settled what stands at frame {frame.number}"))
+                on_trouble(Unreachable(f"{backend.where} has no definite answer about frame {frame.number} yet"))
         except Unreachable as problem:
             on_trouble(problem)
         await asyncio.sleep(pauses.after(tries))
@@ -86,12 +88,14 @@ _ENDS_BEFORE = "ends before"
 
 
 async def _look(backend: Backend, frame: Frame, tail_epoch: int) -> str:
-    """What the place of a refused frame tells."""
+    """Decide by the entry at the number of a refused frame."""
     stored = await backend.find(frame.number)
     if stored is None:
         bounds = await backend.bounds()
         if bounds.first > frame.number:
-            raise Fenced(f"{backend.where} was shortened past frame {frame.number}, which another owner must have done")
+            raise Fenced(
+                f"{backend.where} was truncated past frame {frame.number}, which only another owner can have done"
+            )
         return _ENDS_BEFORE if bounds.next < frame.number else _NOT_YET
     try:
         other = frames.parse(stored)
@@ -101,13 +105,13 @@ async def _look(backend: Backend, frame: Frame, tail_epoch: int) -> str:
         return _COMMITTED
     if other.epoch >= frame.epoch:
         raise Fenced(
-            f"epoch {frame.epoch} has ended: {backend.where} has a frame {frame.number} of epoch {other.epoch}"
+            f"epoch {frame.epoch} has ended: {backend.where} has a frame {frame.number} with epoch {other.epoch}"
         )
     if tail_epoch < frame.epoch:
         raise Behind(
-            f"{backend.where} has a frame {frame.number} of epoch {other.epoch} that was not there when it was read"
+            f"{backend.where} has a frame {frame.number} with epoch {other.epoch} that did not exist when it was read"
         )
     raise LogCorrupt(
-        f"{backend.where} has a frame {frame.number} of epoch {other.epoch} after one of epoch {tail_epoch}: it took "
-        "what it must refuse"
+        f"{backend.where} has a frame {frame.number} with epoch {other.epoch} after one with epoch "
+        f"{tail_epoch}: it accepted a frame that it must refuse"
     )

@@ -1,10 +1,10 @@
-"""The embedded log: segment files in a directory, one write and one fdatasync a frame.
+"""The embedded log: segment files in a directory, one write and one fdatasync per frame.
 
-A frame is written at the end of the newest segment, followed by a blank header, which tells the end of the log from the
-old frames of a recycled file. It never spans two segments. When it is synced it is committed; now and then a note of
-that is written to the file `committed`, unsynced (see committed.py). After an error of the disk the log takes nothing
-more: what a failed sync left behind is only known after opening again, which reads what is there and writes the last
-frame anew.
+A frame is written at the end of the newest segment, followed by a blank header, which separates the end of the log from
+the old frames of a recycled file. A frame never spans two segments. When it is synced it is committed; at intervals a
+note of that is written to the file `committed`, unsynced (see committed.py). After a disk error the log accepts nothing
+more: the result of a failed sync is known only after reopening, which reads what is there and writes the last frame
+again.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ from batonq.log.worker import CallSoon, Worker
 
 MIB = 1 << 20
 CHECKED_MAX = 10_000
-RESERVE_FRAME_BYTES = 4 * MIB  # a frame of nothing but deletes is at most this long
+RESERVE_FRAME_BYTES = 4 * MIB  # a frame that contains only deletes is at most this long
 
 
 @dataclass(slots=True, frozen=True)
 class FileLogSettings:
     segment_bytes: int = 64 * MIB
-    free_floor_bytes: int = 64 * MIB  # left free on the disk when a spare segment is made
+    free_floor_bytes: int = 64 * MIB  # kept free on the disk when a spare segment is created
     fresh_cache_bytes: int = 16 * MIB
     read_cache_bytes: int = 4 * MIB
-    open_files_max: int = 16  # handles kept for reading old segments
-    background: bool = True  # make spare segments on a thread
-    prewrite: bool = True  # fill spare segments with zeros; else they are files with nothing in them
+    open_files_max: int = 16  # open handles for reading old segments
+    background: bool = True  # create spare segments on a thread
+    prewrite: bool = True  # fill spare segments with zeros; otherwise they are sparse files
 
 
 def _wall_clock_ms() -> int:
@@ -51,7 +51,7 @@ def _wall_clock_ms() -> int:
 
 
 class FileLog:
-    """See interface.Log. Made by `FileLog.open`."""
+    """See interface.Log. Created by `FileLog.open`."""
 
     far = False
 
@@ -86,7 +86,7 @@ class FileLog:
         self._fresh = FreshCache(settings.fresh_cache_bytes)
         self._fresh_get = self._fresh.get
         self._read = ReadCache(settings.read_cache_bytes)
-        self._checked: set[int] = set()  # large frames that were read whole since the log was opened
+        self._checked: set[int] = set()  # large frames that were read and checked in full since the log was opened
         self._readers: OrderedDict[str, int] = OrderedDict()
         self._worker = Worker(call_soon) if call_soon is not None else None
         self._new_name = True  # the newest segment's name may not be on the disk yet
@@ -112,12 +112,12 @@ class FileLog:
         call_soon: CallSoon | None = None,
         now_ms: Callable[[], int] = _wall_clock_ms,
     ) -> FileLog:
-        """Open a log for appending, or begin one, with frame 1 or where `begin` says; the caller owns the directory.
+        """Open a log for appending, or create one, starting with frame 1 or `begin`. The caller owns the directory.
 
-        Every frame is checked, and those from `start` on (without it: all) go to `on_frame` on the way, so that the
-        files are read once. With `start`, segments wholly before it are not read. `call_soon` brings callbacks of
-        commits on a thread back to the loop; without it every commit is inline. `torn` of the result says what a crash
-        cut short. Raises LogCorrupt, LogGap (`start` is not retained), DiskFull, LogError.
+        Every frame is checked, and frames from `start` on (default: all) are passed to `on_frame`, so that the files
+        are read once. With `start`, segments that lie completely before it are not read. `call_soon` returns the
+        callbacks of commits on a thread to the loop; without it every commit is inline. `torn` of the result describes
+        a write that a crash interrupted. Raises LogCorrupt, LogGap (`start` is not retained), DiskFull, LogError.
         """
         settings = settings or FileLogSettings()
         disk = disk or RealDisk()
@@ -154,7 +154,7 @@ class FileLog:
         if frame.number != self.next or frame.previous_digest != self.tail_digest:
             raise AssertionError(f"frame {frame.number} does not follow frame {self.next - 1}")
         if self._failed is not None or self._closed:
-            done(LogError(f"the log in {self.directory} takes nothing more until it is opened again: {self._failed}"))
+            done(LogError(f"the log in {self.directory} accepts nothing more until it is reopened: {self._failed}"))
             return
         if frame.epoch < self.tail_epoch:
             done(Fenced(f"epoch {frame.epoch} has ended: the log of shard {self.shard} is at epoch {self.tail_epoch}"))
@@ -193,7 +193,7 @@ class FileLog:
         frame, done = self._pending
         self._pending = None
         if error is not None:
-            # Never tried again: after a failed sync nobody knows what is on the disk.
+            # Never retried: after a failed sync the content of the disk is unknown.
             self._failed = error
             done(_as_log_error(error, f"cannot append frame {frame.number} to {self._active.path}"))
             return
@@ -218,10 +218,12 @@ class FileLog:
         try:
             self._disk.pwrite(self._note_handle, (note,), 0)
         except OSError as error:
-            self._failed = error  # what was committed is committed; a disk that fails gets no more
+            self._failed = error  # the frame is committed; a failed disk accepts no more
 
     def _roll(self, number: int, size: int) -> None:
-        """Go on in a new segment: the spare, or for a frame that is longer than one, a file of its own length."""
+        """Continue in a new segment: the spare, or for a frame that is longer than a
+        segment, a file of its own length.
+        """
         if size > self._settings.segment_bytes and self._disk.free(self.directory) < size:
             raise OSError(errno.ENOSPC, f"no room for a frame of {size} bytes")
         if not self._active.offsets:
@@ -277,7 +279,7 @@ class FileLog:
         if self._fresh_get(number) is not None or self._read.get(number) is not None:
             return False
         if not self.first <= number < self.next:
-            return False  # whoever reads it is told
+            return False  # the reader will get the error
         segment, offset, length = self._locate(number)
         return self._disk.is_cold(self._reader(segment.path), length, offset)
 
@@ -285,21 +287,21 @@ class FileLog:
         for number in numbers:
             try:
                 segment, offset, length = self._locate(number)
-                handle = self._disk.open(segment.path)  # of its own: this may be another thread
+                handle = self._disk.open(segment.path)  # its own handle, because this may be another thread
             except (LogGap, OSError):
-                continue  # dropped meanwhile
+                continue  # deleted in the meantime
             try:
                 for at in range(offset, offset + length, MIB):
                     self._disk.pread(handle, min(MIB, offset + length - at), at)
             except OSError:
-                pass  # whoever reads it is told
+                pass  # the reader will get the error
             finally:
                 self._disk.close(handle)
 
     def _read_old(self, number: int, offset: int, length: int) -> bytes:
-        """Read from the disk. The whole frame is checked, and kept in memory unless it is large.
+        """Read from the disk. The whole frame is checked, and cached unless it is large.
 
-        A large one is checked once; after that only what is asked for is read.
+        A large frame is checked once; after that only the requested bytes are read.
         """
         segment, frame_offset, frame_length = self._locate(number)
         large = frame_length > self._settings.read_cache_bytes // 4
@@ -309,7 +311,7 @@ class FileLog:
                 raise self._beyond(number, offset, length, frame_length - HEADER_BYTES - rows_bytes)
             data = self._pread(segment.path, length, frame_offset + HEADER_BYTES + rows_bytes + offset)
             if len(data) < length:
-                raise Damage(segment.path, frame_offset, number, "the file became shorter", readable=True)
+                raise Damage(segment.path, frame_offset, number, "the file was truncated", readable=True)
             return data
         variable = self.frame(number).variable
         if not large:
@@ -329,7 +331,7 @@ class FileLog:
         except LogCorrupt as error:
             raise Damage(segment.path, offset, number, error.message, readable=False) from None
         if frame.number != number or frame.shard != self.shard or frame.cluster != self.cluster:
-            what = f"frame {frame.number} of shard {frame.shard} is in the place of frame {number}"
+            what = f"frame {frame.number} of shard {frame.shard} is stored in place of frame {number}"
             raise Damage(segment.path, offset, number, what, readable=True)
         return frame
 
@@ -371,7 +373,7 @@ class FileLog:
                 what = f"frame {chain.number} is missing"
                 raise Damage(segment.path, offset, chain.number, what, readable=True)
         except LogCorrupt:
-            if chain.number < self.first:  # dropped, and its file used again, while we were reading
+            if chain.number < self.first:  # deleted, and its file reused, while it was being read
                 raise self._gap(chain.number) from None
             raise
         finally:
@@ -380,7 +382,7 @@ class FileLog:
     def piece(self, start: int, bytes_max: int, frames_max: int = 1 << 32) -> Piece:
         segment, offset, _ = self._locate(start)
         stop = segment.stop
-        if segment.bytes > offset + bytes_max:  # a frame that begins within the bytes ends the one before it there
+        if segment.bytes > offset + bytes_max:  # a frame that begins within the bytes ends the previous one
             stop = max(segment.first + bisect_right(segment.offsets, offset + bytes_max) - 1, start + 1)
         stop = min(stop, start + frames_max)
         last_offset, last_length = segment.locate(stop - 1)
@@ -403,7 +405,7 @@ class FileLog:
 
     def _beyond(self, number: int, offset: int, length: int, available: int) -> LogCorrupt:
         return LogCorrupt(
-            f"shard {self.shard}: a record points to bytes {offset} to {offset + length} of frame {number}, "
+            f"shard {self.shard}: a record refers to bytes {offset} to {offset + length} of frame {number}, "
             f"which has {available}"
         )
 
@@ -443,7 +445,7 @@ class FileLog:
             self._drop(self._segments[0])
 
     def _drop(self, segment: Segment) -> None:
-        """Oldest first, each made sure of before the next, so that a crash never leaves a hole."""
+        """Oldest first, each synced before the next, so that a crash never leaves a gap."""
         reader = self._readers.pop(segment.path, None)
         if reader is not None:
             self._disk.close(reader)
@@ -459,7 +461,7 @@ class FileLog:
             self._disk.fsync_directory(self.directory)
         except OSError as error:
             self._failed = error
-            raise _as_log_error(error, f"cannot drop {segment.path}") from error
+            raise _as_log_error(error, f"cannot delete {segment.path}") from error
 
     # --- housekeeping -------------------------------------------------------------------------
 
@@ -471,7 +473,7 @@ class FileLog:
             try:
                 save_index(self._disk, segment, self.shard, self.cluster)
             except OSError:
-                break  # it only saves reading; opening makes it again
+                break  # the index only saves reading; opening recreates it
 
     def _prepare_spare(self) -> None:
         self._spare.prepare(wanted=self._active.left < self._spare_wanted_bytes)
@@ -488,7 +490,7 @@ class FileLog:
         try:
             self._disk.fdatasync(self._note_handle)
         except OSError:
-            pass  # the note proves what it can; nothing depends on its being there
+            pass  # the note is optional evidence; nothing depends on it
         for handle in (self._handle, self._note_handle, *self._readers.values()):
             self._disk.close(handle)
         self._readers.clear()
@@ -502,7 +504,7 @@ def _begin(
     spare: Spare,
     begin: Start | None,
 ) -> None:
-    """The first segment of a new log."""
+    """Create the first segment of a new log."""
     if begin is not None:
         loaded.chain.number, loaded.chain.digest = begin.number, begin.digest
     segment = Segment(directory, loaded.chain.number, settings.segment_bytes)
@@ -516,5 +518,5 @@ def _as_log_error(error: BaseException, what: str) -> LogError | DiskFull | Base
         return error
     reason = error.strerror or str(error)
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return DiskFull(f"{what}: {reason}. Free some space, or drain queues.")
+        return DiskFull(f"{what}: {reason}. Free disk space, or delete messages.")
     return LogError(f"{what}: {reason}")

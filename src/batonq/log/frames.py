@@ -44,15 +44,15 @@ assert HEADER_BYTES == 80
 
 _crc = google_crc32c.value
 _extend = google_crc32c.extend
-_new = tuple.__new__  # what a named tuple's own constructor calls, without a Python frame in between
+_new = tuple.__new__  # what a named tuple's own constructor calls, without an extra Python frame
 _unpack = struct.Struct("<4sHHQIIQQQ16sQII").unpack
 
 
 class FrameUnreadable(LogCorrupt):
-    """What is stored here is not a frame, or not the frame that was written.
+    """The stored bytes are not a frame, or not the frame that was written.
 
-    A write that a crash cut short looks like this, and so does damage; the caller knows which it can be. `number` is
-    the frame's, when the header could be read.
+    A write that a crash interrupted looks like this, and so does damage; the caller knows which it can be. `number` is
+    the frame's number, if the header could be read.
     """
 
     def __init__(self, message: str, number: int | None = None) -> None:
@@ -61,11 +61,11 @@ class FrameUnreadable(LogCorrupt):
 
 
 class FrameCutOff(FrameUnreadable):
-    """The bytes end before the frame does; `needed` says how many it takes in all."""
+    """The data ends before the frame does; `needed` is the frame's full size."""
 
     def __init__(self, available: int, needed: int, number: int | None = None) -> None:
         what = "frame header" if number is None else f"frame {number}"
-        super().__init__(f"{what} is cut off after {available} of {needed} bytes", number)
+        super().__init__(f"{what} is truncated after {available} of {needed} bytes", number)
         self.needed = needed
 
 
@@ -88,7 +88,7 @@ class Header(NamedTuple):
 
 
 class Frame(NamedTuple):
-    """One group commit. `header`, `rows` and `variable` are the bytes as stored."""
+    """One group commit. `header`, `rows` and `variable` are the stored bytes."""
 
     cluster: int
     region: int
@@ -112,7 +112,7 @@ class Frame(NamedTuple):
         return HEADER_BYTES + len(self.rows) + len(self.variable)
 
     def words(self) -> array[int]:
-        """The rows as a flat array of 64-bit words; row r's word k is at 8 * r + k."""
+        """The rows as a flat array of 64-bit words; word k of row r is at 8 * r + k."""
         words = array("Q")
         words.frombytes(self.rows)
         if sys.byteorder == "big":
@@ -133,7 +133,7 @@ def build(
     variable: bytes,
     version: int = FORMAT_VERSION,
 ) -> Frame:
-    """Seal rows and variable section into a frame."""
+    """Build a frame from rows and variable section."""
     count, rest = divmod(len(rows), ROW_BYTES)
     variable_bytes = len(variable)
     assert 0 < count <= FRAME_ROWS_MAX and not rest
@@ -160,7 +160,7 @@ def build(
 
 
 def parse_header(data: bytes) -> Header:
-    """Check and take apart a header. Raises LogCorrupt with what is wrong; the caller adds where."""
+    """Parse and check a header. Raises LogCorrupt without the location, which the caller adds."""
     if len(data) < HEADER_BYTES:
         raise FrameCutOff(len(data), HEADER_BYTES)
     head = data[:HEADER_BYTES]
@@ -176,7 +176,7 @@ def parse_header(data: bytes) -> Header:
 
 def _check_limits(header: Header) -> None:
     if header.version > FORMAT_VERSION:
-        # Not FrameUnreadable: a newer release wrote this on purpose, so it must never pass for a torn write.
+        # Not FrameUnreadable: a newer release wrote this on purpose, so it must never be taken for a torn write.
         raise LogCorrupt(
             f"frame {header.number} has format version {header.version}, this Baton reads up to {FORMAT_VERSION}: "
             "use a newer release"
@@ -212,7 +212,7 @@ def parse(data: bytes, offset: int = 0) -> Frame:
         header_crc,
     ) = _unpack(header)
     if magic != MAGIC or _crc(header[:76]) != header_crc or version > FORMAT_VERSION or not 0 < count <= FRAME_ROWS_MAX:
-        parse_header(header)  # says what is wrong
+        parse_header(header)  # raises with the reason
     variable_at = rows_at + count * ROW_BYTES
     end = variable_at + variable_bytes
     if end > len(data):

@@ -1,4 +1,4 @@
-"""What comes from the far side of a replicated log into its mirror: checked against all before it, and handed on."""
+"""Copies frames from the remote store into the mirror: checks each against all before it, and passes it on."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ T = TypeVar("T")
 class MirrorSettings:
     files: FileLogSettings = field(default_factory=lambda: FileLogSettings(prewrite=False))
     pauses: Pauses = field(default_factory=Pauses)
-    open_s: float = 30.0  # how long opening goes on asking a far side that does not answer
-    look_s: float = 5.0  # how often room and front are asked for
+    open_s: float = 30.0  # how long opening retries a remote store that does not answer
+    look_s: float = 5.0  # how often free space and the first frame are requested
 
 
 class Intake:
-    """`files` is the mirror once it is `opened`. One thing is under way at a time."""
+    """`files` is the mirror once it is `opened`. One operation is in progress at a time."""
 
     def __init__(self, backend: Backend, mirror: Mirror, cluster: int, settings: MirrorSettings) -> None:
         self.files: FileLog
         self.opened = False
-        self.remarks: list[str] = []  # what opening found worth telling
+        self.remarks: list[str] = []  # notes from opening, for the operator
         self._backend = backend
         self._mirror = mirror
         self._cluster = cluster
@@ -42,7 +42,7 @@ class Intake:
         self._loop = asyncio.get_running_loop()
 
     async def open(self, start: Start | None, feed: Feed) -> Bounds:
-        """Load the mirror, see that it fits the far side, and read on to the end."""
+        """Load the mirror, compare it with the remote store, and read on to the end."""
         files = await self._apart(lambda: self._mirror.load(start, feed, self.remarks.append))
         if files is not None:
             self._take(files)
@@ -58,9 +58,7 @@ class Intake:
                 files.close()
                 self.opened = False
                 self._mirror.wipe()
-                raise LogGap(
-                    f"the mirror of shard {self._backend.shard} ends before what is retained; it is built anew"
-                )
+                raise LogGap(f"the mirror of shard {self._backend.shard} ends before the retained log; it is rebuilt")
         await self.read_to(bounds.next, feed)
         feed.check_end(self.files.next, self._backend.where)
         self.files.drop_front(bounds.first)
@@ -71,15 +69,15 @@ class Intake:
         self.opened = True
 
     async def compare(self, files: FileLog, known: int = 1) -> Bounds:
-        """The mirror has only what was committed, so the far side must have it, or have dropped it. It has the frames
-        before `known`, too.
+        """The mirror contains only committed frames, so the remote store must have them, or have dropped them. It also
+        has the frames before `known`.
         """
         bounds = await self._bounds_from(max(files.next, known))
         if bounds.next < files.next:
             raise LogCorrupt(
-                f"{self._backend.where} ends with frame {bounds.next - 1}, but frame {files.next - 1} was committed: "
-                "it has lost what it acknowledged. Restore it if you can. The frames are still in "
-                f"{files.directory}; move that away to go on without them."
+                f"{self._backend.where} ends with frame {bounds.next - 1}, but frame {files.next - 1} was "
+                "committed: it has lost acknowledged data. Restore it if you can. The frames are still in "
+                f"{files.directory}; move that directory away to continue without them."
             )
         last = files.next - 1
         for tries in range(fencing.LOOKS_MAX):
@@ -90,16 +88,16 @@ class Intake:
                 return bounds
             if stored is not None:
                 break
-            await asyncio.sleep(self._settings.pauses.after(tries))  # a stale answer, or it was dropped just now
+            await asyncio.sleep(self._settings.pauses.after(tries))  # a stale reply, or it was dropped just now
             bounds = await self.ask(self._backend.bounds)
         raise LogCorrupt(
-            f"{self._backend.where}: frame {last} is not the one that was committed, of which there is a copy in "
-            f"{files.directory}. Move that away to go on with what is stored there."
+            f"{self._backend.where}: frame {last} is not the frame that was committed, of which there is a "
+            f"copy in {files.directory}. Move that directory away to continue with the stored frame."
         )
 
     async def _bounds_from(self, number: int) -> Bounds:
-        """Where the far side begins and ends. It is known to reach to this frame, so if it seems to end before it,
-        that may be a stale answer, and it is asked again.
+        """The range of the remote store. It is known to include this frame, so if it seems to end before it, the reply
+        may be stale, and the request is repeated.
         """
         bounds = await self.ask(self._backend.bounds)
         for tries in range(fencing.LOOKS_MAX):
@@ -110,7 +108,7 @@ class Intake:
         return bounds
 
     async def read_to(self, stop: int, feed: Callable[[Frame], None]) -> None:
-        """Take in frames up to `stop` (exclusive)."""
+        """Copy frames up to `stop` (exclusive)."""
         deadline_s = self._loop.time() + self._settings.open_s
         while (start := self.files.next if self.opened else 0) < stop:
             start = start or (await self.ask(self._backend.bounds)).first
@@ -129,7 +127,7 @@ class Intake:
                 await reading.aclose()
 
     def take_in(self, entries: Sequence[Entry], on_frame: Callable[[Frame], None]) -> None:
-        """Check what the far side gave against everything before it, mirror it, hand it on."""
+        """Check an entry of the remote store against everything before it, mirror it, and pass it on."""
         for entry in entries:
             try:
                 frame = frames.parse(entry.data)
@@ -150,19 +148,19 @@ class Intake:
 
     def _misfit(self, entry: Entry, what: str) -> LogCorrupt:
         return LogCorrupt(
-            f"{self._backend.where}, number {entry.number}: {what}. Nothing was skipped or changed; the shard is "
-            "stopped until somebody has looked."
+            f"{self._backend.where}, number {entry.number}: {what}. Nothing was skipped or changed. The shard "
+            "is stopped until an operator has repaired or restored the log."
         )
 
     def mirror_frame(self, frame: Frame) -> None:
-        """Raises what the local disk raises."""
+        """Raises the errors of the local disk."""
         outcomes: list[BaseException | None] = []
         self.files.append(frame, outcomes.append)
         if outcomes[0] is not None:
             raise outcomes[0]
 
     async def ask(self, question: Callable[[], Awaitable[T]]) -> T:
-        """Ask again and again, for so long as opening may take."""
+        """Repeat a request for as long as opening may take."""
         deadline_s = self._loop.time() + self._settings.open_s
         tries = 0
         while True:
@@ -175,7 +173,7 @@ class Intake:
             tries += 1
 
     async def _apart(self, work: Callable[[], T]) -> T:
-        """On another thread; whoever is cancelled meanwhile waits for its end, because it uses the mirror's files."""
+        """Run on another thread. A cancelled caller waits for its end, because it uses the mirror's files."""
         working = self._loop.run_in_executor(None, work)
         try:
             return await asyncio.shield(working)

@@ -1,7 +1,7 @@
-"""The log: what every implementation does, who owns each buffer, and which error means what.
+"""The log interface: its methods, the ownership of buffers, and the errors.
 
-A log is a sequence of frames numbered 1, 2, 3… without a gap. One owner appends, under an ownership epoch; anyone may
-read. Appending is by callback, so that an implementation may commit inline (files), on a thread, or over a network.
+A log is a sequence of frames numbered 1, 2, 3… without gaps. One owner appends, with an ownership epoch; anyone may
+read. Appending uses a callback, so that an implementation may commit inline (files), on a thread, or over a network.
 All methods are called from one thread, the loop's.
 """
 
@@ -17,10 +17,10 @@ Done = Callable[[BaseException | None], None]
 
 
 class Room(Enum):
-    """How much a log can still take."""
+    """How much a log can still accept."""
 
     PLENTY = "plenty"
-    RESERVE = "reserve"  # only what shrinks the queue (deletes, returns, settles) should be appended now
+    RESERVE = "reserve"  # only records that shrink the queue (deletes, returns, settles) should be appended
     NONE = "none"
 
 
@@ -33,7 +33,7 @@ class Piece(NamedTuple):
 
 
 class SegmentInfo(Protocol):
-    """A part of the log that is dropped as a whole: frames `first` up to `stop` (exclusive)."""
+    """A part of the log that is deleted as a whole: frames `first` up to `stop` (exclusive)."""
 
     @property
     def first(self) -> int: ...
@@ -52,79 +52,80 @@ class SegmentInfo(Protocol):
 class Log(Protocol):
     @property
     def far(self) -> bool:
-        """Whether an append begins when whoever called it has returned, so that the loop should be left to it."""
+        """Whether an append starts only after its caller has returned, so that the caller should yield to the loop."""
 
     @property
     def shard(self) -> int:
-        """The shard (or 65535 for the catalog) whose log this is."""
+        """The shard of this log (65535 for the catalog)."""
 
     @property
     def first(self) -> int:
-        """The number of the first retained frame (equal to `next` when the log is empty)."""
+        """Number of the first retained frame (equal to `next` if the log is empty)."""
 
     @property
     def next(self) -> int:
-        """The number that the next appended frame gets."""
+        """Number of the next frame to append."""
 
     @property
     def tail_digest(self) -> bytes:
-        """The digest of the last frame, that the next one names; sixteen zero bytes in an empty log."""
+        """Digest of the last frame, which the next one contains; sixteen zero bytes in an empty log."""
 
     @property
     def tail_epoch(self) -> int:
-        """The epoch of the last frame; 0 in an empty log. A new owner's epoch must be above it."""
+        """Epoch of the last frame; 0 in an empty log. A new owner's epoch must be above it."""
 
     @property
     def frame_bytes_max(self) -> int:
-        """The longest frame that can be appended, header included."""
+        """Maximum size of a frame, including its header."""
 
     def append(self, frame: Frame, done: Done, *, in_thread: bool = False) -> None:
-        """Append one frame; call `done(None)` once it is committed, `done(error)` if it never will be.
+        """Append one frame; call `done(None)` when it is committed, `done(error)` if it never will be.
 
-        At most one append is under way: a second call before `done` is a programming error (AssertionError), and so is
-        a `frame.number` that is not `next` or a `frame.previous_digest` that is not the tail digest. `done` may run
-        before `append` returns. `in_thread` asks for the commit to happen beside the loop; a log that has no thread
-        commits as it always does. The log keeps references to the frame's buffers; the caller must not change them.
-        After `done(error)` the log takes nothing more: reopen it. `Fenced` means that another owner has it.
+        At most one append may be in progress: a second call before `done` is a programming error (AssertionError), and
+        so is a `frame.number` that is not `next` or a `frame.previous_digest` that is not the tail digest. `done` may
+        run before `append` returns. `in_thread` requests a commit off the loop; a log without a thread commits as
+        always. The log keeps references to the frame's buffers; the caller must not change them. After `done(error)`
+        the log accepts nothing more: reopen it. `Fenced` means that another owner has taken over.
         """
 
     def frames(self, start: int, stop: int | None = None) -> Iterator[Frame]:
         """Committed frames from `start` up to `stop` (exclusive; default: the end at the time of the call).
 
-        Raises LogGap when `start` is before `first`, LogCorrupt when what is stored does not check. The frames are
-        the caller's to keep.
+        Raises LogGap if `start` is before `first`, LogCorrupt if a stored frame is not valid. The caller may keep the
+        frames.
         """
 
     def read_variable(self, position: int, offset: int, length: int) -> bytes:
-        """`length` bytes at `offset` of the variable section of the frame that `position` names (row is ignored).
+        """`length` bytes at `offset` of the variable section of the frame of `position` (its row is ignored).
 
-        Only for committed frames. Raises LogGap when it is no longer retained, LogCorrupt when it does not check.
+        Only for committed frames. Raises LogGap if it is no longer retained, LogCorrupt if it is not valid.
         """
 
     def section(self, number: int) -> bytes | None:
-        """The whole variable section of a committed frame, if it is in memory or small enough to be kept there.
+        """The whole variable section of a committed frame, if it is in memory or small enough to be cached.
 
-        None: read the parts that are wanted by `read_variable`. Raises LogGap or LogCorrupt.
+        None: read the needed parts with `read_variable`. Raises LogGap or LogCorrupt.
         """
 
     def is_cold(self, number: int) -> bool:
-        """Whether reading a committed frame would have to wait for the disk; cheap, and False when nobody can tell."""
+        """Whether reading a committed frame would have to wait for the disk; fast, and False if that is unknown."""
 
     def warm(self, numbers: Sequence[int]) -> None:
-        """Bring cold frames into memory, so that reading them does not wait. May be called on another thread."""
+        """Load cold frames into memory, so that reading them does not wait. May be called on another thread."""
 
     def frame(self, number: int) -> Frame:
         """One committed frame. Raises LogGap or LogCorrupt."""
 
     def piece(self, start: int, bytes_max: int, frames_max: int = 1 << 32) -> Piece:
-        """Committed frames from `start` on as they are stored: at most so many bytes and frames, but one in any case.
+        """Committed frames from `start` on as stored: up to this many bytes and frames, but at least one frame.
 
-        Nothing is read yet: `read` of the result may be called on any thread. If the front is dropped meanwhile it may
-        give something else; whoever calls it checks the frames, and that `start` is still retained. Raises LogGap.
+        Nothing is read yet: `read` of the result may be called on any thread. If the front of the log is dropped
+        meanwhile, it may return other data; the caller checks the frames and that `start` is still retained. Raises
+        LogGap.
         """
 
     def room(self) -> Room:
-        """How much can still be appended; cheap enough to ask for every request."""
+        """How much can still be appended; fast enough to be called for every request."""
 
     def bytes_retained(self) -> int:
         """Size of the retained log in bytes."""
@@ -133,43 +134,46 @@ class Log(Protocol):
         """The largest frame number F <= before such that dropping all frames below F frees whole segments."""
 
     def segments(self) -> list[SegmentInfo]:
-        """The retained segments, oldest first, the last one being written. They are the log's own, not to be kept."""
+        """The retained segments, oldest first; the last one is being written. The list belongs to the log; do not keep
+        it.
+        """
 
     def drop_front(self, before: int) -> None:
-        """Forget frames below `before` (whole segments only; others stay). The caller has carried what lives in them.
+        """Delete frames below `before` (whole segments only; others stay). The caller has carried their live messages
+        forward.
 
-        The last frame is always kept: the next one names its digest.
+        The last frame is always kept, because the next one contains its digest.
         """
 
     def note(self) -> None:
-        """Put down which frame was the last to be committed, where a log keeps such a note. Never waited for, and a
-        promise of nothing; called a few milliseconds after a commit.
+        """Record which frame was committed last, if the log keeps such a note. Nothing waits for it and nothing depends
+        on it; called a few milliseconds after a commit.
         """
 
     def tick(self) -> None:
-        """Housekeeping kept off the append path, such as pre-writing a segment. Called when idle or once a second."""
+        """Maintenance off the append path, such as preparing a segment. Called when idle or once per second."""
 
     def close(self) -> None:
-        """Stop; flushes nothing that was not committed already. An append that is under way is waited for, or, over a
-        network, answered with an error: then nobody knows whether it will be committed.
+        """Close the log; nothing that was not committed is flushed. An append in progress is awaited, or, over a
+        network, answered with an error: then its outcome is unknown.
         """
 
 
 class Ownership(Protocol):
-    """Who may append to a shard's log. Liveness only: safety is the log's, by epoch and frame number."""
+    """Who may append to a shard's log. For liveness only: safety comes from the log, by epoch and frame number."""
 
     async def acquire(self, shard: int, above: int = 0) -> int:
-        """Become the owner; returns an epoch above `above` (the log's own) and above every one given before.
+        """Become the owner. Returns an epoch above `above` (the log's own) and above every earlier one.
 
-        Raises OwnershipHeld, naming the holder.
+        Raises OwnershipHeld, which names the holder.
         """
 
     async def release(self, shard: int) -> None:
-        """Give it up; no error when it is not held."""
+        """Give up ownership; no error if it is not held."""
 
 
 class Lease(NamedTuple):
-    """Who owns a shard, as the lease store tells it. `node` is empty when nobody does."""
+    """The owner of a shard, as recorded in the lease store. `node` is empty if there is none."""
 
     shard: int
     node: str
@@ -178,7 +182,7 @@ class Lease(NamedTuple):
 
 
 class Member(NamedTuple):
-    """A node that is alive, as it tells it itself. `note` is the nodes' own, opaque here."""
+    """A live node, by its own report. `note` is opaque data of the nodes."""
 
     node: str
     address: str
@@ -186,30 +190,30 @@ class Member(NamedTuple):
 
 
 class Leases(Ownership, Protocol):
-    """Ownership among nodes: it ends by itself unless it is renewed. So does being a member."""
+    """Ownership among nodes: it expires unless it is renewed. So does membership."""
 
     async def announce(self, note: str) -> None:
-        """This node is alive, for another term. Raises Unavailable."""
+        """Report that this node is alive, for another term. Raises Unavailable."""
 
     async def withdraw(self) -> None:
-        """This node is a member no more; no error when it was none."""
+        """End this node's membership; no error if it is not a member."""
 
     async def members(self) -> list[Member]:
-        """The nodes that are alive, by name."""
+        """The live nodes, by name."""
 
     async def renew(self, shard: int) -> None:
-        """Hold it for another term, also when it ran out and nobody has taken it since. Raises Fenced when somebody
-        has, or it was given up; Unavailable when nobody answered.
+        """Hold the lease for another term, also if it expired and no other node has taken it. Raises Fenced if another
+        node has, or if it was given up; Unavailable if there is no answer.
         """
 
     def held(self) -> list[int]:
-        """The shards that this node has acquired and has neither given up nor been told to have lost."""
+        """The shards that this node has acquired, and neither given up nor been reported to have lost."""
 
     async def holders(self) -> dict[int, Lease]:
-        """The owners right now, by shard; shards without one are left out."""
+        """The current owners, by shard; shards without an owner are omitted."""
 
     def watch(self) -> AsyncGenerator[Lease, None]:
-        """Every change of an owner from now on, after one Lease for each owner there is. A lease that ran out is told
-        like one that was given up, within a second or so. It is closed by whoever reads it, and ends with Unavailable
-        when the store does not answer: then begin again.
+        """Every change of an owner from now on, after one Lease per current owner. An expired lease is reported like
+        one that was given up, within about a second. The reader closes it; it ends with Unavailable if the store does
+        not answer: then start again.
         """

@@ -41,7 +41,7 @@ def log_directory(data_directory: str, shard: int) -> str:
 
 
 def log_directories(disk: Disk, data_directory: str) -> dict[int, str]:
-    """The logs that a data directory holds, by shard: shards in order, the catalog last."""
+    """The logs in a data directory, by shard: shards in order, the catalog last."""
     found = {}
     for name in disk.listdir(data_directory):
         match = _SHARD.fullmatch(name)

@@ -1,6 +1,6 @@
-"""The mirror: a replicated log's frames in local segment files, which all reading is done from.
+"""The mirror: a replicated log's frames in local segment files, from which all reads are served.
 
-It is an embedded log that is never synced and proves nothing. What is missing or damaged in it is fetched again.
+It is an embedded log that is never synced and is not authoritative. Missing or damaged parts are fetched again.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from batonq.log.files import FileLog, FileLogSettings
 from batonq.log.frames import Frame
 from batonq.log.opening import OnFrame, Start
 
-REBUILD = "rebuild"  # a file of this name: throw the mirror away
+REBUILD = "rebuild"  # if a file of this name exists, the mirror is discarded
 
 
 class UnsyncedDisk(RealDisk):
-    """The operating system's, when nothing has to survive a power failure."""
+    """The operating system's disk, without syncs: nothing has to survive a power failure."""
 
     def fdatasync(self, handle: int) -> None:
         pass
@@ -29,7 +29,7 @@ class UnsyncedDisk(RealDisk):
 
 
 class Feed:
-    """Hands every frame on once, in order, also when frames come again because the mirror had to be built anew."""
+    """Passes every frame on once, in order, even if frames arrive again because the mirror had to be rebuilt."""
 
     def __init__(self, start: Start | None, on_frame: OnFrame | None) -> None:
         self._number = start.number if start is not None else 0
@@ -38,7 +38,7 @@ class Feed:
 
     @property
     def next(self) -> int:
-        """The frame after those that were handed on, or that the state is of."""
+        """The frame after those that were passed on, or that the state includes."""
         return self._number or 1
 
     def __call__(self, frame: Frame) -> None:
@@ -46,29 +46,31 @@ class Feed:
             if frame.number < self._number:
                 if frame.number == self._number - 1 and frame.digest != self._digest:
                     raise LogCorrupt(
-                        f"frame {frame.number} of shard {frame.shard} is not the one that the state was made from"
+                        f"frame {frame.number} of shard {frame.shard} is not the frame that the state was built from"
                     )
                 return
             if frame.number > self._number:
                 raise LogGap(f"frame {self._number} of shard {frame.shard} is no longer retained")
             if frame.previous_digest != self._digest:
-                raise LogCorrupt(f"the state after frame {frame.number - 1} of shard {frame.shard} is not of this log")
+                raise LogCorrupt(
+                    f"the state after frame {frame.number - 1} of shard {frame.shard} belongs to another log"
+                )
         self._number = frame.number + 1
         self._digest = frame.digest
         if self._on_frame is not None:
             self._on_frame(frame)
 
     def check_end(self, stop: int, where: str) -> None:
-        """The log ends before `stop`: a state from further on is not of this log."""
+        """The log ends before `stop`: a later state belongs to another log."""
         if self._number > stop:
             raise LogCorrupt(
-                f"{where} ends before frame {stop}, but there is a snapshot of frame {self._number - 1}. If the log is "
-                "right, remove the snapshot; it is made again."
+                f"{where} ends before frame {stop}, but there is a snapshot of frame {self._number - 1}. If "
+                "the log is correct, remove the snapshot; a new one will be written."
             )
 
 
 class Mirror:
-    """Where one mirror lies, and how it is opened."""
+    """The location of one mirror, and how it is opened."""
 
     def __init__(self, directory: str, *, shard: int, cluster: int, settings: FileLogSettings, disk: Disk) -> None:
         self.directory = directory
@@ -78,9 +80,9 @@ class Mirror:
         self._disk = disk
 
     def load(self, start: Start | None, feed: Feed, on_damage: Callable[[str], None]) -> FileLog | None:
-        """What there is of it, all of it handed to `feed`; None when there is nothing that can be used.
+        """Load the existing mirror and pass all frames to `feed`; None if there is nothing usable.
 
-        Raises LogGap when it begins after `start`.
+        Raises LogGap if it begins after `start`.
         """
         if self._disk.exists(os.path.join(self.directory, REBUILD)):
             self.wipe()
@@ -100,20 +102,20 @@ class Mirror:
         return log
 
     def begin(self, begin: Start) -> FileLog:
-        """An empty one, whose first frame will be `begin`."""
+        """An empty mirror, whose first frame will be `begin`."""
         self.wipe()
         return self._open(begin=begin)
 
     def mark_damaged(self) -> None:
-        """See to it that the next `load` begins anew."""
+        """Make the next `load` start from scratch."""
         path = os.path.join(self.directory, REBUILD)
         if not self._disk.exists(path):
             self._disk.close(self._disk.open(path, create=True))
 
     def wipe(self) -> None:
-        """Remove all of it; snapshots stay, which have digests of their own."""
+        """Remove the mirror; snapshots stay, because they have digests of their own."""
         create_directory(self._disk, self.directory)
-        for name in sorted(self._disk.listdir(self.directory), reverse=True):  # the mark goes after the segments
+        for name in sorted(self._disk.listdir(self.directory), reverse=True):  # the mark is removed after the segments
             if name.startswith(("segment-", "index-", "spare.", "torn-")) or name in (layout.COMMITTED, REBUILD):
                 self._disk.unlink(os.path.join(self.directory, name))
 

@@ -1,9 +1,9 @@
-"""A replicated log: its truth is far away (backend.py), its frames are read from a local mirror (mirror.py).
+"""A replicated log: the authoritative copy is remote (backend.py), and reads are served from a local mirror
+(mirror.py).
 
-The owner appends by the fencing rule (fencing.py) and mirrors what was committed. A follower's mirror grows with the
-log as others append to it (intake.py). Everything runs on the event loop's thread; only what is read at the start is
-taken in beside it. A log that was opened stands at the end that the far side told; whether that is still the end is
-found out by appending.
+The owner appends by the fencing rule (fencing.py) and mirrors committed frames. A follower's mirror grows as others
+append to the log (intake.py). Everything runs on the event loop's thread, except the reads during opening. An opened
+log is at the end that the remote store reported; whether that is still the end is found out by appending.
 """
 
 from __future__ import annotations
@@ -26,28 +26,28 @@ from batonq.log.opening import OnFrame, Start
 from batonq.log.reading import Damage
 
 T = TypeVar("T")
-YIELD_BYTES = 1 << 20  # frames that a follower takes in before others get their turn
+YIELD_BYTES = 1 << 20  # frames that a follower copies before others get their turn
 _ROOMS = (Room.PLENTY, Room.RESERVE, Room.NONE)
 
 
 class MirrorDamaged(LogError):
-    """The local mirror of the log is damaged. It is built anew when the log is opened again."""
+    """The local mirror of the log is damaged. It is rebuilt when the log is reopened."""
 
     retryable = True
 
 
 class MirroredLog:
-    """See interface.Log. Made by `await MirroredLog.open(…)`.
+    """See interface.Log. Created by `await MirroredLog.open(…)`.
 
-    `follow` takes in what others append, until `catch_up`; between the two nothing may be appended.
+    `follow` copies what others append, until `catch_up`; between the two nothing may be appended.
     """
 
     far = True
 
     def __init__(self, backend: Backend, mirror: Mirror, cluster: int, settings: MirrorSettings) -> None:
         self.shard = backend.shard
-        self.trouble = ""  # why the append that is under way, or following, does not get on
-        self.leaderless = False  # … and whether that is because nobody takes anything for this log now
+        self.trouble = ""  # why the append in progress, or following, makes no progress
+        self.leaderless = False  # … and whether that is because the log has no leader
         self._backend = backend
         self._mirror = mirror
         self._intake = Intake(backend, mirror, cluster, settings)
@@ -56,15 +56,15 @@ class MirroredLog:
         self._files: FileLog
         self._pending: tuple[Frame, Done] | None = None
         self._appending: asyncio.Task[None] | None = None
-        self._finishing = False  # it is being told that its frame is done, and goes on with the next one
+        self._finishing = False  # the owner is being told that its frame is done, and continues with the next one
         self._following: asyncio.Task[None] | None = None
         self._upkeep: asyncio.Task[None] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._failed: BaseException | None = None
         self._closed = False
-        self._room = Room.PLENTY  # of the far side
+        self._room = Room.PLENTY  # of the remote store
         self._looked_s = self._loop.time()
-        self._dropped = 0  # the first frame that the far side has, as far as this log has seen to it
+        self._dropped = 0  # the first frame of the remote store, as far as known
 
     @classmethod
     async def open(
@@ -78,11 +78,11 @@ class MirroredLog:
         start: Start | None = None,
         on_frame: OnFrame | None = None,
     ) -> MirroredLog:
-        """Open a log and read on to its end. Frames from `start` on (all, without one) go to `on_frame`, each once.
+        """Open a log and read on to its end. Frames from `start` on (default: all) are passed to `on_frame`, each once.
 
-        `on_frame` is called on another thread. The backend is the log's from now on, to be closed with it. Raises
-        LogCorrupt; LogGap when `start` is not retained, or the mirror was so old that folding has to begin anew without
-        a `start`; Unavailable when the far side does not answer.
+        `on_frame` is called on another thread. The backend belongs to the log from now on and is closed with it. Raises
+        LogCorrupt; LogGap if `start` is not retained, or if the mirror was so old that replay has to start again
+        without a `start`; Unavailable if the remote store does not answer.
         """
         settings = settings or MirrorSettings()
         mirror = Mirror(
@@ -101,16 +101,17 @@ class MirroredLog:
 
     @property
     def remarks(self) -> list[str]:
-        """What opening found worth telling."""
+        """Notes from opening, for the operator."""
         return self._intake.remarks
 
     # --- following ------------------------------------------------------------------------------
 
     def follow(self, on_frame: OnFrame, on_problem: Callable[[BaseException], None]) -> None:
-        """Take in what others append. `on_frame` is called on the loop's thread once a frame is mirrored.
+        """Copy what others append. `on_frame` is called on the loop's thread when a frame is mirrored.
 
-        While the far side does not answer it goes on trying, and `trouble` says so. `on_problem` hears of what ends it:
-        LogCorrupt, LogGap (the front was dropped faster than we read: open again), an error of the local disk.
+        While the remote store does not answer it keeps retrying, and `trouble` says so. `on_problem` gets the error
+        that ends it: LogCorrupt, LogGap (the front was dropped faster than it was read: reopen), or an error of the
+        local disk.
         """
         assert self._following is None and self._pending is None and not self._closed
         self._following = self._spawn(self._follow(on_frame, on_problem))
@@ -118,7 +119,7 @@ class MirroredLog:
     async def catch_up(self, on_frame: OnFrame) -> None:
         """Stop following and read on to the end, as the first step to becoming the owner.
 
-        `on_frame` is called on another thread, and what is raised is as with `open`.
+        `on_frame` is called on another thread, and errors are as with `open`.
         """
         if self._following is not None:
             await end(self._following)
@@ -163,7 +164,7 @@ class MirroredLog:
         if frame.number != files.next or frame.previous_digest != files.tail_digest:
             raise AssertionError(f"frame {frame.number} does not follow frame {files.next - 1}")
         if self._failed is not None or self._closed:
-            done(LogError(f"the log of shard {self.shard} takes nothing more until it is opened again: {self._failed}"))
+            done(LogError(f"the log of shard {self.shard} accepts nothing more until it is reopened: {self._failed}"))
             return
         if frame.epoch < files.tail_epoch:
             done(Fenced(f"epoch {frame.epoch} has ended: the log of shard {self.shard} is at epoch {files.tail_epoch}"))
@@ -173,7 +174,7 @@ class MirroredLog:
             self._appending = self._spawn(self._append())
 
     async def _append(self) -> None:
-        """What is pending, and what becomes pending when that is done: the far side is to wait for nobody."""
+        """Append the pending frame, and the next one as soon as that is done, so that the remote store never waits."""
         while self._pending is not None:
             frame, _ = self._pending
             error: BaseException | None = None
@@ -196,7 +197,7 @@ class MirroredLog:
 
     def _finish(self, error: BaseException | None) -> None:
         if self._pending is None:
-            return  # closed meanwhile
+            return  # closed in the meantime
         _, done = self._pending
         self._pending = None
         self._set_trouble(None)
@@ -266,11 +267,11 @@ class MirroredLog:
         return self._files.piece(start, bytes_max, frames_max)
 
     def _damaged(self, damage: Damage) -> MirrorDamaged:
-        """The far side has it; the log has to be opened again to fetch it."""
+        """The remote store has the data; the log has to be reopened to fetch it."""
         self._mirror.mark_damaged()
         problem = MirrorDamaged(
-            f"{damage.path}, offset {damage.offset}: {damage.what}. This is a mirror: it is built anew when the log is "
-            "opened again."
+            f"{damage.path}, offset {damage.offset}: {damage.what}. This is a mirror: it is rebuilt when the "
+            "log is reopened."
         )
         self._failed = problem
         return problem
@@ -303,9 +304,9 @@ class MirroredLog:
             self._upkeep = self._spawn(self._keep_up())
 
     async def _keep_up(self) -> None:
-        """Drop the far side's front after the mirror's, or a follower's after the far side's, and look at the room.
+        """Drop the remote front after the mirror's, or a follower's after the remote one, and check the free space.
 
-        Whoever drops, and whenever, it is sound: what lives in the front was carried before.
+        This is safe whoever drops, and whenever: live messages in the front were carried forward before.
         """
         self._looked_s = self._loop.time()
         try:
@@ -317,7 +318,7 @@ class MirroredLog:
             self._room = bounds.room
             if self._following is not None and bounds.first > self._files.first:
                 self._files.drop_front(bounds.first)
-        except BatonError as problem:  # the next tick tries again; an append tells if it is serious
+        except BatonError as problem:  # the next tick retries; an append will report a serious error
             if not self.trouble:
                 self._set_trouble(problem)
         finally:
@@ -339,13 +340,13 @@ class MirroredLog:
         if self._pending is not None:
             _, done = self._pending
             self._pending = None
-            done(LogError("the log was closed while an append was under way: it may or may not be kept"))
+            done(LogError("the log was closed while an append was in progress: it may or may not be stored"))
 
     async def _close(self, tasks: Sequence[asyncio.Task[None]]) -> None:
         await end(*tasks)
         await self._backend.close()
 
     async def wait_closed(self) -> None:
-        """Wait for the network's part of `close`."""
+        """Wait for the network part of `close`."""
         if self._closing is not None:
             await self._closing

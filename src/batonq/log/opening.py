@@ -1,8 +1,8 @@
-"""Opening a log: every frame that must be read is read once, checked, and handed to the caller that folds it.
+"""Opening a log: every required frame is read once, checked, and passed to the caller for replay.
 
-`load` only looks; `mend` makes what was found fit to be written to. An unreadable last frame with nothing after it,
-that no committed note vouches for, is what a crash left of a write: it was never answered for, and is cut off and kept
-aside. Everything else that does not check stops the opening with a Damage.
+`load` only reads; `mend` makes the log ready for writing. An unreadable last frame with nothing after it, and no
+committed note about it, is a write that a crash interrupted: it was never acknowledged, so it is removed from the log
+and kept in a file. Everything else that is not valid stops the opening with a Damage.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ OnFrame = Callable[[Frame], None]
 
 @dataclass(slots=True)
 class Torn:
-    """A write that a crash cut short: where it was, and where its bytes are kept (None: there was no room for them)."""
+    """A write that a crash interrupted: its location, and the file with its bytes (None: there was no space for it)."""
 
     path: str
     offset: int
@@ -36,7 +36,7 @@ class Torn:
 
 @dataclass(slots=True)
 class Start:
-    """Where folding begins: the frame after a snapshot's, and the digest of the snapshot's."""
+    """Where replay begins: the frame after a snapshot, and the digest of the snapshot's frame."""
 
     number: int
     digest: bytes
@@ -46,8 +46,8 @@ class Start:
 class Loaded:
     chain: Chain
     segments: list[Segment] = field(default_factory=list)
-    unindexed: list[Segment] = field(default_factory=list)  # sealed, without a sound sidecar
-    last_frame: Frame | None = None  # when it lies in the last segment
+    unindexed: list[Segment] = field(default_factory=list)  # sealed, without a valid index file
+    last_frame: Frame | None = None  # if it is in the last segment
     torn: Torn | None = None
 
 
@@ -61,11 +61,11 @@ def load(
     stop: int | None = None,
     on_frame: OnFrame | None = None,
 ) -> Loaded:
-    """Read and check a log. Frames from `start` on (all, without one) go to `on_frame`.
+    """Read and check a log. Frames from `start` on (default: all) are passed to `on_frame`.
 
-    Segments that lie wholly before `start` are not read if their sidecar index is sound. With `stop` (for a log that
-    another process is writing) frames from there on are left alone, and the end is not judged. Raises LogCorrupt, and
-    LogGap when `start` is before the first retained frame.
+    Segments that lie completely before `start` are not read if their index file is valid. With `stop` (for a log that
+    another process is writing), frames from there on are ignored, and the end is not checked. Raises LogCorrupt, and
+    LogGap if `start` is before the first retained frame.
     """
     return _Loader(disk, directory, shard, cluster, start, stop, on_frame).load()
 
@@ -95,8 +95,8 @@ class _Loader:
         chain, start = self._chain, self._start
         if not self._firsts and self._note is not None and self._note.number > 0:
             raise LogCorrupt(
-                f"{self._directory}: the segment files are missing; frame {self._note.number} was committed. Put them "
-                "back, or move the directory away to begin a new log."
+                f"{self._directory}: the segment files are missing, although frame {self._note.number} was "
+                "committed. Restore them, or move the directory away to start a new log."
             )
         if start is not None and start.number < chain.number:
             raise LogGap(f"frame {start.number} is no longer retained; the log begins with frame {chain.number}")
@@ -121,7 +121,7 @@ class _Loader:
                 self._disk.close(handle)
 
     def _load_sidecar(self, segment: Segment, following: int) -> bool:
-        """Take a segment that need not be folded from its sidecar alone."""
+        """Load a segment that need not be replayed from its index file alone."""
         chain = self._chain
         if self._start is None or following > self._start.number or chain.cluster is None:
             return False
@@ -137,7 +137,7 @@ class _Loader:
         return True
 
     def _load_segment(self, handle: int, segment: Segment, following: int | None) -> None:
-        """Read a segment whole. Only the last one may end with a torn write."""
+        """Read a whole segment. Only the last one may end with a torn write."""
         stop = following
         if self._stop is not None and (following is None or self._stop < following):
             stop = self._stop
@@ -157,7 +157,7 @@ class _Loader:
             self._loaded.unindexed.append(segment)
 
     def _fold(self, handle: int, segment: Segment, stop: int | None) -> tuple[Frame | None, Damage | None]:
-        """Hand out a segment's frames; returns the last one, and what is in place of the next if it may be torn."""
+        """Pass on a segment's frames. Returns the last one, and what is in place of the next if it may be torn."""
         start_number = self._start.number if self._start is not None else 0
         frame = None
         try:
@@ -183,17 +183,20 @@ def _judge_end(
     note: committed.Committed | None,
     problem: Damage | None,
 ) -> Torn | None:
-    """May the log end here? Returns what was cut short, None if nothing was; raises Damage for a lost frame."""
+    """Check whether the log may end here. Returns the torn write, if any; raises Damage for a lost frame."""
     what = problem.what if problem is not None else f"frame {chain.number} is missing"
     if note is not None and note.number >= chain.number:
-        proof = f"{what}, but the log's note says that frames up to {note.number} were committed"
+        proof = f"{what}, but the committed note says that frames up to {note.number} were committed"
         raise Damage(segment.path, segment.bytes, chain.number, proof, readable=True)
     if note is not None and note.number == chain.number - 1 and chain.digest not in (None, note.digest):
-        proof = f"frame {note.number} is not the one that was committed: its digest is not the one in the log's note"
+        proof = (
+            f"frame {note.number} is not the frame that was committed: its digest differs from the one in the "
+            "committed note"
+        )
         raise Damage(segment.path, segment.bytes, chain.number, proof, readable=True)
     later = find_later_frame(disk, handle, segment.size, chain, segment.bytes + 1)
     if later is not None:
-        proof = f"{what}, but frame {later[1]} lies after it, at offset {later[0]}"
+        proof = f"{what}, but frame {later[1]} follows it, at offset {later[0]}"
         raise Damage(segment.path, segment.bytes, chain.number, proof, readable=True)
     if problem is None:
         return None
@@ -202,7 +205,9 @@ def _judge_end(
 
 
 def _torn_bytes(disk: Disk, handle: int, segment: Segment, chain: Chain) -> int:
-    """How much the torn write may have left: its frame's length if the header tells, else up to the last byte set."""
+    """The possible length of the torn write: its frame's length if the header is readable, otherwise up to the last
+    non-zero byte.
+    """
     try:
         header = parse_header(disk.pread(handle, HEADER_BYTES, segment.bytes))
         if header.number == chain.number:
@@ -218,23 +223,23 @@ def _torn_bytes(disk: Disk, handle: int, segment: Segment, chain: Chain) -> int:
 
 
 def _check_start(path: str, start: Start | None, number: int, digest: bytes | None) -> None:
-    """The snapshot must be of this log: its digest is the one that the frame after it names."""
+    """The snapshot must belong to this log: its digest is the one in the next frame."""
     if start is None or number > start.number:
         return
     if number < start.number:
         what = f"the log ends before frame {number}, but there is a snapshot of frame {start.number - 1}"
     elif digest is not None and digest != start.digest:
-        what = f"the snapshot of frame {start.number - 1} is not of this log: the digests differ"
+        what = f"the snapshot of frame {start.number - 1} belongs to another log: the digests differ"
     else:
         return
-    raise LogCorrupt(f"{path}: {what}. If the log is right, remove the snapshot; it is made again.")
+    raise LogCorrupt(f"{path}: {what}. If the log is correct, remove the snapshot; a new one will be written.")
 
 
 # --- making the log fit to be written to ------------------------------------------------------
 
 
 def mend(disk: Disk, directory: str, loaded: Loaded, now_ms: int) -> None:
-    """Cut off a torn write, and make sure that the last frame is on the disk."""
+    """Remove a torn write, and make sure that the last frame is on the disk."""
     if not loaded.segments:
         return
     segment = loaded.segments[-1]
@@ -244,8 +249,8 @@ def mend(disk: Disk, directory: str, loaded: Loaded, now_ms: int) -> None:
             _keep_aside(disk, handle, directory, loaded.torn, now_ms)
             _write_zeros(disk, handle, segment)
         if loaded.last_frame is not None:
-            # The process that wrote it may have died before its sync, or lived to see the sync fail, which leaves
-            # pages that only look clean. Writing the same bytes again makes the sync below a real one.
+            # The process that wrote it may have died before its sync, or seen the sync fail, which leaves pages that
+            # only look clean. Writing the same bytes again makes the sync below a real one.
             frame = loaded.last_frame
             end = NO_HEADER if segment.left >= HEADER_BYTES else b""
             disk.pwrite(handle, (frame.header, frame.rows, frame.variable, end), segment.bytes - frame.size)
@@ -260,7 +265,7 @@ def _keep_aside(disk: Disk, handle: int, directory: str, torn: Torn, now_ms: int
     try:
         write_atomically(disk, path, (disk.pread(handle, torn.bytes, torn.offset),))
     except OSError:
-        # A full disk must not keep the log from opening: the write was never answered for.
+        # A full disk must not prevent the log from opening: the write was never acknowledged.
         return
     torn.kept_in = path
 
@@ -274,7 +279,7 @@ def _write_zeros(disk: Disk, handle: int, segment: Segment) -> None:
 
 
 def remove_leftovers(disk: Disk, directory: str) -> None:
-    """Files of work that a crash interrupted, and indexes of segments that are gone."""
+    """Remove files of interrupted work, and indexes of deleted segments."""
     firsts = set(layout.segments(disk, directory))
     for first in layout.indexes(disk, directory):
         if first not in firsts:

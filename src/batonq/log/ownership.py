@@ -1,7 +1,7 @@
-"""Who owns a data directory: a lock file, and epochs that always rise.
+"""Ownership of a data directory: a lock file, and epochs that always increase.
 
-The operating system's lock on DATA/LOCK is what counts; it is gone when the process is. The text in the file only tells
-a second one who holds it.
+The operating system's lock on DATA/LOCK is what counts; it ends with the process. The text in the file only tells a
+second process who holds it.
 """
 
 from __future__ import annotations
@@ -27,14 +27,14 @@ from batonq.log.layout import EPOCH, IDENTITY, LOCK
 from batonq.log.private_files import make_private
 
 TEXT_BYTES_MAX = 4096
-HOLDER_BYTES = 512  # always this long, so that writing it again needs no new room
-LOCK_TRIES = 5  # `holder_of` looks by taking the lock for a moment
+HOLDER_BYTES = 512  # always this long, so that rewriting it needs no new disk space
+LOCK_TRIES = 5  # `holder_of` checks by taking the lock for a moment
 LOCK_RETRY_S = 0.02
 
 
 @dataclass(slots=True, frozen=True)
 class Holder:
-    """The process that has a data directory."""
+    """The process that is using a data directory."""
 
     pid: int = 0
     host: str = ""
@@ -51,10 +51,10 @@ class Holder:
 
 
 class LockFileOwnership:
-    """Ownership of a data directory and with it of every log in it (see interface.Ownership).
+    """Ownership of a data directory and of every log in it (see interface.Ownership).
 
-    `take` makes the directory ours, or raises OwnershipHeld; `acquire` does so if it is not yet. The lock belongs to
-    this process: a child that only forks shares it, so children must be started anew (spawn).
+    `take` takes the directory, or raises OwnershipHeld; `acquire` does so if it is not taken yet. The lock belongs to
+    this process: a forked child shares it, so children must be spawned.
     """
 
     def __init__(self, data_directory: str, *, now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000) -> None:
@@ -67,7 +67,7 @@ class LockFileOwnership:
         self._cluster = 0
 
     def take(self, address: str = "") -> None:
-        """Own the directory, making it if need be; `address` is what a second process is told to look at."""
+        """Take the directory, creating it if needed; `address` is shown to a second process."""
         if self._lock is not None:
             return
         try:
@@ -88,32 +88,32 @@ class LockFileOwnership:
         self._write_holder()
 
     def _identify(self) -> int:
-        """The cluster id, made if there is none yet."""
+        """The cluster id, created if there is none yet."""
         where = mirrored_in(self._disk, self._directory)
         if where:
             raise LogError(
-                f"the data directory {self._directory} is a mirror of the logs in {where}. Name them with --log, or "
-                "give another directory with --data."
+                f"the data directory {self._directory} is a mirror of the logs in {where}. Set --log to them, "
+                "or use another directory with --data."
             )
         return cluster_of(self._disk, self._directory) or _make_identity(
             self._disk, self._directory, {"cluster": f"{secrets.randbits(64) or 1:016x}", "created_ms": self._now_ms()}
         )
 
     def set_address(self, address: str) -> None:
-        """Tell a second process where this one serves, once that is known."""
+        """Record where this process serves, for a second process."""
         self._holder = replace(self._holder, address=address)
         self._write_holder()
 
     @property
     def cluster(self) -> int:
-        """The cluster id of the data directory: random, made once, never 0."""
+        """The cluster id of the data directory: random, created once, never 0."""
         assert self._lock is not None
         return self._cluster
 
     @property
     def lock_handle(self) -> int:
-        """The lock's file descriptor. A process that inherits it holds the lock too, until the last of them ends: so
-        nobody else gets the directory while one of them may still write.
+        """The lock's file descriptor. A process that inherits it holds the lock too, until the last of them ends, so
+        that no other server can use the directory while one of them may still write.
         """
         assert self._lock is not None
         return self._lock
@@ -126,10 +126,10 @@ class LockFileOwnership:
             raise LogError(f"cannot write the epoch in {self._directory}: {error.strerror}") from error
 
     async def release(self, shard: int) -> None:
-        """A lock file is given up as a whole: see `close`."""
+        """A lock file is released as a whole: see `close`."""
 
     def close(self) -> None:
-        """Let go of the directory."""
+        """Release the directory."""
         if self._lock is not None:
             os.close(self._lock)
             self._lock = None
@@ -144,7 +144,7 @@ class LockFileOwnership:
 
 
 class MirrorDirectory(LockFileOwnership):
-    """A data directory with mirrors of logs that are elsewhere, and for good: it never gets logs of its own."""
+    """A data directory with mirrors of remote logs. It never gets logs of its own."""
 
     def __init__(self, data_directory: str, cluster: int, where: str) -> None:
         super().__init__(data_directory)
@@ -162,23 +162,23 @@ class MirrorDirectory(LockFileOwnership):
             return _make_identity(self._disk, self._directory, identity)
         if not mirrored_in(self._disk, self._directory):
             raise LogError(
-                f"the data directory {self._directory} has logs of its own, which --log would leave out. Give another "
-                "directory with --data."
+                f"the data directory {self._directory} contains logs of its own, which --log would ignore. "
+                "Use another directory with --data."
             )
         if found != self._mirrored_cluster:
             raise LogError(
-                f"the data directory {self._directory} mirrors cluster {found:016x}, and {self._where} has cluster "
-                f"{self._mirrored_cluster:016x}. Give another directory with --data, or remove this one if those logs "
-                "are the right ones."
+                f"the data directory {self._directory} mirrors cluster {found:016x}, but {self._where} has "
+                f"cluster {self._mirrored_cluster:016x}. Use another directory with --data, or remove this "
+                "one if the remote logs are the right ones."
             )
         return found
 
 
 class SharedDirectory:
-    """A data directory that a parent process owns, for one of the processes that it started: see `lock_handle`.
+    """A data directory that a parent process owns, for one of its child processes: see `lock_handle`.
 
-    The parent gives each log to one process at a time, and waits for the end of that one before the next. Epochs are
-    given by whoever needs one, under a lock of the directory.
+    The parent assigns each log to one process at a time, and waits for its end before the next. Epochs are issued under
+    a lock of the directory.
     """
 
     def __init__(self, data_directory: str) -> None:
@@ -190,11 +190,11 @@ class SharedDirectory:
     def take(self) -> None:
         cluster = cluster_of(self._disk, self._directory)
         if cluster is None:
-            raise LogError(f"the data directory {self._directory} has no identity: nobody has taken it")
+            raise LogError(f"the data directory {self._directory} has no identity: no server has used it yet")
         self._cluster = cluster
 
     def set_address(self, address: str) -> None:
-        """The parent tells where it serves."""
+        """The parent records where it serves."""
 
     @property
     def cluster(self) -> int:
@@ -203,7 +203,7 @@ class SharedDirectory:
     async def acquire(self, shard: int, above: int = 0) -> int:
         handle = os.open(self._directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX)  # for the length of one small write
+            fcntl.flock(handle, fcntl.LOCK_EX)  # for the duration of one small write
             self._epochs.load()
             return self._epochs.raise_(above)
         except OSError as error:
@@ -212,17 +212,17 @@ class SharedDirectory:
             os.close(handle)
 
     async def release(self, shard: int) -> None:
-        """It is given up with the process."""
+        """It is released with the process."""
 
     def close(self) -> None:
-        """The parent lets go of the directory."""
+        """The parent releases the directory."""
 
 
 class EpochFile:
-    """The last epoch given, on the disk before it is used.
+    """The last issued epoch, on the disk before it is used.
 
-    Two places are written in turn, so that one is always whole, and in place, so that a full disk keeps nobody from
-    starting. At offset 0 and 512: magic "BTNE" (4), epoch (8), CRC32C of both (4).
+    Two places are written in turn, so that one is always valid, and in place, so that a full disk prevents no start. At
+    offset 0 and 512: magic "BTNE" (4), epoch (8), CRC32C of both (4).
     """
 
     _RECORD = struct.Struct("<4sQI")
@@ -236,7 +236,7 @@ class EpochFile:
         self.epoch = 0
 
     def load(self) -> int:
-        """The last epoch given; 0 for a new directory. Raises LogCorrupt."""
+        """The last issued epoch; 0 for a new directory. Raises LogCorrupt."""
         if not self._disk.exists(self._path):
             return 0
         handle = self._disk.open(self._path)
@@ -248,14 +248,15 @@ class EpochFile:
         self.epoch = max(found)
         if not self.epoch:
             raise LogCorrupt(
-                f"{self._path} cannot be read. Remove it if the logs are sound: epochs then go on from theirs."
+                f"{self._path} cannot be read. If the logs are valid, remove it: epochs then continue from "
+                "those in the logs."
             )
         return self.epoch
 
     def raise_(self, above: int = 0) -> int:
         """A new epoch, above the last one and `above`. Raises OSError."""
         epoch = max(self.epoch, above) + 1
-        epoch += (epoch - self.epoch) % 2 == 0  # the last one's place is left alone
+        epoch += (epoch - self.epoch) % 2 == 0  # the place of the last one is not touched
         record = self._RECORD.pack(self._MAGIC, epoch, self._crc(epoch))
         if self._disk.exists(self._path):
             handle = self._disk.open(self._path, write=True)
@@ -281,7 +282,7 @@ class EpochFile:
 
 
 def holder_of(data_directory: str) -> Holder | None:
-    """Who owns a data directory right now; None when nobody does. Takes nothing."""
+    """The current owner of a data directory; None if there is none. Does not take ownership."""
     try:
         lock = os.open(os.path.join(data_directory, LOCK), os.O_RDONLY | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -297,7 +298,7 @@ def holder_of(data_directory: str) -> Holder | None:
 
 @contextlib.contextmanager
 def held(data_directory: str) -> Iterator[None]:
-    """Hold a data directory for the length of a repair, without taking an epoch. Raises OwnershipHeld."""
+    """Hold a data directory during a repair, without issuing an epoch. Raises OwnershipHeld."""
     lock = _open_lock(data_directory)
     try:
         _lock_or_raise(lock, data_directory)
@@ -319,7 +320,7 @@ def _lock_or_raise(lock: int, directory: str) -> None:
             if attempt + 1 < LOCK_TRIES:
                 time.sleep(LOCK_RETRY_S)
     raise OwnershipHeld(
-        f"the data directory {directory} is in use by {_read_holder(lock)}. Stop that process first, or give this one "
+        f"the data directory {directory} is in use by {_read_holder(lock)}. Stop that process first, or use "
         "another directory with --data."
     )
 
@@ -334,13 +335,13 @@ def _read_holder(lock: int) -> Holder:
 
 
 def cluster_of(disk: Disk, data_directory: str) -> int | None:
-    """The cluster id of a data directory; None when it has none yet. Raises LogCorrupt."""
+    """The cluster id of a data directory; None if it has none yet. Raises LogCorrupt."""
     identity = _read_identity(disk, data_directory)
     return int(identity["cluster"], 16) if identity is not None else None
 
 
 def mirrored_in(disk: Disk, data_directory: str) -> str:
-    """Where the logs are that a data directory mirrors; empty when it has its own. Raises LogCorrupt."""
+    """The store whose logs a data directory mirrors; empty if it has its own logs. Raises LogCorrupt."""
     identity = _read_identity(disk, data_directory)
     return str(identity.get("mirrors", "")) if identity is not None else ""
 
@@ -356,8 +357,8 @@ def _read_identity(disk: Disk, data_directory: str) -> dict[str, Any] | None:
         return identity
     except (ValueError, KeyError, TypeError):
         raise LogCorrupt(
-            f'{path} cannot be read. Write {{"cluster": "…"}} into it, with the cluster id that `baton log inspect '
-            "--json` shows for the logs beside it."
+            f'{path} cannot be read. Write {{"cluster": "…"}} into it, with the cluster id that `baton log '
+            "inspect --json` shows for the logs in this directory."
         ) from None
     finally:
         disk.close(handle)

@@ -1,4 +1,4 @@
-"""A run of frames in one buffer, as a segment has them and as history travels: taken apart and checked."""
+"""A run of frames in one buffer, as in a segment or in history responses: parsed and checked."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from batonq.log.reading import Chain
 
 
 def frames_of(data: bytes, chain: Chain, where: str) -> Iterator[Frame]:
-    """Every frame in `data`, each checked by itself and against the one before; `chain` is moved along.
+    """Every frame in `data`, each checked by itself and against the one before; `chain` is advanced.
 
-    Raises LogCorrupt, which says where (a file, an address) and what is wrong.
+    Raises LogCorrupt with the location (a file, a URL) and the reason.
     """
     at = 0
     while at < len(data):

@@ -1,4 +1,4 @@
-"""Data directories of older releases: what a group could read there is for the server's user only from now on."""
+"""Upgrades data directories of older releases: files that a group could read become private to the server's user."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ OLD_DIRECTORY_MODE = 0o750
 
 
 def make_private(data_directory: str) -> None:
-    """Restrict the files and logs of a data directory. What belongs to another user is left as it is.
+    """Restrict the files and logs of a data directory. Files of another user are not changed.
 
-    The directory itself keeps its mode if somebody else has chosen one: it may hold more than Baton's files.
+    The directory itself keeps its mode, because it may contain more than Baton's files.
     """
     if stat.S_IMODE(os.stat(data_directory).st_mode) == OLD_DIRECTORY_MODE:
         _restrict(data_directory, DIRECTORY_MODE)

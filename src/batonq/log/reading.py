@@ -1,6 +1,6 @@
-"""Reading a segment: every frame is checked by itself and against the one before, and what does not fit is named.
+"""Reading a segment: every frame is checked by itself and against the one before, and what does not fit is reported.
 
-Used by opening a log, by reading its history and by the repair tools, so that all of them agree on what is sound.
+Used by opening a log, by reading its history and by the repair tools, so that all of them agree on what is valid.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ from batonq.log.frames import (
     parse_header,
 )
 
-READ_BYTES = 1 << 20  # large enough that a system call a read does not show, small enough to stay in the CPU's cache
+READ_BYTES = 1 << 20  # large enough that the cost of a system call does not show, small enough for the CPU's cache
 
 
 WHAT_TO_DO = (
-    "Nothing was skipped or changed. `baton log verify` on the data directory shows what is damaged. Put the file back "
-    "from a copy if there is one; else `baton log repair --truncate-at {number}` cuts the log here, which loses that "
-    "frame and all after it."
+    "Nothing was skipped or changed. `baton log verify` on the data directory shows the damage. Restore the "
+    "file from a copy if there is one; otherwise `baton log repair --truncate-at {number}` truncates the log "
+    "here, which loses that frame and all after it."
 )
 
 
 class Damage(LogCorrupt):
-    """A place in a log that does not check: which file, where in it, which frame should be there, what is wrong.
+    """An invalid place in a log: the file, the offset, the expected frame, and what is wrong.
 
-    `readable` tells a frame that can be read and does not fit from bytes that are no frame; only the latter can be what
-    a crash left of a write.
+    `readable` distinguishes a valid frame that does not fit from bytes that are not a frame; only the latter can be a
+    torn write.
     """
 
     def __init__(
@@ -51,9 +51,9 @@ class Damage(LogCorrupt):
 
 
 class Chain:
-    """What the next frame must be: its number, the digest it names, and an epoch that is not below the last one.
+    """What the next frame must match: its number, the previous digest, and an epoch that is not below the last one.
 
-    `cluster` and `digest` are None until the first frame tells them: the front of a log may have been dropped.
+    `cluster` and `digest` are None until the first frame sets them: the front of a log may have been dropped.
     """
 
     __slots__ = ("cluster", "digest", "epoch", "number", "shard")
@@ -66,7 +66,7 @@ class Chain:
         self.epoch = 0
 
     def mismatch(self, frame: Frame) -> str | None:
-        """What does not fit about a frame that is sound in itself."""
+        """What does not fit about a frame that is valid in itself."""
         if frame.shard != self.shard:
             return f"frame {frame.number} belongs to shard {frame.shard}, this is the log of shard {self.shard}"
         if self.cluster is not None and frame.cluster != self.cluster:
@@ -83,11 +83,10 @@ class Chain:
 def read_frames(
     disk: Disk, handle: int, path: str, size: int, chain: Chain, offset: int = 0, stop: int | None = None
 ) -> Iterator[tuple[int, Frame]]:
-    """Frames from `offset` on with their offsets, each checked; `chain` is moved along before a frame is handed out.
+    """Frames from `offset` on with their offsets, each checked; `chain` is advanced before a frame is returned.
 
-    Ends before frame `stop`, or where the written part ends: at zeros, at a frame from the file's earlier life (its
-    number is below the next one), at the end of the file. Whether it may end there is the caller's to know. Raises
-    Damage.
+    Ends before frame `stop`, or where the written part ends: at zeros, at a frame from the file's earlier use (its
+    number is below the next one), or at the end of the file. The caller knows whether it may end there. Raises Damage.
     """
     data = b""
     base = offset
@@ -106,7 +105,7 @@ def read_frames(
             data = disk.pread(handle, min(max(READ_BYTES, error.needed), size - offset), offset)
             base, at = offset, 0
             if len(data) < error.needed:
-                raise Damage(path, offset, chain.number, "the file became shorter", readable=True) from None
+                raise Damage(path, offset, chain.number, "the file was truncated", readable=True) from None
             continue
         except FrameUnreadable as error:
             if data[at : at + HEADER_BYTES] == NO_HEADER or _is_stale(error, chain):
@@ -143,9 +142,9 @@ def _is_stale(error: FrameUnreadable, chain: Chain) -> bool:
 def find_later_frame(disk: Disk, handle: int, size: int, chain: Chain, offset: int) -> tuple[int, int] | None:
     """(offset, number) of a frame header at or after `offset` whose number proves that frames are missing before it.
 
-    One append is under way at a time, so a header numbered `chain.number` or above that lies further on was written
-    after what should be here was committed. The search is for bytes that only this log's headers begin with; a message
-    body cannot imitate them without the cluster id.
+    There is one append at a time, so a later header with the number `chain.number` or above was written after the
+    expected frame was committed. The search is for the bytes that begin this log's headers; a message body cannot
+    imitate them without knowing the cluster id.
     """
     if chain.cluster is None:
         return None

@@ -1,7 +1,7 @@
-"""Cutting a log off at a frame, on purpose: what was cut is kept in files beside it.
+"""Truncating a log at a frame, on purpose: the removed part is kept in files next to it.
 
-The steps are in an order that a crash may interrupt anywhere: the log then still shows its damage, or is cut already,
-and the same repair can be run again.
+The steps are in an order that a crash may interrupt anywhere: the log then still shows its damage, or is already
+truncated, and the same repair can be run again.
 """
 
 from __future__ import annotations
@@ -21,22 +21,24 @@ from batonq.log.walking import walk
 
 @dataclass(slots=True)
 class Cut:
-    """What cutting a log at `frame_number` does: what stays before it, and what is lost."""
+    """The effect of truncating a log at `frame_number`: what stays before it, and what is lost."""
 
     directory: str
     shard: int
     frame_number: int
-    first: int  # of the segment that is cut
+    first: int  # of the segment that is truncated
     offset: int  # in that segment
     later_segments: list[int]
     snapshots: list[int]
-    frames_lost: int = 0  # that can be read
+    frames_lost: int = 0  # readable ones
     records_lost: Counter[str] = field(default_factory=Counter)
     kept_in: list[str] = field(default_factory=list)
 
 
 def plan_cut(disk: Disk, directory: str, *, shard: int, cluster: int | None, frame_number: int) -> Cut:
-    """Find out what cutting off `frame_number` and all after it means. Changes nothing. Raises InvalidInput, Damage."""
+    """Determine the effect of removing `frame_number` and all later frames. Changes nothing. Raises InvalidInput,
+    Damage.
+    """
     firsts = layout.segments(disk, directory)
     if not firsts or frame_number < firsts[0]:
         begins = f"begins with frame {firsts[0]}" if firsts else "has no segments"
@@ -59,7 +61,7 @@ def plan_cut(disk: Disk, directory: str, *, shard: int, cluster: int | None, fra
 
 
 def _offset_of(disk: Disk, directory: str, first: int, chain: Chain, frame_number: int) -> int:
-    """Where the frame begins, or would; everything before it in its segment must be sound."""
+    """Where the frame begins, or would; everything before it in its segment must be valid."""
     path = os.path.join(directory, layout.segment_name(first))
     handle = disk.open(path)
     end = 0
@@ -70,14 +72,14 @@ def _offset_of(disk: Disk, directory: str, first: int, chain: Chain, frame_numbe
         disk.close(handle)
     if chain.number != frame_number:
         raise InvalidInput(
-            f"frame {frame_number} is not in the log in {directory}: frames end with {chain.number - 1} in {path}. "
-            f"To cut there, give --truncate-at {chain.number}"
+            f"frame {frame_number} is not in the log in {directory}: the frames end with {chain.number - 1} "
+            f"in {path}. To truncate there, use --truncate-at {chain.number}"
         )
     return end
 
 
 def _count_losses(disk: Disk, cut: Cut, cluster: int | None) -> None:
-    """Count what can be read of that which goes."""
+    """Count the readable part of what is removed."""
     for found in walk(disk, cut.directory, shard=cut.shard, cluster=cluster, start=cut.frame_number):
         if not isinstance(found, Damage) and found.frame.number >= cut.frame_number:
             cut.frames_lost += 1
@@ -97,16 +99,16 @@ def type_name(type_: int) -> str:
 
 
 def carry_out(disk: Disk, cut: Cut, now_ms: int) -> None:
-    """Cut the log off. What goes is in the files that `cut.kept_in` names."""
+    """Truncate the log. The removed part is in the files `cut.kept_in`."""
     names = disk.listdir(cut.directory)
     while any(name.startswith(f"cut-{cut.frame_number}-{now_ms}-") for name in names):
-        now_ms += 1  # what an earlier repair kept is never written over
+        now_ms += 1  # never overwrite the files of an earlier repair
     mark = f"cut-{cut.frame_number}-{now_ms}"
     path = os.path.join(cut.directory, layout.segment_name(cut.first))
     size = disk.size(path)
     kept = _read(disk, path, 0, size)
     _keep(disk, cut, f"{mark}-{layout.segment_name(cut.first)}", kept[cut.offset :])
-    # The note would vouch for what is about to go; a blank one vouches for nothing, until the log is opened.
+    # The note would still refer to the removed frames; a blank one proves nothing until the log is opened.
     write_atomically(disk, os.path.join(cut.directory, layout.COMMITTED), (bytes(committed.NOTE_BYTES),))
     for number in cut.snapshots:
         directory = os.path.join(cut.directory, layout.SNAPSHOTS)
@@ -116,7 +118,7 @@ def carry_out(disk: Disk, cut: Cut, now_ms: int) -> None:
         index = os.path.join(cut.directory, layout.index_name(number))
         if disk.exists(index):
             disk.unlink(index)
-    for number in reversed(cut.later_segments):  # the newest first, so that no hole is ever left
+    for number in reversed(cut.later_segments):  # the newest first, so that a gap is never left
         source = os.path.join(cut.directory, layout.segment_name(number))
         target = os.path.join(cut.directory, f"{mark}-{layout.segment_name(number)}")
         disk.rename(source, target)

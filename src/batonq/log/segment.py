@@ -47,7 +47,7 @@ assert array("I").itemsize == 4 and array("H").itemsize == 2
 
 
 class Segment:
-    """Frames `first` up to `stop` (exclusive) lie in `path`, up to `bytes`; `size` is the file's length."""
+    """Frames `first` up to `stop` (exclusive) are in `path`, up to `bytes`; `size` is the file's length."""
 
     __slots__ = (
         "bytes",
@@ -87,7 +87,7 @@ class Segment:
         return self.size - self.bytes
 
     def add(self, frame: Frame) -> None:
-        """Take note of a frame that lies where the last one ended."""
+        """Record a frame that begins where the last one ended."""
         _, _, _, epoch, _, time_ms, previous_digest, rows, variable, _, digest, _ = frame
         rows_bytes = len(rows)
         end = self.bytes
@@ -110,7 +110,7 @@ class Segment:
 
 
 def save_index(disk: Disk, segment: Segment, shard: int, cluster: int) -> None:
-    """Write the sidecar of a sealed segment. It is not synced: it can be made again."""
+    """Write the index file of a sealed segment. It is not synced, because it can be recreated."""
     head = _INDEX.pack(
         INDEX_MAGIC,
         INDEX_VERSION,
@@ -132,7 +132,7 @@ def save_index(disk: Disk, segment: Segment, shard: int, cluster: int) -> None:
 
 
 def load_index(disk: Disk, directory: str, first: int, size: int, shard: int, cluster: int) -> Segment | None:
-    """The sealed segment that a sidecar describes, or None when there is no sound one for it."""
+    """The sealed segment that an index file describes, or None if there is no valid one."""
     path = os.path.join(directory, index_name(first))
     try:
         length = disk.size(path)
@@ -152,7 +152,7 @@ def load_index(disk: Disk, directory: str, first: int, size: int, shard: int, cl
 
 
 def parse_index(data: bytes, directory: str, size: int) -> tuple[Segment, int, int]:
-    """(segment, shard, cluster) of a sidecar's bytes. Raises LogCorrupt with what is wrong."""
+    """(segment, shard, cluster) of the bytes of an index file. Raises LogCorrupt with the reason."""
     if len(data) < _INDEX_BYTES or data[:4] != INDEX_MAGIC:
         raise LogCorrupt("not a segment index")
     head = data[: _INDEX.size]
@@ -163,7 +163,7 @@ def parse_index(data: bytes, directory: str, size: int) -> tuple[Segment, int, i
         _INDEX.unpack(head)
     )
     if version != INDEX_VERSION or len(body) != 6 * count or not count:
-        raise LogCorrupt("the segment index is of another version or length")
+        raise LogCorrupt("the segment index has another version or length")
     segment = Segment(directory, first, size)
     segment.offsets = _from_little_endian("I", body[: 4 * count])
     segment.row_counts = _from_little_endian("H", body[4 * count :])

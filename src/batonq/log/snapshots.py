@@ -45,7 +45,7 @@ _TABLE_BYTES_MAX = SECTIONS_MAX * (_NAME.size + NAME_BYTES_MAX + _SECTION.size)
 
 @dataclass(slots=True)
 class Snapshot:
-    """The state after frame `frame_number`. Sections may be popped as they are used, so that they need not all stay."""
+    """The state after frame `frame_number`. Sections may be popped as they are used, to free memory."""
 
     frame_number: int
     digest: bytes
@@ -53,12 +53,12 @@ class Snapshot:
 
     @property
     def start(self) -> Start:
-        """Where folding goes on from here."""
+        """Where replay continues after this snapshot."""
         return Start(self.frame_number + 1, self.digest)
 
 
 class SnapshotStore:
-    """The snapshots of one log, in a directory of their own."""
+    """The snapshots of one log, in their own directory."""
 
     def __init__(
         self, directory: str, *, shard: int, disk: Disk | None = None, free_floor_bytes: int = 64 << 20
@@ -67,10 +67,10 @@ class SnapshotStore:
         self._shard = shard
         self._disk = disk or RealDisk()
         self._free_floor_bytes = free_floor_bytes
-        self.passed_over: list[str] = []  # what `latest` could not use and why, for the host to log
+        self.passed_over: list[str] = []  # unusable snapshots that `latest` skipped, and why, for the host to log
 
     def save(self, frame_number: int, digest: bytes, sections: Mapping[str, bytes]) -> str:
-        """Write a snapshot; returns its path. Raises DiskFull rather than take the room that the log needs."""
+        """Write a snapshot and return its path. Raises DiskFull rather than use the space that the log needs."""
         head = self._head(frame_number, digest, sections)
         path = self._path(frame_number)
         total = len(head) + sum(map(len, sections.values()))
@@ -88,7 +88,7 @@ class SnapshotStore:
         return path
 
     def latest(self, before: int | None = None) -> Snapshot | None:
-        """The newest snapshot that checks (of a frame below `before`, if given), or None."""
+        """The newest valid snapshot (of a frame below `before`, if given), or None."""
         self.passed_over.clear()
         for number in reversed(self.numbers()):
             if before is not None and number >= before:
@@ -100,7 +100,7 @@ class SnapshotStore:
         return None
 
     def load(self, frame_number: int) -> Snapshot:
-        """One snapshot, checked. Raises LogCorrupt, OSError."""
+        """Load and check one snapshot. Raises LogCorrupt, OSError."""
         handle = self._disk.open(self._path(frame_number))
         try:
             return self._read(handle, frame_number)
@@ -108,13 +108,13 @@ class SnapshotStore:
             self._disk.close(handle)
 
     def numbers(self) -> list[int]:
-        """The frames that there are snapshots of, in order."""
+        """The frames that have snapshots, in order."""
         if not self._disk.exists(self._directory):
             return []
         return layout.snapshots(self._disk, self._directory)
 
     def _remove_unfinished(self) -> None:
-        """What a writer that was killed left behind; there is one writer at a time."""
+        """Remove what a killed writer left; there is one writer at a time."""
         for name in self._disk.listdir(self._directory):
             if name.endswith(".tmp"):
                 self._disk.unlink(os.path.join(self._directory, name))
@@ -144,9 +144,9 @@ class SnapshotStore:
         if len(rest) < table_bytes + _CRC.size or google_crc32c.value(head) != _CRC.unpack_from(rest, table_bytes)[0]:
             raise LogCorrupt("the snapshot's header does not match its checksum")
         if version != VERSION:
-            raise LogCorrupt(f"the snapshot has layout version {version}, this Baton reads {VERSION}")
+            raise LogCorrupt(f"the snapshot has layout version {version}, but this release supports {VERSION}")
         if shard != self._shard or number != frame_number:
-            raise LogCorrupt(f"the snapshot is of frame {number} of shard {shard}")
+            raise LogCorrupt(f"the snapshot belongs to frame {number} of shard {shard}")
         sections = {}
         offset = _HEAD.size + table_bytes + _CRC.size
         for name, length, crc in _entries(rest[:table_bytes], count):

@@ -1,8 +1,8 @@
-"""The spare segment: pre-written, so that a sync writes no metadata, and kept in reserve for a full disk.
+"""The spare segment: prepared in advance, so that a sync writes no metadata, and a reserve for a full disk.
 
-A log that has a spare always has room to roll into; when the next spare cannot be made, what is left of the segment
-being written is the reserve, for deletes and the like. A spare is made when half of that segment is used, and not
-sooner: by then a dropped segment may have become the spare, which costs no writing.
+A log with a spare always has room to roll into. If the next spare cannot be created, the rest of the current segment is
+the reserve, for deletes and similar records. A spare is created when half of that segment is used, not sooner: by then
+a dropped segment may have become the spare, which costs no writing.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from batonq.log.disk import Disk
 from batonq.log.layout import SPARE, SPARE_UNFINISHED
 
 STEP_BYTES = 1 << 20
-# Kept for good: once malloc has seen a block of this size freed, all that are smaller stand among the small ones, and
-# the columns of a shard leave holes there as they grow (17 bytes a message).
+# Allocated for good: once malloc has freed a block of this size, it treats all smaller ones as small, and the columns
+# of a shard leave holes there as they grow (17 bytes per message).
 _ZEROS = bytes(STEP_BYTES)
-SYNC_EVERY_BYTES = 8 << 20  # in small portions, so that commits need not wait behind one large flush
+SYNC_EVERY_BYTES = 8 << 20  # in small portions, so that commits do not wait behind one large flush
 RETRY_MS = 1000
 
 
 class Spare:
-    """At most one spare file. Making one may run on a thread; everything else is called from the log's own."""
+    """At most one spare file. It may be created on a thread; everything else is called from the log's own thread."""
 
     def __init__(
         self,
@@ -50,12 +50,12 @@ class Spare:
         self._stopping = False
         self._thread: threading.Thread | None = None
         self.ready = disk.exists(self._path) and disk.size(self._path) == segment_bytes
-        self.blocked: str | None = None  # why none can be made, while that is so
+        self.blocked: str | None = None  # why none can be created, as long as that is so
         if not self.ready and disk.exists(self._path):
             disk.unlink(self._path)  # of another size, from before a setting was changed
 
     def prepare(self, *, wanted: bool) -> None:
-        """See whether there is room for a spare, and make one if it is wanted by now; after a failure once a second."""
+        """Check whether there is space for a spare, and create one if it is needed; after a failure once per second."""
         if self.ready or self._is_making():
             return
         if self.blocked is not None and self._now_ms() < self._retry_at_ms:
@@ -66,7 +66,7 @@ class Spare:
             self._block(error.strerror or str(error))
             return
         if not room:
-            self._block("less than a segment and the free-space floor is left on the disk")
+            self._block("the disk has less free space than a segment and the required minimum")
             return
         if not wanted and self.blocked is None:
             return
@@ -77,9 +77,9 @@ class Spare:
             self._make()
 
     def take(self, target: str) -> None:
-        """Give the spare a segment's name, waiting for it if it is being made. Raises OSError when there is none.
+        """Rename the spare to a segment's name, waiting if it is being created. Raises OSError if there is none.
 
-        The directory is not synced: the caller does so with the first frame.
+        The directory is not synced: the caller does that with the first frame.
         """
         if self._thread is not None:
             self._thread.join()
@@ -91,7 +91,9 @@ class Spare:
         self.ready = False
 
     def give(self, path: str, size: int) -> bool:
-        """Take a dropped segment as the spare if one is wanted. Its old frames stay: their numbers tell them apart."""
+        """Use a dropped segment as the spare if one is needed. Its old frames stay: they are recognized by their
+        numbers.
+        """
         if self.ready or size != self._segment_bytes or self._is_making():
             return False
         self._disk.rename(path, self._path)

@@ -1,4 +1,4 @@
-"""Which store keeps the logs: by the address that `--log` gives."""
+"""Chooses the store of the logs by the URL in `--log`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ async def open_store(url: str) -> LogStore:
     if scheme in ("postgres", "postgresql"):
         return await _postgres(url)
     raise InvalidInput(
-        f"The log's address must begin with nats:// or postgres://, not {url.partition('@')[2] or url!r}."
+        f"--log must be a URL that begins with nats:// or postgres://, not {url.partition('@')[2] or url!r}."
     )
 
 

@@ -1,4 +1,4 @@
-"""Checking a whole log without changing it: is it sound; if not, where is it damaged, and what is left after that?"""
+"""Checks a whole log without changing it: is it valid, where is it damaged, and what is readable after the damage?"""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LIVE_TRIES = 3
 
 @dataclass(slots=True)
 class Report:
-    """What was found out about one log. It is sound if `damages` is empty."""
+    """The result for one log. The log is valid if `damages` is empty."""
 
     directory: str
     shard: int
@@ -31,18 +31,20 @@ class Report:
     bytes: int = 0
     torn: Torn | None = None
     damages: list[LogCorrupt] = field(default_factory=list)
-    readable_after: list[tuple[int, int]] = field(default_factory=list)  # runs of sound frames beyond the first damage
-    remarks: list[str] = field(default_factory=list)  # what is unsound but can be made again
+    readable_after: list[tuple[int, int]] = field(default_factory=list)  # runs of valid frames after the first damage
+    remarks: list[str] = field(default_factory=list)  # invalid parts that can be recreated
 
 
 def verify_log(disk: Disk, directory: str, *, shard: int, cluster: int | None, live: bool) -> Report:
-    """Check every frame and the chain. `live`: a server is writing it, so only what is surely committed is checked."""
+    """Check every frame and the hash chain. `live`: a server is writing the log, so only
+    the committed part is checked.
+    """
     report = Report(directory, shard)
     for attempt in range(LIVE_TRIES if live else 1):
         report = Report(directory, shard)
         try:
             _verify(disk, report, cluster, live)
-        except FileNotFoundError:  # dropped by the server meanwhile
+        except FileNotFoundError:  # deleted by the server meanwhile
             if not live or attempt + 1 == LIVE_TRIES:
                 raise
             continue
@@ -72,12 +74,12 @@ def _verify(disk: Disk, report: Report, cluster: int | None, live: bool) -> None
 
 
 def _still_there(disk: Disk, report: Report) -> bool:
-    """Whether what is damaged is still part of the log, and not a file that the server uses anew."""
+    """Whether the damaged file is still part of the log, and was not reused by the server."""
     return all(not isinstance(damage, Damage) or disk.exists(damage.path) for damage in report.damages)
 
 
 def _survey(disk: Disk, report: Report, cluster: int | None, stop: int | None) -> None:
-    """Opening stopped at the first damage; find the rest of it, and what can be read beyond."""
+    """Opening stopped at the first damage; find the others, and what is readable after them."""
     first_damage = report.damages.pop()
     firsts = layout.segments(disk, report.directory)
     report.first = firsts[0]
@@ -86,7 +88,7 @@ def _survey(disk: Disk, report: Report, cluster: int | None, stop: int | None) -
         if isinstance(found, Damage):
             report.damages.append(found)
             if len(report.damages) == DAMAGES_MAX:
-                report.remarks.append(f"only the first {DAMAGES_MAX} damages are listed")
+                report.remarks.append(f"only the first {DAMAGES_MAX} damaged places are listed")
                 break
             continue
         frame = found.frame
@@ -96,7 +98,7 @@ def _survey(disk: Disk, report: Report, cluster: int | None, stop: int | None) -
         report.cluster = frame.cluster
         if report.damages:
             _add_readable(report.readable_after, frame.number)
-    # Opening knows more about it: that a note or a later frame proves that this is no torn write.
+    # Opening knows more: a note or a later frame proves that this is not a torn write.
     report.damages[:1] = [first_damage]
 
 
@@ -116,5 +118,5 @@ def _remark_on_snapshots(disk: Disk, report: Report) -> None:
             continue
         except LogCorrupt as problem:
             report.remarks.append(
-                f"the snapshot of frame {number} cannot be used and is passed over ({problem.message}); remove it"
+                f"the snapshot of frame {number} cannot be used and is ignored ({problem.message}); remove it"
             )

@@ -1,4 +1,4 @@
-"""Reading a log from the outside, past damage: for the repair tools, which change nothing and stop at nothing."""
+"""Reads a log past damage, for the repair tools. It changes nothing and does not stop at damage."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from batonq.log.reading import Chain, Damage, find_later_frame, read_frames
 
 
 class Place(NamedTuple):
-    """A sound frame and where it lies."""
+    """A valid frame and its location."""
 
     path: str
     offset: int
@@ -23,10 +23,10 @@ class Place(NamedTuple):
 def walk(
     disk: Disk, directory: str, *, shard: int, cluster: int | None = None, start: int = 1, stop: int | None = None
 ) -> Iterator[Place | Damage]:
-    """Every sound frame from the segment that holds `start` up to `stop` (exclusive), and every damage between them.
+    """Every valid frame from the segment that contains `start` up to `stop` (exclusive), and every damage between them.
 
-    After damage it goes on with the next frame that can be found. The end of the log is not judged: what is unreadable
-    there, and may be a torn write, is a Damage like any other.
+    After damage it continues with the next frame that can be found. The end of the log is not checked: an unreadable
+    end, which may be a torn write, is a Damage like any other.
     """
     firsts = layout.segments(disk, directory)
     if not firsts:
@@ -71,7 +71,7 @@ def _walk_segment(disk: Disk, path: str, chain: Chain, stop: int | None) -> Iter
 
 
 def _take_up(chain: Chain, number: int) -> None:
-    """Go on at a frame after damage: what it follows is not known."""
+    """Continue at a frame after damage: its predecessor is unknown."""
     chain.number = number
     chain.digest = None
     chain.epoch = 0

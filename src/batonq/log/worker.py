@@ -1,4 +1,4 @@
-"""One thread that runs a log's commits when the loop has other work meanwhile."""
+"""One thread that runs a log's commits while the loop does other work."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable
 from queue import SimpleQueue
 
-CallSoon = Callable[..., object]  # such as an event loop's call_soon_threadsafe
+CallSoon = Callable[..., object]  # for example an event loop's call_soon_threadsafe
 Job = Callable[[], None]
 Then = Callable[[BaseException | None], None]
 
@@ -26,7 +26,7 @@ class Worker:
         self._jobs.put((job, then))
 
     def close(self) -> None:
-        """Wait for what was submitted."""
+        """Wait for the submitted jobs."""
         if self._thread is not None:
             self._jobs.put(None)
             self._thread.join()

@@ -72,7 +72,7 @@ class Archiving:
             copied = sum(segment.sealed and before < segment.stop <= done for segment in log.segments())
             self.segments[shard] = self.segments.get(shard, 0) + copied
             self.done[shard] = done
-            events.info("archived", f"Shard {shard} is in the archive up to frame {done - 1}", shard=shard)
+            events.info("archived", f"Shard {shard} is archived up to frame {done - 1}", shard=shard)
 
     def behind_bytes(self, log: Log) -> int:
         """Sealed log that is not in the archive."""
@@ -90,8 +90,8 @@ class Archiving:
             return log.droppable(max(done, log.first))
         first = max(log.first, done)
         text = (
-            f"Shard {log.shard} dropped frames {first} to {until - 1}, which are not in the archive: it is "
-            f"{waiting_bytes} bytes behind (--archive-backlog-bytes), or the disk is full."
+            f"Shard {log.shard} deleted frames {first} to {until - 1} without having archived them: the archive "
+            f"is {waiting_bytes} bytes behind (--archive-backlog-bytes), or the disk is full."
         )
         self._alarms.put(key, text, severity="critical")
         return until
@@ -108,7 +108,7 @@ class ArchiveProcess:
     def __init__(self, data_directory: str, url: str, segment_bytes: int) -> None:
         for name in ("fsspec", "pyarrow") if url.startswith("s3:") else ("fsspec",):
             if importlib.util.find_spec(name) is None:
-                raise InvalidInput(f"An archive at {url} needs the package {name}: pip install 'batonq[spark]'.")
+                raise InvalidInput(f"The archive {url} needs the package {name}: pip install 'batonq[spark]'.")
         self._data_directory = os.path.abspath(data_directory)
         self._url = url
         self._segment_bytes = segment_bytes
@@ -140,4 +140,4 @@ class ArchiveProcess:
         if process.returncode == 0 and said.strip().isdigit():
             return int(said), ""
         text = wrong.decode(errors="replace").strip()[-ERROR_TEXT_MAX:]
-        return 0, text or f"the copying process ended with {process.returncode}"
+        return 0, text or f"the copying process exited with code {process.returncode}"

@@ -256,7 +256,7 @@ class Broker(JobControl):
         if not isinstance(queues, Selection):
             accounts = {queue.account for queue in queues}
             if len(accounts) != 1:
-                raise InvalidInput("Name some queues, all of one account.")
+                raise InvalidInput("Name at least one queue. All queues must belong to the same account.")
             queues = self.select(accounts.pop(), [queue.name for queue in queues])
         holder = holder[:HOLDER_LENGTH_MAX]
         if self._route is not None:
@@ -426,7 +426,7 @@ class Broker(JobControl):
         if not self.dev:
             raise InvalidInput("The clock can only be moved in the development profile.")
         if not 0 <= forward_ms <= 10 * 366 * 86_400_000:
-            raise InvalidInput("The clock can be moved forward by up to ten years at a time.")
+            raise InvalidInput("The clock can be moved forward by at most ten years at a time.")
         self._clock.advance(forward_ms)
         for keeper in self._shards:
             if keeper.serving:

@@ -37,7 +37,7 @@ class Changed(NamedTuple, Generic[T]):
 
 
 OpenCatalog = Callable[[], Awaitable[tuple[Catalog, Log]]]
-STOPPED = "The catalog's log failed and is being opened again; try again."
+STOPPED = "The catalog's log failed and is being reopened. Retry."
 
 
 class CatalogHost:
@@ -56,7 +56,7 @@ class CatalogHost:
         on_change: Callable[[Changes], None] | None = None,
     ) -> None:
         self.statistics = CommitStatistics()
-        self.why = "The catalog is being opened; try again."
+        self.why = "The catalog is being opened. Retry."
         self._loop = loop
         self._clock = clock
         self._settings = settings
@@ -107,7 +107,7 @@ class CatalogHost:
             result = command(catalog, *arguments, self._clock.now_ms(), **named)
         except Exception as problem:
             if not isinstance(problem, BatonError):
-                events.logger.exception("catalog: a command broke off")
+                events.logger.exception("catalog: a command failed")
                 commit.abandon(problem)  # half of it may be there, and must not be committed
             raise
         shards = frozenset[int]().union(*catalog.changed.values())
@@ -200,7 +200,7 @@ class CatalogHost:
 
     async def close(self) -> None:
         self._closed = True
-        self.why = "The node is stopping; try again."
+        self.why = "The node is stopping. Retry."
         await end(self._reopening)
         if self._commit is not None:
             self._commit.stop(self.why)
@@ -229,7 +229,7 @@ class CatalogHost:
             return  # while opening, `open` raises what happened
         self._catalog = self._log = self._commit = None
         self.why = f"{STOPPED} ({problem})"
-        self._alarms.put("catalog", f"The catalog stopped: {problem}. It is being opened again.", severity="error")
+        self._alarms.put("catalog", f"The catalog stopped: {problem}. It is being reopened.", severity="error")
         self._lost(problem, log)
 
     def _lost(self, problem: BaseException, log: Log) -> None:

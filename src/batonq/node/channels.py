@@ -102,7 +102,7 @@ class Channels:
                     self._alarms.put(key, text, severity="critical")
                     pause_s = RETRY_MAX_S
                 elif pause_s >= RETRY_MAX_S:
-                    text = f"Shard {destination} does not take what shard {source} owes it: {problem.message}"
+                    text = f"Shard {destination} does not accept messages from shard {source}: {problem.message}"
                     self._alarms.put(key, text)
                 await asyncio.sleep(pause_s)
                 pause_s = min(pause_s * 2, RETRY_MAX_S)

@@ -46,7 +46,7 @@ class Machine(Protocol):
 
 
 Committed = Callable[[BatonError | None], None]  # called with None once it is committed, else with why it is not
-NOT_ASSURED = "This node's lease could not be renewed, and what it knows may be out of date; try again."
+NOT_ASSURED = "This node could not renew its lease, so its state may be out of date. Retry."
 NOTE_AFTER_S = 0.005  # after a commit, and so at most 200 times a second
 INLINE_TRIAL_EVERY = 128  # appends on the thread between two that try whether the disk is quick (again)
 ESTIMATE_STEP = 1.05  # how far one measurement moves the estimate of the median
@@ -279,7 +279,7 @@ class GroupCommit:
             self._before_seal()
         except Exception:  # one request's fault must not keep the others from being committed
             if not self.failed:
-                events.logger.exception("shard %d: a frame is sealed without the rest", self._log.shard)
+                events.logger.exception("shard %d: a frame was sealed without the remaining commands", self._log.shard)
         self._scheduled = False
         again, self._again = self._again, False
         if self.failed:
@@ -355,7 +355,7 @@ class GroupCommit:
         try:
             self._after_commit()
         except Exception:  # it is committed all the same
-            events.logger.exception("shard %d: what follows a commit broke off", self._log.shard)
+            events.logger.exception("shard %d: the work after a commit failed", self._log.shard)
         if self._aside and (self._scheduled or self._machine.frame.filled):
             self._flush()
         if self._appending and self._log.far:
@@ -416,7 +416,7 @@ class GroupCommit:
 
     def _fail(self, problem: BaseException) -> None:
         if not self._failed:
-            self.stop(f"The last change could not be committed, and may or may not be kept; try again. ({problem})")
+            self.stop(f"The last change could not be committed. It may or may not be stored. Retry. ({problem})")
             self._on_failure(problem)
 
 
@@ -430,4 +430,4 @@ def _call_all(calls: list[Committed], problem: BatonError | None) -> None:
         try:
             committed(problem)
         except Exception:
-            events.logger.exception("a reply could not be written")
+            events.logger.exception("a response could not be written")

@@ -285,7 +285,7 @@ class Control:
         self._control.discard(task)
         problem = None if task.cancelled() else task.exception()
         if problem is not None and not isinstance(problem, BatonError):
-            events.logger.error("a shard could not be told what it missed", exc_info=problem)
+            events.logger.error("a shard did not receive the catalog changes that it missed", exc_info=problem)
 
     def _uncancelled(self, work: Awaitable[T]) -> Awaitable[T]:
         """A change goes through to its end although the client that asked for it has gone."""

@@ -77,7 +77,7 @@ class RemoteShard:
 
     def submit(self, command: Command, done: Done) -> Waiting | None:
         if len(self._gathered) >= WAITING_MAX:
-            done(OverLimit("Too many requests wait for the node that serves the shard; try again."))
+            done(OverLimit("The limit of requests that wait for the shard's owner is reached. Retry."))
             return None
         if not isinstance(command, Receive):
             self._add(command, done)

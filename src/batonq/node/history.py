@@ -28,7 +28,7 @@ class TooFast(OverLimit):
     """More history was read than is served in a second."""
 
     def __init__(self, wait_s: int) -> None:
-        super().__init__(f"History is served at a bounded rate (--history-rate-bytes): try again in {wait_s} s.")
+        super().__init__(f"The rate limit for history reads (--history-rate-bytes) is exceeded. Retry in {wait_s} s.")
         self.retry_after_s = wait_s
 
 
@@ -105,7 +105,9 @@ class History:
         Raises LogGap, TooFast, NotFound, Unavailable.
         """
         if start < 1 or bytes_max < 1 or (stop is not None and stop <= start):
-            raise InvalidInput("Frames are numbered from 1, and at least one of them, and one byte, must be asked for.")
+            raise InvalidInput(
+                "The first frame must be at least 1, and at least one frame and one byte must be requested."
+            )
         keeper = self._keeper(shard)
         self.readers += 1
         try:
@@ -142,7 +144,7 @@ class History:
 
     def _keeper(self, shard: int) -> ShardKeeper:
         if not 0 <= shard < len(self._shards):
-            raise NotFound(f"There is no shard {shard}; GET /v1/history lists those that there are.")
+            raise NotFound(f"Shard {shard} does not exist. GET /v1/history lists the shards.")
         return self._shards[shard]
 
     def _check_rate(self) -> None:
@@ -159,7 +161,7 @@ class History:
         end = loop.time() + wait_s
         while (left := end - loop.time()) > 0 and start >= self._shards[shard].reading()[1].next:
             if sum(map(len, self.waiting.values())) >= WAITERS_MAX:
-                raise OverLimit(f"{WAITERS_MAX} readers of history are waiting already.")
+                raise OverLimit(f"The limit of {WAITERS_MAX} waiting history readers is reached. Retry later.")
             future = loop.create_future()
             self.waiting.setdefault(shard, []).append(future)
             try:
@@ -193,8 +195,9 @@ class History:
 
 def gap(shard: int, start: int, first: int) -> LogGap:
     return LogGap(
-        f"Frame {start} of shard {shard} is no longer retained: the first one is {first}. "
-        "What came before it is in the archive, if there is one; else go on from there, knowing that a part is missing."
+        f"Frame {start} of shard {shard} is no longer retained; the first retained frame is {first}. Read older "
+        f"frames from the archive, if there is one. Otherwise continue from frame {first}: the part before it is "
+        "lost."
     )
 
 
@@ -218,4 +221,7 @@ def check(data: bytes, shard: int, start: int, stop: int) -> None:
     for _ in frames_of(data, chain, f"the log of shard {shard}"):
         pass
     if chain.number != stop:
-        raise LogCorrupt(f"Frames {start} to {stop - 1} of shard {shard} were wanted, up to {chain.number - 1} came.")
+        raise LogCorrupt(
+            f"Frames {start} to {stop - 1} of shard {shard} were requested, but the response ends at frame "
+            f"{chain.number - 1}."
+        )

@@ -46,7 +46,7 @@ P = ParamSpec("P")
 T = TypeVar("T")
 ROOM_RETRY_MS = 1_000
 COMMAND_BYTES_MAX = 5 * MIB + 512 * KIB  # what one command may put into a frame: a request, a channel's window, a step
-STARTING = "The shard is being opened; try again."
+STARTING = "The shard is being opened. Retry."
 TOGETHER_MAX = 256  # requests that are executed at once, beside GROUP_MESSAGES_MAX for their messages,
 TOGETHER_BYTES_MAX = 4 * MIB  # and bytes of theirs: the host looks at its limits in between
 HEAD_BYTES = 48  # of a payload, beside what its length depends on
@@ -141,13 +141,13 @@ class ShardHost:
         if self.commit.failed:
             raise Unavailable(self.why)
 
-    def close(self, why: str = "The node is stopping; try again.") -> None:
+    def close(self, why: str = "The node is stopping. Retry.") -> None:
         """Serve nothing more. What waits is answered with a retryable error; the log stays the caller's to close."""
         self._end(why)
         self.commit.stop(why)
 
     def _failed(self, problem: BaseException) -> None:
-        self._end(f"The shard's log failed and is being opened again; try again. ({problem})")
+        self._end(f"The shard's log failed and is being reopened. Retry. ({problem})")
         self._on_failure(problem)
 
     def _end(self, why: str) -> None:
@@ -179,7 +179,7 @@ class ShardHost:
         except Exception as problem:
             if isinstance(problem, BatonError) and not isinstance(problem, LogCorrupt):
                 raise
-            events.logger.exception("shard %d: a command broke off", self.shard.number)
+            events.logger.exception("shard %d: a command failed", self.shard.number)
             self.commit.abandon(problem)
             raise
 
@@ -195,7 +195,7 @@ class ShardHost:
             or self.commit.pending >= self._pending_max
         ):
             self.commit.kick()  # whoever filled the frame, it is written now
-            raise OverLimit("The shard has more to write than its disk keeps up with; try again.")
+            raise OverLimit("The shard's disk is too slow for the current load. Retry.")
         room = self.log.room()
         if room is not Room.PLENTY and (adds or room is Room.NONE):
             raise DiskFull
@@ -482,7 +482,7 @@ class ShardHost:
             self._do_what_is_due()
         except Exception:
             if self.serving:
-                events.logger.exception("shard %d: what was due could not be done", self.shard.number)
+                events.logger.exception("shard %d: the work that was due failed", self.shard.number)
                 self._tick_later()
             return
         self._arm()

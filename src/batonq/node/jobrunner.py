@@ -128,9 +128,9 @@ class JobRunner:
     def _fail(self, job_id: str, problem: BaseException) -> None:
         """Trying again would only go wrong again: somebody has to look."""
         host = self._host
-        events.logger.error("job %s: messages could not be chosen", job_id, exc_info=problem)
+        events.logger.error("job %s: messages could not be selected", job_id, exc_info=problem)
         try:
-            host.run(host.shard.fail_job, job_id, f"Its messages could not be looked at: {problem}", host.begin())
+            host.run(host.shard.fail_job, job_id, f"The job's messages could not be read: {problem}", host.begin())
             host.commit.kick()
         except BatonError:
             self.due_ms = host.now_ms() + RETRY_MS

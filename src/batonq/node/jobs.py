@@ -147,23 +147,25 @@ class JobControl(Control):
         highest = self._settings.redrive_rate_max_per_s
         target = redrive.target
         if not 1 <= redrive.rate_per_s <= highest:
-            raise InvalidInput(f"A redrive moves 1 to {highest} messages a second, not {redrive.rate_per_s}.")
+            raise InvalidInput(
+                f"The rate of a redrive must be 1 to {highest} messages per second, not {redrive.rate_per_s}."
+            )
         if redrive.ramp_s is not None and not 0 <= redrive.ramp_s <= RAMP_MAX_S:
-            raise InvalidInput(f"A ramp lasts 0 to {RAMP_MAX_S:.0f} seconds.")
+            raise InvalidInput(f"The ramp of a redrive must be 0 to {RAMP_MAX_S:.0f} seconds long.")
         if not 0 <= redrive.pause_when_dying_share <= 1:
-            raise InvalidInput("The share of dying messages at which a redrive pauses is a number from 0 to 1.")
+            raise InvalidInput("The failure share at which a redrive pauses must be a number from 0 to 1.")
         if redrive.max_messages < 0:
-            raise InvalidInput("The number of messages that a redrive moves at most is not negative; 0: all.")
+            raise InvalidInput("The maximum number of messages of a redrive cannot be negative; 0 means all.")
         only_dead = not self.dead_letter_sources(source)
         if only_dead and not await self.can_move_from(source):
             raise InvalidInput(
-                f"Queue {source.name} is no other queue's dead-letter queue, and no message has died in it: "
-                "there is nothing to redrive."
+                f"Queue {source.name} is not a dead-letter queue and has no dead messages, so there is nothing to "
+                "redrive."
             )
         if target is not None and target.fifo != source.fifo:
-            raise InvalidInput("Source and target of a redrive must be queues of the same type.")
+            raise InvalidInput("The source and the target of a redrive must be of the same type (standard or FIFO).")
         if target is not None and target.number == source.number:
-            raise InvalidInput("The target of a redrive must be another queue than its source.")
+            raise InvalidInput("The target of a redrive must be a different queue than its source.")
         ramp_s = redrive.ramp_s
         if ramp_s is None:
             ramp_s = RAMP_DEFAULT_S if redrive.rate_per_s > RAMP_FROM_PER_S else 0.0
@@ -254,7 +256,7 @@ class JobControl(Control):
         parts = await self._find(account, job_id)
         return self._status(await _change_parts(parts, lambda port: port.cancel_job(job_id)))
 
-    async def pause_job(self, account: str, job_id: str, why: str = "It was paused by request.") -> JobStatus:
+    async def pause_job(self, account: str, job_id: str, why: str = "The job was paused by request.") -> JobStatus:
         parts = await self._find(account, job_id)
         return self._status(await _change_parts(parts, lambda port: port.pause_job(job_id, why)))
 

@@ -157,7 +157,7 @@ class ShardKeeper:
     async def close(self) -> None:
         """Serve no more. What was decided should have been drained before."""
         self.state = KeeperState.CLOSED
-        self.why = "The node is stopping; try again."
+        self.why = "The node is stopping. Retry."
         await end(self._reopening)
         host, self._host = self._host, None
         if host is not None:
@@ -178,7 +178,7 @@ class ShardKeeper:
         self.why = host.why
         self._alarms.put(
             f"shard-{self.number}",
-            f"Shard {self.number} stopped: {problem}. It is being opened again.",
+            f"Shard {self.number} stopped: {problem}. It is being reopened.",
             severity="error",
         )
         self._loop.call_soon(host.log.close)

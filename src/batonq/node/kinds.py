@@ -15,6 +15,9 @@ def to_open(catalog: Catalog, count: int, others: Mapping[int, int]) -> list[tup
     """
     own = catalog.own_replicas
     if own in others:
-        raise InvalidInput(f"The log's address says {own} replicas: --shards says how many such shards there are.")
+        raise InvalidInput(
+            f"--other-shards names shards with {own} replicas, which is what the log's URL specifies. Set their "
+            "number with --shards."
+        )
     wanted = {own: count, **others}
     return [(replicas, number) for replicas, number in wanted.items() if len(catalog.shards_of(replicas)) < number]

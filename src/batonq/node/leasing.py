@@ -53,6 +53,6 @@ class LeaseKeeper:
         """Say what keeps commits from getting on."""
         for shard, log in self._logs.opened.items():
             if log.trouble:
-                self._alarms.put(f"log-{shard}", f"The log of shard {shard} does not get on: {log.trouble}")
+                self._alarms.put(f"log-{shard}", f"The log of shard {shard} makes no progress: {log.trouble}")
             else:
                 self._alarms.clear(f"log-{shard}")

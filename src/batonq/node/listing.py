@@ -29,13 +29,15 @@ def listed_ids(filter_: Mapping[str, Any] | None, next_sequences: Mapping[int, i
     if ids is None:
         return None
     if not isinstance(ids, list | tuple) or not 0 < len(ids) <= LISTED_MAX:
-        raise InvalidInput(f"messageIds is a list of 1 to {LISTED_MAX:,} message ids; start one job after the other.")
+        raise InvalidInput(
+            f"messageIds must be a list of 1 to {LISTED_MAX:,} message ids. Start several jobs for more messages."
+        )
     here: dict[int, set[int]] = {shard: set() for shard in next_sequences}
     elsewhere: set[str] = set()
     for text in ids:
         place = parse_message_id(text) if isinstance(text, str) else None
         if place is None:
-            raise InvalidInput(f"messageIds: {str(text)[:80]!r} is not the id of a message of this server.")
+            raise InvalidInput(f"messageIds: {str(text)[:80]!r} is not a message id of this server.")
         if place[1] < next_sequences.get(place[0], 0):
             here[place[0]].add(place[1])
         else:

@@ -69,8 +69,8 @@ class DirectoryLogs:
     async def check_kind(self, replicas: int) -> None:
         if replicas != 1:
             raise InvalidInput(
-                f"A log in the data directory has one replica. Shards with {replicas} need the log in NATS JetStream: "
-                "--log nats://…"
+                f"Shards with {replicas} replicas need a log in NATS JetStream (--log nats://…). A log in the "
+                "data directory has one replica."
             )
 
     async def open(self, shard: int, settings: FileLogSettings, start: Start | None, on_frame: OnFrame) -> Log:
@@ -94,7 +94,8 @@ class DirectoryLogs:
             kept = f"; its bytes are kept in {log.torn.kept_in}" if log.torn.kept_in else ""
             events.warning(
                 "torn_write",
-                f"A write that a crash cut short was never answered for and has been cut off ({log.torn.what}){kept}",
+                "A crash interrupted a write that had not been acknowledged; its incomplete frame was removed "
+                f"({log.torn.what}){kept}",
                 shard=log.shard,
                 frame=log.torn.number,
                 path=log.torn.path,
@@ -156,7 +157,7 @@ class StoreLogs:
         )
         self.opened[shard] = log
         for remark in log.remarks:
-            events.warning("mirror_rebuilt", f"The mirror was built anew: {remark}", shard=shard)
+            events.warning("mirror_rebuilt", f"The mirror was rebuilt: {remark}", shard=shard)
         return log
 
     async def _lease(self, shard: int) -> None:

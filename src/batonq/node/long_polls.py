@@ -308,7 +308,7 @@ class LongPolls:
                     watcher.serve(host, wanted, budget)
             except Exception as problem:
                 if not isinstance(problem, BatonError):
-                    events.logger.exception("shard %d: a long poll over many queues broke off", host.shard.number)
+                    events.logger.exception("shard %d: a long poll over several queues failed", host.shard.number)
                 watcher.fail(problem)
                 continue
             if wanted:

@@ -95,7 +95,7 @@ class Maintenance:
             await self._catalog.maintain()
             await self.rotate_receipt_key()
         except BatonError as problem:
-            events.warning("maintenance_failed", f"Housekeeping of the catalog failed: {problem.message}")
+            events.warning("maintenance_failed", f"Maintenance of the catalog failed: {problem.message}")
         for keeper in self._shards:
             try:
                 if keeper.serving:
@@ -103,7 +103,7 @@ class Maintenance:
                 elif keeper.state is KeeperState.FOLLOWING:
                     self._step_follower(keeper.number, *keeper.reading())
             except BatonError as problem:
-                text = f"Housekeeping of shard {keeper.number} failed: {problem.message}"
+                text = f"Maintenance of shard {keeper.number} failed: {problem.message}"
                 events.warning("maintenance_failed", text, shard=keeper.number)
 
     def reads(self, number: int) -> bool:
@@ -139,7 +139,7 @@ class Maintenance:
             return
         freed = await standing.truncation.run()
         if freed:
-            events.info("log_shortened", f"Shard {number} dropped {freed} bytes of its log", shard=number, bytes=freed)
+            events.info("log_shortened", f"Shard {number} deleted {freed} bytes of old log", shard=number, bytes=freed)
         self._consider_snapshot(number, host.shard, standing)
 
     def _watch_room(self, number: int, host: ShardHost) -> None:
@@ -147,7 +147,7 @@ class Maintenance:
         if host.log.room() is Room.PLENTY:
             self._alarms.clear(key)
         else:
-            text = f"The disk of shard {number} is full: sends are refused. Free some space, or drain queues."
+            text = f"The disk of shard {number} is full: sends are refused. Free disk space, or delete messages."
             self._alarms.put(key, text, severity="critical")
 
     async def _settle_growth(self, number: int, host: ShardHost) -> None:
@@ -254,4 +254,4 @@ class SnapshotProcess:
             raise
         if process.returncode not in (0, NOTHING_NEW):
             text = said.decode(errors="replace").strip()[-ERROR_TEXT_MAX:]
-            events.warning("snapshot_failed", f"No snapshot of shard {shard} could be made: {text}", shard=shard)
+            events.warning("snapshot_failed", f"The snapshot of shard {shard} failed: {text}", shard=shard)

@@ -1,4 +1,4 @@
-"""The metrics in Prometheus' text form: few, and each with a line that says what it is."""
+"""The metrics, in the Prometheus text format."""
 
 from __future__ import annotations
 
@@ -18,57 +18,73 @@ class Metric(NamedTuple):
     doc: str
 
 
-MESSAGES = Metric("baton_queue_messages", "gauge", "Messages in a queue, by delivery state.")
-BYTES = Metric("baton_queue_bytes", "gauge", "Bytes of the messages in a queue.")
-OLDEST = Metric("baton_queue_oldest_seconds", "gauge", "Age of a queue's oldest message; 0 when it is empty.")
-WAITERS = Metric("baton_queue_waiters", "gauge", "Long polls that wait on a queue.")
-SHARD_UP = Metric("baton_shard_up", "gauge", "1 while a shard is served.")
-SHARD_EPOCH = Metric("baton_shard_epoch", "gauge", "Ownership epoch of a shard.")
-SHARD_LOG_BYTES = Metric("baton_shard_log_bytes", "gauge", "Size of a shard's retained log.")
-SHARD_ROOM = Metric("baton_shard_room", "gauge", "1 while a shard's log takes sends, 0 while its disk is full.")
-SHARD_FAILURES = Metric("baton_shard_failures_total", "counter", "How often a shard stopped because its log failed.")
-COMMITS = Metric("baton_commits_total", "counter", "Frames committed.")
-COMMIT_ROWS = Metric("baton_commit_records_total", "counter", "Records committed.")
-COMMIT_BYTES = Metric("baton_commit_bytes_total", "counter", "Bytes committed.")
-COMMIT_SECONDS = Metric("baton_commit_seconds_total", "counter", "Time spent waiting for commits.")
-ALARMS = Metric("baton_alarms", "gauge", "Alarms that are present.")
-ALARMS_RAISED = Metric("baton_alarms_raised_total", "counter", "Alarms raised since the node started.")
-MISSING = Metric("baton_queues_unavailable", "gauge", "Queues whose shard is not served.")
-HISTORY_BYTES = Metric("baton_history_bytes_total", "counter", "Bytes of history served.")
-HISTORY_READERS = Metric("baton_history_readers", "gauge", "Requests that read history, or wait for more, just now.")
+MESSAGES = Metric("baton_queue_messages", "gauge", "Number of messages in a queue, by delivery state.")
+BYTES = Metric("baton_queue_bytes", "gauge", "Total size of the messages in a queue.")
+OLDEST = Metric("baton_queue_oldest_seconds", "gauge", "Age of the oldest message in a queue; 0 if the queue is empty.")
+WAITERS = Metric("baton_queue_waiters", "gauge", "Number of long polls waiting on a queue.")
+SHARD_UP = Metric("baton_shard_up", "gauge", "1 if the shard is being served, otherwise 0.")
+SHARD_EPOCH = Metric("baton_shard_epoch", "gauge", "Ownership epoch of the shard.")
+SHARD_LOG_BYTES = Metric("baton_shard_log_bytes", "gauge", "Size of the shard's retained log.")
+SHARD_ROOM = Metric("baton_shard_room", "gauge", "1 if the shard accepts sends, 0 if its disk is full.")
+SHARD_FAILURES = Metric(
+    "baton_shard_failures_total", "counter", "Number of times the shard stopped because its log failed."
+)
+COMMITS = Metric("baton_commits_total", "counter", "Number of frames committed.")
+COMMIT_ROWS = Metric("baton_commit_records_total", "counter", "Number of records committed.")
+COMMIT_BYTES = Metric("baton_commit_bytes_total", "counter", "Number of bytes committed.")
+COMMIT_SECONDS = Metric("baton_commit_seconds_total", "counter", "Total time spent waiting for commits.")
+ALARMS = Metric("baton_alarms", "gauge", "Number of active alarms.")
+ALARMS_RAISED = Metric("baton_alarms_raised_total", "counter", "Number of alarms raised since the node started.")
+MISSING = Metric("baton_queues_unavailable", "gauge", "Number of queues whose shard is not being served.")
+HISTORY_BYTES = Metric("baton_history_bytes_total", "counter", "Number of bytes of history served.")
+HISTORY_READERS = Metric(
+    "baton_history_readers", "gauge", "Number of history reads in progress or waiting for new frames."
+)
 HISTORY_LIMITED = Metric(
-    "baton_history_limited_total", "counter", "Reads of history refused because all readers together were too fast."
+    "baton_history_limited_total",
+    "counter",
+    "Number of history reads refused because of the rate limit (--history-rate-bytes).",
 )
 ARCHIVE_SEGMENTS = Metric(
-    "baton_archive_segments_total", "counter", "Segments of a shard copied to the archive, or found there."
+    "baton_archive_segments_total", "counter", "Number of the shard's segments copied to the archive or found there."
 )
-ARCHIVE_FAILURES = Metric("baton_archive_failures_total", "counter", "Copies of a shard to the archive that failed.")
-ARCHIVE_BEHIND = Metric("baton_archive_behind_bytes", "gauge", "Sealed log of a shard that is not in the archive.")
-HTTP_CONNECTIONS = Metric("baton_http_connections", "gauge", "Open client connections.")
-HTTP_REQUESTS = Metric("baton_http_requests_total", "counter", "Requests taken.")
-HTTP_REFUSED = Metric("baton_http_refused_total", "counter", "Requests refused unread: not HTTP, too large, too slow.")
-HTTP_FAILURES = Metric("baton_http_failures_total", "counter", "Requests that failed for a reason of ours.")
-SQS_CALLS = Metric("baton_sqs_calls_total", "counter", "SQS operations called.")
-REST_CALLS = Metric("baton_rest_calls_total", "counter", "REST operations called.")
-REST_ERRORS = Metric("baton_rest_errors_total", "counter", "REST operations answered with a problem, by code.")
-SQS_ERRORS = Metric("baton_sqs_errors_total", "counter", "SQS operations answered with an error, by code.")
-INFO = Metric("baton_info", "gauge", "Always 1; the release is a label.")
+ARCHIVE_FAILURES = Metric(
+    "baton_archive_failures_total", "counter", "Number of failed attempts to copy the shard's log to the archive."
+)
+ARCHIVE_BEHIND = Metric(
+    "baton_archive_behind_bytes", "gauge", "Size of the shard's sealed log that is not in the archive yet."
+)
+HTTP_CONNECTIONS = Metric("baton_http_connections", "gauge", "Number of open client connections.")
+HTTP_REQUESTS = Metric("baton_http_requests_total", "counter", "Number of HTTP requests received.")
+HTTP_REFUSED = Metric(
+    "baton_http_refused_total",
+    "counter",
+    "Number of requests rejected before they were read in full: not valid HTTP, too large, or too slow.",
+)
+HTTP_FAILURES = Metric(
+    "baton_http_failures_total", "counter", "Number of requests that failed because of an internal error."
+)
+SQS_CALLS = Metric("baton_sqs_calls_total", "counter", "Number of SQS operations called.")
+REST_CALLS = Metric("baton_rest_calls_total", "counter", "Number of REST operations called.")
+REST_ERRORS = Metric("baton_rest_errors_total", "counter", "Number of REST operations that failed, by error code.")
+SQS_ERRORS = Metric("baton_sqs_errors_total", "counter", "Number of SQS operations that failed, by error code.")
+INFO = Metric("baton_info", "gauge", "Always 1; the label contains the release.")
 
-# The counters of a queue that only grow, with the metric that shows each.
+# The counters of a queue that only increase, and the metric of each.
 TOTALS: tuple[tuple[str, Metric], ...] = tuple(
     (name, Metric(f"baton_queue_{name}_total", "counter", doc))
     for name, doc in (
-        ("sent", "Messages sent."),
-        ("received", "Leases given."),
-        ("deleted", "Messages deleted."),
-        ("returned", "Leases that ended without a delete."),
-        ("expired_leases", "Leases that ran out."),
-        ("expired_messages", "Messages that reached their retention."),
-        ("dead_lettered", "Messages that went to the dead letters."),
-        ("arrived", "Messages that came from another queue."),
-        ("stale_deletes", "Deletes with a receipt that another lease had replaced."),
-        ("late_deletes", "Deletes by the last holder after its lease ran out."),
-        ("duplicates", "Sends that were duplicates."),
+        ("sent", "Number of messages sent."),
+        ("received", "Number of messages received: every lease counts."),
+        ("deleted", "Number of messages deleted."),
+        ("returned", "Number of leases that ended without a delete."),
+        ("expired_leases", "Number of leases that expired."),
+        ("expired_messages", "Number of messages that expired."),
+        ("dead_lettered", "Number of messages that were dead-lettered."),
+        ("arrived", "Number of messages that arrived from another queue."),
+        ("stale_deletes", "Number of deletes with a receipt that a newer lease had replaced."),
+        ("late_deletes", "Number of deletes by the last holder after its lease expired."),
+        ("duplicates", "Number of duplicate sends."),
     )
 )
 STATES = ("visible", "in_flight", "delayed", "owed", "dead")
@@ -109,7 +125,7 @@ ALL: tuple[Metric, ...] = (
 )
 
 Samples = Iterable[tuple[str, float]]
-Front = list[tuple[Metric, list[tuple[str, float]]]]  # what a front door counts
+Front = list[tuple[Metric, list[tuple[str, float]]]]  # counted by an API
 
 
 def render(overview: Overview) -> bytes:
@@ -165,12 +181,12 @@ def _total(counters: Counters, field: str) -> int:
 
 
 def _queue_labels(queue: QueueReading) -> str:
-    # Accounts are digits and names are words, so neither needs escaping.
+    # Account ids are digits and queue names are plain words, so neither needs escaping.
     return f'account="{queue.account}",queue="{queue.name}"'
 
 
 def block(lines: list[str], metric: Metric, samples: Samples) -> None:
-    """Add one metric with all its samples: (labels, value)."""
+    """Append one metric with all its samples: (labels, value)."""
     lines.append(f"# HELP {metric.name} {metric.doc}")
     lines.append(f"# TYPE {metric.name} {metric.kind}")
     for labels, value in samples:

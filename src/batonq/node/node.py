@@ -183,7 +183,7 @@ class Node:
         settings = self.settings
         known = len(self.catalog.current().shards)
         if known > settings.shards + sum(settings.kinds().values()):
-            events.info("shards", f"The data directory has {known} shards: all of them are served", shards=known)
+            events.info("shards", f"The data directory has {known} shards; all of them are served", shards=known)
         for replicas, count in self._kinds_to_open():
             await self._logs.check_kind(replicas)
             await self.catalog.change(Catalog.open_shards, count, replicas=replicas)
@@ -292,7 +292,7 @@ class Node:
 
     def keeper(self, number: int) -> ShardKeeper:
         if number >= len(self.shards):
-            raise Unavailable(f"Shard {number} is not served by this node.")
+            raise Unavailable(f"This node does not serve shard {number}.")
         return self.shards[number]
 
     def _catalog_opened(self, catalog: Catalog) -> None:
@@ -347,7 +347,7 @@ class Node:
             async with asyncio.timeout(self.settings.drain_s):
                 await host.drain()
         except TimeoutError:
-            events.warning("drain_failed", f"Shard {keeper.number} does not commit any more; giving up on it")
+            events.warning("drain_failed", f"Shard {keeper.number} no longer commits; it is stopped without draining")
             return
         except BatonError as problem:
             events.warning("drain_failed", f"Shard {keeper.number} could not be drained: {problem.message}")
@@ -365,7 +365,9 @@ class Node:
         try:
             store.save(frame_number, log.tail_digest, shard.save())
         except BatonError as problem:  # it only saves time at the next start
-            events.warning("snapshot_failed", f"No snapshot of shard {log.shard} was saved: {problem.message}")
+            events.warning(
+                "snapshot_failed", f"The snapshot of shard {log.shard} could not be saved: {problem.message}"
+            )
 
     async def _close(self) -> None:
         for keeper in self.shards:

@@ -101,7 +101,7 @@ class Pages:
     async def _advance_clock(self, given: dict[str, Any]) -> dict[str, Any]:
         seconds = given.get("seconds")
         if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < 1e12:
-            raise InvalidInput('Say by how much: {"seconds": 30}.')
+            raise InvalidInput('The field seconds is missing. Example: {"seconds": 30}.')
         now_ms = await self._node.advance_clock(int(seconds * 1000))
         return {"now_ms": now_ms, "now": iso_time(now_ms)}
 
@@ -109,7 +109,9 @@ class Pages:
         broker = self._node.broker
         name, account = given.get("queue"), given.get("account") or self._node.settings.account
         if not isinstance(name, str) or not isinstance(account, str):
-            raise InvalidInput('Say which queue: {"queue": "orders"}, and with an account of its own: "account".')
+            raise InvalidInput(
+                'Name the queue in the field queue: {"queue": "orders"}. For another account, add "account".'
+            )
         after = _whole_number(given, "after", 0, 0, (1 << 63) - 1)
         limit = _whole_number(given, "limit", 10, 1, peeking.PAGE_MAX)
         queue = broker.queue(account, name)
@@ -131,7 +133,7 @@ class Pages:
     async def _create_key(self, given: dict[str, Any]) -> dict[str, Any]:
         account = given.get("account") or self._node.settings.account
         if not isinstance(account, str):
-            raise InvalidInput("The account must be a text of twelve digits.")
+            raise InvalidInput("The field account must be a string of twelve digits.")
         key_id, secret = make_key(self._node.world.random_bytes)
         key = await self._node.catalog.change(Catalog.put_key, key_id, secret, account)
         return {**show_key(key), "secret": key.secret}
@@ -143,7 +145,7 @@ class Pages:
     async def _disable_key(self, given: dict[str, Any]) -> dict[str, Any]:
         key_id = given.get("id")
         if not isinstance(key_id, str):
-            raise InvalidInput("Say which key: the field id.")
+            raise InvalidInput("The field id is missing: it names the key.")
         key = await self._node.catalog.change(Catalog.disable_key, key_id)
         return show_key(key)
 
@@ -165,10 +167,10 @@ class Pages:
             try:
                 # A web page elsewhere cannot send this content type here without asking first, and we never allow it.
                 if not asked.content_type.lower().startswith(JSON):
-                    raise InvalidInput(f"Send JSON, with Content-Type: {JSON}.")
+                    raise InvalidInput(f"Send JSON with the header Content-Type: {JSON}.")
                 if not (open_in_dev and self._node.settings.dev) and not self._knows_token(asked.authorization):
                     raise AccessDenied(
-                        f"Send the token from {TOKEN_FILE} in the data directory: Authorization: Bearer …"
+                        f"Send the token from the file {TOKEN_FILE} in the data directory: Authorization: Bearer …"
                     )
                 answer = await act(_json_object(asked.body))
             except BatonError as problem:
@@ -224,7 +226,7 @@ def show_key(key: AccessKey) -> dict[str, Any]:
 
 def _json_object(body: bytes) -> dict[str, Any]:
     if len(body) > BODY_BYTES_MAX:
-        raise InvalidInput(f"The request has {len(body)} bytes, more than {BODY_BYTES_MAX}.")
+        raise InvalidInput(f"The request has {len(body)} bytes; the maximum is {BODY_BYTES_MAX}.")
     try:
         given = json.loads(body or b"{}")
     except (ValueError, RecursionError):
@@ -237,7 +239,7 @@ def _json_object(body: bytes) -> dict[str, Any]:
 def _whole_number(given: dict[str, Any], name: str, default: int, low: int, high: int) -> int:
     value = given.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-        raise InvalidInput(f"The field {name} must be a whole number from {low} to {high}.")
+        raise InvalidInput(f"The field {name} must be an integer from {low} to {high}.")
     return value
 
 

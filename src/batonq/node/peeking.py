@@ -25,7 +25,7 @@ PAGE_MAX = 100
 SHOWN_BYTES_MAX = 4096  # of a body, and of an attribute's value
 READ_STEP_BYTES = 1 << 20
 SEEK_STEPS_MAX = 10_000
-GONE = "It has gone since it was looked at."
+GONE = "The message was deleted or moved in the meantime."
 _NOTHING = Payload(0, "", "", "", "", b"", b"", b"", b"")
 
 NameOf = Callable[[int], str]  # the name of a queue by its number; empty when it is gone
@@ -58,7 +58,7 @@ async def look(host: ShardHost, queue: int, after_sequence: int, limit: int) -> 
         await asyncio.sleep(0)
         slot, found = host.seek(queue, after_sequence, slot, sequence)
     else:
-        raise OverLimit("The queue changes faster than this place in it can be found; try again.")
+        raise OverLimit("The queue changes too fast to find this position. Retry.")
     views = host.shard.views(slot, limit)
     point = host.point()
     if point is not None:
@@ -125,9 +125,9 @@ def why(view: MessageView, situation: Situation) -> str:
     if view.state == State.VISIBLE:
         return _why_waiting(view, situation)
     if view.state == State.OWED:
-        name = situation.name_of(view.moves_to) or "a queue that is gone"
+        name = situation.name_of(view.moves_to) or "a deleted queue"
         by = "by a move task" if view.moves_for == Reason.REDRIVE else "as a dead letter"
-        return f"On its way to {name}, {by}."
+        return f"Being moved to {name}, {by}."
     return _why_dead(view, situation)
 
 
@@ -144,7 +144,7 @@ def _why_delayed(view: MessageView, situation: Situation) -> str:
     if view.moves_for:
         name = situation.name_of(situation.policy.dead_letter_queue)
         which = f"Its dead-letter queue {name}" if name else "Its dead-letter queue, which does not exist,"
-        return f"{which} refused it {_times(view.refusals)}; tried again at {_until(view, situation)}."
+        return f"{which} refused it {_times(view.refusals)}; next retry at {_until(view, situation)}."
     after = f", after attempt {view.epoch}" if view.epoch else ""
     return f"Delayed until {_until(view, situation)}{after}."
 
@@ -152,17 +152,17 @@ def _why_delayed(view: MessageView, situation: Situation) -> str:
 def _why_waiting(view: MessageView, situation: Situation) -> str:
     policy = situation.policy
     if view.ahead and view.ahead != State.VISIBLE:
-        words = {State.IN_FLIGHT: "in flight", State.DELAYED: "delayed", State.OWED: "on its way to another queue"}
+        words = {State.IN_FLIGHT: "in flight", State.DELAYED: "delayed", State.OWED: "being moved to another queue"}
         return f"Behind an earlier message of its group that is {words[State(view.ahead)]}."
     if view.maximum and view.epoch >= view.maximum:
         name = situation.name_of(policy.dead_letter_queue) or "its dead-letter queue"
         then = f"moves it to {name}" if policy.dead_letter_queue else "makes it dead"
         return f"Received {_times(view.epoch)} of at most {view.maximum}: the next receive {then}."
     if situation.counters.in_flight >= policy.in_flight_max:
-        return f"Waits: the queue has {policy.in_flight_max} in flight, as many as it allows."
+        return f"Waiting: the queue has reached its limit of messages in flight, {policy.in_flight_max}."
     if view.ahead:
-        return "Waits to be received, after earlier messages of its group."
-    return f"Waits to be received again, after attempt {view.epoch}." if view.epoch else "Waits to be received."
+        return "Waiting to be received, after earlier messages of its group."
+    return f"Waiting to be received again, after attempt {view.epoch}." if view.epoch else "Waiting to be received."
 
 
 def _why_dead(view: MessageView, situation: Situation) -> str:

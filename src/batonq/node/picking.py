@@ -38,7 +38,7 @@ _BODY_FIELDS = ("replaceBody", "replaceBodyBase64", "replaceText")
 class SelectionTooLong(InvalidInput):
     def __init__(self) -> None:
         super().__init__(
-            f"The filter and the edit of a redrive have more than {SELECTION_BYTES_MAX} bytes: use shorter texts, or "
+            f"The filter and the edit of a redrive are larger than {SELECTION_BYTES_MAX} bytes. Use shorter texts, or "
             "receive these messages and send new ones."
         )
 
@@ -102,7 +102,7 @@ class Pick:
                     raise self._too_large()  # before it is: it could be thousands of times as large
                 body = body.replace(find, replacement)
             if content == Content.JSON and not _is_json(body):
-                raise EditImpossible("its body would be no JSON any more")
+                raise EditImpossible("its body would no longer be valid JSON")
         attributes = payload.attributes
         if self.set_attributes or self.remove_attributes:
             added = {attribute.name: attribute for attribute in self.set_attributes}
@@ -149,7 +149,7 @@ def _as_text(filter_: Mapping[str, Any], edit: Mapping[str, Any], bytes_max: int
     try:
         return json.dumps(values, separators=(",", ":"), sort_keys=True)
     except (TypeError, ValueError):
-        raise InvalidInput("The filter and the edit of a redrive are JSON values.") from None
+        raise InvalidInput("The filter and the edit of a redrive must be JSON values.") from None
 
 
 _picks: BoundedCache[str, Pick] = BoundedCache(PICKS_MAX, PICK_LENGTH_MAX)
@@ -170,7 +170,7 @@ def _decode_pick(text: str) -> Pick:
     _only(filter_, (*_KEPT_FIELDS, "listed"), "filter")
     _only(edit, _EDIT_FIELDS, "edit")
     if sum(name in edit for name in _BODY_FIELDS) > 1:
-        raise InvalidInput("An edit has one of replaceBody, replaceBodyBase64 and replaceText.")
+        raise InvalidInput("The edit of a redrive can have only one of replaceBody, replaceBodyBase64 and replaceText.")
     new_body = None
     if "replaceBody" in edit:
         new_body = _body(edit["replaceBody"])
@@ -236,7 +236,7 @@ def _value(value: Any) -> str | float | bytes:
     if isinstance(value, Mapping) and set(value) == {"base64"}:
         return _from_base64(value["base64"], "base64")
     if isinstance(value, bool) or not isinstance(value, str | int | float):
-        raise InvalidInput('The value of an attribute is a text, a number, or bytes as {"base64": …}.')
+        raise InvalidInput('The value of an attribute must be a string, a number, or bytes as {"base64": …}.')
     return value
 
 
@@ -244,7 +244,7 @@ def _from_base64(text: Any, name: str) -> bytes:
     try:
         return b64decode(text, validate=True)
     except (Base64Error, ValueError, TypeError):
-        raise InvalidInput(f"{name} is not base64.") from None
+        raise InvalidInput(f"{name} is not valid base64.") from None
 
 
 def _jsonable(value: Any) -> Any:
@@ -263,52 +263,56 @@ def _jsonable(value: Any) -> Any:
 
 def _only(values: Any, names: Sequence[str], what: str) -> None:
     if not isinstance(values, Mapping):
-        raise InvalidInput(f"The {what} of a redrive is a map.")
+        raise InvalidInput(f"The {what} of a redrive must be an object.")
     unknown = sorted(set(values) - set(names))
     if unknown:
-        raise InvalidInput(f"The {what} of a redrive has no {', '.join(unknown)}: it has {', '.join(names)}.")
+        raise InvalidInput(
+            f"The {what} of a redrive has unknown fields: {', '.join(unknown)}. Known fields: {', '.join(names)}."
+        )
 
 
 def _text(values: Mapping[str, Any], name: str) -> str:
     text = values.get(name, "")
     if not isinstance(text, str) or len(text.encode(errors="replace")) > TEXT_BYTES_MAX:
-        raise InvalidInput(f"{name} is a text of at most {TEXT_BYTES_MAX} bytes.")
+        raise InvalidInput(f"{name} must be a string of at most {TEXT_BYTES_MAX} bytes.")
     return text
 
 
 def _milliseconds(values: Mapping[str, Any], name: str) -> int:
     number = values.get(name, 0)
     if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < 1e9:
-        raise InvalidInput(f"{name} is a number of seconds.")
+        raise InvalidInput(f"{name} must be a number of seconds.")
     return round(number * 1000)
 
 
 def _entries(values: Mapping[str, Any], name: str) -> list[tuple[str, Any]]:
     entries = values.get(name, {})
     if not isinstance(entries, Mapping) or len(entries) > ENTRIES_MAX:
-        raise InvalidInput(f"{name} is a map of at most {ENTRIES_MAX} attributes, name to value.")
+        raise InvalidInput(f"{name} must be an object with at most {ENTRIES_MAX} attributes, from name to value.")
     for key in entries:
         if not 0 < len(key) <= NAME_LENGTH_MAX:
-            raise InvalidInput(f"The name of an attribute has 1 to {NAME_LENGTH_MAX} characters.")
+            raise InvalidInput(f"The name of an attribute must have 1 to {NAME_LENGTH_MAX} characters.")
     return sorted(entries.items())
 
 
 def _list(values: Mapping[str, Any], name: str) -> list[Any]:
     entries = values.get(name, [])
     if not isinstance(entries, list) or len(entries) > ENTRIES_MAX:
-        raise InvalidInput(f"{name} is a list of at most {ENTRIES_MAX} entries.")
+        raise InvalidInput(f"{name} must be a list of at most {ENTRIES_MAX} entries.")
     return entries
 
 
 def _texts(values: Mapping[str, Any], name: str) -> list[str]:
     texts = _list(values, name)
     if not all(isinstance(text, str) for text in texts):
-        raise InvalidInput(f"{name} is a list of texts.")
+        raise InvalidInput(f"{name} must be a list of strings.")
     return texts
 
 
 def _replacement(entry: Any) -> tuple[bytes, bytes]:
     valid = isinstance(entry, Mapping) and set(entry) == {"find", "with"}
     if not valid or not all(isinstance(text, str) for text in entry.values()) or not entry["find"]:
-        raise InvalidInput('replaceText is a list of {"find": …, "with": …}: what to look for, and what to put there.')
+        raise InvalidInput(
+            'replaceText must be a list of {"find": …, "with": …}: the text to find and its replacement.'
+        )
     return entry["find"].encode(), entry["with"].encode()

@@ -236,7 +236,7 @@ class Receipts:
     def _stamp(self, tenant: str, queue: int, shard: int, key_id: int) -> _Stamp:
         key = self._keys.get(key_id)
         if key is None:
-            raise Unavailable("There is no receipt key yet; try again.")
+            raise Unavailable("There is no receipt key yet. Retry.")
         head = _HEAD.pack(VERSION, key_id, shard, queue)
         name = tenant.encode()
         # The tenant's length goes first, so that no other tenant and head give the same bytes.

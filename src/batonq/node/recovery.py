@@ -52,7 +52,7 @@ class Folder:
         """The log is read to its end; make the machine ready to go on there. Raises LogCorrupt."""
         if self.machine.before_base:
             raise LogCorrupt(
-                f"the front of the log of shard {log.shard} is gone, and no Base follows that says what was in it"
+                f"the beginning of the log of shard {log.shard} is missing, and no Base record replaces it"
             )
         self.machine.begin_frame(log.next)
 

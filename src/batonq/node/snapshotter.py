@@ -50,7 +50,9 @@ def make_snapshot(data_directory: str, shard_number: int, disk: Disk | None = No
         path = os.path.join(directory, layout.segment_name(segment_first))
         for frame in _frames(disk, path, chain, following):
             if snapshot is not None and frame.number == first and frame.previous_digest != snapshot.digest:
-                raise LogCorrupt(f"{path}: the snapshot of frame {first - 1} is not of this log; remove it")
+                raise LogCorrupt(
+                    f"{path}: the snapshot of frame {first - 1} belongs to another log. Remove the snapshot."
+                )
             if frame.number >= first:
                 folder(frame)
     if shard.before_base:

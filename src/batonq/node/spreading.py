@@ -95,7 +95,7 @@ class Spreading:
         """The same of a shard that has an owner right now; else it was asked nothing, and NotOwner is raised."""
         port = self._port_at_once(shard)
         if port is None:
-            raise NotOwner(f"Nobody serves shard {shard} right now.")
+            raise NotOwner(f"No node owns shard {shard} right now.")
         return await self._ask_port(queue, port, ask)
 
     async def _ask_port(self, queue: Queue, port: ShardPort, ask: Callable[[ShardPort], Awaitable[T]]) -> T:
@@ -439,7 +439,7 @@ class Spreading:
             lambda: self._queue(queue.number), self._hint, self._loop, self._waiters_max
         )
         if len(room.polls) >= room.waiters_max:
-            raise OverLimit("Too many long polls wait on this queue; try again, or use fewer connections.")
+            raise OverLimit("The limit of long polls on this queue is reached. Retry, or use fewer connections.")
         poll = room.enter(max_messages)
         self._rooms[queue.number] = room
         try:

@@ -132,9 +132,9 @@ def _plural(count: int, word: str) -> str:
 def _sentence(overview: Overview, troubles: list[str]) -> str:
     if troubles:
         more = f"; and {len(troubles) - 4} more" if len(troubles) > 4 else ""
-        return "Needs you: " + "; ".join(troubles[:4]) + more + "."
+        return "Needs attention: " + "; ".join(troubles[:4]) + more + "."
     if not overview.queues:
-        return "All well, and no queue yet."
+        return "All well; there are no queues yet."
     oldest_ms = max(overview.age_ms(queue) for queue in overview.queues)
     tail = f"oldest message {duration(oldest_ms)}" if oldest_ms else "all empty"
     return f"All well: {_plural(len(overview.queues), 'queue')}, {tail}."
@@ -160,11 +160,11 @@ def _queues(overview: Overview, address: str) -> str:
     if not overview.queues:
         command = f"aws --endpoint-url {address} sqs create-queue --queue-name orders"
         return f'<p class="soft">A queue appears here once it is created:</p><pre><code>{escape(command)}</code></pre>'
-    heads = ("visible", "in flight", "delayed", "oldest", "sent", "received", "deleted", "waiting polls")
+    heads = ("visible", "in flight", "delayed", "oldest", "sent", "received", "deleted", "long polls")
     head = "".join(f"<th scope=col>{name}</th>" for name in heads)
     rows = "".join(_row(overview, queue) for queue in overview.queues[:ROWS_MAX])
     more = len(overview.queues) - ROWS_MAX
-    rest = f'<p class="soft">{_plural(more, "more queue")}: the metrics show all of them.</p>' if more > 0 else ""
+    rest = f'<p class="soft">{_plural(more, "more queue")}: see the metrics for all queues.</p>' if more > 0 else ""
     return (
         f'<div class="wide"><table><thead><tr><th scope=col>queue</th>{head}</tr></thead>'
         f"<tbody>{rows}</tbody></table></div>{rest}"
@@ -200,4 +200,4 @@ def _shards(overview: Overview) -> str:
     if not stopped:
         return ""
     items = "".join(f"<li>Shard {shard.number}: {escape(shard.why)}</li>" for shard in stopped)
-    return f"<h2>Shards that are not served</h2><ul>{items}</ul>"
+    return f"<h2>Unavailable shards</h2><ul>{items}</ul>"

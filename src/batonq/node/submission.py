@@ -10,7 +10,7 @@ from batonq.core.commands import ChangeVisibility, Command, Delete, Nack, Receiv
 from batonq.errors import BatonError
 from batonq.node import events
 
-FAULT = "Something went wrong in the server; its log says what."
+FAULT = "An internal error occurred; see the server's log."
 
 # Called once, when what was decided is committed: with the outcome, or with the error that the command ended with. The
 # outcomes are Sent, Leases or Received (a list of results for the other commands).
@@ -32,7 +32,7 @@ def tell(done: Done, outcome: object) -> None:
     try:
         done(outcome)
     except Exception:
-        events.logger.exception("a reply could not be written")
+        events.logger.exception("a response could not be written")
 
 
 def told(problem: BaseException) -> BatonError:

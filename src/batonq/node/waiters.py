@@ -105,7 +105,7 @@ class Waiters:
 
     def _check(self, in_queue: int = 0) -> None:
         if self.total >= self._total_max or in_queue >= self._per_queue_max:
-            raise OverLimit("Too many long polls are waiting; try again, or use fewer connections.")
+            raise OverLimit("The limit of long polls on this shard is reached. Retry, or use fewer connections.")
 
     def add(self, poll: Poll) -> None:
         self._check(self.count(poll.command.queue))

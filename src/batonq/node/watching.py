@@ -49,8 +49,8 @@ class Selection:
         for pattern in patterns:
             if len(pattern) > PATTERN_LENGTH_MAX or not _PATTERN.fullmatch(pattern):
                 raise InvalidInput(
-                    f"Not the name of a queue or a pattern: {pattern[:PATTERN_LENGTH_MAX]!r}. A pattern is a name in "
-                    "which * stands for any characters and ? for one."
+                    f"{pattern[:PATTERN_LENGTH_MAX]!r} is not a valid queue name or pattern. In a pattern, * "
+                    "matches any characters and ? matches one character."
                 )
         self.turn = 0  # the queue number that the next receive begins with
         self._catalog = catalog
@@ -60,8 +60,8 @@ class Selection:
         wildcards = {pattern for pattern in patterns if is_wildcard(pattern)}
         if len(wildcards) > WILDCARDS_MAX:
             raise InvalidInput(
-                f"The request has {len(wildcards)} patterns with * or ?, and at most {WILDCARDS_MAX} are allowed: "
-                "name the queues, or use several requests."
+                f"The request has {len(wildcards)} patterns with * or ?; the maximum is {WILDCARDS_MAX}. Name the "
+                "queues, or use several requests."
             )
         self._wildcards = Wildcards(wildcards) if wildcards else None
         self._name_set = frozenset(self._names)
@@ -78,7 +78,7 @@ class Selection:
             for name in self._names:
                 entry = catalog.by_name.get(QueueName(self._account, name))
                 if entry is None:
-                    raise QueueDoesNotExist(f"The queue {name} does not exist.")
+                    raise QueueDoesNotExist(f"Queue {name} does not exist.")
                 shards.update(entry.shards)
             self._shards, self._version = shards, catalog.version
         return self._shards

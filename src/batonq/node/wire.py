@@ -216,7 +216,7 @@ def decode_arguments(operation: str, data: bytes) -> tuple[Any, ...]:
     """Raises InvalidInput."""
     decoder = _arguments.get(operation)
     if decoder is None:
-        raise InvalidInput(f"A shard has no operation {operation!r}: the node that asks may be of a newer release.")
+        raise InvalidInput(f"Unknown shard operation {operation!r}: the calling node may run a newer release.")
     try:
         return tuple(decoder.decode(data))
     except msgspec.DecodeError as problem:
@@ -236,7 +236,7 @@ def decode_problem(data: bytes) -> BatonError:
     try:
         told = _problem.decode(data)
     except msgspec.DecodeError:
-        return BatonError(f"The other node answered something that is not an error of Baton's: {data[:200]!r}")
+        return BatonError(f"The other node returned an unknown error: {data[:200]!r}")
     return _error(told)
 
 

@@ -1,7 +1,7 @@
-"""Outbox and inbox: a business row and its message commit together, and a message's effect and its id do.
+"""Outbox and inbox: a business row commits together with its message, and a message's effect together with its id.
 
-The application calls `put` and `seen` with its own connection (sqlite3, psycopg, SQLAlchemy); a `Relay`, or
-`baton outbox relay`, publishes what is committed.
+The application calls `put` and `seen` with its own connection (sqlite3, psycopg, SQLAlchemy); a `Relay`, or `baton
+outbox relay`, publishes the committed rows.
 """
 
 from __future__ import annotations

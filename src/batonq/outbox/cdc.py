@@ -1,10 +1,10 @@
-"""The outbox in PostgreSQL, read from its write-ahead log (`--cdc`): no polling, and in the order of commits.
+"""The outbox in PostgreSQL, read from its write-ahead log (`--cdc`): no polling, and in commit order.
 
-The log tells which rows were committed; the rows are then put on record, published and marked as by any relay, and
-only after that the position in the log is confirmed. A transaction may be told a moment before other sessions can see
-its rows: what is not seen yet is waited for, and nothing behind it is taken. A slot has one reader: further relays
-stand by. When one begins, and once a minute, the table is looked at as well, for rows from before the slot and rows
-that are to be tried again.
+The log tells which rows were committed; the rows are then recorded, published and marked as by any relay, and only
+after that the position in the log is confirmed. The log may report a transaction a moment before other sessions can see
+its rows: the relay waits until they are visible, and takes nothing after them. A slot has one reader; further relays
+stand by. At the start, and once per minute, the table is read as well, for rows from before the slot and for rows to
+retry.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ from batonq.outbox.source import Batch
 
 SWEEP_EVERY_S = 60.0
 STANDBY_S = 0.25
-SOON_S = 0.01  # a commit that is told is seen within this, or a few times this
+SOON_S = 0.01  # a reported commit becomes visible within this time, or a few times this time
 _BUFFER_IDS_MAX = 10_000
 
 
 class StreamSource(PostgresSource):
-    """Batches of what the stream tells, under a lane of its own, with every lane locked."""
+    """Batches from the replication stream, in a separate lane, with every lane locked."""
 
     def __init__(self, dsn: str, *, table: str = OUTBOX) -> None:
         super().__init__(dsn, table=table, listen=False)
         self._slot = ""
         self._stream: Stream | None = None
         self._ids: deque[tuple[int, int, int]] = deque()  # row, its transaction's number, and where that ends
-        self._taken = 0  # up to here rows were put on record
+        self._taken = 0  # rows up to here were recorded
         self._sweeping = True
         self._sweep_at = 0.0
         try:
@@ -64,7 +64,7 @@ class StreamSource(PostgresSource):
         if self._stream is None:
             time.sleep(min(seconds, STANDBY_S))
             return
-        if self._ids:  # something is known to be waiting: the stream need not tell of more
+        if self._ids:  # something is known to be waiting, so do not wait for the stream
             time.sleep(min(seconds, STANDBY_S if self._sweeping else SOON_S))
             return
         try:
@@ -96,7 +96,7 @@ class StreamSource(PostgresSource):
             self._sweeping = False
             self._sweep_at = time.monotonic() + SWEEP_EVERY_S
             return self._claim_from_stream(rows_max)
-        self._read(0.0)  # also while the table has much: the server wants to hear from us
+        self._read(0.0)  # also while the table has many rows: the server expects to hear from its reader
         return batches
 
     def _claim_from_stream(self, rows_max: int) -> list[Batch]:
@@ -104,10 +104,10 @@ class StreamSource(PostgresSource):
         lanes = range(STREAM_LANE, LANES)
         holder, producers = self.lock_lanes(lanes, len(lanes))
         if len(producers) < len(lanes):
-            return []  # another relay is at work on the table
+            return []  # another relay is working on the table
         with self.working() as connection:
             if connection.execute(f"SELECT FROM {self.names.batches} LIMIT 1").fetchone() is not None:
-                self._sweeping = True  # a queue did not take all: its batch is tried again, and nothing overtakes it
+                self._sweeping = True  # a queue did not accept all rows: its batch is retried, and nothing overtakes it
                 return []
             if self._taken:
                 self._stream.confirm(self._taken)
@@ -153,7 +153,7 @@ class StreamSource(PostgresSource):
                 {"total": total, "pid": holder[0], "xid": holder[1]},
             ).fetchone()
             if found is None:
-                raise Unavailable("The lanes' locks were lost; the rows are read again.")
+                raise Unavailable("The locks of the lanes were lost; the rows are read again.")
             first = found[0] - total + 1
             for queue, ids in by_queue.items():
                 connection.execute(

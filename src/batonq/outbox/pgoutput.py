@@ -1,7 +1,7 @@
-"""PostgreSQL's logical replication as it comes over the wire: just as much of it as an outbox needs.
+"""PostgreSQL's logical replication protocol: only the part that an outbox needs.
 
-A stream connection speaks the replication protocol; the server's plugin `pgoutput`, which every PostgreSQL has, tells
-of each committed transaction which rows were inserted, in the order of commits.
+A stream connection uses the replication protocol; the server's plugin `pgoutput`, which every PostgreSQL has, reports
+the rows inserted by each committed transaction, in commit order.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGconn
 
 _EPOCH_2000_S = 946_684_800
-_STATUS_EVERY_S = 5.0  # the server takes a client that says nothing for a minute for dead
+_STATUS_EVERY_S = 5.0  # the server disconnects a client that is silent for a minute
 _IN_USE = b"55006"
 _NUMBERS = 1 << 32
 _BEGIN_NUMBER = struct.Struct(">QQI")
@@ -28,7 +28,7 @@ _COMMIT_END = struct.Struct(">BQQ")
 
 
 class Transaction(NamedTuple):
-    """A committed transaction: its number, where it ends in the log, and the ids of the rows it inserted."""
+    """A committed transaction: its number, where it ends in the log, and the ids of the inserted rows."""
 
     number: int  # its last 32 bits
     end: int
@@ -36,9 +36,9 @@ class Transaction(NamedTuple):
 
 
 class Snapshot:
-    """Which transactions a query saw, from PostgreSQL's text of it: `xmin:xmax:one,another`.
+    """The transactions that a query saw, from PostgreSQL's text format: `xmin:xmax:one,another`.
 
-    A stream tells of a commit when it is in the log, which may be before other sessions can see its rows.
+    A stream reports a commit when it is in the log, which may be before other sessions can see its rows.
     """
 
     def __init__(self, text: str) -> None:
@@ -47,7 +47,7 @@ class Snapshot:
         self._running = {int(number) % _NUMBERS for number in running.split(",") if number}
 
     def sees(self, number: int) -> bool:
-        """Numbers are compared as PostgreSQL does: half of the circle lies before, half behind."""
+        """Numbers are compared as in PostgreSQL: half of the circle is before, half after."""
         before_end = (self._end - number) % _NUMBERS
         return 0 < before_end < _NUMBERS // 2 and number not in self._running
 
@@ -57,14 +57,14 @@ class SlotInUse(Unavailable):
 
 
 class Decoder:
-    """Messages of pgoutput, version 1, become transactions."""
+    """Decodes pgoutput messages, version 1, into transactions."""
 
     def __init__(self, column: str) -> None:
         self._column = column
-        self._places: dict[int, int] = {}  # relation → which of its columns is ours
+        self._places: dict[int, int] = {}  # relation → index of the id column
         self._number = 0
         self._ids: list[int] = []
-        self.inside = False  # a transaction has begun to be told
+        self.inside = False  # inside a transaction
 
     def feed(self, message: bytes) -> Transaction | None:
         kind = message[:1]
@@ -96,7 +96,7 @@ class Decoder:
 
     def _inserted(self, message: bytes) -> int:
         (relation,) = struct.unpack_from(">I", message, 1)
-        at = 8  # past the relation, the letter N and the number of columns
+        at = 8  # after the relation, the letter N and the number of columns
         for _ in range(self._places[relation]):
             at += 1 if message[at : at + 1] in (b"n", b"u") else 5 + struct.unpack_from(">I", message, at + 1)[0]
         (length,) = struct.unpack_from(">I", message, at + 1)
@@ -104,12 +104,12 @@ class Decoder:
 
 
 class Stream:
-    """A replication connection on a slot. What was read and not confirmed comes again on the next connection."""
+    """A replication connection on a slot. Unconfirmed transactions are sent again on the next connection."""
 
     def __init__(self, dsn: str, slot: str, publication: str, column: str) -> None:
         self._decoder = Decoder(column)
         self._confirmed = 0
-        self._seen = 0  # how far the server has told everything
+        self._seen = 0  # how far the server has sent everything
         self._told_at = 0.0
         with _told():
             self._connection = self._connect(dsn, slot, publication)
@@ -121,21 +121,23 @@ class Stream:
 
         connection = pq.PGconn.connect(make_conninfo(dsn, replication="database").encode())
         if connection.status != pq.ConnStatus.OK:
-            raise Unavailable(f"The database cannot be used now: {connection.error_message.decode().strip()}")
+            raise Unavailable(f"The database is unavailable: {connection.error_message.decode().strip()}")
         options = f"proto_version '1', publication_names '\"{publication}\"'"
         result = connection.exec_(f'START_REPLICATION SLOT "{slot}" LOGICAL 0/0 ({options})'.encode())
         if result.status != pq.ExecStatus.COPY_BOTH:
             text = result.error_message.decode().strip()
             state = result.error_field(pq.DiagnosticField.SQLSTATE)
             connection.finish()
-            raise SlotInUse(text) if state == _IN_USE else Unavailable(f"Slot {slot} cannot be read: {text}")
+            raise (
+                SlotInUse(text) if state == _IN_USE else Unavailable(f"Replication slot {slot} cannot be read: {text}")
+            )
         return connection
 
     def close(self) -> None:
         self._connection.finish()
 
     def read(self, seconds: float, ids_max: int) -> list[Transaction]:
-        """Committed transactions: those that are there, or the first that comes within so many seconds."""
+        """Committed transactions: those that are available, or the first that arrives within this many seconds."""
         found: list[Transaction] = []
         size = 0
         with _told():
@@ -148,7 +150,7 @@ class Stream:
                     seconds = 0.0
                     continue
                 if length < 0:
-                    raise Unavailable("The database has ended the replication stream.")
+                    raise Unavailable("The database ended the replication stream.")
                 transaction = self._message(bytes(data))
                 if transaction is not None and transaction.ids:
                     found.append(transaction)
@@ -156,13 +158,13 @@ class Stream:
         return found
 
     def confirm(self, end: int) -> None:
-        """What was committed up to here need not come again, and the server may delete its log of it."""
+        """Transactions up to here need not be sent again, and the server may delete its log of them."""
         self._confirmed = max(self._confirmed, end)
         with _told():
             self._tell()
 
     def confirm_all(self) -> None:
-        """Nothing that was told is unfinished: also what was committed to other tables need not be kept."""
+        """Nothing that was reported is unfinished: commits to other tables need not be kept either."""
         if self._seen > self._confirmed:
             self.confirm(self._seen)
 
@@ -202,20 +204,21 @@ def _told() -> Iterator[None]:
     try:
         yield
     except psycopg.Error as problem:
-        raise Unavailable(f"The replication stream is lost: {problem}") from None
+        raise Unavailable(f"The replication stream was lost: {problem}") from None
 
 
 def prepare(connection: Any, table: str, publication: str, column: str) -> str:
-    """Make the publication and the slot where they are missing; the slot's name.
+    """Create the publication and the slot if they do not exist. Returns the slot's name.
 
-    Slots are the whole server's: their names say which database they belong to.
+    Slots belong to the whole server, so their names contain the database.
     """
     level, database = connection.execute(
         "SELECT current_setting('wal_level'), oid FROM pg_database WHERE datname = current_database()"
     ).fetchone()
     if level != "logical":
-        raise InvalidInput("The server must run with wal_level = logical for --cdc; without it, leave --cdc out.")
-    # Two that begin at once would make it twice. A lock of the session: a slot cannot be made in a transaction.
+        raise InvalidInput("--cdc needs wal_level = logical on the server. Set it, or leave --cdc out.")
+    # Two relays that start at the same time would create it twice. A session lock is used, because a slot cannot be
+    # created in a transaction.
     connection.execute("SELECT pg_advisory_lock(%s)", (SCHEMA_LOCK,))
     try:
         return _made(connection, table, publication, column, f"{publication[:50]}_{database}")
@@ -233,7 +236,8 @@ def _made(connection: Any, table: str, publication: str, column: str, slot: str)
         connection.execute("SELECT pg_create_logical_replication_slot(%s, 'pgoutput')", (slot,))
     elif found[0] == "lost":
         raise InvalidInput(
-            f"The server has deleted log that the replication slot {slot} still needed. Drop it with"
-            f" SELECT pg_drop_replication_slot('{slot}') and start again: no row is lost, the table is read first."
+            f"The server has deleted log that the replication slot {slot} still needed. Drop the slot with "
+            f"SELECT pg_drop_replication_slot('{slot}') and start again. No row is lost, because the table is "
+            "read first."
         )
     return slot

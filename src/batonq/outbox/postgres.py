@@ -1,7 +1,7 @@
-"""The outbox in PostgreSQL, as a relay sees it. Several relays share the lanes: each locks some, skipping the locked.
+"""The relay's side of an outbox in PostgreSQL. Several relays share the lanes: each locks some, skipping locked ones.
 
-Two connections: one holds the locks of lanes in an open transaction, and loses them when the relay dies or hangs; the
-other one works, listens and commits.
+There are two connections: one holds the locks of lanes in an open transaction, and loses them if the relay dies or
+hangs; the other one works, listens and commits.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
     import psycopg
 
 LANES_AT_ONCE = 4
-HUNG_S = 120  # a relay that is stopped for so long while it holds lanes loses them
+HUNG_S = 120  # a relay that is suspended for this long while it holds lanes loses them
 _PRUNE_ROWS = 5000
 _COLUMNS = "id, queue, key, CAST(body AS text), data, CAST(options AS text)"
 
 
 class PostgresSource:
-    """`listen=False` for connections through a pooler that cannot: rows are found by polling then."""
+    """Use `listen=False` for connections through a pooler without LISTEN: then rows are found by polling."""
 
     def __init__(self, dsn: str, *, table: str = OUTBOX, listen: bool = True) -> None:
         self.dsn = dsn
@@ -44,7 +44,7 @@ class PostgresSource:
             known = connection.execute("SELECT to_regclass(%s)", (self.names.outbox,)).fetchone() != (None,)
         if not known:
             self.close()
-            raise InvalidInput(f"There is no table {table}: run `baton outbox init`.")
+            raise InvalidInput(f"Table {table} does not exist. Run `baton outbox init`.")
 
     def close(self) -> None:
         for connection in (self._worker, self._locker):
@@ -83,7 +83,9 @@ class PostgresSource:
             return self.batches(producers, pending, rows)
 
     def lock_lanes(self, lanes: Sequence[int], most: int) -> tuple[tuple[int, str], dict[int, str]]:
-        """Lock some of these lanes that nobody has: who holds them (process and transaction), and their producers."""
+        """Lock some of these lanes that are free. Returns the lock holder (process and transaction) and their
+        producers.
+        """
         with self._locking() as connection:
             rows = connection.execute(
                 f"SELECT lane, producer FROM {self.names.lanes} WHERE lane = ANY(%s) LIMIT %s FOR UPDATE SKIP LOCKED",
@@ -104,9 +106,9 @@ class PostgresSource:
         rows_max: int,
         resting: Any,
     ) -> list[tuple[Any, ...]]:
-        """Choose rows and put them on record, in one statement, and only while the locks are held.
+        """Select rows and record them as batches, in one statement, and only while the locks are held.
 
-        Numbers begin at the time in microseconds: they are new also when the database came back from a backup.
+        Numbers start at the time in microseconds, so they are new even if the database was restored from a backup.
         """
         return connection.execute(
             f"""WITH picked AS (
@@ -149,7 +151,7 @@ class PostgresSource:
 
     @staticmethod
     def batches(producers: dict[int, str], records: Sequence[tuple[Any, ...]], rows: dict[int, Row]) -> list[Batch]:
-        """What is on record, with those of its rows that are to be published still."""
+        """The recorded batches, with their unpublished rows."""
         return [
             Batch(
                 lane,
@@ -162,7 +164,7 @@ class PostgresSource:
         ]
 
     def load_rows(self, connection: psycopg.Connection[Any], ids: Sequence[int]) -> dict[int, Row]:
-        """Those of them that are to be published still."""
+        """The unpublished rows among them."""
         if not ids:
             return {}
         found = connection.execute(
@@ -206,7 +208,7 @@ class PostgresSource:
 
     @staticmethod
     def _forget_notifications(connection: psycopg.Connection[Any]) -> None:
-        """One wakes as well as a thousand; and those that came while there was work would gather for ever."""
+        """One notification wakes as well as a thousand, and those that arrive during work would pile up."""
         for _ in connection.notifies(timeout=0):
             pass
 
@@ -251,7 +253,7 @@ class PostgresSource:
 
     @contextmanager
     def working(self) -> Iterator[psycopg.Connection[Any]]:
-        """The connection that commits each statement; made anew after it was lost."""
+        """The connection that commits each statement; reopened after it was lost."""
         with self._told():
             if self._worker is None or self._worker.closed:
                 self._worker = self._psycopg.connect(self.dsn, autocommit=True)
@@ -279,6 +281,6 @@ class PostgresSource:
             for connection in (self._worker, self._locker):
                 if connection is not None:
                     connection.close()
-            raise Unavailable(f"The database cannot be used now: {problem}") from None
+            raise Unavailable(f"The database is unavailable: {problem}") from None
         except self._psycopg.errors.InsufficientPrivilege as problem:
-            raise InvalidInput(f"The database's role may not do this: {problem}") from None
+            raise InvalidInput(f"The database role does not have permission: {problem}") from None

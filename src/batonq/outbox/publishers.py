@@ -1,4 +1,4 @@
-"""Where a relay publishes: a Baton, by its client, or an SQS endpoint, by boto3."""
+"""Where a relay publishes: a Baton server through its client, or an SQS endpoint through boto3."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from batonq.sync import Baton
 
 Numbered = Sequence[tuple[int, Outgoing]]
-# Short: meanwhile the lanes are locked. What is left after it is tried again by the relay.
+# Short, because the lanes are locked meanwhile. The relay retries what is left.
 RETRIES = Retries(attempts=5, deadline=15.0)
 _SQS_BATCH_MAX = 10
 _SQS_BATCH_BYTES_MAX = 240 * 1024
@@ -23,10 +23,10 @@ _SQS_BATCH_BYTES_MAX = 240 * 1024
 
 class Publisher(Protocol):
     def publish(self, queue: str, producer: str, messages: Numbered) -> list[BatonError | None]:
-        """Publish messages in order, each under its number: one that was taken before makes no second message.
+        """Publish messages in order, each with its number: a message that was accepted before is not stored again.
 
-        None or an error for each. When one is refused for now, no later one with the same key may be taken. Raises when
-        the queue cannot be asked at all.
+        Returns None or an error per message. If one is refused temporarily, no later one with the same key may be
+        accepted. Raises if the queue cannot be reached at all.
         """
         ...
 
@@ -34,7 +34,7 @@ class Publisher(Protocol):
 
 
 class BatonPublisher:
-    """By REST, with the producer's numbers: the queue keeps the last one, and passes over what is not above it."""
+    """Publishes through REST with producer numbers: the queue ignores numbers that are not above the last one."""
 
     def __init__(self, baton: str | Baton, *, access_key: str | None = None, secret_key: str | None = None) -> None:
         if isinstance(baton, str):
@@ -48,7 +48,7 @@ class BatonPublisher:
         results: list[BatonError | None] = []
         start = 0
         for at in range(1, len(messages) + 1):
-            # Numbers that follow each other go together; there is a gap where a row was refused before.
+            # Consecutive numbers go into one request; there is a gap where a row was refused before.
             if at < len(messages) and messages[at][0] == messages[at - 1][0] + 1:
                 continue
             part = [message for _, message in messages[start:at]]
@@ -57,14 +57,18 @@ class BatonPublisher:
             start = at
             if any(result is not None and result.retryable for result in results):
                 break
-        return results + [Unavailable("Not tried: one before it was refused for now.")] * (len(messages) - len(results))
+        return results + [Unavailable("Not sent: an earlier message was refused temporarily.")] * (
+            len(messages) - len(results)
+        )
 
     def close(self) -> None:
         self._baton.close()
 
 
 class SqsPublisher:
-    """By the SQS protocol. FIFO queues deduplicate for five minutes; in standard ones a crash may leave duplicates."""
+    """Publishes with the SQS protocol. FIFO queues deduplicate for five minutes; in standard queues a crash may cause
+    duplicates.
+    """
 
     def __init__(self, client: Any = None, *, endpoint_url: str | None = None) -> None:
         if client is None:
@@ -79,19 +83,19 @@ class SqsPublisher:
     def publish(self, queue: str, producer: str, messages: Numbered) -> list[BatonError | None]:
         url = self._url(queue)
         results: list[BatonError | None] = [None] * len(messages)
-        stopped: set[str] = set()  # keys of which one was refused for now
+        stopped: set[str] = set()  # keys of which one message was refused temporarily
         waiting: list[int] = []
         keys: set[str] = set()
         size = 0
         for at, (_, message) in enumerate(messages):
             entry_bytes = len(_sqs_body(message.body)) + 1024
-            # One row a key in a request: the entries of a request are taken or refused one by one.
+            # One row per key in a request: the entries of a request are accepted or refused one by one.
             full = len(waiting) == _SQS_BATCH_MAX or size + entry_bytes > _SQS_BATCH_BYTES_MAX or message.group in keys
             if full and waiting:
                 self._send(url, producer, messages, waiting, results, stopped)
                 waiting, keys, size = [], set(), 0
             if message.group is not None and message.group in stopped:
-                results[at] = Unavailable("Not tried: one before it was refused for now.")
+                results[at] = Unavailable("Not sent: an earlier message was refused temporarily.")
                 continue
             waiting.append(at)
             size += entry_bytes
@@ -108,8 +112,8 @@ class SqsPublisher:
             try:
                 self._urls[queue] = self._client.get_queue_url(QueueName=queue)["QueueUrl"]
             except self._client.exceptions.QueueDoesNotExist:
-                raise QueueDoesNotExist(f"The queue {queue} does not exist.") from None
-            except Exception as problem:  # botocore's errors, whose classes are not to be imported here
+                raise QueueDoesNotExist(f"Queue {queue} does not exist.") from None
+            except Exception as problem:  # botocore's errors, whose classes are not imported here
                 raise Unavailable(str(problem)) from None
         return self._urls[queue]
 
@@ -147,7 +151,7 @@ def _sqs_body(body: Any) -> str:
         try:
             return body.decode()
         except UnicodeDecodeError:
-            raise InvalidInput("SQS takes text; these bytes are none. Encode them before put().") from None
+            raise InvalidInput("SQS messages must be text, but the body is binary. Encode it before put().") from None
     return msgspec.json.encode(body).decode()
 
 

@@ -1,11 +1,11 @@
-"""The relay: publishes what is committed in the outbox, in order for each key, and exactly as often as it was put.
+"""The relay: publishes committed rows of the outbox, in order per key, and exactly once.
 
-1. Under a lane's lock, rows are put on record as a batch, each with a number of the lane's producer; committed.
-2. The batch is published. The queue passes over numbers that it has taken before.
-3. What was taken is marked as published, and the batch's record goes with the mark; committed.
+1. Under a lane's lock, rows are recorded as a batch, each with a number of the lane's producer, and committed.
+2. The batch is published. The queue ignores numbers that it has accepted before.
+3. Accepted rows are marked as published, and the batch's record is deleted with the mark, and committed.
 
-Killed anywhere, the next relay finds the record and goes on at 2 with the same numbers. When a queue is away or full,
-its batches stay on record, the queue rests for a while, and other queues go on.
+If a relay is killed at any point, the next one finds the record and continues at 2 with the same numbers. While a queue
+is unavailable or full, its batches stay on record, the queue is paused for a while, and other queues continue.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ _log = logging.getLogger("batonq.outbox")
 
 @dataclass(slots=True)
 class Counts:
-    """What this relay did."""
+    """Counts of this relay."""
 
     published: int = 0
     refused: int = 0
     batches: int = 0
-    failures: int = 0  # requests that failed, or were refused in part for now
+    failures: int = 0  # requests that failed, or were refused in part temporarily
     pruned: int = 0
 
 
@@ -47,8 +47,8 @@ class _Rest:
 class Relay:
     """`Relay(source, publisher).run()`; several may run at once, in one process or in many.
 
-    `batch` rows a lane are published at a time. `poll` is how long to wait for a wake-up before looking anyway.
-    With `prune_after`, rows that were published so many seconds ago are deleted now and then.
+    Up to `batch` rows per lane are published at a time. `poll` is the maximum time between two checks for new rows.
+    With `prune_after`, rows that were published more than that many seconds ago are deleted at intervals.
     """
 
     def __init__(
@@ -61,9 +61,9 @@ class Relay:
         prune_after: float | None = None,
     ) -> None:
         if not 1 <= batch <= BATCH_ROWS_MAX:
-            raise InvalidInput(f"batch is from 1 to {BATCH_ROWS_MAX:,} rows.")
+            raise InvalidInput(f"batch must be 1 to {BATCH_ROWS_MAX:,} rows.")
         if poll <= 0:
-            raise InvalidInput("poll is more than 0 seconds.")
+            raise InvalidInput("poll must be greater than 0 seconds.")
         self.counts = Counts()
         self._source = source
         self._publisher = publisher
@@ -75,11 +75,11 @@ class Relay:
         self._stopped = threading.Event()
 
     def stop(self) -> None:
-        """Let `run` end after the batch it is at; may be called from a signal handler or another thread."""
+        """Let `run` end after its current batch; may be called from a signal handler or another thread."""
         self._stopped.set()
 
     def run(self) -> None:
-        """Publish until `stop` is called. A database that is away is waited for."""
+        """Publish until `stop` is called. If the database is unavailable, it is retried."""
         pause = REST_MIN_S
         while not self._stopped.is_set():
             try:
@@ -90,12 +90,12 @@ class Relay:
                 self._source.wait(self._until_next())
                 pause = REST_MIN_S
             except BatonError as problem:
-                _log.warning("the outbox cannot be read: %s; trying again in %.1f s", problem, pause)
+                _log.warning("the outbox cannot be read: %s; retrying in %.1f s", problem, pause)
                 self._stopped.wait(pause)
                 pause = min(2 * pause, REST_MAX_S)
 
     def run_once(self) -> int:
-        """Publish some of what is waiting; how many rows were settled. 0: nothing can be done now."""
+        """Publish some of the waiting rows. Returns the number of finished rows; 0 if nothing can be done now."""
         batches = self._source.claim(self._batch, self._resting_now())
         settled = 0
         try:
@@ -107,7 +107,7 @@ class Relay:
         return settled
 
     def run_until_empty(self) -> int:
-        """Publish until nothing is left that can be published now; how many rows were settled."""
+        """Publish until no more rows can be published now. Returns the number of finished rows."""
         total = 0
         while settled := self.run_once():
             total += settled
@@ -139,7 +139,7 @@ class Relay:
                 refused.append((id, f"{result.code}: {result}"))
         self._source.settle(batch, published, refused, for_now is None)
         for id, reason in refused:
-            _log.error("row %d was refused by %s, and set aside: %s", id, batch.queue, reason)
+            _log.error("row %d was refused permanently by queue %s and is set aside: %s", id, batch.queue, reason)
         if for_now is None:
             self._resting.pop(batch.queue, None)
         else:
@@ -154,7 +154,7 @@ class Relay:
         seconds = REST_MIN_S if before is None else min(2 * before.seconds, REST_MAX_S)
         self._resting[queue] = _Rest(time.monotonic() + seconds, seconds)
         self.counts.failures += 1
-        _log.warning("queue %s takes nothing now: %s; trying again in %.1f s", queue, problem, seconds)
+        _log.warning("queue %s accepts nothing at the moment: %s; retrying in %.1f s", queue, problem, seconds)
 
     def _resting_now(self) -> list[str]:
         now = time.monotonic()

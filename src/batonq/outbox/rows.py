@@ -1,4 +1,4 @@
-"""What an application writes into its outbox, and how it becomes a message."""
+"""The rows that an application writes into its outbox, and how they become messages."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import msgspec
 from batonq.client.models import AttributeValue, Outgoing, Priority
 from batonq.errors import InvalidInput
 
-KEY_CHARACTERS_MAX = 128  # a message group's
+KEY_CHARACTERS_MAX = 128  # the limit of a message group
 BODY_BYTES_MAX = 1 << 20
 _QUEUE = re.compile(r"[^\x00/?#]{1,80}")
 
@@ -33,7 +33,7 @@ class Row(NamedTuple):
 
 
 class Options(msgspec.Struct, omit_defaults=True):
-    """What else a message may have."""
+    """Optional fields of a message."""
 
     delay: float | None = None
     ttl: float | None = None
@@ -49,17 +49,17 @@ _options = msgspec.json.Decoder(Options)
 
 
 def encode_body(body: Any) -> tuple[str | None, bytes | None]:
-    """A body's two columns: JSON text, or bytes."""
+    """The two body columns: JSON text, or bytes."""
     if isinstance(body, (bytes, bytearray, memoryview)):
         if len(body) > BODY_BYTES_MAX:
-            raise InvalidInput(f"The body has {len(body):,} bytes; a message has at most {BODY_BYTES_MAX:,}.")
+            raise InvalidInput(f"The body has {len(body):,} bytes; the maximum is {BODY_BYTES_MAX:,}.")
         return None, bytes(body)
     try:
         text = msgspec.json.encode(body)
     except (TypeError, ValueError) as problem:
-        raise InvalidInput(f"The body is not a JSON value, and not bytes: {problem}") from None
+        raise InvalidInput(f"The body must be a JSON value or bytes: {problem}") from None
     if len(text) > BODY_BYTES_MAX:
-        raise InvalidInput(f"The body has {len(text):,} bytes as JSON; a message has at most {BODY_BYTES_MAX:,}.")
+        raise InvalidInput(f"The body has {len(text):,} bytes as JSON; the maximum is {BODY_BYTES_MAX:,}.")
     return text.decode(), None
 
 
@@ -87,18 +87,18 @@ def encode_options(
 
 def check_names(queue: str, key: str | None) -> None:
     if not _QUEUE.fullmatch(queue):
-        raise InvalidInput(f"{queue!r} is not the name of a queue.")
+        raise InvalidInput(f"{queue!r} is not a valid queue name.")
     if key is not None and not 0 < len(key) <= KEY_CHARACTERS_MAX:
-        raise InvalidInput(f"A key has 1 to {KEY_CHARACTERS_MAX} characters; hash what is longer.")
+        raise InvalidInput(f"A key must have 1 to {KEY_CHARACTERS_MAX} characters. Hash longer keys.")
 
 
 def to_message(row: Row) -> Outgoing:
-    """The message of a row. Raises InvalidInput when somebody wrote options that are none."""
+    """The message of a row. Raises InvalidInput if its options are not valid."""
     try:
         body = row.data if row.data is not None else msgspec.json.decode(row.body or "")
         options = _options.decode(row.options) if row.options else Options()
     except msgspec.MsgspecError as problem:
-        raise InvalidInput(f"Row {row.id} is no message: {problem}") from None
+        raise InvalidInput(f"Row {row.id} is not a valid message: {problem}") from None
     attributes = options.attributes
     if attributes is not None:
         attributes = {

@@ -1,12 +1,12 @@
 """The tables of outbox and inbox, for PostgreSQL and SQLite.
 
-    <table>           one row a message, written by the application in its own transaction
-    <table>_lanes     rows are spread over lanes by their key; a lane has one relay at a time, which locks its row
-    <table>_numbers   the last number that was given to a message of a lane
+    <table>           one row per message, written by the application in its own transaction
+    <table>_lanes     rows are distributed over lanes by their key; a lane has one relay at a time, which locks its row
+    <table>_numbers   the last number that was assigned to a message of a lane
     <table>_batches   what a relay is about to publish, written before it does: see relay.py
     <inbox>           ids of messages whose effect is committed
 
-A lane's `producer` and numbers are what the queue knows a message by, so that publishing twice makes it once.
+The queue identifies a message by its lane's `producer` and its number, so publishing twice stores it once.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from batonq.databases import Dialect, quoted
 
 OUTBOX = "batonq_outbox"
 INBOX = "batonq_inbox"
-LANES = 16  # a power of 2: so many relays can be at work at once
-STREAM_LANE = -1  # of rows that were read from the write-ahead log, in the order of commits
+LANES = 16  # a power of 2; the maximum number of concurrent relays
+STREAM_LANE = -1  # of rows that were read from the write-ahead log, in commit order
 SCHEMA_LOCK = 0x626174_6F62
 
 
 class Names:
-    """The tables' names as they stand in statements."""
+    """The table names as used in statements."""
 
     def __init__(self, table: str = OUTBOX) -> None:
         base = table.rpartition(".")[2]
@@ -61,10 +61,11 @@ SQLITE_NOW = "((julianday('now') - 2440587.5) * 86400.0)"
 
 
 def _postgres(names: Names) -> list[str]:
-    # The lane is computed by the database, so that rows may be inserted from any language. The trigger wakes relays
-    # once a statement; PostgreSQL makes one notification of all those of a transaction.
+    # The database computes the lane, so that rows can be inserted from any language. The trigger wakes relays once per
+    # statement; PostgreSQL combines the notifications of a transaction.
     return [
-        f"SELECT pg_advisory_xact_lock({SCHEMA_LOCK})",  # two that create the tables at once would fail on each other
+        # two sessions that create the tables at the same time would fail
+        f"SELECT pg_advisory_xact_lock({SCHEMA_LOCK})",
         f"""CREATE TABLE IF NOT EXISTS {names.outbox} (
             id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
             queue text NOT NULL,

@@ -1,4 +1,4 @@
-"""What a relay needs of a database: batches under the lock of their lane, and a place to note how they went."""
+"""The database interface of a relay: batches under the lock of their lane, and a record of their results."""
 
 from __future__ import annotations
 
@@ -8,15 +8,16 @@ from typing import NamedTuple, Protocol
 
 from batonq.outbox.rows import Row
 
-BATCH_BYTES_MAX = 16 << 20  # of all rows that are held in memory at a time, as they are stored
+BATCH_BYTES_MAX = 16 << 20  # of all rows that are held in memory at a time, as stored
 
 
 @dataclass(slots=True)
 class Batch:
-    """Rows of one lane for one queue, and the number that each is published under.
+    """Rows of one lane for one queue, with the number of each.
 
-    It is on record before it is published, and stays there until the queue has taken or refused each row. A relay that
-    finds it after a crash publishes it again under the same numbers, and the queue takes only what it did not have.
+    It is recorded before it is published, and stays recorded until the queue has accepted or refused each row. A relay
+    that finds it after a crash publishes it again with the same numbers, and the queue accepts only what it did not
+    have.
     """
 
     lane: int
@@ -29,24 +30,26 @@ class Batch:
 class Lag(NamedTuple):
     """How far behind publishing is."""
 
-    waiting: int  # rows that are committed and not published
-    oldest_s: float  # the age of the oldest of them
-    in_doubt: int  # of them, in a batch that was begun: being published now, or left by a crash
-    refused: int  # rows that a queue refused for good, set aside
-    published: int  # rows that were published and not pruned yet
+    waiting: int  # committed rows that are not published
+    oldest_s: float  # age of the oldest of them
+    in_doubt: int  # of them, in a batch that was started: being published now, or left by a crash
+    refused: int  # rows that a queue refused permanently, set aside
+    published: int  # published rows that are not pruned yet
 
 
 class Source(Protocol):
     """One database with its outbox."""
 
     def claim(self, rows_max: int, resting: Collection[str]) -> list[Batch]:
-        """Lock some lanes that have rows for other queues than the resting ones, and put batches of them on record."""
+        """Lock some lanes that have rows for queues that are not paused, and record batches of them."""
         ...
 
     def settle(
         self, batch: Batch, published: Sequence[int], refused: Sequence[tuple[int, str]], finished: bool
     ) -> None:
-        """Note what was published, and what was refused for good and why; finished: nothing is left of the batch."""
+        """Record which rows were published, and which were refused permanently and why. `finished`: nothing is left of
+        the batch.
+        """
         ...
 
     def release(self) -> None:
@@ -54,17 +57,19 @@ class Source(Protocol):
         ...
 
     def wait(self, seconds: float) -> None:
-        """Until something was committed, or for so long."""
+        """Wait until something was committed, or until the timeout."""
         ...
 
     def lag(self) -> Lag: ...
 
     def prune(self, older_than: float) -> int:
-        """Delete some rows that were published more than so many seconds ago; how many. 0: there are no more."""
+        """Delete some rows that were published more than this many seconds ago. Returns their number; 0 if there are no
+        more.
+        """
         ...
 
     def retry(self, ids: Sequence[int]) -> int:
-        """Let refused rows be tried again: these, or all when none are named; how many."""
+        """Retry refused rows: these, or all if none are given. Returns their number."""
         ...
 
     def close(self) -> None: ...

@@ -1,4 +1,4 @@
-"""The outbox in an SQLite file, as a relay sees it. One relay at a time is at work; others wait for its lock."""
+"""The relay's side of an outbox in an SQLite file. Only one relay works at a time; others wait for its lock."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _COLUMNS = "id, queue, key, body, data, options"
 
 
 class SqliteSource:
-    """A file next to the database is locked while this relay is at work, and the system unlocks it when it dies."""
+    """A file next to the database is locked while this relay works; the system unlocks it if the relay dies."""
 
     def __init__(self, path: str, *, table: str = OUTBOX) -> None:
         if not os.path.exists(path):
-            raise InvalidInput(f"There is no database {path}.")
+            raise InvalidInput(f"The database {path} does not exist.")
         self._names = Names(table)
         self._lock_path = f"{path}-{self._names.base}-relay"
         self._lock: IO[str] | None = None
@@ -41,7 +41,7 @@ class SqliteSource:
         known = self._connection.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (self._names.base,)).fetchone()
         if known is None:
             self.close()
-            raise InvalidInput(f"There is no table {table}: run `baton outbox init`.")
+            raise InvalidInput(f"Table {table} does not exist. Run `baton outbox init`.")
 
     def close(self) -> None:
         self._connection.close()
@@ -82,7 +82,7 @@ class SqliteSource:
                 )
 
     def release(self) -> None:
-        """The lock is kept until the end: another relay on the same machine would do nothing better with it."""
+        """The lock is kept until the end: another relay on the same machine would not be faster."""
 
     def wait(self, seconds: float) -> None:
         deadline = time.monotonic() + seconds
@@ -151,7 +151,7 @@ class SqliteSource:
     def _record(self, connection: sqlite3.Connection, producer: str, rows: list[Row]) -> list[Batch]:
         if not rows:
             return []
-        # Numbers begin at the time in microseconds: they are new also when the database came back from a backup.
+        # Numbers start at the time in microseconds, so they are new even if the database was restored from a backup.
         (last,) = connection.execute(
             f"UPDATE {self._names.numbers} SET number = max(number, ?) + ? WHERE lane = 0 RETURNING number",
             (time.time_ns() // 1000, len(rows)),
@@ -182,7 +182,7 @@ class SqliteSource:
         return True
 
     def _data_version(self) -> int:
-        """Changes when another connection has committed."""
+        """A value that changes when another connection has committed."""
         version: int = self._connection.execute("PRAGMA data_version").fetchone()[0]
         return version
 
@@ -191,7 +191,7 @@ class SqliteSource:
         try:
             yield
         except sqlite3.OperationalError as problem:
-            raise Unavailable(f"The database cannot be used now: {problem}") from None
+            raise Unavailable(f"The database is unavailable: {problem}") from None
 
     @contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:

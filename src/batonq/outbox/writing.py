@@ -1,4 +1,4 @@
-"""The application's side: a message into the outbox, and a message's id into the inbox, in its own transaction."""
+"""The application's side: put a message into the outbox, or a message's id into the inbox, in its own transaction."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from batonq.outbox import rows, schema
 
 
 def create_tables(connection: Any, *, table: str = schema.OUTBOX, inbox: str = schema.INBOX) -> None:
-    """Make the tables of outbox and inbox where they are missing; in the connection's transaction."""
+    """Create the tables of outbox and inbox if they do not exist; in the connection's transaction."""
     dialect = databases.kind_of(connection).dialect
     for statement in _creation(dialect, table, inbox):
         databases.execute(connection, statement, {})
@@ -42,10 +42,10 @@ def put(
     tracestate: str | None = None,
     table: str = schema.OUTBOX,
 ) -> int:
-    """Write a message that is published when, and only when, the connection's transaction commits. Its row's id.
+    """Write a message that is published if, and only if, the connection's transaction commits. Returns the row's id.
 
-    Messages with the same `key` are published in the order in which they were put; it is also the message's group. The
-    body is any JSON value, or bytes. A delay begins when the message is published.
+    Messages with the same `key` are published in the order in which they were put; it is also the message group. The
+    body is any JSON value, or bytes. A delay starts when the message is published.
     """
     databases.require_transaction(connection, "put()")
     options = rows.encode_options(
@@ -95,10 +95,10 @@ async def put_async(
 
 
 def seen(connection: Any, message_id: str, *, consumer: str = "", table: str = schema.INBOX) -> bool:
-    """Whether a message's effect is committed already; if not, its id is noted, to commit with the effect.
+    """Whether a message's effect is already committed. If not, its id is recorded, to commit with the effect.
 
-    Call it first in the transaction of the effect. A second delivery that comes meanwhile waits for this one's end.
-    `consumer` keeps apart consumers that share a database.
+    Call it first in the transaction of the effect. A second delivery in the meantime waits for the end of this one.
+    `consumer` separates consumers that share a database.
     """
     databases.require_transaction(connection, "seen()")
     noted = databases.execute(connection, _note(table), _noted(message_id, consumer))
@@ -113,7 +113,7 @@ async def seen_async(connection: Any, message_id: str, *, consumer: str = "", ta
 
 
 def prune_inbox(connection: Any, older_than: float, *, table: str = schema.INBOX) -> int:
-    """Forget ids that were noted more than so many seconds ago; how many."""
+    """Delete ids that were recorded more than this many seconds ago. Returns their number."""
     postgres = databases.kind_of(connection).dialect == "postgresql"
     end = "clock_timestamp() - make_interval(secs => :age)" if postgres else f"{schema.SQLITE_NOW} - :age"
     sql = f"DELETE FROM {quoted(table)} WHERE seen_at < {end}"
@@ -149,5 +149,5 @@ def _note(table: str) -> str:
 def _noted(message_id: object, consumer: str) -> dict[str, str]:
     id = getattr(message_id, "id", message_id)
     if not isinstance(id, str) or not id:
-        raise InvalidInput(f"seen() takes a message or its id, not {message_id!r}.")
+        raise InvalidInput(f"seen() needs a message or its id, not {message_id!r}.")
     return {"message": id, "consumer": consumer}

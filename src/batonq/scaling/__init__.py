@@ -1,4 +1,4 @@
-"""How many workers a queue needs: policies, the scaler that paces them, sizing, and running it all."""
+"""How many workers a queue needs: policies, the scaler that limits their pace, sizing, and the control loop."""
 
 from batonq.scaling.autoscale import Autoscale, parse_lane
 from batonq.scaling.policies import Drain, KeepUp, Largest, PerWorker, Policy, Sla, Steps, Wish

@@ -1,13 +1,13 @@
-"""Policies: from a reading to the number of workers that it asks for, and why. Pure; the scaler paces what they wish.
+"""Policies: the number of workers that a reading asks for, and why. Pure functions; the scaler limits the pace.
 
 | policy | workers |
 |---|---|
 | Steps | a fixed number for each range of depths |
 | PerWorker | depth ÷ messages per worker (target tracking) |
-| Drain | depth ÷ (rate a worker × drain time) |
-| KeepUp | arrivals ÷ rate a worker (Little's law) |
-| Sla | enough to finish what waits before it is too old, and what arrives meanwhile |
-| Largest | the largest wish of several |
+| Drain | depth ÷ (rate per worker × drain time) |
+| KeepUp | arrivals ÷ rate per worker (Little's law) |
+| Sla | enough to finish the backlog before it is too old, and what arrives meanwhile |
+| Largest | the largest number of several policies |
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ class Wish(NamedTuple):
 
 class Policy(Protocol):
     def wish(self, reading: Reading, rates: Rates) -> Wish | None:
-        """How many workers, before any limit; None when what is known does not say."""
+        """The number of workers, before any limit; None if the reading is not sufficient."""
         ...
 
 
@@ -39,12 +39,12 @@ def _up(workers: float) -> int:
 
 def _positive(value: float, what: str) -> None:
     if not 0 < value < float("inf"):
-        raise InvalidInput(f"{what} must be more than 0, not {value:g}")
+        raise InvalidInput(f"{what} must be greater than 0, not {value:g}")
 
 
 @dataclass(slots=True, frozen=True)
 class Steps:
-    """From a depth on, so many workers: ((0, 5), (500, 20), (2000, 50))."""
+    """A number of workers from a depth on: ((0, 5), (500, 20), (2000, 50))."""
 
     steps: tuple[tuple[int, int], ...]
 
@@ -52,9 +52,9 @@ class Steps:
         depths = [depth for depth, _ in self.steps]
         workers = [count for _, count in self.steps]
         if not depths or depths[0] != 0:
-            raise InvalidInput("steps begin at a depth of 0, such as 0:5,500:20,2000:50")
+            raise InvalidInput("the first step must be for depth 0, for example 0:5,500:20,2000:50")
         if sorted(set(depths)) != depths or sorted(workers) != workers or workers[0] < 0:
-            raise InvalidInput("each step is for a larger depth than the one before it, and has no fewer workers")
+            raise InvalidInput("each step must have a larger depth than the previous one, and at least as many workers")
 
     def wish(self, reading: Reading, rates: Rates) -> Wish | None:
         depth, workers = next(step for step in reversed(self.steps) if reading.depth >= step[0])
@@ -64,9 +64,9 @@ class Steps:
 
 @dataclass(slots=True, frozen=True)
 class PerWorker:
-    """Target tracking: so many messages for each worker."""
+    """Target tracking: a number of messages per worker."""
 
-    messages: float  # for each worker
+    messages: float  # per worker
 
     def __post_init__(self) -> None:
         _positive(self.messages, "messages per worker")
@@ -79,10 +79,10 @@ class PerWorker:
 
 @dataclass(slots=True, frozen=True)
 class Drain:
-    """What is there is to be done within so many seconds. The rate of one worker is measured when it is not given."""
+    """The backlog must be drained within this many seconds. The rate of a worker is measured if it is not given."""
 
     seconds: float
-    rate_per_worker: float | None = None  # messages a second
+    rate_per_worker: float | None = None  # messages per second
 
     def __post_init__(self) -> None:
         _positive(self.seconds, "the drain time")
@@ -94,21 +94,21 @@ class Drain:
         if not rate:
             return None
         workers = _up(reading.depth / (rate * self.seconds))
-        return Wish(workers, f"{reading.depth:,} messages ÷ ({rate:.3g} a second a worker × {self.seconds:g} s)")
+        return Wish(workers, f"{reading.depth:,} messages ÷ ({rate:.3g} per second per worker × {self.seconds:g} s)")
 
 
 @dataclass(slots=True, frozen=True)
 class KeepUp:
-    """As many as the arrivals keep busy, and some headroom: the floor below which a backlog only grows."""
+    """As many workers as the arrivals keep busy, plus headroom: with fewer, a backlog only grows."""
 
-    rate_per_worker: float | None = None  # messages a second
-    headroom: float = 0.2  # share of workers to spare
+    rate_per_worker: float | None = None  # messages per second
+    headroom: float = 0.2  # share of spare workers
 
     def __post_init__(self) -> None:
         if self.rate_per_worker is not None:
             _positive(self.rate_per_worker, "the rate of a worker")
         if self.headroom < 0:
-            raise InvalidInput(f"headroom is a share such as 0.2, not {self.headroom:g}")
+            raise InvalidInput(f"headroom must be a share such as 0.2, not {self.headroom:g}")
 
     def wish(self, reading: Reading, rates: Rates) -> Wish | None:
         rate = self.rate_per_worker or rates.per_worker
@@ -117,17 +117,19 @@ class KeepUp:
         workers = _up(rates.arrivals * (1 + self.headroom) / rate)
         return Wish(
             workers,
-            f"{rates.arrivals:.3g} messages a second arrive ÷ {rate:.3g} a second a worker, + {self.headroom:.0%}",
+            f"{rates.arrivals:.3g} messages per second arrive ÷ {rate:.3g} per second per worker, + "
+            f"{self.headroom:.0%}",
         )
 
 
 @dataclass(slots=True, frozen=True)
 class Sla:
-    """No message waits longer than this. `aim` is the share of the time that is planned with: the rest is for workers
-    that are still starting."""
+    """No message waits longer than this. `aim` is the planned share of that time; the rest is for workers that are
+    still starting.
+    """
 
     seconds: float
-    rate_per_worker: float | None = None  # messages a second
+    rate_per_worker: float | None = None  # messages per second
     aim: float = 0.5
 
     def __post_init__(self) -> None:
@@ -135,14 +137,14 @@ class Sla:
         if self.rate_per_worker is not None:
             _positive(self.rate_per_worker, "the rate of a worker")
         if not 0 < self.aim <= 1:
-            raise InvalidInput(f"aim is a share of the SLA, above 0 and up to 1, not {self.aim:g}")
+            raise InvalidInput(f"aim must be greater than 0 and at most 1, not {self.aim:g}")
 
     def wish(self, reading: Reading, rates: Rates) -> Wish | None:
         age_s = reading.oldest_age_s or 0.0
         left_s = self.seconds * self.aim - age_s
         if reading.depth and left_s <= 0:
             return Wish(
-                reading.depth, f"the oldest message has waited {age_s:.0f} s of {self.seconds:g} s: all there are"
+                reading.depth, f"the oldest message has waited {age_s:.0f} s of {self.seconds:g} s: use the maximum"
             )
         rate = self.rate_per_worker or rates.per_worker
         if not rate:
@@ -151,14 +153,14 @@ class Sla:
         workers = _up((reading.depth / left_s + arriving) / rate if left_s > 0 else arriving / rate)
         return Wish(
             workers,
-            f"{reading.depth:,} messages in {max(left_s, 0):.0f} s and {arriving:.3g} a second more ÷ "
-            f"{rate:.3g} a second a worker",
+            f"{reading.depth:,} messages in {max(left_s, 0):.0f} s and {arriving:.3g} per second more ÷ "
+            f"{rate:.3g} per second per worker",
         )
 
 
 @dataclass(slots=True, frozen=True)
 class Largest:
-    """The largest wish of several policies; those that cannot tell are left out."""
+    """The largest number of several policies; those without a result are ignored."""
 
     policies: tuple[Policy, ...]
 

@@ -1,29 +1,30 @@
-"""What a scaler looks at: a queue at one moment, and the rates that two such moments give."""
+"""The input of a scaler: a reading of a queue, and the rates between two readings."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-HALF_LIFE_S = 60.0  # how long until a rate that is no longer true counts for half
-SETTLE_S = 15.0  # workers that were started less long ago may not be working yet
+HALF_LIFE_S = 60.0  # half-life of a rate
+SETTLE_S = 15.0  # workers that were started more recently may not be working yet
 
 
 @dataclass(slots=True, frozen=True)
 class Reading:
-    """One look at a queue. What a source cannot tell is None, and policies that need it do without or abstain."""
+    """One reading of a queue. Values that a source does not have are None, and policies that need them abstain."""
 
     visible: int = 0
     in_flight: int = 0
     delayed: int = 0
     oldest_age_s: float | None = None
-    sent: int | None = None  # since the queue was made
-    deleted: int | None = None  # since the queue was made
+    sent: int | None = None  # since the queue was created
+    deleted: int | None = None  # since the queue was created
 
     @property
     def depth(self) -> int:
-        """The work that is there: what waits, and what is being worked on. Without the second, a queue whose messages
-        are all in flight would look idle, and its workers would be taken away in the middle of their work."""
+        """The existing work: visible and in-flight messages. Without the latter, a queue whose messages are all in
+        flight would look idle, and its workers would be stopped in the middle of their work.
+        """
         return self.visible + self.in_flight
 
 
@@ -50,7 +51,7 @@ def _largest(values: list[float | None]) -> float | None:
 
 
 class Rates:
-    """Messages a second, learned from one reading after another: sent, finished, and finished by one worker."""
+    """Messages per second, from consecutive readings: sent, finished, and finished per worker."""
 
     def __init__(self, half_life_s: float = HALF_LIFE_S, settle_s: float = SETTLE_S) -> None:
         self.arrivals: float | None = None
@@ -64,7 +65,7 @@ class Rates:
         self._workers_since_s = 0.0
 
     def observe(self, reading: Reading, now_s: float, workers: int) -> None:
-        """Take a reading into account that was made at `now_s` while there were so many workers."""
+        """Add a reading that was taken at `now_s` with this number of workers."""
         last, passed_s = self._last, now_s - self._last_s
         if workers != self._workers:
             self._workers, self._workers_since_s = workers, now_s
@@ -76,7 +77,7 @@ class Rates:
         self.arrivals = self._learn(self.arrivals, _rate(last.sent, reading.sent, passed_s), passed_s)
         finished = _rate(last.deleted, reading.deleted, passed_s)
         self.drain = self._learn(self.drain, finished, passed_s)
-        # What a worker can do shows only while there is more to do than it does, and while none is still starting.
+        # The rate of a worker can be measured only while there is a backlog, and while no worker is still starting.
         busy = last.visible > 0 and reading.visible > 0
         settled = now_s - passed_s - self._workers_since_s >= self._settle_s
         if busy and settled and workers > 0 and finished:
@@ -92,7 +93,7 @@ class Rates:
 
 
 def _rate(before: int | None, after: int | None, passed_s: float) -> float | None:
-    # A total that went down is another queue under the same name.
+    # A total that went down belongs to a new queue with the same name.
     if before is None or after is None or after < before:
         return None
     return (after - before) / passed_s

@@ -1,4 +1,4 @@
-"""Running a scaler: read, decide, resize the pool, wait, again. A reading that fails leaves the number as it is."""
+"""The control loop: read, decide, resize the pool, wait, repeat. A failed reading does not change the number."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ _log = logging.getLogger("batonq.scaling")
 
 
 class Pool(Protocol):
-    """What runs the workers: local processes, or anything else that can be told a number."""
+    """Runs the workers: local processes, or anything else that can be resized."""
 
     @property
     def size(self) -> int:
-        """How many there are to be; those that are finishing their last messages are not counted."""
+        """The target number of workers, not counting those that are finishing their last messages."""
         ...
 
     async def resize(self, workers: int) -> None:
-        """Start or stop as many as it takes. Those that are stopped finish what they hold."""
+        """Start or stop workers. Stopped workers finish the messages that they hold."""
         ...
 
 
@@ -39,8 +39,9 @@ async def run_autoscaled(
     on_decision: Callable[[Decision], None] | None = None,
     clock: Callable[[], float] = time.monotonic,
 ) -> None:
-    """Keep the pool at the scaler's number until `stop` is set or the task is cancelled. The pool is its owner's to
-    shut down. It begins with the minimum, before the first reading: workers are there even while stats are not."""
+    """Keep the pool at the scaler's number until `stop` is set or the task is cancelled. The caller closes the pool. It
+    starts with the minimum before the first reading, so that there are workers even if the statistics are unavailable.
+    """
     stop = stop or asyncio.Event()
     if pool.size < scaler.minimum:
         await pool.resize(scaler.minimum)
@@ -48,11 +49,9 @@ async def run_autoscaled(
     while not stop.is_set():
         try:
             reading = await asyncio.wait_for(readings(), READ_TIMEOUT_S)
-        except Exception as problem:  # whatever it is, the workers go on working
+        except Exception as problem:  # whatever the error is, the workers continue
             if not failing:
-                _log.warning(
-                    "No reading, so the number of workers stays %d: %s", pool.size, str(problem) or repr(problem)
-                )
+                _log.warning("No reading, the number of workers stays %d: %s", pool.size, str(problem) or repr(problem))
             failing = True
         else:
             failing = False

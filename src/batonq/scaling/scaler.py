@@ -1,12 +1,12 @@
-"""From wishes to a number that neither lags behind nor flaps: up at once, down slowly, within limits.
+"""Turns the wishes of a policy into a number that neither lags nor flaps: up at once, down slowly, within limits.
 
-Pure: readings and the time come in, decisions go out. The rules, in the order in which they are tried:
+Pure functions: readings and the time are arguments, decisions are results. The rules, in order:
 
-1. Never fewer than the minimum (those are the warm workers) nor more than the maximum.
-2. More, when the policy wishes more and the last rise is `up_cooldown_s` ago.
-3. Fewer, when for `down_window_s` the policy never wished for as many as there are, and the last fall is
-   `down_cooldown_s` ago; then down to the largest wish of that window, by at most `down_share` of them at a time.
-4. A wish that differs by no more than `tolerance` from what there is changes nothing, unless it is one of the limits.
+1. Never fewer than the minimum (the warm workers) nor more than the maximum.
+2. More, if the policy asks for more and the last increase is `up_cooldown_s` ago.
+3. Fewer, if during `down_window_s` the policy always asked for fewer than there are, and the last decrease is
+   `down_cooldown_s` ago; then down to the largest number of that window, by at most `down_share` at a time.
+4. A number that differs by no more than `tolerance` from the current one changes nothing, unless it is a limit.
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from batonq.scaling.readings import Rates, Reading
 class Pace:
     """How quickly the number may change."""
 
-    up_cooldown_s: float = 10.0  # between two rises
-    down_window_s: float = 300.0  # so long nobody may have wished for as many as there are, before there are fewer
-    down_cooldown_s: float = 60.0  # between two falls
-    down_share: float = 0.5  # of the workers, how many may go at a time
-    tolerance: float = 0.1  # share by which the number may be off
+    up_cooldown_s: float = 10.0  # between two increases
+    down_window_s: float = 300.0  # how long the policy must ask for fewer workers before there are fewer
+    down_cooldown_s: float = 60.0  # between two decreases
+    down_share: float = 0.5  # maximum share of the workers that is stopped at a time
+    tolerance: float = 0.1  # tolerated deviation, as a share
 
     def __post_init__(self) -> None:
         if min(self.up_cooldown_s, self.down_window_s, self.down_cooldown_s, self.tolerance) < 0:
-            raise InvalidInput("cool-downs and the tolerance cannot be negative")
+            raise InvalidInput("cool-downs and the tolerance must not be negative")
         if not 0 < self.down_share <= 1:
-            raise InvalidInput(f"the share that may go at a time is above 0 and up to 1, not {self.down_share:g}")
+            raise InvalidInput(f"down_share must be greater than 0 and at most 1, not {self.down_share:g}")
 
 
 @dataclass(slots=True, frozen=True)
 class Decision:
-    """How many workers there should be, and why."""
+    """The number of workers there should be, and why."""
 
     workers: int
-    before: int  # how many there are
-    wanted: int | None  # what the policy wished for, before limits and pace; None: it could not tell
-    why: str  # for people
+    before: int  # the current number
+    wanted: int | None  # the policy's number, before limits and pace; None: unknown
+    why: str  # a text for operators
 
     @property
     def changes(self) -> bool:
@@ -51,25 +51,26 @@ class Decision:
 
 
 class Scaler:
-    """One lane's: a policy, its limits and its pace. `decide` is called with each new reading."""
+    """A policy with its limits and pace, for one lane. `decide` is called with each new reading."""
 
     def __init__(self, policy: Policy, minimum: int, maximum: int, pace: Pace | None = None) -> None:
         if not 0 <= minimum <= maximum or maximum < 1:
             raise InvalidInput(
-                f"from {minimum} to {maximum} workers is no range: give a minimum and a maximum, as 2:50"
+                f"{minimum} to {maximum} workers is not a valid range; use a minimum and a maximum, for example 2:50"
             )
         self.policy = policy
         self.minimum = minimum
         self.maximum = maximum
         self.pace = pace or Pace()
         self.rates = Rates()
-        self._wishes: deque[tuple[float, int]] = deque()  # falling wishes only: the first is the window's largest
+        # decreasing numbers only: the first is the largest of the window
+        self._wishes: deque[tuple[float, int]] = deque()
         self._calm_since_s: float | None = None
         self._risen_s: float | None = None
         self._fallen_s: float | None = None
 
     def decide(self, reading: Reading, now_s: float, workers: int) -> Decision:
-        """How many there should be now, given that there are `workers`. The time is any clock that does not go back."""
+        """The number of workers there should be now, if there are `workers`. The time is from any monotonic clock."""
         self.rates.observe(reading, now_s, workers)
         wish = self.policy.wish(reading, self.rates)
         wanted = None if wish is None else wish.workers
@@ -81,7 +82,7 @@ class Scaler:
             target = self.minimum if workers < self.minimum else self.maximum
             return self._change(now_s, workers, target, wanted, self._limit(target))
         if wish is None:
-            return Decision(workers, workers, None, "what is known does not say how many; the number stays")
+            return Decision(workers, workers, None, "the required number is unknown; the current number stays")
         why = self._bounded_why(wish, bounded)
         if bounded > workers:
             return self._rise(now_s, workers, bounded, wanted, why)
@@ -96,7 +97,9 @@ class Scaler:
             return Decision(workers, workers, wanted, f"{why}; {target} is within the tolerance of {workers}")
         wait_s = _left(self._risen_s, self.pace.up_cooldown_s, now_s)
         if wait_s > 0:
-            return Decision(workers, workers, wanted, f"{why}; the last rise was a moment ago, {wait_s:.0f} s to wait")
+            return Decision(
+                workers, workers, wanted, f"{why}; the last increase was a moment ago, next one in {wait_s:.0f} s"
+            )
         return self._change(now_s, workers, target, wanted, why)
 
     def _fall(self, now_s: float, workers: int, wanted: int | None, why: str) -> Decision:
@@ -109,10 +112,10 @@ class Scaler:
         )
         if peak >= workers:
             return Decision(
-                workers, workers, wanted, f"{why}; {peak} were wished for in the last {pace.down_window_s:g} s"
+                workers, workers, wanted, f"{why}; the maximum of the last {pace.down_window_s:g} s was {peak}"
             )
         if wait_s > 0:
-            return Decision(workers, workers, wanted, f"{why}; fewer in {wait_s:.0f} s if that stays so")
+            return Decision(workers, workers, wanted, f"{why}; decrease in {wait_s:.0f} s if that stays so")
         if workers - peak <= workers * pace.tolerance and peak != self.minimum:
             return Decision(workers, workers, wanted, f"{why}; {peak} is within the tolerance of {workers}")
         target = max(peak, workers - max(1, int(workers * pace.down_share)))

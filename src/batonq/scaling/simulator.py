@@ -1,7 +1,7 @@
-"""A queue, its workers and a scaler in simulated time: how a policy behaves before anybody pays for it.
+"""A simulation of a queue, its workers and a scaler: how a policy behaves before it costs money.
 
-Messages are counted, not held: those of one tick are a cohort, taken in order of arrival. A worker that is started
-works after `start_s`; one that is stopped has finished what it held.
+Messages are counted, not stored: those of one tick form a cohort, processed in order of arrival. A started worker works
+after `start_s`; a stopped worker has finished its messages.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from batonq.scaling.scaler import Scaler
 
 @dataclass(slots=True)
 class Outcome:
-    """What happened. `changes` are (time, workers before, workers after)."""
+    """The result. `changes` are (time, workers before, workers after)."""
 
     changes: list[tuple[float, int, int]] = field(default_factory=list)
     workers: list[int] = field(default_factory=list)  # at each decision
-    oldest_s: float = 0.0  # the longest that any message waited
+    oldest_s: float = 0.0  # the longest waiting time of a message
     sent: float = 0.0
     done: float = 0.0
-    worker_seconds: float = 0.0  # what it costs
+    worker_seconds: float = 0.0  # the cost
 
     @property
     def turns(self) -> int:
@@ -35,18 +35,18 @@ class Outcome:
 
 @dataclass(slots=True, frozen=True)
 class World:
-    """What is scaled: how messages arrive (how many in the tick that begins at a time) and how quick a worker is."""
+    """The simulated environment: arrivals (the number in the tick that starts at a time) and the speed of a worker."""
 
     arrivals: Callable[[float], float]
-    rate_per_worker: float  # messages a second
-    start_s: float = 5.0  # until a worker that was started works
+    rate_per_worker: float  # messages per second
+    start_s: float = 5.0  # until a started worker works
     tick_s: float = 1.0  # of the simulated clock
     interval_s: float = 5.0  # between two decisions
-    seen: Callable[[Reading], Reading] = lambda reading: reading  # noise, or what a source cannot tell
+    seen: Callable[[Reading], Reading] = lambda reading: reading  # adds noise, or removes what a source does not know
 
 
 def simulate(scaler: Scaler, world: World, seconds: float, workers: int | None = None) -> Outcome:
-    """Run for so long, from the scaler's minimum or from so many workers."""
+    """Run for this long, starting with the scaler's minimum or the given number of workers."""
     outcome = Outcome()
     wanted = scaler.minimum if workers is None else workers
     starting: deque[tuple[float, int]] = deque()  # when they are ready, and how many
@@ -105,7 +105,7 @@ def _reading(waiting: deque[list[float]], ready: int, now: float, outcome: Outco
 
 
 def _stop(starting: deque[tuple[float, int]], ready: int, count: int) -> int:
-    """Those that are not working yet are stopped first."""
+    """Workers that are not working yet are stopped first."""
     while count and starting:
         at, coming = starting.pop()
         stopped = min(count, coming)

@@ -1,4 +1,4 @@
-"""Where readings come from: a Baton client's queue stats, or the attributes that any SQS endpoint has."""
+"""Sources of readings: the queue statistics of a Baton client, or the attributes of any SQS endpoint."""
 
 from __future__ import annotations
 
@@ -28,8 +28,9 @@ def reading_of(stats: Stats) -> Reading:
 
 
 def stats_readings(baton: Any, queues: Sequence[str]) -> Readings:
-    """By an async client (`batonq.Baton`): the queues that the same workers serve, as one reading. One that does not
-    exist yet is empty, unless there is none of them."""
+    """Readings through an async client (`batonq.Baton`), with the queues that the same workers serve as one. A queue
+    that does not exist yet counts as empty, unless none of them exists.
+    """
 
     async def read() -> Reading:
         found = await asyncio.gather(*(baton.queue(name).stats() for name in queues), return_exceptions=True)
@@ -43,8 +44,8 @@ def stats_readings(baton: Any, queues: Sequence[str]) -> Readings:
 
 
 def sqs_readings(client: Any, queue_urls: Sequence[str]) -> Readings:
-    """By a boto3 SQS client, for any endpoint that speaks SQS. Baton is asked for the age of the oldest message and for
-    its totals too; an endpoint that does not know these attributes is not asked for them again.
+    """Readings through a boto3 SQS client, for any SQS endpoint. Baton is also asked for the age of the oldest message
+    and for its totals; an endpoint that does not know these attributes is not asked again.
     """
     names = ["All", *_OF_BATON]
 
@@ -69,7 +70,7 @@ def sqs_readings(client: Any, queue_urls: Sequence[str]) -> Readings:
 
 
 def from_attributes(attributes: Mapping[str, str]) -> Reading:
-    """The attributes of GetQueueAttributes as a reading."""
+    """A reading from the attributes of GetQueueAttributes."""
     age = attributes.get("Baton.AgeOfOldestMessage")
     return Reading(
         visible=int(attributes.get("ApproximateNumberOfMessages", 0)),
@@ -82,7 +83,7 @@ def from_attributes(attributes: Mapping[str, str]) -> Reading:
 
 
 def _code(problem: Exception) -> str:
-    """Of an error that boto3 raises for a refusal; empty for any other."""
+    """The code of an error response that boto3 raises; empty for any other error."""
     response = getattr(problem, "response", None)
     return str(response.get("Error", {}).get("Code", "")) if isinstance(response, dict) else ""
 

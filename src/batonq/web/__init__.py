@@ -1,4 +1,4 @@
-"""For web applications that send messages: middleware that refuses work while the queue behind them is too deep."""
+"""Middleware for web applications that send messages: it refuses requests while the queue is too deep."""
 
 from batonq.web.asgi import ShedLoadASGI
 from batonq.web.depth import AsyncDepth, Depth

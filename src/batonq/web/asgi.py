@@ -21,7 +21,9 @@ class _Depth(Protocol):
 
 
 class ShedLoadASGI:
-    """What is not HTTP (websockets, lifespan) passes. At the application's shutdown the depth is no longer read."""
+    """Refuses HTTP requests by the rules. Other connections (websockets, lifespan) pass. Polling stops when the
+    application shuts down.
+    """
 
     def __init__(self, app: App, depth: _Depth, rules: Sequence[Rule], *, open_when_unknown: bool = True) -> None:
         self.app = app

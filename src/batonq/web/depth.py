@@ -1,4 +1,4 @@
-"""A queue's depth, read now and then in the background, so that no request waits for it."""
+"""A queue's depth, polled in the background so that no request waits for it."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import Any
 from batonq.errors import InvalidInput
 
 REFRESH_S = 5.0
-STALE_REFRESHES = 4  # so many refreshes may fail before the depth counts as not known
+STALE_REFRESHES = 4  # number of failed refreshes after which the depth counts as unknown
 FIRST_WAIT_S = 1.0  # how long the first request waits for the first reading
 _log = logging.getLogger("batonq.web")
 
 
 class _Cached:
-    """The last depth and when it was read."""
+    """The last depth and the time of its reading."""
 
     def __init__(self, refresh: float, stale: float | None, clock: Callable[[], float]) -> None:
         if refresh <= 0:
-            raise InvalidInput(f"a depth is refreshed every so many seconds, not {refresh:g}")
+            raise InvalidInput(f"refresh must be greater than 0 seconds, not {refresh:g}")
         self._refresh_s = refresh
         self._stale_s = stale if stale is not None else refresh * STALE_REFRESHES
         self._clock = clock
@@ -34,7 +34,7 @@ class _Cached:
         self.failures = 0
 
     def known(self) -> int | None:
-        """The depth, unless it is too old to go by."""
+        """The depth; None if the last reading is too old."""
         if self._depth is None or self._clock() - self._at_s > self._stale_s:
             return None
         return self._depth
@@ -51,8 +51,9 @@ class _Cached:
 
 
 class Depth(_Cached):
-    """For WSGI: `Depth.of(queue)`, or with a function that gives a number. A thread reads it, from the first request
-    on; a process that forks gets a thread of its own."""
+    """For WSGI: `Depth.of(queue)`, or with a function that returns a number. A thread polls it from the first request
+    on; a forked process starts its own thread.
+    """
 
     def __init__(
         self,
@@ -71,11 +72,11 @@ class Depth(_Cached):
 
     @classmethod
     def of(cls, *queues: Any, **settings: Any) -> Depth:
-        """What waits and what is being worked on in these queues of a `batonq.sync.Baton`."""
+        """The depth of these queues of a `batonq.sync.Baton`: visible and in-flight messages."""
         return cls(lambda: sum(_work(queue.stats()) for queue in queues), **settings)
 
     def current(self) -> int | None:
-        """The depth as last read; None when it is not known."""
+        """The last depth; None if it is unknown."""
         if self._pid != os.getpid():
             self._begin()
         if not self._first.is_set():
@@ -97,15 +98,16 @@ class Depth(_Cached):
         while not stop.is_set():
             try:
                 self._read_well(self._read())
-            except Exception as problem:  # whatever it is, requests are answered
+            except Exception as problem:  # whatever the error is, requests must be answered
                 self._read_badly(problem)
             self._first.set()
             stop.wait(self._refresh_s)
 
 
 class AsyncDepth(_Cached):
-    """For ASGI: `AsyncDepth.of(queue)`, or with an async function that gives a number. A task reads it, from the first
-    request on."""
+    """For ASGI: `AsyncDepth.of(queue)`, or with an async function that returns a number. A task polls it from the first
+    request on.
+    """
 
     def __init__(
         self,
@@ -123,7 +125,7 @@ class AsyncDepth(_Cached):
 
     @classmethod
     def of(cls, *queues: Any, **settings: Any) -> AsyncDepth:
-        """What waits and what is being worked on in these queues of a `batonq.Baton`."""
+        """The depth of these queues of a `batonq.Baton`: visible and in-flight messages."""
 
         async def read() -> int:
             return sum(_work(stats) for stats in await asyncio.gather(*(queue.stats() for queue in queues)))
@@ -131,7 +133,7 @@ class AsyncDepth(_Cached):
         return cls(read, **settings)
 
     async def current(self) -> int | None:
-        """The depth as last read; None when it is not known."""
+        """The last depth; None if it is unknown."""
         loop = asyncio.get_running_loop()
         if self._loop is not loop or self._task is None or self._task.done():
             self._loop, self._first = loop, asyncio.Event()
@@ -152,12 +154,12 @@ class AsyncDepth(_Cached):
         while True:
             try:
                 self._read_well(await self._read())
-            except Exception as problem:  # whatever it is, requests are answered
+            except Exception as problem:  # whatever the error is, requests must be answered
                 self._read_badly(problem)
             self._first.set()
             await asyncio.sleep(self._refresh_s)
 
 
 def _work(stats: Any) -> int:
-    """Not what is delayed: it is not due, and keeps nobody busy."""
+    """Visible and in-flight messages. Delayed messages do not count, because no worker is busy with them."""
     return int(stats.visible + stats.in_flight)

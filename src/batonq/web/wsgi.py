@@ -18,7 +18,7 @@ class _Depth(Protocol):
 
 
 class ShedLoadWSGI:
-    """A request that no rule concerns, or that is let in, passes unchanged."""
+    """Refuses requests by the rules; all others pass unchanged."""
 
     def __init__(self, app: App, depth: _Depth, rules: Sequence[Rule], *, open_when_unknown: bool = True) -> None:
         self.app = app

@@ -1,6 +1,6 @@
-"""Workers: functions that handle messages, with leases kept, failures told and nothing lost on the way.
+"""Workers: functions that handle messages. The worker extends leases, reports failures, and loses no message.
 
-Knows the client and nothing of the server.
+The package uses the client and nothing of the server.
 """
 
 from batonq.worker.app import Worker

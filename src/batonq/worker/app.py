@@ -1,4 +1,4 @@
-"""The worker that a program declares: tasks, and running them until a signal comes."""
+"""The worker application: declares tasks, and runs them until a signal stops it."""
 
 from __future__ import annotations
 
@@ -45,9 +45,10 @@ if TYPE_CHECKING:
     from batonq.worker.metricspage import MetricsPage
 
 DRAIN_S = 30.0
-HANG_UP_S = 0.3  # for the loop to end its receives, when leases are given back at once
-HEARD_S = 0.05  # until the broker has seen that they have ended
-REMOTE_S = 1.0  # if it could not: leases end when this process, and its receives with it, has gone
+HANG_UP_S = 0.3  # for the loop to end its receives, when leases are released at once
+HEARD_S = 0.05  # until the broker has noticed that they ended
+# if the loop could not end them: leases are released after this process, and its receives with it, has gone
+REMOTE_S = 1.0
 _HandlerType = TypeVar("_HandlerType", bound=Handler)
 _log = logging.getLogger("batonq.worker")
 
@@ -55,9 +56,8 @@ _log = logging.getLogger("batonq.worker")
 class Worker:
     """`Worker("http://…")`, `Worker()` for the server at BATON_URL, or `Worker(source=SqsSource(client))`.
 
-    `Worker(baton=…)` uses an async client that the program has, such as one in its own process, with `serve`.
-    `rules` says which exceptions are poison; a task may have its own. `name` is what the server shows for the holder of
-    a lease.
+    `Worker(baton=…)` uses the program's own async client, for example an embedded one, with `serve`. `rules` decides
+    which exceptions are poison; a task can have its own rules. The server shows `name` as the holder of leases.
     """
 
     def __init__(
@@ -82,7 +82,7 @@ class Worker:
         self._stop: asyncio.Event | None = None
         self._code = 0
         self._loop: asyncio.AbstractEventLoop | None = None
-        self._undead = False  # a handler could not be ended
+        self._undead = False  # a handler could not be cancelled
 
     # --- declaring
 
@@ -107,10 +107,10 @@ class Worker:
         router: Router | None = None,
         wait: float = WAIT_S,
     ) -> Callable[[_HandlerType], _HandlerType]:
-        """Declare a handler; the function itself is returned unchanged, to be called and tested as it is.
+        """Declare a handler. The function is returned unchanged, so it can be called and tested as it is.
 
         `queue` is a name, a pattern such as `hooks-*`, or several lanes that share `concurrency` slots. `visibility` is
-        how long a lease is; the heartbeat extends it, until `deadline` seconds after the handler began.
+        the length of a lease; the heartbeat extends it until `deadline` seconds after the handler started.
         """
 
         def declare(handler: _HandlerType) -> _HandlerType:
@@ -139,38 +139,40 @@ class Worker:
                 wait=wait,
             )
             if task.name in self.tasks:
-                raise ValueError(f"there are two tasks with the name {task.name!r}; give one of them name=…")
+                raise ValueError(f"there are two tasks named {task.name!r}; set name=… for one of them")
             self.tasks[task.name] = task
             return handler
 
         return declare
 
     def use(self, middleware: Middleware) -> None:
-        """Add a middleware, inside of those that are there."""
+        """Add a middleware inside the existing ones."""
         self.middleware.append(middleware)
 
     def queues(self) -> list[str]:
-        """The queues and patterns of all tasks, in the order in which they were declared."""
+        """The queues and patterns of all tasks, in the order of their declaration."""
         return list(dict.fromkeys(lane.queue for task in self.tasks.values() for lane in task.lanes))
 
     def serving(self, queues: Sequence[str] = ()) -> list[Task]:
-        """The tasks with those of their lanes that are named; all of them if none is. Raises InvalidInput."""
+        """The tasks with only the given lanes, or with all of them. Raises InvalidInput for an unknown lane."""
         if not queues:
             return list(self.tasks.values())
         missing = [name for name in queues if name not in self.queues()]
         if missing:
-            raise InvalidInput(f"No task serves {', '.join(missing)}; there are {', '.join(self.queues())}.")
+            raise InvalidInput(
+                f"No task serves {', '.join(missing)}. The queues of this worker are {', '.join(self.queues())}."
+            )
         return [task for every in self.tasks.values() if (task := every.only(queues)) is not None]
 
     @property
     def url(self) -> str | None:
-        """The server's address, if it was given one."""
+        """The server's URL, if one was given."""
         return self._source.url if isinstance(self._source, BatonSource) else None
 
     def connect_to(self, url: str) -> None:
-        """Another address than the one it was declared with, as `baton worker --url` asks for."""
+        """Use another URL than the declared one, for `baton worker --url`."""
         if not isinstance(self._source, BatonSource):
-            raise InvalidInput("This worker has a source of its own; an address cannot be given to it.")
+            raise InvalidInput("This worker has its own source, so a URL cannot be set. Leave out --url.")
         self._source.url = url
 
     # --- running
@@ -184,9 +186,9 @@ class Worker:
         metrics_port: int | None = None,
         metrics_host: str = "127.0.0.1",
     ) -> int:
-        """Work until SIGTERM or SIGINT, and then until the handlers are done; the exit code.
+        """Run until SIGTERM or SIGINT, then finish the running handlers. Returns the exit code.
 
-        A second signal, or the end of `drain_seconds`, gives all leases back at once and ends the process.
+        After a second signal, or after `drain_seconds`, all leases are released at once and the process ends.
         """
 
         async def main() -> int:
@@ -200,8 +202,8 @@ class Worker:
                     metrics_host=metrics_host,
                 )
                 watch.cancel()
-                if self._undead:  # the loop would wait for it for ever
-                    _log.error("a handler ignores that it is cancelled: the process ends without it")
+                if self._undead:  # the loop would wait for it forever
+                    _log.error("a handler ignores its cancellation; the process ends without it")
                     logging.shutdown()
                     os._exit(code)
                 return code
@@ -217,7 +219,7 @@ class Worker:
         metrics_port: int | None = None,
         metrics_host: str = "127.0.0.1",
     ) -> int:
-        """Work until `stop` is called: for programs with an event loop of their own, and tests."""
+        """Run until `stop` is called: for programs with their own event loop, and for tests."""
         tasks = self._chosen(queues, concurrency)
         self._stop = asyncio.Event()
         self._loop = asyncio.get_running_loop()
@@ -247,28 +249,30 @@ class Worker:
             if page is not None:
                 page.close()
             self._stop = None
-        _log.info("worker %s has ended: %s", self._consumer(), self.summary())
+        _log.info("worker %s has stopped: %s", self._consumer(), self.summary())
         if not all(ended):
             self._code, self._undead = 1, True
         return self._code
 
     def stop(self) -> None:
-        """Take no more messages, finish those that are here, and end. On the worker's own loop."""
+        """Receive no more messages, finish the running handlers, and stop. Call it on the worker's own loop."""
         if self._stop is not None:
             self._stop.set()
 
     def abandon(self) -> int:
-        """Give all leases back at once, and end handlers that can be ended; from any thread, at a process's end."""
+        """Release all leases at once and cancel handlers if possible. Can be called from any thread, at the end of a
+        process.
+        """
         released = 0
         if self._heartbeat is not None:
-            # A receive of our own that is still open would be the first to get what is given back.
+            # An open receive of this worker would be the first to get the released messages.
             released = self._heartbeat.release_all(0.0 if self._hung_up() else REMOTE_S)
         for runner in self._runners:
             runner.kill()
         return released
 
     def _hung_up(self) -> bool:
-        """End receives that are under way, from another thread than the loop's; False: the loop is blocked."""
+        """End receives in progress from another thread than the loop's. False if the loop is blocked."""
         loop, done = self._loop, threading.Event()
         if loop is None or not any(runner.asking for runner in self._runners):
             return True
@@ -288,7 +292,7 @@ class Worker:
 
     @property
     def counters(self) -> dict[str, Counters]:
-        """What each task has counted, by its name."""
+        """The counters of each task, by its name."""
         return {runner.task.name: runner.counters for runner in self._runners}
 
     def metrics_text(self) -> str:
@@ -303,7 +307,7 @@ class Worker:
 
     def _chosen(self, queues: Sequence[str], concurrency: int | None) -> list[Task]:
         if not self.tasks:
-            raise InvalidInput("The worker has no tasks: declare some with @app.task(queue=…).")
+            raise InvalidInput("The worker has no tasks. Declare one with @app.task(queue=…).")
         tasks = self.serving(queues)
         return [replace(task, concurrency=concurrency) for task in tasks] if concurrency is not None else tasks
 
@@ -314,7 +318,7 @@ class Worker:
             page = MetricsPage(self.metrics_text, host, port)
         except OSError as problem:
             raise InvalidInput(f"Metrics cannot be served on {host}:{port}: {problem}.") from None
-        _log.info("metrics are at http://%s:%d/metrics", host, page.port)
+        _log.info("metrics are served at http://%s:%d/metrics", host, page.port)
         return page
 
     def _consumer(self) -> str:
@@ -339,10 +343,10 @@ class Worker:
                 await desk.settled()
         except TimeoutError:
             released = await asyncio.to_thread(heartbeat.release_all)
-            _log.warning("handlers were still at work after %g s: gave back %d leases", seconds, released)
+            _log.warning("handlers were still running after %g s; released %d leases", seconds, released)
             self._code = 1
 
     def _stuck(self, why: str) -> None:
-        _log.error("%s; this worker ends, so that another one can take its place", why)
+        _log.error("%s; this worker exits, so that a new one can replace it", why)
         self._code = 1
         self.stop()

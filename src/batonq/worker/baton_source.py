@@ -1,4 +1,4 @@
-"""Messages from a Baton, by its client."""
+"""Messages from a Baton server."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 BATCH_MAX = 1000
-QUEUES_MAX = 1000  # objects for queues that are kept; a pattern may match any number
-# The worker tries again itself, for as long as an answer can still be of use; the client only bridges a hiccup.
+QUEUES_MAX = 1000  # cached queue objects; a pattern may match any number of queues
+# The worker retries by itself for as long as a response can still be useful, so the client retries only briefly.
 _RETRIES = Retries(attempts=3, deadline=5.0)
 
 
 class BatonSource:
     """`url`, or BATON_URL; keys, or BATON_ACCESS_KEY_ID and BATON_SECRET_ACCESS_KEY.
 
-    With `baton`, an async client that the program has already (one in its own process, or in memory), that one is used
-    and left open. Its leases are then extended on the event loop: a handler that blocks the loop blocks them too.
+    With `baton`, the program's own async client (for example an embedded one) is used and left open. Leases are then
+    extended on the event loop, so a handler that blocks the loop also blocks the heartbeat.
     """
 
     batch_max = BATCH_MAX
@@ -99,7 +99,7 @@ class BatonSource:
 
     def keeper(self, timeout: float) -> BatonKeeper | SharedKeeper:
         if self._given is not None:
-            assert self._loop is not None, "the source was not opened"
+            assert self._loop is not None, "the source is not open"
             return SharedKeeper(self._given, self._loop, timeout)
         from batonq.client.blocking.baton import connect
 
@@ -131,7 +131,7 @@ class BatonSource:
         return found
 
     def _opened(self) -> Baton:
-        assert self._baton is not None, "the source was not opened"
+        assert self._baton is not None, "the source is not open"
         return self._baton
 
 
@@ -153,7 +153,7 @@ class BatonKeeper:
 
 
 class SharedKeeper:
-    """Extends leases by the program's own client, on its event loop."""
+    """Extends leases through the program's own client, on its event loop."""
 
     def __init__(self, baton: Baton, loop: asyncio.AbstractEventLoop, timeout: float) -> None:
         self._baton = baton
@@ -172,15 +172,15 @@ class SharedKeeper:
             future = asyncio.run_coroutine_threadsafe(asked, self._loop)
         except RuntimeError:
             asked.close()
-            raise Unavailable("the event loop has ended") from None
+            raise Unavailable("the event loop is closed") from None
         try:
             return future.result(self._timeout)
         except TimeoutError:
             future.cancel()
-            raise Unavailable("the event loop did not answer") from None
+            raise Unavailable("the event loop is blocked") from None
 
     def close(self) -> None:
-        """The client is the program's."""
+        """The client belongs to the program and stays open."""
 
 
 def _untried(changes: Sequence[tuple[str, float]]) -> list[Nack]:

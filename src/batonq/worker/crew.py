@@ -1,7 +1,7 @@
-"""Threads that run handlers, each directly or in a process of its own.
+"""Threads that run handlers, each directly or in its own process.
 
-Not the executors of the standard library: theirs cannot let go of a call that hangs, wait for it when the program
-ends, and lose every call under way when one process dies.
+The executors of the standard library do not fit: they cannot abandon a call that hangs, they wait for it when the
+program ends, and they lose every running call when one process dies.
 """
 
 from __future__ import annotations
@@ -15,18 +15,18 @@ from typing import Any, Protocol
 
 
 class Performer(Protocol):
-    """What a thread does its work with."""
+    """How a thread runs a handler."""
 
     def perform(self, given: Any) -> Any:
         """Run the handler; called on the thread."""
         ...
 
     def kill(self) -> bool:
-        """End what is being performed, from another thread. False: that cannot be done."""
+        """Stop the running handler, from another thread. False if that is not possible."""
         ...
 
     def close(self) -> None:
-        """There is no more to perform."""
+        """No more handlers will be run."""
         ...
 
 
@@ -40,14 +40,14 @@ class InThread:
         return False
 
     def close(self) -> None:
-        """Nothing was opened."""
+        """Nothing to close."""
 
 
 _Job = tuple[contextvars.Context, Any, "asyncio.Future[Any]"]
 
 
 class _Hand(threading.Thread):
-    """One thread; it runs one job at a time until it is told to go."""
+    """One thread. It runs one job at a time until it is stopped."""
 
     def __init__(self, crew: Crew, performer: Performer, number: int) -> None:
         super().__init__(name=f"baton-{crew.name}-{number}", daemon=True)
@@ -62,7 +62,7 @@ class _Hand(threading.Thread):
                 result, error = None, None
                 try:
                     result = context.run(self.performer.perform, given)
-                except BaseException as problem:  # whatever a handler raises is the message's, not the thread's
+                except BaseException as problem:  # an exception of the handler concerns the message, not the thread
                     error = problem
                 self.crew.finished(given, future, result, error)
         finally:
@@ -70,9 +70,9 @@ class _Hand(threading.Thread):
 
 
 class Crew:
-    """As many threads as there are calls at once. Cancelling a call kills its handler, or lets go of it.
+    """As many threads as there are concurrent calls. Cancelling a call kills its handler, or abandons it.
 
-    `late` is told, on the loop, what became of a handler after it was let go of.
+    `late` is called on the loop with the result of a handler that was abandoned.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Crew:
 
     @property
     def hung(self) -> int:
-        """Handlers that were let go of and are still at work."""
+        """Number of abandoned handlers that are still running."""
         return len(self._hung)
 
     async def __call__(self, given: Any) -> Any:
@@ -104,7 +104,7 @@ class Crew:
         try:
             return await future
         except asyncio.CancelledError:
-            if future.cancelled():  # else it had just ended by itself
+            if future.cancelled():  # otherwise it had just ended by itself
                 self._let_go(hand, future)
             raise
         finally:
@@ -113,21 +113,21 @@ class Crew:
                 self._idle.append(hand)
 
     def finished(self, given: Any, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
-        """Called by a hand, on its thread."""
+        """Called by a thread when its job is done."""
         try:
             self._loop.call_soon_threadsafe(self._deliver, given, future, result, error)
         except RuntimeError:
             pass  # the loop is closed: the worker has ended without this one
 
     def close(self) -> None:
-        """Let the idle ones go, and end those that can be ended."""
+        """Stop the idle threads, and kill handlers if possible."""
         for hand in self._idle:
             hand.jobs.put(None)
         self._idle.clear()
         self.kill()
 
     def kill(self) -> None:
-        """End what can be ended; from any thread."""
+        """Kill handlers if possible; from any thread."""
         for hand in list(self._busy):
             hand.performer.kill()
 
@@ -140,7 +140,7 @@ class Crew:
         return hand
 
     def _let_go(self, hand: _Hand, future: asyncio.Future[Any]) -> None:
-        hand.jobs.put(None)  # it ends when the handler does, and another takes its place
+        hand.jobs.put(None)  # the thread ends with its handler, and another one takes its place
         if not hand.performer.kill():
             self._hung.add(future)
 
@@ -151,7 +151,7 @@ class Crew:
                 self._late(given, error)
         elif error is None:
             future.set_result(result)
-        elif isinstance(error, StopIteration):  # a future does not take it
+        elif isinstance(error, StopIteration):  # a future does not accept it
             future.set_exception(RuntimeError(repr(error)))
         else:
             future.set_exception(error)

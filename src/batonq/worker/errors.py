@@ -1,4 +1,4 @@
-"""What a handler may raise, and how any exception becomes an answer to the broker."""
+"""Exceptions that a handler can raise, and how an exception becomes an answer to the broker."""
 
 from __future__ import annotations
 
@@ -7,43 +7,45 @@ from dataclasses import dataclass
 
 from batonq.errors import BatonError
 
-REASON_MAX = 1024  # letters of a reason that go to the broker; the whole text is in the worker's own log
+REASON_MAX = 1024  # maximum length of a reason sent to the broker; the worker's own log has the whole text
 
 
 class Poison(Exception):
-    """This message can never be handled: it goes to the dead-letter queue at once, whatever tries it has left."""
+    """This message can never be processed: it is dead-lettered at once, even if it has receives left."""
 
     def __init__(self, reason: str = "") -> None:
-        super().__init__(reason or "the handler called the message poison")
+        super().__init__(reason or "the handler marked the message as poison")
 
 
 class RetryLater(Exception):
-    """Not now: the message comes back after `delay` seconds, or when the queue's policy says if that is None."""
+    """Retry later: the message becomes visible again after `delay` seconds, or by the queue's policy if it is None."""
 
     def __init__(self, delay: float | None = None, reason: str = "") -> None:
         if delay is not None and delay < 0:
-            raise ValueError(f"a delay is 0 seconds or more, not {delay}")
-        super().__init__(reason or "the handler asked for another try")
+            raise ValueError(f"delay must be 0 or more seconds, not {delay}")
+        super().__init__(reason or "the handler asked for a retry")
         self.delay = delay
 
     def __reduce__(self) -> tuple[type[RetryLater], tuple[float | None, str]]:
-        """A handler may raise it in a process of its own."""
+        """It can be raised in a handler's own process."""
         return type(self), (self.delay, str(self))
 
 
 class DeadlineExceeded(Exception):
-    """The handler took longer than the message's deadline, and was stopped."""
+    """The handler ran past the message's deadline and was stopped."""
 
 
 class HandlerCrashed(Exception):
-    """The process that ran the handler died under it."""
+    """The process that ran the handler died."""
 
 
 @dataclass(slots=True, frozen=True)
 class Failure:
-    """What is told to the broker about a message whose handler failed. `delay` None: the queue's retry policy.
+    """The report to the broker about a message whose handler failed. If `delay` is None, the queue's retry policy
+    applies.
 
-    `untried`: the handler did not begin, because another holder works on the same; that is no receive.
+    `untried`: the handler was not started, because another consumer is processing the same key. It does not count as a
+    receive.
     """
 
     error_class: str
@@ -58,9 +60,9 @@ Classifier = Callable[[BaseException], "str | None"]
 
 @dataclass(slots=True, frozen=True)
 class Rules:
-    """Which exceptions are poison, and which mean that the work is done; everything else is worth another try.
+    """Which exceptions are poison, and which mean that the work is done. All others are retried.
 
-    `classify`, when given, is asked first and answers "poison", "retry", "done", or None for "ask the other rules".
+    `classify`, if given, is asked first. It returns "poison", "retry", "done", or None to apply the other rules.
     """
 
     poison: tuple[type[BaseException], ...] = ()
@@ -69,14 +71,14 @@ class Rules:
     classify: Classifier | None = None
 
     def kind(self, error: BaseException) -> str:
-        """ "poison", "retry" or "done". Of two rules that fit, `retry` is the one that loses nothing, and is first."""
+        """ "poison", "retry" or "done". If several rules match, `retry` comes first, because it loses nothing."""
         if isinstance(error, Poison):
             return "poison"
         if isinstance(error, RetryLater):
             return "retry"
         if self.classify is not None and (said := self.classify(error)) is not None:
             if said not in ("poison", "retry", "done"):
-                raise ValueError(f"classify must answer 'poison', 'retry', 'done' or None, not {said!r}")
+                raise ValueError(f"classify must return 'poison', 'retry', 'done' or None, not {said!r}")
             return said
         if isinstance(error, self.retry):
             return "retry"
@@ -85,25 +87,25 @@ class Rules:
         return "done" if isinstance(error, self.done) else "retry"
 
     def failure(self, error: BaseException) -> Failure | None:
-        """What to tell the broker; None: the message counts as done."""
+        """The report for the broker; None if the message counts as done."""
         kind = self.kind(error)
         if kind == "done":
             return None
         untried = kind == "retry" and isinstance(error, BatonError) and bool(getattr(error, "untried", False))
-        return Failure(class_name(error), reason(error), told_delay(error), kind == "poison", untried)
+        return Failure(class_name(error), reason(error), requested_delay(error), kind == "poison", untried)
 
 
-def told_delay(error: BaseException) -> float | None:
-    """When the error itself says to try again: RetryLater, and errors of Baton's own such as a claim that is busy."""
+def requested_delay(error: BaseException) -> float | None:
+    """The delay that the error itself requests: RetryLater, and Baton's own errors such as a busy claim."""
     delay = getattr(error, "delay", None) if isinstance(error, (RetryLater, BatonError)) else None
     return float(delay) if isinstance(delay, (int, float)) else None
 
 
 def class_name(error: BaseException) -> str:
-    """The class with its module, as redrive filters use it; builtins and our own without."""
-    told = getattr(error, "error_class", None)  # of an error that stands for one in another process
-    if isinstance(told, str) and told:
-        return told
+    """The class with its module, as used in redrive filters; without a module for builtins and Baton's own errors."""
+    given = getattr(error, "error_class", None)  # set on an error that represents one from another process
+    if isinstance(given, str) and given:
+        return given
     kind = type(error)
     if kind.__module__ in ("builtins", __name__):
         return kind.__qualname__

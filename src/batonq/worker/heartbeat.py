@@ -1,10 +1,10 @@
-"""Keeps the leases of messages whose handlers are still at work, on a thread with a connection of its own.
+"""Extends the leases of messages whose handlers are running, on its own thread and connection.
 
-It is no part of the event loop, so that a handler that blocks the loop keeps its lease; and it ends at the message's
-deadline, so that a handler that hangs loses it, and somebody else gets the message.
+It does not use the event loop, so a handler that blocks the loop keeps its lease. It stops at the message's deadline,
+so a handler that hangs loses its lease and another consumer gets the message.
 
-The messages of one receive share their times, in one `Grip`. Nobody registers a message here: every so often the
-heartbeat asks the holders what they have in their hands. Most messages are done before anybody asks.
+The messages of one receive share their times in one `Grip`. Messages are not registered here: at intervals the
+heartbeat asks the holders which messages they have. Most messages are done before that.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from batonq.errors import BatonError, LeaseLost, MessageGone, ReceiptInvalid, Un
 from batonq.worker.settling import Pad
 from batonq.worker.source import Keeper, Message, Outcome, Source
 
-TICKS = 12  # looks in the length of a visibility timeout
+TICKS = 12  # checks per visibility timeout
 TICK_MIN_S, TICK_MAX_S = 0.01, 1.0
 _GONE = (LeaseLost, MessageGone, ReceiptInvalid)
 _log = logging.getLogger("batonq.worker")
@@ -36,35 +36,35 @@ class Grip:
         self.until = now + visibility
         self.extend_at = now + visibility / 3
         self.deadline = now + deadline
-        self.ended = False  # the deadline has come
-        self.lost: set[str] = set()  # receipts that are not ours any more
-        self.pad = pad  # where acknowledgements go, if all are of one queue
+        self.ended = False  # the deadline has passed
+        self.lost: set[str] = set()  # receipts whose leases were lost
+        self.pad = pad  # the queue to ack, if all messages are of one queue
 
 
 Held = tuple[Grip, Message]
 
 
 class Holder(Protocol):
-    """Who has messages in hand. All of this is called on the heartbeat's thread."""
+    """An object that holds messages. All methods are called on the heartbeat's thread."""
 
     def held(self) -> list[Held]:
-        """What it has in hand now."""
+        """The messages that it holds now."""
         ...
 
     def extended(self, count: int) -> None:
-        """So many leases were extended."""
+        """This many leases were extended."""
         ...
 
     def released(self, count: int) -> None:
-        """So many messages were given back, because the worker ends."""
+        """This many messages were released, because the worker is stopping."""
         ...
 
     def lost(self, grip: Grip, message: Message, error: BatonError) -> None:
-        """The lease is not ours any more."""
+        """The lease was lost."""
         ...
 
     def overdue(self, grip: Grip, message: Message) -> None:
-        """The deadline has come; the lease is kept a little longer, for an answer, and then no more."""
+        """The deadline has passed. The lease is kept a little longer for an answer, and then no more."""
         ...
 
 
@@ -72,7 +72,7 @@ _Due = tuple[Holder, Grip, Message, float]
 
 
 class Heartbeat:
-    """`add` the holders, then `start`."""
+    """Call `add` for each holder, then `start`."""
 
     def __init__(self, source: Source, visibility_min: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._source = source
@@ -83,8 +83,8 @@ class Heartbeat:
         self._holders: list[Holder] = []
         self._postponed: deque[tuple[Message, float]] = deque()
         self._stop = threading.Event()
-        self._bell = threading.Event()  # there is something to do before the next tick
-        self._work = threading.Lock()  # the thread's look, and a release from another thread, one at a time
+        self._bell = threading.Event()  # there is work before the next tick
+        self._work = threading.Lock()  # held by the thread's check, or by a release from another thread
         self._thread = threading.Thread(target=self._run, name="baton-heartbeat", daemon=True)
 
     def add(self, holder: Holder) -> None:
@@ -105,12 +105,12 @@ class Heartbeat:
             self._keeper = None
 
     def postpone(self, message: Message, seconds: float) -> None:
-        """Give a message back that nobody has begun, for so long; soon, with what else is given back by then."""
+        """Release a message that was not started, with a delay. It is sent soon, together with other releases."""
         self._postponed.append((message, seconds))
         self._bell.set()
 
     def release_all(self, seconds: float = 0.0) -> int:
-        """Give every lease back, at once or for so long, from whatever thread; how many were given back."""
+        """Release every lease, at once or with a delay, from any thread. Returns the number of released leases."""
         with self._work:
             self._stop.set()
             holders = [(holder, message) for holder in self._holders for message in _all_ours(holder)]
@@ -129,11 +129,11 @@ class Heartbeat:
             try:
                 with self._work:
                     self.look(self._clock())
-            except Exception:  # the thread that keeps every lease must outlive whatever a hook or a source does
-                _log.exception("the heartbeat failed, and goes on")
+            except Exception:  # this thread keeps every lease, so it must survive any error of a hook or a source
+                _log.exception("the heartbeat failed; it continues")
 
     def look(self, now: float) -> None:
-        """One look at everything that is held."""
+        """Check all held messages once."""
         if self._stop.is_set():
             return
         due: list[_Due] = []
@@ -145,7 +145,8 @@ class Heartbeat:
                 if now >= grip.deadline:
                     overdue.append((grip, message))
                 elif now >= grip.extend_at and _ours(grip, message):
-                    # The last extension ends a third after the deadline: time to give the message back with a reason.
+                    # The last extension ends a third after the deadline, to leave time to nack the message with a
+                    # reason.
                     seconds = min(grip.visibility, grip.deadline + grip.visibility / 3 - now)
                     due.append((holder, grip, message, seconds))
             for grip, message in overdue:
@@ -166,22 +167,22 @@ class Heartbeat:
                 grip.extend_at = now + grip.visibility / 3
             elif isinstance(outcome, _GONE) or self._clock() >= grip.until:
                 grip.lost.add(message.receipt)
-                if (grip, message) in holder.held():  # else it was acknowledged in the meantime
+                if (grip, message) in holder.held():  # otherwise it was acknowledged in the meantime
                     holder.lost(grip, message, outcome)
             else:
-                grip.extend_at = now + grip.visibility / TICKS  # no answer; there is still time for another try
+                grip.extend_at = now + grip.visibility / TICKS  # no response; there is time for another attempt
         for holder, count in kept.items():
             holder.extended(count)
 
     def _return_postponed(self) -> int:
-        """A lease that cannot be given back runs out by itself."""
+        """A lease that cannot be released expires by itself."""
         postponed: list[tuple[Message, float]] = []
-        while self._postponed:  # one by one: the event loop's thread may be adding to it
+        while self._postponed:  # one by one, because the event loop's thread may be appending
             postponed.append(self._postponed.popleft())
         return sum(outcome is None for outcome in self._change(postponed, untried=True))
 
     def _change(self, changes: Sequence[tuple[Message, float]], untried: bool = False) -> list[Outcome]:
-        """One request a queue for all its messages; the outcomes in the order given."""
+        """One request per queue for all its messages; the results are in the order given."""
         by_queue: dict[str, list[int]] = {}
         for index, (message, _) in enumerate(changes):
             by_queue.setdefault(message.queue, []).append(index)

@@ -1,11 +1,11 @@
-"""Several queues that share one set of slots: which of them is asked next, and for how much. Pure.
+"""Several queues that share one set of slots: which queue is asked next, and for how many messages. Pure functions.
 
-Fair: stride scheduling. Every lane has a pass that moves on by 1/weight with each message it gave; the lane with the
-smallest pass is next. A lane that was empty starts again at the others' pass, so that it does not catch up on the time
-in which it had nothing.
+Fair: stride scheduling. Every lane has a pass value that increases by 1/weight with each message; the lane with the
+smallest pass is next. A lane that was empty continues at the pass of the others, so it does not catch up on the time in
+which it was empty.
 
-Strict: the first lane is asked first, always. So that the others do not starve, a lane that saw `patience` messages
-pass since it was last asked is asked for one, before the first lane's turn comes again.
+Strict: the first lane is always asked first. To avoid starvation, a lane that has been passed over for `patience`
+messages is asked for one message before the first lane's next turn.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ PATIENCE = 20
 
 @dataclass(slots=True, frozen=True)
 class Lane:
-    """A queue, or a pattern of queues such as `hooks-*`, and how much of the slots it should get when all are busy."""
+    """A queue, or a pattern such as `hooks-*`, and its share of the slots when all are busy."""
 
     queue: str
     weight: float = 1.0
 
     def __post_init__(self) -> None:
         if not self.queue:
-            raise ValueError("a lane needs the name of a queue")
+            raise ValueError("a lane needs a queue name")
         if not 0 < self.weight < float("inf"):
-            raise ValueError(f"the weight of lane {self.queue!r} must be more than 0, not {self.weight}")
+            raise ValueError(f"the weight of lane {self.queue!r} must be greater than 0, not {self.weight}")
 
     @property
     def is_pattern(self) -> bool:
@@ -52,30 +52,30 @@ class _State:
     def __init__(self, lane: Lane) -> None:
         self.lane = lane
         self.passed = 0.0
-        self.seen = 0  # messages of other lanes since this one was last asked
+        self.seen = 0  # messages of other lanes since this lane was last asked
         self.empty_until = 0.0
 
 
 class Lanes:
-    """`begin` a round, then `next` and `took` in turn until `next` says None: then every lane was found empty."""
+    """Call `begin` for a round, then `next` and `took` in turn until `next` returns None: then every lane is empty."""
 
     def __init__(
         self, lanes: Sequence[Lane], order: Order = "fair", patience: int = PATIENCE, probe_s: float = PROBE_S
     ) -> None:
         if not lanes:
-            raise ValueError("there must be at least one lane")
+            raise ValueError("at least one lane is needed")
         if len({lane.queue for lane in lanes}) != len(lanes):
             raise ValueError("a queue is in two lanes")
         if order not in ("fair", "strict"):
-            raise ValueError(f'the order of lanes is "fair" or "strict", not {order!r}')
+            raise ValueError(f'the order of lanes must be "fair" or "strict", not {order!r}')
         if patience < 1:
-            raise ValueError("patience is 1 or more")
+            raise ValueError("patience must be 1 or more")
         self.lanes = tuple(lanes)
         self.order = order
         self._patience = patience
         self._probe_s = probe_s
         self._states = [_State(lane) for lane in lanes]
-        self._asked: set[str] = set()  # lanes that gave less than they were asked for in this round
+        self._asked: set[str] = set()  # lanes that returned less than requested in this round
 
     def begin(self) -> None:
         self._asked.clear()
@@ -90,7 +90,7 @@ class Lanes:
         return self._next_strict(waiting, free) if self.order == "strict" else self._next_fair(waiting, free)
 
     def took(self, lane: Lane, asked: int, got: int, now: float) -> None:
-        """What a lane gave; less than asked for means that it has no more for now."""
+        """Record what a lane returned; less than requested means that it is empty for now."""
         state = self._state(lane)
         if got < asked:
             self._asked.add(lane.queue)
@@ -105,7 +105,7 @@ class Lanes:
                 other.seen += got
 
     def woken(self, queue: str, got: int) -> None:
-        """A long poll over all lanes brought messages of this queue."""
+        """A long poll over all lanes returned messages of this queue."""
         for state in self._states:
             if state.lane.holds(queue):
                 self._rejoin(state)
@@ -120,11 +120,11 @@ class Lanes:
         if now < state.empty_until:
             return False
         self._rejoin(state)
-        state.empty_until = 0.0  # until it is found empty again; else it would rejoin behind the others for ever
+        state.empty_until = 0.0  # until it is found empty again; otherwise it would always rejoin behind the others
         return True
 
     def _rejoin(self, state: _State) -> None:
-        """A lane that had nothing goes on where the others are."""
+        """A lane that was empty continues at the pass of the others."""
         busy = [other.passed for other in self._states if other is not state and not other.empty_until]
         if busy and state.empty_until:
             state.passed = max(state.passed, min(busy))
@@ -133,7 +133,7 @@ class Lanes:
         first = min(waiting, key=lambda state: state.passed)
         if len(waiting) == 1:
             return Ask(first.lane, free)
-        # How many it would get if slots were given out one by one.
+        # The number it would get if slots were assigned one by one.
         passes = {id(state): state.passed for state in waiting}
         count = 0
         for _ in range(free):
@@ -143,7 +143,7 @@ class Lanes:
         return Ask(first.lane, count)
 
     def _next_strict(self, waiting: list[_State], free: int) -> Ask:
-        # The first lane is among those that may be owed something: with little patience the others would starve it.
+        # The first lane is included: with a small patience the others would starve it.
         longest = max(waiting, key=lambda state: state.seen)
         if longest is not waiting[0] and longest.seen >= self._patience:
             return Ask(longest.lane, min(free, longest.seen // self._patience))

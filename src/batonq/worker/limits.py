@@ -1,4 +1,4 @@
-"""Token buckets for downstreams that have limits of their own: so many a second, by task, queue or key. Pure."""
+"""Rate limits as token buckets, per task, queue or key. Pure functions."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ KEYS_MAX = 100_000
 
 @dataclass(slots=True, frozen=True)
 class Rate:
-    """At most `per_second` messages a second, and `burst` at once (default: one second's worth, at least one).
+    """At most `per_second` messages per second, and `burst` at once (default: one second's worth, at least one).
 
-    Without a key the limit is the task's. `key="queue"` is one limit for each queue; a function of the message is one
-    for each value that it returns, and no limit for None.
+    Without a key the limit applies to the task. With `key="queue"` there is one limit per queue. With a function of the
+    message there is one limit per returned value, and no limit for None.
     """
 
     per_second: float
@@ -23,11 +23,11 @@ class Rate:
 
     def __post_init__(self) -> None:
         if not self.per_second > 0:
-            raise ValueError(f"a rate is more than 0 a second, not {self.per_second}")
+            raise ValueError(f"per_second must be greater than 0, not {self.per_second}")
         if self.burst is not None and self.burst < 1:
-            raise ValueError(f"a burst is 1 or more, not {self.burst}")
+            raise ValueError(f"burst must be 1 or more, not {self.burst}")
         if isinstance(self.key, str) and self.key != "queue":
-            raise ValueError(f'a rate\'s key is "queue" or a function of the message, not {self.key!r}')
+            raise ValueError(f'the key of a rate must be "queue" or a function of the message, not {self.key!r}')
 
     @property
     def size(self) -> float:
@@ -35,7 +35,7 @@ class Rate:
 
 
 class Bucket:
-    """Tokens that come back at a rate; it may be drawn below zero, which reserves tokens that are not there yet."""
+    """Tokens that are refilled at a rate. The balance may become negative, which reserves future tokens."""
 
     __slots__ = ("at", "per_second", "size", "tokens")
 
@@ -52,7 +52,7 @@ class Bucket:
         return self.tokens
 
     def wait(self, now: float, count: float = 1) -> float:
-        """Seconds until that many tokens are there."""
+        """Seconds until that many tokens are available."""
         missing = count - self.available(now)
         return missing / self.per_second if missing > 0 else 0.0
 
@@ -62,7 +62,7 @@ class Bucket:
 
 
 class Buckets:
-    """One bucket a key. A full bucket is the same as a new one, so full ones are forgotten when there are many."""
+    """One bucket per key. A full bucket is the same as a new one, so full ones are dropped when there are many."""
 
     def __init__(self, rate: Rate, keys_max: int = KEYS_MAX) -> None:
         self.rate = rate
@@ -88,7 +88,7 @@ class Buckets:
 
     def _forget(self, now: float) -> None:
         full = [key for key, bucket in self._buckets.items() if bucket.available(now) >= bucket.size]
-        # When every key is in use the fullest ones go: they are the ones whose limit bites least.
+        # When every key is in use, drop the fullest buckets: their limits matter least.
         for key in (
             full or sorted(self._buckets, key=lambda key: -self._buckets[key].tokens)[: self._keys_max // 10 + 1]
         ):
@@ -96,7 +96,7 @@ class Buckets:
 
 
 class Limits:
-    """All the rates of one task."""
+    """All rate limits of one task."""
 
     def __init__(self, rates: tuple[Rate, ...]) -> None:
         self._whole = [Buckets(rate) for rate in rates if rate.key is None]
@@ -107,13 +107,13 @@ class Limits:
         return bool(self._keyed)
 
     def room(self, wanted: int, now: float) -> int:
-        """How many messages the task may ask for now."""
+        """The number of messages that the task may request now."""
         for buckets in self._whole:
             wanted = min(wanted, int(buckets.bucket("", now).available(now) + 1e-9))
         return max(wanted, 0)
 
     def until_room(self, now: float) -> float:
-        """Seconds until it may ask for one."""
+        """Seconds until the task may request a message."""
         return max((buckets.bucket("", now).wait(now) for buckets in self._whole), default=0.0)
 
     def took(self, count: int, now: float) -> None:
@@ -121,7 +121,7 @@ class Limits:
             buckets.bucket("", now).take(now, count)
 
     def wait(self, message: Any, now: float) -> float:
-        """Seconds until this message's keys allow it; nothing is taken."""
+        """Seconds until this message's keys allow it; no tokens are taken."""
         return max((bucket.wait(now) for bucket in self._of(message, now)), default=0.0)
 
     def reserve(self, message: Any, now: float) -> None:

@@ -1,28 +1,31 @@
-"""What a worker counts, and how Prometheus reads it."""
+"""The counters of a worker, and their Prometheus format."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
 DOCS: Mapping[str, str] = {
-    "received": "Messages received.",
-    "acked": "Messages handled and acknowledged.",
-    "retried": "Messages whose handler failed, given back for another try.",
-    "poisoned": "Messages sent to the dead-letter queue as poison.",
-    "refused": "Late acknowledgements that the broker refused, because the lease was not ours any more.",
-    "leases_lost": "Leases lost while the handler was still at work.",
-    "deadlines": "Handlers that were still at work at their message's deadline.",
-    "crashes": "Handler processes that died under a message.",
-    "extended": "Leases extended by the heartbeat.",
-    "released": "Messages given back untried: the worker stopped, a rate left no room, or another holder had the key.",
-    "misrouted": "Messages that came by another lane than their tier's.",
-    "polls": "Receives that were answered.",
-    "handler_seconds": "Seconds that slots were at work.",
+    "received": "Number of messages received.",
+    "acked": "Number of messages handled and acknowledged.",
+    "retried": "Number of messages whose handler failed and that were nacked for a retry.",
+    "poisoned": "Number of messages dead-lettered as poison.",
+    "refused": "Number of late acks that the broker refused because the lease was lost.",
+    "leases_lost": "Number of leases lost while the handler was running.",
+    "deadlines": "Number of handlers that were still running at their message's deadline.",
+    "crashes": "Number of handler processes that died while processing a message.",
+    "extended": "Number of leases extended by the heartbeat.",
+    "released": (
+        "Number of messages released untried: the worker stopped, a rate limit was reached, or another consumer "
+        "had the key."
+    ),
+    "misrouted": "Number of messages that arrived in a lane of another tier.",
+    "polls": "Number of completed receives.",
+    "handler_seconds": "Total time that slots were busy, in seconds.",
 }
 
 
 class Counters:
-    """One task's counts; plain attributes, since every message passes here."""
+    """The counters of one task. Plain attributes, because every message updates them."""
 
     __slots__ = (*DOCS, "_running", "task")
 
@@ -36,19 +39,19 @@ class Counters:
 
     @property
     def running(self) -> int:
-        """Slots that are at work now."""
+        """Number of slots that are busy now."""
         return self._running()
 
 
 def exposition(counters: Iterable[Counters]) -> str:
-    """Prometheus text, version 0.0.4."""
+    """The counters in the Prometheus text format, version 0.0.4."""
     tasks = list(counters)
     lines = []
     for name, doc in DOCS.items():
         full = f"baton_worker_{name}_total"
         lines += [f"# HELP {full} {doc}", f"# TYPE {full} counter"]
         lines += [f'{full}{{task="{_escaped(each.task)}"}} {getattr(each, name):.10g}' for each in tasks]
-    lines += ["# HELP baton_worker_running Slots that are at work now.", "# TYPE baton_worker_running gauge"]
+    lines += ["# HELP baton_worker_running Number of busy slots.", "# TYPE baton_worker_running gauge"]
     lines += [f'baton_worker_running{{task="{_escaped(each.task)}"}} {each.running}' for each in tasks]
     return "\n".join(lines) + "\n"
 

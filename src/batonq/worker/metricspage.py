@@ -1,4 +1,4 @@
-"""The page that shows a worker's counts to Prometheus; a module of its own, since few workers need a web server."""
+"""The /metrics page of a worker; a separate module, because few workers need a web server."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 
 class MetricsPage:
-    """GET /metrics on a thread of its own, so that it answers while a handler blocks the event loop."""
+    """GET /metrics on its own thread, so that it answers while a handler blocks the event loop."""
 
     def __init__(self, text: Callable[[], str], host: str, port: int) -> None:
         class Handler(http.server.BaseHTTPRequestHandler):

@@ -1,7 +1,7 @@
-"""What may stand around every handler: hooks, and the four that come with the worker.
+"""Middleware: hooks around every handler, and the four middlewares that are included.
 
-A middleware overrides what it needs; hooks that nobody overrides cost nothing. `around` runs on the worker's event loop
-whatever the handler runs in; the others are called between messages, and must be quick.
+A middleware overrides the hooks that it needs; hooks that are not overridden cost nothing. `around` runs on the
+worker's event loop, wherever the handler runs. The other hooks are called between messages and must be fast.
 """
 
 from __future__ import annotations
@@ -17,41 +17,41 @@ from batonq.errors import BatonError
 from batonq.worker.errors import Failure
 from batonq.worker.source import Message
 
-Call = Callable[[Any], Awaitable[Any]]  # a handler: a message, or for batch handlers a list of them
+Call = Callable[[Any], Awaitable[Any]]  # a handler: takes a message, or for batch handlers a list of messages
 _log = logging.getLogger("batonq.worker")
 
 
 class Middleware:
-    """The hooks, which do nothing here."""
+    """The hooks. By default they do nothing."""
 
     async def around(self, message: Any, call: Call) -> Any:
-        """Call the handler, with whatever is to happen before and after. Gets a list where the handler does."""
+        """Call the handler, with code before and after it. For batch handlers, `message` is a list."""
         return await call(message)
 
     def done(self, message: Message) -> None:
-        """The handler has returned; the acknowledgement is on its way."""
+        """The handler has returned; the ack will be sent."""
 
     def failed(self, message: Message, failure: Failure, error: BaseException) -> None:
-        """The handler has failed, and the message is given back as `failure` says."""
+        """The handler failed, and the message is nacked with `failure`."""
 
     def lease_lost(self, message: Message, error: BatonError) -> None:
-        """The lease was lost while the handler was at work. Called on the heartbeat's thread."""
+        """The lease was lost while the handler was running. Called on the heartbeat's thread."""
 
     def deadline_passed(self, message: Message) -> None:
-        """The handler is still at work at the message's deadline. Called on the heartbeat's thread."""
+        """The handler is still running at the message's deadline. Called on the heartbeat's thread."""
 
     def refused(self, message: Message, error: BatonError) -> None:
-        """A late acknowledgement was refused: the work was done, and may be done again by somebody else."""
+        """A late ack was refused: the work was done, and another consumer may do it again."""
 
 
 def overriding(middleware: Sequence[Middleware], hook: str) -> tuple[Callable[..., Any], ...]:
-    """The hooks of this name that do something."""
+    """The hooks with this name that are overridden."""
     nothing = getattr(Middleware, hook)
     return tuple(getattr(each, hook) for each in middleware if getattr(type(each), hook) is not nothing)
 
 
 def wrapped(call: Call, middleware: Sequence[Middleware]) -> Call:
-    """The handler inside of every `around`, the first middleware outermost."""
+    """The handler wrapped in every `around`; the first middleware is the outermost."""
     for around in reversed(overriding(middleware, "around")):
         call = _inside(around, call)
     return call
@@ -65,7 +65,7 @@ def _inside(around: Callable[[Any, Call], Awaitable[Any]], call: Call) -> Call:
 
 
 class Logging(Middleware):
-    """A line for each message: what became of it and how long it took."""
+    """Logs one line per message: the result and how long it took."""
 
     def __init__(self, logger: logging.Logger | None = None, level: int = logging.INFO) -> None:
         self._log = logger or _log
@@ -84,7 +84,7 @@ class Logging(Middleware):
 
 
 class Timing(Middleware):
-    """How long handlers take, as a histogram with buckets that you choose; `text()` is for a metrics page of yours."""
+    """A histogram of handler times with configurable buckets; `text()` returns it for your own metrics page."""
 
     def __init__(self, buckets_s: Sequence[float] = (0.001, 0.01, 0.1, 1, 10, 60, 600)) -> None:
         self.buckets_s = tuple(sorted(buckets_s))
@@ -109,7 +109,7 @@ class Timing(Middleware):
 
 
 class Tracing(Middleware):
-    """The handler runs within the sender's trace: what it sends carries it on. Batches begin a trace of their own."""
+    """Runs the handler in the sender's trace, so that messages it sends carry the trace on. A batch starts its own."""
 
     async def around(self, message: Any, call: Call) -> Any:
         context = None if isinstance(message, list) else message.trace
@@ -118,11 +118,13 @@ class Tracing(Middleware):
 
 
 class TimeLimit(Middleware):
-    """A limit on the handler's time that is softer than the deadline: TimeoutError, which is retried like any other."""
+    """A limit on the handler's time that is softer than the deadline: it raises TimeoutError, which is retried like any
+    error.
+    """
 
     def __init__(self, seconds: float) -> None:
         if not seconds > 0:
-            raise ValueError(f"a time limit is more than 0 seconds, not {seconds}")
+            raise ValueError(f"a time limit must be greater than 0 seconds, not {seconds}")
         self.seconds = seconds
 
     async def around(self, message: Any, call: Call) -> Any:
@@ -130,6 +132,6 @@ class TimeLimit(Middleware):
             async with asyncio.timeout(self.seconds) as limit:
                 return await call(message)
         except TimeoutError:
-            if not limit.expired():  # the handler's own
+            if not limit.expired():  # raised by the handler itself
                 raise
             raise TimeoutError(f"the handler took longer than {self.seconds:g} s") from None

@@ -1,4 +1,4 @@
-"""Messages that were received but whose key has used up its rate: kept for their turn, or given back until then."""
+"""Received messages whose key has reached its rate limit: kept until their turn, or released with a delay."""
 
 from __future__ import annotations
 
@@ -16,8 +16,9 @@ from batonq.worker.task import VISIBILITY_MAX_S, Task
 
 
 class Parking:
-    """Holds as many messages as the task has slots. The heartbeat keeps their leases; their deadlines begin when their
-    handlers do. What finds no place goes back to its queue for as long as it would have to wait."""
+    """Holds up to as many messages as the task has slots. The heartbeat extends their leases; their deadlines start
+    with their handlers. If it is full, messages are released with a delay of their waiting time.
+    """
 
     def __init__(
         self,
@@ -34,7 +35,7 @@ class Parking:
         self._start = start
         self._heartbeat = heartbeat
         self._counters = counters
-        self._waiting: list[tuple[float, int, Held]] = []  # a heap, by when each is due
+        self._waiting: list[tuple[float, int, Held]] = []  # a heap, by due time
         self._number = 0
         self._timer: asyncio.TimerHandle | None = None
         self._closed = False
@@ -43,7 +44,7 @@ class Parking:
         return len(self._waiting)
 
     def sort(self, messages: Sequence[Message]) -> list[Message]:
-        """Those that may begin now; the others are parked or given back."""
+        """The messages that may start now. The others are parked or released."""
         now = time.monotonic()
         ready = []
         for message in messages:
@@ -63,7 +64,7 @@ class Parking:
         return ready
 
     def close(self) -> None:
-        """Give everything back."""
+        """Release all parked messages."""
         self._closed = True
         waiting, self._waiting = self._waiting, []
         self._counters.released += len(waiting)
@@ -77,16 +78,16 @@ class Parking:
         return [held for _, _, held in list(self._waiting)]
 
     def extended(self, count: int) -> None:
-        """Nobody counts these: no handler is at work on them."""
+        """Not counted: no handler is running for these."""
 
     def released(self, count: int) -> None:
         self._counters.released += count
 
     def lost(self, grip: Grip, message: Message, error: BatonError) -> None:
-        """It stands in its grip, which is how `_due` knows."""
+        """Recorded in the grip, where `_due` finds it."""
 
     def overdue(self, grip: Grip, message: Message) -> None:
-        """It is due before its deadline, always."""
+        """Cannot happen: a parked message is due before its deadline."""
 
     # ---
 

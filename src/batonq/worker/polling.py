@@ -1,4 +1,4 @@
-"""One poller for the lanes of a task: asks for as many messages as there are free slots, and waits for a slot."""
+"""One poller for the lanes of a task: requests as many messages as there are free slots, and waits for a slot."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _log = logging.getLogger("batonq.worker")
 
 
 class Taker(Protocol):
-    """Who the messages are for."""
+    """The receiver of the messages."""
 
     counters: Counters
 
@@ -31,14 +31,14 @@ class Taker(Protocol):
     def free(self) -> int: ...
 
     def take(self, messages: Sequence[Message], ordered: Collection[str], age: float) -> None:
-        """Messages that were just received; those of the queues that are `ordered` keep the order of their groups.
+        """Accept messages that were just received. For queues in `ordered`, the order within groups is kept.
 
-        `age` is how old their leases may be: 0 unless the answer had to wait for this process.
+        `age` is how old their leases may be: 0 unless the response had to wait for this process.
         """
         ...
 
     def give_back(self, messages: Sequence[Message]) -> None:
-        """Messages that came after the worker was told to stop."""
+        """Release messages that arrived after the worker was stopped."""
         ...
 
 
@@ -50,7 +50,7 @@ class Poller:
         self._taker = taker
         self._lanes = task.new_lanes()
         self._names = [lane.queue for lane in task.lanes]
-        self._room: asyncio.Future[None] | None = None  # what it waits for when no slot is free
+        self._room: asyncio.Future[None] | None = None  # set while no slot is free
         self._stopped = asyncio.Event()
         self._age = 0.0
         self._asking = False
@@ -72,15 +72,15 @@ class Poller:
                 pause = min(pause * 2 or PAUSE_FIRST_S, PAUSE_MAX_S)
                 if isinstance(error, BatonError):
                     _log.warning("could not receive from %s: %s (%s)", ", ".join(self._names), error, error.code)
-                else:  # not ours to know what it is; the messages that are held must be finished all the same
+                else:  # unexpected error: the messages that are held must be finished all the same
                     _log.exception("could not receive from %s", ", ".join(self._names))
                 await self._sleep(pause * random.uniform(0.5, 1))
 
     def stop(self) -> None:
-        """No new messages from now on.
+        """Receive no new messages from now on.
 
-        A request under way gets a moment: its answer may be on its way, and messages in an answer that nobody reads
-        would be leased to nobody. After that it is a long poll that waits, and is cut off.
+        A request in progress gets a moment, because its response may be on its way, and messages in an unread response
+        would stay leased. After that it is a waiting long poll and is cancelled.
         """
         self._stopped.set()
         if self._running is None:
@@ -92,11 +92,11 @@ class Poller:
 
     @property
     def asking(self) -> bool:
-        """Whether a request is under way."""
+        """Whether a request is in progress."""
         return self._asking
 
     def cut_off(self) -> None:
-        """End it at once."""
+        """Cancel it at once."""
         self._stopped.set()
         if self._running is not None:
             self._running.cancel()
@@ -126,7 +126,7 @@ class Poller:
                 self._asking = False
 
     async def _round(self, room: int) -> None:
-        """Ask the lanes in turn without waiting; when all of them have nothing, wait for all at once."""
+        """Ask the lanes in turn without waiting. If all are empty, wait for all of them in one long poll."""
         if len(self._names) == 1:
             await self._took(await self._receive(self._names, room, self._task.wait))
             return
@@ -147,12 +147,13 @@ class Poller:
         count = min(count, self._source.batch_max)
         asked = time.monotonic()
         messages = await self._source.receive(queues, count, wait, self._task.visibility)
-        # An answer that took longer than it may have lain here while this process was stopped or its loop was blocked.
+        # If the response took longer than requested, it may have waited here while this process was suspended or its
+        # loop was blocked.
         took = time.monotonic() - asked
         self._age = took if took > wait + LATE_S else 0.0
         self._taker.counters.polls += 1
         if not messages and self._task.wait < PAUSE_MIN_S:
-            await asyncio.sleep(PAUSE_MIN_S)  # a task that does not want to wait is no reason to ask without a pause
+            await asyncio.sleep(PAUSE_MIN_S)  # a task with wait=0 must not poll without a pause
         return messages
 
     async def _took(self, messages: Sequence[Message]) -> None:
@@ -160,7 +161,7 @@ class Poller:
             return
         self._limits.took(len(messages), time.monotonic())
         ordered: Collection[str] = ()
-        # In a FIFO queue every message has a group. Of one queue, then, the first one tells.
+        # In a FIFO queue every message has a group, so the first message of a queue tells.
         if self._many_queues or messages[0].group is not None:
             try:
                 ordered = await self._ordered({message.queue for message in messages if message.group is not None})
@@ -178,7 +179,7 @@ class Poller:
             try:
                 if await self._source.is_fifo(queue):
                     ordered.add(queue)
-            except BatonError:  # keeping an order that nobody asked for is slow, and losing one is wrong
+            except BatonError:  # keeping an order that is not needed is slow, but losing one is wrong
                 ordered.add(queue)
         return ordered
 

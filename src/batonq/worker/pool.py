@@ -1,4 +1,4 @@
-"""A pool of worker processes: as many as it is told, and a new one for each that dies."""
+"""A pool of worker processes that replaces processes that die."""
 
 from __future__ import annotations
 
@@ -12,22 +12,23 @@ from collections.abc import Mapping, Sequence
 from batonq.worker.shutdown import POOL_VARIABLE
 
 DRAIN_S = 30.0
-KILL_AFTER_S = 10.0  # beyond the drain's time, in which a worker ends by itself
+KILL_AFTER_S = 10.0  # in addition to the drain time, in which a worker ends by itself
 PAUSE_FIRST_S, PAUSE_MAX_S = 0.1, 10.0
-HEALTHY_S = 10.0  # a process that lived so long did not die of its start
+HEALTHY_S = 10.0  # a process that lived this long did not fail at its start
 _log = logging.getLogger("batonq.worker")
 
 
 def worker_command(app: str, *options: str) -> list[str]:
-    """The command of one `baton worker` process."""
+    """The command line of one `baton worker` process."""
     return [sys.executable, "-m", "batonq", "worker", app, *options]
 
 
 class Pool:
-    """`async with Pool(command, 4) as pool: await pool.resize(8)`. Leaving it stops all; they finish what they hold.
+    """`async with Pool(command, 4) as pool: await pool.resize(8)`. At the end of the block all processes are stopped;
+    they finish the messages that they hold.
 
-    A process that ends without being told to is replaced, whatever its exit code; if it dies soon after its start,
-    again and again, then after pauses that grow.
+    A process that exits without being stopped is replaced, whatever its exit code. If it repeatedly dies soon after its
+    start, it is restarted with backoff.
     """
 
     def __init__(
@@ -39,7 +40,7 @@ class Pool:
         environment: Mapping[str, str] | None = None,
     ) -> None:
         if size < 0:
-            raise ValueError(f"a pool has 0 workers or more, not {size}")
+            raise ValueError(f"the size of a pool must be 0 or more, not {size}")
         self._command = list(command)
         self._size = size
         self._drain_s = drain_seconds
@@ -49,18 +50,18 @@ class Pool:
 
     @property
     def size(self) -> int:
-        """How many there are to be; those that are finishing their last messages are not counted."""
+        """The target number of processes, not counting those that are finishing their last messages."""
         return self._size
 
     @property
     def pids(self) -> list[int]:
-        """The processes that are there, without those that were told to end."""
+        """The running processes, without those that are being stopped."""
         return [keeper.process.pid for keeper in self._keepers if keeper.process is not None]
 
     async def resize(self, workers: int) -> None:
-        """Start or stop as many as it takes, the youngest first. Those that are stopped finish what they hold."""
+        """Start or stop processes, the youngest first. Stopped processes finish the messages that they hold."""
         if workers < 0:
-            raise ValueError(f"a pool has 0 workers or more, not {workers}")
+            raise ValueError(f"the size of a pool must be 0 or more, not {workers}")
         self._size = workers
         while len(self._keepers) > workers:
             keeper = self._keepers.pop()
@@ -71,17 +72,17 @@ class Pool:
             self._keepers.append(_Keeper(self))
 
     async def close(self) -> None:
-        """Stop all, and wait until they have ended."""
+        """Stop all processes and wait until they have ended."""
         await self.resize(0)
         await asyncio.gather(*list(self._leaving))
 
     def release(self) -> None:
-        """A second signal to those that were told to end: they give their leases back, and end at once."""
+        """Send a second signal to the processes that are stopping: they release their leases and end at once."""
         for keeper in self._leaving.values():
             keeper.signal(signal.SIGTERM)
 
     async def start_process(self) -> asyncio.subprocess.Process:
-        # A session of its own: Ctrl-C is for the pool, which tells its workers itself, once.
+        # In its own session: Ctrl-C goes to the pool, which signals its workers once.
         return await asyncio.create_subprocess_exec(*self._command, env=self._environment, start_new_session=True)
 
     async def __aenter__(self) -> Pool:
@@ -93,7 +94,7 @@ class Pool:
 
 
 class _Keeper:
-    """One place in the pool: a process, and after its death the next."""
+    """One place in the pool: a process, and after its death the next one."""
 
     def __init__(self, pool: Pool) -> None:
         self._pool = pool
@@ -107,7 +108,7 @@ class _Keeper:
         try:
             await asyncio.wait_for(asyncio.shield(self._task), kill_after)
         except TimeoutError:
-            _log.warning("a worker process did not end, and is killed")
+            _log.warning("a worker process did not stop; killing it")
             self.signal(signal.SIGKILL)
             await self._task
 
@@ -124,23 +125,23 @@ class _Keeper:
         while not self._stopping.is_set():
             started = clock()
             try:
-                how = f"ended with {await self._one()}"
-            except OSError as problem:  # no more processes or memory for now
+                how = f"exited with code {await self._one()}"
+            except OSError as problem:  # the system is out of processes or memory at the moment
                 how = f"could not be started: {problem}"
             if self._stopping.is_set():
                 return
             pause = 0.0 if clock() - started >= HEALTHY_S else min(pause * 2 or PAUSE_FIRST_S, PAUSE_MAX_S)
-            _log.warning("a worker process %s; another one takes its place", how)
+            _log.warning("a worker process %s; starting another one", how)
             try:
                 await asyncio.wait_for(self._stopping.wait(), pause)
             except TimeoutError:
                 pass
 
     async def _one(self) -> int:
-        """A process's whole life; its exit code."""
+        """Run one process until it exits. Returns the exit code."""
         self.process = await self._pool.start_process()
         try:
-            if self._stopping.is_set():  # it was told to stop before there was a process to tell
+            if self._stopping.is_set():  # it was stopped before the process existed
                 self.signal(signal.SIGTERM)
             return await self.process.wait()
         finally:

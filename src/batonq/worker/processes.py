@@ -1,8 +1,8 @@
-"""A handler in a process of its own: for work that needs a whole core, and work that may crash.
+"""A handler in its own process: for CPU-bound work, and for work that may crash.
 
-The child gets messages through a pipe, one at a time, and answers each. When it dies (a segmentation fault, os._exit,
-the kernel's out-of-memory killer) the pipe ends: the message has failed with HandlerCrashed, and the next message gets
-a new child. When the worker dies the pipe ends too, and the child goes after its message.
+The child receives messages through a pipe, one at a time, and answers each. When it dies (a segmentation fault,
+os._exit, the kernel's out-of-memory killer), the pipe is closed: the message fails with HandlerCrashed, and the next
+message gets a new child. When the worker dies, the pipe is closed too, and the child exits after its message.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from typing import Any
 from batonq.worker.errors import HandlerCrashed, class_name, reason
 from batonq.worker.source import Message
 
-# Not fork: a child forked from a process with threads and an event loop may inherit a lock that nobody will release.
+# Not fork: a child of a process with threads and an event loop may inherit a lock that is never released.
 _SPAWN = multiprocessing.get_context("spawn")
 _JOIN_S = 5.0
 
 
 class HandlerFailed(Exception):
-    """A handler's error that could not leave its process as it was: its class and text."""
+    """Replaces a handler's exception that could not be pickled: its class and text."""
 
     def __init__(self, text: str, error_class: str) -> None:
         super().__init__(text)
@@ -37,14 +37,14 @@ class HandlerFailed(Exception):
 
 
 def plain(message: Message) -> Message:
-    """The message without what only works in this process: its client."""
+    """A copy of the message without its client, which works only in this process."""
     if type(message) is Message:
         return message
     return Message(**{name: getattr(message, name) for name in Message.__struct_fields__})
 
 
 class InProcess:
-    """Runs the handler in a child process, which is started when it is needed and kept."""
+    """Runs the handler in a child process, which is started on demand and kept."""
 
     def __init__(self, handler: Callable[[Any], Any], crashed: Callable[[], None]) -> None:
         self._handler = handler
@@ -96,7 +96,7 @@ class InProcess:
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             self._process = None
             raise HandlerCrashed(
-                f"a handler that runs in a process must be a function that its module has by name: {error}"
+                f"a handler that runs in a process must be a function at the top level of a module: {error}"
             ) from None
         finally:
             theirs.close()
@@ -105,23 +105,25 @@ class InProcess:
         try:
             self._pipe.recv()  # it has imported the handler's module
         except (EOFError, OSError):
-            raise self._obituary("the handler's process could not import it (standard error says why), and") from None
+            raise self._obituary(
+                "the handler's process could not import the handler (see standard error), and"
+            ) from None
 
     def _obituary(self, who: str) -> HandlerCrashed:
         assert self._process is not None
         self._process.join(_JOIN_S)
         code = self._process.exitcode
         if code is not None and code < 0:
-            how = f"was ended by {signal.Signals(-code).name}"
+            how = f"was killed by {signal.Signals(-code).name}"
         else:
-            how = f"ended with exit code {code}"
+            how = f"exited with code {code}"
         if not self._killed:
             self._crashed()
         return HandlerCrashed(f"{who} {how}")
 
 
 def _child(pipe: Connection, handler: Callable[[Any], Any]) -> None:
-    """The child's whole life. A signal to the process group (Ctrl-C) is the worker's to deal with."""
+    """The main function of the child. A signal to the process group (Ctrl-C) is left to the worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
     pipe.send(True)
@@ -136,7 +138,7 @@ def _child(pipe: Connection, handler: Callable[[Any], Any]) -> None:
                 if inspect.iscoroutine(value):
                     value = runner.run(value)
                 answer: tuple[bool, Any] = (True, value)
-            except BaseException as error:  # SystemExit too: it is the handler's way to fail, not a crash
+            except BaseException as error:  # SystemExit too: it counts as a failure of the handler, not as a crash
                 answer = (False, portable(error))
             _answer(pipe, answer)
 
@@ -144,17 +146,17 @@ def _child(pipe: Connection, handler: Callable[[Any], Any]) -> None:
 def _answer(pipe: Connection, answer: tuple[bool, Any]) -> None:
     try:
         pipe.send(answer)
-    except (pickle.PicklingError, AttributeError, TypeError):  # what the handler returned stays here; it is done
+    except (pickle.PicklingError, AttributeError, TypeError):  # the handler's result is not sent; the message is done
         pipe.send((True, None))
     except OSError:
-        return  # the worker has gone; the message's lease tells
+        return  # the worker has gone; the message's lease will expire
 
 
 def portable(error: BaseException) -> BaseException:
-    """The error itself if it survives the way through a pipe, else its class and text."""
+    """The exception itself if it can be pickled, otherwise its class and text."""
     try:
         if type(pickle.loads(pickle.dumps(error))) is type(error):
             return error
-    except Exception:  # whatever a class does when it is pickled
+    except Exception:  # whatever a class raises when it is pickled
         pass
     return HandlerFailed(reason(error), class_name(error))

@@ -1,8 +1,8 @@
-"""Runs one task: a poller that asks for as much as there are free slots, and slots that run the handler.
+"""Runs one task: a poller that requests as many messages as there are free slots, and slots that run the handler.
 
-A slot is an asyncio task that lives as long as the worker and runs one message after another; making a task for each
-message would cost more than all else here. Slots are woken one by one, each when the one before it waits for something:
-handlers that never wait are all run by the first.
+A slot is an asyncio task that lives as long as the worker and runs one message after another, because creating a task
+per message would cost more than everything else here. Slots are woken one by one, each when the previous one waits for
+something, so handlers that never wait all run in the first slot.
 """
 
 from __future__ import annotations
@@ -28,25 +28,25 @@ from batonq.worker.settling import Desk, Settling
 from batonq.worker.source import Message, Source
 from batonq.worker.task import Task
 
-OWED_MIN = 1000  # answers that may wait, whatever the task's size
-CANCELS, CANCEL_S = 3, 1.0  # a handler may need a moment to clean up; one that goes on after these is let go
+OWED_MIN = 1000  # pending answers, whatever the task's size
+CANCELS, CANCEL_S = 3, 1.0  # time for a cancelled handler to clean up; after these attempts it is abandoned
 _log = logging.getLogger("batonq.worker")
 
 
 class Slot:
-    """One handler's place."""
+    """The place of one running handler."""
 
     __slots__ = ("item", "stopped", "task", "waiter")
 
     def __init__(self) -> None:
         self.task: asyncio.Task[None] | None = None
         self.waiter: asyncio.Future[None] | None = None
-        self.item: tuple[Grip, Any] | None = None  # the message, or messages, that it is at
+        self.item: tuple[Grip, Any] | None = None  # the message or messages that it is processing
         self.stopped = ""  # why its handler is being cancelled: "lost" or "deadline"
 
 
 class Runner:
-    """One task at work. `stuck` is called when every one of its threads hangs: only a new process helps then."""
+    """Runs one task. `stuck` is called when all its threads hang: then only a new process helps."""
 
     def __init__(
         self,
@@ -71,8 +71,8 @@ class Runner:
         self._ready: deque[tuple[Grip, Any]] = deque()
         self._slots: list[Slot] = []
         self._parked: list[Slot] = []
-        self._woken = 0  # slots that were woken, and have not taken their message yet
-        self._chained = False  # somebody will look whether another slot is needed
+        self._woken = 0  # slots that were woken and have not taken a message yet
+        self._chained = False  # a check whether another slot is needed is scheduled
         self._idle = asyncio.Event()
         self._idle.set()
         heartbeat.add(self)
@@ -87,18 +87,18 @@ class Runner:
 
     @property
     def busy(self) -> int:
-        """Slots that are at work, or about to be."""
+        """Number of slots that are busy or about to be."""
         return len(self._slots) - len(self._parked) - self._woken + len(self._ready)
 
     @property
     def free(self) -> int:
-        """Messages that there are slots for."""
+        """Number of messages for which there are slots."""
         if self._settling.owed >= self._owed_max:
-            return 0  # the broker takes no answers at the moment; what it would get more of comes back to it undone
+            return 0  # the broker accepts no answers at the moment, so further messages would only be received again
         return (self.task.concurrency - self.busy) * (self.task.batch or 1)
 
     async def poll(self) -> None:
-        """Until `stop`."""
+        """Poll until `stop`."""
         await self._poller.run()
 
     def stop(self) -> None:
@@ -108,19 +108,19 @@ class Runner:
 
     @property
     def asking(self) -> bool:
-        """Whether a receive is under way."""
+        """Whether a receive is in progress."""
         return self._poller.asking
 
     def cut_off(self) -> None:
-        """End a receive that is under way, at once."""
+        """Cancel a receive in progress."""
         self._poller.cut_off()
 
     async def drained(self) -> None:
-        """Wait until no handler is at work."""
+        """Wait until no handler is running."""
         await self._idle.wait()
 
     async def close(self) -> bool:
-        """End the slots. False: a handler ignores that it is cancelled, and cannot be ended."""
+        """Stop the slots. False if a handler ignores its cancellation and cannot be stopped."""
         tasks = {slot.task for slot in self._slots if slot.task is not None}
         for _ in range(CANCELS):
             for task in tasks:
@@ -133,14 +133,14 @@ class Runner:
         return not tasks
 
     def kill(self) -> None:
-        """End what can be ended, from any thread."""
+        """Kill handlers if possible, from any thread."""
         if self._crew is not None:
             self._crew.kill()
 
     def take(self, messages: Sequence[Message], ordered: Collection[str], age: float) -> None:
-        """Messages that were just received; those of the queues that are `ordered` keep the order of their groups.
+        """Accept messages that were just received. For queues in `ordered`, the order within groups is kept.
 
-        `age` is how old their leases may be: 0 unless the answer had to wait for this process.
+        `age` is how old their leases may be: 0 unless the response had to wait for this process.
         """
         self.counters.received += len(messages)
         if self.task.router is not None:
@@ -151,7 +151,7 @@ class Runner:
             self._start(messages, ordered, age)
 
     def give_back(self, messages: Sequence[Message]) -> None:
-        """Messages that came after the worker was told to stop."""
+        """Release messages that arrived after the worker was stopped."""
         self.counters.received += len(messages)
         self.counters.released += len(messages)
         for message in messages:
@@ -162,7 +162,7 @@ class Runner:
         pad = None if self._many_queues else self._settling.pad(messages[0].queue)
         grip = Grip(time.monotonic(), task.visibility, task.deadline, pad)
         if age:
-            grip.extend_at -= age  # the heartbeat asks soon whether they are still ours
+            grip.extend_at -= age  # the heartbeat soon checks whether the leases are still valid
         self._idle.clear()
         size = task.batch
         if size:
@@ -178,12 +178,12 @@ class Runner:
         for message in messages:
             if not router.check(message):
                 self.counters.misrouted += 1
-                _log.warning("%s came by %s, which is not its tier's queue", message.id, message.queue)
+                _log.warning("%s arrived in %s, which is not the queue of its tier", message.id, message.queue)
 
     # --- slots
 
     def _wake_one(self) -> None:
-        """Wake a slot, if there is something to do for it."""
+        """Wake a slot if there is a message for it."""
         self._chained = False
         if not self._ready:
             return
@@ -200,7 +200,7 @@ class Runner:
             slot.task = self._loop.create_task(serve(slot), name=f"baton-{self.task.name}")
 
     async def _serve(self, slot: Slot) -> None:
-        """Every message passes here: what can be done once, before or elsewhere, is not in the inner loop."""
+        """The inner loop for every message: work that can be done once or elsewhere is not done here."""
         ready, call, done_hooks = self._ready, self._call, self._hooks["done"]
         popleft = ready.popleft
         settling, submit = self._settling, self._settling.desk.submit
@@ -208,7 +208,8 @@ class Runner:
             self._woken -= 1
             started = time.perf_counter()
             while ready:
-                slot.item = item = ready[0]  # in the slot before it is out of the line: the heartbeat sees it always
+                # put into the slot before it leaves the list, so that the heartbeat always sees it
+                slot.item = item = ready[0]
                 popleft()
                 if ready and not self._chained:
                     self._chained = True
@@ -233,8 +234,9 @@ class Runner:
             await self._park(slot, started)
 
     async def _strand(self, slot: Slot, grip: Grip, messages: list[Message]) -> None:
-        """Messages of one group of a FIFO queue, one after another. After a failure the rest goes back: the broker
-        gives it out behind the one that failed."""
+        """Process the messages of one FIFO group, one after another. After a failure the rest is released, and the
+        broker delivers it after the failed message.
+        """
         while messages:
             slot.item = (grip, messages)
             message = messages[0]
@@ -282,7 +284,7 @@ class Runner:
             await self._park(slot, started)
 
     async def _park(self, slot: Slot, started: float) -> None:
-        """Wait for more to do."""
+        """Wait for the next message."""
         slot.item = None
         self.counters.handler_seconds += time.perf_counter() - started
         slot.waiter = self._loop.create_future()
@@ -295,7 +297,7 @@ class Runner:
     # --- outcomes
 
     def _tell(self, name: str, *given: Any) -> None:
-        """Call everybody's hook of this name. What a hook raises is its own trouble: the messages go on."""
+        """Call this hook of every middleware. An exception in a hook is logged and does not affect the messages."""
         for hook in self._hooks[name]:
             try:
                 hook(*given)
@@ -306,13 +308,13 @@ class Runner:
         assert slot.item is not None and slot.task is not None
         if isinstance(error, asyncio.CancelledError):
             if not slot.stopped and slot.task.cancelling():
-                raise error  # the worker ends
+                raise error  # the worker is stopping
             if slot.stopped == "deadline":
-                error = DeadlineExceeded(f"the handler was still at work after {self.task.deadline:g} s")
+                error = DeadlineExceeded(f"the handler was still running after {self.task.deadline:g} s")
         if message.receipt in slot.item[0].lost:
-            return  # the message is somebody else's, and was reported when that was found out
+            return  # the lease was lost, which was reported when it was found out
         if slot.stopped == "deadline" and self.task.run == "thread":
-            return  # its thread cannot be stopped: the lease runs out by itself, as it must if the thread goes on
+            return  # its thread cannot be stopped: the lease must expire, because the thread continues
         failure = self._failure(message, error)
         if failure is None:
             self._settling.ack(message)
@@ -320,21 +322,21 @@ class Runner:
         if failure.untried:
             self.counters.released += 1
             self._settling.nack(message, failure)
-            _log.info("%s %s goes back untried: %s", message.queue, message.id, failure.reason)
+            _log.info("%s %s is released untried: %s", message.queue, message.id, failure.reason)
             return
         if failure.dead_letter:
             self.counters.poisoned += 1
         else:
             self.counters.retried += 1
         self._settling.nack(message, failure)
-        told = isinstance(error, (Poison, RetryLater, HandlerCrashed, DeadlineExceeded, BatonError))
+        self_explaining = isinstance(error, (Poison, RetryLater, HandlerCrashed, DeadlineExceeded, BatonError))
         _log.warning(
             "%s %s failed: %s: %s",
             message.queue,
             message.id,
             failure.error_class,
             failure.reason,
-            exc_info=None if told else error,  # where it came from, unless that is what the words say
+            exc_info=None if self_explaining else error,  # the traceback, unless the message says it all
         )
         self._tell("failed", message, failure, error)
 
@@ -354,9 +356,9 @@ class Runner:
         self._poller.wake()
 
     def _refused(self, message: Message, error: BatonError) -> None:
-        """Work was done (or failed) after the lease had gone: somebody else may do it again."""
+        """The answer came after the lease was lost: another consumer may process the message again."""
         self.counters.refused += 1
-        _log.warning("the answer for %s %s was refused: %s (%s)", message.queue, message.id, error, error.code)
+        _log.warning("the broker refused the answer for %s %s: %s (%s)", message.queue, message.id, error, error.code)
         self._tell("refused", message, error)
 
     # --- from the heartbeat's thread
@@ -377,12 +379,12 @@ class Runner:
         self.counters.leases_lost += 1
         _log.warning("lost the lease of %s %s: %s", message.queue, message.id, error)
         self._tell("lease_lost", message, error)
-        if not self.task.batch:  # the other messages of a batch are still ours
+        if not self.task.batch:  # the other messages of a batch are still leased
             self._later(self._cancel, message, "lost")
 
     def overdue(self, grip: Grip, message: Message) -> None:
         self.counters.deadlines += 1
-        _log.warning("%s %s is still at work at its deadline", message.queue, message.id)
+        _log.warning("%s %s is still running at its deadline", message.queue, message.id)
         self._tell("deadline_passed", message)
         self._later(self._cancel, message, "deadline")
 
@@ -390,12 +392,12 @@ class Runner:
         try:
             self._loop.call_soon_threadsafe(callback, *given)
         except RuntimeError:
-            pass  # the loop has ended
+            pass  # the loop is closed
 
     def _cancel(self, message: Message, why: str) -> None:
         for slot in self._slots:
             given = slot.item[1] if slot.item is not None else None
-            if isinstance(given, list):  # of a batch all are being handled, of a strand the first
+            if isinstance(given, list):  # of a batch all messages are being processed, of a FIFO group the first
                 found = any(each is message for each in (given if self.task.batch else given[:1]))
             else:
                 found = given is message
@@ -406,13 +408,13 @@ class Runner:
                     slot.task.cancel()
                 return
         for item in self._ready:
-            if item[1] is message:  # it waits for a slot, and must not begin any more
+            if item[1] is message:  # it is waiting for a slot and must not be started any more
                 self._ready.remove(item)
                 self._poller.wake()
                 return
 
     def _calm(self, slot: Slot) -> None:
-        """The handler was told to stop, and has: the slot goes on."""
+        """The handler was cancelled and has stopped: the slot continues."""
         assert slot.task is not None
         while slot.task.cancelling():
             slot.task.uncancel()
@@ -424,7 +426,7 @@ class Runner:
 
     def _performer(self) -> Performer:
         if self.task.run == "process":
-            from batonq.worker.processes import InProcess  # few workers need it
+            from batonq.worker.processes import InProcess  # imported late: few workers need it
 
             return InProcess(self.task.handler, self._crashed)
         return InThread(self.task.handler)
@@ -437,15 +439,16 @@ class Runner:
         self.counters.crashes += 1
 
     def _late(self, given: Any, error: BaseException | None) -> None:
-        """A handler that was let go of has ended after all. If its work is done, the broker is told: it may not have
-        given the message away yet, and if it has, the refusal is reported."""
+        """An abandoned handler has finished after all. If its work is done, the message is acked: it may not have been
+        delivered again yet, and if it has, the refusal is reported.
+        """
         if error is None:
             for message in given if isinstance(given, list) else [given]:
                 self._settling.ack(message)
 
 
 def strands(messages: Sequence[Message], ordered: Collection[str]) -> list[Any]:
-    """Messages as they are, but those of one group of an ordered queue as one list, in order."""
+    """The messages, with those of one group of an ordered queue combined in one list, in order."""
     found: dict[tuple[str, str | None], list[Message]] = {}
     line: list[Any] = []
     for message in messages:
@@ -465,11 +468,13 @@ _HOOKS = ("done", "failed", "lease_lost", "deadline_passed", "refused")
 
 
 def _results(messages: list[Message], results: Any) -> Sequence[Any]:
-    """A result each: an exception is that message's failure, everything else means done; None is all done."""
+    """One result per message: an exception is that message's failure, everything else means done; None means that all
+    are done.
+    """
     if results is None:
         return [None] * len(messages)
     if not isinstance(results, (list, tuple)) or len(results) != len(messages):
         raise TypeError(
-            f"a batch handler returns None, or a list with a result for each of its {len(messages)} messages"
+            f"a batch handler must return None, or a list with one result for each of its {len(messages)} messages"
         )
     return results

@@ -1,4 +1,4 @@
-"""Answers to the broker, batched: while one request for a queue is under way, its next one fills."""
+"""Acks and nacks to the broker, in batches: while one request for a queue is in progress, the next one fills."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _log = logging.getLogger("batonq.worker")
 
 
 class Pad:
-    """The answers to one queue's messages that are not under way yet."""
+    """The answers for one queue that are not in progress yet."""
 
     __slots__ = ("acks", "busy", "nacks", "queue", "side")
 
@@ -35,7 +35,7 @@ class Pad:
 
 
 class Settling:
-    """One task's answers. `patience`: seconds for which an answer that nobody takes is tried again."""
+    """The answers of one task. `patience`: how many seconds an unanswered request is retried."""
 
     def __init__(self, desk: Desk, acked: Callable[[int], None], refused: Report, patience: float) -> None:
         self.desk = desk
@@ -47,14 +47,14 @@ class Settling:
     def pad(self, queue: str) -> Pad:
         found = self.pads.get(queue)
         if found is None:
-            if len(self.pads) >= PADS_MAX:  # a pattern may match more queues over time than there are at once
+            if len(self.pads) >= PADS_MAX:  # over time a pattern may match more queues than exist at once
                 self.pads = {name: pad for name, pad in self.pads.items() if pad.busy}
             found = self.pads[queue] = Pad(queue, self)
         return found
 
     @property
     def owed(self) -> int:
-        """Answers that wait for the request before them."""
+        """Number of answers that wait for the previous request."""
         return sum(len(pad.acks) + len(pad.nacks) for pad in self.pads.values() if pad.busy)
 
     def ack(self, message: Message) -> None:
@@ -74,7 +74,7 @@ class Settling:
 
 
 class Desk:
-    """All answers of a worker: a few requests at once, one a queue, so that batches grow with load."""
+    """All answers of a worker: a few concurrent requests, one per queue, so that batches grow with the load."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -86,7 +86,9 @@ class Desk:
         self._idle.set()
 
     def submit(self, pad: Pad) -> None:
-        """Called for a pad that was not busy; a clerk takes it when the loop comes round, with all that is on it."""
+        """Called for a pad that was not busy; it is sent in the loop's next turn, with everything that was added by
+        then.
+        """
         pad.busy = True
         self._waiting.append(pad)
         if self._at_work < REQUESTS_MAX:
@@ -95,7 +97,7 @@ class Desk:
             self._clerks.add(self._loop.create_task(self._clerk()))
 
     async def settled(self) -> None:
-        """Wait until every answer has been given."""
+        """Wait until every answer was sent."""
         await self._idle.wait()
 
     async def close(self) -> None:
@@ -149,7 +151,7 @@ class Desk:
         items: Sequence[_Item],
         patience: float,
     ) -> Sequence[Outcome]:
-        """Ask until there is an answer or the patience is over; only what had no answer is asked again."""
+        """Retry until there is a response or `patience` is over; only unanswered items are retried."""
         size = self._source.batch_max
         if len(items) <= size:
             answered = await self._once(request, queue, items)
@@ -192,6 +194,6 @@ class Desk:
             return await request(queue, items)
         except BatonError as error:
             return [error] * len(items)
-        except Exception as error:  # a clerk that died would leave its queue's answers on the pad for ever
+        except Exception as error:  # if this task died, its queue's answers would never be sent
             _log.exception("an answer to %s failed", queue)
             return [Unavailable(repr(error))] * len(items)

@@ -1,6 +1,6 @@
-"""Signals: the first one drains, the second one gives everything back at once.
+"""Signals: the first one drains the worker, the second one releases all leases at once.
 
-The handlers are plain ones, not the event loop's, so that they run while a handler blocks the loop.
+The handlers are plain signal handlers, not the event loop's, so that they run while a handler blocks the loop.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
-POOL_VARIABLE = "BATON_WORKER_POOL"  # the pool's process, in the environment of its workers
+POOL_VARIABLE = "BATON_WORKER_POOL"  # process id of the pool, in the environment of its workers
 ORPHAN_LOOK_S = 0.5
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
-_GRACE_S = 5.0  # what the loop gets to end by itself after the drain's time, before the process is ended
+_GRACE_S = 5.0  # time for the loop to end by itself after the drain time, before the process is ended
 _log = logging.getLogger("batonq.worker")
 
 
 async def stop_when_orphaned(stop: Callable[[], None]) -> None:
-    """A worker of a pool that was killed ends as at a signal: whoever starts the pool again starts its workers too."""
+    """If the pool was killed, its workers stop as after a signal: a restarted pool starts new workers."""
     pool = os.environ.get(POOL_VARIABLE)
     while pool is not None:
         if os.getppid() != int(pool):
-            _log.warning("the pool of this worker has gone")
+            _log.warning("the pool of this worker has exited")
             stop()
             return
         await asyncio.sleep(ORPHAN_LOOK_S)
@@ -61,7 +61,7 @@ class Signals:
         assert self._loop is not None
         if self._count == 1:
             self._loop.call_soon_threadsafe(self._stop)
-            # If the loop is blocked, it cannot drain, and nobody but this timer would end the process.
+            # If the loop is blocked it cannot drain, and only this timer ends the process.
             self._timer = threading.Timer(self._drain_seconds + _GRACE_S, self._end, (1,))
             self._timer.daemon = True
             self._timer.start()
@@ -71,7 +71,7 @@ class Signals:
     def _end(self, code: int) -> None:
         try:
             released = self._abandon()
-            _log.warning("gave back %d leases at once, and ended", released)
+            _log.warning("released %d leases at once, and exited", released)
         finally:
             logging.shutdown()
             os._exit(code)

@@ -1,4 +1,4 @@
-"""Where messages come from: what the worker needs of a broker, no more. Baton, SQS and the tests' memory fit."""
+"""The interface between the worker and a broker. Implemented for Baton, SQS and the in-memory broker of tests."""
 
 from __future__ import annotations
 
@@ -9,28 +9,30 @@ from batonq.client.models import MessageFields, Nack
 from batonq.errors import BatonError
 
 Message = MessageFields
-Outcome = BatonError | None  # one for each message of a request, in its order; None is success
+Outcome = BatonError | None  # one per message of a request, in order; None is success
 
 
 class Source(Protocol):
     """The worker's side of a broker, used on the worker's event loop.
 
-    A request that failed as a whole raises a BatonError; what failed for one message is in the list of outcomes.
+    A request that fails as a whole raises a BatonError; errors of single messages are in the list of results.
     """
 
     @property
     def batch_max(self) -> int:
-        """Most messages of one request."""
+        """Maximum number of messages per request."""
         ...
 
     async def open(self, consumer: str, connections: int) -> None:
-        """Get ready; `connections` is how many requests there may be at once."""
+        """Connect; `connections` is the maximum number of concurrent requests."""
         ...
 
     async def receive(
         self, queues: Sequence[str], max_messages: int, wait: float, visibility: float
     ) -> Sequence[Message]:
-        """One poll over these queues and patterns. Cancelling it gives back what it may have been given."""
+        """One long poll over these queues and patterns. If it is cancelled, messages that it may have received are
+        released.
+        """
         ...
 
     async def ack(self, queue: str, receipts: Sequence[str]) -> Sequence[Outcome]: ...
@@ -38,27 +40,27 @@ class Source(Protocol):
     async def nack(self, queue: str, nacks: Sequence[Nack]) -> Sequence[Outcome]: ...
 
     async def is_fifo(self, queue: str) -> bool:
-        """Whether the queue keeps the order of its groups; asked for queues whose messages name a group."""
+        """Whether the queue is a FIFO queue; asked for queues whose messages have a group."""
         ...
 
     async def close(self) -> None: ...
 
     def keeper(self, timeout: float) -> Keeper:
-        """A connection of its own for the heartbeat's thread."""
+        """A separate connection for the heartbeat's thread."""
         ...
 
 
 class Keeper(Protocol):
-    """Keeps leases, on one thread, without an event loop."""
+    """Extends leases, on one thread, without an event loop."""
 
     def extend(self, queue: str, changes: Sequence[tuple[str, float]]) -> Sequence[Outcome]:
-        """Make each lease (by receipt) end so many seconds from now; 0 gives the message back."""
+        """Set the end of each lease (by receipt) to this many seconds from now; 0 releases the message."""
         ...
 
     def release(self, queue: str, changes: Sequence[tuple[str, float]]) -> Sequence[Outcome]:
-        """Give messages back that nobody has begun with, each for so many seconds.
+        """Release messages that were not started, each with a delay in seconds.
 
-        That is no failure, and where the broker can tell, no receive: however often it happens, no message dies of it.
+        This is not a failure, and where the broker supports it not a receive, so it never dead-letters a message.
         """
         ...
 

@@ -1,9 +1,8 @@
-"""Messages from an SQS endpoint, by a boto3 client that the program brings: `SqsSource(boto3.client("sqs"))`.
+"""Messages from an SQS endpoint, with the program's own boto3 client: `SqsSource(boto3.client("sqs"))`.
 
-What SQS has no word for is done as near as its API allows: a nack is a visibility of as many seconds as the delay
-(without one, 0: SQS knows no retry policy), and a message that is called poison is sent to the queue's own dead-letter
-queue, with the reason in its attributes, and then deleted. Patterns of queues are not known; several queues are polled
-in turn.
+Features that SQS does not have are approximated. A nack sets the visibility timeout to the delay (0 without one,
+because SQS has no retry policy). A poison message is sent to the queue's dead-letter queue with the reason in its
+attributes, and then deleted. Patterns are not supported; several queues are polled in turn.
 """
 
 from __future__ import annotations
@@ -49,7 +48,7 @@ _CODES: tuple[tuple[str, type[BatonError]], ...] = (
 
 
 class SqsSource:
-    """`client` is a boto3 SQS client; `queue_urls` names the URLs of queues of other accounts."""
+    """`client` is a boto3 SQS client; `queue_urls` maps names to URLs for queues of other accounts."""
 
     batch_max = BATCH_MAX
 
@@ -57,7 +56,8 @@ class SqsSource:
         self._client = client
         self._urls = dict(queue_urls or {})
         self._dead_letters: dict[str, str] = {}  # queue → URL of its dead-letter queue
-        self._raw: dict[str, dict[str, Any]] = {}  # receipt → the message as SQS gave it, while it may turn out poison
+        # receipt → the message as received from SQS, needed if it turns out to be poison
+        self._raw: dict[str, dict[str, Any]] = {}
         self._threads: ThreadPoolExecutor | None = None
         self._turn = 0
         self._cut_off: list[tuple[str, asyncio.Future[list[Message]]]] = []
@@ -70,7 +70,7 @@ class SqsSource:
     ) -> Sequence[Message]:
         for queue in queues:
             if "*" in queue or "?" in queue:
-                raise InvalidInput(f"SQS receives from one queue at a time: {queue!r} is a pattern. Name the queues.")
+                raise InvalidInput(f"SQS does not support patterns such as {queue!r}. Name the queues.")
         if len(queues) == 1:
             return await self._receive(queues[0], max_messages, wait, visibility)
         self._turn += 1
@@ -90,7 +90,9 @@ class SqsSource:
         return queue.endswith(".fifo")
 
     async def close(self) -> None:
-        """Long polls that were cut off are waited for, since boto3 cannot end them: what they bring is given back."""
+        """Cancelled long polls are awaited, because boto3 cannot cancel them: the messages that they return are
+        released.
+        """
         if self._threads is None:
             return
         for queue, receiving in self._cut_off:
@@ -99,7 +101,7 @@ class SqsSource:
                 if late:
                     await self._call(self.change, queue, [(message.receipt, 0.0) for message in late])
             except BatonError:
-                continue  # nothing came, or its lease runs out by itself
+                continue  # nothing was received, or the lease expires by itself
         self._cut_off.clear()
         self._threads.shutdown(wait=False)
         self._threads = None
@@ -110,7 +112,7 @@ class SqsSource:
     # --- on threads, since boto3 blocks
 
     async def _call(self, function: Callable[..., _Result], *given: Any) -> _Result:
-        assert self._threads is not None, "the source was not opened"
+        assert self._threads is not None, "the source is not open"
         return await asyncio.get_running_loop().run_in_executor(self._threads, lambda: function(*given))
 
     async def _receive(self, queue: str, count: int, wait: float, visibility: float) -> list[Message]:
@@ -177,7 +179,7 @@ class SqsSource:
         return outcomes
 
     def _bury(self, queue: str, target: str, nack: Nack) -> Outcome:
-        """To the dead-letter queue first, then out of this one: a crash between leaves two copies, never none."""
+        """First send it to the dead-letter queue, then delete it: a crash in between leaves two copies, never none."""
         raw = self._raw[nack.receipt]
         system = raw.get("Attributes", {})
         attributes = dict(raw.get("MessageAttributes", {}))
@@ -227,28 +229,28 @@ class SqsSource:
             answer: dict[str, Any] = getattr(self._client, operation)(**given)
         except Exception as error:
             response = getattr(error, "response", None)
-            if not isinstance(response, dict):  # no answer: no network, or no such host
+            if not isinstance(response, dict):  # no response: no network, or an unknown host
                 raise Unavailable(str(error)) from error
-            told = response.get("Error", {})
-            raise _error(str(told.get("Code", "")), str(told.get("Message", ""))) from error
+            details = response.get("Error", {})
+            raise _error(str(details.get("Code", "")), str(details.get("Message", ""))) from error
         return answer
 
 
 class SqsKeeper:
-    """boto3 clients may be used by several threads at once, so this is the same client."""
+    """Several threads may use one boto3 client, so this uses the same client."""
 
     def __init__(self, source: SqsSource) -> None:
         self._source = source
 
     def extend(self, queue: str, changes: Sequence[tuple[str, float]]) -> Sequence[Outcome]:
-        # A part of a second cannot be asked for; rounded up, a lease is never shorter than was meant.
+        # SQS accepts whole seconds only; rounded up, so that a lease is never shorter than requested.
         return self._source.change(queue, [(receipt, float(-(-seconds // 1))) for receipt, seconds in changes])
 
     def release(self, queue: str, changes: Sequence[tuple[str, float]]) -> Sequence[Outcome]:
         return self.extend(queue, changes)  # SQS counts it as a receive all the same
 
     def close(self) -> None:
-        """The client is the program's."""
+        """The client belongs to the program and stays open."""
 
 
 def _error(code: str, text: str) -> BatonError:

@@ -1,4 +1,4 @@
-"""What a task is: a handler, the queues that it serves, and how; checked when it is declared."""
+"""A task: a handler, its queues and its settings, checked when it is declared."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BATCH_MAX = 1000
 
 @dataclass(slots=True, frozen=True, kw_only=True)
 class Task:
-    """One handler. Its lanes share `concurrency` slots; with `batch` a slot holds up to that many messages at once."""
+    """One handler. Its lanes share `concurrency` slots; with `batch`, a slot holds up to that many messages at once."""
 
     name: str
     handler: Handler
@@ -52,18 +52,21 @@ class Task:
             if not holds:
                 raise ValueError(f"task {self.name!r}: {what}")
 
-        demand(callable(self.handler), "a handler is a function of a message")
-        demand(self.run in ("async", "thread", "process"), f'run is "async", "thread" or "process", not {self.run!r}')
+        demand(callable(self.handler), "a handler must be a function of a message")
+        demand(
+            self.run in ("async", "thread", "process"), f'run must be "async", "thread" or "process", not {self.run!r}'
+        )
         is_async = inspect.iscoroutinefunction(self.handler)
         demand(self.run != "async" or is_async, 'a handler without async needs run="thread" or run="process"')
         demand(self.run != "thread" or not is_async, 'an async handler needs run="async" or run="process"')
-        demand(1 <= self.concurrency <= 100_000, f"concurrency is from 1 to 100,000, not {self.concurrency}")
+        demand(1 <= self.concurrency <= 100_000, f"concurrency must be 1 to 100,000, not {self.concurrency}")
         demand(
-            0 < self.visibility <= VISIBILITY_MAX_S, f"visibility is up to 12 hours in seconds, not {self.visibility}"
+            0 < self.visibility <= VISIBILITY_MAX_S,
+            f"visibility must be greater than 0 and at most 12 hours, in seconds, not {self.visibility}",
         )
-        demand(0 < self.deadline < float("inf"), f"deadline is in seconds and more than 0, not {self.deadline}")
-        demand(0 <= self.batch <= BATCH_MAX, f"batch is from 1 to {BATCH_MAX} messages, not {self.batch}")
-        demand(0 <= self.wait <= WAIT_S, f"wait is from 0 to {WAIT_S:g} seconds, not {self.wait}")
+        demand(0 < self.deadline < float("inf"), f"deadline must be greater than 0 seconds, not {self.deadline}")
+        demand(0 <= self.batch <= BATCH_MAX, f"batch must be 1 to {BATCH_MAX} messages, not {self.batch}")
+        demand(0 <= self.wait <= WAIT_S, f"wait must be 0 to {WAIT_S:g} seconds, not {self.wait}")
         Lanes(self.lanes, self.order, self.patience)
 
     @property
@@ -73,7 +76,7 @@ class Task:
 
     @property
     def capacity(self) -> int:
-        """Most messages that it holds at once."""
+        """Maximum number of messages that it holds at once."""
         return self.concurrency * (self.batch or 1)
 
     def new_lanes(self) -> Lanes:
@@ -83,19 +86,19 @@ class Task:
         return Limits(self.rates)
 
     def only(self, queues: Sequence[str]) -> Task | None:
-        """The task with only those of its lanes; None when none of them is its."""
+        """The task with only the given lanes; None if none of them belongs to it."""
         lanes = tuple(lane for lane in self.lanes if lane.queue in queues)
         return replace(self, lanes=lanes) if lanes else None
 
 
 def as_lanes(given: Queues) -> tuple[Lane, ...]:
-    """`queue=` of a task: a name or pattern, a lane, or several of them."""
+    """The `queue` argument of a task: a name or pattern, a lane, or several of them."""
     several = [given] if isinstance(given, (str, Lane)) else list(given)
     return tuple(lane if isinstance(lane, Lane) else Lane(lane) for lane in several)
 
 
 def as_rates(given: Rates | None) -> tuple[Rate, ...]:
-    """`rate=` of a task: so many a second, a Rate, or several."""
+    """The `rate` argument of a task: messages per second, a Rate, or several."""
     if given is None:
         return ()
     if isinstance(given, (int, float)):

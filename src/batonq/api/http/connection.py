@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from batonq.api.http.server import HttpServer
 
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
-NO_ROOM = "Too much is being received at the moment; try again."
+NO_ROOM = "The server is receiving too many requests at the moment. Retry."
 ANSWERS_IN_A_ROW = 8  # of pipelined requests, before other connections have their turn
 
 logger = logging.getLogger("batonq.http")
@@ -88,7 +88,11 @@ class Connection(asyncio.Protocol):
         usage = server.opened(self, self._address)
         if usage is None:
             self._reader.close()
-            self._transport.write(self._written(plain(503, "Too many connections.", close=True), close=True))
+            self._transport.write(
+                self._written(
+                    plain(503, "The limit of open connections is reached. Retry later.", close=True), close=True
+                )
+            )
             transport.close()
             return
         self._usage = usage
@@ -214,7 +218,7 @@ class Connection(asyncio.Protocol):
         if expectation.lower() == b"100-continue":
             self._transport.write(CONTINUE)
         else:
-            self.refuse(417, "Only 100-continue can be expected.")
+            self.refuse(417, "The only supported value of the Expect header is 100-continue.")
 
     # --- without the task
 
@@ -235,7 +239,7 @@ class Connection(asyncio.Protocol):
             self._server.counters.failures += 1
             logger.exception("a request failed: %s %s", request.method, request.path)
             self._working = None
-            self._end_with(request, 500, "Something went wrong in the server; its log says what.")
+            self._end_with(request, 500, "An internal error occurred; see the server's log.")
             return True
         self._working = None
         return False
@@ -326,7 +330,7 @@ class Connection(asyncio.Protocol):
         except Exception:
             server.counters.failures += 1
             logger.exception("a request failed: %s %s", request.method, request.path)
-            response = plain(500, "Something went wrong in the server; its log says what.")
+            response = plain(500, "An internal error occurred; see the server's log.")
         finally:
             self._working = None
             self._release(request.bytes_held)

@@ -18,8 +18,8 @@ KNOWN_HOSTS_MAX = 256  # different Host headers that are remembered as right
 SHOWN_MAX = 100
 _AUTHORITY = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:@/?#\[\]]+)(?::[0-9]{0,5})?")
 _OTHER_SITES = (
-    "This request was sent by a web page of another site, and a development server takes none of those: it checks no "
-    "signatures. Open its address directly, or start the server with --secure."
+    "The request comes from a web page of another site. A development server refuses such requests because it "
+    "does not check signatures. Open its address directly, or start the server with --secure."
 )
 
 
@@ -31,7 +31,7 @@ class Refused(NamedTuple):
 # Takes the headers and the target of a request: how large its body may be, or why it is refused.
 Gate = Callable[[dict[bytes, bytes], bytes], int | Refused]
 
-NO_HOST = Refused(400, "The request has no Host header, which HTTP/1.1 asks for.")
+NO_HOST = Refused(400, "The request has no Host header, which HTTP/1.1 requires.")
 
 
 class LocalGate:
@@ -126,7 +126,9 @@ def _misdirected(authority: bytes) -> Refused:
     shown = ascii(authority.decode("latin-1")[:SHOWN_MAX])
     return Refused(
         421,
-        f"A development server is reached as localhost, and this request is for {shown}. Any other name could be one "
-        "that a web page has made lead here. Use http://localhost with the server's port"
+        (
+            f"The request's Host is {shown}. A development server accepts only the names of the local machine, "
+            "because a web page can make any other name point to it. Use http://localhost with the server's port"
+        )
         + (f", or start the server with --allowed-hosts {name}." if re.fullmatch(r"[a-z0-9._-]{1,100}", name) else "."),
     )

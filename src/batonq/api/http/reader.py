@@ -169,9 +169,9 @@ class RequestReader:
         if body_bytes > self._body_bytes_max:
             self._refuse_body()
         elif self._unmetered_bytes > limits.trailer_bytes_max or headers > limits.headers_max:
-            self._connection.refuse(431, "What comes behind the request's body is too large.")
+            self._connection.refuse(431, "The trailer after the request's body is too large.")
         elif self._pieces > limits.chunks_max + body_bytes // limits.chunk_bytes_min:
-            self._connection.refuse(400, "The request's body comes in too many small chunks: send larger ones.")
+            self._connection.refuse(400, "The request's body arrives in too many small chunks. Send larger chunks.")
 
     def _decline_upgrades(self, rest: memoryview) -> None:
         """No other protocol is offered, and a wish for one may be ignored. httptools does not read on then: a new
@@ -332,7 +332,7 @@ class RequestReader:
         self._connection.refuse(400, "This is not a valid HTTP/1.1 request.")
 
     def _refuse_head(self) -> None:
-        self._connection.refuse(431, "The request's head is too large.")
+        self._connection.refuse(431, "The request's header section is too large.")
 
     def _refuse_body(self) -> None:
         """One that cannot be let in anyway is answered as it would be with its body."""

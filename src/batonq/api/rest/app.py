@@ -149,7 +149,7 @@ class RestApp:
 
     def _call(self, request: Request, given: Codec, wanted: Codec, name: str, token: str) -> Call:
         if len(request.body) > REQUEST_BYTES_MAX:
-            raise TooLarge(f"The request is larger than {REQUEST_BYTES_MAX} bytes: send less at a time.")
+            raise TooLarge(f"The request is larger than {REQUEST_BYTES_MAX} bytes. Send fewer messages per request.")
         caller = self.access.identify(request)
         return Call(self.broker, self._rates, request, caller, given, wanted, name, token, self._spawn)
 
@@ -225,7 +225,7 @@ class RestApp:
     @staticmethod
     def _fault(request: Request, problem: BaseException) -> BatonError:
         logger.error("an operation failed: %s %s", request.method, request.path[:256], exc_info=problem)
-        return BatonError("Something went wrong in the server; its log says what.")
+        return BatonError("An internal error occurred; see the server's log.")
 
     def refused(self, error: BatonError, codec: Codec, headers: tuple[tuple[str, str], ...] = ()) -> Response:
         self.errors[error.code] = self.errors.get(error.code, 0) + 1
@@ -249,7 +249,7 @@ class RestApp:
             return Response(200, write(), content_type, page.HEADERS if content_type == _HTML else ())
         text = page.problem_page(request.path.removeprefix(problems.TYPE_PREFIX))
         if text is None:
-            raise NotFound("There is no problem of this name.")
+            raise NotFound("There is no problem type with this name.")
         return Response(200, text, _HTML, page.HEADERS)
 
     # --- which operation
@@ -259,7 +259,7 @@ class RestApp:
         path, name, token = template(request.path)
         methods = self._routes.get(path)
         if methods is None:
-            raise NotFound(f"There is nothing at {request.path[:200]}. GET /v1/docs shows what there is.")
+            raise NotFound(f"{request.path[:200]} does not exist. GET /v1/docs lists all endpoints.")
         operation = methods.get("GET" if request.method == "HEAD" else request.method)
         if operation is None:
             raise _WrongMethod(request.method, methods)
@@ -270,7 +270,7 @@ class _WrongMethod(MethodNotAllowed):
     def __init__(self, method: str, methods: Iterable[str]) -> None:
         known = {*methods}
         self.allow = ", ".join(sorted(known | {"HEAD"} if "GET" in known else known))
-        super().__init__(f"{method} is not a method of this address: it takes {self.allow}.")
+        super().__init__(f"{method} is not supported here. Supported methods: {self.allow}.")
 
 
 def _told(problem: BatonError | SqsError) -> BatonError:

@@ -59,13 +59,13 @@ class Codec:
         """Raise TooLarge for a document that would take too long to decode."""
         if self is MSGPACK and not PACKED_WEIGHT.allows(data):
             raise TooLarge(
-                f"The request's body has more than {PACKED_WEIGHT.values_max} values, where a list or map counts as "
-                f"{CONTAINER_WEIGHT}. Send smaller batches, or send large documents as text."
+                f"The request's body has more than {PACKED_WEIGHT.values_max} values; an array or object counts as "
+                f"{CONTAINER_WEIGHT}. Send smaller batches, or send large documents as strings."
             )
         if self is JSON and not WEIGHT.allows(data):
             raise TooLarge(
-                f"The request's body has more than {WEIGHT.brackets_max} objects and lists, or more than "
-                f"{WEIGHT.separators_max} members. Send smaller batches, or send large documents as text."
+                f"The request's body has more than {WEIGHT.brackets_max} objects and arrays, or more than "
+                f"{WEIGHT.separators_max} members. Send smaller batches, or send large documents as strings."
             )
 
     def decoder(self, shape: type[T]) -> Callable[[bytes], T]:
@@ -118,8 +118,8 @@ class Negotiator:
                 if not request.body:
                     return JSON
                 raise UnsupportedMediaType(
-                    f"The content type {header.decode('latin-1')[:100]} is not known: "
-                    "use application/json or application/msgpack."
+                    f"The content type {header.decode('latin-1')[:100]} is not supported. Use application/json or "
+                    "application/msgpack."
                 )
             self._types.put(header, codec, len(header))
         return codec

@@ -36,7 +36,7 @@ LONG_NUMBER_DIGITS = 19  # an integer with fewer has less than 64 bits
 _LONG_NUMBER = re.compile(rb"[0-9]{%d}" % LONG_NUMBER_DIGITS)
 _JSON_NUMBER = re.compile(rb"-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]{1,3})?")
 _NAME = re.compile(r"[\w-]+(\.[\w-]+)*")
-_NOT_FINITE = "The body has a number that is not finite, which JSON has no form for."
+_NOT_FINITE = "The body contains a number that is not finite, which JSON cannot represent."
 _SIMPLE = frozenset((str, int, bool, type(None)))
 
 
@@ -57,7 +57,7 @@ def _text(raw: bytes) -> bytes:
     try:
         return _decode_text(raw).encode()
     except (msgspec.MsgspecError, UnicodeEncodeError):
-        raise InvalidInput("The body is not a text: it has half of a surrogate pair.") from None
+        raise InvalidInput("The body is not valid Unicode: it contains an unpaired surrogate.") from None
 
 
 def body_from_value(value: Any) -> tuple[bytes, int]:
@@ -83,15 +83,17 @@ def _check_value(value: Any, depth: int) -> None:
         return
     if kind is dict:
         if {*map(type, value)} - {str}:
-            raise InvalidInput("The body has a map with a key that is not text, which JSON has no form for.")
+            raise InvalidInput(
+                "The body contains an object with a key that is not a string, which JSON cannot represent."
+            )
         members = value.values()
     elif kind is list:
         members = value
     else:
         what = "bytes" if kind is bytes else "an extension type"
         raise InvalidInput(
-            f"The body has {what} inside of another value, which JSON has no form for: "
-            "send the whole body as bytes, or put bytes in as base64 text."
+            f"The body contains {what} inside another value, which JSON cannot represent. Send the whole body as "
+            "bytes, or encode the bytes as a base64 string."
         )
     if not depth:
         raise InvalidInput(json_text.TOO_DEEP)
@@ -112,7 +114,9 @@ def _bytes_of(text: str, field: str) -> bytes:
     try:
         return b64decode(text, validate=True)
     except (Base64Error, ValueError):
-        raise InvalidInput(f"{field} is not valid base64 (with the letters + and /, and padding).") from None
+        raise InvalidInput(
+            f"{field} is not valid base64. Use the standard alphabet (with + and /) and padding."
+        ) from None
 
 
 # --- bodies out -------------------------------------------------------------------------------
@@ -155,19 +159,22 @@ def attributes_from(values: Mapping[str, Any]) -> list[Attribute]:
 def _attribute(name: str, value: Any) -> Attribute:
     if len(name.encode()) > NAME_BYTES_MAX or not _NAME.fullmatch(name) or name.lower().startswith(("aws.", "amazon.")):
         raise InvalidInput(
-            f"{name[:NAME_BYTES_MAX]!r} cannot name an attribute: letters, digits, hyphens, underscores and single "
-            f"periods between them, at most {NAME_BYTES_MAX} bytes; the prefixes AWS. and Amazon. are not free."
+            f"{name[:NAME_BYTES_MAX]!r} is not a valid attribute name. Use letters, digits, hyphens, underscores "
+            f"and single periods between them, at most {NAME_BYTES_MAX} bytes. The prefixes AWS. and Amazon. are "
+            "reserved."
         )
     if name.startswith(PREFIX):
         raise InvalidInput(
-            f"Attributes with the prefix {PREFIX} are Baton's own; {name[:NAME_BYTES_MAX]} has a field of the message."
+            f"The prefix {PREFIX} is reserved. Use the message's own field instead of the attribute "
+            f"{name[:NAME_BYTES_MAX]}."
         )
     kind = type(value)
     if kind is str:
         data = value.encode()
         if not allowed(data):
             raise InvalidInput(
-                f"The attribute {name} has control characters, which not every protocol can carry: send it as bytes."
+                f"The attribute {name} contains control characters, which some protocols cannot carry. Send it as "
+                "bytes."
             )
         return Attribute(name, "String", data, False)
     if (kind is int and value.bit_length() < NUMBER_LENGTH_MAX * 3) or (kind is float and math.isfinite(value)):
@@ -178,7 +185,7 @@ def _attribute(name: str, value: Any) -> Attribute:
         return Attribute(name, "Binary", _bytes_of(value.base64, f"The attribute {name}"), True)
     if kind is dict and value.keys() == {"base64"} and type(value["base64"]) is str:
         return Attribute(name, "Binary", _bytes_of(value["base64"], f"The attribute {name}"), True)
-    raise InvalidInput(f"The attribute {name} must be text, a number, or bytes.")
+    raise InvalidInput(f"The attribute {name} must be a string, a number, or bytes.")
 
 
 def attributes_of(encoded: bytes, *, binary: bool) -> dict[str, Any]:

@@ -26,7 +26,7 @@ WaitSeconds = Annotated[float, Meta(ge=0, le=WAIT_MAX_S)]
 
 
 class NamedQueue(Struct, rename="camel"):
-    """The number that a queue has in its shard's log, and whose queue it is."""
+    """A queue's number in the shard's log, with the queue's name and account."""
 
     number: int
     tenant: str
@@ -34,7 +34,7 @@ class NamedQueue(Struct, rename="camel"):
 
 
 class RetainedHistory(Struct, rename="camel"):
-    """What a shard's log has."""
+    """The part of a shard's log that is retained."""
 
     shard: int
     first_frame: int
@@ -49,9 +49,9 @@ class Histories(Struct, rename="camel"):
 
 
 HEADERS = (
-    ("Baton-Next-Frame", "Where to go on: `from` of the next request."),
-    ("Baton-First-Frame", "The first frame that is retained."),
-    ("Baton-End-Frame", "The number that the log's next frame will get."),
+    ("Baton-Next-Frame", "First frame to request next, as `from`."),
+    ("Baton-First-Frame", "The first retained frame."),
+    ("Baton-End-Frame", "Number of the log's next frame."),
 )
 
 
@@ -72,7 +72,7 @@ async def read_history(call: Call) -> Answer:
     _only_for_the_server(call)
     values = query(call, ("from", "to", "max_bytes", "wait"))
     if not call.name.isascii() or not call.name.isdigit() or len(call.name) > 5:
-        raise NotFound(f"There is no shard {call.name[:40]!r}; GET /v1/history lists those that there are.")
+        raise NotFound(f"Shard {call.name[:40]!r} does not exist. GET /v1/history lists the shards.")
     start = whole(values.get("from"), "from", 1, FRAME_MAX, 1)
     bytes_max = whole(values.get("max_bytes"), "max_bytes", 1, BYTES_MAX, BYTES_DEFAULT)
     wait_s = _seconds(values.get("wait"))
@@ -96,6 +96,6 @@ def _only_for_the_server(call: Call) -> None:
     """History has the messages of all accounts, so a signature by one of them is not enough."""
     if not call.broker.dev and call.caller.account != call.broker.account:
         raise AccessDenied(
-            "History has the messages of all accounts: it is read with a key of the server's own account, "
+            "History contains the messages of all accounts. Use a key of the server's own account, "
             f"{call.broker.account}."
         )

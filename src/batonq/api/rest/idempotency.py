@@ -45,5 +45,5 @@ def key_of(request: Request) -> str:
         return ""
     name = value.decode("latin-1").strip()
     if not 0 < len(name) <= KEY_LENGTH_MAX or not name.isascii() or not name.isprintable():
-        raise InvalidInput(f"An Idempotency-Key has 1 to {KEY_LENGTH_MAX} characters of ASCII.")
+        raise InvalidInput(f"The Idempotency-Key must be 1 to {KEY_LENGTH_MAX} ASCII characters long.")
     return name

@@ -1,4 +1,4 @@
-"""Jobs on the wire: what a redrive is told to do, and how it stands. See shapes.py for the rules."""
+"""Jobs of the REST API. See shapes.py for the conventions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ AttributeName = Annotated[str, Meta(min_length=1, max_length=256)]
 
 
 class RedriveFilter(Given):
-    """Only messages of which all of this is true."""
+    """Conditions that a message must meet, all of them."""
 
     attributes: Attributes | None = None
     error_class: ErrorClass | None = None
@@ -41,7 +41,7 @@ class TextReplacement(Given):
 
 
 class RedriveEdit(Given):
-    """How messages are changed before they move: attributes, and the whole body or texts in it."""
+    """How to change messages before they are moved: their attributes, and the whole body or texts in it."""
 
     set_attributes: Attributes | None = None
     remove_attributes: Annotated[list[AttributeName], Meta(max_length=ATTRIBUTES_MAX)] | None = None
@@ -50,7 +50,7 @@ class RedriveEdit(Given):
 
 
 class RedriveSpec(Given):
-    """Which dead letters move, where to and how fast. Without `targetQueue` each goes to where it came from."""
+    """Which dead letters to move, where to, and how fast. Without `targetQueue`, each returns to its source queue."""
 
     target_queue: QueueName | None = None
     max_messages_per_second: Rate = 10
@@ -63,7 +63,7 @@ class RedriveSpec(Given):
 
 
 class SampledMessage(Answered, kw_only=True):
-    """A message that a dry run found, as it would be moved."""
+    """A message that a dry run matched, as it would be moved."""
 
     message_id: str
     current_id: str
@@ -77,7 +77,7 @@ class SampledMessage(Answered, kw_only=True):
 
 
 class Job(Answered, kw_only=True):
-    """A job as it stands. `why` says why it waits, is paused or failed."""
+    """A job and its progress. `why` says why it is waiting, paused or failed."""
 
     job_id: str
     kind: Literal["redrive"]
@@ -100,6 +100,6 @@ class Job(Answered, kw_only=True):
 
 
 class Jobs(Answered):
-    """The jobs of a queue, the newest first."""
+    """The jobs of a queue, newest first."""
 
     jobs: list[Job]

@@ -22,10 +22,12 @@ _REF = "#/components/schemas/{name}"
 _COMMON = (400, 403, 405, 406, 429, 500, 503, 507)
 _WITH_BODY = (413, 415)
 _DESCRIPTION = """\
-Queues, messages, leases and jobs of Baton. Bodies are JSON (`application/json`) or MessagePack
-(`application/msgpack`), with the same fields; the answer has the form that Accept names, or the request's. In
-MessagePack `body` and attributes may be bytes as well. Durations end in Seconds, times in Ms (since 1970). Errors are
-problem details (RFC 9457) with a stable `code`. In the secured profile requests are signed with AWS Signature Version 4
+Queues, messages, leases and jobs of Baton.
+
+Request and response bodies are JSON (`application/json`) or MessagePack (`application/msgpack`), with the same fields.
+A response has the format that the Accept header names, or else the format of the request. In MessagePack `body` and
+attributes may also be bytes. Durations end in Seconds, times in Ms (milliseconds since 1970). Errors are problem
+details (RFC 9457) with a stable `code`. In the secured profile requests are signed with AWS Signature Version 4
 (service `sqs` or `baton`).
 """
 # As client generators know it; the development profile asks for none.
@@ -33,14 +35,14 @@ _SIGNATURE = {
     "type": "apiKey",
     "name": "Authorization",
     "in": "header",
-    "description": "AWS Signature Version 4, service `sqs` or `baton`. Needed in the secured profile.",
+    "description": "AWS Signature Version 4, service `sqs` or `baton`. Required in the secured profile.",
     "x-amazon-apigateway-authtype": "awsSigv4",
 }
 _PATH_PARAMETERS: dict[str, tuple[Any, str]] = {
-    "queue": (queueshapes.QueueName, "The queue's name."),
-    "receipt": (shapes.Receipt, "The receiptHandle of a message that was received: the token of one lease."),
-    "job": (shapes.JobId, "The job's id."),
-    "shard": (history.ShardNumber, "The shard's number."),
+    "queue": (queueshapes.QueueName, "Name of the queue."),
+    "receipt": (shapes.Receipt, "The `receiptHandle` of a received message."),
+    "job": (shapes.JobId, "Id of the job."),
+    "shard": (history.ShardNumber, "Number of the shard."),
 }
 # Which answer names what another operation asks for.
 _NAME = {"queue": "$response.body#/name"}
@@ -82,7 +84,7 @@ def document() -> dict[str, Any]:
     for operation in OPERATIONS:
         paths.setdefault(operation.path, {})[operation.method.lower()] = _operation(operation, schema_of)
     paths[PATH] = {"get": _page("openapi", "This document.", "application/json")}
-    paths[PAGE_PATH] = {"get": _page("docs", "This document as a page.", "text/html")}
+    paths[PAGE_PATH] = {"get": _page("docs", "This document as a web page.", "text/html")}
     return {
         "openapi": "3.1.0",
         "info": {"title": "Baton REST API", "version": "1", "description": _DESCRIPTION, "x-release": __version__},
@@ -157,10 +159,10 @@ def _problem(status: int, schema: Any) -> dict[str, Any]:
         "content": _content(schema, (JSON.problem_type, MSGPACK.problem_type)),
     }
     if status in RETRY_AFTER_S:
-        meaning = "Seconds after which to try again."
+        meaning = "Seconds to wait before a retry."
         answer["headers"] = {"Retry-After": {"description": meaning, "required": True, "schema": {"type": "integer"}}}
     if status == 405:
-        meaning = "The methods that the address takes."
+        meaning = "The supported methods."
         answer["headers"] = {"Allow": {"description": meaning, "required": True, "schema": {"type": "string"}}}
     return answer
 

@@ -41,7 +41,7 @@ def page() -> bytes:
         "<meta name=viewport content='width=device-width, initial-scale=1'>",
         f"<title>{escape(info['title'])}</title><style>{_STYLE}</style>",
         f"<h1>{escape(info['title'])}</h1><p>{_text(info['description'])}</p>",
-        f"<p>The same for programs: <a href='{openapi.PATH}'>{openapi.PATH}</a> (OpenAPI {document['openapi']}).</p>",
+        f"<p>For programs: <a href='{openapi.PATH}'>{openapi.PATH}</a> (OpenAPI {document['openapi']}).</p>",
     ]
     parts += _contents(document)
     for path, methods in document["paths"].items():
@@ -58,7 +58,7 @@ def problem_page(code: str) -> bytes | None:
     kind = kinds().get(code)
     if kind is None:
         return None
-    again = "The same request can succeed later." if kind.retryable else "The same request will not succeed later."
+    again = "A retry can succeed." if kind.retryable else "A retry cannot succeed."
     return (
         f"<!doctype html><html lang=en><meta charset=utf-8><title>{code}</title><style>{_STYLE}</style>"
         f"<h1><code>{code}</code></h1><p>{_text(title(kind))}</p><p>HTTP status {kind.status}. {again}</p>"
@@ -102,7 +102,7 @@ def _operation(method: str, path: str, operation: dict[str, Any]) -> list[str]:
         content = answer.get("content")
         kind = _kind(next(iter(content.values()))["schema"]) if content else "no body"
         good.append(f"<b>{status}</b> {kind or 'a document'}")
-    parts.append(f"<p>Answers: {', '.join(good)}. <small>Problems: {', '.join(bad)}.</small></p>")
+    parts.append(f"<p>Responses: {', '.join(good)}. <small>Errors: {', '.join(bad)}.</small></p>")
     return parts
 
 
@@ -110,7 +110,7 @@ def _type(name: str, schema: dict[str, Any]) -> list[str]:
     parts = [f"<h2 id=type-{name}>{name}</h2><p>{_text(schema.get('description', ''))}</p>"]
     required = schema.get("required", ())
     rows = [
-        f"<tr><td><code>{escape(field)}</code><td>{'needed' if field in required else ''}<td>{_kind(inner)}"
+        f"<tr><td><code>{escape(field)}</code><td>{'required' if field in required else ''}<td>{_kind(inner)}"
         f"<td>{_text(inner['description'])}"
         for field, inner in schema.get("properties", {}).items()
     ]

@@ -69,7 +69,7 @@ def without_fifo_only(attributes: dict[str, str]) -> dict[str, str]:
     """What a standard queue has no attribute for, and need not be told when it is not wanted."""
     fifo_only = [row for row in REST_ATTRIBUTES if row.fifo_only and row.name in attributes]
     if any(attributes[row.name] != row.default for row in fifo_only):
-        raise InvalidInput("contentBased and perGroup of deduplication are for queues whose mode is FIFO.")
+        raise InvalidInput("The fields contentBased and perGroup of deduplication can be set only on FIFO queues.")
     return {name: value for name, value in attributes.items() if not ATTRIBUTES[name].fifo_only}
 
 

@@ -85,7 +85,10 @@ def _check_same(existing: Queue, given: SpecFields, passed: dict[str, str], fifo
 
 
 def _exists(queue: Queue, field: str) -> QueueExists:
-    return QueueExists(f"A queue {queue.name} exists already, with another {field}: change it with PATCH.")
+    return QueueExists(
+        f"Queue {queue.name} already exists with a different {field}. Update the existing queue, or choose another "
+        "name."
+    )
 
 
 # --- dead-letter queues -----------------------------------------------------------------------
@@ -98,7 +101,10 @@ async def _dead_letter_queue(call: Call, source: str, target: str, fifo: bool) -
     existing = _find(call, target)
     if existing is not None:
         if existing.fifo != fifo:
-            raise InvalidInput(f"{target} is of the other mode: a queue and its dead-letter queue have the same.")
+            raise InvalidInput(
+                f"Queue {target} cannot be the dead-letter queue: it has a different mode (STANDARD or FIFO) than the "
+                "source queue."
+            )
         return
     queue = _find(call, source)
     if queue is not None and call.broker.dead_letter_sources(queue):
@@ -218,7 +224,7 @@ def _read_cursor(cursor: str) -> str:
     try:
         return urlsafe_b64decode(cursor.encode("ascii")).decode("ascii")
     except (binascii.Error, ValueError):
-        raise InvalidInput("The cursor is not one that this server gave: leave it out to start over.") from None
+        raise InvalidInput("The cursor is not valid. Leave it out to start from the first page.") from None
 
 
 def query(call: Call, names: tuple[str, ...]) -> dict[str, str]:
@@ -230,15 +236,15 @@ def query(call: Call, names: tuple[str, ...]) -> dict[str, str]:
             raise ValueError("too many")
         pairs = [tuple(map(percent.decode, part.partition("=")[::2])) for part in parts if part]
     except ValueError:
-        raise InvalidInput("The parameters of the address are not valid: too many, or not UTF-8.") from None
+        raise InvalidInput("The query parameters are not valid: there are too many, or they are not UTF-8.") from None
     for name, value in pairs:
         if name.startswith("X-Amz-"):  # of a presigned address
             continue
         if name not in names:
-            known = f"there are {', '.join(names)}" if names else "there is none here"
-            raise InvalidInput(f"The parameter {name[:100]!r} of the address is not known: {known}.")
+            known = f"known parameters: {', '.join(names)}" if names else "this endpoint has no parameters"
+            raise InvalidInput(f"Unknown query parameter {name[:100]!r}; {known}.")
         if name in result:
-            raise InvalidInput(f"The parameter {name} of the address is there twice.")
+            raise InvalidInput(f"The query parameter {name} is given twice.")
         result[name] = value
     return result
 
@@ -247,5 +253,5 @@ def whole(text: str | None, name: str, low: int, high: int, default: int) -> int
     if text is None:
         return default
     if not (text.isascii() and text.isdigit() and len(text) <= 18 and low <= int(text) <= high):
-        raise InvalidInput(f"{name} must be a whole number from {low} to {high}.")
+        raise InvalidInput(f"{name} must be an integer from {low} to {high}.")
     return int(text)

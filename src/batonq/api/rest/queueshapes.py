@@ -1,4 +1,4 @@
-"""Queues on the wire: what one is told to be, what it is, and how it stands. See shapes.py for the rules."""
+"""Queues of the REST API: settings, changes and statistics. See shapes.py for the conventions."""
 
 from __future__ import annotations
 
@@ -26,7 +26,9 @@ Tags = Annotated[dict[TagKey, Annotated[str, Meta(max_length=256)]], Meta(max_le
 class Exponential(
     Struct, rename="camel", tag="exponential", tag_field="kind", forbid_unknown_fields=True, omit_defaults=False
 ):
-    """Each wait is `factor` times the one before, up to `maxSeconds`; `jitter` is the share by which it varies."""
+    """Exponential backoff: each delay is `factor` times the previous one, up to `maxSeconds`; `jitter` is the share by
+    which it varies at random.
+    """
 
     base_seconds: RetrySeconds = 1.0
     factor: Annotated[float, Meta(ge=1, le=100)] = 2.0
@@ -35,7 +37,7 @@ class Exponential(
 
 
 class Schedule(Struct, rename="camel", tag="schedule", tag_field="kind", forbid_unknown_fields=True):
-    """The waits one after the other; the last one repeats."""
+    """A list of delays; the last one repeats."""
 
     delays_seconds: Annotated[list[RetrySeconds], Meta(min_length=1, max_length=64)]
     jitter: Jitter = 0.0
@@ -99,7 +101,7 @@ def _struct(name: str, doc: str, fields: Iterable[tuple[Any, ...]], base: Any, *
 
 Deduplication = _struct(
     "Deduplication",
-    "For how long a deduplicationKey counts, and where; `contentBased` is for FIFO queues.",
+    "How long a deduplicationKey is remembered, and its scope. `contentBased` is for FIFO queues.",
     [(row.member, _accepted(row) | None, None) for row in REST_FIELDS["deduplication"]],
     Given,
 )
@@ -109,7 +111,7 @@ OBJECTS: dict[str, tuple[Any, Any]] = {"deduplication": (Deduplication, Deduplic
 
 QueueChanges = _struct(
     "QueueChanges",
-    "What may be changed of a queue. null takes a field back to its default; one that is absent stays.",
+    "Settings to change. null restores a field's default; absent fields do not change.",
     [
         *(
             (name, (OBJECTS[name][0] if name in OBJECTS else _accepted(rows[0])) | UnsetType | None, UNSET)
@@ -121,7 +123,7 @@ QueueChanges = _struct(
 )
 QueueSpec = _struct(
     "QueueSpec",
-    "A queue to be made. A deadLetterQueue that does not exist is made too, with 14 days' retention.",
+    "A queue to create. If its deadLetterQueue does not exist, that is created too, with a retention of 14 days.",
     [("name", QueueName), ("mode", Literal["STANDARD", "FIFO"], "STANDARD")],
     QueueChanges,
     kw_only=True,
@@ -145,7 +147,7 @@ class _Identity(Answered, kw_only=True):
 
 Queue = _struct(
     "Queue",
-    "A queue as it is, defaults included.",
+    "A queue with all its settings, including defaults.",
     [
         *((name, OBJECTS[name][1]) if name in OBJECTS else _answered(rows[0]) for name, rows in REST_FIELDS.items()),
         ("tags", dict[str, str]),
@@ -155,14 +157,14 @@ Queue = _struct(
 )
 Queues = _struct(
     "Queues",
-    "A page of queues, by name; `nextCursor` asks for the next one.",
+    "A page of queues, sorted by name. `nextCursor` gets the next page.",
     [("queues", GenericAlias(list, (Queue,))), ("next_cursor", str | UnsetType, UNSET)],
     Answered,
 )
 
 
 class Stats(Answered):
-    """How a queue stands, exactly; counts since it was made, and what it holds now."""
+    """Exact statistics of a queue: its current content, and counts since it was created."""
 
     queue: str
     visible: int

@@ -34,7 +34,7 @@ def receive(call: Call, finish: Finish) -> None:
     given = call.read(Receive)
     attempt = given.attempt_id or ""
     if attempt and not queue.fifo:
-        raise InvalidInput("attemptId is for FIFO queues: a receive of another queue is not repeated by its name.")
+        raise InvalidInput("attemptId can be used only with FIFO queues.")
     binary = call.wanted is MSGPACK
 
     def delivered(outcome: BrokerReceived | BatonError) -> None:

@@ -55,7 +55,7 @@ def send_message(call: Call, finish: Finish) -> None:
         _check_size(call, queue)
         given = call.read(PackedMessage)
         if given.client_message_id is not None:
-            raise InvalidInput("clientMessageId belongs into a batch.")
+            raise InvalidInput("clientMessageId can be used only in a batch.")
     else:
         given = call.read(Message)
     builder = SendBuilder()
@@ -97,7 +97,9 @@ def _send(
 def _check_size(call: Call, queue: Queue) -> None:
     """MessagePack holds a body as it is: one that is too large is not decoded first."""
     if len(call.request.body) > queue.message_bytes_max + FIELDS_BYTES_MAX:
-        raise TooLarge(f"A message of this queue has at most {queue.message_bytes_max} bytes.")
+        raise TooLarge(
+            f"The message is too large: this queue accepts at most {queue.message_bytes_max} bytes per message."
+        )
 
 
 # --- batches ----------------------------------------------------------------------------------
@@ -233,13 +235,16 @@ def add_message(queue: Queue, builder: SendBuilder, given: AnyMessage) -> None:
         size += attributes_size(attributes)
     if size > queue.message_bytes_max:
         raise TooLarge(
-            f"The message has {size} bytes, attributes counted in; the queue takes {queue.message_bytes_max}."
+            f"The message has {size} bytes, including its attributes; this queue accepts at most "
+            f"{queue.message_bytes_max}."
         )
     if given.delay_seconds is not None:
         if not queue.fifo:
             builder.put("delays_ms", milliseconds(given.delay_seconds))
         elif given.delay_seconds:
-            raise InvalidInput("A message of a FIFO queue has no delay of its own: set delaySeconds of the queue.")
+            raise InvalidInput(
+                "A message in a FIFO queue cannot have its own delay. Set the queue's delaySeconds instead."
+            )
     if given.ttl_seconds is not None:
         builder.put("ttls_ms", max(1, milliseconds(given.ttl_seconds)))
     if given.max_receive_count is not None:
@@ -249,13 +254,13 @@ def add_message(queue: Queue, builder: SendBuilder, given: AnyMessage) -> None:
         builder.put("priorities", priority)
     for text in (given.message_group_id, given.deduplication_key, given.traceparent, given.tracestate):
         if text is not None and text.endswith("\n"):  # which the end of a pattern lets pass
-            raise InvalidInput("Neither ids nor traces have a line end.")
+            raise InvalidInput("Ids and trace headers cannot contain line breaks.")
     if given.traceparent is not None:
         builder.put("traces", trace_from(given.traceparent, given.tracestate))
     if given.message_group_id is not None:
         builder.put("groups", given.message_group_id)
     elif queue.fifo:
-        raise InvalidInput("A message of a FIFO queue needs a messageGroupId.")
+        raise InvalidInput("A message in a FIFO queue needs a messageGroupId.")
     if given.deduplication_key is not None:
         builder.put("dedup_ids", given.deduplication_key)
         builder.put("strict", True)
@@ -266,10 +271,10 @@ def add_message(queue: Queue, builder: SendBuilder, given: AnyMessage) -> None:
 def _body(given: AnyMessage) -> tuple[bytes, int]:
     if given.body_base64 is not None:
         if given.body is not UNSET:
-            raise InvalidInput("Give body or bodyBase64, not both.")
+            raise InvalidInput("body and bodyBase64 are both set. Set only one of them.")
         return body_from_base64(given.body_base64)
     if given.body is UNSET:
-        raise InvalidInput("The message has no body: give body (any JSON value) or bodyBase64.")
+        raise InvalidInput("The message has no body. Set body (any JSON value) or bodyBase64.")
     if isinstance(given, PackedMessage):
         return body_from_value(given.body)
     return body_from_json(bytes(given.body))

@@ -71,7 +71,7 @@ class Call:
         """The error for an exception that nobody expected: the log says what it is, the client only that it was."""
         request = self.request
         logger.error("an operation failed: %s %s", request.method, request.path[:256], exc_info=problem)
-        return BatonError("Something went wrong in the server; its log says what.")
+        return BatonError("An internal error occurred; see the server's log.")
 
     def queue(self) -> Queue:
         """The queue that the request is about: one of the caller's own."""
@@ -100,7 +100,7 @@ def find_queue(call: Call, name: str) -> Queue:
 
 
 def no_such_queue(name: str) -> QueueDoesNotExist:
-    return QueueDoesNotExist(f"There is no queue {name[:80]!r}. Make it with POST /v1/queues.")
+    return QueueDoesNotExist(f"Queue {name[:80]!r} does not exist. Create it first.")
 
 
 def milliseconds(seconds: float) -> int:

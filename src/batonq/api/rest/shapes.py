@@ -1,7 +1,8 @@
-"""Messages and leases on the wire. These types check what comes in, and the OpenAPI document is made from them.
+"""Messages and leases of the REST API. Requests are validated against these types, and the OpenAPI document is
+generated from them.
 
-Fields are camelCase on the wire; durations end in Seconds and may have fractions, times end in Ms and are milliseconds
-since 1970. A field that is null counts as absent, except `body`, for which null is a value.
+Fields are camelCase. Durations end in Seconds and may have fractions; times end in Ms and are milliseconds since 1970.
+A field that is null counts as absent, except `body`, for which null is a value.
 """
 
 from __future__ import annotations
@@ -43,18 +44,18 @@ ProducerSequence = Annotated[int, Meta(ge=1, le=(1 << 53) - 1)]
 
 
 class Given(Struct, rename="camel", forbid_unknown_fields=True):
-    """What a client sends: a field that is not known is refused by its name."""
+    """Base class of requests: an unknown field is an error."""
 
 
 class Answered(Struct, rename="camel", omit_defaults=True):
-    """What a client gets: a field that says nothing is left out."""
+    """Base class of responses: fields with their default value are omitted."""
 
 
 # --- sending ----------------------------------------------------------------------------------
 
 
 class Base64(Given):
-    """Bytes, where the form has none of its own."""
+    """Bytes as base64, for formats without a type for bytes."""
 
     base64: str
 
@@ -76,7 +77,7 @@ class _MessageFields(Given):
 
 
 class Message(_MessageFields):
-    """A message to be sent: `body`, any JSON value, or `bodyBase64`, and how to treat it."""
+    """A message to send: `body` (any JSON value) or `bodyBase64`, and its options."""
 
     body: Raw | UnsetType = UNSET
     attributes: Attributes | None = None
@@ -89,7 +90,7 @@ class BatchMessage(Message):
 
 
 class PackedMessage(_MessageFields):
-    """The same in MessagePack, where `body` and attributes may be bytes."""
+    """A message in MessagePack, where `body` and attributes may be bytes."""
 
     body: Any = UNSET
     attributes: Annotated[dict[str, Any], Meta(max_length=ATTRIBUTES_MAX)] | None = None
@@ -97,14 +98,14 @@ class PackedMessage(_MessageFields):
 
 
 class Producer(Given):
-    """Who sends, and the number of the first message: a number that is not above the last one is a duplicate."""
+    """A producer id and the number of the first message. A number that is not above the last one is a duplicate."""
 
     id: Identifier
     sequence: ProducerSequence
 
 
 class SendBatch(Given):
-    """Messages to be sent, each with a result of its own. `producer.sequence` is the first one's; the others follow."""
+    """Messages to send, with one result per message. `producer.sequence` is the number of the first message."""
 
     messages: Annotated[list[BatchMessage], Meta(min_length=1, max_length=BATCH_MAX)]
     producer: Producer | None = None
@@ -116,20 +117,20 @@ class PackedSendBatch(Given):
 
 
 class LooseSendBatch(Given):
-    """A batch whose entries are looked at one by one, because one of them is not valid."""
+    """A batch in which at least one entry is not valid: each entry is decoded separately."""
 
     messages: Annotated[list[Raw], Meta(min_length=1, max_length=BATCH_MAX)]
     producer: Producer | None = None
 
 
 class OnlyClientId(Struct, rename="camel"):
-    """What can be told of an entry that is not valid."""
+    """The part of an invalid entry that is returned with its error."""
 
     client_message_id: ClientId | None = None
 
 
 class Sent(Answered):
-    """A message that was taken. `duplicate`: it was there already, and this is the first one's id."""
+    """A stored message. `duplicate` is true if it was stored before; the id is that of the first one."""
 
     message_id: str
     sequence: int
@@ -137,7 +138,7 @@ class Sent(Answered):
 
 
 class SendResult(Answered):
-    """What became of one message of a batch: its id and sequence, or an error."""
+    """The result of one message of a batch: its id and sequence number, or an error."""
 
     client_message_id: str | None = None
     message_id: str | None = None
@@ -147,7 +148,7 @@ class SendResult(Answered):
 
 
 class SendResults(Answered):
-    """One result for each message, in the order of the request."""
+    """One result per message, in the order of the request."""
 
     results: list[SendResult]
 
@@ -156,7 +157,7 @@ class SendResults(Answered):
 
 
 class Receive(Given):
-    """How many messages, for how long, and how long to wait for the first."""
+    """How many messages to receive, their visibility timeout, and how long to wait for the first."""
 
     max_messages: Count = 10
     wait_seconds: Wait | None = None
@@ -166,7 +167,7 @@ class Receive(Given):
 
 
 class ReceiveAny(Given):
-    """The same from several queues: names, or patterns with `*` and `?`."""
+    """A receive from several queues: names, or patterns with `*` and `?`."""
 
     queues: Annotated[
         list[Annotated[str, Meta(min_length=1, max_length=80, pattern="^[A-Za-z0-9_.*?-]+$")]],
@@ -179,7 +180,7 @@ class ReceiveAny(Given):
 
 
 class DeadLetter(Answered):
-    """Where a dead letter comes from, and how it died."""
+    """The source of a dead letter, and why it was dead-lettered."""
 
     queue: str = ""
     message_id: str = ""
@@ -200,7 +201,7 @@ class LastFailure(Answered):
 
 
 class Received(Answered, kw_only=True):
-    """A message in the hands of its holder, until `deadlineMs`."""
+    """A received message. It is leased to the consumer until `deadlineMs`."""
 
     message_id: str
     receipt_handle: str
@@ -230,7 +231,7 @@ class ReceivedMessages(Answered):
 
 
 class Nack(Given):
-    """Why a message is given back, and when it may be tried again; without a delay the queue's retry policy says."""
+    """Why a message failed, and when it becomes visible again. Without a delay, the queue's retry policy applies."""
 
     delay_seconds: Delay | None = None
     reason: Reason | None = None
@@ -240,7 +241,7 @@ class Nack(Given):
 
 
 class ChangeVisibility(Given):
-    """The lease ends so long from now; 0 gives the message back."""
+    """The lease ends this many seconds from now; 0 makes the message visible at once."""
 
     visibility_timeout_seconds: Visibility
 
@@ -266,20 +267,20 @@ class ChangeVisibilityBatch(Given):
 
 
 class Deadline(Answered):
-    """When the lease ends now; 0: it is over."""
+    """When the lease ends; 0: it has ended."""
 
     deadline_ms: int
 
 
 class LeaseResult(Answered):
-    """What became of one entry: nothing to say, or an error."""
+    """The result of one entry: empty, or an error."""
 
     deadline_ms: int | None = None
     error: ItemError | None = None
 
 
 class LeaseResults(Answered):
-    """One result for each entry, in the order of the request."""
+    """One result per entry, in the order of the request."""
 
     results: list[LeaseResult]
 
@@ -290,7 +291,7 @@ MessageState = Literal["DELAYED", "VISIBLE", "IN_FLIGHT", "OWED", "DEAD"]
 
 
 class Peeked(Answered, kw_only=True):
-    """A message as it stands, without a lease. `untilMs`: the end of its delay, or of its lease."""
+    """A message in its current state, without a lease. `untilMs` is the end of its delay or of its lease."""
 
     message_id: str
     current_id: str
@@ -317,7 +318,7 @@ class Peeked(Answered, kw_only=True):
 
 
 class PeekedMessages(Answered):
-    """Messages in the order of their arrival; `nextAfter` goes on behind them."""
+    """Messages in the order of their arrival. `nextAfter` gets the next page."""
 
     messages: list[Peeked]
     next_after: int | UnsetType = UNSET

@@ -18,13 +18,13 @@ _NUMBER = re.compile(r"^ ([<>]=?) (-?[\d.]+)$")
 _LENGTH = re.compile(r"^ of length ([<>]=?) (\d+)$")
 _BOUNDS = {">=": "{0} or more", "<=": "{0} or less", ">": "more than {0}", "<": "less than {0}"}
 _TYPES = {
-    "int": "a whole number",
+    "int": "an integer",
     "float": "a number",
     "str": "text",
     "bool": "true or false",
     "bytes": "bytes",
-    "object": "a map",
-    "array": "a list",
+    "object": "an object",
+    "array": "an array",
     "null": "null",
 }
 
@@ -37,7 +37,7 @@ def explain(problem: str, shape: str) -> str:
     if field := _FIELD.match(what):
         name = f"{path}.{field.group(2)}".lstrip(".")
         if field.group(1) == "contains unknown":
-            return f"there is no field {name}"[:LENGTH_MAX]
+            return f"unknown field {name}"[:LENGTH_MAX]
         return _with_meaning(f"{name} is missing", name, shape)
     if value := _VALUE.match(what):
         return _with_meaning(f"{path or 'it'} cannot be {value.group(1)}", path, shape)
@@ -51,13 +51,13 @@ def _must(types: str, rest: str) -> str:
     if number := _NUMBER.match(rest):
         return f"must be {kinds}, {_BOUNDS[number.group(1)].format(f'{float(number.group(2)):,g}')}"
     if length := _LENGTH.match(rest):
-        unit = "entries" if "list" in kinds else "characters"
+        unit = "entries" if "array" in kinds else "characters"
         return f"must be {kinds} of {_BOUNDS[length.group(1)].format(length.group(2))} {unit}"
     if rest.startswith(", got `"):
         got = rest[len(", got `") :].rstrip("`")
         return f"must be {kinds}, not {_TYPES.get(got, got)}"
     if rest.startswith(" matching regex"):
-        return "is not as it must be"  # its meaning says it better than the expression
+        return "does not have the required format"  # the field's description is clearer than the regular expression
     return f"must be {kinds}{rest}"
 
 

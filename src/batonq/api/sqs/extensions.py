@@ -66,50 +66,52 @@ MESSAGE_ATTRIBUTES = {
     for row in (
         MessageAttribute(
             "Baton.Priority",
-            f"Higher is delivered first; messages of a FIFO group keep their order. Default: {NORMAL_PRIORITY}.",
+            "Messages with a higher priority are delivered first. The messages of a FIFO group keep their order. "
+            f"Default: {NORMAL_PRIORITY}.",
             0,
             PRIORITY_MAX,
             _priority,
         ),
         MessageAttribute(
             "Baton.DeduplicationKey",
-            "A second message with the same key is not delivered; with the same key and another content it is refused. "
-            "Works on every queue; on a FIFO queue it stands in for a missing MessageDeduplicationId.",
+            "A second message with the same key is not delivered. Reusing a key with a different body is an "
+            "error. Works on every queue; on a FIFO queue it is used if MessageDeduplicationId is missing.",
             1,
             KEY_LENGTH_MAX,
             None,
         ),
         MessageAttribute(
             "Baton.TimeToLive",
-            "Seconds after which the message expires, counted from when it can be received.",
+            "Seconds after which the message expires, counted from when it becomes visible.",
             1,
             RETENTION_MAX_S,
             _time_to_live,
         ),
         MessageAttribute(
             "Baton.MaxReceives",
-            "Receives after which the message is dead, in place of the queue's number.",
+            "Maximum number of receives of this message, instead of the queue's.",
             1,
             MAX_RECEIVES_MAX,
             _max_receives,
         ),
         MessageAttribute(
             "Baton.DelaySeconds",
-            "A delay beyond the 900 seconds of DelaySeconds, which it overrides. Not on FIFO queues.",
+            "A delay that may exceed the 900 seconds of DelaySeconds, which it overrides. Not for FIFO queues.",
             0,
             RETENTION_MAX_S,
             _delay,
         ),
         MessageAttribute(
             CONTENT_TYPE,
-            "What the body is: `application/json` is a value for REST clients. Told of what they sent.",
+            "Content type of the body: `application/json` is a JSON value for REST clients. Set on messages that "
+            "REST clients sent.",
             1,
             CONTENT_LENGTH_MAX,
             None,
         ),
         MessageAttribute(
             CONTENT_ENCODING,
-            "`base64`: the body stands for bytes, or for text with characters that SQS forbids.",
+            "`base64`: the body encodes bytes, or text with characters that SQS does not allow.",
             1,
             CONTENT_LENGTH_MAX,
             None,
@@ -128,16 +130,16 @@ class SystemAttribute(NamedTuple):
 SYSTEM_ATTRIBUTES = {
     row.name: row
     for row in (
-        SystemAttribute("Baton.FirstQueue", "ARN of the queue that it was first sent to."),
-        SystemAttribute("Baton.FirstMessageId", "Its message id there."),
-        SystemAttribute("Baton.FirstFailureTimestamp", "When an attempt first failed, milliseconds since 1970."),
-        SystemAttribute("Baton.LastFailureTimestamp", "When an attempt last failed."),
-        SystemAttribute("Baton.ErrorClass", "Class of the last error that a consumer gave with a nack."),
-        SystemAttribute("Baton.Reason", "Reason that it gave."),
-        SystemAttribute("Baton.Attempts", "Receives that it had when it last became a dead letter."),
-        SystemAttribute("Baton.TraceId", "The AWSTraceHeader that it was first sent with."),
-        SystemAttribute("Baton.Priority", "Its priority, 0 to 255."),
-        SystemAttribute("Baton.LeaseDeadline", "When this lease ends, milliseconds since 1970."),
+        SystemAttribute("Baton.FirstQueue", "ARN of the queue to which the message was first sent."),
+        SystemAttribute("Baton.FirstMessageId", "The message's id in that queue."),
+        SystemAttribute("Baton.FirstFailureTimestamp", "Time of the first failed attempt, in milliseconds since 1970."),
+        SystemAttribute("Baton.LastFailureTimestamp", "Time of the last failed attempt, in milliseconds since 1970."),
+        SystemAttribute("Baton.ErrorClass", "Error class of the last nack."),
+        SystemAttribute("Baton.Reason", "Reason of the last nack."),
+        SystemAttribute("Baton.Attempts", "Number of receives when the message was last dead-lettered."),
+        SystemAttribute("Baton.TraceId", "The AWSTraceHeader with which the message was first sent."),
+        SystemAttribute("Baton.Priority", "The message's priority, 0 to 255."),
+        SystemAttribute("Baton.LeaseDeadline", "Time when this lease ends, in milliseconds since 1970."),
     )
 }
 
@@ -150,12 +152,15 @@ class Header(NamedTuple):
 HEADERS = {
     row.name: row
     for row in (
-        Header("Baton-Consumer", "ReceiveMessage: who is asking; the lease shows it as its holder."),
-        Header("Baton-Reason", "ChangeMessageVisibility: makes it a nack with this reason, at most 500 characters."),
-        Header("Baton-Error-Class", "ChangeMessageVisibility: makes it a nack with this class of error."),
+        Header("Baton-Consumer", "ReceiveMessage: name of the consumer, shown as the holder of the lease."),
+        Header(
+            "Baton-Reason",
+            "ChangeMessageVisibility: makes the request a nack with this reason, at most 500 characters.",
+        ),
+        Header("Baton-Error-Class", "ChangeMessageVisibility: makes the request a nack with this error class."),
         Header(
             "Baton-Dead-Letter",
-            "ChangeMessageVisibility: `true` makes it a nack that sends the message to the dead letters at once.",
+            "ChangeMessageVisibility: `true` makes the request a nack that dead-letters the message at once.",
         ),
     )
 }
@@ -173,13 +178,13 @@ def apply_message_attributes(builder: SendBuilder, values: Mapping[str, str], *,
         row = MESSAGE_ATTRIBUTES.get(name)
         if row is None:
             raise invalid_value(
-                f"Message attribute name '{name}' is not known. Names with the prefix {PREFIX} are Baton's own: "
+                f"Unknown message attribute '{name}'. The prefix {PREFIX} is reserved for "
                 f"{', '.join(MESSAGE_ATTRIBUTES)}."
             )
         if row.apply is None:
             if name in (CONTENT_TYPE, CONTENT_ENCODING):
                 if not is_word_list(value):
-                    raise invalid(value, name, f"Must be 1 to {CONTENT_LENGTH_MAX} printable characters of ASCII.")
+                    raise invalid(value, name, f"Must be 1 to {CONTENT_LENGTH_MAX} printable ASCII characters.")
             else:
                 _deduplicate(builder, value)
             continue

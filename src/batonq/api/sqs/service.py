@@ -63,7 +63,7 @@ class Service:
     def fault(problem: BaseException, what: str) -> SqsError:
         """The error for an exception that nobody expected: the log says what it is, the client only that it was."""
         logger.error("an operation failed: %s", shortened(what, 256), exc_info=problem)
-        return SqsError(INTERNAL, "Something went wrong in the server; its log says what.")
+        return SqsError(INTERNAL, "An internal error occurred; see the server's log.")
 
     # --- from an address to a queue
 

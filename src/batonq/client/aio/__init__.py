@@ -1,1 +1,1 @@
-"""The client for asyncio. The form for threads, batonq.client.blocking, is made from this one by tools/make_sync.py."""
+"""The asyncio client. tools/make_sync.py generates most of the client for threads, batonq.client.blocking, from it."""

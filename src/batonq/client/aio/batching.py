@@ -1,7 +1,8 @@
-"""Automatic batching: what many tasks ask for at about the same time goes into one request.
+"""Automatic batching: calls that many tasks make at about the same time are sent in one request.
 
-Each lane has one request under way. The first caller's batch leaves at the end of the loop's turn, so a lone caller
-waits for nothing; while it is under way others gather, so batches grow with load by themselves.
+Each lane has one request in progress. The first batch is sent at the end of the current turn of the event loop, so a
+single caller does not wait. Calls that arrive while a request is in progress form the next batch, so batches grow with
+the load.
 """
 
 from __future__ import annotations
@@ -32,14 +33,15 @@ class _Lane(Generic[Item, Result]):
 
     def __init__(self) -> None:
         self.busy = False
-        self.keyed: deque[_Entry[Item, Result]] = deque()  # what must keep its order with others of this lane
+        # items that must keep their order relative to others of this lane
+        self.keyed: deque[_Entry[Item, Result]] = deque()
 
 
 class Batcher(Generic[Item, Result]):
-    """Gathers items and posts them: `post(items)` gives a result or an error for each."""
+    """Collects items and posts them in batches: `post(items)` returns a result or an error per item."""
 
     def __init__(self, post: Callable[[list[Item]], Awaitable[list[Result | BatonError]]], limits: BatchLimits) -> None:
-        self.refusing = False  # the client is being closed: what is here is seen through, and nothing more is taken
+        self.refusing = False  # the client is being closed: pending items are finished, new ones are refused
         self._post = post
         self._limits = limits
         self._lanes: list[_Lane[Item, Result]] = [_Lane() for _ in range(limits.lanes)]
@@ -52,10 +54,12 @@ class Batcher(Generic[Item, Result]):
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def put(self, item: Item, size: int, key: str | None = None) -> Result:
-        """Have this done; items with the same key keep their order. Waits while the buffers are full."""
+        """Add an item and wait for its result. Items with the same key keep their order. Waits while the buffers are
+        full.
+        """
         limits = self._limits
         if self.refusing:
-            raise InvalidInput("This Baton is closed.")
+            raise InvalidInput("This Baton client is closed. Create a new one.")
         while self._count >= limits.waiting_count or self._bytes >= limits.waiting_bytes:
             await self._wait_for_room()
         future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
@@ -73,16 +77,16 @@ class Batcher(Generic[Item, Result]):
         return await future
 
     async def flush(self) -> None:
-        """Wait until everything that was put has its result."""
+        """Wait until all items have their results."""
         while self._count or any(lane.busy for lane in self._lanes):
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._idle.append(future)
             await future
 
     def abandon(self) -> None:
-        """Stop what is under way; whoever waits is told that nobody knows."""
+        """Cancel the requests in progress. Their callers get an error, because the outcome is unknown."""
         for waiting in (self._shared, *(lane.keyed for lane in self._lanes)):
-            _fail(list(waiting), Unavailable("The client was closed before this was sent."))
+            _fail(list(waiting), Unavailable("The client was closed before this request was sent."))
             waiting.clear()
         self._count = self._bytes = 0
         for task in self._tasks:
@@ -114,7 +118,7 @@ class Batcher(Generic[Item, Result]):
                 self._start(free)
 
     def _start(self, lane: _Lane[Item, Result]) -> None:
-        lane.busy = True  # the task begins in the loop's next turn: what is put in this one goes along
+        lane.busy = True  # the task starts in the loop's next turn, so that items added in this turn are included
         task = asyncio.get_running_loop().create_task(self._run(lane))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -138,13 +142,13 @@ class Batcher(Generic[Item, Result]):
             if len(batch) == 1:
                 _fail(batch, problem)
                 return
-            middle = len(batch) // 2  # one of them is wrong, and the others shall not suffer for it
+            middle = len(batch) // 2  # one item is invalid: post the others without it
             await self._do(batch[:middle])
             await self._do(batch[middle:])
         except BatonError as problem:
             _fail(batch, problem)
         except asyncio.CancelledError:
-            _fail(batch, Unavailable("The client was closed before the answer came; nobody knows whether it was done."))
+            _fail(batch, Unavailable("The client was closed before the server answered, so the outcome is unknown."))
             raise
         except BaseException as problem:
             _fail(batch, problem)
@@ -170,7 +174,7 @@ class Batcher(Generic[Item, Result]):
                 self._count -= 1
                 self._bytes -= entry.size
                 if entry.future.done():
-                    continue  # cancelled before it left
+                    continue  # cancelled before it was sent
                 batch.append(entry)
                 size += entry.size
         self._make_room()
@@ -182,7 +186,7 @@ class Batcher(Generic[Item, Result]):
         try:
             await future
         except asyncio.CancelledError:
-            self._make_room()  # a turn that was given is passed on
+            self._make_room()  # pass the turn on to the next waiter
             raise
 
     def _make_room(self) -> None:
@@ -200,4 +204,4 @@ def _fail(batch: list[_Entry[Item, Result]], problem: BaseException) -> None:
     for entry in batch:
         if not entry.future.done():
             entry.future.set_exception(problem)
-            entry.future.exception()  # its caller may be gone; that is no reason for a warning
+            entry.future.exception()  # the caller may be gone, which is no reason for a warning

@@ -1,4 +1,4 @@
-"""The client: one for a program, shared by all of its tasks."""
+"""The client object: one per program, shared by all of its tasks."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ DEFAULT_URL = "http://127.0.0.1:9324"
 
 
 class Baton:
-    """A connection to a Baton: `async with Baton("http://127.0.0.1:9324") as baton: ...`.
+    """A client of a Baton server: `async with Baton("http://127.0.0.1:9324") as baton: ...`.
 
-    `timeout` is for one answer, in seconds; `retries` says how often and how long to try again. `connections` are for
-    requests that are answered at once, `polls` for receives that wait. `batching` bounds automatic batching. With keys
-    every request is signed. `ssl` replaces the system's certificates.
+    `timeout` is the maximum time for one response, in seconds; `retries` sets how often and how long requests are
+    retried. `connections` limits the connections for normal requests, `polls` those for long polls. `batching` limits
+    automatic batching. With `access_key` and `secret_key`, every request is signed. `ssl` replaces the system's
+    certificates.
     """
 
     def __init__(
@@ -55,15 +56,15 @@ class Baton:
         transport: AsyncTransport | None = None,
     ) -> None:
         if (access_key is None) != (secret_key is None):
-            raise InvalidInput("Give both access_key and secret_key, or neither.")
+            raise InvalidInput("access_key and secret_key must be set together.")
         if timeout <= 0 or connections < 1 or polls < 1:
-            raise InvalidInput("timeout, connections and polls must be above 0.")
+            raise InvalidInput("timeout, connections and polls must be greater than 0.")
         self._limits = batching or BatchLimits()
         if self._limits.lanes < 1 or not 1 <= self._limits.count <= REQUEST_COUNT_MAX:
-            raise InvalidInput(f"Batching takes at least 1 lane, and 1 to {REQUEST_COUNT_MAX:,} messages a request.")
+            raise InvalidInput(f"batching needs at least 1 lane, and 1 to {REQUEST_COUNT_MAX:,} messages per request.")
         signer: Signer | None = None
         if access_key is not None and secret_key is not None:
-            from batonq.client import signing  # only those who sign load it
+            from batonq.client import signing  # imported late: only clients that sign need it
 
             signer = signing.Signer(access_key, secret_key)
         self.url = url
@@ -78,33 +79,34 @@ class Baton:
     # --- queues ---------------------------------------------------------------------------------
 
     def queue(self, name: str) -> Queue:
-        """The queue of this name; nothing is asked of the server."""
+        """The queue with this name. No request is made, and the queue need not exist."""
         queue = self._queues.get(name)
         if queue is None:
-            with self._lock:  # one for all threads: it keeps the order of groups
+            with self._lock:  # one per queue for all threads, because it keeps the order of groups
                 queue = self._queues.setdefault(name, Queue(self, name))
         return queue
 
     async def create_queue(
         self, name: str, *, fifo: bool = False, exist_ok: bool = True, **settings: Unpack[QueueSettings]
     ) -> Queue:
-        """Make a queue. One that exists with the same settings is no error, unless `exist_ok` is False.
+        """Create a queue. If it already exists with the same settings, that is not an error, unless `exist_ok` is
+        False.
 
-        Raises QueueExists when there is one with other settings; `queue.update` changes them.
+        Raises QueueExists if it exists with different settings; change them with `queue.update`.
         """
         spec = {"name": name, **({"mode": "FIFO"} if fifo else {}), **to_wire(settings)}
-        told = await self._calls.request("POST", "/v1/queues", spec)
-        if told.answer.status == 200 and not exist_ok and not told.doubtful:
-            raise QueueExists(f"The queue {name} exists already.")
+        reply = await self._calls.request("POST", "/v1/queues", spec)
+        if reply.answer.status == 200 and not exist_ok and not reply.doubtful:
+            raise QueueExists(f"Queue {name} already exists.")
         return self.queue(name)
 
     async def queues(self, prefix: str = "") -> AsyncIterator[QueueInfo]:
-        """All queues whose names start with `prefix`, in the order of their names."""
+        """All queues whose names start with `prefix`, sorted by name."""
         cursor: str | None = ""
         while cursor is not None:
             query = {name: value for name, value in (("prefix", prefix), ("cursor", cursor)) if value}
-            told = await self._calls.request("GET", "/v1/queues" + (f"?{urlencode(query)}" if query else ""))
-            page = codec.decode(codec.QueuePage, told.answer)
+            reply = await self._calls.request("GET", "/v1/queues" + (f"?{urlencode(query)}" if query else ""))
+            page = codec.decode(codec.QueuePage, reply.answer)
             for found in page.queues:
                 yield found
             cursor = page.next_cursor or None
@@ -120,22 +122,24 @@ class Baton:
         visibility: float | None = None,
         consumer: str = "",
     ) -> list[Message]:
-        """Receive from several queues with one long poll, fair among them: names, or patterns like `hooks-*`."""
+        """Receive from several queues with one long poll, with a fair share for each. Accepts names and patterns like
+        `hooks-*`.
+        """
         value: dict[str, Any] = {"queues": list(queues), "maxMessages": max_messages, "waitSeconds": wait}
         if visibility is not None:
             value["visibilityTimeoutSeconds"] = visibility
         if consumer:
             value["consumer"] = consumer
-        told = await self._calls.request("POST", "/v1/messages:receive", value, wait=wait)
-        received = codec.decode(Messages, told.answer).messages
+        reply = await self._calls.request("POST", "/v1/messages:receive", value, wait=wait)
+        received = codec.decode(Messages, reply.answer).messages
         for one in received:
             one._home = self.queue(one.queue)
         return received
 
     async def job(self, job_id: str) -> Job:
-        """A redrive by its id."""
-        told = await self._calls.request("GET", f"/v1/jobs/{quote(job_id, safe='')}")
-        job = codec.decode(Job, told.answer)
+        """The redrive job with this id."""
+        reply = await self._calls.request("GET", f"/v1/jobs/{quote(job_id, safe='')}")
+        job = codec.decode(Job, reply.answer)
         job._calls = self._calls
         return job
 
@@ -143,16 +147,16 @@ class Baton:
 
     @property
     def closed(self) -> bool:
-        """No more requests are taken."""
+        """Whether the client is closed and refuses new requests."""
         return self._calls.closed
 
     async def flush(self) -> None:
-        """Wait until everything that was asked for so far is answered."""
+        """Wait until all requests made so far are answered."""
         for batcher in list(self._batchers):
             await batcher.flush()
 
     async def close(self) -> None:
-        """Wait for the sends and acknowledgements that are under way, then let go of all connections."""
+        """Wait for sends and acks in progress, then close all connections."""
         if self._calls.closed:
             return
         self._closing = True
@@ -183,7 +187,7 @@ class Baton:
 
 
 def connect(url: str | None = None, **options: Any) -> Baton:
-    """A Baton from the environment: BATON_URL, BATON_ACCESS_KEY_ID and BATON_SECRET_ACCESS_KEY."""
+    """Create a client from the environment: BATON_URL, BATON_ACCESS_KEY_ID and BATON_SECRET_ACCESS_KEY."""
     options.setdefault("access_key", os.environ.get("BATON_ACCESS_KEY_ID") or None)
     options.setdefault("secret_key", os.environ.get("BATON_SECRET_ACCESS_KEY") or None)
     return Baton(url or os.environ.get("BATON_URL") or DEFAULT_URL, **options)

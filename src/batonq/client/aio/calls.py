@@ -1,4 +1,4 @@
-"""One request to the REST API and its answer: encoded, signed, tried again where that helps, errors by their code."""
+"""One request to the REST API: encode, sign, retry, and turn error codes into exceptions."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 _TYPES = [("Content-Type", codec.CONTENT_TYPE), ("Accept", codec.CONTENT_TYPE)]
 DONE = Answer(204, {}, b"")
-STALE_MAX = 64  # kept connections that may turn out to be closed, one after another
+STALE_MAX = 64  # idle connections in a row that may turn out to be closed
 
 
-class Told(NamedTuple):
-    """An answer; `doubtful` when an earlier try may have been done without anybody hearing of it."""
+class Reply(NamedTuple):
+    """A response. `doubtful` is set if an earlier attempt may have succeeded although its response was lost."""
 
     answer: Answer
     doubtful: bool
@@ -44,13 +44,13 @@ class Calls:
         *,
         wait: float = 0.0,
         done_before: tuple[type[BatonError], ...] = (),
-    ) -> Told:
-        """Raises the error that the server told, or Unavailable. `wait` is how long the server may take on purpose.
+    ) -> Reply:
+        """Raises the server's error, or Unavailable. `wait` is how long the server may wait on purpose (a long poll).
 
-        An error of `done_before`, told to a retry, means that the first try was done and its answer was lost.
+        If a retry fails with an error of `done_before`, the first attempt succeeded and its response was lost.
         """
         if self.closed:
-            raise InvalidInput("This Baton is closed.")
+            raise InvalidInput("This Baton client is closed. Create a new one.")
         body = b"" if value is None else codec.encode(value)
         doubtful = False
         attempt = stale = 0
@@ -61,7 +61,7 @@ class Calls:
             try:
                 answer = await self._once(method, path, body, wait)
                 if answer.status < 400:
-                    return Told(answer, doubtful)
+                    return Reply(answer, doubtful)
                 error, retry_after = codec.read_problem(answer)
                 doubtful = doubtful or answer.status >= 500
             except Stale as problem:
@@ -76,7 +76,7 @@ class Calls:
             pause = self.retries.pause(attempt, error, time.monotonic() - started, retry_after)
             if pause is None or self.closed:
                 if doubtful and isinstance(error, done_before):
-                    return Told(DONE, True)
+                    return Reply(DONE, True)
                 raise error
             await sleep(pause)
             attempt += 1

@@ -1,6 +1,6 @@
-"""HTTP over asyncio: a few connections that are kept and used again, one request at a time on each.
+"""HTTP over asyncio: a pool of persistent connections with one request at a time on each.
 
-Long polls have connections of their own, so that they never keep a send or an acknowledgement waiting.
+Long polls have their own pool, so they never delay a send or an ack.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ CONNECT_TIMEOUT_S = 10.0
 
 
 class _Connection(asyncio.Protocol):
-    """One connection; `ask` sends a request and waits for its answer."""
+    """One connection; `ask` sends a request and waits for its response."""
 
     __slots__ = ("_answer", "_reader", "_transport", "loop", "open", "used")
 
@@ -25,7 +25,8 @@ class _Connection(asyncio.Protocol):
         self._reader = Reader()
         self._answer: asyncio.Future[Answer] | None = None
         self._transport: asyncio.Transport
-        self.loop = asyncio.get_running_loop()  # of no use to another one, as when a program runs one after another
+        # a connection belongs to one loop; programs may run several loops one after another
+        self.loop = asyncio.get_running_loop()
         self.open = True
         self.used = False
 
@@ -37,7 +38,7 @@ class _Connection(asyncio.Protocol):
         try:
             return await answer
         except asyncio.CancelledError:
-            self.close()  # the server sees it, and lets go of a long poll
+            self.close()  # the server notices it and ends a long poll
             raise
         finally:
             timer.cancel()
@@ -49,7 +50,7 @@ class _Connection(asyncio.Protocol):
         self._transport.abort()
 
     def _late(self, timeout: float) -> None:
-        self._fail(Unavailable(f"No answer within {timeout:g} seconds; nobody knows whether it was done."))
+        self._fail(Unavailable(f"No response within {timeout:g} seconds, so the outcome is unknown."))
         self.close()
 
     def _fail(self, problem: Unavailable) -> None:
@@ -79,22 +80,20 @@ class _Connection(asyncio.Protocol):
         elif self.used and not self._reader.started:
             self._fail(Stale("The connection was closed."))
         else:
-            self._fail(
-                Unavailable("The connection was closed before the answer came; nobody knows whether it was done.")
-            )
+            self._fail(Unavailable("The connection was closed before the response arrived, so the outcome is unknown."))
 
     def _finish(self, answer: Answer) -> None:
         if not self._reader.keep_alive:
             self.open = False
             self._transport.close()
         if self._answer is None:
-            self.close()  # an answer that nobody asked for
+            self.close()  # an unexpected response
         elif not self._answer.done():
             self._answer.set_result(answer)
 
 
 class _Pool:
-    """Up to so many connections to one address; whoever finds none free waits in line."""
+    """Up to `limit` connections to one address. If all are in use, callers wait in order."""
 
     def __init__(self, address: Address, context: tls.SSLContext | None, limit: int) -> None:
         self._address = address
@@ -135,7 +134,10 @@ class _Pool:
             async with asyncio.timeout(timeout):
                 await self._free.acquire()
         except TimeoutError:
-            raise NotSent(f"All {self._limit} connections are in use, and none became free in {timeout:g} s.") from None
+            raise NotSent(
+                f"All {self._limit} connections are in use, and none became free within {timeout:g} s. Increase "
+                "connections or polls of the Baton client."
+            ) from None
 
     def _kept(self) -> _Connection | None:
         while self._idle:
@@ -153,8 +155,10 @@ class _Pool:
                 _, connection = await loop.create_connection(
                     _Connection, address.name, address.port, ssl=self._context, server_hostname=name
                 )
-        except OSError as problem:  # TimeoutError is one
-            raise NotSent(f"Cannot connect to {address.host}: {str(problem) or 'no answer'}.") from None
+        except OSError as problem:  # includes TimeoutError
+            raise NotSent(
+                f"Cannot connect to {address.host}: {str(problem) or 'no response'}. Is the server running?"
+            ) from None
         return connection
 
 

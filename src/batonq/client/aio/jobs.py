@@ -1,4 +1,4 @@
-"""A job of the server: a redrive, with its progress."""
+"""A redrive job and its progress."""
 
 from __future__ import annotations
 
@@ -17,41 +17,43 @@ if TYPE_CHECKING:
 
 
 class Job(JobFields):
-    """A redrive: it moves dead letters at a rate, and can be paused, resumed and cancelled."""
+    """A redrive job. It moves dead letters at a limited rate and can be paused, resumed and cancelled."""
 
     _calls: Any = None
 
     async def refresh(self) -> Job:
-        """Ask how far it is; the same object, brought up to date."""
+        """Get the job's current progress; updates and returns this object."""
         return await self._ask("GET", "")
 
     async def cancel(self) -> Job:
-        """Move nothing more; what was moved stays where it is."""
+        """Cancel the job. Messages that it has moved stay moved."""
         return await self._ask("POST", ":cancel")
 
     async def pause(self) -> Job:
-        """Move nothing until `resume`."""
+        """Pause the job until `resume`."""
         return await self._ask("POST", ":pause")
 
     async def resume(self) -> Job:
-        """Go on after a pause, also one that the job made by itself."""
+        """Resume the job after a pause, including one that the job started itself."""
         return await self._ask("POST", ":resume")
 
     async def wait(self, timeout: float = 60.0, every: float = 0.2) -> Job:
-        """Wait until it has ended or paused itself. Raises Unavailable when it takes longer than `timeout` seconds."""
+        """Wait until the job has ended or paused itself. Raises Unavailable after `timeout` seconds."""
         ends = time.monotonic() + timeout
         while True:
             await self.refresh()
             if self.done or self.state == "PAUSED":
                 return self
             if time.monotonic() >= ends:
-                raise Unavailable(f"The job is still {self.state} after {timeout:g} s: {self.moved} moved.")
+                raise Unavailable(
+                    f"Job {self.id} is still {self.state} after {timeout:g} s, with {self.moved} messages moved."
+                )
             await sleep(every)
 
     async def _ask(self, method: str, verb: str) -> Job:
         calls: Calls = self._calls
-        told = await calls.request(method, f"/v1/jobs/{self.job_id}{verb}")
-        now = codec.decode(Job, told.answer)
+        reply = await calls.request(method, f"/v1/jobs/{self.job_id}{verb}")
+        now = codec.decode(Job, reply.answer)
         for name in JobFields.__struct_fields__:
             setattr(self, name, getattr(now, name))
         return self

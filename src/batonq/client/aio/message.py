@@ -1,4 +1,4 @@
-"""A received message, and what its holder can do with it."""
+"""A received message and what its holder can do with it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ if TYPE_CHECKING:
 
 
 class Message(MessageFields):
-    """A message that was received: yours until `deadline`.
+    """A received message. It is leased to you until `deadline`.
 
-    Acknowledge it when its work is done (`ack`), give it back when it failed (`nack`), or hold it for longer
-    (`extend`). Each raises LeaseLost when somebody else may have it by now, and MessageGone when it is no more.
+    Call `ack` when the work is done, `nack` when it failed, or `extend` to keep the lease for longer. Each raises
+    LeaseLost if another consumer may hold the message now, and MessageGone if the message no longer exists.
     """
 
-    _home: Any = None  # the Queue; the decoder makes the message, and its queue is put in afterwards
+    _home: Any = None  # the Queue; set after the decoder has created the message
 
     async def ack(self) -> None:
-        """The work is done: delete the message. Calls of many tasks at once go into one request."""
+        """Ack the message: the work is done, and it is deleted. Calls of many tasks at once share one request."""
         queue = self._home or self._homeless()
         await queue._acks.put(self.receipt, len(self.receipt))
 
@@ -37,27 +37,30 @@ class Message(MessageFields):
         dead_letter: bool = False,
         untried: bool = False,
     ) -> None:
-        """The work failed: give the message back, saying why.
+        """Nack the message: the work failed, and the message becomes visible again.
 
-        It is tried again after `delay` seconds, or as the queue's retry policy says; with `dead_letter` it is not tried
-        again but goes to the dead letters at once. With `untried` the work has not begun: that is no failure, and this
-        receive does not count.
+        It becomes visible after `delay` seconds, or as the queue's retry policy says. With `dead_letter` it is
+        dead-lettered at once. With `untried` the work was not started: this is not a failure, and the receive does not
+        count.
         """
         queue = self._home or self._homeless()
         nack = Nack(self.receipt, delay, reason, error_class, dead_letter, untried)
         await queue._nacks.put(nack, len(nack.reason) + 200)
 
     async def extend(self, seconds: float) -> float:
-        """Hold the message for so many seconds from now; returns the new deadline."""
+        """Extend the lease to end `seconds` from now. Returns the new deadline."""
         queue = self._home or self._homeless()
         self.deadline_ms = await queue._extensions.put((self.receipt, seconds), 200)
         return self.deadline_ms / 1000
 
     def _homeless(self) -> Queue:
-        raise InvalidInput("This message has left the client that received it: acknowledge it there, by its receipt.")
+        raise InvalidInput(
+            "This copy of the message has no connection to the server, because it was moved to another process. "
+            "Ack it where it was received, or by its receipt with queue.ack_many."
+        )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """What a message says goes to other processes; its connection does not."""
+        """Only the message's content goes to other processes, not its connection."""
         return _restored, (asdict(self) | {"_home": None},)
 
 
@@ -66,6 +69,6 @@ def _restored(fields: dict[str, Any]) -> Message:
 
 
 class Messages(Struct):
-    """The answer to a receive."""
+    """The response to a receive."""
 
     messages: list[Message]

@@ -1,4 +1,4 @@
-"""What asyncio has its own words for."""
+"""The asyncio functions that have another name for threads."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A queue as a program sees it: send, receive, and what a holder does with many messages at once."""
+"""A queue of the client: send, receive, and batch operations on received messages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 class Queue:
-    """One queue of a Baton. `baton.queue(name)` makes it without asking the server."""
+    """One queue of a Baton. `baton.queue(name)` creates it without a request."""
 
     def __init__(self, baton: Baton, name: str) -> None:
         self.name = name
@@ -55,9 +55,10 @@ class Queue:
         max_receives: int | None = None,
         batch: bool = True,
     ) -> Sent:
-        """Send a message: any JSON value, or bytes. When this returns, it is on the disk.
+        """Send a message: any JSON value, or bytes. When this returns, the message is stored durably.
 
-        Sends of many tasks at once go into one request, unless `batch` is False. A retry makes no second message.
+        Sends of many tasks at once share one request, unless `batch` is False. A retry does not create a second
+        message.
         """
         outgoing = Outgoing(body, dedup_key, group, delay, ttl, priority, attributes, max_receives)
         raw = codec.encode_message(_traced(outgoing))
@@ -71,11 +72,11 @@ class Queue:
     async def send_many(
         self, messages: Iterable[Outgoing | Any], *, producer: tuple[str, int] | None = None
     ) -> list[Sent | BatonError]:
-        """Send any number of messages, bodies or `Outgoing`s, in order; a result for each.
+        """Send any number of messages, bodies or `Outgoing`s, in order. Returns one result per message.
 
-        They go in requests of up to 1,000. Raises when the first request fails as a whole; if a later one does, the
-        error stands in the place of its messages and of those behind them. `producer`, an id and the number of the
-        first message, is for programs that number their messages themselves: a number is taken once.
+        They are sent in requests of up to 1,000. If the first request fails as a whole, its error is raised. If a later
+        one fails, its error is the result of its messages and of all after them. `producer`, an id and the number of
+        the first message, is for programs that number their messages themselves: each number is accepted once.
         """
         raws: list[Raw] = []
         places: list[int] = []
@@ -94,7 +95,7 @@ class Queue:
     async def _send_apart(
         self, raws: list[Raw], producer: tuple[str, int] | None = None, places: Sequence[int] = ()
     ) -> list[Sent | BatonError]:
-        """Send these in as many requests as it takes, one after another."""
+        """Send the messages in as many requests as needed, one after another."""
         results: list[Sent | BatonError] = []
         for part in split([len(bytes(raw)) for raw in raws]):
             try:
@@ -112,9 +113,9 @@ class Queue:
         return results
 
     async def _post(self, raws: list[Raw]) -> list[Sent | BatonError]:
-        """One request, repeated until it is answered; then again for those messages that were refused only for now.
+        """Send one request and repeat it until it is answered; then retry the messages that were refused temporarily.
 
-        A repeated request has the same numbers, so what was taken is not taken again. A refused message gets a new one.
+        A repeated request has the same numbers, so no message is stored twice. A refused message gets a new number.
         """
         producers = self._baton._producers
         retries = self._calls.retries
@@ -136,7 +137,8 @@ class Queue:
                             again.append(at)
                             pause = retries.pause(attempt, answer, time.monotonic() - started)
                     elif doubtful and answer.duplicate and not answer.id and codec.has_key(raws[at]):
-                        # Taken, or refused for its key? The lost answer said so; the key itself says it again.
+                        # It is unknown whether it was stored or was a duplicate by its key, because the response was
+                        # lost. Sending it again with its key returns the answer.
                         again.append(at)
                         pause = pause or 0.0
                 if pause is None:
@@ -149,15 +151,15 @@ class Queue:
 
     async def _post_once(self, raws: list[Raw], producer: str, number: int) -> tuple[list[Sent | BatonError], bool]:
         value = {"messages": raws, "producer": {"id": producer, "sequence": number}}
-        told = await self._calls.request("POST", f"{self._path}/messages:batch", value)
-        results = codec.decode(codec.SendResults, told.answer).results
+        reply = await self._calls.request("POST", f"{self._path}/messages:batch", value)
+        results = codec.decode(codec.SendResults, reply.answer).results
         sent: list[Sent | BatonError] = [
             Sent(result.message_id or "", result.sequence or 0, result.duplicate)
             if result.error is None
             else codec.as_error(result.error)
             for result in results
         ]
-        return sent, told.doubtful
+        return sent, reply.doubtful
 
     @cached_property
     def _sends(self) -> Batcher[Raw, Sent]:
@@ -176,8 +178,8 @@ class Queue:
     ) -> list[Message]:
         """Receive up to `max_messages` (at most 1,000), waiting up to `wait` seconds (at most 20) for the first.
 
-        They are yours for `visibility` seconds, or as long as the queue says. `consumer` is the name that the server
-        shows for their holder. On a FIFO queue, `attempt_id` lets a repeated receive give the same messages again.
+        The messages are leased for `visibility` seconds, or for the queue's default. The server shows `consumer` as
+        their holder. On a FIFO queue, a repeated receive with the same `attempt_id` returns the same messages again.
         """
         value: dict[str, Any] = {"maxMessages": max_messages, "waitSeconds": wait}
         if visibility is not None:
@@ -186,8 +188,8 @@ class Queue:
             value["consumer"] = consumer
         if attempt_id is not None:
             value["attemptId"] = attempt_id
-        told = await self._calls.request("POST", f"{self._path}/messages:receive", value, wait=wait)
-        received = codec.decode(Messages, told.answer).messages
+        reply = await self._calls.request("POST", f"{self._path}/messages:receive", value, wait=wait)
+        received = codec.decode(Messages, reply.answer).messages
         for one in received:
             one._home = self
         return received
@@ -198,10 +200,11 @@ class Queue:
     async def messages(
         self, *, prefetch: int = 1, visibility: float | None = None, consumer: str = ""
     ) -> AsyncGenerator[Message, None]:
-        """Messages as they come, one after another, until the Baton is closed: `async for message in queue`.
+        """Iterate over messages as they arrive, until the Baton is closed: `async for message in queue`.
 
-        Acknowledge each yourself. With `prefetch` several are received at a time: quicker, but the later ones' leases
-        run while the first is worked on. Those that the loop did not come to are given back when it ends.
+        Ack each message yourself. With `prefetch`, several are received at a time: this is faster, but the leases of
+        later messages run while the first is processed. Messages that the loop did not reach are returned to the queue
+        when it ends.
         """
         held: list[Message] = []
         try:
@@ -225,21 +228,23 @@ class Queue:
     # --- with receipts --------------------------------------------------------------------------
 
     async def ack_many(self, receipts: Sequence[str]) -> list[BatonError | None]:
-        """Acknowledge any number of messages by their receipts; None or an error for each."""
+        """Ack any number of messages by their receipts. Returns None or an error per message."""
         results: list[BatonError | None] = []
         for start in range(0, len(receipts), REQUEST_COUNT_MAX):
             results += await self._post_acks(list(receipts[start : start + REQUEST_COUNT_MAX]))
         return results
 
     async def nack_many(self, nacks: Sequence[Nack]) -> list[BatonError | None]:
-        """Give any number of messages back; None or an error for each."""
+        """Nack any number of messages. Returns None or an error per message."""
         results: list[BatonError | None] = []
         for start in range(0, len(nacks), REQUEST_COUNT_MAX):
             results += await self._post_nacks(list(nacks[start : start + REQUEST_COUNT_MAX]))
         return results
 
     async def extend_many(self, extensions: Sequence[tuple[str, float]]) -> list[float | BatonError]:
-        """Hold messages for so many seconds from now: pairs of receipt and seconds. The new deadline, or an error."""
+        """Extend the leases of messages: pairs of receipt and seconds from now. Returns the new deadline or an error
+        per message.
+        """
         results: list[float | BatonError] = []
         for start in range(0, len(extensions), REQUEST_COUNT_MAX):
             part = await self._post_extensions(list(extensions[start : start + REQUEST_COUNT_MAX]))
@@ -247,21 +252,22 @@ class Queue:
         return results
 
     async def _post_acks(self, receipts: list[str]) -> list[BatonError | None]:
-        told = await self._calls.request("POST", f"{self._path}/messages:ack", {"receiptHandles": receipts})
-        found = codec.decode(codec.LeaseResults, told.answer).results
-        return [None if one.error is None else _unless_done(codec.as_error(one.error), told.doubtful) for one in found]
+        reply = await self._calls.request("POST", f"{self._path}/messages:ack", {"receiptHandles": receipts})
+        found = codec.decode(codec.LeaseResults, reply.answer).results
+        return [None if one.error is None else _unless_done(codec.as_error(one.error), reply.doubtful) for one in found]
 
     async def _post_nacks(self, nacks: list[Nack]) -> list[BatonError | None]:
-        told = await self._calls.request("POST", f"{self._path}/messages:nack", {"messages": nacks})
-        found = codec.decode(codec.LeaseResults, told.answer).results
+        reply = await self._calls.request("POST", f"{self._path}/messages:nack", {"messages": nacks})
+        found = codec.decode(codec.LeaseResults, reply.answer).results
         return [
-            None if one.error is None else _unless_given_back(codec.as_error(one.error), told.doubtful) for one in found
+            None if one.error is None else _unless_given_back(codec.as_error(one.error), reply.doubtful)
+            for one in found
         ]
 
     async def _post_extensions(self, extensions: list[tuple[str, float]]) -> list[int | BatonError]:
         entries = [{"receiptHandle": receipt, "visibilityTimeoutSeconds": given} for receipt, given in extensions]
-        told = await self._calls.request("POST", f"{self._path}/messages:change-visibility", {"messages": entries})
-        found = codec.decode(codec.LeaseResults, told.answer).results
+        reply = await self._calls.request("POST", f"{self._path}/messages:change-visibility", {"messages": entries})
+        found = codec.decode(codec.LeaseResults, reply.answer).results
         return [one.deadline_ms or 0 if one.error is None else codec.as_error(one.error) for one in found]
 
     @cached_property
@@ -280,55 +286,57 @@ class Queue:
 
     async def info(self) -> QueueInfo:
         """The queue's settings."""
-        told = await self._calls.request("GET", self._path)
-        return codec.decode(QueueInfo, told.answer)
+        reply = await self._calls.request("GET", self._path)
+        return codec.decode(QueueInfo, reply.answer)
 
     async def update(self, **settings: Unpack[QueueSettings]) -> QueueInfo:
-        """Change some of its settings; the others stay as they are."""
-        told = await self._calls.request("PATCH", self._path, to_wire(settings))
-        return codec.decode(QueueInfo, told.answer)
+        """Change some of the queue's settings; the others do not change."""
+        reply = await self._calls.request("PATCH", self._path, to_wire(settings))
+        return codec.decode(QueueInfo, reply.answer)
 
     async def delete(self) -> None:
-        """Delete the queue with everything in it."""
+        """Delete the queue and all its messages."""
         await self._calls.request("DELETE", self._path, done_before=(QueueDoesNotExist,))
 
     async def purge(self) -> None:
-        """Delete every message that is in it now."""
+        """Delete all current messages of the queue."""
         await self._calls.request("POST", f"{self._path}:purge")
 
     async def stats(self) -> Stats:
-        """Its counts: exact, and read without a scan."""
-        told = await self._calls.request("GET", f"{self._path}/stats")
-        return codec.decode(Stats, told.answer)
+        """The queue's exact statistics."""
+        reply = await self._calls.request("GET", f"{self._path}/stats")
+        return codec.decode(Stats, reply.answer)
 
     async def peek(self, *, after: int = 0, limit: int = 10, state: str | None = None) -> list[Peeked]:
-        """Messages as they stand, in order of arrival, without receiving them; `after` is a sequence."""
+        """Messages in any state, in order of arrival, without receiving them. `after` is a sequence number."""
         query = f"after={after}&limit={limit}" + (f"&state={quote(state)}" if state else "")
-        told = await self._calls.request("GET", f"{self._path}/messages?{query}")
-        return codec.decode(codec.PeekedPage, told.answer).messages
+        reply = await self._calls.request("GET", f"{self._path}/messages?{query}")
+        return codec.decode(codec.PeekedPage, reply.answer).messages
 
     async def redrive(
         self, to: str | None = None, *, dry_run: bool = False, **settings: Unpack[RedriveSettings]
     ) -> Job:
-        """Move this queue's dead letters to `to`, or each to where it came from. With `dry_run` only count and show."""
+        """Move this queue's dead letters to `to`, or each to its source queue. With `dry_run`, only count and show
+        them.
+        """
         spec = redrive_to_wire(to, dry_run, settings)
-        told = await self._calls.request("POST", f"{self._path}:redrive", spec, done_before=(JobConflict,))
-        if not told.answer.body:  # the first try started it, and its answer was lost
+        reply = await self._calls.request("POST", f"{self._path}:redrive", spec, done_before=(JobConflict,))
+        if not reply.answer.body:  # the first attempt started it, and its response was lost
             return (await self.jobs())[0]
-        job = codec.decode(Job, told.answer)
+        job = codec.decode(Job, reply.answer)
         job._calls = self._calls
         return job
 
     async def jobs(self) -> list[Job]:
-        """The redrives of this queue, the newest first."""
-        told = await self._calls.request("GET", f"{self._path}/jobs")
-        found = codec.decode(Jobs, told.answer).jobs
+        """The redrive jobs of this queue, newest first."""
+        reply = await self._calls.request("GET", f"{self._path}/jobs")
+        found = codec.decode(Jobs, reply.answer).jobs
         for job in found:
             job._calls = self._calls
         return found
 
 
-_NOT_TRIED = NotSent("A request before this one failed; this message was not sent.")
+_NOT_TRIED = NotSent("An earlier request failed, so this message was not sent.")
 
 
 def _traced(outgoing: Outgoing) -> Outgoing:
@@ -341,10 +349,10 @@ def _traced(outgoing: Outgoing) -> Outgoing:
 
 
 def _unless_done(problem: BatonError, doubtful: bool) -> BatonError | None:
-    """A repeated ack of a message that is gone: the first one did it, and its answer was lost."""
+    """A repeated ack of a message that no longer exists: the first attempt deleted it, and its response was lost."""
     return None if doubtful and isinstance(problem, MessageGone) else problem
 
 
 def _unless_given_back(problem: BatonError, doubtful: bool) -> BatonError | None:
-    """A repeated nack of a lease that is over: the first one ended it, and its answer was lost."""
+    """A repeated nack of an ended lease: the first attempt ended it, and its response was lost."""
     return None if doubtful and isinstance(problem, (LeaseLost, MessageGone)) else problem

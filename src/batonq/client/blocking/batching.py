@@ -1,7 +1,7 @@
-"""Automatic batching: what many threads ask for at about the same time goes into one request.
+"""Automatic batching: calls that many threads make at about the same time are sent in one request.
 
-There is no thread of its own. Whoever finds a lane free leads: it posts what has gathered, its own included, and then
-hands the lane to one of those who wait. See batonq.client.aio.batching for the rules.
+There is no separate thread. A caller that finds a free lane becomes its leader: it posts the pending items, including
+its own, and then hands the lane to a waiting caller. See batonq.client.aio.batching for the rules.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class _Entry(Generic[Item, Result]):
         self.size = size
         self.waiting = waiting
         self.woken = threading.Event()
-        self.lane: _Lane[Item, Result] | None = None  # the one that its thread is to lead now
+        self.lane: _Lane[Item, Result] | None = None  # the lane that its thread must lead now
         self.taken = False
         self.done = False
         self.result: Result | BaseException | None = None
@@ -42,14 +42,15 @@ class _Lane(Generic[Item, Result]):
 
     def __init__(self) -> None:
         self.busy = False
-        self.keyed: deque[_Entry[Item, Result]] = deque()  # what must keep its order with others of this lane
+        # items that must keep their order relative to others of this lane
+        self.keyed: deque[_Entry[Item, Result]] = deque()
 
 
 class Batcher(Generic[Item, Result]):
-    """Gathers items and posts them: `post(items)` gives a result or an error for each."""
+    """Collects items and posts them in batches: `post(items)` returns a result or an error per item."""
 
     def __init__(self, post: Callable[[list[Item]], list[Result | BatonError]], limits: BatchLimits) -> None:
-        self.refusing = False  # the client is being closed: what is here is seen through, and nothing more is taken
+        self.refusing = False  # the client is being closed: pending items are finished, new ones are refused
         self._post = post
         self._limits = limits
         self._lanes: list[_Lane[Item, Result]] = [_Lane() for _ in range(limits.lanes)]
@@ -60,12 +61,14 @@ class Batcher(Generic[Item, Result]):
         self._changed = threading.Condition(self._lock)
 
     def put(self, item: Item, size: int, key: str | None = None) -> Result:
-        """Have this done; items with the same key keep their order. Waits while the buffers are full."""
+        """Add an item and wait for its result. Items with the same key keep their order. Waits while the buffers are
+        full.
+        """
         keyed = None if key is None else self._lanes[hash(key) % len(self._lanes)]
         entry = _Entry(item, size, self._shared if keyed is None else keyed.keyed)
         limits = self._limits
         if self.refusing:
-            raise InvalidInput("This Baton is closed.")
+            raise InvalidInput("This Baton client is closed. Create a new one.")
         with self._lock:
             while self._count >= limits.waiting_count or self._bytes >= limits.waiting_bytes:
                 self._changed.wait()
@@ -83,13 +86,13 @@ class Batcher(Generic[Item, Result]):
         return cast(Result, entry.result)
 
     def flush(self) -> None:
-        """Wait until everything that was put has its result."""
+        """Wait until all items have their results."""
         with self._lock:
             while self._count or any(lane.busy for lane in self._lanes):
                 self._changed.wait()
 
     def abandon(self) -> None:
-        """Threads see their requests through; nothing is left behind that could be stopped."""
+        """Nothing to cancel: the calling threads finish their own requests."""
 
     def _see_through(
         self, entry: _Entry[Item, Result], lane: _Lane[Item, Result] | None, keyed: _Lane[Item, Result] | None
@@ -100,11 +103,11 @@ class Batcher(Generic[Item, Result]):
                 self._lead(lane, entry)
             else:
                 entry.woken.wait(linger)
-            entry.woken.clear()  # before `done` is looked at, so that no end is missed
+            entry.woken.clear()  # before `done` is checked, so that no end is missed
             with self._lock:
                 lane, entry.lane = entry.lane, None
                 if entry.done:
-                    if lane is not None:  # given to it while another lane had its entry
+                    if lane is not None:  # it became the leader while another lane had its entry
                         self._hand_over(lane)
                     return
                 if lane is None and not entry.taken:
@@ -112,7 +115,7 @@ class Batcher(Generic[Item, Result]):
                     lane = self._free(keyed)
 
     def _lane_now(self, keyed: _Lane[Item, Result] | None) -> _Lane[Item, Result] | None:
-        """A lane that the caller leads at once; None when it is to wait for company."""
+        """A lane that the caller leads at once; None if it must wait."""
         if keyed is None and any(lane.busy for lane in self._lanes):
             full = len(self._shared) >= self._limits.count or self._bytes >= self._limits.bytes
             if not full:
@@ -127,7 +130,7 @@ class Batcher(Generic[Item, Result]):
         return None
 
     def _lead(self, lane: _Lane[Item, Result], own: _Entry[Item, Result]) -> None:
-        """Post batches until the leader's own entry is done, then let somebody else lead."""
+        """Post batches until the leader's own entry is done, then hand over the lane."""
         try:
             while not own.done:
                 with self._lock:
@@ -146,7 +149,7 @@ class Batcher(Generic[Item, Result]):
             if len(batch) == 1:
                 batch[0].end(problem)
                 return
-            middle = len(batch) // 2  # one of them is wrong, and the others shall not suffer for it
+            middle = len(batch) // 2  # one item is invalid: post the others without it
             self._do(batch[:middle])
             self._do(batch[middle:])
         except BatonError as problem:
@@ -154,7 +157,7 @@ class Batcher(Generic[Item, Result]):
                 entry.end(problem)
         except BaseException:
             for entry in batch:
-                entry.end(Unavailable("The thread that sent this was interrupted; nobody knows whether it was done."))
+                entry.end(Unavailable("The thread that sent this request was interrupted, so the outcome is unknown."))
             raise
         else:
             for entry, result in zip(batch, results, strict=True):
@@ -189,7 +192,7 @@ class Batcher(Generic[Item, Result]):
         self._changed.notify_all()
 
     def _leave(self, entry: _Entry[Item, Result]) -> None:
-        """The caller's thread was interrupted: take its entry out, and pass on the lane it was to lead."""
+        """The caller's thread was interrupted: remove its entry, and pass on the lane that it was to lead."""
         with self._lock:
             if not entry.taken and entry in entry.waiting:
                 entry.waiting.remove(entry)

@@ -1,6 +1,6 @@
-"""HTTP on blocking sockets: connections are kept and used again, each by one thread at a time.
+"""HTTP on blocking sockets: a pool of persistent connections, each used by one thread at a time.
 
-See batonq.client.aio.http. A process that forks leaves the connections to its parent.
+See batonq.client.aio.http. After a fork the connections belong to the parent process.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ RECEIVE_BYTES = 1 << 16
 
 
 class _Connection:
-    """One connection; `ask` sends a request and waits for its answer."""
+    """One connection; `ask` sends a request and waits for its response."""
 
     __slots__ = ("_reader", "_socket", "open", "used")
 
@@ -46,12 +46,14 @@ class _Connection:
             answer = self._receive(ends)
         except TimeoutError:
             self.close()
-            raise Unavailable(f"No answer within {timeout:g} seconds; nobody knows whether it was done.") from None
+            raise Unavailable(f"No response within {timeout:g} seconds, so the outcome is unknown.") from None
         except OSError as problem:
             self.close()
-            raise Unavailable(f"The connection failed before the answer came: {problem}.") from None
+            raise Unavailable(
+                f"The connection failed before the response arrived, so the outcome is unknown: {problem}."
+            ) from None
         except BaseException:
-            self.close()  # interrupted: the server sees it, and lets go of a long poll
+            self.close()  # interrupted: the server notices it and ends a long poll
             raise
         self.used = True
         if not self._reader.keep_alive:
@@ -71,14 +73,14 @@ class _Connection:
             if not data:
                 if self.used and not reader.started:
                     raise Stale("The connection was closed.")
-                raise Unavailable("The connection was closed before the answer came; nobody knows whether it was done.")
+                raise Unavailable("The connection was closed before the response arrived, so the outcome is unknown.")
             left = ends - time.monotonic()
             if left <= 0:
                 raise TimeoutError
             self._socket.settimeout(left)
 
     def is_closed_by_peer(self) -> bool:
-        """While it is idle nothing may come but its end."""
+        """On an idle connection, the only thing to read is its end."""
         poll = select.poll()
         poll.register(self._socket, select.POLLIN)
         return bool(poll.poll(0))
@@ -88,7 +90,7 @@ class _Connection:
         self._socket.close()
 
     def shut_down(self) -> None:
-        """From another thread: whoever waits on it is told."""
+        """Called from another thread: a thread that waits on the connection gets an error."""
         try:
             self._socket.shutdown(socket.SHUT_RDWR)
         except OSError:
@@ -96,7 +98,7 @@ class _Connection:
 
 
 class _Pool:
-    """Up to so many connections to one address; whoever finds none free waits."""
+    """Up to `limit` connections to one address. If all are in use, callers wait."""
 
     def __init__(self, address: Address, context: tls.SSLContext | None, limit: int) -> None:
         self._address = address
@@ -116,7 +118,10 @@ class _Pool:
         if self._process != os.getpid():
             self._leave_to_parent()
         if not self._free.acquire(timeout=timeout):
-            raise NotSent(f"All {self._limit} connections are in use, and none became free in {timeout:g} s.")
+            raise NotSent(
+                f"All {self._limit} connections are in use, and none became free within {timeout:g} s. Increase "
+                "connections or polls of the Baton client."
+            )
         try:
             connection = self._take(min(timeout, CONNECT_TIMEOUT_S))
             try:
@@ -127,7 +132,7 @@ class _Pool:
             self._free.release()
 
     def _leave_to_parent(self) -> None:
-        """After a fork the connections are the parent's; closing the copies here does nothing to them."""
+        """After a fork the connections belong to the parent; closing the copies here does not affect them."""
         for connection in (*self._idle, *self._busy):
             connection.close()
         self._begin()
@@ -152,7 +157,7 @@ class _Pool:
                 continue
             with self._lock:
                 self._busy.add(connection)
-                if self._closed:  # since it was opened: whoever closes has not seen it
+                if self._closed:  # `close` was called since it was opened, and has not seen it
                     connection.shut_down()
             return connection
 
@@ -164,7 +169,7 @@ class _Pool:
             if self._context is not None:
                 connected = self._context.wrap_socket(connected, server_hostname=address.name)
         except OSError as problem:
-            raise NotSent(f"Cannot connect to {address.host}: {problem}.") from None
+            raise NotSent(f"Cannot connect to {address.host}: {problem}. Is the server running?") from None
         return _Connection(connected)
 
     def _give_back(self, connection: _Connection) -> None:

@@ -1,4 +1,4 @@
-"""What threads have their own words for; see batonq.client.aio.pauses."""
+"""The thread functions that have another name in asyncio; see batonq.client.aio.pauses."""
 
 from __future__ import annotations
 

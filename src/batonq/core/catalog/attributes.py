@@ -82,14 +82,14 @@ def _check_spread(values: Mapping[str, str], fifo: bool) -> None:
     spread = int(values.get("Baton.Spread", "1"))
     if spread > 1 and fifo and values.get("DeduplicationScope") != "messageGroup":
         raise InvalidAttributeValue(
-            "Baton.Spread is above 1 in a FIFO queue only when DeduplicationScope is messageGroup: what counts in the "
-            "whole queue needs one shard."
+            "Baton.Spread above 1 needs DeduplicationScope messageGroup on a FIFO queue. Deduplication for the "
+            "whole queue works only on one shard."
         )
     for name in DIVIDED:
         limit = int(values.get(name, "0"))
         if limit and limit < spread:
             raise InvalidAttributeValue(
-                f"{name} is divided among the shards, so it must be at least as large as Baton.Spread."
+                f"{name} is divided among the queue's shards, so it must be at least as large as Baton.Spread."
             )
 
 

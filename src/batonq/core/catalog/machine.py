@@ -78,7 +78,7 @@ class Catalog(Placement):
     def take_ownership(self, epoch: int, base_ms: int, grace_ms: int = 0) -> None:
         """The first record of a new owner."""
         if self.before_base:
-            raise LogCorrupt("the front of the catalog's log is gone, and no base follows that says what was in it")
+            raise LogCorrupt("the beginning of the catalog's log is missing, and no Base record replaces it")
         assert epoch > self.epoch, "an owner's epoch is above every one before"
         base_ms = max(base_ms, self.last_time_ms)
         self.frame.add(Type.EPOCH, epoch, base_ms, base_ms, grace_ms, 0, 0, self.format)
@@ -174,7 +174,7 @@ class Catalog(Placement):
         fifo = attributes.get("FifoQueue", "").lower() == "true"
         check_queue_name(name, fifo=fifo, any_name=any_name)
         if not is_word(account, 64):
-            raise InvalidInput(f"Not an account: {account[:64]!r}.")
+            raise InvalidInput(f"{account[:64]!r} is not a valid account id: use twelve digits.")
         key = QueueName(account, name)
         existing = self.by_name.get(key)
         if existing is not None:
@@ -185,7 +185,7 @@ class Catalog(Placement):
         if self.deleted.get(key, 0) > now:
             raise QueueDeletedRecently
         if len(self.queues) >= self.rules.queues_max or self.next_queue >= MISSING_QUEUE:
-            raise OverLimit(f"There are {len(self.queues)} queues, as many as the limit allows; delete some first.")
+            raise OverLimit(f"The limit of {len(self.queues)} queues is reached. Delete a queue first.")
         number = self.next_queue
         values = self._with_spread(values)
         spread = even(self._choose_shards(int(values.get("Baton.Spread", "1")), values))
@@ -248,7 +248,9 @@ class Catalog(Placement):
             )
         sources = self._sources.get(target, set())
         if len(sources) >= SOURCES_MAX and (source not in self.by_name or self.by_name[source].number not in sources):
-            raise OverLimit(f"Queue {target.name} is the dead-letter queue of {len(sources)} others, the most allowed.")
+            raise OverLimit(
+                f"Queue {target.name} is already the dead-letter queue of {len(sources)} queues, which is the maximum."
+            )
         return queue.link
 
     def _check_no_chain(self, source: QueueName, target: QueueEntry) -> None:
@@ -256,14 +258,14 @@ class Catalog(Placement):
         further = target.dead_letter_target
         if further is not None:
             raise InvalidInput(
-                f"{target.name} has a dead-letter queue itself ({further.name}): dead letters that die again would "
-                "move on and on. Name a queue without one."
+                f"{target.name} cannot be a dead-letter queue because it has a dead-letter queue itself "
+                f"({further.name}). Choose a queue without one."
             )
         others = self._sources.get(source)
         if others:
             raise InvalidInput(
-                f"{source.name} is the dead-letter queue of {self.queues[min(others)].name}, so it cannot have one "
-                "itself: dead letters that die again would move on and on."
+                f"{source.name} cannot have a dead-letter queue because it is itself the dead-letter queue of "
+                f"{self.queues[min(others)].name}."
             )
 
     def _refresh_sources(self, target: QueueName, now: int) -> None:
@@ -380,7 +382,10 @@ class Catalog(Placement):
         kind = 0 if replicas == self.own_replicas else replicas
         have = len(self.shards_of(replicas))
         if not have <= count <= SHARDS_MAX - len(self.shards) + have:
-            raise InvalidInput(f"There are {have} shards of that kind: {count} is fewer, or above {SHARDS_MAX} in all.")
+            raise InvalidInput(
+                f"The number of these shards cannot be changed from {have} to {count}: it cannot decrease, and there "
+                f"can be at most {SHARDS_MAX} shards in total."
+            )
         added = list(range(len(self.shards), len(self.shards) + count - have))
         if kind and added and self.spread_refused:
             raise InvalidInput(self.spread_refused)
@@ -393,12 +398,12 @@ class Catalog(Placement):
     def put_account(self, account: str, title: str, now: int) -> Account:
         now = self._time(now)
         if len(account) != ACCOUNT_DIGITS or not (account.isascii() and account.isdigit()):
-            raise InvalidInput(f"An account id is {ACCOUNT_DIGITS} digits, not {account[:64]!r}.")
+            raise InvalidInput(f"An account id must be {ACCOUNT_DIGITS} digits, not {account[:64]!r}.")
         if not is_text(title, TAG_VALUE_LENGTH_MAX):
-            raise InvalidInput(f"The title of an account is at most {TAG_VALUE_LENGTH_MAX} bytes of text.")
+            raise InvalidInput(f"The title of an account can be at most {TAG_VALUE_LENGTH_MAX} bytes long.")
         old = self.accounts.get(account)
         if old is None and len(self.accounts) >= self.rules.accounts_max:
-            raise OverLimit(f"There are {len(self.accounts)} accounts, as many as the limit allows.")
+            raise OverLimit(f"The limit of {len(self.accounts)} accounts is reached.")
         if old is None or old.title != title:
             created_ms = old.created_ms if old is not None else now
             self._write("account", account, Account(account, title, created_ms).record(), now)
@@ -408,11 +413,11 @@ class Catalog(Placement):
         """Add an access key of an account, which is made when it does not exist yet."""
         now = self._time(now)
         if not is_word(key_id, 128) or not secret or not is_text(secret, 256):
-            raise InvalidInput("A key has an id of up to 128 letters and digits, and a secret of up to 256 bytes.")
+            raise InvalidInput("The id of a key must be 1 to 128 letters and digits, and its secret at most 256 bytes.")
         if key_id in self.access_keys:
-            raise InvalidInput(f"There is a key {key_id} already; choose another id.")
+            raise InvalidInput(f"Key {key_id} already exists. Choose another id.")
         if len(self.access_keys) >= self.rules.access_keys_max:
-            raise OverLimit(f"There are {len(self.access_keys)} keys, the maximum; no further key can be added.")
+            raise OverLimit(f"The limit of {len(self.access_keys)} keys is reached. No more keys can be created.")
         if account not in self.accounts:
             self.put_account(account, "", now)
         self._write("access_key", key_id, AccessKey(key_id, secret, account, now).record(), now)
@@ -428,7 +433,7 @@ class Catalog(Placement):
     def _access_key(self, key_id: str) -> AccessKey:
         key = self.access_keys.get(key_id)
         if key is None:
-            raise InvalidInput(f"There is no key {key_id[:128]}.")
+            raise InvalidInput(f"Key {key_id[:128]} does not exist.")
         return key
 
     # --- receipt keys --------------------------------------------------------------------------
@@ -452,7 +457,7 @@ class Catalog(Placement):
         replaced_ms = {old: self.receipt_keys[newer].created_ms for old, newer in pairwise(ids)}
         expired = [old for old, since_ms in replaced_ms.items() if now >= since_ms + RECEIPT_KEY_LIFE_MS]
         if len(ids) - len(expired) >= RECEIPT_KEYS_MAX or id >= RECEIPT_KEY_IDS:
-            raise OverLimit(f"There are {len(ids)} receipt keys that may still be in use; rotate less often.")
+            raise OverLimit(f"There are already {len(ids)} receipt keys in use. Rotate them less often.")
         self._write("receipt_key", id, ReceiptKey(id, key, now).record(), now)
         for old in expired:
             self._write("receipt_key", old, None, now)
@@ -461,9 +466,9 @@ class Catalog(Placement):
 
 def _check_tags(queue: str, tags: Mapping[str, str]) -> None:
     if len(tags) > TAGS_MAX:
-        raise InvalidInput(f"Too many tags added for queue {queue}. There may be {TAGS_MAX}.")
+        raise InvalidInput(f"Too many tags added for queue {queue}. The maximum is {TAGS_MAX}.")
     for key, value in tags.items():
         if not key or not is_text(key, 4 * TAG_KEY_LENGTH_MAX) or len(key) > TAG_KEY_LENGTH_MAX:
-            raise InvalidInput(f"The key of a tag is 1 to {TAG_KEY_LENGTH_MAX} characters of text.")
+            raise InvalidInput(f"The key of a tag must be 1 to {TAG_KEY_LENGTH_MAX} characters long.")
         if not is_text(value, 4 * TAG_VALUE_LENGTH_MAX) or len(value) > TAG_VALUE_LENGTH_MAX:
-            raise InvalidInput(f"The value of a tag is at most {TAG_VALUE_LENGTH_MAX} characters of text.")
+            raise InvalidInput(f"The value of a tag can be at most {TAG_VALUE_LENGTH_MAX} characters long.")

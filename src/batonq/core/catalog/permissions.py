@@ -41,27 +41,27 @@ def check_policy(text: str) -> None:
     """Raise InvalidAttributeValue unless `text` is an access policy."""
     for entry in _parse(text)["Statement"]:
         if "Resource" in entry and not _is_texts(entry["Resource"]):
-            raise _refuse("The Resource of a statement must be an ARN, or a list of them.")
+            raise _refuse("The Resource of a statement must be an ARN or a list of ARNs.")
 
 
 def _parse(text: str) -> dict[str, Any]:
     policy = parse_json(text)
     if not isinstance(policy, dict):
-        raise _refuse("It must be a JSON map.")
+        raise _refuse("The policy must be a JSON object.")
     statements = policy.get("Statement")
     if isinstance(statements, dict):
         policy["Statement"] = statements = [statements]
     if not isinstance(statements, list) or not 1 <= len(statements) <= STATEMENTS_MAX:
-        raise _refuse(f"It must have 1 to {STATEMENTS_MAX} statements.")
+        raise _refuse(f"The policy must have 1 to {STATEMENTS_MAX} statements.")
     for statement in statements:
         if not isinstance(statement, dict) or statement.get("Effect") not in ("Allow", "Deny"):
-            raise _refuse("Each statement must be a map with the Effect Allow or Deny.")
+            raise _refuse("Each statement must be a JSON object with the Effect Allow or Deny.")
         if not _is_texts(statement.get("Action", statement.get("NotAction"))):
-            raise _refuse("Each statement must name an Action, or a list of them.")
+            raise _refuse("Each statement must have an Action: a string or a list of strings.")
         principal = statement.get("Principal", statement.get("NotPrincipal"))
         named = list(principal.values()) if isinstance(principal, dict) else [principal]
         if not all(map(_is_texts, named)):
-            raise _refuse("Each statement must name a Principal.")
+            raise _refuse("Each statement must have a Principal.")
     return policy
 
 
@@ -125,7 +125,7 @@ def with_statement(policy: str, arn: str, label: str, new: Statement) -> str:
     empty: dict[str, Any] = {"Version": "2008-10-17", "Id": f"{arn}/SQSDefaultPolicy", "Statement": []}
     document = _parse(policy) if policy else empty
     if len(document["Statement"]) >= STATEMENTS_MAX:
-        raise OverLimit(f"A policy has at most {STATEMENTS_MAX} statements; remove one first.")
+        raise OverLimit(f"A policy can have at most {STATEMENTS_MAX} statements. Remove one first.")
     document["Statement"].append({**new, "Sid": label})
     return json.dumps(document, separators=(",", ":"))
 

@@ -33,7 +33,7 @@ class Placement(CatalogState):
         fewest queues, the lowest of equals. Those that a queue has for its own are left out.
         """
         if not self.shards:
-            raise Unavailable("No shard is open yet; try again.")
+            raise Unavailable("No shard is open yet. Retry.")
         kind = self.shards_of(self._replicas(values))
         free = [number for number in kind if number not in besides and number not in self._taken]
         if wants_own(values):
@@ -46,10 +46,10 @@ class Placement(CatalogState):
         if self.spread_refused and (count + len(besides) > 1 or values.get("Baton.Durability")):
             raise InvalidAttributeValue(self.spread_refused)
         if len(free) < count:
-            kind = "that hold no queue" if wants_own(values) else "to choose from"
+            kind = "that hold no queue" if wants_own(values) else "with room"
             raise InvalidAttributeValue(
-                f"The queue needs {count} more shards {kind}, and there are {len(free)}: "
-                "open more of them, or give Baton.Spread a lower value."
+                f"The queue needs {count} more shards {kind}, but there are only {len(free)}. Add shards "
+                "(--shards), or lower Baton.Spread."
             )
         self._check_left(values, [*besides, *free[:count]])
         return free[:count]
@@ -59,16 +59,16 @@ class Placement(CatalogState):
         kind = self.shards_of(self._replicas(values))
         if wants_own(values) and not set(kind).difference(shards, self._taken):
             raise InvalidAttributeValue(
-                "Baton.OwnShards would leave no shard to other queues: open more of them (--shards), or leave it out."
+                "Baton.OwnShards would leave no shard for other queues. Add shards (--shards), or do not set it."
             )
 
     def _check_kind(self, replicas: int) -> None:
         if not self.shards_of(replicas):
             kinds = sorted(set(map(self.replicas_of, self.shards)))
             raise InvalidAttributeValue(
-                f"No shard has {replicas} replicas, so no queue can have Baton.Durability {replicas}. Choose one of "
-                f"{', '.join(map(str, kinds))}, or open shards of that kind: start a node with --other-shards "
-                f"{replicas}:2, with the log in NATS JetStream on at least {replicas} servers."
+                f"Baton.Durability {replicas} is not available: no shard has {replicas} replicas. Use one of "
+                f"{', '.join(map(str, kinds))}, or add such shards: start a node with --other-shards {replicas}:2 "
+                f"and a NATS JetStream log on at least {replicas} servers."
             )
 
     def _placed(self, entry: QueueEntry, values: Mapping[str, str]) -> Spread:
@@ -80,7 +80,7 @@ class Placement(CatalogState):
         named = values.get("Baton.Durability") != entry.attributes.get("Baton.Durability")
         moves = named and self.replicas_of(spread.first) != self._replicas(values)
         if wanted < have:
-            raise InvalidAttributeValue(f"The queue lies on {have} shards: Baton.Spread can grow, never shrink.")
+            raise InvalidAttributeValue(f"Baton.Spread cannot be decreased: the queue has {have} shards.")
         if named and values.get("Baton.Durability") and self.spread_refused:
             raise InvalidAttributeValue(self.spread_refused)
         if wanted == have and not moves:
@@ -89,19 +89,21 @@ class Placement(CatalogState):
             return spread
         if spread.growths >= GROWTHS_MAX:
             raise InvalidAttributeValue(
-                "The queue has grown or moved often lately: wait until what was sent before does not count any more."
+                "The queue's shards were changed too often. Wait until its older deduplication keys have expired, "
+                "then retry."
             )
         if entry.left + len(entry.shards) + wanted - (0 if moves else have) > PLACES_MAX:
             raise InvalidAttributeValue(
-                "The queue leaves too many shards, or, if it is a FIFO queue, has left too many: wait until what is "
-                "there is gone, or make another queue."
+                "The queue is still being moved off too many shards (a FIFO queue counts every shard that it has "
+                "left). Wait until they are empty, or create a new queue."
             )
         if not moves:
             return spread.grown(self._choose_shards(wanted - have, values, entry.shards))
         if entry.fifo and values.get("DeduplicationScope") != "messageGroup":
             raise InvalidAttributeValue(
-                "Baton.Durability of a FIFO queue can be changed only when DeduplicationScope is messageGroup: what "
-                "counts in the whole queue needs one shard. Make another queue of that class."
+                "Baton.Durability of a FIFO queue can be changed only if DeduplicationScope is messageGroup, "
+                "because deduplication for the whole queue works only on one shard. Create a new queue with that "
+                "Baton.Durability instead."
             )
         return spread.moved(self._choose_shards(wanted, values, entry.shards))
 

@@ -94,7 +94,7 @@ class CatalogState:
         elif kind == Type.EPOCH:
             self._apply_epoch(w1, w3)
         else:
-            raise LogCorrupt(f"record type {kind} in the catalog's log: use a newer release")
+            raise LogCorrupt(f"unknown record type {kind} in the catalog's log: use a newer release")
 
     def _base_part(self, part: int, more: bool, data: bytes) -> bytes | None:
         """The whole Base when its last part is there. Parts that an owner left unfinished are followed by a part 0."""
@@ -152,7 +152,7 @@ class CatalogState:
             if value is not None and value.get("replicas"):
                 self.format = FORMAT_VERSION
         else:
-            raise LogCorrupt(f"catalog record of the unknown kind {kind!r}: use a newer release")
+            raise LogCorrupt(f"unknown kind {kind!r} of catalog record: use a newer release")
 
     def _set_deleted(self, name: QueueName, value: Record | None, time: int) -> None:
         """Waits that are over are forgotten on the way, so that the names of deleted queues do not pile up."""

@@ -32,13 +32,14 @@ class Arrivals(Seeking):
             before = last.get(source, 0)
             if number <= before or number > max(before, cursor) + 1:
                 raise LogCorrupt(
-                    f"entry {number} from shard {source} follows {max(before, cursor)}: a gap in the channel"
+                    f"entry {number} from shard {source} follows {max(before, cursor)}: entries are missing in "
+                    "the channel"
                 )
             if incoming is not None and number <= cursor and not self._past_verdict(arrival):
                 raise LogCorrupt(
-                    f"shard {self.number} does not remember whether it took entry {number} from shard {source}, only "
-                    f"what became of the newest up to {cursor}. The message stays at shard {source}. Was the log of "
-                    "one of the two replaced by an older copy?"
+                    f"shard {self.number} no longer knows whether it accepted entry {number} from shard {source}; "
+                    f"it has results only up to {cursor}. The message stays on shard {source}. Was one of the two "
+                    "logs restored from an older copy?"
                 )
             last[source] = number
 

@@ -192,15 +192,15 @@ class Holding(Receiving):
             return verdict.error()
         delay_ms = failing.delay_ms
         if delay_ms is not None and not 0 <= delay_ms <= queue.policy.retention_ms:
-            return InvalidInput("The delay of a nack must be between 0 and the queue's retention.")
+            return InvalidInput("The delay of a nack must be 0 to the queue's retention period.")
         if len(failing.reason) > REASON_CHARACTERS_MAX or len(failing.error_class) > CLASS_CHARACTERS_MAX:
             return InvalidInput(
-                f"A nack's reason has at most {REASON_CHARACTERS_MAX} characters, "
-                f"its error class {CLASS_CHARACTERS_MAX}."
+                f"The reason of a nack can have at most {REASON_CHARACTERS_MAX} characters, its error class "
+                f"at most {CLASS_CHARACTERS_MAX}."
             )
         if failing.untried:
             if failing.dead_letter:
-                return InvalidInput("A message that was not tried has not failed: it is no dead letter.")
+                return InvalidInput("A released message counts as not tried, so it cannot be dead-lettered as well.")
             self._return(claim.slot, now, now + (delay_ms or 0), Reason.RELEASED, charged=False)
             return None
         self._return(

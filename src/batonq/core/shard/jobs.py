@@ -82,7 +82,7 @@ class Jobs(Arrivals):
     def cancel_job(self, job_id: str, now: int) -> Job:
         job = self.jobs.get(job_id)
         if job is None or job.state not in ("RUNNING", "PAUSED"):
-            raise JobNotFound("There is no running job of this id.")
+            raise JobNotFound("There is no running job with this id.")
         self._set_job(replace(job, state="CANCELLING"), self.begin(now))
         return self.jobs[job_id]
 
@@ -90,7 +90,7 @@ class Jobs(Arrivals):
         """Stop for now. What is on its way arrives; `resume_job` goes on from there."""
         job = self.jobs.get(job_id)
         if job is None or job.state not in ("RUNNING", "PAUSED"):
-            raise JobNotFound("There is no running job of this id.")
+            raise JobNotFound("There is no running job with this id.")
         if job.state == "RUNNING":
             self._set_job(replace(job, state="PAUSED", why=why, tries=0, again_ms=0), self.begin(now))
         return self.jobs[job_id]
@@ -99,7 +99,7 @@ class Jobs(Arrivals):
         """Go on, with a ramp from the start again; what died before does not count any more."""
         job = self.jobs.get(job_id)
         if job is None or job.state not in ("RUNNING", "PAUSED"):
-            raise JobNotFound("There is no paused job of this id.")
+            raise JobNotFound("There is no paused job with this id.")
         if job.state == "PAUSED":
             now = self.begin(now)
             moved, died = job.moved, job.died_again
@@ -202,8 +202,8 @@ class Jobs(Arrivals):
         moved, died = job.moved - job.mark_moved, job.died_again - job.mark_died
         if moved >= (DYING_SAMPLE if job.pause_share else 1) and died > job.pause_share * moved:
             why = (
-                f"Of the last {moved} messages that were moved, {died} died again. "
-                "Look at why they fail, then resume or cancel the job."
+                f"Too many moved messages were dead-lettered again: {died} of the last {moved}. Find out why they "
+                "fail, then resume or cancel the job."
             )
             self._set_job(replace(job, state="PAUSED", why=why, tries=0, again_ms=0), now)
             return True

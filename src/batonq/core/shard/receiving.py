@@ -20,7 +20,9 @@ from batonq.errors import BatonError, OverLimit
 ATTEMPT_WINDOW_MS = 300_000
 _VISIBLE, _IN_FLIGHT = int(State.VISIBLE), int(State.IN_FLIGHT)
 _LEASED = int(Type.LEASED)
-_IN_FLIGHT_FULL = "Too many messages of the queue are in flight; delete some or let their leases run out."
+_IN_FLIGHT_FULL = (
+    "The queue's limit of messages in flight is reached. Delete messages, or wait until their leases expire."
+)
 
 
 class Receiving(Sending):

@@ -135,7 +135,7 @@ class Replay(Folding):
         elif kind == Type.BASE:
             self._apply_base(w3, w4, bool(w0 >> 8 & BaseFlag.MORE), part_of(variable, w6))
         else:
-            raise LogCorrupt(f"record type {kind} is not known to this release; use the one that wrote the log")
+            raise LogCorrupt(f"unknown record type {kind}: use the release that wrote the log, or a newer one")
 
     def _apply_arrived(self, position: int, row: array[int], variable: bytes) -> None:
         """w3 is the sent time; w4 the receive count; w5 the source's slot (overlay) or its shard and entry number."""

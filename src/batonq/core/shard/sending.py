@@ -46,14 +46,15 @@ INVOCATION_WINDOW_S = REQUEST_WINDOW_MS // 1000
 ONCE_WINDOW_MIN_MS = 128_000  # longer windows tell Idempotency-Keys from SDKs' names, which have a share of their own
 BYTE_MAX = 255  # a record has a byte for each
 GROUPS_CACHED = 65_536
-_SHARD_FULL = "The shard holds as many messages as it can; receive and delete some."
-_NOT_TAKEN = "The shard had no room for this message when the request was made first; send it by another request."
-_ELSEWHERE = "The message's key is on another shard since the queue has grown or moved; try again."
+_SHARD_FULL = "The shard's limit of stored messages is reached. Receive and delete some."
+_NOT_TAKEN = "The shard had no room for this message when the request was first made. Send it in a new request."
+_ELSEWHERE = "The message's key belongs to another shard now, because the queue was moved or got more shards. Retry."
 _KEYS_FULL = (
-    "The shard remembers as many Idempotency-Keys as it can; send without a key, or retry when old keys have expired."
+    "The shard's limit of remembered Idempotency-Keys is reached. Send without a key, or retry when keys have expired."
 )
 PRODUCER_WAITS = (
-    "An earlier message of this producer was refused, or too many producers are remembered; send it again from there."
+    "An earlier message of this producer was refused, or the limit of producers is reached. Send again from that "
+    "message on."
 )
 _NEW, _DUPLICATE = 1, 2  # what a message of a request taken in part was: as many messages as a run has, or known before
 _SENT, _REQUESTED, _PRODUCED = int(Type.SENT), int(Type.REQUESTED), int(Type.PRODUCED)
@@ -464,7 +465,7 @@ class Sending(Jobs):
         priorities, maxima, spread = command.priorities, command.max_receives, policy.spread
         for at, body in enumerate(bodies):
             if (priorities and not 0 <= priorities[at] <= BYTE_MAX) or (maxima and not 0 <= maxima[at] <= BYTE_MAX):
-                text = f"A message's own maximum of receives, and its priority, are 0 to {BYTE_MAX}."
+                text = f"The maximum number of receives and the priority of a message must be 0 to {BYTE_MAX}."
                 results.append(InvalidInput(text))
                 continue
             key = self._dedup_key(queue, command, at)
@@ -476,7 +477,7 @@ class Sending(Jobs):
                     results.append(self._deduplicated(queue, known, command, at, mark))
                     continue
                 if self.dedup.full(now_s, self.limits.dedup_entries_max):
-                    text = "Too many deduplication keys are remembered; send later or shorten the window."
+                    text = "The limit of remembered deduplication keys is reached. Retry later, or shorten the window."
                     results.append(OverLimit(text))
                     continue
             if spread and self._belongs_elsewhere(queue, command, at):

@@ -113,9 +113,9 @@ class Transfer(Replay):
         policy = queue.policy
         messages, size = queue.messages + others, queue.bytes + other_bytes
         if policy.messages_max and messages >= policy.messages_max:
-            return f"Queue {policy.name} holds {messages} messages, as many as its limit allows."
+            return f"Queue {policy.name} is full: it holds {messages} messages, its limit."
         if policy.bytes_max and size + added_bytes > policy.bytes_max:
-            return f"Queue {policy.name} holds {size} bytes; its limit is {policy.bytes_max}."
+            return f"Queue {policy.name} is full: it holds {size} bytes, and its limit is {policy.bytes_max}."
         return ""
 
     # --- the source --------------------------------------------------------------------------------
@@ -305,8 +305,8 @@ class Transfer(Replay):
         words = {
             Reason.REFUSED_NO_QUEUE: "does not exist",
             Reason.REFUSED_FULL: "is full",
-            Reason.REFUSED_TYPE: "is not of the same type",
-            Reason.REFUSED_MOVED: "has grown or moved meanwhile: they belong on other shards now",
+            Reason.REFUSED_TYPE: "is not of the same type (standard or FIFO)",
+            Reason.REFUSED_MOVED: "has been moved or has more shards now, so the messages belong on other shards",
         }
         if reason == Reason.REDRIVE:
             job = self.jobs.active_on(queue.number)
@@ -316,7 +316,9 @@ class Transfer(Replay):
                 why = f"{self._destination_name(job, to)} {words[verdict]}."
                 self._set_job(replace(job, state="FAILED", failure=NO_QUEUE, why=why, ended_ms=now), now)
             return
-        text = f"The dead-letter queue of {queue.policy.name} {words[verdict]}; its dead letters stay where they are."
+        text = (
+            f"The dead-letter queue of {queue.policy.name} {words[verdict]}; its dead letters stay in the source queue."
+        )
         self.alarms.append(Alarm(f"dead-letter-refused:{queue.number}", queue.number, text))
 
     def _go_back(self, job: Job | None, sequence: int, now: int) -> None:
@@ -333,14 +335,14 @@ class Transfer(Replay):
         self.job_place.pop(job.id, None)
         cursor = min(job.cursor, sequence - 1)
         pause_ms = min(REFUSED_BACKOFF_MS << min(job.tries, 16), JOB_BACKOFF_MAX_MS)
-        why = f"{self._destination_name(job, to)} is full; the job goes on when there is room."
+        why = f"{self._destination_name(job, to)} is full; the job continues when there is room."
         again = replace(job, cursor=cursor, blocked=sequence, tries=job.tries + 1, again_ms=now + pause_ms, why=why)
         self._set_job(again, now)
 
     def _destination_name(self, job: Job, to: int) -> str:
         target = self.queues.get(to)
         name = target.policy.name if target is not None else job.destination_arn.rpartition(":")[2]
-        return f"Queue {name}" if name else "A queue that messages came from"
+        return f"Queue {name}" if name else "The queue that the messages came from"
 
     def retry_refused(self, now: int, bytes_end: int) -> None:
         """Refused transfers whose back-off is over are owed again, if there is still somewhere to send them.

@@ -1,1 +1,1 @@
-"""Logs in NATS JetStream: a stream a shard, a JetStream message a frame, appended under its expected sequence."""
+"""Logs in NATS JetStream: one stream per shard, one message per frame, appended with its expected sequence."""

@@ -1,14 +1,14 @@
-"""The address of the NATS servers that keep logs, and what is asked of them.
+"""The URL of the NATS servers that keep logs, and its options.
 
     nats://user:password@host1:4222,host2:4222/name?replicas=3&monitor=http://host1:8222&monitor=http://host2:8222
 
-`name` keeps several Baton clusters on one NATS apart (default `baton`). `replicas` is how many servers keep each log.
-`monitor`, once for each server, is where it tells its settings, because only there a client can see whether it syncs.
-`unsafe=yes` takes servers whatever they are set to. `max_bytes` limits the log of one shard.
+`name` separates several Baton clusters on one NATS cluster (default `baton`). `replicas` is the number of servers that
+keep each log. `monitor`, once per server, is its monitoring URL, because only there a client can see whether the server
+syncs. `unsafe=yes` accepts servers with any settings. `max_bytes` limits the log of one shard.
 
-Who this is: `user:password@` or, without a password, a token; better, in files that only the service reads,
-`user@…?password_file=…`, `token_file`, `credentials` (a JWT with its seed, as `nsc` makes it) or `nkey` (a seed).
-The scheme `tls` asks for TLS, with `tls_ca`, `tls_cert` and `tls_key` as files.
+Credentials: `user:password@` or, without a password, a token; better, in files that only the service can read,
+`user@…?password_file=…`, `token_file`, `credentials` (a JWT with its seed, as `nsc` creates it) or `nkey` (a seed). The
+scheme `tls` requires TLS, with `tls_ca`, `tls_cert` and `tls_key` as files.
 """
 
 from __future__ import annotations
@@ -55,30 +55,32 @@ def parse(url: str) -> NatsAddress:
     """Raises InvalidInput, which says what is wrong."""
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES:
-        raise InvalidInput("The address of a NATS log begins with nats:// or tls://.")
+        raise InvalidInput("The URL of a NATS log must begin with nats:// or tls://.")
     login, _, hosts = parts.netloc.rpartition("@")
     user, _, password = login.partition(":")
     servers = tuple(host if ":" in host else f"{host}:4222" for host in hosts.split(",") if host)
     if not servers:
-        raise InvalidInput("The address of a NATS log names no server: nats://host:4222/name.")
+        raise InvalidInput("The URL of a NATS log has no server. Use nats://host:4222/name.")
     options = parse_qs(parts.query, keep_blank_values=True)
     unknown = sorted(options.keys() - _OPTIONS)
     if unknown:
-        raise InvalidInput(f"The log's address has an option {unknown[0]!r}; there are {', '.join(sorted(_OPTIONS))}.")
+        raise InvalidInput(
+            f"The log's URL has an unknown option {unknown[0]!r}. The options are {', '.join(sorted(_OPTIONS))}."
+        )
     name = parts.path.strip("/") or "baton"
     if not _NAME.fullmatch(name):
-        raise InvalidInput(f"The name in the log's address must be lower-case letters, digits, _ and -, not {name!r}.")
+        raise InvalidInput(f"The name in the log's URL must be lower-case letters, digits, _ and -, not {name!r}.")
     last = {key: values[-1] for key, values in options.items()}
     files = {key: last.get(key, "") for key in _FILES}
     named = bool(password or files["password_file"])
     ways = (bool(login), *(bool(files[key]) for key in ("token_file", "credentials", "nkey")))
     if sum(ways) > 1 or (password and files["password_file"]) or (files["password_file"] and not user):
         raise InvalidInput(
-            "The log's address says in several ways who this is, or gives a password to nobody: use one of "
+            "The log's URL has several kinds of credentials, or a password without a user. Use one of "
             "user:password@, user@ with password_file, token@, token_file, credentials and nkey."
         )
     if parts.scheme != "tls" and any(files[key] for key in ("tls_ca", "tls_cert", "tls_key")):
-        raise InvalidInput("Files for TLS in the log's address need the scheme tls:// instead of nats://.")
+        raise InvalidInput("The TLS files in the log's URL need the scheme tls:// instead of nats://.")
     return NatsAddress(
         servers=servers,
         name=name,
@@ -96,13 +98,11 @@ def parse(url: str) -> NatsAddress:
 
 def _choice(option: str, text: str, allowed: tuple[int, ...]) -> int:
     if text not in map(str, allowed):
-        raise InvalidInput(
-            f"{option} in the log's address must be one of {', '.join(map(str, allowed))}, not {text!r}."
-        )
+        raise InvalidInput(f"{option} in the log's URL must be one of {', '.join(map(str, allowed))}, not {text!r}.")
     return int(text)
 
 
 def _positive(option: str, text: str) -> int:
     if not text.isdecimal() or not int(text):
-        raise InvalidInput(f"{option} in the log's address must be a positive whole number, not {text!r}.")
+        raise InvalidInput(f"{option} in the log's URL must be a positive integer, not {text!r}.")
     return int(text)

@@ -1,4 +1,4 @@
-"""Asking NATS: its many ways of not answering become Unreachable, and reading a stream is by pulling."""
+"""Requests to NATS: every kind of missing answer becomes Unreachable. Streams are read by pulling."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ NO_STREAM = 10059
 NO_ROOM = (10002, 10023, 10047, 10077)
 PULL_FRAMES = 256
 PULL_BYTES = 16 << 20
-PULL_S = 1.0  # after which a pull that brought nothing is answered, so that silence means trouble
+PULL_S = 1.0  # an empty pull is answered after this time, so that silence means trouble
 INACTIVE_S = 30.0
-AGAIN_S = 1.0  # after which a question without an answer is asked again, the first one being waited for, too
+AGAIN_S = 1.0  # an unanswered request is repeated after this time, while the first one is still awaited
 HEADERS_BYTES = 64 << 10
 
 
 async def ask(client: LongClient, where: str, question: Awaitable[T], timeout_s: float) -> T:
-    """The answer, or an APIError that is one. Raises Unreachable for everything else."""
+    """The answer, or an APIError as an answer. Raises Unreachable for everything else."""
     if not client.is_connected:
-        # Nothing is left to the client's buffer, which would send it, and all tries after it, at some later time.
+        # Nothing may stay in the client's buffer, which would send it, with all retries after it, at some later time.
         if asyncio.iscoroutine(question):
             question.close()
         raise Unreachable(f"{where}: not connected")
@@ -55,9 +55,9 @@ async def ask(client: LongClient, where: str, question: Awaitable[T], timeout_s:
 
 
 async def ask_repeatedly(client: LongClient, where: str, question: Callable[[], Awaitable[T]], timeout_s: float) -> T:
-    """The same for a question that only its stream's leader answers, and that changes nothing.
+    """The same for a read-only request that only the stream's leader answers.
 
-    While there is no leader nobody hears it, and one that is elected has not heard what was asked before.
+    While there is no leader the request is lost, and a newly elected leader has not received earlier requests.
     """
     asked: list[asyncio.Task[T]] = []
     clock = asyncio.get_running_loop().time
@@ -66,7 +66,7 @@ async def ask_repeatedly(client: LongClient, where: str, question: Callable[[], 
         while True:
             left_s = ends_s - clock()
             asked.append(asyncio.create_task(ask(client, where, question(), left_s)))
-            asked[-1].add_done_callback(heard)  # of several that fail at once one is told
+            asked[-1].add_done_callback(heard)  # if several fail at once, one error is raised
             pause_s = AGAIN_S if left_s > AGAIN_S else None
             answered, _ = await asyncio.wait(asked, timeout=pause_s, return_when=asyncio.FIRST_COMPLETED)
             if answered:
@@ -76,9 +76,9 @@ async def ask_repeatedly(client: LongClient, where: str, question: Callable[[], 
 
 
 class Puller:
-    """Reads a stream in order by a consumer of its own, which the server forgets when nobody pulls any more.
+    """Reads a stream in order through its own consumer, which the server removes when it is no longer pulled.
 
-    `way` says how to read from the server that has the consumer.
+    `way` is the connection to the server that has the consumer.
     """
 
     def __init__(
@@ -91,8 +91,9 @@ class Puller:
         self._timeout_s = timeout_s
         self._consumer = ""
         self._inbox: Subscription | None = None
-        self._wanted = 0  # messages of the running pull that have not come
-        self._pull_bytes = max(PULL_BYTES, home.client.max_payload + HEADERS_BYTES)  # else the longest would never come
+        self._wanted = 0  # messages of the current pull that have not arrived
+        # otherwise the longest message would never arrive
+        self._pull_bytes = max(PULL_BYTES, home.client.max_payload + HEADERS_BYTES)
 
     async def open(self, config: ConsumerConfig) -> None:
         config.ack_policy = AckPolicy.NONE

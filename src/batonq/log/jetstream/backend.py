@@ -18,10 +18,10 @@ from batonq.log.jetstream.client import Parts
 from batonq.log.jetstream.lines import Lines
 
 T = TypeVar("T")
-HEADERS_BYTES = 1024  # of a message beside the frame
-FULL_S = 10.0  # how long after a refusal for want of room only the reserve is there
+HEADERS_BYTES = 1024  # overhead of a message beside the frame
+FULL_S = 10.0  # how long after a refusal for lack of space only the reserve may be used
 RESERVE_PART = 10  # a tenth of the stream's limit
-GONE_S = 10.0  # how long a stream is missing before it is believed to be gone
+GONE_S = 10.0  # how long a stream must be missing before it counts as deleted
 
 
 class JetStreamBackend:
@@ -40,7 +40,7 @@ class JetStreamBackend:
         self._subject = subject
         self._lines = lines
         self._client, self._context = lines.home
-        self._leader = ""  # the server that leads the stream, as far as is known
+        self._leader = ""  # the server that leads the stream, as far as known
         self._timeout_s = timeout_s
         self._full_at_s = -FULL_S
         self._missing_since_s: float | None = None
@@ -54,8 +54,9 @@ class JetStreamBackend:
         first, stop = max(state.first_seq, 1), state.last_seq + 1
         if state.num_deleted or stop - first != state.messages:
             raise LogCorrupt(
-                f"{self.where} has {state.messages} messages at sequences {first} to {stop - 1}: some were deleted. "
-                "Nothing was skipped; the shard is stopped until somebody has looked."
+                f"{self.where} has {state.messages} messages at sequences {first} to {stop - 1}: some were "
+                "deleted. Nothing was skipped. The shard is stopped until an operator has repaired or "
+                "restored the log."
             )
         return Bounds(first, stop, self._room(state.bytes, config.max_bytes or -1))
 
@@ -88,7 +89,7 @@ class JetStreamBackend:
             raise LogCorrupt(f"{self.where} stored frame {frame.number} at sequence {acknowledged.seq}")
 
     async def find(self, number: int) -> bytes | None:
-        """From the stream's leader, because the stream does not allow that others answer."""
+        """Reads from the stream's leader, because the stream does not allow direct reads from others."""
         try:
             message = await self._ask_repeatedly(lambda: self._context.get_msg(self._stream, seq=number))
         except APIError as refused:
@@ -121,17 +122,19 @@ class JetStreamBackend:
             await puller.close()
 
     async def _check_start(self, start: int) -> None:
-        """Asked beforehand, because a consumer would begin with what there is."""
+        """Checked first, because a consumer would start with the first message that exists."""
         bounds = await self.bounds()
         if start < bounds.first:
-            raise LogGap(f"{self.where} begins with frame {bounds.first}, frame {start} is no longer retained")
+            raise LogGap(f"{self.where} begins with frame {bounds.first}; frame {start} is no longer retained")
 
     async def _tell_hole(self, start: int, number: int) -> None:
-        """Something else came than frame `start`: was the front dropped, the reading disturbed, or is it missing?"""
+        """Another frame than `start` arrived: was the front dropped, was the read
+        disturbed, or is the frame missing?
+        """
         await self._check_start(start)
         if number > start and await self.find(start) is None:
             raise LogCorrupt(f"{self.where}: frame {start} is missing, frame {number} follows. Nothing was skipped.")
-        raise Unreachable(f"{self.where}: frame {number} came in place of frame {start}")
+        raise Unreachable(f"{self.where}: frame {number} arrived in place of frame {start}")
 
     async def drop_front(self, before: int) -> None:
         try:
@@ -154,13 +157,13 @@ class JetStreamBackend:
         return info
 
     def _missing(self) -> Unreachable | LogCorrupt:
-        """It was there: a server that has only just started, or elects a leader, may not know of it for a while."""
+        """The stream existed: a server that has just started, or that elects a leader, may not know it for a while."""
         now_s = time.monotonic()
         if self._missing_since_s is None:
             self._missing_since_s = now_s
         if now_s - self._missing_since_s < GONE_S:
-            return Unreachable(f"{self.where} is not known to the servers now")
-        return LogCorrupt(f"{self.where} is gone: the servers have not known of it for {GONE_S:.0f} s")
+            return Unreachable(f"{self.where} is not known to the servers at the moment")
+        return LogCorrupt(f"{self.where} was deleted: the servers have not known it for {GONE_S:.0f} s")
 
     def _unsettled(self, refused: APIError) -> Unreachable:
         return Unreachable(f"{self.where}: {refused.description} ({refused.err_code})")

@@ -1,4 +1,4 @@
-"""Would these servers keep the promise? What is asked at the start, and what to change when the answer is no."""
+"""Checks that the servers are configured to keep acknowledged data, and says what to change if not."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from nats.js.api import DiscardPolicy, RetentionPolicy, StorageType, StreamConfi
 
 from batonq.log.backend import Unreachable, Unsafe
 
-VERSION_MIN = (2, 11)  # leases need the time to live of one message
+VERSION_MIN = (2, 11)  # leases need a time to live per message
 PAYLOAD_BYTES_MIN = 8 << 20
 MONITOR_TIMEOUT_S = 5.0
 ANSWER_BYTES_MAX = 4 << 20
 
 
 class Server(NamedTuple):
-    """What a server's monitoring address tells about it."""
+    """A server's settings, from its monitoring URL."""
 
     name: str
     version: str
@@ -29,13 +29,13 @@ class Server(NamedTuple):
 
 
 def fetch_server(monitor: str, context: ssl.SSLContext | None = None) -> Server:
-    """Ask one monitoring address, with `context` if that is https. Blocks. Raises Unreachable."""
+    """Ask one monitoring URL, with `context` if it is https. Blocks. Raises Unreachable."""
     try:
         with urllib.request.urlopen(f"{monitor}/varz", timeout=MONITOR_TIMEOUT_S, context=context) as answer:
             told = json.loads(answer.read(ANSWER_BYTES_MAX))
         return server_of(told)
     except (OSError, ValueError, KeyError, TypeError) as problem:
-        raise Unreachable(f"The monitoring address {monitor} gave no answer that can be used: {problem}") from None
+        raise Unreachable(f"The monitoring URL {monitor} gave no usable answer: {problem}") from None
 
 
 def server_of(told: dict[str, Any]) -> Server:
@@ -53,14 +53,14 @@ def check_version(version: str, where: str) -> None:
     numbers = tuple(int(part) for part in version.partition("-")[0].split(".")[:2])
     if numbers < VERSION_MIN:
         needed = ".".join(map(str, VERSION_MIN))
-        raise Unsafe(f"{where} is nats-server {version}; the log needs {needed} or newer on every server.")
+        raise Unsafe(f"{where} runs nats-server {version}; the log needs {needed} or newer on every server.")
 
 
 def check_payload(max_payload: int, where: str) -> None:
     if max_payload < PAYLOAD_BYTES_MIN:
         raise Unsafe(
-            f"{where} takes messages of up to {max_payload} bytes; a frame may need {PAYLOAD_BYTES_MIN}. Set "
-            f"max_payload: {PAYLOAD_BYTES_MIN} in the configuration of every server."
+            f"{where} accepts messages of up to {max_payload} bytes, but a frame may need "
+            f"{PAYLOAD_BYTES_MIN}. Set max_payload: {PAYLOAD_BYTES_MIN} in the configuration of every server."
         )
 
 
@@ -73,32 +73,35 @@ def check_servers(servers: Iterable[Server]) -> None:
             raise Unsafe(f"{where} does not run JetStream. Add a jetstream block to its configuration.")
         if not server.sync_always:
             raise Unsafe(
-                f"{where} syncs only now and then, so a power failure could lose messages that were acknowledged. Set "
-                "sync_interval: always in the jetstream block of every server, or put unsafe=yes into the address of "
-                "the log to accept that."
+                f"{where} syncs only at intervals, so a power failure could lose acknowledged messages. Set "
+                "sync_interval: always in the jetstream block of every server, or add unsafe=yes to the "
+                "log's URL to accept that."
             )
 
 
 def check_known(keepers: Iterable[str], known: Iterable[str], stream: str, away: int = 0) -> None:
-    """Every server that keeps a replica must be one whose settings were looked at, or one of those that are away."""
+    """Every server that keeps a replica must be one whose settings were checked, or one that is down."""
     missing = sorted(set(keepers) - set(known))
     if len(missing) > away:
         raise Unsafe(
-            f"Server {missing[0]} keeps a replica of stream {stream}, and none of the monitoring addresses is its own. "
-            "Name the monitoring address of every server in the address of the log: monitor=http://host:8222."
+            f"Server {missing[0]} keeps a replica of stream {stream}, but none of the monitoring URLs belongs "
+            "to it. Add the monitoring URL of every server to the log's URL: monitor=http://host:8222."
         )
 
 
 def check_stream(config: StreamConfig, wanted: StreamConfig) -> None:
-    """A stream that was there already must be one that keeps everything, in one place, for this log only."""
+    """An existing stream must keep everything, in one place, for this log only."""
     what = f"Stream {wanted.name}"
     if config.subjects != wanted.subjects or config.mirror or config.sources:
-        raise Unsafe(f"{what} takes messages from elsewhere than {wanted.subjects}. Give this cluster another name.")
+        raise Unsafe(
+            f"{what} accepts messages from other subjects than {wanted.subjects}. Use another cluster name in the "
+            "log's URL."
+        )
     if (config.num_replicas or 1) != (wanted.num_replicas or 1):
         raise Unsafe(
-            f"{what} has {config.num_replicas} replicas, {wanted.num_replicas} are asked for. Change it with "
-            f"`nats stream edit {wanted.name} --replicas {wanted.num_replicas}`; if all of them have "
-            f"{config.num_replicas}, say replicas={config.num_replicas} in the address of the log."
+            f"{what} has {config.num_replicas} replicas instead of {wanted.num_replicas}. Change it with "
+            f"`nats stream edit {wanted.name} --replicas {wanted.num_replicas}`; if all streams have "
+            f"{config.num_replicas}, set replicas={config.num_replicas} in the log's URL."
         )
     lossy = {
         "storage": config.storage != StorageType.FILE,
@@ -115,6 +118,7 @@ def check_stream(config: StreamConfig, wanted: StreamConfig) -> None:
     for setting, wrong in lossy.items():
         if wrong:
             raise Unsafe(
-                f"{what} has {setting} = {getattr(config, setting)}, with which it could lose messages or refuse "
-                "what it must take. It was not made by Baton: give this cluster another name, or remove the stream."
+                f"{what} has {setting} = {getattr(config, setting)}, so it could lose messages or refuse "
+                "valid ones. It was not created by Baton. Use another cluster name in the log's URL, or "
+                "remove the stream."
             )

@@ -1,8 +1,8 @@
-"""A NATS client for long messages: frames are sent and taken in without being copied again and again.
+"""A NATS client for large messages: frames are sent and received without repeated copies.
 
-nats-py puts every command together as one text and takes messages apart in one growing buffer, 32 KiB at a time, which
-is right for messages of a few hundred bytes. A frame of a megabyte is copied eight times by that. Here its parts are
-handed to the socket as they are, and what arrives of it is joined once. Everything else is nats-py's own.
+nats-py builds every command as one byte string and parses messages in one growing buffer, 32 KiB at a time, which is
+right for messages of a few hundred bytes. It copies a frame of one megabyte eight times. Here its parts are passed to
+the socket as they are, and the received parts are joined once. Everything else is nats-py's own code.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from nats.aio.transport import TcpTransport
 from nats.errors import StaleConnectionError
 from nats.protocol.parser import AWAITING_CONTROL_LINE, AWAITING_MSG_PAYLOAD, Parser
 
-READ_BYTES = 1 << 20  # that are kept until they are read
-STEP_BYTES = 4 << 10  # that nats-py's parser gets at a time: it looks for the beginnings of messages
-SILENT_S = 4.0  # without an answer to anything
-AGAIN_S = 0.5  # after trying to connect failed in a way that nats-py does not expect
-LONG_BYTES = 32 << 10  # of a message, from which on it pays
+READ_BYTES = 1 << 20  # kept until they are read
+STEP_BYTES = 4 << 10  # passed to nats-py's parser at a time: it looks for the beginnings of messages
+SILENT_S = 4.0  # without an answer to any request
+AGAIN_S = 0.5  # after a connection attempt failed in a way that nats-py does not expect
+LONG_BYTES = 32 << 10  # size of a message from which on it pays
 _END = b"\r\n"
 
 
 class Parts:
-    """What a message consists of; nats-py asks for nothing but its length."""
+    """The parts of a message; nats-py only needs its length."""
 
     __slots__ = ("_length", "parts")
 
@@ -40,7 +40,7 @@ class Parts:
 
 
 class Expecting:
-    """An `asyncio.timeout` that ends when the connection is lost, too: what was asked over it gets no answer."""
+    """An `asyncio.timeout` that also ends when the connection is lost, because its requests will not be answered."""
 
     __slots__ = ("_all", "_timeout")
 
@@ -57,19 +57,19 @@ class Expecting:
         await self._timeout.__aexit__(*raised)
 
     def end(self) -> None:
-        if not self._timeout.expired():  # else whoever waits is about to hear of it
+        if not self._timeout.expired():  # otherwise the waiter is about to get the error
             self._timeout.reschedule(0.0)
 
 
 class LongClient(Client):
-    """Use it like nats.aio.client.Client; `publish` and `request` take Parts as well."""
+    """Use it like nats.aio.client.Client; `publish` and `request` also accept Parts."""
 
     def __init__(self) -> None:
         super().__init__()
         self._ps = LongParser(self)
         self._transport = LongTransport()  # type: ignore[no-untyped-call]
         self._expecting: dict[Expecting, None] = {}
-        self._answered_s = 0.0  # when a question was answered last, or the connection was made
+        self._answered_s = 0.0  # time of the last answer, or of the connection
 
     @property
     def server(self) -> str:
@@ -77,16 +77,16 @@ class LongClient(Client):
         return str(self._server_info.get("server_name", ""))
 
     def expect(self, timeout_s: float) -> Expecting:
-        """For as long as an answer may take. Raises TimeoutError, also when the connection is lost meanwhile."""
+        """For as long as an answer may take. Raises TimeoutError, also if the connection is lost meanwhile."""
         return Expecting(self._expecting, timeout_s)
 
     def answered(self) -> None:
-        """A question was, whatever the answer is."""
+        """A request was answered, whatever the answer."""
         self._answered_s = asyncio.get_running_loop().time()
 
     async def unanswered(self) -> None:
-        """A question was not. A server that has answered none for long, and is there, may be cut off from the others:
-        it is left for the next one.
+        """A request was not answered. A connected server that has not answered for long may be cut off from the others,
+        so the client moves on to the next one.
         """
         if self.is_connected and asyncio.get_running_loop().time() - self._answered_s > SILENT_S:
             self.answered()
@@ -104,7 +104,7 @@ class LongClient(Client):
             try:
                 await super()._attempt_reconnect()
                 return
-            except Exception as problem:  # whatever it is: nobody else would try again
+            except Exception as problem:  # whatever it is: nobody else would retry
                 await self._error_cb(problem)
                 await asyncio.sleep(AGAIN_S)
 
@@ -126,8 +126,8 @@ class LongClient(Client):
             await self._flush_pending()
 
     def _write_pending(self) -> bool:
-        """At once, not when it is the flusher's turn, which comes after everything that has arrived meanwhile is read.
-        What prevents it the flusher meets as well.
+        """At once, not in the flusher's turn, which comes only after all received data is processed. An error here
+        happens to the flusher as well.
         """
         if not self.is_connected or self._transport is None:
             return False
@@ -141,9 +141,9 @@ class LongClient(Client):
 
 
 class Pieces:
-    """What arrives, as it arrives, in place of a StreamReader, which puts it into one buffer and takes it out again."""
+    """The received data in pieces, in place of a StreamReader, which copies it into one buffer and out again."""
 
-    _source_traceback = None  # asyncio asks for it
+    _source_traceback = None  # required by asyncio
 
     def __init__(self) -> None:
         self._pieces: deque[bytes] = deque()
@@ -189,7 +189,7 @@ class Pieces:
         return self._ended and not self._pieces
 
     async def read(self, most: int = -1) -> bytes:
-        """The next piece, however long it is; nothing at the end."""
+        """The next piece, whatever its length; empty at the end."""
         while not self._pieces:
             if self._problem is not None:
                 raise self._problem
@@ -218,7 +218,7 @@ class Pieces:
 
 
 class LongTransport(TcpTransport):
-    """TLS, if it is asked for, is nats-py's own."""
+    """TLS, if requested, is nats-py's own."""
 
     async def connect(self, uri: ParseResult, buffer_size: int, connect_timeout: int) -> None:
         assert uri.hostname is not None and uri.port is not None
@@ -235,17 +235,17 @@ class LongTransport(TcpTransport):
         return data
 
     def __bool__(self) -> bool:
-        return True  # else the client takes one of its own
+        return True  # otherwise the client creates one of its own
 
 
 class LongParser(Parser):
-    """Gathers what arrives of a long message apart from the rest."""
+    """Collects the parts of a large message separately."""
 
     def reset(self) -> None:
         super().reset()
         self._header: bytes | None = None
         self._pieces: list[bytes | memoryview] = []
-        self._missing = 0  # bytes of the message that is being gathered, its end included; 0: none is
+        self._missing = 0  # bytes of the message that is being collected, including its end; 0: none
 
     async def parse(self, data: bytes = b"") -> None:
         view = memoryview(data)
@@ -282,7 +282,7 @@ class LongParser(Parser):
 
 
 def _joined(pieces: list[bytes | memoryview], length: int) -> bytes:
-    """The pieces without what is behind `length`: the line's end, which may be a part of the last two."""
+    """The pieces without the bytes after `length`: the line end, which may be in the last two."""
     over = sum(map(len, pieces)) - length
     while over and len(pieces[-1]) <= over:
         over -= len(pieces.pop())

@@ -1,6 +1,6 @@
-"""Connecting to NATS: who this node is, whom it trusts, and what is wrong when it is not let in.
+"""Connecting to NATS: credentials, TLS, and helpful errors when the connection is refused.
 
-Secrets are read from their files at each connection, so that a file that was changed counts at the next one.
+Secrets are read from their files at each connection, so a changed file takes effect at the next one.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from batonq.log.jetstream.client import LongClient
 
 CONNECT_ONE_S = 3
 RECONNECT_WAIT_S = 0.1
-PING_S = 5  # a server that is silent for two of them is left for another
+PING_S = 5  # a server that is silent for two of them is abandoned for another
 LOOK_S = 0.05
 _SHOWN_OUT = ("authorization violation", "authentication expired", "authentication revoked")
 _REFUSED = ("authorization", "authentication", "permissions violation")
 _CREDENTIALS = re.compile(r"-----BEGIN NATS USER JWT-----.*-----BEGIN USER NKEY SEED-----\s*([A-Z0-9]+)", re.DOTALL)
-_LOGIN = "user and password, password_file, token_file, credentials or nkey in the address of the log"
+_LOGIN = "user and password, password_file, token_file, credentials or nkey in the log's URL"
 
 
 class PlainServer(nats.errors.Error):
-    """The server does not ask for TLS."""
+    """The server does not offer TLS."""
 
 
 class NodeClient(LongClient):
-    """Comes back when it was shown out, as when its password is changed or its credentials expire. `stays`: with the
-    servers that it was given, whatever others they know.
+    """Reconnects after the server closed the connection, for example because its password was changed or its
+    credentials expired. `stays`: only with the given servers, even if they announce others.
     """
 
     def __init__(self, stays: bool = False) -> None:
@@ -58,13 +58,13 @@ class NodeClient(LongClient):
 
     async def _connect_to_server(self, s: Srv) -> None:
         if self._transport:
-            # Of a try that was refused: the client would leave it open.
+            # Of a refused attempt: the client would leave it open.
             self._transport.close()  # type: ignore[no-untyped-call]
         await super()._connect_to_server(s)
 
 
 class TlsClient(NodeClient):
-    """Says nothing to a server that does not speak TLS: neither who it is nor anything else."""
+    """Sends nothing to a server that does not use TLS, not even its name."""
 
     def _connect_command(self) -> bytes:
         if not self._server_info.get("tls_required"):
@@ -73,9 +73,9 @@ class TlsClient(NodeClient):
 
 
 async def connect(address: NatsAddress, connect_s: float, *, stays: bool = False) -> LongClient:
-    """Raises InvalidInput and AccessDenied for what somebody has to change, Unreachable for the rest."""
+    """Raises InvalidInput and AccessDenied for errors that need a change, Unreachable for the rest."""
     client = TlsClient(stays) if address.tls else NodeClient(stays)
-    problems: list[Exception] = []  # of the tries so far; what is said later, whoever asks something is told
+    problems: list[Exception] = []  # of the attempts so far; later errors are raised to the caller of a request
 
     async def heard(problem: Exception) -> None:
         if not client.is_connected and len(problems) < 10 * len(address.servers):
@@ -88,7 +88,7 @@ async def connect(address: NatsAddress, connect_s: float, *, stays: bool = False
             name="baton",
             connect_timeout=CONNECT_ONE_S,
             max_reconnect_attempts=-1,
-            dont_randomize=True,  # in turn, so that the next one is another one
+            dont_randomize=True,  # in turn, so that the next attempt uses another one
             ping_interval=PING_S,
             error_cb=heard,
             **_options(address),
@@ -137,17 +137,19 @@ def _check_seed(address: NatsAddress) -> None:
     text = read_secret(address.credentials or address.nkey)
     if address.credentials and not _CREDENTIALS.search(text):
         raise InvalidInput(
-            f"{address.credentials} is no credentials file for NATS: it has a JWT and a seed, as nsc or the account's "
-            "owner makes it."
+            f"{address.credentials} is not a NATS credentials file. It must contain a JWT and a seed, as "
+            "created by nsc."
         )
     try:
         nkeys.from_seed(bytearray((text if address.nkey else _CREDENTIALS.findall(text)[-1]).encode())).wipe()
     except nkeys.NkeysError:
-        raise InvalidInput(f"In {address.credentials or address.nkey} is no seed of a NATS user (SU…).") from None
+        raise InvalidInput(
+            f"{address.credentials or address.nkey} does not contain the seed of a NATS user (SU…)."
+        ) from None
 
 
 def tls_context(address: NatsAddress) -> ssl.SSLContext:
-    """Raises InvalidInput for files that are not what they should be."""
+    """Raises InvalidInput for unusable files."""
     return client_context(address.tls_ca, address.tls_cert, address.tls_key)
 
 
@@ -166,32 +168,32 @@ def read_secret(path: str) -> str:
     except (OSError, UnicodeDecodeError) as problem:
         raise InvalidInput(f"The secret for NATS cannot be read from {path}: {_text(problem)}") from None
     if not secret:
-        raise InvalidInput(f"The secret for NATS should be in {path}, and the file is empty.")
+        raise InvalidInput(f"The file {path}, which should contain the secret for NATS, is empty.")
     return secret
 
 
 def _told(address: NatsAddress, problem: BaseException) -> BatonError | None:
-    """What somebody has to change; None when trying again may help."""
+    """The error that needs a change; None if a retry may succeed."""
     text = _text(problem)
     if isinstance(problem, BatonError):
         return problem
     if isinstance(problem, PlainServer):
         return InvalidInput(
-            f"{address.shown} does not ask for TLS, so nothing was sent to it. Add a tls block to the configuration of "
-            "every server, or say nats:// in the address of the log."
+            f"{address.shown} does not offer TLS, so nothing was sent to it. Add a tls block to the "
+            "configuration of every server, or use nats:// in the log's URL."
         )
     if isinstance(problem, ssl.SSLCertVerificationError):
         return InvalidInput(
-            f"{address.shown} shows a certificate that is not trusted ({problem.verify_message}). Name the authority "
-            "that signed it in the address of the log (tls_ca=FILE), and the server as its certificate does."
+            f"The certificate of {address.shown} is not trusted ({problem.verify_message}). Set tls_ca=FILE "
+            "in the log's URL to the CA that signed it, and use the server name that is in the certificate."
         )
     if isinstance(problem, ssl.SSLError) and "alert" in text.lower():
         return InvalidInput(
-            f"{address.shown} refuses this node's certificate, or misses one ({text}). Name one that it trusts in the "
-            "address of the log: tls_cert=FILE&tls_key=FILE."
+            f"{address.shown} refused this node's certificate, or requires one ({text}). Set a certificate "
+            "that it trusts in the log's URL: tls_cert=FILE&tls_key=FILE."
         )
     if any(word in text.lower() for word in _REFUSED):
-        return AccessDenied(f"{address.shown} does not let this node in ({text}): look at {_LOGIN}.")
+        return AccessDenied(f"{address.shown} refused the login of this node ({text}). Check {_LOGIN}.")
     return None
 
 

@@ -1,10 +1,10 @@
-"""Ownership in a JetStream KV bucket: a lease is a key with a time to live, an epoch a key that stays.
+"""Ownership in a JetStream KV bucket: a lease is a key with a time to live, an epoch is a permanent key.
 
-    node.<name>     a node that is alive, with an address and a note; it goes by itself, too
-    epoch.<shard>   the last epoch given, raised under the key's revision, so that no two owners get the same
-    owner.<shard>   who owns it; the server removes it unless it is written again in time, and leaves a marker
+    node.<name>     a live node, with its URL and a note; it also expires
+    epoch.<shard>   the last epoch, increased under the key's revision, so that no two owners get the same
+    owner.<shard>   the owner; the server removes the key unless it is written again in time, and leaves a marker
 
-A KV bucket is a stream, and is used as one here: a marker has a revision, on which the next owner's write depends.
+A KV bucket is a stream and is used as one here: a marker has a revision, on which the next owner's write depends.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from batonq.log.jetstream.asking import NO_MESSAGE, WRONG_LAST_SEQUENCE, Puller,
 from batonq.log.jetstream.lines import Line
 
 T = TypeVar("T")
-MARKER_S = 60  # how long the mark of a lease that was given up stays
+MARKER_S = 60  # how long the marker of a released lease stays
 EPOCH_TRIES = 5
 OPERATION = "KV-Operation"
 
 
 class Value(NamedTuple):
-    """What a key has: `text` is empty for a marker, `revision` is 0 when there is nothing."""
+    """The value of a key: `text` is empty for a marker, `revision` is 0 if there is nothing."""
 
     text: str
     revision: int
@@ -41,7 +41,7 @@ NOTHING = Value("", 0)
 
 
 class Held(NamedTuple):
-    """A lease of this node, and the revisions that its keys had last."""
+    """A lease of this node, and the last revisions of its keys."""
 
     epoch: int
     revision: int
@@ -49,20 +49,22 @@ class Held(NamedTuple):
 
 
 class Keys(Protocol):
-    """Keys with revisions. Anything may raise Unreachable."""
+    """Keys with revisions. Any method may raise Unreachable."""
 
     @property
     def where(self) -> str: ...
 
     async def get(self, key: str) -> Value:
-        """What a key has."""
+        """The value of a key."""
 
     async def put(self, key: str, text: str, revision: int, ttl_s: int = 0) -> int | None:
-        """Write a key that has this revision still; its new one, or None when it has another. No text deletes it."""
+        """Write a key if it still has this revision. Returns the new revision, or None if it has another. An empty text
+        deletes it.
+        """
 
     def read(self, keys: str) -> AsyncGenerator[tuple[str, str] | None, None]:
-        """The last state of each of these keys (the end of its name, and the text) and every one after it; None at the
-        end of what there is now.
+        """The last state of each of these keys (the end of its name, and the text) and every later one; None at the
+        current end.
         """
 
 
@@ -150,7 +152,7 @@ class JetStreamLeases:
         epoch, epoch_revision = await self._raise_epoch(shard, above)
         revision = await self._bucket.put(key, self._text(epoch), value.revision, self._ttl_s)
         if revision is None:
-            raise OwnershipHeld(f"shard {shard} was taken by another node just now")
+            raise OwnershipHeld(f"shard {shard} was just taken by another node")
         self._held[shard] = Held(epoch, revision, epoch_revision)
         return epoch
 
@@ -175,20 +177,20 @@ class JetStreamLeases:
         key, text = f"owner.{shard}", self._text(self._held[shard].epoch)
         renewed = await self._bucket.put(key, text, self._held[shard].revision, self._ttl_s)
         if renewed is None:
-            # A renewal before this one may have come through without its answer, or the lease has run out.
+            # An earlier renewal may have succeeded although its answer was lost, or the lease has expired.
             value = await self._bucket.get(key)
             if value.text == text or (not value.text and await self._is_last(shard)):
                 renewed = await self._bucket.put(key, text, value.revision, self._ttl_s)
         if renewed is None:
             del self._held[shard]
-            raise Fenced(f"the lease of node {self._node} on shard {shard} has ended")
+            raise Fenced(f"the lease of node {self._node} on shard {shard} has expired")
         self._held[shard] = self._held[shard]._replace(revision=renewed)
 
     async def _is_last(self, shard: int) -> bool:
-        """Whether nobody was given a higher epoch since. Shown by writing it again: what is read may be old."""
+        """Whether no higher epoch was issued since. Proven by writing it again, because a read may be stale."""
         key, held = f"epoch.{shard}", self._held[shard]
         revision = await self._bucket.put(key, str(held.epoch), held.epoch_revision)
-        if revision is None:  # or this was done before, and its answer got lost
+        if revision is None:  # or this was done before, and its answer was lost
             value = await self._bucket.get(key)
             if value.text == str(held.epoch):
                 revision = await self._bucket.put(key, value.text, value.revision)
@@ -202,12 +204,13 @@ class JetStreamLeases:
             held = self._held.pop(shard, None)
             if held is None or await self._bucket.put(f"owner.{shard}", "", held.revision, MARKER_S) is not None:
                 return
-            value = await self._bucket.get(f"owner.{shard}")  # a renewal may have come through without its answer
+            # a renewal may have succeeded although its answer was lost
+            value = await self._bucket.get(f"owner.{shard}")
             if value.text == self._text(held.epoch):
                 await self._bucket.put(f"owner.{shard}", "", value.revision, MARKER_S)
 
     def _at(self, shard: int) -> asyncio.Lock:
-        """One thing at a time about a shard: each goes by the revision that the one before left."""
+        """One operation at a time per shard: each depends on the revision that the previous one left."""
         return self._locks.setdefault(shard, asyncio.Lock())
 
     async def announce(self, note: str) -> None:
@@ -220,7 +223,7 @@ class JetStreamLeases:
             self._member = -1 if revision is None else revision
             if revision is not None:
                 return
-        raise Unreachable(f"{self._bucket.where}: another node is called {self._node}, too")
+        raise Unreachable(f"{self._bucket.where}: another node has the same name, {self._node}. Use another --node.")
 
     async def withdraw(self) -> None:
         if self._member > 0:
@@ -259,7 +262,7 @@ class JetStreamLeases:
             lease = _parse(int(told[0]), told[1])
             before = known.get(lease.shard)
             if before is None and not lease.node:
-                continue  # nobody has it, as nobody had
+                continue  # it has no owner, and had none before
             if not lease.node and before is not None:
                 lease = lease._replace(epoch=before.epoch)
             if lease != before:
@@ -275,7 +278,7 @@ def _parse_member(name: str, text: str) -> Member:
         told = json.loads(text)
         return Member(name, str(told["address"]), str(told["note"]))
     except (ValueError, KeyError, TypeError):
-        raise LogCorrupt(f"what node {name} tells of itself cannot be read: {text!r}") from None
+        raise LogCorrupt(f"the status of node {name} cannot be read: {text!r}") from None
 
 
 def _parse(shard: int, text: str) -> Lease:

@@ -1,8 +1,8 @@
-"""Connections to NATS: one that finds its way to any of the servers, and one to each of them.
+"""Connections to NATS: one to any of the servers, and one to each of them.
 
-What is asked over the first is carried on to the server that can answer it, a stream's leader or the one that has a
-consumer, and so is each frame, a second time over the servers' own connections. Whoever knows that server's name takes
-the straight way. It only saves work: where it is not there, or something got no answer, the first one is taken.
+A request over the first is forwarded to the server that can answer it, a stream's leader or the one that has a
+consumer, and so is each frame. If the name of that server is known, its direct connection is used. This only saves
+work: if there is no direct connection, or something was not answered, the first one is used.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from batonq.log.jetstream.connecting import connect
 
 CONNECT_S = 10.0
 AGAIN_S = 5.0
-DOUBTED_S = 30.0  # how long a straight way that brought no answer is not taken
+DOUBTED_S = 30.0  # how long a direct connection that gave no answer is not used
 
 
 class Line(NamedTuple):
@@ -30,19 +30,19 @@ class Line(NamedTuple):
 
 
 class Lines:
-    """Made around the connection that is there; the others come in their own time, if the address names them."""
+    """Wraps the existing connection; the others follow in the background, if the URL names the servers."""
 
     def __init__(self, address: NatsAddress, client: LongClient, timeout_s: float) -> None:
         self._address = address
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
         self._straight: list[Line] = []
-        self._doubted_s: dict[Line, float] = {}  # when something got no answer
+        self._doubted_s: dict[Line, float] = {}  # when a request was not answered
         self._opening: list[asyncio.Task[None]] = []
         self.home = self._line(client)
 
     def open(self) -> None:
-        """Begin to connect to each server."""
+        """Start to connect to each server."""
         servers = self._address.servers
         if len(servers) > 1:
             self._opening = [self._loop.create_task(self._open(server)) for server in servers]
@@ -53,21 +53,21 @@ class Lines:
             try:
                 self._straight.append(self._line(await connect(address, CONNECT_S, stays=True)))
                 return
-            except BatonError:  # whatever it is, the other connection meets it as well, and tells
+            except BatonError:  # whatever it is, the other connection gets the error as well and reports it
                 await asyncio.sleep(AGAIN_S)
 
     def _line(self, client: LongClient) -> Line:
         return Line(client, client.jetstream(timeout=self._timeout_s))
 
     def to(self, server: str) -> Line:
-        """The way to a server; the one to any of them when its name is empty, or there is no other way."""
+        """The connection to a server; the general one if its name is empty or there is no direct one."""
         if _is_at(self.home, server):
             return self.home
         ways = (line for line in self._straight if _is_at(line, server) and not self._is_doubted(line))
         return next(ways, self.home)
 
     def doubt(self, line: Line) -> None:
-        """Something was asked there, and not answered."""
+        """A request there was not answered."""
         self._doubted_s[line] = self._loop.time()
 
     def _is_doubted(self, line: Line) -> bool:

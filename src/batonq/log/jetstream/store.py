@@ -1,4 +1,4 @@
-"""NATS servers that keep the logs of a whole cluster: checked when they are connected to."""
+"""The NATS servers that keep the logs of a whole cluster; checked when they are connected."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from batonq.log.layout import CATALOG_SHARD
 T = TypeVar("T")
 TIMEOUT_S = 5.0
 CONNECT_S = 10.0  # for the first connection, over all servers
-TRIES = 20  # while the servers elect a leader, questions go unanswered
+TRIES = 20  # while the servers elect a leader, requests are not answered
 TRY_WAIT_S = 0.5
 AGAIN_S = 0.1
 IN_USE = 10058
@@ -34,11 +34,11 @@ NO_PEERS = 10005
 
 
 class TooFew(Unsafe):
-    """There are not enough servers for as many replicas; some may only just have started."""
+    """There are not enough servers for that many replicas; some may have just started."""
 
 
 class JetStreamStore:
-    """See backend.LogStore. Made by `await JetStreamStore.open(…)`."""
+    """See backend.LogStore. Created by `await JetStreamStore.open(…)`."""
 
     def __init__(self, address: NatsAddress, client: LongClient, timeout_s: float) -> None:
         self.cluster = 0
@@ -48,14 +48,14 @@ class JetStreamStore:
         self._client, self._context = self._lines.home
         self._timeout_s = timeout_s
         self._bucket = Bucket(f"baton_{address.name}", self._lines.home, timeout_s)
-        self._known: list[str] = []  # names of the servers whose settings were looked at
+        self._known: list[str] = []  # names of the servers whose settings were checked
         self._away: list[Unreachable] = []  # why others were not
 
     @classmethod
     async def open(
         cls, address: NatsAddress, *, timeout_s: float = TIMEOUT_S, connect_s: float = CONNECT_S
     ) -> JetStreamStore:
-        """Raises Unsafe when the servers would break the promise, saying what to change; Unavailable."""
+        """Raises Unsafe if the servers could lose acknowledged data, saying what to change; Unavailable."""
         client = await connect(address, connect_s)
         store = cls(address, client, timeout_s)
         try:
@@ -76,9 +76,9 @@ class JetStreamStore:
             return
         if not self._address.monitors:
             raise Unsafe(
-                "Only a NATS server's monitoring address tells whether it syncs before it acknowledges. Set http: "
-                "host:8222 in the configuration of every server and name each in the address of the log "
-                "(monitor=http://host:8222), or put unsafe=yes there if you know that sync_interval is always."
+                "Only a NATS server's monitoring URL shows whether it syncs before it acknowledges. Set http: "
+                "host:8222 in the configuration of every server and add each to the log's URL "
+                "(monitor=http://host:8222), or add unsafe=yes if you know that sync_interval is always."
             )
         loop = asyncio.get_running_loop()
         secured = any(monitor.startswith("https:") for monitor in self._address.monitors)
@@ -120,15 +120,15 @@ class JetStreamStore:
             raise LogCorrupt(f"the cluster id in {self._bucket.where} cannot be read: {text!r}") from None
 
     async def _cluster_id(self) -> str:
-        """The one that is there, or a new one."""
+        """The existing cluster id, or a new one."""
         for _ in range(TRIES):
             value = await self._patiently(lambda: self._bucket.get("cluster"))
             if value.text:
                 return str(value.text)
             write = partial(self._bucket.put, "cluster", f"{secrets.randbits(64) or 1:016x}", value.revision)
-            if await self._patiently(write) is None:  # another node's is written, and may not be there to be read yet
+            if await self._patiently(write) is None:  # another node's id was written, and may not be readable yet
                 await asyncio.sleep(AGAIN_S)
-        raise Unreachable(f"{self._bucket.where}: the cluster id that was written cannot be read yet")
+        raise Unreachable(f"{self._bucket.where}: the cluster id was written but cannot be read yet")
 
     def _kept(self, replicas: int = 0) -> dict[str, Any]:
         return {
@@ -143,14 +143,14 @@ class JetStreamStore:
 
     @property
     def remarks(self) -> list[str]:
-        return [f"{away.message}. Its settings are looked at when this node starts again." for away in self._away]
+        return [f"{away.message}. Its settings are checked when this node starts again." for away in self._away]
 
     @property
     def replicas(self) -> int:
         return self._address.replicas
 
     async def check_kind(self, replicas: int) -> None:
-        """A stream of that kind is made and removed: only the servers know whether enough of them have room."""
+        """Create and remove such a stream: only the servers know whether enough of them have room."""
         part = f"kind-{replicas}-{secrets.token_hex(4)}"
         name, subject = f"baton-{self._address.name}-{part}", f"baton.{self._address.name}.{part}"
         await self._stream(StreamConfig(name=name, subjects=[subject], **self._kept(replicas)))
@@ -160,11 +160,13 @@ class JetStreamStore:
         try:
             await self._ask(self._context.delete_stream(stream))
         except APIError as refused:
-            if refused.err_code != NO_STREAM:  # it was removed, and the answer got lost
+            if refused.err_code != NO_STREAM:  # it was removed, and the answer was lost
                 raise Unreachable(f"{self._address.shown}: {refused.description}") from None
 
     async def backend(self, shard: int, replicas: int = 0) -> JetStreamBackend:
-        """Raises Unsafe when there is a stream of that name that would not keep everything, or has other replicas."""
+        """Raises Unsafe if a stream of that name exists that would not keep everything, or has another number of
+        replicas.
+        """
         part = "catalog" if shard == CATALOG_SHARD else f"shard-{shard:04}"
         stream = f"baton-{self._address.name}-{part}"
         subject = f"baton.{self._address.name}.{part}"
@@ -205,12 +207,14 @@ class JetStreamStore:
                     raise
             return await self._ask(self._context.stream_info(str(wanted.name)))
         except APIError as refused:
-            if refused.code == 503 or refused.err_code == NO_STREAM:  # no leader yet, or another node has just made it
+            # no leader yet, or another node has just created it
+            if refused.code == 503 or refused.err_code == NO_STREAM:
                 raise Unreachable(f"{self._address.shown}: {refused.description}") from None
             problem = TooFew if refused.err_code == NO_PEERS else Unsafe
             raise problem(
-                f"Stream {wanted.name} cannot be made with {wanted.num_replicas} replicas: {refused.description} "
-                f"({refused.err_code}). That many NATS servers must be in the cluster, with room for it."
+                f"Stream {wanted.name} cannot be created with {wanted.num_replicas} replicas: "
+                f"{refused.description} ({refused.err_code}). The NATS cluster needs at least that many "
+                "servers with free space."
             ) from None
 
     async def _patiently(self, question: Any) -> Any:

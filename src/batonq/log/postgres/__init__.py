@@ -1,1 +1,1 @@
-"""Logs in PostgreSQL: frames in a table, appended under a condition that the database itself checks."""
+"""Logs in PostgreSQL: frames in a table, appended under a condition that the database checks."""

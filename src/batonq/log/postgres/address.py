@@ -1,8 +1,8 @@
-"""The address of a database that keeps logs: what libpq reads, and two options of ours.
+"""The URL of a database that keeps logs: a libpq URL with two additional options.
 
     postgres://user:password@host:5432/database?schema=baton&unsafe=yes
 
-`schema` is where the tables are (default `baton`). `unsafe=yes` takes a server that may lose what it acknowledged.
+`schema` is the schema of the tables (default `baton`). `unsafe=yes` accepts a server that may lose acknowledged data.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def parse(url: str) -> PostgresAddress:
     """Raises InvalidInput, which says what is wrong."""
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES:
-        raise InvalidInput("The address of a PostgreSQL log begins with postgres:// or postgresql://.")
+        raise InvalidInput("The URL of a PostgreSQL log must begin with postgres:// or postgresql://.")
     rest = []
     schema, unsafe = "baton", False
     for key, value in parse_qsl(parts.query, keep_blank_values=True):
@@ -43,13 +43,14 @@ def parse(url: str) -> PostgresAddress:
             schema = value
         elif key == "unsafe":
             if value not in ("yes", "no"):
-                raise InvalidInput(f"unsafe in the log's address must be yes or no, not {value!r}.")
+                raise InvalidInput(f"unsafe in the log's URL must be yes or no, not {value!r}.")
             unsafe = value == "yes"
         else:
             rest.append((key, value))
     if not _SCHEMA.fullmatch(schema):
         raise InvalidInput(
-            f"The schema in the log's address must be lower-case letters, digits and _, at most 41, not {schema!r}."
+            "The schema in the log's URL must be lower-case letters, digits and _, at most 41 characters, "
+            f"not {schema!r}."
         )
     conninfo = urlunsplit((parts.scheme, parts.netloc, parts.path, urlencode(rest), ""))
     return PostgresAddress(conninfo, schema, unsafe)

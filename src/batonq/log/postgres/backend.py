@@ -13,17 +13,18 @@ from batonq.log.interface import Room
 from batonq.log.postgres import schema
 from batonq.log.postgres.line import Line, Refused, wait_for_event
 
-FRAME_BYTES_MAX = 256 << 20  # a value is at most 1 GiB, and its text form on the way may be twice as long
+FRAME_BYTES_MAX = 256 << 20  # a value is at most 1 GiB, and its text form on the wire may be twice as long
 READ_BYTES = 8 << 20
 READ_FRAMES = 1024
-FULL_S = 10.0  # how long after a refusal for want of room only the reserve is there
+FULL_S = 10.0  # how long after a refusal for lack of space only the reserve may be used
 DISK_FULL = "53100"
 UNIQUE_VIOLATION = "23505"
 
 
 class PostgresBackend:
-    """`appending` is this shard's own connection, `reading` is shared; `grown` is set when
-    something was appended, which `announce` tells others."""
+    """`appending` is this shard's own connection, `reading` is shared; `grown` is set after an append, which `announce`
+    reports to others.
+    """
 
     frame_bytes_max = FRAME_BYTES_MAX
 
@@ -48,7 +49,7 @@ class PostgresBackend:
         self._full_at_s = -FULL_S
 
     async def begin(self) -> None:
-        """See to it that the log is there."""
+        """Make sure that the log exists."""
         await self._reading.run(schema.BEGIN_LOG, (self.shard, NO_DIGEST))
 
     async def bounds(self) -> Bounds:
@@ -72,7 +73,9 @@ class PostgresBackend:
             if refused.sqlstate == DISK_FULL:
                 self._full_at_s = time.monotonic()
             if refused.sqlstate == UNIQUE_VIOLATION:
-                raise LogCorrupt(f"{self.where} has a frame {frame.number}, and says that it ends before it") from None
+                raise LogCorrupt(
+                    f"{self.where} has a frame {frame.number}, although it says that it ends before it"
+                ) from None
             raise
         if not stored:
             await self._tell_why(frame)
@@ -83,13 +86,13 @@ class PostgresBackend:
         if stop == frame.number and epoch > frame.epoch:
             raise Fenced(f"epoch {frame.epoch} has ended: {self.where} is at epoch {epoch}")
         if stop == frame.number and digest != frame.previous_digest:
-            raise LogCorrupt(f"{self.where} ends with another frame {stop - 1} than the one that was committed")
+            raise LogCorrupt(f"{self.where} ends with another frame {stop - 1} than the committed one")
         raise WrongEnd(f"{self.where} ends with frame {stop - 1}")
 
     async def _tail_row(self) -> tuple[int, int, int, bytes]:
         rows = await self._reading.run(schema.TAIL, (self.shard,))
         if not rows:
-            raise LogCorrupt(f"{self.where} is gone from the database")
+            raise LogCorrupt(f"{self.where} was deleted from the database")
         first, stop, epoch, digest = rows[0]
         return first, stop, epoch, bytes(digest)
 
@@ -106,7 +109,7 @@ class PostgresBackend:
             if not rows or rows[0][0] != start:
                 first, stop, _, _ = await self._tail_row()
                 if start < first:
-                    raise LogGap(f"{self.where} begins with frame {first}, frame {start} is no longer retained")
+                    raise LogGap(f"{self.where} begins with frame {first}; frame {start} is no longer retained")
                 if start < stop and rows:
                     raise LogCorrupt(f"{self.where}: frame {start} is missing, frame {rows[0][0]} follows")
                 if start > stop:

@@ -1,4 +1,4 @@
-"""Ownership by rows: taken and kept by conditional updates, with times by the database's clock."""
+"""Ownership as rows: taken and kept with conditional updates, with times by the database's clock."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from batonq.log.postgres.line import Line, wait_for_event
 
 
 class PostgresLeases:
-    """See interface.Leases. `changed` gives an event that is set at the next change of an owner that is told."""
+    """See interface.Leases. `changed` returns an event that is set at the next reported change of an owner."""
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class PostgresLeases:
         values = {"shard": shard, "node": self._node, "epoch": epoch, "ttl": self._ttl_s}
         if not await self._line.run(schema.RENEW, values):
             self._epochs.pop(shard, None)
-            raise Fenced(f"the lease of node {self._node} on shard {shard} has ended")
+            raise Fenced(f"the lease of node {self._node} on shard {shard} has expired")
 
     async def release(self, shard: int) -> None:
         epoch = self._epochs.pop(shard, None)
@@ -71,7 +71,7 @@ class PostgresLeases:
         return (await self._read())[0]
 
     async def _read(self) -> tuple[dict[int, Lease], float]:
-        """The owners, and when the first of their leases runs out."""
+        """The owners, and when the first of their leases expires."""
         rows = await self._line.run(schema.OWNERS)
         leases = {shard: Lease(shard, node, address, epoch) for shard, node, address, epoch, _ in rows}
         return leases, min((left_s for *_, left_s in rows), default=self._poll_s)

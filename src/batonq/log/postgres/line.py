@@ -1,4 +1,4 @@
-"""One connection to the database: made when it is needed, thrown away when anything about it is in doubt."""
+"""One connection to the database: opened on demand, discarded when its state is in doubt."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONNECT_S = 5
 
 
 class Refused(Unreachable):
-    """The database answered with an error; `sqlstate` says which."""
+    """The database answered with an error; `sqlstate` is its code."""
 
     def __init__(self, message: str, sqlstate: str) -> None:
         super().__init__(message)
@@ -30,7 +30,7 @@ class Refused(Unreachable):
 
 
 class Line:
-    """Runs one statement at a time, each in a transaction of its own. Raises Unreachable, and never tries again."""
+    """Runs one statement at a time, each in its own transaction. Raises Unreachable, and never retries."""
 
     def __init__(self, address: PostgresAddress, timeout_s: float) -> None:
         self._shown = address.shown
@@ -52,7 +52,7 @@ class Line:
             await self._bounded(_all(connection, statements), connection)
 
     async def notifications(self) -> list[str]:
-        """Wait for the payloads of what is notified, at most for so long as a statement may take."""
+        """Wait for notifications, at most for as long as a statement may take. Returns their payloads."""
         async with self._lock:
             connection = await self._connected()
             return await self._bounded(_notified(connection, self._timeout_s / 2), connection)
@@ -71,7 +71,7 @@ class Line:
         return self._connection
 
     async def _bounded(self, work: Coroutine[Any, Any, T], connection: AsyncConnection[Row]) -> T:
-        """Cutting the line ends a wait for sure; what was asked for may be done all the same."""
+        """Closing the connection reliably ends a wait; the statement may be executed all the same."""
         task = asyncio.ensure_future(work)
         try:
             finished, _ = await asyncio.wait((task,), timeout=self._timeout_s)
@@ -93,7 +93,7 @@ class Line:
 
 
 def conninfo_of(address: PostgresAddress) -> str:
-    """What the session must have: every commit waits for the disk (and for standbys that the server names)."""
+    """The session's settings: every commit waits for the disk (and for the server's synchronous standbys)."""
     given = conninfo_to_dict(address.conninfo)
     options = (
         f"{given.get('options') or ''} -c search_path={address.schema} -c synchronous_commit=on "
@@ -121,7 +121,7 @@ async def _notified(connection: AsyncConnection[Row], timeout_s: float) -> list[
 
 
 def _cut(connection: AsyncConnection[Row]) -> None:
-    """End the wait of whoever uses the connection."""
+    """End the wait of the connection's user."""
     try:
         with socket.socket(fileno=os.dup(connection.fileno())) as line:
             line.shutdown(socket.SHUT_RDWR)
@@ -130,7 +130,7 @@ def _cut(connection: AsyncConnection[Row]) -> None:
 
 
 async def wait_for_event(event: asyncio.Event, timeout_s: float) -> None:
-    """Until the event is set, or the time is over. (`asyncio.wait_for` may swallow a cancellation.)"""
+    """Wait until the event is set, or until the timeout. (`asyncio.wait_for` may swallow a cancellation.)"""
     try:
         async with asyncio.timeout(timeout_s):
             await event.wait()

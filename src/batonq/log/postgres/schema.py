@@ -1,17 +1,17 @@
-"""The tables, how they are made and brought up to date, and every statement on them.
+"""The tables, how they are created and upgraded, and every statement on them.
 
-`tails` has one row a log: where it begins and ends, and under which epoch and digest. To append is to move that row on
-from exactly the state that the frame follows, and to store the frame, in one statement and so in one transaction; a
-second owner waits for the row's lock and then finds the row moved. `owners` has one row a shard, with lease times by
-the database's clock.
+`tails` has one row per log: where it begins and ends, and its epoch and digest. An append advances that row from
+exactly the state that the frame follows, and stores the frame, in one statement and so in one transaction; a second
+owner waits for the row's lock and then finds the row changed. `owners` has one row per shard, with lease times by the
+database's clock.
 
-Names of tables are looked up in the schema that the connection has set.
+Table names are resolved in the schema that the connection has set.
 """
 
 from __future__ import annotations
 
 VERSION = 1
-LOCK = 0x6261746F6E71  # of the database, held while the tables are made
+LOCK = 0x6261746F6E71  # lock of the database, held while the tables are created
 CREATE = (
     """CREATE TABLE IF NOT EXISTS about (
         one boolean PRIMARY KEY DEFAULT true CHECK (one),
@@ -30,7 +30,7 @@ CREATE = (
         bytes integer NOT NULL,
         data bytea NOT NULL,
         PRIMARY KEY (shard, number))""",
-    # Bodies that a sender compressed do not shrink again, and trying costs more than storing.
+    # Bodies that a sender compressed do not shrink again, and the attempt costs more than storing them.
     "ALTER TABLE frames ALTER COLUMN data SET STORAGE EXTERNAL",
     """CREATE TABLE IF NOT EXISTS owners (
         shard integer PRIMARY KEY,
@@ -57,7 +57,7 @@ APPEND = """
         INSERT INTO frames SELECT shard, %(number)s, %(bytes)s, %(data)b FROM tail RETURNING shard
     )
     SELECT shard FROM frame"""
-# Apart from the append: a transaction that notifies keeps all others from committing until it has.
+# Separate from the append: a transaction that notifies blocks all other commits until it has committed.
 ANNOUNCE = "SELECT pg_notify('baton_' || current_schema(), 'f' || shard) FROM unnest(%s::int[]) AS shard"
 TAIL = "SELECT first, next, epoch, digest FROM tails WHERE shard = %s"
 FIND = "SELECT data FROM frames WHERE shard = %s AND number = %s"
@@ -74,7 +74,7 @@ DROP = """
     )
     DELETE FROM frames USING tail WHERE frames.shard = tail.shard AND frames.number < %(before)s"""
 
-# A row that is held by a node that still runs is left alone; one's own is taken again under a new epoch.
+# A row of a node that is still alive is not changed; a node's own row is taken again with a new epoch.
 ACQUIRE = """
     INSERT INTO owners AS owner
     SELECT %(shard)s, %(above)s + 1, %(node)s, %(address)s, clock_timestamp() + make_interval(secs => %(ttl)s)

@@ -1,4 +1,4 @@
-"""A database that keeps the logs of a whole cluster: checked and made ready when it is opened."""
+"""A database that keeps the logs of a whole cluster; checked and prepared when it is opened."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from batonq.log.postgres.line import Line, Refused
 
 VERSION_MIN = 140000
 TIMEOUT_S = 10.0
-POLL_S = 1.0  # how often a follower looks although nothing was notified
+POLL_S = 1.0  # how often a follower checks even without a notification
 LISTEN_AGAIN_S = 0.5
-ANNOUNCE_EVERY_S = 0.05  # followers are told at once, and then at most so often of all that was appended meanwhile
+# followers are notified at once, and then at most this often about everything appended meanwhile
+ANNOUNCE_EVERY_S = 0.05
 _SETTINGS = """
     SELECT current_setting('server_version_num')::int, current_setting('server_version'), pg_is_in_recovery(),
         current_setting('transaction_read_only'), current_setting('fsync'), current_setting('full_page_writes'),
@@ -26,7 +27,7 @@ _SETTINGS = """
 
 
 class PostgresStore:
-    """See backend.LogStore. Made by `await PostgresStore.open(…)`."""
+    """See backend.LogStore. Created by `await PostgresStore.open(…)`."""
 
     remarks = ()
 
@@ -40,13 +41,13 @@ class PostgresStore:
         self._listener: asyncio.Task[None] | None = None
         self._grown: dict[int, asyncio.Event] = {}
         self._owners_changed = asyncio.Event()
-        self._announced: set[int] = set()  # shards that were appended to since others were told
+        self._announced: set[int] = set()  # shards with appends since the last notification
         self._announcer: asyncio.Task[None] | None = None
         self._backends: WeakSet[PostgresBackend] = WeakSet()
 
     @classmethod
     async def open(cls, address: PostgresAddress, *, timeout_s: float = TIMEOUT_S) -> PostgresStore:
-        """Raises Unsafe when the server would break the promise, saying what to change; Unavailable."""
+        """Raises Unsafe if the server could lose acknowledged data, saying what to change; Unavailable."""
         store = cls(address, timeout_s)
         try:
             await store._check()
@@ -64,11 +65,11 @@ class PostgresStore:
         except Unreachable as problem:
             raise _told(problem) or problem from None
         if number < VERSION_MIN:
-            raise Unsafe(f"{shown} is PostgreSQL {version}; the log needs {VERSION_MIN // 10000} or newer.")
+            raise Unsafe(f"{shown} runs PostgreSQL {version}; the log needs {VERSION_MIN // 10000} or newer.")
         if standby or read_only == "on":
             raise Unsafe(
-                f"{shown} is read-only: it is a standby, or default_transaction_read_only is set. Name the primary "
-                "(target_session_attrs=read-write finds it among several hosts)."
+                f"{shown} is read-only: it is a standby, or default_transaction_read_only is set. Use the "
+                "primary (target_session_attrs=read-write finds it among several hosts)."
             )
         if self._address.unsafe:
             return
@@ -76,13 +77,13 @@ class PostgresStore:
         for setting, value in wrong.items():
             if value in ("off", "local"):
                 raise Unsafe(
-                    f"{shown} has {setting} = {value}, so a power failure or failover could lose messages that were "
-                    f"acknowledged. Set {setting} = on in postgresql.conf, or put unsafe=yes into the address to "
+                    f"{shown} has {setting} = {value}, so a power failure or failover could lose acknowledged "
+                    f"messages. Set {setting} = on in postgresql.conf, or add unsafe=yes to the log's URL to "
                     "accept that."
                 )
 
     async def _prepare(self) -> None:
-        """Make the tables, or see that they are of a version that this Baton knows."""
+        """Create the tables, or check that their version is supported."""
         name = self._address.schema
         cluster = secrets.randbits(64) or 1
         try:
@@ -96,27 +97,27 @@ class PostgresStore:
             )
         except Refused as refused:
             raise Unsafe(
-                f"The tables of the log cannot be made in schema {name}: {refused.message}. The user needs CREATE on "
-                "the database, or a schema of that name that it owns."
+                f"The tables of the log cannot be created in schema {name}: {refused.message}. The user needs "
+                "CREATE on the database, or must own a schema of that name."
             ) from None
         ((version, text),) = await self._line.run(schema.ABOUT)
         if version != schema.VERSION:
             raise LogCorrupt(
-                f"The tables in schema {name} of {self._address.shown} have version {version}, this Baton knows "
-                f"{schema.VERSION}: use a newer release."
+                f"The tables in schema {name} of {self._address.shown} have version {version}, but this "
+                f"release supports {schema.VERSION}. Use a newer release."
             )
         self.cluster = int(text, 16)
 
     @property
     def replicas(self) -> int:
-        """One database; whether it has standbys is its own affair."""
+        """One database; its standbys do not count."""
         return 1
 
     async def check_kind(self, replicas: int) -> None:
         if replicas != 1:
             raise Unsafe(
-                f"A log in PostgreSQL has the replicas that the database has. Shards with {replicas} need the log in "
-                "NATS JetStream: --log nats://…"
+                f"Shards with {replicas} replicas need a log in NATS JetStream (--log nats://…). A log in "
+                "PostgreSQL has the replicas of the database."
             )
 
     async def backend(self, shard: int, replicas: int = 1) -> PostgresBackend:
@@ -165,12 +166,12 @@ class PostgresStore:
                 await self._line.run(schema.ANNOUNCE, (list(shards),))
                 await asyncio.sleep(ANNOUNCE_EVERY_S)
         except Unreachable:
-            pass  # they look by themselves
+            pass  # followers also check by themselves
         finally:
             self._announcer = None
 
     async def _listen(self) -> None:
-        """Wake whoever waits. It may be late or miss something: they look by themselves now and then."""
+        """Wake the waiters. A notification may be late or lost: they also check by themselves at intervals."""
         while True:
             try:
                 await self._listening.run(f"LISTEN baton_{self._address.schema}")
@@ -197,16 +198,17 @@ class PostgresStore:
 
 
 def _told(problem: Unreachable) -> BatonError | None:
-    """What somebody has to change; None when trying again may help."""
+    """The error that needs a change; None if a retry may succeed."""
     text = problem.message.lower()
     if any(word in text for word in ("password", "authentication failed", "no pg_hba.conf entry")):
         return AccessDenied(
-            f"{problem.message}. Give the password by PGPASSFILE or ~/.pgpass (host:port:database:user:password, "
-            "readable for the service's user only), by PGPASSWORD or in the address of the log."
+            f"{problem.message}. Set the password with PGPASSFILE or ~/.pgpass "
+            "(host:port:database:user:password, readable only for the service's user), with PGPASSWORD, or "
+            "in the log's URL."
         )
     if "certificate" in text or "ssl" in text:
         return InvalidInput(
-            f"{problem.message}. Look at sslmode, sslrootcert, sslcert and sslkey in the address of the log, and at "
-            "the server's ssl."
+            f"{problem.message}. Check sslmode, sslrootcert, sslcert and sslkey in the log's URL, and the "
+            "server's ssl setting."
         )
     return None

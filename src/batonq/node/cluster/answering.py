@@ -173,11 +173,13 @@ class ShardAnswering:
         call = self._memory.find(name) if name else None
         if call is None:
             if self._memory.has_lost(name):
-                raise Unavailable("It may or may not have been done: the answer had to be forgotten. Try again.")
+                raise Unavailable(
+                    "The request may or may not have been executed: its answer is no longer stored. Retry."
+                )
             if name and self._memory.is_full():
                 raise Unavailable(
-                    f"Nothing was done: this node was asked more than {NAMES_MAX} times in {REMEMBERED_S:g} s, and "
-                    "could not tell this call from a repetition. Try again later."
+                    f"The request was not executed: this node received more than {NAMES_MAX} requests in "
+                    f"{REMEMBERED_S:g} s and could not tell whether this one was a repetition. Retry later."
                 )
             kept = body if path.endswith((SUBMIT, POLL)) else b""
             call = Call(asyncio.get_running_loop().create_task(self._run(path, name, body)), path, kept)
@@ -251,24 +253,26 @@ class ShardAnswering:
             case ["catalog", command]:
                 catalog = self._node.catalog
                 if not catalog.owned:
-                    raise NotOwner("This node does not keep the catalog.")
+                    raise NotOwner("This node does not own the catalog.")
                 self._check_meant(CATALOG_SHARD, name)
                 return await catalog.answer(command, body)
             case ["node", what]:
                 return await self._own(what, body)
-        raise NotFound(f"Nodes are not asked for {path!r}: the node that asks may be of a newer release.")
+        raise NotFound(f"Unknown internal path {path!r}: the calling node may run a newer release.")
 
     async def _shard(self, number: int, operation: str, name: str, body: bytes) -> bytes:
         port = self._node.port_here(number)
         if port is None:
-            raise NotOwner(f"This node does not serve shard {number}.")
+            raise NotOwner(f"This node does not own shard {number}.")
         self._check_meant(number, name)
         return await wire.answer(port, operation, body)
 
     def _check_meant(self, shard: int, name: str) -> None:
         meant, epoch = _meant_epoch(name), self._node.epoch_here(shard)
         if meant and meant != epoch:
-            raise NotOwner(f"The call is meant for the owner with epoch {meant}; this node serves it with {epoch}.")
+            raise NotOwner(
+                f"The request is for the owner with epoch {meant}, but this node owns the shard with epoch {epoch}."
+            )
 
     async def _own(self, what: str, body: bytes) -> bytes:
         """About the node itself."""
@@ -301,15 +305,15 @@ class Answering(ShardAnswering):
                 await loop.hand_over()
                 if loop.serving():
                     raise Unavailable(
-                        f"No other node takes shards right now, so {loop.node} keeps its own. It takes no new ones; "
-                        "ask again once another node is ready."
+                        f"No other node can take shards right now, so {loop.node} keeps its own. It takes no new "
+                        "ones. Retry when another node is ready."
                     )
             elif what == "undrain":
                 loop.draining = False
             elif what == "give_up":
                 self._let_go(body)
             else:
-                raise NotFound(f"A node cannot {what!r}.")
+                raise NotFound(f"Unknown node command {what!r}.")
         except msgspec.DecodeError as problem:
             raise InvalidInput(f"The request cannot be read: {problem}") from None
         return msgspec.msgpack.encode(None)

@@ -120,7 +120,7 @@ class SharedCatalog(CatalogHost):
             async with asyncio.timeout(REACH_S):
                 await future
         except TimeoutError:
-            raise Unavailable("This node is behind the catalog; try again.") from None
+            raise Unavailable("This node's copy of the catalog is out of date. Retry.") from None
         finally:
             self._waiting.remove((version, future))
 
@@ -138,7 +138,7 @@ class SharedCatalog(CatalogHost):
             async with asyncio.timeout(REFRESH_S):
                 await self.reached(await self._owner_version())
         except TimeoutError:
-            raise Unavailable("The node that keeps the catalog does not answer; try again.") from None
+            raise Unavailable("The catalog's owner does not answer. Retry.") from None
         return self.current().version > before
 
     async def _owner_version(self) -> int:
@@ -158,7 +158,7 @@ class SharedCatalog(CatalogHost):
 
     def check_heard(self) -> None:
         if not self.owned and self._loop.time() - self._heard_s > CUT_OFF_S:
-            raise Unavailable("This node is cut off from the catalog, so it cannot tell who may do what; try again.")
+            raise Unavailable("This node cannot reach the catalog, so it cannot check permissions. Retry.")
 
     # --- commands -----------------------------------------------------------------------------------
 
@@ -167,7 +167,7 @@ class SharedCatalog(CatalogHost):
         if self.owned:
             return await self._run_here(name, command, *arguments, **named)
         if name not in COMMANDS:
-            raise Unavailable(f"Only the node that keeps the catalog may do that ({name}).")
+            raise Unavailable(f"Only the catalog's owner can do this ({name}).")
         data = msgspec.msgpack.encode((arguments, named))
         answer = _answer.decode(await self._ask(name, data, 0))
         await self.reached(answer.version)
@@ -182,11 +182,11 @@ class SharedCatalog(CatalogHost):
     async def answer(self, name: str, data: bytes) -> bytes:
         """What another node asks of the owner. Raises BatonError."""
         if not self.owned:
-            raise Unavailable(self.why or "This node keeps the catalog no more; try again.")
+            raise Unavailable(self.why or "This node no longer owns the catalog. Retry.")
         if name == "version":
             return msgspec.msgpack.encode(self.committed_version)
         if name not in COMMANDS:
-            raise InvalidInput(f"The catalog has no command {name!r}: the node that asks may be of a newer release.")
+            raise InvalidInput(f"Unknown catalog command {name!r}: the calling node may run a newer release.")
         try:
             arguments, named = _arguments.decode(data)
         except msgspec.DecodeError as problem:
@@ -256,7 +256,7 @@ class ClusterCatalog(SharedCatalog):
             events.warning("drain_failed", f"The catalog could not be drained: {problem}")
         clean = commit.idle and not commit.failed
         self._catalog = self._log = self._commit = None
-        commit.stop("The catalog is being handed over to another node; try again.")
+        commit.stop("The catalog is being handed over to another node. Retry.")
         return clean
 
     async def _run_here(self, name: str, command: Callable[..., T], *arguments: Any, **named: Any) -> Changed[T]:
@@ -270,9 +270,9 @@ class ClusterCatalog(SharedCatalog):
             if asked or named.get("replicas", 0) not in (0, catalog.own_replicas):
                 refused = await self._too_old(FORMAT_VERSION)
         if not self.owned:
-            raise Unavailable(self.why or "This node keeps the catalog no more; try again.")
+            raise Unavailable(self.why or "This node no longer owns the catalog. Retry.")
         self.current().spread_refused = (
-            refused and f"Queues cannot be spread over several shards, nor have durability classes, yet. {refused}"
+            refused and f"Queues cannot have several shards or durability classes yet. {refused}"
         )
         return await super()._run_here(name, command, *arguments, **named)
 
@@ -283,7 +283,7 @@ class ClusterCatalog(SharedCatalog):
     async def close(self) -> None:
         self._closed = True
         if self._commit is not None:
-            self._commit.stop("The node is stopping; try again.")
+            self._commit.stop("The node is stopping. Retry.")
         self._catalog = self._log = self._commit = None
         await self.follower.close()
 

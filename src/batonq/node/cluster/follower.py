@@ -28,7 +28,7 @@ from batonq.node.recovery import Folder, take_ownership
 from batonq.node.settings import Settings
 
 Machine = Shard | Catalog
-NOT_OWNER = "Another node serves this; try again."
+NOT_OWNER = "Another node is the owner. Retry."
 LEADERLESS_TERMS = 4  # of a lease, that an owner waits for a log that takes nothing from anybody
 
 
@@ -57,7 +57,7 @@ class Follower:
         self.number = number
         self.name = name
         self.state = KeeperState.OPENING
-        self.why = "The log is being read; try again."
+        self.why = "The log is being read. Retry."
         self._loop = loop
         self._clock = clock
         self._settings = settings
@@ -150,7 +150,7 @@ class Follower:
             raise Unavailable(self.why)
         machine, log = self._machine, self._log
         assert machine is not None and log is not None
-        self._set(KeeperState.TAKING, "This node is about to serve it; try again.")
+        self._set(KeeperState.TAKING, "This node is taking over. Retry.")
         decided = False
         try:
             await log.catch_up(self._folder)
@@ -161,7 +161,7 @@ class Follower:
             self._folder.finish(log)
             self._on_frame()
             if epoch <= log.tail_epoch:
-                raise OwnershipHeld(f"{self.name} was taken by another node before this one had read on to the end")
+                raise OwnershipHeld(f"{self.name} was taken by another node before this node had read its whole log")
             decided = True
             outage_ms = self._own(machine, log, epoch, released_ms)
             await self._serve(machine, log, outage_ms)
@@ -190,12 +190,12 @@ class Follower:
             raise Unavailable(self.why)
         machine, log = self._machine, self._log
         assert machine is not None and log is not None
-        self._set(KeeperState.LEAVING, "It is being handed over to another node; try again.")
+        self._set(KeeperState.LEAVING, "Ownership is being handed over to another node. Retry.")
         clean = await self._stop()
         if clean:
             self._begin(machine, log)
         else:
-            self._restart(Unavailable("not everything could be committed before it was handed over"))
+            self._restart(Unavailable("not everything was committed before the handover"))
         await self._release()
 
     def lost(self, problem: BaseException) -> None:
@@ -215,9 +215,9 @@ class Follower:
         """Drop all state, and fold it anew."""
         if self.state in (KeeperState.CLOSED, KeeperState.OPENING):
             return
-        self._set(KeeperState.OPENING, f"{self.name} is being read again ({problem}); try again.")
+        self._set(KeeperState.OPENING, f"{self.name} is being read again ({problem}). Retry.")
         level = events.info if isinstance(problem, Fenced) else events.warning
-        level("following_anew", f"{self.name} is followed again from what is stored: {problem}")
+        level("following_anew", f"{self.name} is followed again from the stored log: {problem}")
         self._machine = None
         pause_s = 0.0 if isinstance(problem, Fenced) else self._settings.reopen_first_s
         self._restarting = self._loop.create_task(self._read_again(pause_s))
@@ -239,7 +239,7 @@ class Follower:
 
     async def close(self) -> None:
         """Follow no more. The host, if there is one, was ended before; the log is closed with all others."""
-        self._set(KeeperState.CLOSED, "The node is stopping; try again.")
+        self._set(KeeperState.CLOSED, "The node is stopping. Retry.")
         await end(self._restarting)
         if self._log is not None:
             self._log.close()

@@ -106,7 +106,7 @@ class ClusterKeeper(ShardKeeper):
         except (TimeoutError, BatonError) as problem:
             events.warning("drain_failed", f"Shard {self.number} could not be drained: {problem}", shard=self.number)
         clean = host.commit.idle and not host.commit.failed
-        host.close("The shard is being handed over to another node; try again.")
+        host.close("The shard is being handed over to another node. Retry.")
         return clean
 
     def _failed(self, problem: BaseException) -> None:
@@ -130,7 +130,7 @@ class ClusterKeeper(ShardKeeper):
         self._followed = self.follower.state is KeeperState.FOLLOWING
         host, self._host = self._host, None
         if host is not None:
-            host.close("The node is stopping; try again.")
+            host.close("The node is stopping. Retry.")
         await self.follower.close()
 
     def load(self) -> Load:

@@ -75,7 +75,7 @@ class Members:
         try:
             await self.hear()
         except BatonError as problem:
-            events.info("members_unknown", f"Who is alive cannot be told now: {problem.message}")
+            events.info("members_unknown", f"The list of live nodes cannot be read: {problem.message}")
 
     async def hear(self) -> None:
         """Raises Unavailable."""
@@ -101,7 +101,7 @@ class Members:
                     bool(told.get("in_trouble", False)),
                 )
             except (ValueError, KeyError, TypeError, AttributeError):
-                events.warning("member_unreadable", f"What node {member.node} tells of itself cannot be read")
+                events.warning("member_unreadable", f"The status that node {member.node} published cannot be read")
         self.known = known
 
     async def too_old(self, format: int) -> str:
@@ -110,7 +110,9 @@ class Members:
         old = [f"{name} (up to {known.format})" for name, known in sorted(self.known.items()) if known.format < format]
         if not old:
             return ""
-        return f"It needs log format {format}, which not all nodes read: upgrade {', '.join(old)} first."
+        return (
+            f"This needs log format {format}, which these nodes cannot read yet: {', '.join(old)}. Upgrade them first."
+        )
 
     def clock_off_ms(self) -> int:
         """How far this node's clock is off the median of all; 0 when that is not much, or too few are there to tell."""
@@ -127,7 +129,9 @@ class Members:
         """Whether this node's clock is too far off the others' to give a shard its time."""
         off_ms = self.clock_off_ms()
         if off_ms:
-            text = f"This node's clock is {off_ms} ms off the others': it takes no shards. Set the clock."
+            text = (
+                f"This node's clock differs from the other nodes' by {off_ms} ms, so it takes no shards. Set the clock."
+            )
             self._alarms.put("clock-off", text, severity="error")
             return True
         self._alarms.clear("clock-off")

@@ -60,7 +60,7 @@ class ClusterNode(Node):
     ) -> None:
         super().__init__(settings, world)
         if not settings.node or not settings.log:
-            raise InvalidInput("A node of a cluster needs a name (--node) and the address of the log (--log).")
+            raise InvalidInput("A node of a cluster needs a name (--node) and a log URL (--log).")
         self.secret = read_secret(settings)
         self.answering = Answering(self)
         self.peers: Asking = peers or Peers(self.secret, client_context(settings.peer_ca) if settings.peer_ca else None)
@@ -147,11 +147,11 @@ class ClusterNode(Node):
             except BatonError as problem:
                 if self._loop.time() > deadline_s:
                     raise
-                events.info("waiting", f"The catalog has no owner that answers yet: {problem.message}")
+                events.info("waiting", f"The catalog's owner does not answer yet: {problem.message}")
                 await asyncio.sleep(0.2)
         while not self.catalog.current().receipt_keys:  # the catalog's owner makes the first one
             if self._loop.time() > deadline_s:
-                raise Unavailable("The catalog's owner has made no receipt key.")
+                raise Unavailable("The catalog's owner has not created a receipt key yet.")
             await self.maintenance.rotate_receipt_key()
             await asyncio.sleep(0.05)
         await self._follow_shards()
@@ -240,7 +240,7 @@ class ClusterNode(Node):
             if log is not None and number not in self.ownership_loop.serving() and not self.maintenance.reads(number):
                 log.tick()
             if follower.trouble:
-                self.alarms.put(f"log-{number}", f"{follower.name} does not get on: {follower.trouble}")
+                self.alarms.put(f"log-{number}", f"{follower.name} makes no progress: {follower.trouble}")
             else:
                 self.alarms.clear(f"log-{number}")
 
@@ -298,7 +298,7 @@ class ClusterNode(Node):
         missing = [number for number in (CATALOG_SHARD, *shards) if number not in owners]
         if missing:
             names = ["the catalog" if number == CATALOG_SHARD else f"shard {number}" for number in missing]
-            return f"nobody serves {', '.join(names)}"
+            return f"no node owns {', '.join(names)}"
         self._was_ready = True
         return ""
 
@@ -356,5 +356,8 @@ def read_secret(settings: Settings) -> bytes:
             f"The cluster's secret cannot be read from {settings.cluster_secret_file}: {problem.strerror}."
         ) from None
     if len(secret) < 16:
-        raise InvalidInput("The cluster's secret must have 16 characters at least: openssl rand -hex 32 makes one.")
+        raise InvalidInput(
+            f"The cluster secret in {settings.cluster_secret_file} is too short: it must have at least 16 characters. "
+            "Create one with: openssl rand -hex 32"
+        )
     return secret

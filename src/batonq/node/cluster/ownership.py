@@ -142,7 +142,7 @@ class OwnershipLoop:
                     async for lease in changes:
                         self._note(lease)
             except BatonError as problem:
-                events.info("owners_unknown", f"Who owns what cannot be told now: {problem.message}")
+                events.info("owners_unknown", f"The shard owners cannot be read: {problem.message}")
             await asyncio.sleep(WATCH_AGAIN_S)
 
     def _note(self, lease: Lease) -> None:
@@ -167,7 +167,7 @@ class OwnershipLoop:
         each = self._owned.get(lease.shard)
         machine = each.follower.machine if each is not None else None
         if lease.node != self.node and machine is not None and lease.epoch > machine.epoch:
-            self._lose(lease.shard, Fenced(f"node {lease.node} owns it now, under epoch {lease.epoch}"))
+            self._lose(lease.shard, Fenced(f"node {lease.node} owns it now, with epoch {lease.epoch}"))
 
     def _tell(self) -> None:
         self._changed.set()
@@ -201,7 +201,7 @@ class OwnershipLoop:
         held = self._leases.held()
         for shard in self.serving():
             if shard not in held:
-                self._lose(shard, Fenced("its lease ended while it was being taken"))
+                self._lose(shard, Fenced("its lease expired while it was being taken over"))
 
     def _uses(self, shard: int) -> bool:
         """A lease that is held and not used is one that could not be given up: it ends by itself."""
@@ -324,7 +324,9 @@ class OwnershipLoop:
         if self.draining:
             raise Unavailable(f"Node {self.node} is being drained.")
         if self.others.clock_is_off():
-            raise Unavailable(f"The clock of node {self.node} is off the others': it takes no shards.")
+            raise Unavailable(
+                f"The clock of node {self.node} differs from the other nodes' clocks, so it takes no shards."
+            )
         while shard in self._busy:  # it may be about to take it anyway
             await self.next_change(LOOK_EVERY_S)
         if each.follower.state is not KeeperState.SERVING:
@@ -341,7 +343,7 @@ class OwnershipLoop:
             await self.others.look()
         known = self.members.get(target)
         if known is None:
-            raise InvalidInput(f"There is no node {target!r}; there are {', '.join(sorted(self.members)) or 'none'}.")
+            raise InvalidInput(f"Node {target!r} does not exist. Nodes: {', '.join(sorted(self.members)) or 'none'}.")
         if target == self.node or each.follower.state is not KeeperState.SERVING:
             raise InvalidInput(f"Node {self.node} cannot hand {each.follower.name} over to {target}.")
         with self._at_work(shard):
@@ -378,7 +380,7 @@ class OwnershipLoop:
     def _find(self, shard: int) -> Owned:
         each = self._owned.get(shard)
         if each is None:
-            raise NotFound(f"There is no shard {shard}.")
+            raise NotFound(f"Shard {shard} does not exist.")
         return each
 
     def _weights(self) -> dict[str, dict[int, float]]:
@@ -422,7 +424,7 @@ class OwnershipLoop:
             try:
                 await self.move(shard, target)
             except BatonError as problem:  # it is free now, or stays: others take it when its lease ends
-                events.warning("hand_over_failed", f"Shard {shard} was not taken by {target}: {problem.message}")
+                events.warning("hand_over_failed", f"Node {target} did not take shard {shard}: {problem.message}")
 
     def _consider_moving(self) -> None:
         """One shard at a time, by the node that has too much."""
@@ -442,4 +444,4 @@ class OwnershipLoop:
         try:
             await self.move(shard, target)
         except BatonError as problem:
-            events.warning("hand_over_failed", f"Shard {shard} was not taken by {target}: {problem.message}")
+            events.warning("hand_over_failed", f"Node {target} did not take shard {shard}: {problem.message}")

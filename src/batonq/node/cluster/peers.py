@@ -103,8 +103,8 @@ class Peers:
             if not answer.challenge or self._signer is None:
                 raise _problem(answer)
             if not self._signer.learn(address, answer.challenge, signature, self._now_s()):
-                raise NotSent(f"{address} refused the call, and is not a node with the same secret.")
-        raise NotSent(f"{address} refused the call {STAMPS_MAX} times: it takes none of its stamps.")
+                raise NotSent(f"{address} refused the request. It is not a node with the same cluster secret.")
+        raise NotSent(f"{address} refused the request {STAMPS_MAX} times because of its timestamp.")
 
     def _sign(self, address: str, path: str, call: str, body: bytes) -> tuple[str, str]:
         return ("", "") if self._signer is None else self._signer.sign(address, path, call, body, self._now_s())
@@ -202,7 +202,7 @@ async def _read(reader: asyncio.StreamReader) -> _Answer:
     headers = {name.strip().lower(): value.strip() for name, _, value in (line.partition(":") for line in head[1:])}
     length = int(headers["content-length"]) if "content-length" in headers else -1
     if not 0 <= length <= ANSWER_BYTES_MAX:
-        raise ValueError("the answer has no length")
+        raise ValueError("the response has no Content-Length")
     body = await reader.readexactly(length)
     goes_on = headers.get("connection", "").lower() != "close"
     return _Answer(status, body, headers.get(CHALLENGE_HEADER, "") if status == 401 else "", goes_on)

@@ -33,7 +33,7 @@ AGAIN_MAX_S = 0.4  # the pause grows up to this, and ends at once when an owner 
 WATCH_S = 0.25  # how often it is looked whether an owner that is being asked still is the owner
 MOVED_S = 0.5  # one that is not may still answer so long
 GIVE_UP_S = 2.0
-UNKNOWN = "The node that serves the shard did not answer: it may or may not have done it. Try again."
+UNKNOWN = "The shard's owner did not answer. It may or may not have executed the request. Retry."
 LOOK_S = 0.3  # who waits for an owner asks the leases so often, beside being told
 Here = Callable[[], Awaitable[bytes | None]]  # the answer of this node itself, if it serves the shard by now
 
@@ -128,7 +128,7 @@ class Routing:
         asked: Lease | None = None  # who did not answer, and may have run it
         tried: Lease | None = None
         pause_s = AGAIN_S
-        why = "Nobody serves the shard right now; try again."
+        why = "No node owns the shard right now. Retry."
         while True:
             lease = self._owners.owner(shard)
             if asked is not None and (lease is None or lease != asked):
@@ -179,7 +179,7 @@ class Routing:
                 finally:
                     del self._asked[asked]
         except TimeoutError:
-            raise NoAnswer(f"Node {lease.node} does not serve the shard any more, and has not answered.") from None
+            raise NoAnswer(f"Node {lease.node} no longer owns the shard and has not answered.") from None
         except asyncio.CancelledError:
             if path.endswith(CANCELLED):
                 self._spawn(self._give_up(lease, call))

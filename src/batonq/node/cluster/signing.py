@@ -152,8 +152,8 @@ class Verifier:
         signature = self._key.sign(_call(method, path, stamped, call), body)
         if not hmac.compare_digest(signature.encode(), given):
             raise AccessDenied(
-                "The request is not signed with the cluster's secret. Give every node, and the command that asked, the "
-                "same file with --cluster-secret-file."
+                "The request is not signed with the cluster secret. Set --cluster-secret-file to the same file on "
+                "every node and for the baton command."
             )
         now_ms = int(now_s * 1000)
         read = _read(stamp)
@@ -172,7 +172,7 @@ class Verifier:
         if numbers.is_before(number):
             return self._challenged(signature, now_ms)
         if not numbers.take(number):
-            raise AccessDenied("This call was received before: a captured call is not accepted a second time.")
+            raise AccessDenied("This request was received before. Replayed requests are refused.")
         return None
 
     def _challenged(self, signature: str, now_ms: int) -> str:

@@ -60,7 +60,7 @@ class ProcessAnswering(ShardAnswering):
             return self._let_go(body)
         if what in ("take", "move", "drain", "undrain"):
             raise InvalidInput(
-                "Processes of one server have their shards for good: there is nothing to hand over. Stop the server, "
-                "and start it with another --processes."
+                "Shards cannot be handed over between the processes of one server. Stop the server and restart it "
+                "with another value of --processes."
             )
-        raise NotFound(f"A process cannot {what!r}.")
+        raise NotFound(f"Unknown process command {what!r}.")

@@ -121,7 +121,9 @@ class ProcessCatalog(SharedCatalog):
                 while any(self._come_to.get(other, 0) < number for other in self._others()):
                     await self._asked.wait()
         except TimeoutError:
-            events.info("catalog_behind", "A process is behind the catalog, and is not waited for")
+            events.info(
+                "catalog_behind", "A process has an outdated copy of the catalog; the request did not wait for it"
+            )
 
     async def answer(self, name: str, data: bytes) -> bytes:
         if name != FRAMES:
@@ -152,7 +154,9 @@ class ProcessCatalog(SharedCatalog):
         if start >= log.next:
             return Frames(start, log.next, b"")
         if start < log.first:
-            raise LogGap(f"Frame {start} of the catalog is no longer retained: the first one is {log.first}.")
+            raise LogGap(
+                f"Frame {start} of the catalog is no longer retained; the first retained frame is {log.first}."
+            )
         piece = log.piece(start, PIECE_BYTES_MAX)
         try:
             data = await asyncio.to_thread(piece.read)
@@ -177,7 +181,7 @@ class ProcessCatalog(SharedCatalog):
                 await self._read_on(0)
             except BatonError as problem:
                 if self._loop.time() > deadline_s:
-                    raise Unavailable(f"The first process keeps no catalog: {problem.message}") from None
+                    raise Unavailable(f"The first process does not serve the catalog: {problem.message}") from None
                 await asyncio.sleep(AGAIN_S)
         self.why = ""
         self._tailing = self._loop.create_task(self._tail())
@@ -188,7 +192,7 @@ class ProcessCatalog(SharedCatalog):
             try:
                 await self._read_on(WAIT_MS)
             except LogError as problem:
-                events.info("catalog_anew", f"The catalog is read from its beginning: {problem.message}")
+                events.info("catalog_anew", f"The catalog is being read again from its beginning: {problem.message}")
                 self._chain = None
                 pause_s = ANEW_S
             except BatonError:

@@ -48,7 +48,7 @@ class Others:
         """Raises what the process that has the shard says, and Unavailable when it does not answer."""
         lease = self._owners.owner(shard)
         if lease is None:
-            raise Unavailable(f"The process that serves shard {shard} is being started again; try again.")
+            raise Unavailable(f"The process that serves shard {shard} is being restarted. Retry.")
         body = msgspec.msgpack.encode((shard, start, bytes_max, wait_s, stop))
         path = f"{PREFIX}node/history"
         return _served.decode(await self._peers.ask(lease.address, path, "", body, READ_S + wait_s))
@@ -97,7 +97,7 @@ class ProcessHistory(History):
 
     async def read_here(self, shard: int, start: int, bytes_max: int, wait_s: float, stop: int | None) -> Served:
         if 0 <= shard < len(self._shards) and not self._place.has(shard):
-            raise NotFound(f"Shard {shard} is not served by this process.")
+            raise NotFound(f"This process does not serve shard {shard}.")
         return await super().read(shard, start, bytes_max, wait_s, stop)
 
 
@@ -126,7 +126,7 @@ def joined(parts: Sequence[Overview], queues: int, shards: int) -> Overview:
 
 def away(number: int) -> ShardReading:
     """A shard whose process does not answer."""
-    why = "The process that serves it is being started again; try again."
+    why = "The process that serves the shard is being restarted. Retry."
     return ShardReading(number, KeeperState.STOPPED.value, why, 0, 0, "", 0, CommitStatistics())
 
 

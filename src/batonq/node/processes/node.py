@@ -115,7 +115,7 @@ class ProcessNode(Node):
         """By no name, so that the answer is not remembered: whoever asks again asks for the same frames."""
         lease = self.owners.owner(CATALOG_SHARD)
         if lease is None:
-            raise Unavailable("The first process is not up.")
+            raise Unavailable("The first process has not started yet.")
         return await self.peers.ask(lease.address, f"{PREFIX}catalog/{FRAMES}", "", data, CALL_S + wait_ms / 1000)
 
     async def _open(self) -> None:
@@ -144,7 +144,7 @@ class ProcessNode(Node):
     async def _make_shards(self) -> None:
         known = len(self.catalog.current().shards)
         if known > self.settings.shards:
-            events.info("shards", f"The data directory has {known} shards: all of them are served", shards=known)
+            events.info("shards", f"The data directory has {known} shards; all of them are served", shards=known)
         await self.catalog.change(Catalog.open_shards, max(known, self.settings.shards))
         await self.maintenance.rotate_receipt_key()
 
@@ -153,7 +153,7 @@ class ProcessNode(Node):
         deadline_s = self._loop.time() + START_S
         while len(self.catalog.current().shards) < self.settings.shards or not self.catalog.current().receipt_keys:
             if self._loop.time() > deadline_s:
-                raise Unavailable("The first process has not made the shards.")
+                raise Unavailable("The first process has not created the shards yet.")
             await asyncio.sleep(AGAIN_S)
 
     def _keeper(self, number: int) -> ShardKeeper:

@@ -1,1 +1,1 @@
-"""The audit: what must hold in every history, checked over all of it. A module for each family of rules."""
+"""The audit: checks the invariants over the whole history. One module per family of rules."""

@@ -1,4 +1,4 @@
-"""All rules together: `audit(events, queues)` gives a row for each break, and none for a sound history."""
+"""All rules together: `audit(events, queues)` returns one row per violation, and none for a valid history."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from batonq.pipeline.audit.words import query, text
 from batonq.pipeline.tables.ids import id_of
 from batonq.pipeline.tables.schema import shaped
 
-# What the rules ask for: a history that is read once for all of them need not keep the rest.
+# The columns that the rules need: a history that is read once for all of them need not keep the others.
 COLUMNS = (
     *(
         "shard",
@@ -43,7 +43,7 @@ LEFT JOIN {{policies}} AS policies ON policies.shard = found.shard AND policies.
 
 
 def audit(events: DataFrame, queues: DataFrame) -> DataFrame:
-    """The violations of one cluster's history: `events` whole, `queues` as told by it. Columns of the table."""
+    """The violations in one cluster's history: all of its `events`, and its `queues`. The columns of the table."""
     events = events.select(*COLUMNS)
     pieces = shards.pieces(events).localCheckpoint()
     few = known.gathered(known.few(events))

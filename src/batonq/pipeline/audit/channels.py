@@ -1,12 +1,12 @@
-"""The rules between shards: owed, arrived and settled are one entry of a channel, under one number.
+"""The rules between shards: owed, arrived and settled belong to one entry of a channel, with one number.
 
-An entry within one shard is three rows one after the other, `owed`, `arrived`, `settled`; an arrival that was accepted
-there has no number, so those are joined by their place in the log. Histories of shards are not cut at one moment, so
-that what one shard says of another is only held against it when the other's history goes on for a while after that.
+An entry within one shard is three consecutive rows, `owed`, `arrived`, `settled`; an accepted arrival there has no
+number, so those are joined by their position in the log. The histories of shards do not end at the same moment, so a
+statement of one shard about another is checked only if the other's history continues for a while after it.
 
-- Numbers that a shard owes another, and those that arrive from it, follow each other without a gap, in the log's order.
+- The numbers that a shard owes another, and those that arrive from it, are consecutive and in log order.
 - What arrives was owed to that queue. What is settled has arrived, and both say the same: accepted, or refused.
-- A history whose front was dropped begins with some number; what is settled or arrives below it was owed before.
+- A history whose front was dropped begins with some number; entries below it were owed before.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pyspark.sql.functions import broadcast
 from batonq.core.records import ArrivedFlag
 from batonq.pipeline.audit.words import place, query
 
-BEHIND_S = 60  # a history that ends so long before an event elsewhere says nothing about it
+BEHIND_S = 60  # a history that ends this long before an event elsewhere says nothing about it
 _ENTRIES = f"""
 SELECT source, destination, entry, any_value(inside) AS inside,
   count(CASE WHEN event = 'owed' THEN 1 END) AS owed, count(CASE WHEN event = 'arrived' THEN 1 END) AS arrived,

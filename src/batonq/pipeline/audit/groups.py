@@ -1,16 +1,16 @@
-"""The rules of FIFO groups: messages are leased in their order, and a group is locked while its first is not visible.
+"""The rules of FIFO groups: messages are leased in order, and a group is locked while its first message is not visible.
 
-A group's messages stand in line in order of sequence, from the time they come until they are deleted, moved, purged or
-dead; none ever comes back into the line. One receive takes from the front of the line as many as it may, so that
-messages behind a leased one are leased with it or not at all:
+A group's messages queue up by sequence number, from their arrival until they are deleted, moved, purged or dead; none
+ever returns to the queue. One receive takes as many messages as it may from the front, so messages after a leased one
+are leased with it or not at all:
 
-- When a message is leased, every earlier one of its group has left the line or was leased in the same receive.
-- A message that comes back while later ones of its receive are still in flight is leased again before them: they were
-  leased behind it. Nothing behind it is given to anybody else meanwhile.
+- When a message is leased, every earlier one of its group has left or was leased in the same receive.
+- A message that is returned while later ones of its receive are in flight is leased again before them, because they
+  were leased after it. No later message is leased to anyone else meanwhile.
 
-Where the front of the log was dropped, the rules hold from the base on that says what was in it. A message that was
-moved within its shard has no group of its own in history: it has that of the message that it was, if that one's is
-told. What is moved on once more, before it was carried, is left out.
+If the front of the log was dropped, the rules apply from the base record on. History has no group for a message that
+was moved within its shard: it has the group of its predecessor, if that is known. A message that was moved again before
+it was carried is not checked.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ FROM {CODED} AS facts
 LEFT SEMI JOIN {{policies}} AS policies
 ON policies.shard = facts.shard AND policies.queue = facts.queue AND policies.fifo
 """
-# Leases one after the other, of one queue, time and deadline, are one receive: `received` is its first.
+# Consecutive leases of one queue with the same time and deadline are one receive: `received` is its first.
 _LEASES = f"""
 SELECT message, shard, queue, lt, time, deadline,
   max(CASE WHEN begins THEN lt END) OVER (PARTITION BY shard, frame ORDER BY lt) AS received
@@ -44,7 +44,7 @@ FROM (
   WINDOW log AS (PARTITION BY shard, frame ORDER BY lt)
 )
 """
-# One row a message: its group, and when it leaves its line.
+# One row per message: its group, and when it leaves the group.
 _LIVES = f"""
 SELECT message, lives.shard, lives.queue, line, coalesce(CASE WHEN owed_before THEN began END, gone,
   CASE WHEN last_state <> {State.OWED:d} THEN {purged_at(_SEQUENCE, "last_lt")} END, {_NEVER}) AS leaves
@@ -72,7 +72,7 @@ FROM {lives} WHERE line IS NOT NULL
 WINDOW waits AS (PARTITION BY shard, queue, line ORDER BY message),
   before AS (PARTITION BY shard, queue, line ORDER BY message ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
 """
-# Of one receive's messages of a group, each stands right behind the one before it: those need not be looked at.
+# Within one receive, each message of a group directly follows the previous one: those need no further check.
 _SUSPECTS = """
 SELECT suspects.*, CASE WHEN p_received = received AND place > p_place THEN p_place END AS after
 FROM (
@@ -84,7 +84,7 @@ FROM (
 JOIN {shards} AS shards ON shards.shard = suspects.shard
 WHERE ahead.leaves > lt AND lt >= known_from AND NOT coalesce(p_received = received AND p_place = place - 1, false)
 """
-# Behind another message of the same receive, only what stands between the two can be in the way.
+# After another message of the same receive, only messages between the two can block.
 _BLOCKED = """
 SELECT message, shard, queue, lt, time, deadline, blocker FROM (
   SELECT one.message, one.shard, one.queue, one.lt, any_value(one.time) AS time, any_value(one.deadline) AS deadline,
@@ -114,7 +114,7 @@ FROM (
 
 
 def violations(events: DataFrame, shards: DataFrame, policies: DataFrame, purges: DataFrame) -> DataFrame:
-    """What the next step looks at is kept, step by step: few events are of FIFO queues, and fewer are suspect."""
+    """The results of each step are cached: few events belong to FIFO queues, and fewer are suspects."""
     if policies.where("fifo").isEmpty():
         return nothing(events)
     facts = query(_FACTS, events=events, policies=broadcast(policies)).localCheckpoint()

@@ -1,12 +1,11 @@
-"""The rule of deduplication keys: no second message with a key that is known.
+"""The rule of deduplication keys: no second message with a remembered key.
 
-Two messages that were taken with one key, one after the other on the same queue (and in the same group, if the queue's
-policy says so), are compared:
+Two consecutive messages with the same key in the same queue (and group, if the queue's policy says so) are compared:
 
-- The key of the first is known for its policy's window, by whole seconds: from the second of its time up to the next
-  whole second after the window.
-- With DEDUP_LIVES it is known besides for as long as the first message is there and not dead.
-- A purge of the queue forgets its keys. Arrivals have none: what is redriven makes no entry, and is held up by none.
+- The key of the first is remembered for its policy's window, in whole seconds: from the second of its time up to the
+  next whole second after the window.
+- With DEDUP_LIVES it is also remembered as long as the first message exists and is not dead.
+- A purge of the queue forgets its keys. A redriven message neither adds a key nor is blocked by one.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ LEFT JOIN {{purges}} AS purges ON purges.shard = pairs.shard AND purges.queue = 
 WHERE p_lt IS NOT NULL AND ({_IN_WINDOW} OR {_LIVES})
   AND NOT coalesce(exists(purges, one -> one.purged > p_lt AND one.purged < lt), false)
 """
-# Of those that lived: what the first message's last event before the second left it in.
+# Of those that existed: the state after the first message's last event before the second.
 _LIVING = f"""
 SELECT any_value(struct(suspects.*)) AS one
 FROM (SELECT {MESSAGE} AS message, logical_time AS lt, {STATE} AS state FROM {CODED}) AS facts
@@ -58,7 +57,7 @@ FROM {{suspects}}
 
 
 def violations(events: DataFrame, keyed: DataFrame, policies: DataFrame, purges: DataFrame) -> DataFrame:
-    """`keyed`: those of the events, at least, that have a key."""
+    """`keyed`: the events, at least those with a key."""
     taken = query(_TAKEN, events=keyed, versions=broadcast(versions(policies)))
     suspects = query(_SUSPECTS, pairs=query(_PAIRS, taken=taken), purges=broadcast(purges)).localCheckpoint()
     guilty = suspects.where("in_window")

@@ -1,4 +1,4 @@
-"""Every kind of violation that the audit knows, and the rule that it breaks. The reference page is made from this."""
+"""Every kind of violation, and the rule that it breaks. The reference page is generated from this table."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 
 class Kind(NamedTuple):
-    rule: str  # what holds in every sound history
-    found: str  # what a violation says
+    rule: str  # what holds in every valid history
+    found: str  # the text of a violation
 
 
 _MESSAGE = {
@@ -23,109 +23,114 @@ _MESSAGE = {
         "something happened to a message after its end",
     ),
     "two_holders": Kind(
-        "One holder at a time: before a message is leased again, its last lease was ended by a `returned`.",
+        "One holder at a time: before a message is leased again, its last lease was ended by `returned`.",
         "it was leased while another lease was running",
     ),
     "early": Kind("A message is never leased before `visible_at`.", "it was leased before its delay was over"),
-    "lease_after_expiry": Kind("A message is never leased at or after `expires_at`.", "it was leased after it expired"),
+    "lease_after_expiry": Kind(
+        "A message is never leased at or after `expires_at`.", "it was leased after it had expired"
+    ),
     "not_ready": Kind(
-        "A message that is owed to another queue, or dead, is not leased; nor is one that waits to be owed again.",
-        "it was leased while it was on its way elsewhere, or dead",
+        "A message that is owed to another queue, dead, or waiting to be owed again is not leased.",
+        "it was leased while it was being moved elsewhere, or dead",
     ),
     "lease_epoch": Kind(
         "Each lease has an epoch one higher than the message's last; the first is 1.",
         "a lease's epoch does not follow the one before",
     ),
     "receive_count": Kind(
-        "Each lease raises the receive count by one. A return that is not charged takes one back; nothing else does.",
+        "Each lease increases the receive count by one. An uncharged return decreases it by one; nothing else "
+        "changes it.",
         "the receive count does not follow the one before",
     ),
     "stale_epoch": Kind(
-        "Only the last lease deletes, extends or returns a message: those events have the epoch of the last lease.",
-        "something was done under the epoch of an earlier lease",
+        "Only the last lease can delete, extend or return a message: those events have the epoch of the last lease.",
+        "something was done with the epoch of an earlier lease",
     ),
     "not_held": Kind(
-        "An acknowledgement, an extension and a nack need a lease that runs: in flight, before its deadline. Leases "
-        "that ran during an outage have the grace that `epoch` gave on top.",
-        "the lease that did this was over",
+        "An acknowledgement, an extension and a nack need a current lease: in flight, before its deadline. "
+        "Leases that were running during an outage also have the grace period of `epoch`.",
+        "the lease that did this had ended",
     ),
     "late_delete": Kind(
-        "A delete after the lease ran out, by the last holder, is told apart: reason `late_ack`, flag LATE. FIFO "
-        "queues and those with strict receipts have none.",
-        "a late delete that the queue's rule does not allow, or that is not marked as what it is",
+        "A delete after the lease expired, by the last holder, is marked: reason `late_ack`, flag LATE. FIFO "
+        "queues and queues with strict receipts do not allow it.",
+        "a late delete that the queue does not allow, or that is not marked",
     ),
     "lease_cut_short": Kind(
-        "A lease runs out at its deadline and not before, the grace after an outage counted.",
-        "a lease was said to have run out before its deadline",
+        "A lease expires at its deadline and not before, including the grace period after an outage.",
+        "a lease was reported as expired before its deadline",
     ),
     "expired_early": Kind(
-        "A message expires at `expires_at` and not before.", "a message was said to have expired before its time"
+        "A message expires at `expires_at` and not before.", "a message was reported as expired before its time"
     ),
     "transition": Kind(
         "Every other event is one that [the lifecycle](../explanation/lifecycle.md) allows in the message's state.",
-        "this cannot happen to a message in this state",
+        "this event is not allowed in the message's state",
     ),
     "carried": Kind(
-        "A message that is copied forward is what it was: state, epoch, receive count, deadline.",
-        "the message was copied forward otherwise than it was",
+        "A message that is copied forward does not change: state, epoch, receive count, deadline.",
+        "the message changed when it was copied forward",
     ),
     "wrong_queue": Kind("A message stays in its queue; a move makes a new message.", "the message changed its queue"),
     "lost": Kind(
-        "Every message that was sent is deleted, moved, expired, purged, or still there: a message that lives when the "
-        "front of the log is dropped was carried forward first.",
-        "a living message was left behind when the front of the log was dropped",
+        "Every sent message is deleted, moved, expired, purged, or still exists: a message that exists when "
+        "the front of the log is dropped was carried forward before.",
+        "an existing message was lost when the front of the log was dropped",
     ),
 }
 _SHARD = {
     "frame_gap": Kind(
-        "Frames, and the rows of each frame, are numbered without a gap, and none is there twice.",
-        "events are missing, or are there twice",
+        "Frames, and the rows of each frame, are numbered without gaps or duplicates.",
+        "events are missing or duplicated",
     ),
     "sequence_gap": Kind(
-        "Messages of a shard are numbered one after the other as they come.",
-        "a message is missing, or came out of order",
+        "The messages of a shard are numbered consecutively in order of arrival.",
+        "a message is missing, or arrived out of order",
     ),
     "owner_epoch": Kind(
-        "The epoch of a shard's owner never goes back, and rises only with an `epoch` event that names it.",
-        "the owner's epoch went back, or rose without a new owner",
+        "The epoch of a shard's owner never decreases, and increases only with an `epoch` event.",
+        "the owner's epoch decreased, or increased without a new owner",
     ),
     "time_back": Kind("The clock of a shard never goes back.", "the shard's time went back"),
 }
 _CHANNEL = {
     "channel_gap": Kind(
-        "What one shard owes another is numbered 1, 2, 3 …; it is owed, arrives and is settled once, in that order.",
-        "a number of a channel is missing, or was used twice, or out of order",
+        "What one shard owes another is numbered 1, 2, 3 …; each entry is owed, arrives and is settled once, "
+        "in that order.",
+        "a number of a channel is missing, duplicated, or out of order",
     ),
     "never_owed": Kind(
         "What arrives was owed: by that shard, under that number, to that queue.",
         "something arrived that was not owed, or not to that queue",
     ),
     "never_arrived": Kind(
-        "What is settled has arrived, or was refused, at the other shard.",
-        "the source was told of an arrival that did not happen",
+        "An entry that is settled was accepted or refused by the other shard.",
+        "the source recorded an arrival that did not happen",
     ),
     "settled_otherwise": Kind(
-        "An entry is settled as it was answered: accepted or refused. Else there would be two copies, or none.",
+        "An entry is settled with the answer of the other shard: accepted or refused. Otherwise there would "
+        "be two copies, or none.",
         "accepted at one end of the channel, refused at the other",
     ),
 }
 _GROUP = {
     "group_order": Kind(
-        "The messages of a FIFO group are leased in their order: none while one before it is there and was not leased "
-        "in the same receive. Dead ones step out of the way.",
+        "The messages of a FIFO group are leased in order: none while an earlier one exists that was not "
+        "leased in the same receive. Dead messages do not block their group.",
         "it was leased before an earlier message of its group",
     ),
     "group_exclusion": Kind(
-        "A FIFO group is locked while its first message is in flight: what is behind it was leased in the same "
-        "receive, or waits.",
+        "A FIFO group is locked while its first message is in flight: later messages were leased in the same "
+        "receive, or wait.",
         "it was leased while an earlier message of its group was in flight elsewhere",
     ),
 }
 _KEY = {
     "duplicate": Kind(
-        "No second message is taken with a deduplication key that is known: within the queue's window, and as long as "
-        "the first lives, if its queue says so. A purge forgets keys.",
-        "a second message was taken with the same deduplication key",
+        "No second message is accepted with a remembered deduplication key: within the queue's window, and as "
+        "long as the first message exists if the queue says so. A purge forgets keys.",
+        "a second message was accepted with the same deduplication key",
     ),
 }
 

@@ -1,10 +1,10 @@
-"""What the rules must know beside the events that they look at: of each shard, and of each queue on a shard.
+"""Facts that the rules need in addition to the events: about each shard, and about each queue on a shard.
 
-Of a shard: where its history begins and from where on every message in it is known. A log whose front was dropped has
-its living messages `carried` and then a `base`; until that base, records of messages that ended in the meantime stand
-there without their beginning. And the grace that each new owner gave to running leases, which lengthens deadlines.
+About a shard: where its history begins, and from where on every message in it is known. In a log whose front was
+dropped, the existing messages are `carried`, followed by a `base`; before that base there are records of messages
+without their beginning. And the grace period that each new owner gave to leases, which extends deadlines.
 
-Of a queue: its policies with the logical time from which each holds, and its purges.
+About a queue: its policies with the logical time from which each applies, and its purges.
 """
 
 from __future__ import annotations
@@ -59,12 +59,12 @@ FROM {few} WHERE event = 'queue_purged' GROUP BY shard, queue
 
 
 def gathered(frame: DataFrame) -> DataFrame:
-    """The same rows, counted now: few, and asked for by every rule, so that they are not made again for each."""
+    """The same rows, computed now: they are few, and every rule needs them."""
     return frame.sparkSession.createDataFrame(frame.toArrow())
 
 
 def few(events: DataFrame) -> DataFrame:
-    """What is told of shards and queues rather than of messages: owners, bases, purges."""
+    """Events about shards and queues, not about messages: owners, bases, purges."""
     return query(_FEW, events=events)
 
 
@@ -79,7 +79,7 @@ def policies(queues: DataFrame) -> DataFrame:
 
 
 def versions(policies: DataFrame) -> DataFrame:
-    """shard, queue, since, till, per_group, window_ms: a row for each policy that a queue had."""
+    """shard, queue, since, till, per_group, window_ms: one row per policy of a queue."""
     return query(_VERSIONS, policies=policies)
 
 
@@ -89,23 +89,23 @@ def purges(few: DataFrame) -> DataFrame:
 
 
 def grace(after: str, before: str) -> str:
-    """SQL: milliseconds that leases got between two logical times."""
+    """SQL: the milliseconds of grace between two logical times."""
     between = f"filter(graces, one -> one.given > {after} AND one.given < {before})"
     return f"aggregate({between}, CAST(0 AS BIGINT), (sum, one) -> sum + one.grace)"
 
 
 def policy(field: str, at: str) -> str:
-    """SQL: a field of the policy that held at a logical time."""
+    """SQL: a field of the policy that applied at a logical time."""
     return f"try_element_at(filter(policies, one -> one.since < {at}), -1).{field}"
 
 
 def purged(sequence: str, after: str, before: str) -> str:
-    """SQL: was the message removed by a purge between two logical times?"""
+    """SQL: whether a purge between two logical times removed the message."""
     inside = f"one.purged > {after} AND one.purged < {before} AND one.below > {sequence}"
     return f"coalesce(exists(purges, one -> {inside}), false)"
 
 
 def purged_at(sequence: str, after: str) -> str:
-    """SQL: the logical time of the first purge after another that removed the message; null when there was none."""
+    """SQL: the logical time of the first purge after another that removed the message; null if there was none."""
     inside = f"filter(purges, one -> one.purged > {after} AND one.below > {sequence})"
     return f"array_min(transform({inside}, one -> one.purged))"

@@ -1,17 +1,17 @@
-"""The rules of one message: its events in order, each beside the one before it, in one pass. Plain lives are left out:
-plain.py has judged them.
+"""The rules of one message: each event in order, compared with the previous one, in one pass. Plain messages are not
+included: plain.py has checked them.
 
-What an event leaves behind can be told from the event alone (words.STATE), so that a rule needs the event before it,
-the last epoch and receive count (a `settled` has none), and when the message expires. Rules:
+The state after an event follows from the event alone (words.STATE), so a rule needs only the previous event, the last
+epoch and receive count (`settled` has none), and the expiry time. The rules:
 
-- The first event is a beginning. Nothing follows an end, and a purge is an end for all but what is owed.
-- A lease needs a visible message: sent or returned with its delay over, not in flight, not owed, not dead, not expired.
+- The first event is a beginning. Nothing follows an end, and a purge ends all messages except owed ones.
+- A lease needs a visible message: sent or returned with its delay over, not in flight, owed, dead, or expired.
   Its epoch and receive count are one higher than before. A return with UNCHARGED takes one receive back.
-- Acknowledgements, extensions, nacks and releases need a running lease; `expired` returns one that ran out. A deadline
-  is what the last `leased`, `extended` or `carried` said, and the grace that owners gave since.
-- A late delete has the epoch of the last lease, which is over. FIFO and strict queues have none.
-- All else is as core/shard/lifecycle.py's table of transitions says; a delay's end has no event.
-- `carried` repeats what is known. A living message lies behind the first frame that the last `base` keeps.
+- Acknowledgements, extensions, nacks and releases need a current lease; `expired` ends one at its deadline. The
+  deadline is that of the last `leased`, `extended` or `carried`, plus the grace periods since.
+- A late delete has the epoch of the last lease, which has ended. FIFO and strict queues have none.
+- Everything else follows the table of transitions in core/shard/lifecycle.py; the end of a delay has no event.
+- `carried` repeats what is known. An existing message is after the first frame that the last `base` keeps.
 """
 
 from __future__ import annotations
@@ -36,8 +36,8 @@ from batonq.pipeline.audit.words import (
     told,
 )
 
-# What goes into the shuffle: the event, its state after it, reason, flags and mark are one number, `what`.
-_HELD, _RAN_OUT, _RETIRED, _LEASE, _LOOK = range(1, 6)  # marks: what an event is to be asked for
+# The columns of the shuffle: event, state, reason, flags and mark are combined in one number, `what`.
+_HELD, _RAN_OUT, _RETIRED, _LEASE, _LOOK = range(1, 6)  # marks: which checks an event needs
 _MARK = f"""CASE code
   WHEN {Type.LEASED:d} THEN {_LEASE} WHEN {Type.EXTENDED:d} THEN {_HELD} WHEN {Type.CARRIED:d} THEN {_LOOK}
   WHEN {Type.DELETED:d} THEN CASE WHEN flags & {DeletedFlag.LATE:d} <> 0 OR why = {Reason.LATE_ACK:d} THEN {_LOOK}
@@ -58,7 +58,7 @@ FROM {CODED} WHERE other
 _EVENT = "(what & 255)"
 _BEHIND = ", ".join(str(int(kind)) for kind in (Type.SENT, Type.ARRIVED, Type.CARRIED, Type.EDITED))
 _UNCHARGED = f"what & {255 + (ReturnedFlag.UNCHARGED << 24)} = {Type.RETURNED + (ReturnedFlag.UNCHARGED << 24)}"
-# Only a log whose front was dropped can have lost a living message; the others are not asked.
+# Only a log whose front was dropped can have lost an existing message; others are not checked.
 _KEPT = f"lead(lt) OVER life AS n_lt, max(CASE WHEN {_EVENT} IN ({_BEHIND}) THEN lt END) OVER past AS p_payload"
 _ALL_KEPT = "CAST(NULL AS BIGINT) AS n_lt, CAST(NULL AS BIGINT) AS p_payload"
 _PAIRS = f"""
@@ -75,7 +75,7 @@ WINDOW life AS (PARTITION BY message ORDER BY lt),
   past AS (PARTITION BY message ORDER BY lt ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
 """
 
-# First every event is asked what nearly all answer well, in few and short words. Suspects are then looked at closely.
+# First, short conditions that nearly all events pass. The remaining suspects are then checked in full.
 _P_STATE = "(shiftright(p_what, 8) & 255)"
 _DELAY_OVER = f"{_P_STATE} = {State.DELAYED:d} AND p_until <= time"
 _STEPS = ", ".join(
@@ -136,7 +136,7 @@ _COPIED = (
     f"OR count <> p_count OR state IN ({State.IN_FLIGHT:d}, {State.DELAYED:d}) AND state = p_state AND until <> p_until"
 )
 
-# What an event does to the state, as one kind: the first of these that is true.
+# The violation by an event's effect on the state: the first of these that is true.
 _STATE_KIND = f"""CASE
   WHEN p_lt IS NULL THEN CASE WHEN event NOT IN ({Type.SENT:d}, {Type.ARRIVED:d}) THEN 'never_sent' END
   WHEN event IN ({Type.SENT:d}, {Type.ARRIVED:d}) THEN 'sent_twice'
@@ -148,7 +148,7 @@ _STATE_KIND = f"""CASE
   WHEN NOT {_ALLOWED} THEN 'transition'
 END"""
 _KNOWN = f"p_lt IS NOT NULL AND p_state <> {State.DELETED:d}"
-# Other kinds, each with what makes an event suspect of it; _SURE says what must be looked at more closely.
+# Other kinds, each with its condition for suspects; _SURE has the full check.
 _OTHERS = {
     "lease_epoch": f"event = {Type.LEASED:d} AND epoch <> p_epoch + 1 AND {_KNOWN}",
     "receive_count": f"event <> {Type.CARRIED:d} AND {_KNOWN} AND "
@@ -215,7 +215,7 @@ FROM (
 
 
 def violations(events: DataFrame, shards: DataFrame, policies: DataFrame, purges: DataFrame) -> DataFrame:
-    """Suspects are kept: they are few, and Spark compiles what finds them apart from what looks at them closely."""
+    """Suspects are cached: they are few, and Spark compiles their selection separately from the full check."""
     dropped = not shards.where("kept_from IS NOT NULL").isEmpty()
     suspect = _SUSPECT + (_SUSPECT_LOST if dropped else "") + ("" if purges.isEmpty() else _SUSPECT_PURGED)
     pairs = query(_PAIRS % (_KEPT if dropped else _ALL_KEPT), facts=query(_FACTS, events=events))

@@ -1,8 +1,8 @@
-"""Plain lives: sent, leased once, acknowledged. They are most of a history, and need not be put in order to be judged.
+"""Plain messages: sent, leased once, acknowledged. They are most of a history, and can be checked without sorting.
 
-Each event is counted for what it is, and for each thing that must follow another a sum is made of the one less the
-other: with exactly one event of each kind, a sum is the time between two of them. A message whose counts or times say
-anything else is left to messages.py, which looks at it event by event, and so is one that a purge may have reached.
+Each event adds a number for its kind, and for each pair of events that must be in order the difference of their times
+is summed: with exactly one event of each kind, a sum is the time between two of them. Messages whose sums are different
+are left to messages.py, which checks every event, and so are messages that a purge may have removed.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from pyspark.sql.functions import broadcast, lit
 from batonq.core.records import DeletedFlag
 from batonq.pipeline.audit.words import MESSAGE, query
 
-OTHERS_MAX = 1_000_000  # messages that every worker can know; if more are not plain, all are looked at
-_SENT, _LEASED, _ACKED, _OTHER = 1, 1 << 20, 1 << 40, 1 << 41  # what an event counts
+OTHERS_MAX = 1_000_000  # messages that every worker can know; if more are not plain, all messages are checked in full
+_SENT, _LEASED, _ACKED, _OTHER = 1, 1 << 20, 1 << 40, 1 << 41  # the number of each event
 _FACTS = f"""
 SELECT {MESSAGE} AS message, queue, logical_time AS lt, unix_millis(time) AS time, unix_millis(deadline) AS deadline,
   unix_millis(visible_at) AS visible, unix_millis(expires_at) AS expires,
@@ -43,7 +43,7 @@ SELECT message FROM (SELECT {MESSAGE} AS message, shard, queue, sequence, logica
 JOIN {{purges}} AS purges ON purges.shard = events.shard AND purges.queue = events.queue
 WHERE logical_time > purged_first AND sequence < purged_below
 """
-# What is left to be looked at: events of the others, of FIFO queues, with keys, of channels, and of shards themselves.
+# The events that the other rules need: of the other messages, of FIFO queues, with keys, of channels, and of shards.
 _REST = f"""
 SELECT events.*, others.message IS NOT NULL AS other
 FROM (SELECT *, {MESSAGE} AS message FROM {{events}}) AS events
@@ -55,7 +55,7 @@ WHERE others.message IS NOT NULL OR policies.fifo OR event = 'sent' AND dedup_ke
 
 
 def others(events: DataFrame, purges: DataFrame) -> DataFrame:
-    """The messages that are to be looked at event by event: `message`."""
+    """The messages that must be checked event by event: `message`."""
     found = query(_OTHERS, facts=query(_FACTS, events=events))
     if not purges.isEmpty():
         found = found.union(query(_REACHED, events=events, purges=broadcast(purges))).distinct()
@@ -63,7 +63,7 @@ def others(events: DataFrame, purges: DataFrame) -> DataFrame:
 
 
 def without(events: DataFrame, policies: DataFrame, purges: DataFrame) -> DataFrame:
-    """The events that a rule beside this one must look at; `other` says of each whether its message is not plain."""
+    """The events that another rule needs; `other` is true if the message is not plain."""
     left = others(events, purges).localCheckpoint()
     if left.count() > OTHERS_MAX:
         return events.withColumn("other", lit(True))

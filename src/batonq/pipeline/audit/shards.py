@@ -1,11 +1,11 @@
-"""The rules of a shard's log: nothing missing, nothing twice, time and owners only forward.
+"""The rules of a shard's log: nothing missing, nothing duplicated, time and owners only forward.
 
-Rows of one frame, time and owner are first put together, which makes few rows of many; these are looked at in order,
-each beside the one before it.
+Rows of one frame, time and owner are first aggregated, which leaves few rows; these are checked in order, each against
+the previous one.
 
-- Frames are numbered without a gap, rows of a frame from 0 without a gap.
-- Time never goes back, row by row. The owner's epoch never goes back, and a higher one begins with its `epoch` event.
-- Messages that are sent or arrive take the next sequence: they are numbered without a gap too.
+- Frames are numbered without gaps, and the rows of a frame from 0 without gaps.
+- Time never goes back, row by row. The owner's epoch never decreases, and a higher one begins with its `epoch` event.
+- Messages that are sent or arrive get the next sequence number, also without gaps.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ FROM (
 
 
 def pieces(events: DataFrame) -> DataFrame:
-    """A row for each frame, time and owner: what the log says of itself there."""
+    """One row per frame, time and owner: a summary of the log there."""
     return query(_PIECES, events=events)
 
 

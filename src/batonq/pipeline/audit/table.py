@@ -7,17 +7,17 @@ from batonq.pipeline.tables.schema import SOURCE, Table
 
 TABLE = Table(
     "violations",
-    "One row for each break of a rule that [the audit](audit.md) found; `baton pipeline audit` writes it. No rows: "
-    "every rule held.",
+    "One row per violation that [the audit](audit.md) found; `baton pipeline audit` writes it. No rows: every "
+    "rule holds.",
     (
-        Column("kind", "name", "Which rule: see [the audit](audit.md)."),
-        Column("shard", "int32", "The shard whose history breaks it."),
-        Column("queue", "int64", "Number of the queue, if it is about one."),
-        Column("queue_name", "name", "Its name."),
-        Column("message_id", "text", "The message, if it is about one: its id, made from shard and sequence."),
-        Column("sequence", "int64", "Its sequence in its shard."),
-        Column("logical_times", "int64s", "The events that break the rule together, by `logical_time`, in order."),
-        Column("events", "texts", "The same events, to be read."),
+        Column("kind", "name", "Kind of violation: see [the audit](audit.md)."),
+        Column("shard", "int32", "The shard with the violation."),
+        Column("queue", "int64", "Number of the queue, if there is one."),
+        Column("queue_name", "name", "Name of the queue."),
+        Column("message_id", "text", "Id of the message, if there is one."),
+        Column("sequence", "int64", "Sequence number of the message in its shard."),
+        Column("logical_times", "int64s", "The events that violate the rule, by `logical_time`, in order."),
+        Column("events", "texts", "The same events as text."),
         Column("detail", "text", "What is wrong."),
         SOURCE,
     ),

@@ -1,6 +1,6 @@
-"""Pieces of SQL that the rules share: events and states as numbers, a message as one number, events to be read.
+"""SQL fragments that the rules share: events and states as numbers, a message as one number, events as text.
 
-Before a shuffle everything is a number: rows are short, and one number a message sorts by its first eight bytes.
+Before a shuffle everything is a number: rows are short, and one number per message sorts by its first eight bytes.
 """
 
 from __future__ import annotations
@@ -21,17 +21,17 @@ MESSAGE = f"(CAST(shard AS BIGINT) * {SEQUENCES} + sequence)"
 
 
 def case(column: str, values: Mapping[str, int]) -> str:
-    """A text as its number; null when it is none of these."""
+    """A text as its number; null for an unknown text."""
     return f"CASE {column} " + " ".join(f"WHEN '{text}' THEN {number}" for text, number in values.items()) + " END"
 
 
 def named(column: str, names: Mapping[int, str]) -> str:
-    """The other way round."""
+    """A number as its text."""
     return f"CASE {column} " + " ".join(f"WHEN {number} THEN '{text}'" for number, text in names.items()) + " END"
 
 
 def text(value: str) -> str:
-    """A text as SQL has it."""
+    """A text as an SQL literal."""
     return "'" + value.replace("'", "\\'") + "'"
 
 
@@ -39,7 +39,7 @@ def _numbers(names: Mapping[int, str]) -> dict[str, int]:
     return {text: number for number, text in names.items()}
 
 
-# What happens to one message.
+# Events of one message.
 OF_MESSAGES = {
     int(number): EVENTS[number]
     for number in (
@@ -55,7 +55,7 @@ OF_MESSAGES = {
         Type.EDITED,
     )
 }
-# Reasons that a rule asks for.
+# Reasons that the rules use.
 ASKED = (
     Reason.ACK,
     Reason.LATE_ACK,
@@ -68,9 +68,9 @@ ASKED = (
 )
 _CODE = case("event", _numbers(OF_MESSAGES))
 _WHY = case("reason", {REASONS[reason]: int(reason) for reason in ASKED})
-# Events of messages, with event and reason as numbers, `code` and `why`: texts are compared once only.
+# Events of messages, with event and reason as numbers, `code` and `why`, so that texts are compared only once.
 CODED = f"(SELECT *, {_CODE} AS code, {_WHY} AS why FROM {{events}} WHERE sequence IS NOT NULL)"
-# The state that an event leaves its message in: it can be told from the event alone.
+# The message's state after an event; it follows from the event alone.
 _RETURNED = f"CASE WHEN visible_at IS NULL THEN {State.DEAD:d} WHEN visible_at <= time THEN {State.VISIBLE:d} ELSE "
 STATE = (
     f"CASE code WHEN {Type.SENT:d} THEN CASE WHEN visible_at > time THEN {State.DELAYED:d} ELSE {State.VISIBLE:d} END "
@@ -80,7 +80,7 @@ STATE = (
     f"WHEN {Type.SETTLED:d} THEN CASE WHEN why = {Reason.ACCEPTED:d} THEN {State.DELETED:d} "
     f"ELSE {_RETURNED} {DOOMED} END END ELSE {case('state', _numbers(STATES))} END"
 )
-# What a family of rules finds.
+# The result of a family of rules.
 _FOUND = (
     "kind string, shard int, queue bigint, sequence bigint, logical_times array<bigint>, events array<string>, "
     "detail string"
@@ -97,22 +97,22 @@ def event_name(column: str) -> str:
 
 
 def place(logical_time: str) -> str:
-    """A logical time as people write it: frame:row."""
+    """A logical time as text: frame:row."""
     return f"concat(shiftright({logical_time}, 16), ':', {logical_time} & 65535)"
 
 
 def told(event: str, logical_time: str, time: str, *more: tuple[str, str]) -> str:
-    """One event to be read. `more`: a word and the column behind it, left out where that is null."""
+    """One event as text. `more`: pairs of a word and a column, omitted if the column is null."""
     rest = "".join(f", coalesce(concat(', {word} ', {column}), '')" for word, column in more)
     return f"concat({event}, ' at ', {place(logical_time)}, ', ', {time}{rest})"
 
 
 def query(text: str, **frames: DataFrame) -> DataFrame:
-    """The frame that SQL makes of others, which it names in braces."""
+    """The data frame of an SQL query over other data frames, which it names in braces."""
     session = next(iter(frames.values())).sparkSession
     return session.sql(text, None, **frames)
 
 
 def nothing(like: DataFrame) -> DataFrame:
-    """No violations, as a frame of that session."""
+    """An empty frame of violations."""
     return local.nothing(like.sparkSession, cast(StructType, StructType.fromDDL(_FOUND)))

@@ -1,1 +1,3 @@
-"""Frames as the events table: its schema, and frames to Arrow by columns and, to compare, by a plain loop."""
+"""The events table: its schema, and the conversion of frames to Arrow, by column and, for
+comparison, by a plain loop.
+"""

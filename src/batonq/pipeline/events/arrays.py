@@ -1,4 +1,4 @@
-"""Arrow arrays from numpy's, and the checks and conversions that columns of events share."""
+"""Arrow arrays from numpy arrays, and the checks and conversions that the columns share."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Bools = npt.NDArray[np.bool_]
 Ints = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
-_MIX = int(message_id(0, 1)[24:], 16)  # what core.ids multiplies a sequence by
+_MIX = int(message_id(0, 1)[24:], 16)  # the factor with which core.ids multiplies a sequence
 _MASK48 = np.uint64((1 << 48) - 1)
 _HEX = np.frombuffer(b"".join(b"%02x" % value for value in range(256)), dtype="<u2")
 
@@ -47,7 +47,7 @@ def fixed(kind: pa.DataType, values: Any, valid: Bools | None) -> pa.Array:
 
 
 def time(values_ms: Words, valid: Bools) -> Fixed:
-    """Microseconds; a time that is none, or never, is null."""
+    """Microseconds; null for no time or "never"."""
     return Fixed(values_ms * np.uint64(1000), valid & (values_ms > 0) & (values_ms < NEVER_MS))
 
 
@@ -57,7 +57,7 @@ def within(needed: Any, lengths: Ints, what: str) -> None:
 
 
 def message_ids(shard: int, sequences: Words, valid: Bools) -> pa.Array:
-    """core.ids.message_id of many: the shard's part, then twelve hexadecimal digits of the mixed sequence."""
+    """core.ids.message_id for many messages: the shard's part, then twelve hexadecimal digits of the mixed sequence."""
     count = int(np.count_nonzero(valid))
     some = sequences if count == len(sequences) else sequences[valid]
     mixed = some * np.uint64(_MIX) & _MASK48

@@ -18,7 +18,7 @@ from batonq.pipeline.events.plain import attribute_pairs
 from batonq.pipeline.events.ranges import pieces, runs, windows
 from batonq.pipeline.events.schema import CONTENTS, EVENTS, REASONS, STATES, arrow_type
 
-# payload._HEADER, state.CARRIED_PREFIX and the start of state.ARRIVED_PREFIX, as numpy reads them.
+# payload._HEADER, state.CARRIED_PREFIX and the start of state.ARRIVED_PREFIX, as numpy types.
 _PAYLOAD = np.dtype(
     [
         ("version", "u1"),
@@ -72,7 +72,7 @@ _PREFIX[Type.ARRIVED] = ARRIVED_PREFIX.size
 
 
 class Builder:
-    """Makes the columns. Attributes are the words taken apart."""
+    """Builds the columns. Its attributes are the columns of words."""
 
     def __init__(
         self, words: Words, kinds: npt.NDArray[np.uint8], bases: Ints, variable: bytes, *, dictionaries: bool
@@ -102,7 +102,7 @@ class Builder:
         return self.found
 
     def _is(self, kind: Type) -> Bools | None:
-        """The rows of a type; None when there is none, which spares the work."""
+        """The rows of a type; None if there is none, which saves work."""
         return self.kinds == kind if kind in self.present else None
 
     def _common(self, names: Names, learned: dict[int, int]) -> None:
@@ -163,7 +163,7 @@ class Builder:
             self._notes(returned, "error_class", "error_text")
 
     def _notes(self, rows: Bools, first: str, second: str) -> None:
-        """Two texts in one variable part (state.encode_notes), which rows of one request share."""
+        """Two texts in one variable part (state.encode_notes), shared by the rows of one request."""
         chosen = np.flatnonzero(rows & (self.lengths > 0))
         if not len(chosen):
             return
@@ -209,7 +209,7 @@ class Builder:
             found["detail"] = self._spread(pa.array([self._detail(at) for at in chosen.tolist()], pa.string()), chosen)
 
     def _detail(self, at: int) -> str:
-        """Of one of the few rows that are not about a message."""
+        """The detail of one of the few rows that are not about a message."""
         start = int(self.starts[at])
         part = self.variable[start : start + int(self.lengths[at])]
         return base_detail(part) if self.kinds[at] == Type.BASE else part.decode()
@@ -228,7 +228,7 @@ class Builder:
         self._times()
         head = windows(self.data, starts, _PAYLOAD)
         if (head["version"] != PAYLOAD_VERSION).any():
-            raise LogCorrupt("a payload has a version that this release does not know")
+            raise LogCorrupt("a payload has a version that this release does not support")
         at = starts + _PAYLOAD.itemsize
         lineages: tuple[Any, Any] = (at, at)
         for field in ("sender", "group", "dedup_key", "trace", "lineage", "attributes"):
@@ -253,7 +253,7 @@ class Builder:
             self.found["body"] = self._spread(pieces(self.variable, at, sizes, pa.binary()), chosen)
 
     def _times(self) -> None:
-        """deadline, visible_at, sent_at, state, receives_max: by type, and by the state of a message carried."""
+        """deadline, visible_at, sent_at, state, receives_max: by type, and by the state of a carried message."""
         words, kinds = self.words, self.kinds
         until_ms, time_ms = words[3], words[2]
         deadline = (kinds == Type.LEASED) | (kinds == Type.EXTENDED)
@@ -290,7 +290,7 @@ class Builder:
         self.found["receives_max"] = Fixed(maxima, limited & (maxima != 0))
 
     def _lineages(self, chosen: Ints, starts: Ints, sizes: Ints, moved: Ints) -> None:
-        """Of a payload, or the whole variable part of a move."""
+        """From a payload, or from the whole variable part of a move."""
         mine = sizes > 0
         moved = moved[self.lengths[moved] > 0]
         rows = np.concatenate((chosen[mine], moved))
@@ -322,7 +322,7 @@ class Builder:
         return Fixed(every, valid)
 
     def _coded(self, codes: Any, meanings: dict[int, str]) -> pa.Array:
-        """Small numbers that stand for words; one without a meaning is null."""
+        """Small numbers that stand for words; null for an unknown number."""
         known = np.zeros(256, dtype=bool)
         known[list(meanings)] = True
         texts = [meanings.get(code, "") for code in range(max(meanings) + 1)]
@@ -332,7 +332,7 @@ class Builder:
         self._text_of(name, chosen, starts, sizes, np.arange(len(chosen)))
 
     def _text_of(self, name: str, chosen: Ints, starts: Ints, sizes: Ints, of: Ints) -> None:
-        """Row chosen[i] has text `of[i]`; an empty one is null. Decoded once each."""
+        """Row chosen[i] has the text `of[i]`; an empty text is null. Each is decoded once."""
         mine = sizes > 0
         if not mine.any():
             return

@@ -1,7 +1,7 @@
-"""Frames to Arrow: the events table, a column at a time.
+"""Frames to Arrow: the events table, one column at a time.
 
-The words of all rows come out with numpy; texts are found by the extents that the words name, and only once for an
-extent that many rows share. The result is the same as plain.py's, and does not depend on how frames fall into batches.
+numpy extracts the words of all rows. Texts are located by the extents in the words, and decoded once per extent, even
+if many rows share it. The result is the same as that of plain.py, however frames are split into batches.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from batonq.pipeline.events.filters import Filter
 from batonq.pipeline.events.names import Names, told
 from batonq.pipeline.events.schema import EVENTS, arrow_schema
 
-ROWS_A_BATCH = 32_768  # their columns stay in the CPU's cache while they are made
-BYTES_A_BATCH = 64 << 20  # of variable parts; a frame that is longer is a batch of its own
+ROWS_A_BATCH = 32_768  # so that their columns stay in the CPU's cache
+BYTES_A_BATCH = 64 << 20  # of variable parts; a longer frame is a batch of its own
 
 _KNOWN = np.zeros(256, dtype=bool)
 _KNOWN[list(EVENTS)] = True
@@ -31,7 +31,7 @@ _LOW32 = np.uint64(0xFFFFFFFF)
 
 
 class Decoder:
-    """Decodes the frames of one shard, in order. It keeps the queues' names that it has come by."""
+    """Decodes the frames of one shard, in order. It remembers the queue names that it has seen."""
 
     def __init__(
         self,
@@ -82,7 +82,7 @@ class Decoder:
         keep = self._chosen(words, kinds, learned)
         if keep is not None:
             words, kinds, places, which, bases = words[:, keep], kinds[keep], places[keep], which[keep], bases[keep]
-            moved: Ints = np.cumsum(keep) - keep  # how many are kept before each row
+            moved: Ints = np.cumsum(keep) - keep  # number of kept rows before each row
             learned = {queue: int(moved[at]) for queue, at in learned.items()}
         builder = Builder(words, kinds, bases, variable, dictionaries=self._dictionaries)
         columns: dict[str, Any] = builder.columns(self.names, learned, bodies=self._bodies)
@@ -93,7 +93,7 @@ class Decoder:
         return builder.batch(columns, self.schema, shard=frames[0].shard)
 
     def _learn(self, words: Words, kinds: Any, bases: Any, variable: bytes) -> dict[int, int]:
-        """Take up names that these rows tell; returns the row at which each new one became known."""
+        """Add the queue names in these rows. Returns the row at which each new one became known."""
         learned: dict[int, int] = {}
         for at in np.flatnonzero((kinds == Type.POLICY_SET) | (kinds == Type.BASE)).tolist():
             start = int(bases[at]) + int(words[6, at] & _LOW32)
@@ -105,7 +105,7 @@ class Decoder:
         return learned
 
     def _chosen(self, words: Words, kinds: Any, learned: dict[int, int]) -> npt.NDArray[np.bool_] | None:
-        """Which rows are wanted; None: all."""
+        """Which rows are selected; None: all."""
         wanted = self._wanted
         if wanted.everything:
             return None
@@ -140,12 +140,12 @@ def _headers(frames: Sequence[Frame], which: Any) -> dict[str, Any]:
 
 
 def _check(frames: Sequence[Frame], words: Words, kinds: Any, which: Any, sizes: Any) -> None:
-    """Nothing unknown, and no extent beyond its frame."""
+    """Check that no type is unknown, and that no extent exceeds its frame."""
     unknown = ~_KNOWN[kinds]
     if unknown.any():
         at = int(np.argmax(unknown))
         raise LogCorrupt(
-            f"frame {frames[which[at]].number} has a record of type {kinds[at]}, which this release does not know"
+            f"frame {frames[which[at]].number} has a record of type {kinds[at]}, which this release does not support"
         )
     ends = (words[6] & _LOW32) + (words[6] >> np.uint64(32))
     beyond = ends > sizes[which].astype(np.uint64)

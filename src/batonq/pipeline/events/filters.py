@@ -1,4 +1,4 @@
-"""Which events are wanted: by queue, event and time. Looked at on a record's words, before any text is decoded."""
+"""Filters on queue, event and time, applied to a record's words before any text is decoded."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from batonq.pipeline.events.schema import EVENTS
 
 @dataclass(slots=True, frozen=True)
 class Filter:
-    """Nothing given: everything. A queue is meant by its number, or by its name as far as the history tells it."""
+    """An empty filter selects everything. A queue is given by its number, or by its name if the history contains it."""
 
     queues: frozenset[int | str] | None = None
     events: frozenset[str] | None = None
@@ -20,14 +20,14 @@ class Filter:
     def __post_init__(self) -> None:
         unknown = sorted(self.events - set(EVENTS.values())) if self.events is not None else []
         if unknown:
-            raise InvalidInput(f"There is no event {unknown[0]!r}; there are {', '.join(EVENTS.values())}.")
+            raise InvalidInput(f"There is no event {unknown[0]!r}; the events are {', '.join(EVENTS.values())}.")
 
     @property
     def everything(self) -> bool:
         return self.queues is None and self.events is None and self.since_ms is None and self.until_ms is None
 
     def wants(self, queue: int, name: str | None, kind: int, time_ms: int) -> bool:
-        """Of one record."""
+        """Whether a record is selected."""
         if self.queues is not None and queue not in self.queues and (name is None or name not in self.queues):
             return False
         if self.events is not None and EVENTS[kind] not in self.events:

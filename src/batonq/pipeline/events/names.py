@@ -1,4 +1,4 @@
-"""The names of queues, as a shard's history tells them: by PolicySet, and by a Base for the front that was dropped."""
+"""Queue names from a shard's history: from PolicySet records, and from a Base for the dropped front."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Names = dict[int, QueueNames]
 
 
 def told_by(frame: Frame) -> Names:
-    """What a frame's records tell; most frames tell nothing, and a look at the types' bytes shows that."""
+    """The names in a frame's records. Most frames contain none, which a check of the type bytes shows."""
     kinds = frame.rows[::ROW_BYTES]
     if Type.POLICY_SET not in kinds and Type.BASE not in kinds:
         return {}
@@ -35,7 +35,7 @@ def told_by(frame: Frame) -> Names:
 
 
 def told(kind: int, variable: bytes) -> Names:
-    """What a PolicySet or Base record tells."""
+    """The name in a PolicySet or Base record."""
     try:
         found = policies(kind, variable)
         return {policy["queue"]: QueueNames(policy["tenant"], policy["name"]) for policy in found}
@@ -44,7 +44,7 @@ def told(kind: int, variable: bytes) -> Names:
 
 
 def base_detail(variable: bytes) -> str:
-    """The policies that a Base record opens with, as JSON."""
+    """The policies in a Base record, as JSON."""
     try:
         return json.dumps(policies(Type.BASE, variable), ensure_ascii=False, separators=(",", ":"))
     except (ValueError, KeyError, TypeError) as problem:
@@ -52,7 +52,7 @@ def base_detail(variable: bytes) -> str:
 
 
 def policies(kind: int, variable: bytes) -> list[dict[str, Any]]:
-    """As the shard keeps them. Raises what json and the look-ups raise."""
+    """In the shard's format. Raises the errors of json and of missing keys."""
     if kind == Type.POLICY_SET:
         return [json.loads(variable)]
     base = sections.unpack(variable)

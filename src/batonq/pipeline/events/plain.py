@@ -1,4 +1,4 @@
-"""The events table by a plain loop over records: what decode.py must equal, and what it is measured against."""
+"""The events table by a plain loop over records: the reference that decode.py must equal, and its baseline."""
 
 from __future__ import annotations
 
@@ -37,7 +37,9 @@ def events(
             row = words[at : at + ROW_WORDS]
             kind, queue = row[0] & 0xFF, row[0] >> 32
             if kind not in EVENTS:
-                raise LogCorrupt(f"frame {frame.number} has a record of type {kind}, which this release does not know")
+                raise LogCorrupt(
+                    f"frame {frame.number} has a record of type {kind}, which this release does not support"
+                )
             if kind in (Type.POLICY_SET, Type.BASE):
                 names |= told(kind, _part(frame, row[6]))
             known = names.get(queue)
@@ -146,7 +148,7 @@ def attribute_pairs(data: bytes) -> list[tuple[str, str]]:
 
 
 def _time(time_ms: int) -> int | None:
-    """Microseconds, or None for never and for nothing."""
+    """Microseconds, or None for "never" and for no time."""
     return time_ms * 1000 if 0 < time_ms < NEVER_MS else None
 
 

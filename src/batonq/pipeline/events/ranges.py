@@ -1,4 +1,4 @@
-"""Many pieces of one buffer as an Arrow array, without a Python object for each."""
+"""Many slices of one buffer as an Arrow array, without a Python object for each."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ Ints = npt.NDArray[np.int64]
 
 
 def pieces(data: bytes, starts: Ints, lengths: Ints, kind: pa.DataType) -> pa.Array:
-    """data[start : start + length] of each; `kind` is pa.string() or pa.binary(). The buffer is under 2 GiB."""
+    """data[start : start + length] of each; `kind` is pa.string() or pa.binary(). The buffer must be smaller than 2
+    GiB.
+    """
     if not len(starts):
         return pa.array([], kind)
     if np.all(starts[1:] >= starts[:-1] + lengths[:-1]):
@@ -29,7 +31,9 @@ def pieces(data: bytes, starts: Ints, lengths: Ints, kind: pa.DataType) -> pa.Ar
 
 
 def _in_order(data: bytes, starts: Ints, lengths: Ints, kind: pa.DataType) -> pa.Array:
-    """Pieces that do not overlap: an array over the whole buffer has them as every second entry, gaps between them."""
+    """Slices that do not overlap: they are every second entry of an array over the whole
+    buffer, with gaps in between.
+    """
     count = len(starts)
     offsets = np.empty(2 * count, dtype=np.int32)
     offsets[0::2] = starts
@@ -49,7 +53,7 @@ def windows(data: npt.NDArray[np.uint8], starts: Ints, layout: np.dtype[np.void]
 
 
 def runs(keys: Ints) -> tuple[Ints, Ints]:
-    """Where each run of equal neighbours begins, and which run every entry is of."""
+    """Where each run of equal neighbours begins, and the run of every entry."""
     fresh = np.ones(len(keys), dtype=bool)
     fresh[1:] = keys[1:] != keys[:-1]
     return np.flatnonzero(fresh), np.cumsum(fresh) - 1

@@ -1,7 +1,7 @@
-"""The events table: one row a record of a shard's log. Every column, what it holds, and which records have it.
+"""The events table: one row per record of a shard's log. Every column, its meaning, and which records have it.
 
-The reference page is made from this table, and so are the Arrow schema and the tests that compare the two decoders.
-Columns are only ever added, at the end; one that a record has no value for is null.
+The reference page, the Arrow schema and the tests that compare the two decoders use this table. Columns are only added,
+at the end; a column without a value in a record is null.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ EVENTS = {int(kind): kind.name.lower() for kind in Type if kind < FIRST_CATALOG_
 REASONS = {int(reason): reason.name.lower() for reason in Reason if reason}
 STATES = {int(state): state.name.lower() for state in State if state}
 CONTENTS = {int(content): content.name.lower() for content in Content}
-# A time at or after the year 10000 is no time: it is how the log says "never".
+# A time at or after the year 10000 means "never" in the log.
 NEVER_MS = 253_402_300_800_000
 
 
@@ -31,7 +31,7 @@ class Column:
     name: str
     kind: str
     doc: str
-    of: str = "all"  # which events have it
+    of: str = "all"  # the events that have it
 
 
 _MESSAGES = "events of a message"
@@ -40,63 +40,79 @@ _LEASES = "leased, extended, returned, deleted, owed, edited, carried"
 _CHANNEL = "owed, settled, arrived"
 
 COLUMNS = (
-    Column("shard", "int32", "The shard whose log this is from."),
+    Column("shard", "int32", "Shard of the log."),
     Column("frame", "int64", "Number of the frame (one group commit)."),
-    Column("row", "int32", "Place of the record in its frame. (shard, frame, row) names an event."),
-    Column("logical_time", "int64", "`frame << 16 | row`: rises with every event of a shard, whatever its clock did."),
+    Column("row", "int32", "Position of the record in its frame. (shard, frame, row) identifies an event."),
+    Column(
+        "logical_time", "int64", "`frame << 16 | row`: increases with every event of a shard, whatever its clock did."
+    ),
     Column("region", "int32", "Region of the node that wrote the frame."),
-    Column("owner_epoch", "int64", "Ownership epoch under which the frame was written."),
-    Column("time", "time", "When it happened, by the shard's clock."),
+    Column("owner_epoch", "int64", "Ownership epoch of the frame."),
+    Column("time", "time", "Time of the event, by the shard's clock."),
     Column("event", "name", "What happened: " + ", ".join(EVENTS.values()) + "."),
     Column("flags", "int16", "The record's flags, as in the log's format."),
-    Column("queue", "int64", "Number of the queue; a number is never used again.", "all but epoch and base"),
-    Column("queue_name", "name", "Name of the queue, once a policy_set or base before this event told it."),
-    Column("tenant", "name", "Account of the queue, likewise."),
-    Column("sequence", "int64", "Sequence of the message in its shard.", _MESSAGES),
-    Column("message_id", "text", "Id made from shard and sequence. A moved message: see `lineage`.", _MESSAGES),
-    Column("slot", "int64", "Where the shard keeps the message; used again after its end.", _MESSAGES),
+    Column("queue", "int64", "Number of the queue; it is never reused.", "all but epoch and base"),
+    Column("queue_name", "name", "Name of the queue, if an earlier policy_set or base contains it."),
+    Column("tenant", "name", "Account of the queue, if an earlier policy_set or base contains it."),
+    Column("sequence", "int64", "Sequence number of the message in its shard.", _MESSAGES),
+    Column(
+        "message_id",
+        "text",
+        "Message id, derived from shard and sequence. For a moved message see `lineage`.",
+        _MESSAGES,
+    ),
+    Column("slot", "int64", "Slot of the message in the shard's memory; it is reused afterwards.", _MESSAGES),
     Column("group", "name", "Message group.", _PAYLOADS),
     Column("priority", "int16", "Priority, 0 to 255.", _MESSAGES),
     Column("lease_epoch", "int64", "Epoch of the message's last lease.", _LEASES),
-    Column("receive_count", "int64", "How often the message was received.", _LEASES + ", arrived"),
-    Column("receives_max", "int32", "The message's own maximum of receives, if it has one.", "sent, edited, carried"),
-    Column("holder", "name", "Who got the lease.", "leased"),
+    Column("receive_count", "int64", "Number of receives.", _LEASES + ", arrived"),
+    Column(
+        "receives_max", "int32", "The message's own maximum number of receives, if it has one.", "sent, edited, carried"
+    ),
+    Column("holder", "name", "Consumer that got the lease.", "leased"),
     Column("attempt", "name", "Receive request attempt id, if there was one.", "leased"),
     Column("deadline", "time", "When the lease ends.", "leased, extended; edited and carried in flight"),
-    Column("visible_at", "time", "When it can be received.", "sent, returned, settled (refused), edited, carried"),
-    Column("expires_at", "time", "End of its retention.", _PAYLOADS),
+    Column(
+        "visible_at", "time", "When the message becomes visible.", "sent, returned, settled (refused), edited, carried"
+    ),
+    Column("expires_at", "time", "When the message expires.", _PAYLOADS),
     Column("sent_at", "time", "When it was first sent.", _PAYLOADS),
     Column("state", "name", "Delivery state: " + ", ".join(STATES.values()) + ".", "edited, carried"),
     Column("reason", "name", "Why: " + ", ".join(REASONS.values()) + ".", "all but sent"),
-    Column("error_class", "name", "Class of the error that the holder gave.", "returned"),
-    Column("error_text", "name", "Text of it.", "returned"),
-    Column("other_shard", "int32", "The shard that it goes to (owed, settled) or comes from (arrived).", _CHANNEL),
-    Column("other_queue", "int64", "The queue that it goes to, or that it was dead-lettered from.", "owed, arrived"),
+    Column("error_class", "name", "Error class that the consumer reported.", "returned"),
+    Column("error_text", "name", "Error text that the consumer reported.", "returned"),
+    Column("other_shard", "int32", "The destination shard (owed, settled) or the source shard (arrived).", _CHANNEL),
+    Column(
+        "other_queue",
+        "int64",
+        "The destination queue, or the queue in which the message was dead-lettered.",
+        "owed, arrived",
+    ),
     Column("channel_number", "int64", "Number of the entry in the channel between the two shards.", _CHANNEL),
-    Column("source_slot", "int64", "Of a move within the shard: the slot of the old message.", "arrived"),
+    Column("source_slot", "int64", "For a move within the shard: the slot of the old message.", "arrived"),
     Column("dedup_key", "text", "Deduplication key.", _PAYLOADS),
-    Column("sender", "name", "Who sent it.", _PAYLOADS),
+    Column("sender", "name", "Producer of the message.", _PAYLOADS),
     Column("trace", "text", "Trace header.", _PAYLOADS),
-    Column("content", "name", "What the body is: " + ", ".join(CONTENTS.values()) + ".", _PAYLOADS),
-    Column("attributes", "map", "Message attributes, name to value; binary ones in base64.", _PAYLOADS),
+    Column("content", "name", "Content of the body: " + ", ".join(CONTENTS.values()) + ".", _PAYLOADS),
+    Column("attributes", "map", "Message attributes, from name to value; binary values in base64.", _PAYLOADS),
     Column("attributes_bytes", "int64", "Size of the attributes as stored.", _PAYLOADS),
     Column("body_bytes", "int64", "Size of the body.", _PAYLOADS),
-    Column("variable_bytes", "int64", "Size of all that the record has beside its row."),
-    Column("lineage", "text", "Where a moved message came from, as JSON.", "owed, arrived, edited, carried"),
+    Column("variable_bytes", "int64", "Size of the record without its row."),
+    Column("lineage", "text", "Origin of a moved message, as JSON.", "owed, arrived, edited, carried"),
     Column(
         "number",
         "int64",
-        "epoch: the ownership epoch; base: the next sequence; policy_set, queue_closed: catalog version; queue_purged: "
-        "first sequence that stays; requested: first sequence, 0 if not taken here or forgotten; produced: last "
-        "sequence.",
+        "epoch: the ownership epoch; base: the next sequence number; policy_set, queue_closed: catalog "
+        "version; queue_purged: first remaining sequence number; requested: first sequence number, 0 if not "
+        "accepted here or forgotten; produced: last sequence number.",
         "events that are not of one message",
     ),
-    Column("messages", "int64", "How many messages it was about.", "requested, produced, queue_purged"),
-    Column("grace_ms", "int64", "Time that running leases were given for an outage.", "epoch"),
-    Column("first_frame", "int64", "First frame that is kept.", "base"),
+    Column("messages", "int64", "Number of messages of the event.", "requested, produced, queue_purged"),
+    Column("grace_ms", "int64", "Grace period that leases got after an outage.", "epoch"),
+    Column("first_frame", "int64", "First retained frame.", "base"),
     Column("detail", "text", "The policy, the job, or a list of all policies, as JSON.", "policy_set, job_set, base"),
 )
-BODY = Column("body", "bytes", "The body, when bodies are asked for.", _PAYLOADS)
+BODY = Column("body", "bytes", "The body, if bodies are requested.", _PAYLOADS)
 
 
 def columns(*, bodies: bool = False) -> tuple[Column, ...]:
@@ -120,7 +136,7 @@ def arrow_type(kind: str, *, dictionaries: bool = True) -> pa.DataType:
 
 
 def arrow_schema(*, bodies: bool = False, dictionaries: bool = True) -> pa.Schema:
-    """The table's Arrow schema. Without dictionaries names are plain texts, which every reader understands."""
+    """The table's Arrow schema. Without dictionaries names are plain strings, which every reader understands."""
     import pyarrow as pa
 
     return pa.schema(

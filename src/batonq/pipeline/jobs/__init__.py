@@ -1,1 +1,1 @@
-"""The runners behind `baton pipeline`: each reads, calls pure functions of data frames, writes, and says what came."""
+"""The jobs of `baton pipeline`: each reads, calls pure functions of data frames, writes, and reports the result."""

@@ -1,4 +1,6 @@
-"""`baton pipeline archive`: dead letters and messages about to expire, with their bodies, into files of their own."""
+"""`baton pipeline archive`: copies dead letters and messages that expire soon, with their
+bodies, into separate files.
+"""
 
 from __future__ import annotations
 
@@ -10,28 +12,36 @@ from datetime import UTC, datetime, timedelta
 from batonq.errors import InvalidInput
 from batonq.pipeline.jobs.context import Context, Outcome
 
-HELP = "keep dead letters and messages about to expire, with their bodies"
+HELP = "archive dead letters and messages that expire soon, with their bodies"
 _UNITS_S = {"s": 1, "m": 60, "h": 3600, "d": 86_400}
 _SPAN = re.compile(r"(?P<number>\d+(?:\.\d+)?)(?P<unit>[smhd])")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--to", required=True, metavar="DIR", help="target directory; each run adds to it")
     parser.add_argument(
-        "--to", required=True, metavar="DIR", help="where to keep them: a directory, used again each time"
+        "--older-than",
+        default="0s",
+        metavar="SPAN",
+        help="only dead letters of at least this age, for example 30m or 7d",
     )
     parser.add_argument(
-        "--older-than", default="0s", metavar="SPAN", help="only dead letters that died so long ago, such as 30m or 7d"
+        "--expiring-within",
+        default="1h",
+        metavar="SPAN",
+        help="include messages that expire within this time (default 1h; 0s: none)",
     )
     parser.add_argument(
-        "--expiring-within", default="1h", metavar="SPAN", help="messages that expire so soon (default 1h; 0s: none)"
+        "--cluster", default="", metavar="NAME", help="cluster of the history, as in `ingest --cluster`"
     )
-    parser.add_argument("--cluster", default="", metavar="NAME", help="whose history it is, as `ingest --cluster` said")
 
 
 def span(text: str, option: str) -> timedelta:
     found = _SPAN.fullmatch(text.strip())
     if found is None:
-        raise InvalidInput(f"{option} is a number and s, m, h or d, such as 90s, 30m, 12h or 7d, not {text!r}.")
+        raise InvalidInput(
+            f"{option} must be a number followed by s, m, h or d, for example 90s, 30m, 12h or 7d, not {text!r}."
+        )
     return timedelta(seconds=float(found["number"]) * _UNITS_S[found["unit"]])
 
 
@@ -85,7 +95,7 @@ def run(context: Context) -> Outcome:
         "messages": rows,
         "to": str(kept.path),
     }
-    text = f"{new:,} messages were added to {kept.path}, which has {rows:,} now."
+    text = f"{new:,} messages were added to {kept.path}; it now has {rows:,}."
     if missing:
-        text += f" Of {missing:,} the body is not in history any more."
+        text += f" The bodies of {missing:,} messages are no longer in history."
     return Outcome(0, summary, text)

@@ -1,4 +1,4 @@
-"""`baton pipeline audit`: does everything hold that must? Over the lake, or straight from history."""
+"""`baton pipeline audit`: checks all invariants, over the lake or directly over the history."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from batonq.pipeline.jobs.context import Context, Outcome
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-HELP = "check every rule over the whole history; exit code 1 when one is broken (violations)"
+HELP = "check every rule over the whole history; exit code 1 if one is violated (table violations)"
 SHOWN = 20
-WAIT_S = 600.0  # for a compaction that holds the table
+WAIT_S = 600.0  # to wait for a compaction that holds the table
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--direct",
         action="store_true",
-        help="read --history itself, without a lake; so it is too when the lake has no events",
+        help="read --history directly, without a lake; this is also the default if the lake has no events",
     )
     parser.add_argument(
-        "--show", type=int, default=SHOWN, metavar="N", help=f"print at most so many breaks (default {SHOWN})"
+        "--show", type=int, default=SHOWN, metavar="N", help=f"maximum number of violations to print (default {SHOWN})"
     )
 
 
@@ -46,7 +46,7 @@ def run(context: Context) -> Outcome:
 
 
 def violations(events: DataFrame, queues: DataFrame) -> DataFrame:
-    """The audit of each cluster whose history is there, by itself: shards of two clusters have the same numbers."""
+    """The audit of each cluster, separately: shards of two clusters have the same numbers."""
     from functools import reduce
 
     from pyspark.sql import DataFrame
@@ -75,7 +75,7 @@ def _of_lake(context: Context) -> tuple[DataFrame, DataFrame]:
 
 
 def _straight(context: Context) -> tuple[DataFrame, DataFrame]:
-    """History itself, read once: the rules go over it several times."""
+    """The history itself, cached: the rules read it several times."""
     from pyspark.storagelevel import StorageLevel
 
     from batonq.pipeline.audit.audit import COLUMNS
@@ -96,12 +96,12 @@ def outcome(events: int, kinds: dict[str, int], rows: list[dict[str, Any]], wher
     told += [f"  {kind}: {count:,}" for kind, count in sorted(kinds.items())]
     told += [text(row) for row in rows]
     if total > len(rows):
-        told.append(f"… and {total - len(rows):,} more: the table violations has them all; --show prints more.")
+        told.append(f"… and {total - len(rows):,} more: see the table violations, or use --show.")
     return Outcome(1, summary, "\n".join(told))
 
 
 def text(row: dict[str, Any]) -> str:
-    """One break, with its events."""
+    """One violation with its events, as text."""
     about = [f"shard {row['shard']}"]
     if row["queue"] is not None:
         about.append(f"queue {row['queue_name'] or row['queue']}")

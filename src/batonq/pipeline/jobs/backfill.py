@@ -1,8 +1,8 @@
-"""`baton pipeline backfill`: a data set (Parquet, CSV or lines of JSON) as messages of a queue.
+"""`baton pipeline backfill`: sends a data set (Parquet, CSV or JSON lines) to a queue.
 
-A row's producer is made of its file and of the part of the file that one task reads, its number is its place there.
-Files are cut at the same places wherever it runs, so that a second run, or one after a crash, sends nothing twice. A
-file that was written anew is another file.
+The producer of a row is derived from its file and from the part of the file that one task reads; its number is its
+position there. Files are always split at the same places, so a second run, or one after a crash, sends nothing twice. A
+file that was rewritten counts as a new file.
 """
 
 from __future__ import annotations
@@ -21,11 +21,12 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
 HELP = "send the rows of Parquet, CSV or JSON files to a queue"
-OWN_HISTORY = True  # it reads none
-_CAUSE = re.compile(r"^Caused by: [\w.$]+: (.+)$", re.MULTILINE)  # of Java
+OWN_HISTORY = True  # it does not read the lake
+_CAUSE = re.compile(r"^Caused by: [\w.$]+: (.+)$", re.MULTILINE)  # in a Java stack trace
 FORMATS = {".parquet": "parquet", ".csv": "csv", ".json": "json", ".jsonl": "json", ".ndjson": "json"}
 READ = {"parquet": {}, "csv": {"header": "true", "mode": "FAILFAST"}, "json": {"mode": "FAILFAST"}}
-# Files are cut every 128 MB, whatever else there is and however many cores: a part is always the same rows.
+# Files are split every 128 MB, independent of other files and of the number of cores, so a part always has the same
+# rows.
 CUTS = {"spark.sql.files.maxPartitionBytes": "134217728", "spark.sql.files.minPartitionNum": "1"}
 # option: column of the sink
 MAPPED = {
@@ -39,15 +40,17 @@ MAPPED = {
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("files", nargs="+", metavar="FILES", help="files, directories or patterns, as for Spark")
+    parser.add_argument("--format", choices=sorted(READ), help="file format (default: from the file extension)")
     parser.add_argument(
-        "files", nargs="+", metavar="FILES", help="files or directories, or patterns, as Spark reads them"
+        "--read-option",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="option of Spark's reader, for example sep=;",
     )
-    parser.add_argument("--format", choices=sorted(READ), help="what they are (default: by their ending)")
-    parser.add_argument(
-        "--read-option", action="append", default=[], metavar="KEY=VALUE", help="of Spark's reader, such as sep=;"
-    )
-    parser.add_argument("--body", metavar="SQL", help="the body: a column or expression (default: the row, as JSON)")
-    parser.add_argument("--content", choices=("text", "json", "bytes"), help="what a text or binary body is")
+    parser.add_argument("--body", metavar="SQL", help="the body: a column or expression (default: the row as JSON)")
+    parser.add_argument("--content", choices=("text", "json", "bytes"), help="content of a string or binary body")
     for option, column in MAPPED.items():
         flag = "--" + option.replace("_", "-")
         parser.add_argument(flag, metavar="SQL", help=f"the message's {column}: a column or expression")
@@ -56,9 +59,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=SQL",
-        help="an attribute of the message; may be repeated",
+        help="an attribute of the message; can be repeated",
     )
-    parser.add_argument("--url", help="the node (default: the one on this machine)")
+    parser.add_argument("--url", help="URL of the node (default: the one on this machine)")
     sending.add_arguments(parser)
 
 
@@ -88,7 +91,7 @@ def _selection(options: argparse.Namespace) -> dict[str, Any]:
 
 
 def read(spark: SparkSession, options: argparse.Namespace) -> DataFrame:
-    """Raises InvalidInput when there is nothing, or it is not what it should be."""
+    """Raises InvalidInput if there are no files, or they cannot be read."""
     from batonq.pipeline.jobs.problems import is_spark, sentence
 
     kind = options.format or _format(options.files)
@@ -100,7 +103,7 @@ def read(spark: SparkSession, options: argparse.Namespace) -> DataFrame:
             raise
         named = ", ".join(options.files)
         if "PATH_NOT_FOUND" in str(problem):
-            raise InvalidInput(f"There is nothing at {named}.") from None
+            raise InvalidInput(f"No files were found at {named}.") from None
         causes = _CAUSE.findall(str(problem))
         reason = causes[-1] if causes else sentence(problem).removeprefix("Spark failed: ")
         raise InvalidInput(f"{named} cannot be read as {kind}: {reason}") from None
@@ -109,12 +112,12 @@ def read(spark: SparkSession, options: argparse.Namespace) -> DataFrame:
 def _format(files: list[str]) -> str:
     found = {kind for name in files for ending, kind in FORMATS.items() if ending in name.lower().rpartition("/")[2]}
     if len(found) != 1:
-        raise InvalidInput(f"What are {', '.join(files)}? Say --format {', '.join(sorted(READ))}.")
+        raise InvalidInput(f"The format of {', '.join(files)} is unknown. Set --format to {', '.join(sorted(READ))}.")
     return found.pop()
 
 
 def messages(rows: DataFrame, options: argparse.Namespace, producer: str) -> DataFrame:
-    """The rows as the sink takes them, each with its producer."""
+    """The rows in the format of the sink, each with its producer."""
     from pyspark.sql import functions as f
 
     row = f.struct(*(f.col(f"`{name}`") for name in rows.columns))
@@ -130,7 +133,7 @@ def messages(rows: DataFrame, options: argparse.Namespace, producer: str) -> Dat
         for one in options.attribute:
             name, equals, given = one.partition("=")
             if not name or not equals:
-                raise InvalidInput(f"--attribute takes NAME=COLUMN, not {one!r}.")
+                raise InvalidInput(f"--attribute must be NAME=COLUMN, not {one!r}.")
             pairs += [f.lit(name), _expression(rows, given, "--attribute").cast("string")]
         columns.append(f.create_map(*pairs).alias("attributes"))
     meta = ("file_path", "file_size", "file_modification_time", "file_block_start")
@@ -139,7 +142,7 @@ def messages(rows: DataFrame, options: argparse.Namespace, producer: str) -> Dat
 
 
 def _typed(found: Column, column: str) -> Column:
-    """CSV has texts only; a value that is none of this type fails, as ANSI SQL has it."""
+    """CSV contains only strings; a value that cannot be converted is an error, as in ANSI SQL."""
     if column == "priority":
         return found.cast("int")
     return found.cast("double") if column in ("delay_seconds", "ttl_seconds") else found.cast("string")

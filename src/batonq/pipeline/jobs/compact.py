@@ -1,4 +1,4 @@
-"""`baton pipeline compact`: small files of the lake into files near 128 MB. Readers see every row once meanwhile."""
+"""`baton pipeline compact`: rewrites small files of the lake into files of about 128 MB. Readers are not affected."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import argparse
 
 from batonq.pipeline.jobs.context import Context, Outcome
 
-HELP = "rewrite small files of the lake into files near 128 MB"
-WAIT_S = 600.0  # for an ingest's batch to end
+HELP = "rewrite small files of the lake into files of about 128 MB"
+WAIT_S = 600.0  # to wait for the end of an ingest batch
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("tables", nargs="*", metavar="TABLE", help="which tables (default: all)")
+    parser.add_argument("tables", nargs="*", metavar="TABLE", help="tables to compact (default: all)")
     parser.add_argument(
-        "--file-megabytes", type=int, default=128, metavar="N", help="how large a file should be (default 128)"
+        "--file-megabytes", type=int, default=128, metavar="N", help="target file size in MB (default 128)"
     )
 
 
@@ -32,4 +32,4 @@ def run(context: Context) -> Outcome:
         f"{table}: {one['filesBefore']:,} files are now {one['files']:,}; {one['rowsRewritten']:,} rows were rewritten"
         for table, one in summary.items()
     ]
-    return Outcome(0, {"tables": summary}, "\n".join(lines) or f"There is no table in {context.lake.path}.")
+    return Outcome(0, {"tables": summary}, "\n".join(lines) or f"The lake {context.lake.path} has no tables.")

@@ -1,4 +1,4 @@
-"""What a job works with: its options, the lake, the session, the history, and a way to say how far it is.
+"""The context of a job: options, lake, session, history and progress.
 
 A job is a module with `HELP`, `add_arguments(parser)` and `run(context) -> Outcome`. It imports Spark only in `run`.
 """
@@ -27,7 +27,7 @@ BAR_WIDTH = 30
 
 @dataclass(slots=True)
 class Outcome:
-    """`code`: 0, or 1 when something was found; `summary` is what --json prints, `text` what is printed else."""
+    """`code`: 0, or 1 if the job found problems; `summary` is printed by --json, `text` otherwise."""
 
     code: int = 0
     summary: dict[str, Any] = field(default_factory=dict)
@@ -40,7 +40,7 @@ class Keys(NamedTuple):
 
 
 class Context:
-    """One run of a job. Close it: the session that it started is stopped."""
+    """One run of a job. Closing it stops the session that it started."""
 
     def __init__(self, options: argparse.Namespace, *, spark: SparkSession | None = None) -> None:
         self.options = options
@@ -49,12 +49,12 @@ class Context:
 
     @property
     def history(self) -> str:
-        """Where history is read: a node, a data directory or an archive."""
+        """Source of the history: a node, a data directory or an archive."""
         return str(self.options.history)
 
     @property
     def keys(self) -> Keys:
-        """Of the node, if it asks for them: from the command line, else from the environment."""
+        """Keys for the node, if needed: from the command line, otherwise from the environment."""
         return Keys(
             self.options.access_key or os.environ.get("BATON_ACCESS_KEY_ID", ""),
             self.options.secret_key or os.environ.get("BATON_SECRET_ACCESS_KEY", ""),
@@ -95,17 +95,17 @@ class Context:
         return session
 
     def client(self) -> Baton:
-        """A client of the node that --history names."""
+        """A client of the node in --history."""
         if not self.history.startswith(("http://", "https://")):
             raise InvalidInput(
-                f"This asks a node to do something, and {self.history} is none: --history http://host:port"
+                f"This job needs a node, but --history is {self.history}. Use --history http://host:port"
             )
         from batonq.sync import Baton
 
         return Baton(self.history, access_key=self.keys.access or None, secret_key=self.keys.secret or None)
 
     def progress(self, text: str, done: int | None = None, total: int | None = None) -> None:
-        """Say what is being done, on a terminal; each call takes the place of the one before."""
+        """Show the current step on a terminal; each call replaces the previous one."""
         self._bar.show(text, done, total)
 
     def close(self) -> None:
@@ -117,18 +117,18 @@ class Context:
 
 
 def settings_of(given: list[str]) -> dict[str, str]:
-    """--conf key=value, as often as it was given."""
+    """The --conf key=value options."""
     settings = {}
     for one in given:
         key, equals, value = one.partition("=")
         if not key or not equals:
-            raise InvalidInput(f"--conf takes key=value, such as spark.sql.shuffle.partitions=8, not {one!r}.")
+            raise InvalidInput(f"--conf must be key=value, for example spark.sql.shuffle.partitions=8, not {one!r}.")
         settings[key] = value
     return settings
 
 
 class Bar:
-    """A line of a terminal that is written over and over."""
+    """A terminal line that is overwritten repeatedly."""
 
     def __init__(self, stream: TextIO, *, shown: bool) -> None:
         self._stream = stream

@@ -1,4 +1,6 @@
-"""`baton pipeline dead-letters`: what dies of what. Makes the tables dead_letter_messages and dead_letters."""
+"""`baton pipeline dead-letters`: groups dead letters by cause. Creates the tables dead_letter_messages and
+dead_letters.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,12 @@ SHAPE_SHOWN = 60
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--cluster", default="", metavar="NAME", help="whose history it is, as `ingest --cluster` said")
-    parser.add_argument("--no-bodies", action="store_true", help="leave the shapes of bodies out: history is not read")
+    parser.add_argument(
+        "--cluster", default="", metavar="NAME", help="cluster of the history, as in `ingest --cluster`"
+    )
+    parser.add_argument(
+        "--no-bodies", action="store_true", help="leave out the shapes of bodies, so that history is not read"
+    )
 
 
 def run(context: Context) -> Outcome:
@@ -39,9 +45,9 @@ def run(context: Context) -> Outcome:
 
 
 def _messages(context: Context, cached: list[DataFrame]) -> DataFrame:
-    """dead_letter_messages anew, of frames that are cached until it is written.
+    """Create dead_letter_messages from cached frames.
 
-    What an earlier run knows of a body is kept: history may have it no more.
+    The shapes of bodies from an earlier run are kept, because history may no longer have the bodies.
     """
     from pyspark.sql import functions as f
 
@@ -82,18 +88,20 @@ def _told(groups: DataFrame) -> Outcome:
 
 def _text(sums: dict[str, Any], shown: list[dict[str, Any]]) -> str:
     if not sums["groups"]:
-        return "No message has died."
-    lines = [f"{sums['messages']:,} deaths in {sums['groups']:,} groups; {sums['waiting']:,} dead letters wait."]
+        return "No message was dead-lettered."
+    lines = [f"{sums['messages']:,} dead letters in {sums['groups']:,} groups; {sums['waiting']:,} are still waiting."]
     lines += group_lines(shown)
     if sums["groups"] > len(shown):
         lines.append(f"… and {sums['groups'] - len(shown):,} more groups: see the table dead_letters.")
     if sums["withoutBody"]:
-        lines.append(f"Of {sums['withoutBody']:,} the body is not in history any more, or was not asked for.")
+        lines.append(
+            f"The bodies of {sums['withoutBody']:,} dead letters are no longer in history, or were not requested."
+        )
     return "\n".join(lines)
 
 
 def group_lines(groups: list[dict[str, Any]], *, count: str = "waiting") -> list[str]:
-    """Groups for a terminal, a line each."""
+    """The groups as text, one line each."""
     lines = []
     for group in groups:
         shape = group["shape"] or "?"

@@ -1,4 +1,4 @@
-"""`baton pipeline files TABLE`: the exact files of a table, for DuckDB, Polars and whatever else reads Parquet."""
+"""`baton pipeline files TABLE`: the exact files of a table, for DuckDB, Polars and other Parquet readers."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import argparse
 
 from batonq.pipeline.jobs.context import Context, Outcome
 
-HELP = "print the exact files of a table, for other readers of Parquet"
+HELP = "print the exact files of a table, for other Parquet readers"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("table", metavar="TABLE", help="such as events or message_lifecycle")
+    parser.add_argument("table", metavar="TABLE", help="name of the table, for example events or message_lifecycle")
 
 
 def run(context: Context) -> Outcome:

@@ -1,7 +1,7 @@
-"""`baton pipeline ingest`: history into the lake's tables `events` and `queues`, each event once.
+"""`baton pipeline ingest`: loads history into the lake's tables `events` and `queues`, each event once.
 
-A stream reads history; each of its batches becomes one batch of the lake. Whatever stops it, it goes on from its
-checkpoint: a batch that was under way is done again, and one that is in the lake already changes nothing.
+A stream reads history; each of its batches becomes one batch of the lake. After an interruption it continues from its
+checkpoint: the batch in progress is repeated, and a batch that is already in the lake changes nothing.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ if TYPE_CHECKING:
     from batonq.pipeline.lake import Lake
     from batonq.pipeline.lake.notes import Note
 
-HELP = "history into the lake's tables events and queues"
-WAIT_S = 3600.0  # for a compaction that holds the table
+HELP = "load history into the lake's tables events and queues"
+WAIT_S = 3600.0  # to wait for a compaction that holds the table
 LOOK_S = 0.5
-STARTS = 3  # tries; Spark gives its Python process ten seconds, which a busy machine may need for something else
+STARTS = 3  # attempts; Spark gives its Python process ten seconds, which may be too short on a busy machine
 SLOW_START = "Python worker failed to connect back"
 ONE_TASK_A_SHARD = str(1 << 40)
 _CLUSTER = re.compile(r"[A-Za-z0-9_-]{0,64}")
@@ -38,27 +38,27 @@ _PREFIX = re.compile(r"(?:(?P<cluster>[A-Za-z0-9_-]+)\.)?[0-9a-f]{8}-")
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     mode = parser.add_mutually_exclusive_group()
-    mode.add_argument("--once", action="store_true", help="take what there is now, and end (default)")
-    mode.add_argument("--follow", action="store_true", help="go on, until Ctrl-C")
+    mode.add_argument("--once", action="store_true", help="load the current history and exit (default)")
+    mode.add_argument("--follow", action="store_true", help="continue until Ctrl-C")
     parser.add_argument(
         "--every",
         type=float,
         default=10.0,
         metavar="SECONDS",
-        help="with --follow: a batch at most so often (default 10)",
+        help="with --follow: minimum seconds between two batches (default 10)",
     )
     parser.add_argument(
         "--cluster",
         default="",
         metavar="NAME",
-        help="say in the column source whose history it is, for a lake of several",
+        help="cluster name for the column source, if the lake has several clusters",
     )
-    parser.add_argument("--bodies", action="store_true", help="take the bodies too")
+    parser.add_argument("--bodies", action="store_true", help="also load bodies")
     parser.add_argument(
-        "--frames", type=int, default=0, metavar="N", help="most frames of history in one batch (default 100000)"
+        "--frames", type=int, default=0, metavar="N", help="maximum number of frames per batch (default 100000)"
     )
     parser.add_argument(
-        "--checkpoint", metavar="DIR", help="where it notes how far it is (default LAKE/_checkpoints/ingest)"
+        "--checkpoint", metavar="DIR", help="directory of the checkpoint (default LAKE/_checkpoints/ingest)"
     )
 
 
@@ -67,9 +67,9 @@ def run(context: Context) -> Outcome:
 
     options = context.options
     if not _CLUSTER.fullmatch(options.cluster):
-        raise InvalidInput(f"A cluster is named by letters, digits, '_' and '-', not {options.cluster!r}.")
+        raise InvalidInput(f"--cluster must consist of letters, digits, '_' and '-', not {options.cluster!r}.")
     if options.frames < 0 or options.every < 0:
-        raise InvalidInput("--frames and --every are numbers above 0.")
+        raise InvalidInput("--frames and --every must be greater than 0.")
     folder = "ingest" + (f"-{options.cluster}" if options.cluster else "")
     checkpoint = Path(options.checkpoint or context.lake.path / "_checkpoints" / folder).absolute()
     with alone(checkpoint.with_name(checkpoint.name + ".lock"), f"The checkpoint {checkpoint} is in use"):
@@ -80,14 +80,14 @@ def run(context: Context) -> Outcome:
         raise KeyboardInterrupt
     summary = {"batches": ingest.batches, "events": ingest.rows, "lake": str(context.lake.path)}
     batches = "1 batch" if ingest.batches == 1 else f"{ingest.batches:,} batches"
-    return Outcome(0, summary, f"{ingest.rows:,} events came in, in {batches}. They are in {context.lake.path}.")
+    return Outcome(0, summary, f"{ingest.rows:,} events were loaded into {context.lake.path}, in {batches}.")
 
 
 def _run_stream(ingest: Ingest) -> bool:
-    """Until its end; True when it was asked to stop."""
+    """Run until its end; True if it was interrupted."""
     from pyspark.errors import StreamingQueryException
 
-    _ = ingest.context.spark  # its start takes the signals for itself
+    _ = ingest.context.spark  # starting Spark installs its own signal handlers
     with asked_to_stop() as asked:
         for left in reversed(range(STARTS)):
             query = ingest.start()
@@ -104,7 +104,7 @@ def _run_stream(ingest: Ingest) -> bool:
 
 @contextmanager
 def asked_to_stop() -> Iterator[list[int]]:
-    """The signals that came meanwhile, which only fill the list: one that raises would break in on a call of Java."""
+    """Collects signals in a list: a handler that raises would interrupt a call of Java."""
     asked: list[int] = []
     if threading.current_thread() is not threading.main_thread():
         yield asked
@@ -120,7 +120,7 @@ def asked_to_stop() -> Iterator[list[int]]:
 
 
 class Ingest:
-    """One run. It has the names of queues, which come from the queues table and grow with it."""
+    """One run. It has the queue names, which are loaded from the queues table and grow with it."""
 
     def __init__(self, context: Context, checkpoint: Path) -> None:
         self.context = context
@@ -136,8 +136,8 @@ class Ingest:
         if options.frames:
             source["maxFramesPerBatch"] = str(options.frames)
         if self.context.history.startswith(("http://", "https://")):
-            # A node knows no names of queues that are gone. A task that reads all of its shard is told them, or
-            # batches before it were; and a node gives no more to two readers than to one.
+            # A node does not know the names of deleted queues. A task that reads all of its shard sees them, or earlier
+            # batches did; and a node does not serve two readers faster than one.
             source["framesPerPartition"] = ONE_TASK_A_SHARD
         stream = self.context.spark.readStream.format("baton").options(**source).load()
         writing = stream.writeStream.foreachBatch(self.take).option("checkpointLocation", str(self.checkpoint))
@@ -146,7 +146,7 @@ class Ingest:
         return writing.trigger(availableNow=True).start()
 
     def take(self, frame: DataFrame, number: int) -> None:
-        """One batch. Events first: the queues that they tell of are read back from the lake, and not decoded twice."""
+        """Load one batch. Events first: their queues are then read back from the lake, and not decoded twice."""
         batch = f"{batch_prefix(self.cluster, query_id(self.checkpoint))}{number:06}"
         note = self.write_events(self.with_names(frame), batch)
         self.write_queues(note, batch)
@@ -162,7 +162,8 @@ class Ingest:
 
         spark = self.context.spark
         told = queues(self.lake.read_batch(spark, "events", events))
-        if events.batch != batch and self.lake.has("queues"):  # compacted: among others whose queues are in already
+        # compacted together with others whose queues are already loaded
+        if events.batch != batch and self.lake.has("queues"):
             known = self.lake.read(spark, "queues")
             told = told.join(known, ["source", "shard", "logical_time", "queue"], "left_anti").select(told.columns)
         note = self.lake.write(told, "queues", batch=batch, wait_s=WAIT_S)
@@ -170,7 +171,7 @@ class Ingest:
             self.names |= self._names_in(self.lake.read_batch(spark, "queues", note))
 
     def with_names(self, frame: DataFrame) -> DataFrame:
-        """The rows as the lake has them: names that a task was not told come from batches before."""
+        """The rows in the lake's format: names that a task did not see are taken from earlier batches."""
         import pyarrow as pa
         from pyspark.sql import functions as f
 
@@ -193,7 +194,7 @@ class Ingest:
         return frame.select(*columns, f.lit(self.cluster).alias("source"), f.to_date("time").alias("date"))
 
     def _names_in(self, queues: DataFrame) -> dict[int, tuple[str, str]]:
-        """As many as there are queues."""
+        """Number of names: as many as there are queues."""
         chosen = queues.where(queues["source"] == self.cluster).where("name IS NOT NULL")
         return {
             row.queue: (row.tenant, row.name) for row in chosen.select("queue", "tenant", "name").distinct().collect()
@@ -204,23 +205,23 @@ class Ingest:
 
 
 def batch_prefix(cluster: str, query: str) -> str:
-    """What a checkpoint's batches are called before their number: never the same as another checkpoint's."""
+    """The prefix of a checkpoint's batch names: different for every checkpoint."""
     return (f"{cluster}." if cluster else "") + query[:8] + "-"
 
 
 def query_id(checkpoint: Path) -> str:
-    """The id that Spark gave the stream when the checkpoint was new; empty for one that is new."""
+    """The id that Spark gave the stream when the checkpoint was created; empty for a new one."""
     path = checkpoint / "metadata"
     if not path.exists():
         return ""
     try:
         return str(json.loads(path.read_text())["id"])
     except (ValueError, KeyError, TypeError):
-        raise InvalidInput(f"{path} cannot be read: is {checkpoint} a checkpoint?") from None
+        raise InvalidInput(f"{path} cannot be read. Is {checkpoint} a checkpoint?") from None
 
 
 def check_writer(lake: Lake, checkpoint: Path, cluster: str) -> None:
-    """Raises InvalidInput when this history was taken into the lake with another checkpoint: it would come in twice."""
+    """Raises InvalidInput if this history was loaded with another checkpoint, because it would be loaded twice."""
     from batonq.pipeline.lake.notes import standing_for
 
     query = query_id(checkpoint)
@@ -229,7 +230,7 @@ def check_writer(lake: Lake, checkpoint: Path, cluster: str) -> None:
         found = _PREFIX.fullmatch(prefix)
         if found and (found["cluster"] or "") == cluster and prefix != mine:
             raise InvalidInput(
-                f"The lake {lake.path} has events that were ingested with another checkpoint than {checkpoint}, and "
-                "would get them twice. Give that one with --checkpoint, another lake, or --cluster NAME if this is "
-                "another cluster's history."
+                f"The lake {lake.path} has events that were loaded with another checkpoint than {checkpoint}; "
+                "they would be loaded twice. Use that checkpoint with --checkpoint, use another lake, or set "
+                "--cluster NAME if this is the history of another cluster."
             )

@@ -1,4 +1,4 @@
-"""`baton pipeline lifecycle`: the table message_lifecycle, made anew from the events and queues in the lake."""
+"""`baton pipeline lifecycle`: recreates the table message_lifecycle from the events and queues in the lake."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ if TYPE_CHECKING:
     from batonq.pipeline.lake import Lake
     from batonq.pipeline.tables.schema import Table
 
-HELP = "one row a message: sent, received, tried, ended (message_lifecycle)"
-WAIT_S = 600.0  # for a compaction that holds the table
+HELP = "create one row per message: sent, received, attempts, outcome (message_lifecycle)"
+WAIT_S = 600.0  # to wait for a compaction that holds the table
 _TABLE = "message_lifecycle"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """None of its own."""
+    """No options of its own."""
 
 
 def run(context: Context) -> Outcome:
     rows = make(context)
     summary = {"table": _TABLE, "rows": rows, "lake": str(context.lake.path)}
-    return Outcome(0, summary, f"{_TABLE} has {rows:,} rows, one for each message.")
+    return Outcome(0, summary, f"{_TABLE} has {rows:,} rows, one per message.")
 
 
 def make(context: Context) -> int:
-    """Make the table; how many rows it has."""
+    """Create the table. Returns its number of rows."""
     from batonq.pipeline.tables.lifecycle import TABLE, lifecycle
 
     lake, spark = context.lake, context.spark
@@ -46,14 +46,14 @@ def make(context: Context) -> int:
 
 
 def messages(context: Context) -> DataFrame:
-    """The table, made anew if the events have grown since: what is counted from both fits together."""
+    """The table, recreated if there are new events since, so that counts from both match."""
     if not _is_of_now(context.lake):
         make(context)
     return context.lake.read(context.spark, _TABLE)
 
 
 def remake(context: Context, table: Table, made: Callable[[DataFrame, DataFrame, DataFrame], DataFrame]) -> Outcome:
-    """Make anew a table that is `made` of messages, events and queues."""
+    """Recreate a table from messages, events and queues."""
     lake, spark = context.lake, context.spark
     found = messages(context)
     context.progress(f"making {table.name}")
@@ -68,7 +68,7 @@ def _batches(lake: Lake, table: str) -> list[str]:
 
 
 def _note(lake: Lake, events: list[str]) -> None:
-    """Which events it was made of. Without this note it is made once more, which does no harm."""
+    """Record which events it was created from. Without this record it is recreated, which is harmless."""
     path = lake.path / "_checkpoints" / "lifecycle.json"
     path.parent.mkdir(exist_ok=True)
     said = {"events": events, _TABLE: _batches(lake, _TABLE)}

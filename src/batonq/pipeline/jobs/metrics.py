@@ -1,4 +1,4 @@
-"""`baton pipeline metrics`: the table queue_minute, made anew from the lake."""
+"""`baton pipeline metrics`: recreates the table queue_minute from the lake."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import argparse
 from batonq.pipeline.jobs import lifecycle
 from batonq.pipeline.jobs.context import Context, Outcome
 
-HELP = "rates, depth, ages and latencies of each queue, minute by minute (queue_minute)"
+HELP = "create rates, depth, ages and latencies per queue and minute (queue_minute)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """None of its own."""
+    """No options of its own."""
 
 
 def run(context: Context) -> Outcome:

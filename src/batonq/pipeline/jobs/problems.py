@@ -1,4 +1,4 @@
-"""What went wrong in Spark, as the sentence that our own error says: no Java on the user's screen."""
+"""Turns errors from Spark into one sentence: Baton's own error if there is one, without Java stack traces."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 from batonq.errors import BatonError
 
-# How Python names one of our errors at the end of a traceback, which is how it comes back out of Spark.
+# A Baton error at the end of a Python traceback, which is how it is returned by Spark.
 _OURS = re.compile(r"^(?:\w+Error: )?batonq\.[\w.]+\.[A-Z]\w+: (?P<message>\S.*)$", re.MULTILINE)
 _PYTHON = re.compile(r"^(?P<message>(?:\w+\.)*\w*(?:Error|Exception): \S.*)$", re.MULTILINE)
 _SPARK_CODES = re.compile(r"^\[[A-Z][A-Z0-9_.]+\] | SQLSTATE: \w+$")
@@ -17,7 +17,9 @@ def is_spark(problem: BaseException) -> bool:
 
 
 def sentence(problem: BaseException) -> str:
-    """One line for the user. Ours if it is somewhere inside, else the innermost Python one, else Spark's first line."""
+    """One line for the user: Baton's own error if there is one, otherwise the innermost Python error, otherwise Spark's
+    first line.
+    """
     if isinstance(problem, BatonError):
         return problem.message
     text = _all_text(problem)
@@ -30,7 +32,7 @@ def sentence(problem: BaseException) -> str:
 
 
 def not_started(problem: BaseException, said: str) -> str:
-    """Why there is no session: what Java said last, when it went without a word to us."""
+    """Why the session did not start: Java's last output if it gave no other reason."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     if "JAVA_GATEWAY_EXITED" in str(problem) and lines:
         return f"Java said: {lines[-1]}"
@@ -38,7 +40,7 @@ def not_started(problem: BaseException, said: str) -> str:
 
 
 def _all_text(problem: BaseException) -> str:
-    """The texts of an error and of what it says caused it."""
+    """The texts of an error and of its causes."""
     parts: list[str] = []
     link: BaseException | None = problem
     while link is not None and len(parts) < 10:

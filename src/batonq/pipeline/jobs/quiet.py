@@ -1,4 +1,4 @@
-"""Java's chatter on standard error, kept from the terminal."""
+"""Keeps Java's output on standard error away from the terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TEXT_BYTES_MAX = 64 << 10
 
 
 class Aside:
-    """What was written meanwhile."""
+    """The captured output."""
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
@@ -25,7 +25,9 @@ class Aside:
 
 @contextmanager
 def stderr_aside() -> Iterator[Aside]:
-    """Processes that are started in here write their errors to a file that goes with them; we do so until the end."""
+    """Processes started in this block write standard error to a temporary file; this process does so until the end of
+    the block.
+    """
     sys.stderr.flush()
     kept = os.dup(2)
     with tempfile.TemporaryFile() as file:

@@ -1,4 +1,4 @@
-"""`baton pipeline reconcile`: the histories of several regions or clusters side by side, by business key."""
+"""`baton pipeline reconcile`: compares the histories of several regions or clusters by business key."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from batonq.pipeline.lake import Lake
 
 HELP = "compare the histories of several regions or clusters, by business key"
-OWN_HISTORY = True  # --history is this job's own: it can be given several times
+OWN_HISTORY = True  # this job has its own --history, which can be repeated
 KINDS = ("duplicate", "missing", "repeated", "order")
 SHOWN_MAX = 20
 _BODY = re.compile(r"\bbody\b")
@@ -30,21 +30,27 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="NAME=URL",
-        help="a name, and a node, data directory, archive or lake; at least two of them",
+        help="a name and a node, data directory, archive or lake; at least two",
     )
     parser.add_argument(
         "--key",
         required=True,
         metavar="SQL",
-        help="the business key, of attributes, dedup_key, body (text), queue_name, group, …: "
-        "\"attributes['order']\" or \"get_json_object(body, '$.order')\"",
+        help=(
+            "expression for the business key, over attributes, dedup_key, body (text), queue_name, group, …: "
+            "\"attributes['order']\" or \"get_json_object(body, '$.order')\""
+        ),
     )
-    parser.add_argument("--version", metavar="SQL", help="what rises with each change of a key; it is then part of it")
-    parser.add_argument("--queue", action="append", default=[], metavar="NAME", help="only these queues")
-    parser.add_argument("--since", metavar="TIME", help="only what was sent at or after this time (ISO 8601)")
-    parser.add_argument("--until", metavar="TIME", help="only what was sent before this time")
     parser.add_argument(
-        "--kinds", default=",".join(KINDS), metavar="LIST", help=f"which differences (default {','.join(KINDS)})"
+        "--version",
+        metavar="SQL",
+        help="expression for the version, which increases with each change of a key; it becomes part of the key",
+    )
+    parser.add_argument("--queue", action="append", default=[], metavar="NAME", help="only these queues")
+    parser.add_argument("--since", metavar="TIME", help="only messages sent at or after this time (ISO 8601)")
+    parser.add_argument("--until", metavar="TIME", help="only messages sent before this time")
+    parser.add_argument(
+        "--kinds", default=",".join(KINDS), metavar="LIST", help=f"kinds of differences (default {','.join(KINDS)})"
     )
 
 
@@ -71,17 +77,17 @@ def run(context: Context) -> Outcome:
 
 
 def named_places(given: list[str]) -> dict[str, str]:
-    """--history NAME=URL, as often as it was given."""
+    """The --history NAME=URL options."""
     places: dict[str, str] = {}
     for one in given:
         name, equals, url = one.partition("=")
         if not equals or not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", name) or not url:
-            raise InvalidInput(f"--history takes a name and where it is, such as east=http://east:9324, not {one!r}.")
+            raise InvalidInput(f"--history must be NAME=URL, for example east=http://east:9324, not {one!r}.")
         if name in places:
-            raise InvalidInput(f"There are two histories named {name}.")
+            raise InvalidInput(f"The name {name} is used for two histories.")
         places[name] = url
     if len(places) < 2:
-        raise InvalidInput("There is nothing to compare: give --history NAME=URL at least twice.")
+        raise InvalidInput("At least two histories are needed. Use --history NAME=URL at least twice.")
     return places
 
 
@@ -89,18 +95,18 @@ def _kinds(text: str) -> list[str]:
     kinds = [kind.strip() for kind in text.split(",")]
     unknown = sorted(set(kinds) - set(KINDS))
     if unknown:
-        raise InvalidInput(f"--kinds: there is no {unknown[0]!r}; there are {', '.join(KINDS)}.")
+        raise InvalidInput(f"--kinds has an unknown kind {unknown[0]!r}; the kinds are {', '.join(KINDS)}.")
     return kinds
 
 
 def needs_bodies(key: str, version: str | None, kinds: list[str]) -> bool:
-    """Is a body looked at: by an expression, or for want of a version to tell the order by?"""
+    """Whether bodies are needed: by an expression, or because there is no version to determine the order."""
     asked = bool(_BODY.search(key) or _BODY.search(version or ""))
     return asked or (not version and "order" in kinds)
 
 
 def _events(context: Context, name: str, url: str, lakes: list[Lake]) -> DataFrame:
-    """What a history, or a lake, has of messages with a payload. A lake is kept open in `lakes`."""
+    """The events with a payload of a history or a lake. A lake stays open in `lakes`."""
     from pyspark.sql import functions as f
 
     from batonq.pipeline.lake import Lake
@@ -124,7 +130,7 @@ def is_lake(url: str) -> bool:
 
 
 def _of_lake(context: Context, name: str, lake: Lake) -> DataFrame:
-    """The events of a lake: of the cluster of this name if it has several, else all."""
+    """The events of a lake: of the cluster with this name if it has several, otherwise all."""
     from pyspark.sql import functions as f
 
     from batonq.pipeline.tables.lifecycle import with_source
@@ -134,7 +140,7 @@ def _of_lake(context: Context, name: str, lake: Lake) -> DataFrame:
     asked = _BODY.search(options.key) or _BODY.search(options.version or "")
     if asked and "body" not in events.columns:
         raise InvalidInput(
-            f"The lake {lake.path} has no bodies: give the history of {name} itself, or ingest --bodies."
+            f"The lake {lake.path} has no bodies. Use the history of {name} itself, or ingest with --bodies."
         )
     if not events.where(f.col("source") == name).isEmpty():
         events = events.where(f.col("source") == name)
@@ -183,7 +189,7 @@ def _told(keyed: DataFrame, found: DataFrame, sources: list[str]) -> Outcome:
         + (f", {one['withoutKey']:,} without a key" if one["withoutKey"] else "")
         for name, one in told.items()
     ]
-    lines += [f"{count:>9,}  {kind}" for kind, count in sorted(kinds.items())] or ["They agree."]
+    lines += [f"{count:>9,}  {kind}" for kind, count in sorted(kinds.items())] or ["There are no differences."]
     lines += [f"  {row['kind']} {row['key']}{_version(row)}: {row['detail']}" for row in first]
     total = sum(kinds.values())
     if total > len(first):

@@ -1,7 +1,7 @@
-"""`baton pipeline redrive`: dead letters chosen by a condition, shown, and then handed to the broker's job engine.
+"""`baton pipeline redrive`: selects dead letters by a condition, shows them, and starts redrive jobs on the broker.
 
-The broker gets the ids of the chosen dead letters, at most 10,000 in one job, one job after the other. What was moved
-is not there any more, so a run that was cut short is simply run again.
+The broker gets the ids of the selected dead letters, at most 10,000 per job, one job after another. Moved messages are
+no longer there, so an interrupted run can simply be repeated.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from batonq.client.blocking.jobs import Job
     from batonq.sync import Baton
 
-HELP = "redrive the dead letters that a SQL condition chooses"
-IDS_MAX = 10_000  # in one job of the broker's
+HELP = "redrive the dead letters that match an SQL condition"
+IDS_MAX = 10_000  # per job of the broker
 LOOK_S = 0.5
 
 
@@ -34,24 +34,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--where",
         required=True,
         metavar="SQL",
-        help="which: a condition over the columns of dead_letter_messages and dead_letters, "
-        "such as \"error_class = 'Timeout' and last_seen > '2026-01-31'\"",
+        help=(
+            'condition over the columns of dead_letter_messages and dead_letters, for example "error_class = '
+            "'Timeout' and last_seen > '2026-01-31'\""
+        ),
     )
-    parser.add_argument("--yes", action="store_true", help="do it; without this the choice is only shown")
-    parser.add_argument("--rate", type=int, default=10, metavar="N", help="messages a second (default 10)")
-    parser.add_argument("--to", metavar="QUEUE", help="where to (default: each to where it came from)")
-    parser.add_argument("--cluster", default="", metavar="NAME", help="whose dead letters, as `ingest --cluster` said")
+    parser.add_argument(
+        "--yes", action="store_true", help="redrive them; without this option the selection is only shown"
+    )
+    parser.add_argument("--rate", type=int, default=10, metavar="N", help="messages per second (default 10)")
+    parser.add_argument("--to", metavar="QUEUE", help="target queue (default: each message's source queue)")
+    parser.add_argument(
+        "--cluster", default="", metavar="NAME", help="cluster of the dead letters, as in `ingest --cluster`"
+    )
 
 
 @dataclass
 class Progress:
-    """What all jobs together have done so far."""
+    """The progress of all jobs together."""
 
     moved: int = 0
     not_found: int = 0
     passed_over: int = 0
     jobs: int = 0
-    stopped: str = ""  # why before the end
+    stopped: str = ""  # why it stopped early
 
 
 def run(context: Context) -> Outcome:
@@ -65,9 +71,9 @@ def run(context: Context) -> Outcome:
 def _redrive(context: Context, found: DataFrame) -> Outcome:
     total, groups = _preview(found)
     summary: dict[str, Any] = {"chosen": total, "groups": groups}
-    lines = [f"{total:,} dead letters are chosen.", *group_lines(groups, count="chosen")]
+    lines = [f"{total:,} dead letters are selected.", *group_lines(groups, count="chosen")]
     if not context.options.yes or not total:
-        lines += ["Nothing was moved. Say --yes to redrive them."] if total else []
+        lines += ["Nothing was moved. Use --yes to redrive them."] if total else []
         return Outcome(0, {**summary, "moved": 0}, "\n".join(lines))
     selection = found.select("dead_letter_queue_name", "message_id", "shard", "sequence")
     selection = selection.orderBy("dead_letter_queue_name", "shard", "sequence")
@@ -76,9 +82,11 @@ def _redrive(context: Context, found: DataFrame) -> Outcome:
         hand_over(context, baton, chunks(selection.toLocalIterator()), done, total)
     summary |= {"moved": done.moved, "notFound": done.not_found, "passedOver": done.passed_over, "jobs": done.jobs}
     jobs = f"{done.jobs:,} job{'s' * (done.jobs != 1)}"
-    lines.append(f"{done.moved:,} were moved, in {jobs}; {done.not_found:,} were not there any more.")
+    lines.append(f"{done.moved:,} messages were moved, in {jobs}; {done.not_found:,} no longer existed.")
     if done.passed_over:
-        lines.append(f"{done.passed_over:,} were passed over: somebody holds them, or they came from nowhere.")
+        lines.append(
+            f"{done.passed_over:,} messages were skipped: a consumer holds them, or their source queue is unknown."
+        )
     if done.stopped:
         summary["stopped"] = done.stopped
         lines.append(done.stopped)
@@ -86,7 +94,7 @@ def _redrive(context: Context, found: DataFrame) -> Outcome:
 
 
 def chosen(context: Context) -> DataFrame:
-    """The dead letters that wait and that the condition is true of, with the columns of both tables."""
+    """The waiting dead letters that match the condition, with the columns of both tables."""
     from pyspark.errors import AnalysisException, ParseException
     from pyspark.sql import functions as f
 
@@ -116,7 +124,7 @@ def _preview(found: DataFrame) -> tuple[int, list[dict[str, Any]]]:
 
 
 def chunks(rows: Iterator[Any], most: int = 0) -> Iterator[tuple[str, list[str]]]:
-    """(queue, ids of its dead letters), each for one job. The rows come sorted by queue."""
+    """(queue, ids of its dead letters), one pair per job. The rows are sorted by queue."""
     for queue, of_queue in groupby(rows, key=lambda row: row["dead_letter_queue_name"]):
         while ids := [row["message_id"] for row in islice(of_queue, most or IDS_MAX)]:
             yield queue, ids
@@ -131,7 +139,7 @@ def hand_over(
     *,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """One job after the other. An interruption cancels the one that runs."""
+    """Run one job after another. An interruption cancels the current one."""
     from batonq.client.models import RedriveFilter
 
     options = context.options
@@ -155,7 +163,7 @@ def hand_over(
 
 
 def _cancel(job: Job, sleep: Callable[[float], None]) -> None:
-    """What is on its way arrives; wait for that."""
+    """Cancel the job and wait for the messages that are being moved."""
     job.cancel()
     while not job.done:
         sleep(LOOK_S)

@@ -1,8 +1,8 @@
-"""`baton pipeline replay`: the messages that history has of a queue and a span of time, sent to a queue again.
+"""`baton pipeline replay`: sends the messages of a queue and a time span in the history to a queue again.
 
-They go through the sink, for the history may lie in an archive that no node has any more. A message's producer is made
-of the choice and of a block of its shard's sequences, its number is its place there, so that a run that was cut short
-is run again and sends nothing twice.
+They go through the sink, because the history may be in an archive that no node has any more. The producer of a message
+is derived from the selection and from a block of its shard's sequence numbers; its number is its position there, so an
+interrupted run can be repeated and sends nothing twice.
 """
 
 from __future__ import annotations
@@ -20,16 +20,21 @@ if TYPE_CHECKING:
 
     from batonq.pipeline.reading.history import History
 
-HELP = "send the messages of a span of history to a queue again"
-BLOCK_BITS = 14  # sequences of a shard that share a producer: a task sends whole blocks, in order
+HELP = "send messages from history to a queue again"
+BLOCK_BITS = 14  # sequence numbers of a shard that share a producer: a task sends whole blocks, in order
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--from", required=True, dest="source", metavar="QUEUE", help="whose messages: name or number")
-    parser.add_argument("--since", required=True, metavar="TIME", help="sent at or after, such as 2026-01-31T12:00:00Z")
-    parser.add_argument("--until", required=True, metavar="TIME", help="sent before")
-    parser.add_argument("--url", help="the node that gets them (default: --history, if it is a node)")
-    parser.add_argument("--keep-dedup-keys", action="store_true", help="send deduplication keys along, not only bodies")
+    parser.add_argument("--from", required=True, dest="source", metavar="QUEUE", help="source queue: name or number")
+    parser.add_argument(
+        "--since",
+        required=True,
+        metavar="TIME",
+        help="only messages sent at or after this time, for example 2026-01-31T12:00:00Z",
+    )
+    parser.add_argument("--until", required=True, metavar="TIME", help="only messages sent before this time")
+    parser.add_argument("--url", help="URL of the target node (default: --history, if it is a node)")
+    parser.add_argument("--keep-dedup-keys", action="store_true", help="also send deduplication keys")
     sending.add_arguments(parser)
 
 
@@ -42,10 +47,10 @@ def run(context: Context) -> Outcome:
     since_ms, until_ms = time_ms(times, "since"), time_ms(times, "until")
     assert since_ms is not None and until_ms is not None
     if since_ms >= until_ms:
-        raise InvalidInput(f"--since {options.since} is not before --until {options.until}.")
+        raise InvalidInput(f"--since {options.since} must be before --until {options.until}.")
     url = options.url or context.history
     if not url.startswith(("http://", "https://")):
-        raise InvalidInput(f"Which node gets the messages? {url} is none: give --url http://host:port.")
+        raise InvalidInput(f"The target node is unknown, because {url} is not a node. Use --url http://host:port.")
     check_whole(_history(context), since_ms, context.history)
     selection = {"from": options.source, "since": since_ms, "until": until_ms, "keys": options.keep_dedup_keys}
     producer = sending.producer_name(context, "replay", selection)
@@ -69,7 +74,7 @@ def _history(context: Context) -> History:
 
 
 def check_whole(history: History, since_ms: int, source: str) -> None:
-    """Raises LogGap when history begins later: what is missing would shift the numbers of what is there."""
+    """Raises LogGap if history begins later, because missing messages would shift the numbers of the others."""
     for span in history.shards():
         if span.first == 1 or span.first >= span.next:
             continue
@@ -77,13 +82,13 @@ def check_whole(history: History, since_ms: int, source: str) -> None:
         if first.time_ms > since_ms:
             begins = datetime.fromtimestamp(first.time_ms / 1000, UTC).isoformat(timespec="milliseconds")
             raise LogGap(
-                f"The history of shard {span.shard} at {source} begins at {begins}, which is after --since: "
-                "begin later, or read the archive."
+                f"The history of shard {span.shard} at {source} begins at {begins}, which is after --since. "
+                "Use a later --since, or read the archive."
             )
 
 
 def messages(rows: DataFrame, producer: str, *, keys: bool) -> DataFrame:
-    """Messages as the sink takes them, each with its producer; and their sequence, to be sorted by."""
+    """Messages in the format of the sink, each with its producer, and their sequence number for sorting."""
     from pyspark.sql import functions as f
 
     shard = f.substring("message_id", 5, 4)  # of the id, see core/ids.py
@@ -93,5 +98,5 @@ def messages(rows: DataFrame, producer: str, *, keys: bool) -> DataFrame:
 
 
 def ordered(frame: DataFrame, tasks: int) -> DataFrame:
-    """Every block in one task, in the order of the log."""
+    """Every block in one task, in log order."""
     return frame.repartition(tasks, "producer").sortWithinPartitions("producer", "sequence").drop("sequence")

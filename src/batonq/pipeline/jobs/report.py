@@ -1,4 +1,4 @@
-"""`baton pipeline report`: one HTML page of what the lake's tables say."""
+"""`baton pipeline report`: an HTML page about the lake's tables."""
 
 from __future__ import annotations
 
@@ -9,21 +9,21 @@ from batonq.errors import InvalidInput
 from batonq.pipeline.jobs import lifecycle, metrics, usage
 from batonq.pipeline.jobs.context import Context, Outcome
 
-HELP = "one HTML page with plots: rates, depth, latencies, retries, dead letters, usage"
+HELP = "create an HTML page with plots: rates, depth, latencies, retries, dead letters, usage"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", default="report.html", metavar="FILE", help="where it goes (default report.html)")
+    parser.add_argument("--out", default="report.html", metavar="FILE", help="output file (default report.html)")
 
 
 def run(context: Context) -> Outcome:
-    """The tables that it shows are made anew first, from the events in the lake."""
+    """First recreates the tables that it shows, from the events in the lake."""
     from batonq.pipeline.report.figures import collect
     from batonq.pipeline.report.page import render
 
     out = os.path.abspath(context.options.out)
     if not os.path.isdir(os.path.dirname(out)):
-        raise InvalidInput(f"There is no directory {os.path.dirname(out)} to write the report to.")
+        raise InvalidInput(f"The directory {os.path.dirname(out)} for the report does not exist.")
     lake, spark = context.lake, context.spark
     metrics.run(context)
     usage.run(context)
@@ -32,4 +32,6 @@ def run(context: Context) -> Outcome:
     page = render(figures, str(lake.path)).encode()
     with open(out, "wb") as file:
         file.write(page)
-    return Outcome(0, {"report": out, "bytes": len(page)}, f"{out} has the report ({len(page) / 1000:,.0f} kB).")
+    return Outcome(
+        0, {"report": out, "bytes": len(page)}, f"The report was written to {out} ({len(page) / 1000:,.0f} kB)."
+    )

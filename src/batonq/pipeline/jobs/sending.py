@@ -1,4 +1,4 @@
-"""What backfill and replay share: they show what they would send, and with --yes send it through the sink, once."""
+"""The common part of backfill and replay: show what would be sent, and with --yes send it through the sink, once."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ LOOK_S = 0.5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--to", required=True, metavar="QUEUE", help="the queue that gets the messages")
-    parser.add_argument("--where", metavar="SQL", help="only rows of which this condition is true")
-    parser.add_argument("--rate", type=float, metavar="N", help="messages a second (default: as quick as it goes)")
+    parser.add_argument("--to", required=True, metavar="QUEUE", help="target queue")
+    parser.add_argument("--where", metavar="SQL", help="only rows that match this condition")
+    parser.add_argument("--rate", type=float, metavar="N", help="messages per second (default: unlimited)")
     parser.add_argument(
         "--producer",
         metavar="NAME",
-        help="the same choice is sent once, unless another name is given here",
+        help="name of the producer: the same selection is sent once per name",
     )
-    parser.add_argument("--yes", action="store_true", help="do it; without this the choice is only shown")
+    parser.add_argument("--yes", action="store_true", help="send them; without this option the selection is only shown")
 
 
 def sink_options(context: Context, url: str, *, tasks: int) -> dict[str, str]:
@@ -45,13 +45,15 @@ def sink_options(context: Context, url: str, *, tasks: int) -> dict[str, str]:
 
 
 def producer_name(context: Context, kind: str, selection: dict[str, Any]) -> str:
-    """A name that stands for what is chosen: the same choice, the same name. Another --producer makes another one."""
+    """A name derived from the selection: the same selection has the same name. Another
+    --producer gives another name.
+    """
     text = json.dumps({**selection, "to": context.options.to, "where": context.options.where}, sort_keys=True)
     return f"{context.options.producer or kind}-{sha256(text.encode()).hexdigest()[:16]}"
 
 
 def chosen(frame: DataFrame, condition: str | None) -> DataFrame:
-    """Raises InvalidInput for a condition that Spark cannot read."""
+    """Raises InvalidInput for a condition that Spark cannot parse."""
     if condition is None:
         return frame
     from pyspark.errors import AnalysisException, ParseException
@@ -66,7 +68,7 @@ def chosen(frame: DataFrame, condition: str | None) -> DataFrame:
 
 
 def preview(frame: DataFrame) -> tuple[int, list[dict[str, Any]]]:
-    """How many messages there are, and a few of them. Bodies are shown as text, cut short."""
+    """The number of messages, and a few of them. Bodies are shown as shortened text."""
     from pyspark.sql import functions as f
 
     body = frame.schema["body"].dataType.typeName()
@@ -82,12 +84,12 @@ def counted(number: int, thing: str) -> str:
 def only_shown(total: int, sample: list[dict[str, Any]], what: str, producer: str) -> Outcome:
     lines = [what, *(f"  {json.dumps(row, default=str, ensure_ascii=False)}" for row in sample)]
     if total:
-        lines.append("Nothing was sent. Say --yes to send them.")
+        lines.append("Nothing was sent. Use --yes to send them.")
     return Outcome(0, {"chosen": total, "sample": sample, "producer": producer, "sent": 0}, "\n".join(lines))
 
 
 def send(context: Context, frame: DataFrame, url: str, producer: str, *, tasks: int) -> Outcome:
-    """Send the frame, whose rows name their producers. Exit code 1 when some were refused."""
+    """Send the frame, whose rows have producers. Exit code 1 if some were refused."""
     from batonq.pipeline.spark import sink
 
     options = sink_options(context, url, tasks=tasks)
@@ -105,7 +107,7 @@ def sent(counts: Counts, queue: str, producer: str) -> Outcome:
     }
     lines = [f"{counted(counts.sent, 'message')} {'was' if counts.sent == 1 else 'were'} sent to {queue}."]
     if counts.duplicates:
-        lines.append(f"{counts.duplicates:,} were there already: an earlier run of {producer} had sent them.")
+        lines.append(f"{counts.duplicates:,} already existed: an earlier run of {producer} had sent them.")
     if counts.refused:
         summary["reasons"] = counts.reasons
         lines.append(counts.problem)
@@ -114,7 +116,7 @@ def sent(counts: Counts, queue: str, producer: str) -> Outcome:
 
 @contextmanager
 def _watched(context: Context, settings: Settings) -> Iterator[None]:
-    """While Spark sends, the queue itself says how far it is."""
+    """While Spark sends, show the progress from the queue's statistics."""
     over = threading.Event()
 
     def watch() -> None:
@@ -124,7 +126,7 @@ def _watched(context: Context, settings: Settings) -> Iterator[None]:
                 try:
                     stats = baton.queue(settings.queue).stats()
                 except BatonError:
-                    continue  # what matters is told by those who send
+                    continue  # errors that matter are reported by the sender
                 seen = stats.sent + stats.duplicates
                 first = seen if first is None else first
                 context.progress(f"sending to {settings.queue}", seen - first)

@@ -1,4 +1,4 @@
-"""`baton pipeline usage`: the table tenant_usage, made anew from the lake."""
+"""`baton pipeline usage`: recreates the table tenant_usage from the lake."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import argparse
 from batonq.pipeline.jobs import lifecycle
 from batonq.pipeline.jobs.context import Context, Outcome
 
-HELP = "operations, messages, bytes and storage of each account and queue, day by day (tenant_usage)"
+HELP = "create operations, messages, bytes and storage per account, queue and day (tenant_usage)"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """None of its own."""
+    """No options of its own."""
 
 
 def run(context: Context) -> Outcome:

@@ -1,4 +1,4 @@
-"""Which files of a table are rewritten together. Pure."""
+"""Selects the files of a table that are rewritten together. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ FILE_BYTES = 128 << 20
 
 @dataclass(slots=True, frozen=True)
 class Group:
-    """Small files of one partition, to become `count` files. `notes` name them; what else those name is `kept`."""
+    """Small files of one partition, to become `count` files. `notes` contain them; the other files of those notes are
+    `kept`.
+    """
 
     partition: str
     files: tuple[File, ...]
@@ -26,7 +28,7 @@ class Group:
 
 
 def groups(notes: Sequence[Note], file_bytes: int = FILE_BYTES) -> Iterator[Group]:
-    """One for each partition with at least two files under half the size; `notes` are those that count."""
+    """One group per partition with at least two files under half the size; `notes` are the valid ones."""
     small: dict[str, list[File]] = {}
     for note in notes:
         for file in note.files:

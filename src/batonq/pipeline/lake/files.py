@@ -1,8 +1,8 @@
 """The notes and files of one table on disk: TABLE/batch=…/, TABLE/_batches/*.json, TABLE/_schemas/*.json, two locks.
 
-`_writer` is locked by who writes, for as long as it takes: a second one is refused, or waits. `_readers` is locked,
-shared, by who reads; held batches are deleted only when nobody does, so no reader's files vanish under it, and a
-reader's look at the notes is never of half of a change.
+The writer holds `_writer` while it writes: a second one is refused, or waits. Readers hold `_readers`, shared. Replaced
+batches are deleted only when there are no readers, so a reader's files never disappear, and a reader never sees a
+partial change of the notes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SUFFIX = ".parquet"
 
 
 class TableFiles:
-    """One table's directory. Nothing is made until something is written."""
+    """One table's directory. Nothing is created until something is written."""
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -38,7 +38,7 @@ class TableFiles:
 
     @contextmanager
     def writing(self, *, wait_s: float = 0.0) -> Iterator[None]:
-        """The one writer. Raises OwnershipHeld when there is another, still after `wait_s`."""
+        """Take the writer's lock. Raises OwnershipHeld if another process still has it after `wait_s`."""
         for folder in (_NOTES, _SCHEMAS):
             (self.directory / folder).mkdir(parents=True, exist_ok=True)
         (self.directory / _READERS).touch()
@@ -46,7 +46,7 @@ class TableFiles:
             yield
 
     def hold(self) -> None:
-        """From now until `release` nothing that the notes name is deleted."""
+        """From now until `release`, nothing that the notes contain is deleted."""
         if self._reading is None:
             try:
                 lock = os.open(self.directory / _READERS, os.O_RDONLY | os.O_CLOEXEC)
@@ -62,7 +62,7 @@ class TableFiles:
 
     @contextmanager
     def looking(self) -> Iterator[None]:
-        """Hold for a moment, unless that is done already."""
+        """Hold for a moment, unless it is already held."""
         if self._reading is not None:
             yield
             return
@@ -75,7 +75,7 @@ class TableFiles:
     # --- what is there --------------------------------------------------------------------------
 
     def notes(self) -> list[Note]:
-        """All that are on disk. The caller writes, or holds."""
+        """All notes on disk. The caller writes, or holds."""
         folder = self.directory / _NOTES
         names = sorted(name for name in os.listdir(folder) if name.endswith(".json")) if folder.is_dir() else []
         for name in names:
@@ -96,7 +96,7 @@ class TableFiles:
         return self.directory / _SCHEMAS / f"{number:06}.json"
 
     def measured(self, folder: Path) -> tuple[File, ...]:
-        """The files that Spark wrote below `folder`, counted from their footers and brought to the disk."""
+        """The files that Spark wrote below `folder`, counted from their footers and synced."""
         from pyarrow import parquet
 
         found = []
@@ -112,18 +112,18 @@ class TableFiles:
     # --- changes, by the writer -------------------------------------------------------------------
 
     def new_folder(self, batch: str) -> Path:
-        """Where a batch's files go: another one each time, so that a late task of a driver that died meets nobody."""
+        """A new folder for a batch's files, so that a late task of a dead driver does not interfere."""
         return self.directory / f"batch={check_id(batch)}-{secrets.token_hex(4)}"
 
     def put_schema(self, number: int, schema: dict[str, Any]) -> None:
         _write(self._schema_path(number), json.dumps(schema, indent=1) + "\n")
 
     def commit(self, note: Note) -> None:
-        """From here on the batch is in, and what it holds is not."""
+        """From here on the batch is part of the table, and the batches that it replaces are not."""
         _write(self.directory / _NOTES / f"{note.batch}.json", note.to_json())
 
     def clean(self) -> bool:
-        """Delete what does not count, leftovers of a crash among it; False when readers keep it for now."""
+        """Delete invalid files, including leftovers of a crash; False if readers still use them."""
         lock = os.open(self.directory / _READERS, os.O_RDONLY | os.O_CLOEXEC)
         try:
             if not taken(lock):

@@ -1,4 +1,4 @@
-"""Lock files: the lock of the operating system is what counts, and goes with its process. The text says whose it is."""
+"""Lock files: the operating system's lock counts, and ends with its process. The text names the holder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ _LOOK_AGAIN_S = 0.1
 
 @contextmanager
 def alone(path: Path, what: str, *, wait_s: float = 0.0) -> Iterator[None]:
-    """Hold the lock. Raises OwnershipHeld when another does, still after `wait_s`; `what` begins its sentence."""
+    """Hold the lock exclusively. Raises OwnershipHeld if another process still has it after `wait_s`; `what` begins its
+    sentence.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
@@ -33,12 +35,14 @@ def _lock_or_raise(lock: int, what: str, until: float) -> None:
     while not taken(lock):
         if time.monotonic() >= until:
             holder = os.pread(lock, 256, 0).decode(errors="replace").strip() or "another process"
-            raise OwnershipHeld(f"{what} by {holder}, and there can be one at a time. Try again when it has ended.")
+            raise OwnershipHeld(
+                f"{what} by {holder}; only one process at a time can use it. Try again when it has finished."
+            )
         time.sleep(_LOOK_AGAIN_S)
 
 
 def taken(lock: int) -> bool:
-    """Whether the lock could be had, at once."""
+    """Whether the lock could be taken at once."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -47,5 +51,5 @@ def taken(lock: int) -> bool:
 
 
 def shared(lock: int) -> None:
-    """Hold it together with others; waits while somebody is alone with it."""
+    """Hold it shared; waits while another process holds it exclusively."""
     fcntl.flock(lock, fcntl.LOCK_SH)

@@ -1,9 +1,9 @@
-"""What the notes of a table say together: which batches count, and what is waste. Pure.
+"""The meaning of a table's notes: which batches are valid, and which files can be deleted. Pure functions.
 
-A batch of files is in the table when its note is there, and that note is written last, at once. A note may hold other
-batches: their rows are in its files (compaction), or it came in their place (a table made anew). From the moment it is
-there they do not count, whether or not their own notes and files have been deleted yet. What it holds, and what those
-held, stays written down, so that a batch that comes again later is known to be in.
+A batch of files is part of the table when its note exists; the note is written last, atomically. A note may replace
+other batches: their rows are in its files (compaction), or it supersedes them (a recreated table). From then on they
+are not valid, whether or not their own notes and files have been deleted. The replaced batches stay recorded, so that a
+batch that is written again later is known to exist.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class Run(NamedTuple):
 
 
 class Batches:
-    """A set of batch ids; those with consecutive numbers take no more room than one."""
+    """A set of batch ids; consecutive numbers take no more space than one."""
 
     __slots__ = ("_runs",)
 
@@ -88,11 +88,11 @@ class Batches:
         return hash(self._runs)
 
     def prefixes(self) -> set[str]:
-        """What stands before the numbers."""
+        """The prefixes of the numbers."""
         return {run.prefix for run in self._runs if run.width}
 
     def highest(self, prefix: str) -> int:
-        """The highest number with this prefix; 0 when there is none."""
+        """The highest number with this prefix; 0 if there is none."""
         return max((run.last for run in self._runs if run.prefix == prefix and run.width), default=0)
 
 
@@ -106,13 +106,13 @@ class File:
 
     @property
     def partition(self) -> str:
-        """Such as date=2026-01-31; empty for a table that is not laid out by a column."""
+        """For example date=2026-01-31; empty for a table without partitions."""
         return "/".join(self.path.split("/")[1:-1])
 
 
 @dataclass(slots=True, frozen=True)
 class Note:
-    """`schema` is the number of the table's schema that the files were written under."""
+    """`schema` is the number of the table's schema with which the files were written."""
 
     batch: str
     files: tuple[File, ...]
@@ -145,12 +145,12 @@ class Note:
 
 def check_id(batch: str) -> str:
     if not _ID.fullmatch(batch):
-        raise InvalidInput(f"A batch is named by letters, digits, '.', '_' and '-', not {batch!r}.")
+        raise InvalidInput(f"A batch name must consist of letters, digits, '.', '_' and '-', not {batch!r}.")
     return batch
 
 
 def live(notes: Iterable[Note]) -> list[Note]:
-    """The notes that count, by batch: those that no other one holds."""
+    """The valid notes, by batch: those that no other note replaces."""
     notes = list(notes)
     held = all_held(notes)
     return sorted((note for note in notes if note.batch not in held), key=lambda note: note.batch)
@@ -164,7 +164,7 @@ def all_held(notes: Iterable[Note]) -> Batches:
 
 
 def keeper(notes: Sequence[Note], batch: str) -> Note | None:
-    """The note that has this batch's rows, or has come in their place; None when it was never written."""
+    """The note that contains this batch's rows, or supersedes them; None if it was never written."""
     for note in live(notes):
         if note.batch == batch or batch in note.holds:
             return note
@@ -179,18 +179,18 @@ def next_id(notes: Iterable[Note], kind: str) -> str:
 
 
 def standing_for(notes: Iterable[Note]) -> Batches:
-    """What a note that comes in the place of these holds."""
+    """What a note that replaces these must record."""
     notes = list(notes)
     return all_held(notes) | Batches.of(note.batch for note in notes)
 
 
 class Waste(NamedTuple):
-    notes: list[str]  # batches whose notes can go
-    files: list[str]  # paths that can go
+    notes: list[str]  # batches whose notes can be deleted
+    files: list[str]  # paths that can be deleted
 
 
 def waste(notes: Sequence[Note], paths: Iterable[str]) -> Waste:
-    """What is on disk and does not count: held batches' notes, and files that no note that counts names."""
+    """Invalid data on disk: notes of replaced batches, and files that no valid note contains."""
     counting = live(notes)
     batches = {note.batch for note in counting}
     named = {file.path for note in counting for file in note.files}

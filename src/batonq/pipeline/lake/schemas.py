@@ -1,4 +1,4 @@
-"""How a table's schema grows: columns are added, never changed. Schemas as Spark writes them in JSON. Pure."""
+"""How a table's schema grows: columns are added, never changed. Schemas are in Spark's JSON format. Pure functions."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from batonq.errors import InvalidInput
 
 
 def grown(table: str, old: dict[str, Any] | None, new: dict[str, Any]) -> dict[str, Any]:
-    """The old schema with the new columns of the other one; the same one when there are none.
+    """The old schema with the new columns of the other one; unchanged if there are none.
 
-    Raises InvalidInput for a column that would change its type. Every column may be null: older files lack the newer.
+    Raises InvalidInput for a column that would change its type. Every column is nullable, because older files lack
+    newer ones.
     """
     fields = list(old["fields"]) if old else []
     known = {field["name"]: field for field in fields}
@@ -21,14 +22,14 @@ def grown(table: str, old: dict[str, Any] | None, new: dict[str, Any]) -> dict[s
             fields.append({**field, "nullable": True, "metadata": {}})
         elif _loose(before["type"]) != _loose(field["type"]):
             raise InvalidInput(
-                f"The column {field['name']} of the table {table} is {_said(before['type'])}, and cannot become "
-                f"{_said(field['type'])}: columns are only ever added. Write it under another name."
+                f"The column {field['name']} of the table {table} is {_said(before['type'])} and cannot "
+                f"become {_said(field['type'])}, because columns can only be added. Use another name."
             )
     return {"type": "struct", "fields": fields}
 
 
 def _loose(kind: Any) -> Any:
-    """A type without what it says of nulls."""
+    """A type without its nullability."""
     if isinstance(kind, dict):
         return {name: _loose(value) for name, value in kind.items() if name not in _NULLS}
     return [_loose(value) for value in kind] if isinstance(kind, list) else kind

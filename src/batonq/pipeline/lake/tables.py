@@ -1,4 +1,4 @@
-"""`Lake`: data frames into tables and out of them, so that a reader sees each batch whole and once, or not at all."""
+"""`Lake`: writes and reads data frames, so that a reader sees each batch whole and once, or not at all."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from batonq.pipeline.lake.schemas import grown
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# Who makes a table, for the message that there is none.
+# The command that creates a table, for error messages.
 MAKERS = {
     "events": "ingest",
     "queues": "ingest",
@@ -37,19 +37,19 @@ _GLOB_SIGNS = frozenset("*?[]{}\\")
 
 
 class Lake:
-    """Tables in a directory that driver and workers see.
+    """Tables in a directory that the driver and the workers can access.
 
-    What is read stays on disk until the lake is closed, or forgotten: use it with `with`, or keep it for as long as
-    its data frames are in use.
+    Data that is read stays on disk until the lake is closed: use it with `with`, or keep it as long as its data frames
+    are in use.
     """
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         self.path = Path(os.path.abspath(path))
         if _GLOB_SIGNS & set(str(self.path)):
-            raise InvalidInput(f"The path of a lake has none of {' '.join(sorted(_GLOB_SIGNS))}: {self.path}")
+            raise InvalidInput(f"The path of a lake cannot contain any of {' '.join(sorted(_GLOB_SIGNS))}: {self.path}")
         self._tables: dict[str, TableFiles] = {}
         self._cleaned: set[str] = set()
-        self._to_clean: set[str] = set()  # readers were in the way, and we may be one
+        self._to_clean: set[str] = set()  # readers were active, possibly this process
 
     # --- reading --------------------------------------------------------------------------------
 
@@ -62,7 +62,7 @@ class Lake:
         return bool(self.notes(table))
 
     def notes(self, table: str) -> list[Note]:
-        """The batches that count."""
+        """The valid batches."""
         files = self._files(table)
         with files.looking():
             return noting.live(files.notes())
@@ -76,7 +76,7 @@ class Lake:
         return sum(note.rows for note in self.notes(table))
 
     def read(self, spark: SparkSession, table: str) -> DataFrame:
-        """The table as it is now. Raises NotFound."""
+        """The current table. Raises NotFound."""
         self._files(table).hold()
         counting = self._counting(table)
         return self._read(spark, table, counting, [file for note in counting for file in note.files])
@@ -89,7 +89,7 @@ class Lake:
     def _counting(self, table: str) -> list[Note]:
         found = self.notes(table)
         if not found:
-            maker = f" `baton pipeline {MAKERS[table]}` makes it." if table in MAKERS else ""
+            maker = f" Create it with `baton pipeline {MAKERS[table]}`." if table in MAKERS else ""
             raise NotFound(f"The lake {self.path} has no table {table}.{maker}")
         return found
 
@@ -117,9 +117,9 @@ class Lake:
         by: Sequence[str] = (),
         wait_s: float = 0.0,
     ) -> Note:
-        """Add a batch. One that is in already, by itself or in what came in its place, is left as it is.
+        """Add a batch. A batch that already exists, by itself or in its replacement, is not changed.
 
-        Raises OwnershipHeld when another process writes this table, still after `wait_s`.
+        Raises OwnershipHeld if another process still writes this table after `wait_s`.
         """
         files = self._files(table)
         with files.writing(wait_s=wait_s):
@@ -128,7 +128,7 @@ class Lake:
             return there or self._add(files, frame, batch, by)
 
     def replace(self, frame: DataFrame, table: str, *, by: Sequence[str] = (), wait_s: float = 0.0) -> Note:
-        """Make a table anew: readers see what was there before, or all of the frame. The frame may read the table."""
+        """Recreate a table: readers see the old content, or all of the frame. The frame may read the table."""
         files = self._files(table)
         with files.writing(wait_s=wait_s):
             self._clean_first(files)
@@ -138,7 +138,9 @@ class Lake:
     def compact(
         self, spark: SparkSession, table: str, *, file_bytes: int = FILE_BYTES, wait_s: float = 0.0
     ) -> Iterator[Group]:
-        """Rewrite small files of the same partition into files near `file_bytes`, and tell each group that is done."""
+        """Rewrite small files of the same partition into files of about `file_bytes`, and
+        report each finished group.
+        """
         files = self._files(table)
         self._counting(table)
         done: set[str] = set()
@@ -171,15 +173,15 @@ class Lake:
         kept: Sequence[File] = (),
         rows: int | None = None,
     ) -> Note:
-        """Data, then the schema if it grew, then the note: the last makes all of it true."""
+        """Data, then the schema if it grew, then the note, which makes the batch valid."""
         number, schema = self._grown(files, frame)
         folder = files.new_folder(batch)
         _write(frame, folder, by)
         made = files.measured(folder)
         if rows is not None and sum(file.rows for file in made) != rows:
             raise LogCorrupt(
-                f"{files.directory}: {rows:,} rows were to be rewritten, and {sum(file.rows for file in made):,} came "
-                "out. Nothing was changed."
+                f"{files.directory}: {rows:,} rows should have been rewritten, but the result has "
+                f"{sum(file.rows for file in made):,}. Nothing was changed."
             )
         if schema is not None:
             files.put_schema(number, schema)
@@ -190,14 +192,14 @@ class Lake:
         return note
 
     def _grown(self, files: TableFiles, frame: DataFrame) -> tuple[int, dict[str, Any] | None]:
-        """The number of the schema to write under, and the schema if it is new."""
+        """The number of the schema to use, and the schema if it is new."""
         number = max((note.schema for note in files.notes()), default=0)
         old = files.schema(number) if number else None
         new = grown(files.directory.name, old, json.loads(frame.schema.json()))
         return (number, None) if new == old else (number + 1, new)
 
     def _clean_first(self, files: TableFiles) -> None:
-        """Once for each table: what a writer before us left."""
+        """Once per table: delete leftovers of an earlier writer."""
         if files.directory.name not in self._cleaned - self._to_clean:
             self._clean(files)
 
@@ -211,7 +213,9 @@ class Lake:
     # --- the end --------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Let go of what was read, and delete what only we kept. Readers elsewhere leave that to the next writer."""
+        """Release the data that was read, and delete what only this process kept. Other readers leave that to the next
+        writer.
+        """
         for files in self._tables.values():
             files.release()
         for table in sorted(self._to_clean):
@@ -237,7 +241,7 @@ class Lake:
 
 
 def _write(frame: DataFrame, folder: Path, by: Sequence[str]) -> None:
-    """A task has a file open for each of a few days, where Spark would sort its rows by day first."""
+    """A task has one open file for each of a few days; Spark would first sort its rows by day."""
     conf = frame.sparkSession.conf
     before = conf.get(_OPEN_FILES)
     conf.set(_OPEN_FILES, OPEN_FILES_MAX)

@@ -1,1 +1,1 @@
-"""History from wherever it lies: a node, a data directory, an archive; and the archive itself."""
+"""History from a node, a data directory or an archive; and the archive itself."""

@@ -1,10 +1,10 @@
-"""An archive of logs: sealed segments, and for each a manifest that says what it holds, written last.
+"""An archive of logs: sealed segments, each with a manifest that describes it and is written last.
 
-    URL/shard-0000/segment-<first frame>-<last frame>.log     the frames as they lay in the log
+    URL/shard-0000/segment-<first frame>-<last frame>.log     the frames as stored in the log
     URL/shard-0000/manifest-<first frame>.json
 
-A segment without a manifest is not there: a copy that was cut short is made again. What is read is checked against its
-manifest, frame by frame, and against what came before it.
+A segment without a manifest does not count: an interrupted copy is repeated. Everything that is read is checked against
+its manifest, frame by frame, and against the frames before it.
 """
 
 from __future__ import annotations
@@ -30,20 +30,20 @@ _MANIFEST = re.compile(r"manifest-([0-9]{20})\.json")
 
 @dataclass(slots=True, frozen=True)
 class Manifest:
-    """One segment of the archive: frames `first` to `last`, and how to know them."""
+    """One segment of the archive: frames `first` to `last`, and how to verify them."""
 
     version: int
     cluster: str
     shard: int
     first: int
     last: int
-    previous_digest: str  # that the first frame names
+    previous_digest: str  # the digest in the first frame
     last_digest: str
     first_time_ms: int
     last_time_ms: int
     size_bytes: int
     sha256: str
-    names: Names | None = None  # of queues, as these frames tell them; None: written before manifests said it
+    names: Names | None = None  # of queues in these frames; None: written by an older release
 
     @property
     def name(self) -> str:
@@ -62,7 +62,7 @@ def folder(shard: int) -> str:
 
 
 def describe(data: bytes, shard: int, cluster: int, first: int, where: str) -> Manifest:
-    """The manifest of a segment's frames, all of which are checked on the way. Raises LogCorrupt."""
+    """The manifest of a segment's frames, all of which are checked. Raises LogCorrupt."""
     chain = Chain(shard, cluster, first)
     head = last = None
     names: Names = {}
@@ -70,7 +70,7 @@ def describe(data: bytes, shard: int, cluster: int, first: int, where: str) -> M
         head, last = head or frame, frame
         names |= told_by(frame)
     if head is None or last is None:
-        raise LogCorrupt(f"{where}: there is no frame")
+        raise LogCorrupt(f"{where}: there are no frames")
     return Manifest(
         version=VERSION,
         cluster=f"{cluster:016x}",
@@ -99,12 +99,12 @@ class Archive:
         return sorted(int(match[1]) for match in map(_SHARD.fullmatch, self.store.names()) if match)
 
     def firsts(self, shard: int) -> list[int]:
-        """The first frames of the segments that have a manifest, in order."""
+        """The first frames of the segments with a manifest, in order."""
         found = map(_MANIFEST.fullmatch, self.store.names(folder(shard)))
         return sorted(int(match[1]) for match in found if match)
 
     def manifest(self, shard: int, first: int) -> Manifest:
-        """Raises LogCorrupt when it is damaged, or of a version that this release does not know."""
+        """Raises LogCorrupt if it is damaged, or has an unsupported version."""
         name = f"{folder(shard)}/manifest-{first:020}.json"
         where = self.store.address(name)
         data = self.store.read(name)
@@ -114,28 +114,28 @@ class Archive:
         except (ValueError, KeyError, TypeError):
             raise LogCorrupt(f"{where} is damaged: it is not a manifest. {_ADVICE}") from None
         if version != VERSION:
-            raise LogCorrupt(f"{where} has version {version}, this Baton reads {VERSION}: use a newer release")
+            raise LogCorrupt(f"{where} has version {version}, but this release supports {VERSION}: use a newer release")
         try:
             fields = {field: values[field] for field in Manifest.__dataclass_fields__ if field != "names"}
             found = Manifest(**fields, names=_names(values.get("names")))
         except KeyError as missing:
-            raise LogCorrupt(f"{where} is damaged: it does not say {missing}. {_ADVICE}") from None
+            raise LogCorrupt(f"{where} is damaged: {missing} is missing. {_ADVICE}") from None
         except (TypeError, ValueError, AttributeError):
             raise LogCorrupt(f"{where} is damaged: its names cannot be read. {_ADVICE}") from None
         if (found.shard, found.first) != (shard, first):
-            raise LogCorrupt(f"{where} is of shard {found.shard}, frame {found.first}. {_ADVICE}")
+            raise LogCorrupt(f"{where} belongs to shard {found.shard}, frame {found.first}. {_ADVICE}")
         return found
 
     def manifests(self, shard: int) -> list[Manifest]:
         return [self.manifest(shard, first) for first in self.firsts(shard)]
 
     def write(self, manifest: Manifest, data: bytes) -> None:
-        """The segment, then what makes it count."""
+        """Write the segment, then its manifest."""
         self.store.write(manifest.name, data)
         self.store.write(manifest.manifest_name, manifest.encode())
 
     def write_new(self, manifest: Manifest, data: bytes) -> bool:
-        """The same, unless somebody else has been quicker: False, and what he wrote counts."""
+        """The same, unless another process was faster: then False, and its data counts."""
         self.store.write(manifest.name, data)
         return self.store.write_new(manifest.manifest_name, manifest.encode())
 
@@ -144,13 +144,13 @@ class Archive:
         where = self.store.address(manifest.name)
         data = self.store.read(manifest.name)
         if len(data) != manifest.size_bytes:
-            raise LogCorrupt(f"{where} has {len(data)} bytes, its manifest says {manifest.size_bytes}. {_ADVICE}")
+            raise LogCorrupt(f"{where} has {len(data)} bytes, but its manifest says {manifest.size_bytes}. {_ADVICE}")
         if hashlib.sha256(data).hexdigest() != manifest.sha256:
             raise LogCorrupt(f"{where} is damaged: it does not match its checksum. {_ADVICE}")
         return data
 
     def frames(self, shard: int, start: int, stop: int | None = None) -> Iterator[Frame]:
-        """Frames from `start` up to `stop` (exclusive; default: all that are there). Raises LogGap, LogCorrupt."""
+        """Frames from `start` up to `stop` (exclusive; default: all). Raises LogGap, LogCorrupt."""
         chain: Chain | None = None
         firsts = self.firsts(shard)
         begin = max(sum(first <= start for first in firsts) - 1, 0)
@@ -170,7 +170,9 @@ class Archive:
                 chain.digest = bytes.fromhex(manifest.previous_digest)
             where = self.store.address(manifest.name)
             if first != chain.number:
-                raise LogCorrupt(f"{where} begins before frame {chain.number}, where the one before it ends. {_ADVICE}")
+                raise LogCorrupt(
+                    f"{where} begins before frame {chain.number}, where the previous segment ends. {_ADVICE}"
+                )
             for frame in frames_of(self.segment(manifest), chain, where):
                 if stop is not None and frame.number >= stop:
                     return
@@ -182,7 +184,7 @@ class Archive:
             raise LogGap(f"Frame {start} of shard {shard} is not in the archive {self.store.url}.")
 
 
-_ADVICE = "Put it back from a copy; Baton does not skip it."
+_ADVICE = "Restore it from a copy; Baton does not skip it."
 
 
 def _names(given: Any) -> Names | None:

@@ -1,11 +1,12 @@
 """Copies a shard's sealed segments into an archive: `python -m batonq.pipeline.reading.archiver DATA SHARD URL SIZE`.
 
-A node runs it as a child process, so that neither its loop nor its memory knows of it. Prints the first frame that is
-not in the archive. It may be killed anywhere: what has no manifest is copied again, what has one is left alone.
+A node runs it as a child process, so that it affects neither the node's loop nor its memory. It prints the first frame
+that is not in the archive. It may be killed at any time: segments without a manifest are copied again, those with one
+are not touched.
 
-A directory that mirrors a log of several nodes has its segments cut elsewhere than other nodes' mirrors. From one, the
-archive gets pieces that begin where it ends and have `SIZE` bytes, or a frame more, so that every node cuts the same
-ones; of two that copy at once, the first one's piece counts, and the other goes on behind it.
+In a directory that mirrors a shared log, segments begin at other frames than on other nodes. From a mirror the archive
+gets pieces that begin where it ends and have `SIZE` bytes, or a frame more, so that every node makes the same pieces;
+if two copy at the same time, the first piece counts, and the other continues after it.
 """
 
 from __future__ import annotations
@@ -29,12 +30,14 @@ PIECE_BYTES = 64 << 20
 def archive_shard(
     data_directory: str, shard: int, archive: Archive, piece_bytes: int = PIECE_BYTES, disk: Disk | None = None
 ) -> int:
-    """Copy what is sealed and not there yet, the oldest first; returns the first frame that is not in the archive."""
+    """Copy sealed segments that are not in the archive, oldest first. Returns the first frame that is not in the
+    archive.
+    """
     disk = disk or RealDisk()
     directory = layout.log_directory(data_directory, shard)
     cluster = cluster_of(disk, data_directory)
     if cluster is None:
-        raise LogCorrupt(f"{data_directory} does not say which cluster it is of")
+        raise LogCorrupt(f"{data_directory} has no cluster id")
     archive.store.sweep(folder(shard))
     if mirrored_in(disk, data_directory):
         return _archive_mirror(disk, directory, shard, cluster, archive, piece_bytes)
@@ -49,7 +52,7 @@ def archive_shard(
             continue
         data = _sealed(disk, os.path.join(directory, layout.segment_name(first)), shard, cluster, first, stop)
         if data is None:
-            continue  # dropped meanwhile: the node did not wait for us
+            continue  # deleted meanwhile: the node did not wait
         archive.write(describe(data, shard, cluster, first, layout.segment_name(first)), data)
         done = stop
     return done
@@ -68,15 +71,15 @@ def _archive_mirror(disk: Disk, directory: str, shard: int, cluster: int, archiv
         first = parse_header(data[:HEADER_BYTES])
         if last is not None and first.number == done and first.previous_digest.hex() != last.last_digest:
             raise LogCorrupt(
-                f"{archive.store.address(last.name)} has other frames than the log: move the archive away, or give "
-                "another address"
+                f"{archive.store.address(last.name)} has other frames than the log. Move the archive away, or "
+                "use another URL."
             )
         archive.write_new(describe(data, shard, cluster, first.number, directory), data)
 
 
 def _piece(disk: Disk, directory: str, shard: int, cluster: int, start: int, piece_bytes: int) -> bytes | None:
-    """Frames from `start` on (from the first one, when that is gone), so many that they have `piece_bytes`; None when
-    that many are not sealed yet, or the mirror is being dropped or built anew.
+    """Frames from `start` on (from the first one, if that is gone) with `piece_bytes` in total; None if that many are
+    not sealed yet, or the mirror is being dropped or rebuilt.
     """
     parts: list[bytes] = []
     size = 0
@@ -99,25 +102,25 @@ def _piece(disk: Disk, directory: str, shard: int, cluster: int, start: int, pie
 def _check_cluster(manifest: Manifest, cluster: int, archive: Archive) -> None:
     if manifest.cluster != f"{cluster:016x}":
         raise LogCorrupt(
-            f"{archive.store.url} is the archive of cluster {manifest.cluster}, this is {cluster:016x}: "
-            "give every cluster an archive of its own"
+            f"{archive.store.url} is the archive of cluster {manifest.cluster}, but this is cluster "
+            f"{cluster:016x}. Use a separate archive per cluster."
         )
 
 
 def _is_there(archive: Archive, shard: int, first: int, stop: int, last_digest: bytes | None) -> bool:
     manifest = archive.manifest(shard, first)
     if manifest.last < stop - 1:
-        return False  # it was sealed, opened again after a crash, and has grown since
+        return False  # it was sealed, reopened after a crash, and has grown since
     if manifest.last > stop - 1 or (last_digest is not None and manifest.last_digest != last_digest.hex()):
         raise LogCorrupt(
-            f"{archive.store.address(manifest.name)} has other frames than the log, which was perhaps repaired: "
-            "move the archive away, or give another address"
+            f"{archive.store.address(manifest.name)} has other frames than the log, which may have been "
+            "repaired. Move the archive away, or use another URL."
         )
     return True
 
 
 def _digest_before(disk: Disk, directory: str, first: int) -> bytes | None:
-    """The digest that the first frame of a segment names: that of the last frame before it. None: not written yet."""
+    """The digest in the first frame of a segment: that of the frame before it. None: not written yet."""
     try:
         handle = disk.open(os.path.join(directory, layout.segment_name(first)))
     except FileNotFoundError:
@@ -132,7 +135,7 @@ def _digest_before(disk: Disk, directory: str, first: int) -> bytes | None:
 
 
 def _sealed(disk: Disk, path: str, shard: int, cluster: int, first: int, stop: int) -> bytes | None:
-    """The frames of a sealed segment, without the blank rest of its file. None: it is not there any more."""
+    """The frames of a sealed segment, without the unused rest of its file. None: it no longer exists."""
     frames = _sealed_frames(disk, path, shard, cluster, first, stop)
     if frames is None:
         return None

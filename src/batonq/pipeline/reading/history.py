@@ -1,7 +1,7 @@
-"""History from wherever it lies, read in one way: a data directory, an archive, or a node over HTTP.
+"""One interface to history: in a data directory, in an archive, or from a node over HTTP.
 
 `open_history` takes a path (a data directory), `file://…` or `s3://…` (an archive) or `http(s)://…` (a node). Frames
-come in order, each checked, each following the one before; a position that is not there any more is a LogGap.
+are returned in order, each checked; a position that is no longer retained raises LogGap.
 """
 
 from __future__ import annotations
@@ -30,19 +30,20 @@ class Range(NamedTuple):
 
 class History(Protocol):
     def shards(self) -> list[Range]:
-        """What there is, by shard. It grows at the end, and may lose its front."""
+        """The available ranges, by shard. A range grows at its end, and may lose its front."""
 
     def frames(self, shard: int, start: int, stop: int | None = None) -> Iterator[Frame]:
-        """Frames from `start` up to `stop` (exclusive; default: all that there are now), checked and without a hole.
+        """Frames from `start` up to `stop` (exclusive; default: the current end), checked and without gaps.
 
-        A start at the end gives nothing. Raises LogGap (not retained), LogCorrupt (damaged), NotFound (no such shard).
+        A start at the end returns nothing. Raises LogGap (not retained), LogCorrupt (damaged), NotFound (no such
+        shard).
         """
 
     def names(self, shard: int, before: int) -> Names:
-        """The queues that the shard's history tells of before a frame: for one who begins to read there."""
+        """The queue names in the shard's history before a frame, for a reader that starts there."""
 
     def marks(self, shard: int, start: int, stop: int) -> list[int]:
-        """Frames between `start` and `stop` where a part may begin: nothing that lies before it is read for it."""
+        """Frames between `start` and `stop` where a part may begin: nothing before it needs to be read."""
 
 
 def open_history(source: str, *, access_key: str = "", secret_key: str = "") -> History:
@@ -57,9 +58,10 @@ def open_history(source: str, *, access_key: str = "", secret_key: str = "") -> 
 
 
 class DirectoryHistory:
-    """The logs of a data directory, which a node may be writing. Only frames that are known to be committed are read.
+    """The logs of a data directory, which a node may be writing. Only committed frames are read.
 
-    A running node notes that within a second, so its last frames come a little later.
+    A running node records within a second which frames are committed, so its last frames become available a little
+    later.
     """
 
     def __init__(self, directory: str) -> None:
@@ -67,7 +69,7 @@ class DirectoryHistory:
         self._directory = directory
         self._told: dict[int, tuple[int, Names]] = {}  # by shard: the names before a frame
         if not os.path.isdir(directory) or not layout.log_directories(self._disk, directory):
-            raise InvalidInput(f"There is no log in {directory}: give a data directory, or the address of an archive.")
+            raise InvalidInput(f"There is no log in {directory}. Use a data directory, or the URL of an archive.")
 
     def shards(self) -> list[Range]:
         logs = layout.log_directories(self._disk, self._directory)
@@ -83,7 +85,7 @@ class DirectoryHistory:
     def _log(self, shard: int) -> str:
         logs = layout.log_directories(self._disk, self._directory)
         if shard not in logs or shard == layout.CATALOG_SHARD:
-            raise NotFound(f"There is no shard {shard} in {self._directory}.")
+            raise NotFound(f"Shard {shard} does not exist in {self._directory}.")
         return logs[shard]
 
     def frames(self, shard: int, start: int, stop: int | None = None) -> Iterator[Frame]:
@@ -118,14 +120,14 @@ class DirectoryHistory:
             if chain.number < stop:
                 raise Damage(path, 0, chain.number, f"frame {chain.number} is missing", readable=True)
         except (LogCorrupt, FileNotFoundError):
-            if not self._disk.exists(path):  # dropped, and its file used again, while it was read
+            if not self._disk.exists(path):  # deleted, and its file reused, while it was being read
                 raise self._gap(chain.shard, chain.number) from None
             raise
         finally:
             self._disk.close(handle)
 
     def names(self, shard: int, before: int) -> Names:
-        """Read from the log once, as far as it is asked for; the ones that are asked for next go on from there."""
+        """Read from the log once, up to the requested frame; later requests continue from there."""
         start, names = self._told.get(shard, (0, {}))
         first = self._range(shard).first
         if before < start:
@@ -141,8 +143,8 @@ class DirectoryHistory:
 
     def _gap(self, shard: int, number: int) -> LogGap:
         return LogGap(
-            f"Frame {number} of shard {shard} is not in {self._directory} any more: "
-            f"the first one is {self._range(shard).first}. Read what came before it from the archive."
+            f"Frame {number} of shard {shard} is no longer in {self._directory}; the first retained frame is "
+            f"{self._range(shard).first}. Read earlier frames from the archive."
         )
 
 
@@ -164,7 +166,7 @@ class ArchivedHistory:
     def frames(self, shard: int, start: int, stop: int | None = None) -> Iterator[Frame]:
         firsts = self.archive.firsts(shard)
         if not firsts:
-            raise NotFound(f"There is no shard {shard} in the archive {self.archive.store.url}.")
+            raise NotFound(f"Shard {shard} does not exist in the archive {self.archive.store.url}.")
         if start < firsts[0]:
             raise LogGap(
                 f"Frame {start} of shard {shard} is not in {self.archive.store.url}: it begins at {firsts[0]}."
@@ -172,7 +174,7 @@ class ArchivedHistory:
         return self.archive.frames(shard, start, stop)
 
     def names(self, shard: int, before: int) -> Names:
-        """As the manifests say. Read are segments whose manifest is older than that, and the last one in part."""
+        """From the manifests. Only segments with an older manifest are read, and a part of the last one."""
         names: Names = {}
         for first in self.archive.firsts(shard):
             if first >= before:

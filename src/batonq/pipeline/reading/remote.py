@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from batonq.pipeline.reading.history import Range
 
 PIECE_BYTES = 8 << 20
-PART_BYTES = 64 << 20  # about what lies between two marks
-TRIES = 8  # of one request that meets an absent node
-PATIENCE_S = 600.0  # with a node that serves others: it has so much to give in a second, and many may ask
+PART_BYTES = 64 << 20  # approximate size of the data between two marks
+TRIES = 8  # for one request while the node is unavailable
+PATIENCE_S = 600.0  # for a node that serves other readers: its rate is limited, and many may ask
 WAIT_MAX_S = 30.0
 TIMEOUT_S = 60.0
 _ERRORS: dict[str, type[BatonError]] = {
@@ -37,7 +37,7 @@ class Answer(NamedTuple):
 
 
 class RemoteHistory:
-    """A node's history. Refusals for the rate, and a node that is away for a while, are waited out."""
+    """A node's history. It waits if the rate limit is reached, or if the node is unavailable for a while."""
 
     def __init__(
         self,
@@ -50,18 +50,18 @@ class RemoteHistory:
     ) -> None:
         parts = urlsplit(url)
         if not parts.hostname or parts.path.strip("/"):
-            raise InvalidInput(f"A node's address is http://host:port, not {url!r}.")
+            raise InvalidInput(f"The URL of a node must be http://host:port, not {url!r}.")
         self._url = url.rstrip("/")
         self._host = parts.netloc
         self._secure = parts.scheme == "https"
         self._signer = Signer(access_key, secret_key) if access_key else None
         self._piece_bytes = piece_bytes
         self._sleep = sleep
-        self._frame_bytes: dict[int, int] = {}  # by shard: what a frame has on average
-        self._known: dict[int, tuple[int, Names]] = {}  # by shard: the names that it knew when it was at a frame
+        self._frame_bytes: dict[int, int] = {}  # by shard: average size of a frame
+        self._known: dict[int, tuple[int, Names]] = {}  # by shard: the names at a frame
 
     def shards(self) -> list[Range]:
-        """Raises Unavailable while a shard of the node is not served: without it there would be a hole."""
+        """Raises Unavailable while a shard of the node is unavailable: without it there would be a gap."""
         from batonq.pipeline.reading.history import Range
 
         return [Range(one["shard"], one["firstFrame"], one["nextFrame"]) for one in self._listing("/v1/history")]
@@ -72,7 +72,9 @@ class RemoteHistory:
             if not answer.get("unavailable"):
                 break
             if attempt == TRIES:
-                raise Unavailable(f"{self._url} does not serve shard {answer['unavailable'][0]} just now: try again.")
+                raise Unavailable(
+                    f"Shard {answer['unavailable'][0]} of {self._url} is unavailable at the moment. Retry."
+                )
             self._sleep(min(2**attempt / 10, 5.0))
         listed: list[dict[str, Any]] = answer["shards"]
         for one in listed:
@@ -80,7 +82,7 @@ class RemoteHistory:
         return listed
 
     def names(self, shard: int, before: int) -> Names:
-        """What the shard knows now: names of queues that were deleted meanwhile are not among them."""
+        """The shard's current names, without those of queues that were deleted meanwhile."""
         at, names = self._known.get(shard, (0, {}))
         if before > at:
             for one in self._listing("/v1/history?names=true"):
@@ -91,7 +93,7 @@ class RemoteHistory:
         return dict(names)
 
     def marks(self, shard: int, start: int, stop: int) -> list[int]:
-        """A node reads from any frame on, so these are only about evenly far apart."""
+        """A node can read from any frame, so these are just evenly spaced."""
         if shard not in self._frame_bytes:
             self._listing("/v1/history")
         step = max(PART_BYTES // self._frame_bytes.get(shard, PART_BYTES), 1)
@@ -100,7 +102,7 @@ class RemoteHistory:
     def frames(self, shard: int, start: int, stop: int | None = None) -> Iterator[Frame]:
         if stop is not None and stop <= start:
             return iter(())
-        first = self._piece(shard, start, stop)  # a gap is told at once, not when the first frame is asked for
+        first = self._piece(shard, start, stop)  # raises a gap at once, not when the first frame is requested
         return self._frames(shard, start, stop if stop is not None else int(first.headers["baton-end-frame"]), first)
 
     def _frames(self, shard: int, start: int, stop: int, piece: Answer) -> Iterator[Frame]:
@@ -156,10 +158,10 @@ class RemoteHistory:
 
 
 def _problem(address: str, answer: Answer) -> BatonError:
-    """The error that the node told, of the class that has its code."""
+    """The node's error as an exception of the class for its code."""
     try:
         problem = json.loads(answer.body)
         kind, text = _ERRORS.get(problem["code"], BatonError), problem["detail"]
     except (ValueError, KeyError, TypeError):
-        kind, text = BatonError, f"status {answer.status}; is this a Baton node?"
+        kind, text = BatonError, f"status {answer.status}. Is this a Baton node?"
     return kind(f"{address}: {text}")

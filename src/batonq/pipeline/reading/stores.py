@@ -1,6 +1,6 @@
-"""Where an archive lies: a directory (file://) or an object store (s3://), through fsspec.
+"""The storage of an archive: a directory (file://) or an object store (s3://), through fsspec.
 
-A name that was written is there whole: an object store puts it at once, in a directory it is synced and then renamed.
+Writes are atomic: an object store writes an object at once, and in a directory a file is synced and then renamed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ UNFINISHED_KEPT_S = 3_600
 
 
 class Store:
-    """Names with bytes under one address. Errors of what lies beneath are LogErrors that name the address."""
+    """Named objects under one URL. Errors of the storage are raised as LogError with the URL."""
 
     def __init__(self, url: str) -> None:
         self.url = url.rstrip("/")
@@ -29,7 +29,7 @@ class Store:
         return f"{self.url}/{name}"
 
     def names(self, folder: str = "") -> list[str]:
-        """What is in a folder, without the folder's own name; nothing when it does not exist."""
+        """The names in a folder, without the folder's own name; empty if it does not exist."""
         path = f"{self._root}/{folder}".rstrip("/")
         try:
             self._files.invalidate_cache()
@@ -44,7 +44,7 @@ class Store:
         try:
             data: bytes = self._files.cat_file(f"{self._root}/{name}")
         except FileNotFoundError:
-            raise LogError(f"{self.address(name)} is not there.") from None
+            raise LogError(f"{self.address(name)} does not exist.") from None
         except OSError as error:
             raise self._error("cannot be read", name, error) from error
         return data
@@ -61,10 +61,10 @@ class Store:
             raise self._error("cannot be written", name, error) from error
 
     def write_new(self, name: str, data: bytes) -> bool:
-        """Write a name that is not there; False when it is, which is left as it is.
+        """Write a new object; False if the name already exists, which is not changed.
 
-        In a directory the first of two that write at once wins. An object store may take both: what they write must be
-        the same then.
+        In a directory the first of two concurrent writers wins. An object store may accept both: their data must then
+        be the same.
         """
         path = f"{self._root}/{name}"
         try:
@@ -78,7 +78,7 @@ class Store:
         return True
 
     def sweep(self, folder: str) -> None:
-        """Remove what a copy that was cut short left behind. An object store keeps no such thing."""
+        """Remove the leftovers of an interrupted copy. An object store has none."""
         path = f"{self._root}/{folder}"
         if not self._local or not os.path.isdir(path):
             return
@@ -92,16 +92,16 @@ class Store:
 
 
 def check_url(url: str) -> None:
-    """Raises InvalidInput, saying what an archive's address must be."""
+    """Raises InvalidInput, which says what an archive's URL must be."""
     parts = urlsplit(url)
     if parts.scheme not in SCHEMES or (parts.scheme == "s3" and not parts.netloc):
-        raise InvalidInput(f"An archive is at file:///directory or s3://bucket/prefix, not at {url!r}.")
+        raise InvalidInput(f"The URL of an archive must be file:///directory or s3://bucket/prefix, not {url!r}.")
     if parts.scheme == "file" and (parts.netloc or not parts.path.startswith("/")):
-        raise InvalidInput(f"A directory is named from the root, as in file:///srv/archive, not {url!r}.")
+        raise InvalidInput(f"The directory must be an absolute path, as in file:///srv/archive, not {url!r}.")
 
 
 def _open(url: str) -> tuple[Any, str, bool]:
-    """(file system of fsspec, root in it, whether it is a directory of this machine)."""
+    """(fsspec file system, root in it, whether it is a local directory)."""
     check_url(url)
     try:
         import fsspec
@@ -114,7 +114,7 @@ def _open(url: str) -> tuple[Any, str, bool]:
 
 
 def _s3() -> Any:
-    """Credentials and region come from the environment, as AWS's own tools read it; so does the endpoint."""
+    """Credentials, region and endpoint come from the environment, as for AWS's own tools."""
     from fsspec.implementations.arrow import ArrowFSWrapper
     from pyarrow.fs import S3FileSystem
 
@@ -130,12 +130,12 @@ def _s3() -> Any:
 
 
 def _write_durably(path: str, data: bytes, replace: bool = True) -> bool:
-    """The local log is dropped once this is done, so it must survive a power failure. Whether it was written: what is
-    there already is left alone unless it may be replaced.
+    """The local log is deleted afterwards, so the data must survive a power failure. Returns whether it was written: an
+    existing file is not changed unless it may be replaced.
     """
     folder = os.path.dirname(path)
     os.makedirs(folder, exist_ok=True)
-    unfinished = f"{path}.{secrets.token_hex(4)}{UNFINISHED}"  # the copier of a killed node may still be at it
+    unfinished = f"{path}.{secrets.token_hex(4)}{UNFINISHED}"  # the copier of a killed node may still be running
     with open(unfinished, "wb") as file:
         file.write(data)
         file.flush()

@@ -1,6 +1,6 @@
-"""The report: one HTML page of what the tables say, with plots, that needs nothing beside itself.
+"""The report: a self-contained HTML page about the tables, with plots.
 
-figures.py   what the page shows, as plain numbers, and how they are asked of the tables (Spark)
+figures.py   the page's numbers, and how they are computed from the tables (Spark)
 svg.py       plots: lines, bars, a heat map
 page.py      the page
 """

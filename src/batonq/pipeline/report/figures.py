@@ -1,4 +1,4 @@
-"""What the report shows: a bounded number of plain figures, whatever the size of the tables they are taken from."""
+"""The numbers of the report: a bounded number of figures, whatever the size of the tables."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Clock:
 
 @dataclass(slots=True)
 class QueueLine:
-    """A queue in the plots and tables. `name` is what its users call it, and may be any text."""
+    """A queue in the plots and tables. `name` may be any text."""
 
     name: str
     totals: dict[str, int]
@@ -58,7 +58,7 @@ class QueueLine:
 @dataclass(slots=True)
 class Figures:
     clock: Clock
-    rates: dict[str, Series]  # a second
+    rates: dict[str, Series]  # per second
     depth: Series
     in_flight: Series
     heat: dict[str, dict[tuple[int, int], int]]  # latency: (bucket, power of two of the milliseconds): messages
@@ -73,7 +73,7 @@ class Figures:
 
 
 def collect(minutes: DataFrame, messages: DataFrame, usage: DataFrame) -> Figures | None:
-    """From queue_minute, message_lifecycle and tenant_usage; None when nothing ever happened."""
+    """From queue_minute, message_lifecycle and tenant_usage; None if there are no events."""
     from pyspark.sql import functions as f
 
     whole = minutes.where("shard is null")
@@ -129,7 +129,7 @@ def _rates(whole: DataFrame, clock: Clock) -> dict[str, Series]:
 
 
 def _levels(whole: DataFrame, clock: Clock) -> tuple[Series, Series]:
-    """Depth and in flight of all queues together: the changes of each, added up."""
+    """Depth and in-flight messages of all queues together: the sum of their changes."""
     from pyspark.sql import Window
     from pyspark.sql import functions as f
 
@@ -233,7 +233,7 @@ def _queues(whole: DataFrame, messages: DataFrame, clock: Clock) -> list[QueueLi
 
 
 def _carried(clock: Clock, found: dict[int, float]) -> Series:
-    """A level stays what it was; before the first it is not known."""
+    """A level stays the same until it changes; before the first value it is unknown."""
     level: float | None = None
     series: Series = []
     for bucket in range(clock.count):
@@ -251,11 +251,13 @@ def _leases(messages: DataFrame) -> dict[int, int]:
 
 
 def _causes(messages: DataFrame) -> list[tuple[str, int]]:
-    """Error classes of what died, the commonest first; the rest as one."""
+    """Error classes of dead letters, the most frequent first; the rest as one."""
     from pyspark.sql import functions as f
 
     died = messages.where("outcome in ('dead_lettered', 'dead')")
-    name = f.coalesce("last_error_class", f.when(f.col("expiries") > 0, "(lease ran out)"), f.lit("(no class given)"))
+    name = f.coalesce(
+        "last_error_class", f.when(f.col("expiries") > 0, "(lease expired)"), f.lit("(no class reported)")
+    )
     counted = died.groupBy(name.alias("cause")).count()
     top = [
         (row["cause"], row["count"]) for row in counted.orderBy(f.desc("count"), "cause").limit(CAUSES_MAX).collect()

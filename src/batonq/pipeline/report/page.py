@@ -13,7 +13,7 @@ RATE_NAMES = {
     "sends": ("sent", "sent"),
     "receives": ("received", "received"),
     "acks": ("acknowledged", "acked"),
-    "retries": ("retried (nack, lease ran out)", "retried"),
+    "retries": ("retried (nack, lease expired)", "retried"),
     "dead_letters": ("dead-lettered", "dead"),
 }
 OUTCOME_KINDS = {"acked": "acked", "late_acked": "acked", "dead_lettered": "dead", "dead": "dead", "expired": "retried"}
@@ -75,7 +75,8 @@ footer { margin-top: 2.5rem; color: var(--soft); }
     f".{name} {{ color: var(--{name}); }}\n"
     for name in ("sent", "received", "acked", "retried", "dead", *(f"q{index}" for index in range(QUEUES_MAX)))
 )
-# One time axis: the bucket under the pointer is marked in every plot. Without it each plot still says its numbers.
+# One time axis: the bucket under the pointer is marked in every plot. Without the script each plot still shows its
+# numbers.
 _SCRIPT = """
 let marked = [];
 addEventListener("pointerover", event => {
@@ -102,8 +103,8 @@ def render(figures: Figures | None, lake: str) -> str:
 
 def _empty() -> str:
     return (
-        "<header><b>Baton</b> report</header>\n<h1>No queue has a history yet.</h1>\n"
-        "<p>Send something, then: <code>baton pipeline ingest</code> and <code>baton pipeline report</code>.</p>"
+        "<header><b>Baton</b> report</header>\n<h1>There is no history yet.</h1>\n<p>Send some messages, then "
+        "run <code>baton pipeline ingest</code> and <code>baton pipeline report</code>.</p>"
     )
 
 
@@ -138,9 +139,9 @@ def sentence(figures: Figures) -> str:
     died = outcomes.get("dead_lettered", 0) + outcomes.get("dead", 0)
     there = sum(outcomes.get(name, 0) for name in ("waiting", "in_flight", "delayed", "owed", "dead"))
     queues = f"{figures.queue_count:,} queue{'s' if figures.queue_count != 1 else ''}"
-    dead = f"{died:,} died" if died else "none died"
+    dead = f"{died:,} dead-lettered" if died else "none dead-lettered"
     share = f"{acked / total:.1%}" if total else "none"
-    return f"{total:,} messages in {queues}: {share} acknowledged, {dead}, {there:,} still there"
+    return f"{total:,} messages in {queues}: {share} acknowledged, {dead}, {there:,} remaining"
 
 
 def _numbers(figures: Figures) -> str:
@@ -148,7 +149,7 @@ def _numbers(figures: Figures) -> str:
     sums = {name: sum(value or 0 for value in values) * figures.clock.step_s for name, values in figures.rates.items()}
     told = [(RATE_NAMES[name][0].partition(" (")[0], f"{round(total):,}") for name, total in sums.items()]
     peak = max((value or 0 for value in figures.rates["sends"]), default=0.0)
-    told.append(("sent a second", f"{svg.number(sums['sends'] / seconds)}, at most {svg.number(peak)}"))
+    told.append(("sent per second", f"{svg.number(sums['sends'] / seconds)}, at most {svg.number(peak)}"))
     told.append(("depth at the end", svg.number(figures.depth[-1])))
     told.append(("in flight at the end", svg.number(figures.in_flight[-1])))
     items = "".join(f"<div><dt>{escape(name)}</dt><dd>{escape(value)}</dd></div>" for name, value in told)
@@ -171,7 +172,7 @@ def _legend(names: Iterable[tuple[str, str]]) -> str:
 def _rates(figures: Figures) -> str:
     series = {RATE_NAMES[name][0]: (RATE_NAMES[name][1], values) for name, values in figures.rates.items()}
     legend = _legend((name, kind) for name, (kind, _) in series.items())
-    return _section("Messages a second, all queues", legend + svg.lines(figures.clock, series, "/s"))
+    return _section("Messages per second, all queues", legend + svg.lines(figures.clock, series, "/s"))
 
 
 def _levels(figures: Figures) -> str:
@@ -189,13 +190,13 @@ def _by_queue(figures: Figures) -> list[str]:
     rates = {name: (f"q{index}", line.rates) for index, (name, line) in enumerate(named.items())}
     depths = {name: (f"q{index}", line.depths) for index, (name, line) in enumerate(named.items())}
     return [
-        _section("Sent a second, by queue", legend + svg.lines(figures.clock, rates, "/s"), note),
+        _section("Sent per second, by queue", legend + svg.lines(figures.clock, rates, "/s"), note),
         _section("Depth, by queue", legend + svg.lines(figures.clock, depths, "messages"), note),
     ]
 
 
 def _unique(shown: Sequence[QueueLine]) -> dict[str, QueueLine]:
-    """Two queues may have one name: a deleted one, and one made anew."""
+    """Two queues may have the same name: a deleted one, and one that was created later."""
     named: dict[str, QueueLine] = {}
     for line in shown:
         name, again = line.name, 2
@@ -212,9 +213,9 @@ def _latencies(figures: Figures) -> list[str]:
         cells = figures.heat[name]
         title = words[0].upper() + words[1:]
         if not cells:
-            found.append(_section(title, '<p class="note">No message was, in this time.</p>'))
+            found.append(_section(title, '<p class="note">No messages in this time.</p>'))
             continue
-        note = "Messages by when and how long, on a scale of powers of two; the fuller, the more."
+        note = "Messages by time and latency, on a scale of powers of two; darker means more messages."
         found.append(_section(f"{title}: how long", svg.heat(figures.clock, cells), note))
         series = {
             share: (kind, values)
@@ -234,20 +235,20 @@ def _retries(figures: Figures) -> str:
         )
         for leases, count in sorted(figures.leases.items())
     ]
-    return _section("How often a message was received", _bars(values), "Of the messages that ended.")
+    return _section("How often a message was received", _bars(values), "Only messages that have ended.")
 
 
 def _causes(figures: Figures) -> str:
     values = [(name, count, "dead") for name, count in figures.causes]
-    note = "The last error class of messages that went to the dead letters, or died in their queue."
-    return _section("Why messages died", _bars(values), note)
+    note = "The last error class of dead letters, and of messages that died in their queue."
+    return _section("Causes of dead letters", _bars(values), note)
 
 
 def _outcomes(figures: Figures) -> str:
     ordered = sorted(figures.outcomes.items(), key=lambda item: (-item[1], item[0]))
     values = [(name.replace("_", " "), count, OUTCOME_KINDS.get(name, "")) for name, count in ordered]
-    note = "A message that was moved counts once for each queue that it was in."
-    return _section("What became of them", _bars(values), note)
+    note = "A moved message counts once for each queue that it was in."
+    return _section("Outcomes", _bars(values), note)
 
 
 def _bars(values: Sequence[tuple[str, int, str]]) -> str:
@@ -269,7 +270,7 @@ def _table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _queue_table(figures: Figures) -> str:
-    head = ("queue", "sent", "received", "acked", "nacked", "ran out", "dead", "depth", "in flight", "oldest", *SHARES)
+    head = ("queue", "sent", "received", "acked", "nacked", "expired", "dead", "depth", "in flight", "oldest", *SHARES)
     rows = [
         (
             line.name,
@@ -282,7 +283,7 @@ def _queue_table(figures: Figures) -> str:
         for line in figures.queues
     ]
     more = figures.queue_count - len(rows)
-    note = "Depth, in flight and oldest are those of the queue's last minute; percentiles are of sent to acknowledged."
+    note = "Depth, in flight and oldest are from the queue's last minute; percentiles are from send to acknowledgement."
     if more > 0:
         note = f"The {len(rows)} busiest of {figures.queue_count:,} queues. {note}"
     return _section("Queues", _table(head, rows), note, whole=True)
@@ -303,7 +304,7 @@ def _usage_table(figures: Figures) -> str:
         for row in figures.usage
     ]
     more = figures.usage_count - len(rows)
-    note = "Stored is bytes times the hours that they were kept."
+    note = "Stored is bytes times the hours that they were stored."
     if more > 0:
         note = f"The {len(rows)} most used of {figures.usage_count:,} queues. {note}"
     return _section("Usage", _table(head, rows), note, whole=True)

@@ -1,4 +1,4 @@
-"""Plots as SVG, written by hand: lines over time, bars, a heat map. Colours are classes: the page chooses them."""
+"""Plots as SVG: lines over time, bars, a heat map. Colours are CSS classes of the page."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def lines(clock: Clock, series: Mapping[str, tuple[str, Series]], unit: str, *, 
 
 
 def heat(clock: Clock, cells: Mapping[tuple[int, int], int]) -> str:
-    """Messages by time and by powers of two of milliseconds: the more, the fuller."""
+    """Messages by time and by powers of two of milliseconds: darker means more messages."""
     powers = [power for _, power in cells]
     low, high = (min(powers), max(powers) + 1) if powers else (0, 1)
     high = max(high, low + 4)
@@ -66,7 +66,7 @@ def heat(clock: Clock, cells: Mapping[tuple[int, int], int]) -> str:
 
 
 def bars(values: Sequence[tuple[str, int, str]]) -> str:
-    """(name, count, class), one under the other, each with its number and share."""
+    """(name, count, class), one below the other, each with its number and share."""
     total = sum(count for _, count, _ in values) or 1
     most = max((count for _, count, _ in values), default=1) or 1
     label, room = 150, WIDTH - 150 - 110
@@ -100,7 +100,7 @@ class _Scale:
 
 
 class _LogScale(_Scale):
-    """From one millisecond to a power of ten above the largest value; what is shorter lies at the bottom."""
+    """From one millisecond to a power of ten above the largest value; shorter values are at the bottom."""
 
     def __init__(self, top: float) -> None:
         decades = max(1, math.ceil(math.log10(max(top, 10.0))))

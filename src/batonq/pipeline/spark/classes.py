@@ -1,8 +1,8 @@
-"""Java's class-data archive: the classes that a session loads, parsed once, so that the next start is quicker.
+"""Java's class-data archive: the classes that a session loads, parsed once, so that later starts are faster.
 
-The first session's Java writes it while it ends, under a name of its own, and a note beside it says which process that
-is. A start after that has Java check what was left, and gives it the name that all use. So nobody reads a half-written
-one, however many start at once. Where Java cannot do it, a session starts without.
+The first session's Java writes it at its end under a unique name, with a note of its process id. A later start lets
+Java check the file, and renames it to the common name. So nobody reads a half-written one, however many start at once.
+If Java cannot do it, a session starts without.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ import time
 from pathlib import Path
 from typing import NamedTuple
 
-SETTLED_S = 60  # an archive without a note, that nobody has written to for so long: nobody ever will
+SETTLED_S = 60  # an archive without a note that has not been written for this long will never be completed
 TIMEOUT_S = 60
-# Nothing is said about archives that cannot be used: what Java prints goes to the user's own output.
+# Java must not report unusable archives: it would print to the user's own output.
 _WRITE = "-XX:ArchiveClassesAtExit="
 _QUIET = ["-Xshare:auto", "-Xlog:disable", "-Xlog:all=error:stderr"]
 
 
 def options(home: str, spark_home: Path, cache: Path) -> list[str]:
-    """What to tell Java: to use the archive if there is one, else to write it at the end."""
-    if " " in str(cache):  # Spark takes the options as words
+    """Java options: to use the archive if there is one, otherwise to write it at the end."""
+    if " " in str(cache):  # Spark expects separate options
         return []
     try:
         key = _key(home, spark_home)
@@ -42,19 +42,19 @@ def options(home: str, spark_home: Path, cache: Path) -> list[str]:
 
 
 class Note(NamedTuple):
-    """Of an archive that a session will leave: an archive is good for one class path only."""
+    """A note about an archive that a session will leave: an archive is valid for one class path only."""
 
-    pid: int  # of the Java that writes it
+    pid: int  # of the Java process that writes it
     class_path: str
 
 
 def written(given: list[str]) -> Path | None:
-    """Where a session's Java that gets these options will leave an archive, if it is to make one."""
+    """Where a session's Java with these options will write an archive, if it creates one."""
     return next((Path(option.removeprefix(_WRITE)) for option in given if option.startswith(_WRITE)), None)
 
 
 def note(given: list[str], pid: int, class_path: str) -> None:
-    """Write down what is known of a session's Java that was started with these options."""
+    """Record the Java process of a session that was started with these options."""
     if part := written(given):
         try:
             part.with_suffix(".note").write_text(f"{pid}\n{class_path}")
@@ -63,7 +63,7 @@ def note(given: list[str], pid: int, class_path: str) -> None:
 
 
 def _key(home: str, spark_home: Path) -> str:
-    """Changes with the Java, and with the jars that are on Spark's class path."""
+    """Changes with the Java version, and with the jars on Spark's class path."""
     java = Path(home, "bin", "java").resolve()
     jars = spark_home / "jars"
     parts = (java, java.stat().st_mtime_ns, jars, jars.stat().st_mtime_ns)
@@ -71,7 +71,9 @@ def _key(home: str, spark_home: Path) -> str:
 
 
 def _base(home: str, cache: Path, key: str) -> Path | None:
-    """The archive of Java's own classes, which ours stands on. None: it comes with Java. A wheel's Java has none."""
+    """The archive of Java's own classes, on which ours is based. None: it is included in
+    Java. A wheel's Java has none.
+    """
     base = cache / f"java-{key}.jsa"
     if base.exists():
         return base
@@ -79,13 +81,13 @@ def _base(home: str, cache: Path, key: str) -> Path | None:
         return None
     unfinished = cache / f"java-{key}.{os.getpid()}.part"
     if not _runs(home, "-Xshare:dump", _shared(None, unfinished)):
-        raise OSError(f"{home} makes no class-data archive")
+        raise OSError(f"{home} cannot create a class-data archive")
     os.replace(unfinished, base)
     return base
 
 
 def _adopt(home: str, cache: Path, key: str, base: Path | None, archive: Path) -> None:
-    """Take one that an earlier session left, if Java finds it whole; throw the rest away."""
+    """Adopt the archive of an earlier session if Java accepts it; delete the others."""
     for path in cache.glob(f"classes-{key}.*.note"):
         part = path.with_suffix(".part")
         left = _read(path)
@@ -103,7 +105,7 @@ def _adopt(home: str, cache: Path, key: str, base: Path | None, archive: Path) -
 
 
 def _somebody_writes(cache: Path, key: str) -> bool:
-    """Is a session under way that will leave one? One is enough: it costs seconds at its end."""
+    """Whether a running session will leave one. One is enough: it costs seconds at its end."""
     return any(cache.glob(f"classes-{key}.*.note"))
 
 
@@ -113,7 +115,7 @@ def _read(path: Path) -> Note | None:
 
 
 def _writes(pid: int, part: Path) -> bool:
-    """Does that process run, and is it the Java that was told to write this?"""
+    """Whether that process is running, and is the Java that writes this archive."""
     try:
         return os.fsencode(part) in Path(f"/proc/{pid}/cmdline").read_bytes()
     except OSError:

@@ -1,4 +1,4 @@
-"""The options of format("baton") with read=history: what each means, and what was given, checked."""
+"""The options of format("baton") with read=history: their meaning, and the checked values."""
 
 from __future__ import annotations
 
@@ -13,34 +13,40 @@ from batonq.pipeline.spark.options import Option, access, check_known, flag, tim
 FRAMES_A_BATCH = 100_000
 
 OPTIONS = (
-    Option("read", "`history`", "What is read: `history`, `messages` or `replay`."),
+    Option("read", "`history`", "What to read: `history`, `messages` or `replay`."),
     Option(
         "url",
         "",
-        "Where history lies: `http(s)://host:port` of a node, a data directory, or an archive at `file:///…` or "
-        "`s3://…`. `load(…)` takes it as its argument too.",
+        "Source of the history: `http(s)://host:port` of a node, a data directory, or an archive at "
+        "`file:///…` or `s3://…`. It can also be the argument of `load(…)`.",
     ),
-    Option("accessKey", "`BATON_ACCESS_KEY_ID`", "Access key of the server's own account, for a secured node."),
-    Option("secretKey", "`BATON_SECRET_ACCESS_KEY`", "Its secret."),
-    Option("bodies", "`false`", "Whether there is a column `body`."),
-    Option("names", "`true`", "Whether `queue_name` and `tenant` are filled in. Without, planning is quicker."),
-    Option("queues", "", "Only events of these queues: names or numbers, with commas between. An unknown name fails."),
-    Option("events", "", "Only these events, with commas between, such as `sent,deleted`."),
-    Option("since", "", "Only events at or after this time, such as `2026-01-31T12:00:00Z`; without a zone it is UTC."),
+    Option("accessKey", "`BATON_ACCESS_KEY_ID`", "Access key id of the server's own account, for a secured node."),
+    Option("secretKey", "`BATON_SECRET_ACCESS_KEY`", "Secret access key."),
+    Option("bodies", "`false`", "Whether to include the column `body`."),
+    Option("names", "`true`", "Whether to fill in `queue_name` and `tenant`. Planning is faster without."),
+    Option(
+        "queues", "", "Only events of these queues: names or numbers, separated by commas. An unknown name is an error."
+    ),
+    Option("events", "", "Only these events, separated by commas, for example `sent,deleted`."),
+    Option(
+        "since",
+        "",
+        "Only events at or after this time, for example `2026-01-31T12:00:00Z`; the default time zone is UTC.",
+    ),
     Option("until", "", "Only events before this time."),
     Option(
         "pushDown",
         "`false`",
-        "Whether the conditions of a query on queue, event and time are looked at before texts are decoded. Only for a "
-        "data frame that one query uses, once.",
+        "Whether conditions of a query on queue, event and time are applied before texts are decoded. Only "
+        "for a data frame that is used in one query, once.",
     ),
-    Option("shards", "", "Only these shards, with commas between; one that is not there fails."),
-    Option("start", "`earliest`", 'Where a new stream begins: `earliest`, `latest` or `{"<shard>": <frame>, …}`.'),
-    Option("maxFramesPerBatch", f"`{FRAMES_A_BATCH}`", "Most frames that a stream takes in one batch, of all shards."),
+    Option("shards", "", "Only these shards, separated by commas; a missing shard is an error."),
+    Option("start", "`earliest`", 'Where a new stream starts: `earliest`, `latest` or `{"<shard>": <frame>, …}`.'),
+    Option("maxFramesPerBatch", f"`{FRAMES_A_BATCH}`", "Maximum number of frames per micro-batch, over all shards."),
     Option(
         "framesPerPartition",
         "",
-        "Most frames that one task reads; else it is about one segment, or 64 MB of what a node serves.",
+        "Maximum number of frames per task. Default: about one segment, or 64 MB from a node.",
     ),
 )
 _NAMES = {option.name.lower(): option.name for option in OPTIONS} | {"path": "path"}
@@ -65,7 +71,7 @@ class HistoryOptions:
 
 
 def parse(given: Mapping[str, str]) -> HistoryOptions:
-    """Raises InvalidInput that names the option."""
+    """Raises InvalidInput, which names the option."""
     check_known(given, OPTIONS)
     options = {_NAMES[key.lower()]: value for key, value in given.items() if value != ""}
     url, access_key, secret_key = access(options)
@@ -77,7 +83,7 @@ def parse(given: Mapping[str, str]) -> HistoryOptions:
         until_ms=time_ms(options, "until"),
     )
     if not names and any(isinstance(queue, str) for queue in wanted.queues or ()):
-        raise InvalidInput("Queues can be chosen by number only when names are not read: leave out names=false.")
+        raise InvalidInput("Queue names cannot be used with names=false. Use queue numbers, or leave out names=false.")
     return HistoryOptions(
         url=url,
         access_key=access_key,
@@ -110,5 +116,5 @@ def _shards(given: str | None) -> frozenset[int] | None:
         return None
     wrong = sorted(text for text in texts if not text.isdigit())
     if wrong:
-        raise InvalidInput(f"The option shards has numbers with commas between, not {wrong[0]!r}.")
+        raise InvalidInput(f"The option shards must be numbers separated by commas, not {wrong[0]!r}.")
     return frozenset(map(int, texts))

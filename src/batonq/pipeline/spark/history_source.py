@@ -1,7 +1,7 @@
 """format("baton") with read=history: the events of logs, as a batch and as a stream.
 
-A task reads a range of a shard's frames by itself. The driver plans the ranges, and tells each the names of queues that
-came before it. What was planned comes whole or fails: a stream's offsets therefore name exactly what was read.
+Each task reads a range of a shard's frames. The driver plans the ranges, and passes the queue names from before each
+range. A planned range is read completely or fails, so a stream's offsets describe exactly what was read.
 """
 
 from __future__ import annotations
@@ -28,11 +28,13 @@ from batonq.pipeline.tables.schema import spark_type
 if TYPE_CHECKING:
     import pyarrow as pa
 
-NAMES_SHOWN = 10  # in an error
+NAMES_SHOWN = 10  # in an error message
 
 
 def schema(given: Mapping[str, str]) -> StructType:
-    """The events table, with bodies if they are asked for. Wrong options are refused here, before anything is read."""
+    """The schema of the events table, with bodies if requested. Invalid options are refused here, before anything is
+    read.
+    """
     options = history_options.parse(given)
     options.open()
     return _schema(bodies=options.bodies)
@@ -43,7 +45,7 @@ def _schema(*, bodies: bool) -> StructType:
 
 
 class HistoryPartition(InputPartition):
-    """What one task reads, and what it must know: small, for it travels."""
+    """The input of one task; small, because it is sent over the network."""
 
     def __init__(self, part: Part, names: Names) -> None:
         super().__init__(part)
@@ -52,7 +54,7 @@ class HistoryPartition(InputPartition):
 
 
 class _Source:
-    """What batches and streams have in common. It is sent to the tasks, without the history that the driver opened."""
+    """The common part of batches and streams. It is sent to the tasks, without the history that the driver opened."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         self.options = history_options.parse(given)
@@ -73,14 +75,15 @@ class _Source:
         return offsets.chosen(self.history.shards(), self.options.shards, self.options.url)
 
     def check_queues(self, ranges: Iterable[Range]) -> None:
-        """Raises NotFound for a queue that the options name and that no history tells of."""
+        """Raises NotFound for a queue in the options that is not in the history."""
         if not self._asked:
             return
         told = {name.name for span in ranges for name in self.history.names(span.shard, span.next).values()}
         if missing := sorted(self._asked - told):
             shown = ", ".join(sorted(told)[:NAMES_SHOWN]) + (", …" if len(told) > NAMES_SHOWN else "")
             raise NotFound(
-                f"There is no queue {missing[0]!r} in the history at {self.options.url}; there are {shown or 'none'}."
+                f"There is no queue {missing[0]!r} in the history at {self.options.url}; the queues are "
+                f"{shown or 'none'}."
             )
 
     def plan(self, parts: Iterable[Part]) -> list[HistoryPartition]:
@@ -96,7 +99,7 @@ class _Source:
         from batonq.pipeline.events.decode import Decoder
 
         if not isinstance(partition, HistoryPartition):
-            return  # Spark's own for a batch that was planned without any
+            return  # Spark's own partition for an empty batch
         options, part = self.options, partition.part
         decoder = Decoder(bodies=options.bodies, wanted=options.wanted, names=dict(partition.names), dictionaries=False)
         frames = options.open().frames(part.shard, part.start, part.stop)
@@ -112,8 +115,9 @@ class HistoryReader(_Source, DataSourceReader):
 
 
 class PushedHistoryReader(HistoryReader):
-    """Takes over what it can of a query's filters. Only when it is asked to: Spark (4.3) plans a data frame's source
-    once for all queries that are made of it, so that they would all be given the rows of the last filter."""
+    """Takes over filters of a query if possible, but only on request: Spark (4.3) plans a data frame's source once for
+    all its queries, so all of them would get the rows of the last filter.
+    """
 
     def pushFilters(self, filters: list[Filter]) -> list[Filter]:
         wanted, left = push(filters, self.options.wanted, names=self.options.names)
@@ -127,11 +131,11 @@ def batch_reader(given: Mapping[str, str], schema: StructType) -> HistoryReader:
 
 
 class HistoryStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Spark keeps one in a process of its own while the stream runs; `read` runs elsewhere, on a copy."""
+    """Spark keeps one in a separate process while the stream runs; `read` runs elsewhere, on a copy."""
 
     def __init__(self, given: Mapping[str, str], schema: StructType) -> None:
         super().__init__(given, schema)
-        self._target: list[Range] | None = None  # what there was when Trigger.AvailableNow began
+        self._target: list[Range] | None = None  # the end when Trigger.AvailableNow started
         self._looked = False
 
     def initialOffset(self) -> dict[str, int]:
@@ -159,21 +163,26 @@ class HistoryStreamReader(_Source, DataSourceStreamReader, SupportsTriggerAvaila
 
 
 def _whole(frames: Iterator[Frame], part: Part, source: str) -> Iterator[Frame]:
-    """The frames; raises LogGap when the last of them are not there, although they were when it was planned."""
+    """The frames; raises LogGap if the last of them are missing, although they existed during planning."""
     number = part.start
     for frame in frames:
         yield frame
         number = frame.number + 1
     if number < part.stop:
-        raise LogGap(f"Frames {number} to {part.stop - 1} of shard {part.shard} are not in {source}, and they were.")
+        raise LogGap(
+            f"Frames {number} to {part.stop - 1} of shard {part.shard} are no longer in {source}, although they "
+            "were during planning."
+        )
 
 
 def _checked(given: StructType, options: HistoryOptions) -> list[str] | None:
-    """The columns that a schema of the user's own chooses; None: all."""
+    """The columns of a user-defined schema; None: all."""
     known = {field.name: field.dataType for field in _schema(bodies=options.bodies)}
     for field in given:
         if field.name not in known:
-            raise InvalidInput(f"The events table has no column {field.name!r}; body needs the option bodies.")
+            raise InvalidInput(
+                f"The events table has no column {field.name!r}. The column body needs the option bodies."
+            )
         if field.dataType != known[field.name]:
             kind = known[field.name].simpleString()
             raise InvalidInput(f"The column {field.name} is {kind}, not {field.dataType.simpleString()}.")

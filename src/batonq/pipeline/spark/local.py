@@ -1,4 +1,4 @@
-"""Frames of the driver's own rows. Spark makes them from Arrow by itself; plain rows go through a Python worker."""
+"""Data frames from the driver's own rows. Spark reads Arrow directly; plain rows would go through a Python worker."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def frame_of(spark: SparkSession, rows: Sequence[Sequence[Any]], schema: Schema)
 
 
 def nothing(spark: SparkSession, schema: StructType) -> DataFrame:
-    """A frame without rows."""
+    """An empty frame."""
     return spark.range(0).selectExpr(
         *(f"CAST(NULL AS {field.dataType.simpleString()}) AS `{field.name}`" for field in schema)
     )

@@ -1,8 +1,8 @@
-"""The leases of a streaming query: what its batches hold, kept by a heartbeat, acknowledged when they are committed.
+"""The leases of a streaming query: a heartbeat extends them, and they are acknowledged when their batch is committed.
 
-A position is the number of messages that the query has taken. Spark names a batch by the positions of its two ends, and
-asks for the next one only when the last is committed: then, and on `commit`, its messages are acknowledged. Whatever
-else happens, their leases run out and they come again.
+A position is the number of messages that the query has received. Spark identifies a batch by its two positions, and
+requests the next one only when the last is committed: then, and on `commit`, its messages are acknowledged. Whatever
+else happens, their leases expire and they are delivered again.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from batonq.pipeline.spark.messages_table import stored
 
 log = logging.getLogger(__name__)
 
-RECEIVE_MAX = 1_000  # messages of one request
-GATHER_S = 1.0  # a queue into which messages trickle does not keep its batch open for longer
+RECEIVE_MAX = 1_000  # messages per request
+GATHER_S = 1.0  # a slow trickle of messages does not keep a batch open for longer
 STOP_S = 1.0
-BEATS = 3  # extensions in the time of a lease
+BEATS = 3  # extensions per lease time
 
 
 class Held(Protocol):
-    """What of a queue is needed (batonq.sync.Queue)."""
+    """The required part of a queue (batonq.sync.Queue)."""
 
     def receive(
         self, max_messages: int, wait: float, *, visibility: float | None, consumer: str
@@ -51,7 +51,9 @@ class Batch:
 
 
 class Leases:
-    """Of one query. The heartbeat runs on a thread of its own; all else is called by Spark, one after another."""
+    """The leases of one query. The heartbeat runs on its own thread; everything else is called by Spark, one call at a
+    time.
+    """
 
     def __init__(
         self,
@@ -78,9 +80,9 @@ class Leases:
     # --- batches --------------------------------------------------------------------------------
 
     def take(self, start: int, most: int) -> int:
-        """Take up to so many messages from position `start` on; the position behind them.
+        """Receive up to `count` messages from position `start` on. Returns the position after them.
 
-        What lies before `start` is committed. A batch that was taken from there before is not taken twice.
+        Everything before `start` is committed. A batch that was received from there before is not received twice.
         """
         self.settle(start)
         with self._lock:
@@ -112,20 +114,20 @@ class Leases:
         return batch.end
 
     def messages(self, start: int, end: int) -> list[MessageFields]:
-        """Those of the batch between the two; none when it was another process that took them."""
+        """The messages of the batch between the two; none if another process received them."""
         with self._lock:
             found = [batch for batch in self._batches if start <= batch.start and batch.end <= end]
             messages = [message for batch in found for message in batch.messages]
         if len(messages) < end - start:
             log.warning(
-                "A batch of %d messages is run again after a restart, without them: their leases are gone. "
-                "They come again in a later batch.",
+                "A batch of %d messages is repeated after a restart, without them: their leases have ended. "
+                "They will be in a later batch.",
                 end - start - len(messages),
             )
         return messages
 
     def settle(self, position: int) -> None:
-        """Everything before `position` is committed: acknowledge it. Raises when the node cannot be asked."""
+        """Everything before `position` is committed: acknowledge it. Raises if the node cannot be reached."""
         with self._lock:
             done = [batch for batch in self._batches if batch.end <= position]
             for batch in done:
@@ -150,11 +152,11 @@ class Leases:
         while not self._over.wait(self._visibility_s / BEATS):
             try:
                 self.extend()
-            except BatonError as problem:  # the next beat comes before the leases end
-                log.warning("Leases could not be extended, which is tried again: %s", problem.message)
+            except BatonError as problem:  # the next heartbeat comes before the leases end
+                log.warning("Leases could not be extended; retrying: %s", problem.message)
 
     def extend(self) -> None:
-        """Hold all that is held for another visibility timeout."""
+        """Extend all held leases for another visibility timeout."""
         with self._lock:
             held = {receipt: batch for batch in self._batches for receipt in batch.receipts()}
         results = self._queue.extend_many([(receipt, self._visibility_s) for receipt in held])
@@ -168,10 +170,12 @@ class Leases:
                 held[receipt].lost.add(receipt)
             self.lost += len(lost)
         if lost:
-            log.warning("%d leases of the running batch ended early: those messages come again.", len(lost))
+            log.warning(
+                "%d leases of the running batch ended early; those messages will be delivered again.", len(lost)
+            )
 
     def stop(self) -> None:
-        """No more heartbeats. What is held and not committed comes again when its leases have run out."""
+        """Stop the heartbeat. Uncommitted messages are delivered again when their leases have expired."""
         self._over.set()
         if self._thread is not None:
             self._thread.join(STOP_S)

@@ -1,7 +1,7 @@
-"""format("baton") with read=replay: the messages that history has of a queue, by position. Nothing is taken.
+"""format("baton") with read=replay: the messages of a queue in the history, by position. Nothing is received.
 
-It is history with bodies, of which the events that begin a message become rows. A message that was moved here, as a
-dead letter or by a redrive, is shown in the queue that it was sent to.
+It reads history with bodies; the events that begin a message become rows. A message that was moved here, as a dead
+letter or by a redrive, is shown in the queue to which it was sent.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ if TYPE_CHECKING:
 
 _FIXED = ("queues", "events", "bodies", "names", "read", "pushDown")
 OPTIONS = (
-    Option("queue", "", "The queue: its name, or its number."),
+    Option("queue", "", "Name or number of the queue."),
     *(option for option in history_options.OPTIONS if option.name not in _FIXED),
 )
 
 
 def as_history(options: Mapping[str, str]) -> dict[str, str]:
-    """The options of read=history that read what a replay needs."""
+    """The options of read=history for a replay."""
     check_known(options, OPTIONS)
     queue = needed(options, "queue")
     if "," in queue:
-        raise InvalidInput(f"A replay is of one queue, not of {queue}.")
+        raise InvalidInput(f"A replay reads one queue, not {queue}.")
     rest = {name: value for name, value in options.items() if name.lower() not in ("queue", "read")}
     return {**rest, "queues": queue, "events": "sent", "bodies": "true"}
 
@@ -47,7 +47,7 @@ class _Replay(_Source):
         self.chosen = chosen_columns(schema)
 
     def check_queues(self, ranges: Iterable[Range]) -> None:
-        """Raises NotFound for a number that is no queue's, and InvalidInput when several accounts have this name."""
+        """Raises NotFound for an unknown number, and InvalidInput if several accounts have this name."""
         ranges = list(ranges)
         super().check_queues(ranges)
         (queue,) = self.options.wanted.queues or ("",)
@@ -57,7 +57,7 @@ class _Replay(_Source):
         homes = {name.tenant: number for number, name in told.items() if name.name == queue}
         if len(homes) > 1:
             shown = ", ".join(f"{number} of {tenant}" for tenant, number in sorted(homes.items()))
-            raise InvalidInput(f"Several accounts have a queue {queue}: give its number ({shown}).")
+            raise InvalidInput(f"Several accounts have a queue {queue}. Use its number ({shown}).")
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         for batch in super().read(partition):
@@ -67,7 +67,7 @@ class _Replay(_Source):
 
 
 class ReplayReader(_Replay, HistoryReader):
-    """Filters stay with Spark: they are on columns of another table here."""
+    """Filters are left to Spark: they are on columns of another table."""
 
 
 class ReplayStreamReader(_Replay, HistoryStreamReader):

@@ -1,7 +1,7 @@
-"""format("baton") with read=messages: a queue as a stream. Spark is a consumer: it takes messages, and acks them.
+"""format("baton") with read=messages: a queue as a stream. Spark is a consumer: it receives messages and acks them.
 
-The stream reader lives in a Python process of Spark's driver while the query runs, with the leases. Tasks get their
-messages with their partition, and so need no connection.
+The stream reader is in a Python process of Spark's driver while the query runs, with the leases. Tasks get their
+messages with their partition, so they need no connection.
 """
 
 from __future__ import annotations
@@ -34,13 +34,17 @@ VISIBILITY_S = 60.0
 WAIT_S = 1.0
 OPTIONS = (
     *CONNECTION,
-    Option("queue", "", "The queue."),
-    Option("maxMessagesPerBatch", str(MESSAGES_A_BATCH), "The most messages that a micro-batch takes."),
-    Option("maxBytesPerBatch", str(BYTES_A_BATCH), "No more are taken once their bodies are so many bytes."),
-    Option("messagesPerPartition", str(MESSAGES_A_PARTITION), "How many messages a task gets."),
-    Option("visibilitySeconds", f"{VISIBILITY_S:g}", "How long a lease is. A heartbeat extends it for a longer batch."),
+    Option("queue", "", "Name of the queue."),
+    Option("maxMessagesPerBatch", str(MESSAGES_A_BATCH), "Maximum number of messages per micro-batch."),
+    Option(
+        "maxBytesPerBatch",
+        str(BYTES_A_BATCH),
+        "Maximum total size of the bodies per micro-batch; no more are received beyond it.",
+    ),
+    Option("messagesPerPartition", str(MESSAGES_A_PARTITION), "Number of messages per task."),
+    Option("visibilitySeconds", f"{VISIBILITY_S:g}", "Visibility timeout. A heartbeat extends it for longer batches."),
     Option("waitSeconds", f"{WAIT_S:g}", "How long to wait for a first message, at most 20. Stopping takes as long."),
-    Option("consumer", "spark", "The name that the server shows for the holder."),
+    Option("consumer", "spark", "Name of the consumer, shown as the holder of messages."),
 )
 _POSITION = "messages"
 
@@ -54,7 +58,7 @@ class MessagesPartition(InputPartition):
 
 
 class MessagesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Positions are messages taken: {"messages": n}."""
+    """Positions are numbers of received messages: {"messages": n}."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType) -> None:
         reading.check_known(options, OPTIONS)
@@ -69,14 +73,14 @@ class MessagesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._columns = chosen_columns(schema)
         self._baton: Baton | None = None
         self._opened: tuple[Queue, Leases] | None = None
-        self._there: int | None = None  # messages when Trigger.AvailableNow began, until its first batch
-        self._target: int | None = None  # the position that it ends at
+        self._there: int | None = None  # messages when Trigger.AvailableNow started, until its first batch
+        self._target: int | None = None  # the position at which it ends
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_baton": None, "_opened": None}
 
     def _open(self) -> tuple[Queue, Leases]:
-        """On the driver, when the query begins: tasks have a reader too, and no leases."""
+        """On the driver, when the query starts: tasks have a reader too, but no leases."""
         if self._opened is None:
             from batonq.sync import Baton
 
@@ -88,7 +92,7 @@ class MessagesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             except BatonError as problem:
                 baton.close()
                 if isinstance(problem, QueueDoesNotExist):
-                    raise QueueDoesNotExist(f"There is no queue {self._name} at {url}: create it first.") from None
+                    raise QueueDoesNotExist(f"Queue {self._name} does not exist at {url}. Create it first.") from None
                 raise
             leases = Leases(
                 queue,
@@ -130,7 +134,7 @@ class MessagesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         import pyarrow as pa
 
         if not isinstance(partition, MessagesPartition):
-            return  # Spark's own for a batch that was planned without any
+            return  # Spark's own partition for an empty batch
         for batch in pa.ipc.open_stream(partition.data):
             yield batch.select(self._columns)
 
@@ -145,7 +149,7 @@ class MessagesStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
 
 def spread(messages: list[MessageFields], most: int) -> list[list[MessageFields]]:
-    """Parts of about so many messages, in order; those of one group stay together, so that their order does."""
+    """Parts of about this many messages, in order; those of one group stay together, to keep their order."""
     count = -(-len(messages) // most)
     parts: list[list[MessageFields]] = [[] for _ in range(count)]
     for at, message in enumerate(messages):
@@ -154,13 +158,13 @@ def spread(messages: list[MessageFields], most: int) -> list[list[MessageFields]
 
 
 def chosen_columns(schema: StructType) -> list[str]:
-    """The columns that a schema of the user's own chooses."""
+    """The columns of a user-defined schema."""
     known = {field.name: field.dataType for field in SCHEMA}
     for field in schema:
         if known.get(field.name) != field.dataType:
             raise InvalidInput(
-                f"There is no column {field.name} of type {field.dataType.simpleString()}; "
-                f"there are {', '.join(column.name for column in COLUMNS)}."
+                f"There is no column {field.name} of type {field.dataType.simpleString()}; the columns are "
+                f"{', '.join(column.name for column in COLUMNS)}."
             )
     return schema.fieldNames()
 

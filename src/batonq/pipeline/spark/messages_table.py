@@ -19,14 +19,14 @@ if TYPE_CHECKING:
 COLUMNS = (
     Column("message_id", "text", "Id of the message."),
     Column("body", "bytes", "The body."),
-    Column("text", "text", "The body, when it is text or JSON."),
-    Column("content", "text", "What the body is: `text`, `json` or `bytes`."),
+    Column("text", "text", "The body, if it is text or JSON."),
+    Column("content", "text", "Content of the body: `text`, `json` or `bytes`."),
     Column("group", "text", "Message group."),
     Column("priority", "int16", "Priority, 0 to 255."),
-    Column("sequence", "int64", "Number of the message in its queue."),
-    Column("sent_at", "time", "When it was sent."),
-    Column("receive_count", "int64", "How often it was received, this time counted in. Null in a replay."),
-    Column("attributes", "map", "Message attributes, name to value; binary ones in base64."),
+    Column("sequence", "int64", "Sequence number of the message in its queue."),
+    Column("sent_at", "time", "Time when the message was sent."),
+    Column("receive_count", "int64", "Number of receives, including this one. Null in a replay."),
+    Column("attributes", "map", "Message attributes, from name to value; binary values in base64."),
     Column("trace", "text", "W3C trace context: traceparent, and tracestate after a space."),
     Column("dedup_key", "text", "Deduplication key."),
     Column("queue", "text", "Name of the queue."),
@@ -74,7 +74,7 @@ def _row(message: MessageFields) -> dict[str, Any]:
 
 
 def stored(body: Any) -> tuple[bytes, str]:
-    """A body as the log has it, and what it is."""
+    """A body as stored in the log, and its content type."""
     if isinstance(body, bytes):
         return body, "bytes"
     if isinstance(body, str):

@@ -1,8 +1,8 @@
-"""Positions in history, and the parts that it is read in. Plain functions: no Spark, nothing read.
+"""Positions in history, and their division into parts. Plain functions: no Spark, and nothing is read.
 
-A position is a number for every shard: the frame to be read next. As an offset of Spark it is {"<shard>": frame}. The
-same pair of offsets always means the same frames; a shard that comes later therefore first gets its beginning, in a
-step that reads nothing of it.
+A position is one number per shard: the next frame to read. As a Spark offset it is {"<shard>": frame}. The same pair of
+offsets always means the same frames; so a shard that is added later first gets its beginning, in a step that reads
+nothing of it.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from batonq.pipeline.reading.history import Range
 Position = dict[int, int]
 Marks = Callable[[int, int, int], list[int]]  # shard, start, stop: see History.marks
 
-SMALL_PART_FRAMES = 1_000  # parts of fewer frames than that, in all, are read as one
+SMALL_PART_FRAMES = 1_000  # parts with fewer frames than that, in total, are read as one
 
 
 class Part(NamedTuple):
-    """Frames `start` up to `stop` (exclusive) of a shard: what one task reads."""
+    """Frames `start` up to `stop` (exclusive) of a shard, read by one task."""
 
     shard: int
     start: int
@@ -40,21 +40,23 @@ def decode(offset: Mapping[str, Any]) -> Position:
     except (ValueError, TypeError, AttributeError):
         position = {-1: 0}
     if any(shard < 0 or frame < 1 for shard, frame in position.items()):
-        raise InvalidInput(f'An offset of history is {{"<shard>": <next frame>}}, not {json.dumps(offset)}.')
+        raise InvalidInput(f'An offset of history must be {{"<shard>": <next frame>}}, not {json.dumps(offset)}.')
     return position
 
 
 def chosen(ranges: Iterable[Range], shards: frozenset[int] | None, source: str) -> list[Range]:
-    """Those of the wanted shards. Raises NotFound for one that is not there."""
+    """The selected shards. Raises NotFound for a missing one."""
     found = {span.shard: span for span in ranges}
     missing = sorted((shards or frozenset()) - found.keys())
     if missing:
-        raise NotFound(f"There is no shard {missing[0]} in {source}; there are {_listed(found)}.")
+        raise NotFound(f"There is no shard {missing[0]} in {source}; the shards are {_listed(found)}.")
     return [span for shard, span in sorted(found.items()) if shards is None or shard in shards]
 
 
 def initial(ranges: Iterable[Range], start: str) -> Position:
-    """Where a new stream begins: `earliest`, `latest`, or an offset in JSON; shards that it leaves out at the first."""
+    """Where a new stream starts: `earliest`, `latest`, or an offset in JSON; omitted
+    shards start at their first frame.
+    """
     if start == "latest":
         return {span.shard: span.next for span in ranges}
     position = {span.shard: span.first for span in ranges}
@@ -65,19 +67,19 @@ def initial(ranges: Iterable[Range], start: str) -> Position:
     except ValueError:
         given = None
     if not isinstance(given, dict):
-        raise InvalidInput(f"start is earliest, latest or an offset in JSON, not {start!r}.")
+        raise InvalidInput(f"start must be earliest, latest or an offset in JSON, not {start!r}.")
     return position | {shard: frame for shard, frame in decode(given).items() if shard in position}
 
 
 def latest(start: Position, ranges: Iterable[Range], limit: int | None, source: str) -> Position:
-    """How far the next batch goes: at most `limit` frames, of which every shard gets its share.
+    """The end of the next batch: at most `limit` frames, with a share for every shard.
 
-    Raises LogGap when the first frame that is wanted is not retained, NotFound when a shard is not there any more.
+    Raises LogGap if the next frame is not retained, NotFound if a shard no longer exists.
     """
     found = {span.shard: span for span in ranges}
     for shard, frame in start.items():
         if shard not in found:
-            raise NotFound(f"Shard {shard}, of which frame {frame} comes next, is not in {source} any more.")
+            raise NotFound(f"Shard {shard}, with frame {frame} as the next one, is no longer in {source}.")
         check_retained(found[shard], frame, source)
     end = dict(start)
     waiting = {shard: max(found[shard].next - frame, 0) for shard, frame in start.items()}
@@ -94,19 +96,19 @@ def latest(start: Position, ranges: Iterable[Range], limit: int | None, source: 
 def check_retained(span: Range, frame: int, source: str) -> None:
     if frame < span.first:
         raise LogGap(
-            f"Frames {frame} to {span.first - 1} of shard {span.shard} are not in {source} any more: they were dropped "
-            "before they were read. Read them from the archive, if there is one; else begin anew from what there is, "
-            "with another checkpoint, knowing that a part is missing."
+            f"Frames {frame} to {span.first - 1} of shard {span.shard} are no longer in {source}: they were "
+            "deleted before they were read. Read them from the archive, if there is one. Otherwise start "
+            "from the current history with another checkpoint; the part in between is lost."
         )
 
 
 def between(start: Position, end: Position) -> list[Part]:
-    """What lies between two positions, a part a shard. A shard that `start` does not have begins where `end` is."""
+    """The parts between two positions, one per shard. A shard that is not in `start` begins at `end`."""
     return [Part(shard, start[shard], end[shard]) for shard in sorted(end) if start.get(shard, end[shard]) < end[shard]]
 
 
 def split(parts: Iterable[Part], marks: Marks, frames_max: int | None) -> list[Part]:
-    """Parts of tasks' size: of `frames_max` frames; without it cut at the marks, small ones put together."""
+    """Parts for tasks: of `frames_max` frames; without it split at the marks, with small ones combined."""
     result: list[Part] = []
     for shard, start, stop in parts:
         if frames_max is not None:

@@ -1,6 +1,6 @@
-"""The options of format("baton"): tables that the reference page is made from, and one way to read a value.
+"""The options of format("baton"): tables for the reference page, and functions that parse values.
 
-Spark gives options as texts, under names without case.
+Spark passes options as strings, with case-insensitive names.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class Option(NamedTuple):
-    """`default`: as the reference shows it; empty: none."""
+    """`default`: as shown in the reference; empty: none."""
 
     name: str
     default: str
@@ -24,26 +24,28 @@ class Option(NamedTuple):
 
 
 CONNECTION = (
-    Option("url", "", "Where: `http(s)://host:port` of a node. `load(…)` and `save(…)` take it as their argument too."),
-    Option("accessKey", "`BATON_ACCESS_KEY_ID`", "Access key, for a node that asks for one."),
-    Option("secretKey", "`BATON_SECRET_ACCESS_KEY`", "Its secret."),
+    Option(
+        "url", "", "URL of the node: `http(s)://host:port`. It can also be the argument of `load(…)` and `save(…)`."
+    ),
+    Option("accessKey", "`BATON_ACCESS_KEY_ID`", "Access key id, for a secured node."),
+    Option("secretKey", "`BATON_SECRET_ACCESS_KEY`", "Secret access key."),
 )
 
 
 def check_known(options: Mapping[str, str], table: Iterable[Option], *, also: Iterable[str] = ()) -> None:
-    """Raises InvalidInput for an option that is not in the table: it would have no effect, and nobody would know.
+    """Raises InvalidInput for an unknown option, which would otherwise be ignored silently.
 
-    `read` and `path` are Spark's way to this source; `also` names more, in lower case.
+    `read` and `path` are set by Spark; `also` names more, in lower case.
     """
     names = [option.name for option in table]
     known = {name.lower() for name in names} | {"read", "path", *also}
     unknown = [name for name in options if name.lower() not in known]
     if unknown:
-        raise InvalidInput(f"There is no option {unknown[0]!r}; there are {', '.join(names)}.")
+        raise InvalidInput(f"There is no option {unknown[0]!r}; the options are {', '.join(names)}.")
 
 
 class Access(NamedTuple):
-    """Where, and the keys for it (both empty: none)."""
+    """A URL and its keys (both empty: none)."""
 
     url: str
     access_key: str
@@ -51,22 +53,22 @@ class Access(NamedTuple):
 
 
 def access(options: Mapping[str, str]) -> Access:
-    """Raises InvalidInput when no address is given, or half of a pair of keys."""
+    """Raises InvalidInput if there is no URL, or only one of the keys."""
     url = options.get("url") or options.get("path") or ""
     if not url:
-        raise InvalidInput("The option url is missing: where is the history, or the node?")
+        raise InvalidInput("The option url is missing: the URL of the history or of the node.")
     key = options.get("accessKey") or os.environ.get("BATON_ACCESS_KEY_ID", "")
     secret = options.get("secretKey") or os.environ.get("BATON_SECRET_ACCESS_KEY", "")
     if bool(key) != bool(secret):
-        raise InvalidInput("Give both accessKey and secretKey, or neither.")
+        raise InvalidInput("accessKey and secretKey must be set together.")
     return Access(url, key, secret)
 
 
 def node(options: Mapping[str, str]) -> Access:
-    """The same, of what only a node can do."""
+    """The same, for operations that need a node."""
     found = access(options)
     if not found.url.startswith(("http://", "https://")):
-        raise InvalidInput(f"This needs a node, http(s)://host:port, and the option url is {found.url!r}.")
+        raise InvalidInput(f"This needs a node, http(s)://host:port, but the option url is {found.url!r}.")
     return found
 
 
@@ -77,7 +79,7 @@ def needed(options: Mapping[str, str], name: str) -> str:
 
 
 def whole(options: Mapping[str, str], name: str, default: int, *, least: int = 1, most: int | None = None) -> int:
-    return _number(options, name, default, int, "a whole number", least, most)
+    return _number(options, name, default, int, "an integer", least, most)
 
 
 def seconds(options: Mapping[str, str], name: str, default: float, *, least: float = 0.0, most: float) -> float:
@@ -95,7 +97,7 @@ def _number(
     if given is None:
         return default
     upper = f" to {most}" if most is not None else ""
-    problem = InvalidInput(f"The option {name} is {what} from {least}{upper}, not {given!r}.")
+    problem = InvalidInput(f"The option {name} must be {what} from {least}{upper}, not {given!r}.")
     try:
         value = kind(given)
     except ValueError:
@@ -108,17 +110,17 @@ def _number(
 def flag(options: Mapping[str, str], name: str, default: bool = False) -> bool:
     given = options.get(name, str(default)).lower()
     if given not in ("true", "false"):
-        raise InvalidInput(f"The option {name} is true or false, not {given!r}.")
+        raise InvalidInput(f"The option {name} must be true or false, not {given!r}.")
     return given == "true"
 
 
 def time_ms(options: Mapping[str, str], name: str) -> int | None:
-    """Milliseconds of an ISO time (UTC unless it says otherwise); None when it is not given."""
+    """An ISO time in milliseconds (default time zone UTC); None if it is not given."""
     given = options.get(name)
     if given is None:
         return None
     try:
         found = datetime.fromisoformat(given)
     except ValueError:
-        raise InvalidInput(f"The option {name} is a time such as 2026-01-31T12:00:00, not {given!r}.") from None
+        raise InvalidInput(f"The option {name} must be a time such as 2026-01-31T12:00:00, not {given!r}.") from None
     return round((found if found.tzinfo else found.replace(tzinfo=UTC)).timestamp() * 1000)

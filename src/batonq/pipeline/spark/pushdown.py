@@ -1,7 +1,7 @@
-"""Spark's filters on queue, event and time as ours, which are looked at before any text is decoded.
+"""Spark's filters on queue, event and time, converted to Baton's, which are applied before any text is decoded.
 
-What is taken is taken exactly; Spark does the rest. A filter on another column, or one that does not go together with
-what was taken before, is left to it.
+A filter is taken over exactly, or left to Spark: filters on other columns, and filters that cannot be combined with
+those already taken over.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ALWAYS = frozenset(("event", "time"))  # columns that are never null
 
 
 def push(filters: Iterable[spark.Filter], wanted: Filter, *, names: bool) -> tuple[Filter, list[spark.Filter]]:
-    """(`wanted` and what could be added to it, what is left to Spark). Names of queues need `names`."""
+    """(`wanted` with the added filters, the filters that are left to Spark). Queue names need `names`."""
     left = []
     for one in filters:
         taken = _taken(one, wanted, names)
@@ -50,7 +50,7 @@ def _taken(one: spark.Filter, wanted: Filter, names: bool) -> Filter | None:
 
 
 def _values(one: spark.Filter) -> tuple[Any, ...] | None:
-    """What the column may be equal to."""
+    """The values that the column may be equal to."""
     if isinstance(one, spark.EqualTo | spark.EqualNullSafe):
         return None if one.value is None else (one.value,)
     if isinstance(one, spark.In):
@@ -59,7 +59,9 @@ def _values(one: spark.Filter) -> tuple[Any, ...] | None:
 
 
 def _time(one: spark.Filter, wanted: Filter) -> Filter | None:
-    """Events have whole milliseconds: at or after t is at or after the next of them, after t is after the last one."""
+    """Events have whole milliseconds: at or after t means at or after the next one, after
+    t means after the last one.
+    """
     value = getattr(one, "value", None)
     if not isinstance(value, datetime):
         return None

@@ -1,4 +1,4 @@
-"""A Spark session that works from the installed package alone: Java found, settings that the pipeline relies on."""
+"""A Spark session from the installed package alone: finds Java, and sets what the pipeline relies on."""
 
 from __future__ import annotations
 
@@ -23,20 +23,21 @@ SETTINGS = {
     "spark.sql.sources.partitionOverwriteMode": "dynamic",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     "spark.sql.parquet.compression.codec": "zstd",
-    "spark.sql.icu.caseMappings.enabled": "false",  # hex digits of ids need no table of all of Unicode
-    "spark.sql.codegen.cache.maxEntries": "1000",  # of the code that Spark writes; an audit has over 200 of Spark's 100
+    "spark.sql.icu.caseMappings.enabled": "false",  # hexadecimal ids do not need full Unicode collation
+    # of the code that Spark generates; an audit needs over 200, Spark's default is 100
+    "spark.sql.codegen.cache.maxEntries": "1000",
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
 }
-HEAP_MB = (1024, 4096)  # of a session on one machine, at least and at most; between them a quarter of its memory
+HEAP_MB = (1024, 4096)  # minimum and maximum on one machine; in between a quarter of its memory
 
 
 def local_settings() -> dict[str, str]:
-    """On one machine. A shuffle of a few partitions is quicker there than Spark's 200, and its heap of one gigabyte is
-    too small for millions of messages. Every task that groups or sorts takes a page of memory, of 64 MB with such a
-    heap: more than the few rows of most need, and with much smaller ones large tasks are slow. A cluster keeps Spark's
-    own choices.
+    """Settings for one machine. A few shuffle partitions are faster there than Spark's 200, and its heap of one
+    gigabyte is too small for millions of messages. Every task that groups or sorts takes a page of memory, 64 MB with
+    such a heap: more than most need, but large tasks are slow with much smaller ones. A cluster keeps Spark's own
+    settings.
     """
     memory_mb = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") >> 20
     return {
@@ -49,14 +50,14 @@ def local_settings() -> dict[str, str]:
 
 
 def cache_directory() -> Path:
-    """Where what is made once for this user and machine lies."""
+    """The cache directory of this user and machine."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "batonq"
 
 
 def start(
     name: str = "baton", *, master: str = DEFAULT_MASTER, settings: Mapping[str, str] | None = None
 ) -> SparkSession:
-    """The session of this process. `settings` (Spark's own names) win over ours."""
+    """The session of this process. `settings` (with Spark's names) override the defaults."""
     home = java_home(cache_directory())
     os.environ["JAVA_HOME"] = home
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -89,5 +90,5 @@ def _java_runs() -> bool:
 
 
 def _for_workers(environment: Mapping[str, str]) -> dict[str, str]:
-    """What Python on a worker gets from here: it reads history and writes to queues with the driver's keys."""
+    """Environment for Python on a worker: it reads history and writes to queues with the driver's keys."""
     return {name: value for name, value in environment.items() if name.startswith(("AWS_", "BATON_"))}

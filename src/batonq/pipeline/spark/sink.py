@@ -1,7 +1,7 @@
-"""The sink: `df.write.format("baton")` and `writeStream`. A row is a message; Spark's retries make no second one.
+"""The sink: `df.write.format("baton")` and `writeStream`. A row is a message; Spark's retries do not duplicate it.
 
-What a task could not send for good it reports, and the driver raises it when all tasks are done: a task that failed for
-it would be run again, and its rows refused again.
+A task reports rows that were refused permanently, and the driver raises an error when all tasks are done: a failed task
+would be repeated, and its rows refused again.
 """
 
 from __future__ import annotations
@@ -30,26 +30,27 @@ if TYPE_CHECKING:
     from batonq.sync import Baton
 
 PATIENCE_S = 300.0
-CHECK_S = 10.0  # the patience of the driver, before anything is sent
+CHECK_S = 10.0  # how long the driver retries, before anything is sent
 REFUSED = ("fail", "drop")
 OPTIONS = (
     *CONNECTION,
-    Option("queue", "", "The queue, unless a column `queue` names one for each row."),
+    Option("queue", "", "Name of the queue, unless a column `queue` contains one per row."),
     Option(
         "producer",
-        "a new one a write; the query's id for a stream",
-        "Who sends: a row is taken once from the same producer, partition and place. Up to 80 letters without spaces.",
+        "a new one per write; the query's id for a stream",
+        "Name of the producer: a row is accepted once per producer, partition and position. Up to 80 "
+        "characters without spaces.",
     ),
-    Option("rate", "", "Messages a second, all tasks that run at a time together."),
-    Option("tasks", "", "How many tasks run at a time, if there is a `rate`: each gets its share of it."),
-    Option("refused", "fail", "What becomes of the write when the queue refuses rows for good: `fail` or `drop`."),
+    Option("rate", "", "Maximum number of messages per second, for all concurrent tasks together."),
+    Option("tasks", "", "Number of concurrent tasks, if `rate` is set: each gets its share of it."),
+    Option("refused", "fail", "What happens if the queue refuses rows permanently: `fail` or `drop`."),
     Option(
         "patienceSeconds",
         f"{PATIENCE_S:g}",
-        "How long a queue that is full or away is tried again before the task fails.",
+        "How long a full or unavailable queue is retried before the task fails.",
     ),
 )
-_OF_STREAMS = ("checkpointlocation", "queryname")  # of Spark's own, which it hands on
+_OF_STREAMS = ("checkpointlocation", "queryname")  # Spark's own options, which it passes on
 _PRODUCER = re.compile(r"[!-~]{1,80}")
 _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"  # Spark's names for the local properties of a task
 
@@ -58,10 +59,10 @@ _QUERY, _BATCH = "sql.streaming.queryId", "streaming.sql.batchId"  # Spark's nam
 class Settings:
     """The sink's options, checked."""
 
-    access: reading.Access = field(repr=False)  # it has the secret
+    access: reading.Access = field(repr=False)  # it contains the secret
     queue: str
     producer: str  # empty: by write or query
-    rate: float  # of one task; 0: as quick as it goes
+    rate: float  # per task; 0: unlimited
     refused: str
     patience_s: float
 
@@ -70,13 +71,15 @@ class Settings:
         reading.check_known(options, OPTIONS, also=_OF_STREAMS)
         producer = options.get("producer", "")
         if producer and not _PRODUCER.fullmatch(producer):
-            raise InvalidInput(f"A producer is 1 to 80 letters without spaces, not {producer!r}.")
+            raise InvalidInput(f"producer must be 1 to 80 characters without spaces, not {producer!r}.")
         refused = options.get("refused", REFUSED[0])
         if refused not in REFUSED:
-            raise InvalidInput(f"The option refused is {' or '.join(REFUSED)}, not {refused!r}.")
+            raise InvalidInput(f"The option refused must be {' or '.join(REFUSED)}, not {refused!r}.")
         rate = reading.number(options, "rate", 0.0, least=0.001)
         if rate and "tasks" not in options:
-            raise InvalidInput("A rate is shared by the tasks that run at a time: give the option tasks too.")
+            raise InvalidInput(
+                "The option rate needs the option tasks: the rate is shared by the tasks that run at the same time."
+            )
         tasks = reading.whole(options, "tasks", 1)
         patience_s = reading.seconds(options, "patienceSeconds", PATIENCE_S, most=86_400.0)
         return cls(reading.node(options), options.get("queue", ""), producer, rate / tasks, refused, patience_s)
@@ -89,9 +92,9 @@ class Settings:
         return Baton(keys.url, access_key=keys.access_key or None, secret_key=keys.secret_key or None, retries=retries)
 
     def check(self, schema: StructType, *, overwrite: bool) -> None:
-        """Before anything is sent, on the driver."""
+        """Checks on the driver, before anything is sent."""
         if overwrite:
-            raise InvalidInput("A queue cannot be overwritten: write with mode append.")
+            raise InvalidInput("A queue cannot be overwritten. Use mode append.")
         check_columns(schema, queue=self.queue)
         if self.queue:
             with self.baton(min(CHECK_S, self.patience_s)) as baton:
@@ -99,7 +102,7 @@ class Settings:
                     baton.queue(self.queue).info()
                 except QueueDoesNotExist:
                     raise QueueDoesNotExist(
-                        f"There is no queue {self.queue} at {self.access.url}: create it first."
+                        f"Queue {self.queue} does not exist at {self.access.url}. Create it first."
                     ) from None
 
     def send(self, batches: Iterator[pa.RecordBatch], producer: str, batch: int = 0) -> Counts:
@@ -113,24 +116,26 @@ class Settings:
             return sender.counts
 
     def judge(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Raises InvalidInput when rows were refused, and that is to fail the write."""
+        """Raises InvalidInput if rows were refused and `refused` is `fail`."""
         total = Counts()
         for message in messages:
             if isinstance(message, Done):
                 total.add(message.counts)
         if total.refused and self.refused == "fail":
-            raise InvalidInput(f"{total.problem} (the others were sent; option refused=drop goes on without them)")
+            raise InvalidInput(
+                f"{total.problem} (the other rows were sent; the option refused=drop ignores refused rows)"
+            )
 
 
 @dataclass(slots=True)
 class Done(WriterCommitMessage):
-    """What a task tells the driver."""
+    """The report of a task to the driver."""
 
     counts: Counts = field(default_factory=Counts)
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Made once a write, on the driver, and sent to its tasks: they share its producer."""
+    """Created once per write on the driver, and sent to its tasks: they share its producer."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         self._settings = Settings.of(options)
@@ -145,7 +150,7 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """A micro-batch that is run again, by a retry or after a restart, has the same query id and batch id."""
+    """A repeated micro-batch, after a retry or a restart, has the same query id and batch id."""
 
     def __init__(self, options: Mapping[str, str], schema: StructType, overwrite: bool) -> None:
         self._settings = Settings.of(options)
@@ -155,7 +160,9 @@ class StreamWriter(DataSourceStreamArrowWriter):
         task = _task()
         query, batch = task.getLocalProperty(_QUERY), task.getLocalProperty(_BATCH)
         if query is None or batch is None:
-            raise RuntimeError("Spark did not tell the task its query and batch, without which a retry is not safe")
+            raise RuntimeError(
+                "Spark did not pass the query and batch ids to the task, without which a retry is not safe"
+            )
         producer = f"{self._settings.producer or query}.{task.partitionId()}"
         return Done(self._settings.send(iterator, producer, int(batch)))
 
@@ -170,9 +177,9 @@ def _task() -> TaskContext:
 
 
 def send(frame: DataFrame, options: Mapping[str, str]) -> Counts:
-    """Send a frame as the sink does, and say what became of its rows: for the jobs. Every row names its producer."""
+    """Send a frame like the sink, and return the counts of its rows, for the jobs. Every row has a producer."""
     if "producer" not in frame.columns:
-        raise InvalidInput("Rows that are sent so need a column producer.")
+        raise InvalidInput("The rows need a column producer.")
     settings = Settings.of(options)
     settings.check(frame.schema, overwrite=False)
 

@@ -1,4 +1,4 @@
-"""Rows to messages: which columns the sink takes, what may be in them, and the message that a row becomes."""
+"""Rows to messages: the columns that the sink accepts, their types, and the conversion of rows."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql.types import StructType
 
-ROWS_AT_ONCE = 10_000  # rows of an Arrow batch that are turned into messages together
+ROWS_AT_ONCE = 10_000  # rows of an Arrow batch that are converted together
 BYTES_AT_ONCE = 32 << 20
 
 
 class SinkColumn(NamedTuple):
-    """`types`: Spark's names of them; empty: any."""
+    """`types`: Spark's type names; empty: any."""
 
     name: str
     types: tuple[str, ...]
@@ -36,37 +36,41 @@ _WHOLE = ("tinyint", "smallint", "int", "bigint")
 _NUMBER = (*_WHOLE, "float", "double", "decimal")
 
 COLUMNS = (
-    SinkColumn("body", (), "The body: text, bytes, or any other value, which becomes JSON. `value` is the same."),
     SinkColumn(
-        "content", _TEXT, "What a text or binary body is: `text`, `json` or `bytes`. Default: as its type says."
+        "body", (), "The body: string, bytes, or any other value, which is converted to JSON. `value` is the same."
     ),
-    SinkColumn("queue", _TEXT, "The queue of this row; null: that of the option."),
-    SinkColumn("group", _TEXT, "Message group; a FIFO queue needs it."),
+    SinkColumn(
+        "content", _TEXT, "Content of a string or binary body: `text`, `json` or `bytes`. Default: by its type."
+    ),
+    SinkColumn("queue", _TEXT, "The queue of this row; null: the option's queue."),
+    SinkColumn("group", _TEXT, "Message group; required for a FIFO queue."),
     SinkColumn("dedup_key", _TEXT, "Deduplication key."),
     SinkColumn("priority", (*_WHOLE, *_TEXT), "0 to 255, or `lowest`, `low`, `normal`, `high`, `highest`."),
-    SinkColumn("delay_seconds", _NUMBER, "How long it stays invisible."),
-    SinkColumn("ttl_seconds", _NUMBER, "How long it is kept."),
-    SinkColumn("max_receives", _WHOLE, "Its own maximum of receives."),
-    SinkColumn("attributes", ("map",), "Message attributes: texts, numbers or bytes by name."),
+    SinkColumn("delay_seconds", _NUMBER, "Delay before the message becomes visible."),
+    SinkColumn("ttl_seconds", _NUMBER, "How long the message is kept."),
+    SinkColumn("max_receives", _WHOLE, "The message's own maximum number of receives."),
+    SinkColumn("attributes", ("map",), "Message attributes: strings, numbers or bytes by name."),
     SinkColumn("trace", _TEXT, "W3C trace context: traceparent, and tracestate after a space."),
-    SinkColumn("producer", _TEXT, "Who sends this row, in place of the option's producer and the partition."),
+    SinkColumn("producer", _TEXT, "Producer of this row, instead of the option's producer and the partition."),
 )
 _BY_NAME = {column.name: column for column in COLUMNS}
 _OTHER_NAMES = {"value": "body"}
 
 
 def check_columns(schema: StructType, *, queue: str) -> None:
-    """Raises InvalidInput for a table that cannot be messages."""
+    """Raises InvalidInput for a table that cannot be converted to messages."""
     names = [_OTHER_NAMES.get(field.name, field.name) for field in schema.fields]
     if names.count("body") != 1:
-        raise InvalidInput(f"A table of messages has one column body (or value); this one has {', '.join(names)}.")
+        raise InvalidInput(
+            f"A table of messages needs exactly one column body (or value); this one has {', '.join(names)}."
+        )
     if not queue and "queue" not in names:
-        raise InvalidInput("To which queue? Give the option queue, or a column queue.")
+        raise InvalidInput("The queue is missing. Set the option queue, or add a column queue.")
     unknown = [name for name in names if name not in _BY_NAME]
     if unknown:
         raise InvalidInput(
-            f"The column {unknown[0]} is nothing that a message has: there are {', '.join(_BY_NAME)}. "
-            "Drop it, or put it into the body or the attributes."
+            f"The column {unknown[0]} is not a field of a message; the fields are {', '.join(_BY_NAME)}. Drop "
+            "it, or put it into the body or the attributes."
         )
     for field, name in zip(schema.fields, names, strict=True):
         kind = field.dataType.simpleString()
@@ -76,7 +80,7 @@ def check_columns(schema: StructType, *, queue: str) -> None:
 
 
 class Row(NamedTuple):
-    """What a row becomes: a message for a queue (empty: the option's), or the reason why it is none."""
+    """The result of a row: a message for a queue (empty: the option's), or the reason why it is not valid."""
 
     queue: str
     producer: str
@@ -147,9 +151,9 @@ def _seconds(value: Any) -> float | None:
 
 
 def as_content(body: Any, content: str) -> Any:
-    """A text or bytes as what `content` says that they are."""
+    """A string or bytes as the given `content`."""
     if not isinstance(body, str | bytes):
-        raise InvalidInput("The column content is for bodies that are text or binary.")
+        raise InvalidInput("The column content can be used only with string or binary bodies.")
     try:
         if content == "text":
             return body if isinstance(body, str) else body.decode()
@@ -160,15 +164,15 @@ def as_content(body: Any, content: str) -> Any:
             codec.encode(value)
             return value
     except (ValueError, msgspec.MsgspecError) as problem:
-        raise InvalidInput(f"The body is not {content}: {problem}") from None
-    raise InvalidInput(f"The content is text, json or bytes, not {content!r}.")
+        raise InvalidInput(f"The body is not valid {content}: {problem}") from None
+    raise InvalidInput(f"content must be text, json or bytes, not {content!r}.")
 
 
 # --- values as JSON has them ----------------------------------------------------------------------
 
 
 def converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
-    """What makes a JSON value of a Python one of this Arrow type; None: it is one."""
+    """A function that converts a Python value of this Arrow type to a JSON value; None: not needed."""
     import pyarrow.types as types
 
     if types.is_struct(kind):
@@ -191,7 +195,7 @@ def converter(kind: pa.DataType) -> Callable[[Any], Any] | None:
 
 
 def _attributes(kind: pa.DataType) -> Callable[[Any], Any]:
-    """Their values may be bytes, which stay bytes; one that is null is none."""
+    """Attribute values may be bytes, which stay bytes; null values are omitted."""
     one = converter(kind.item_type)
 
     def convert(value: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -230,7 +234,7 @@ def _list(of: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
 
 
 def _inner_bytes(convert: Callable[[Any], Any] | None) -> Callable[[Any], Any]:
-    """JSON has no bytes: inside of another value they are base64."""
+    """JSON has no bytes: inside another value they are base64."""
     return convert or _bytes_as_text
 
 
@@ -247,7 +251,7 @@ def _finite(value: float) -> float | str:
 
 
 def _decimal(value: Decimal) -> int | float | str:
-    """A number where a double has all of its digits, else text: nobody's money is rounded."""
+    """A number if a double can represent all its digits, otherwise a string, so that amounts are not rounded."""
     if value == value.to_integral_value() and abs(value) < 1 << 63:
         return int(value)
     return float(value) if Decimal(repr(float(value))) == value else str(value)

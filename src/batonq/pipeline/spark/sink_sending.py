@@ -1,10 +1,9 @@
-"""Sending the rows of one task, so that a task that is run again makes no second message.
+"""Sends the rows of one task, so that a repeated task does not duplicate messages.
 
-Every row has a number, and the queue takes a producer's number once. The producer is the job (or the streaming query)
-and the partition; the number is made of the micro-batch and of the row's place among those of the partition that go to
-the same queue. A task that is run again therefore gives each row the number that it had, if its rows come in the same
-order. Numbers stay below 2^53, so that every JSON reader keeps them: 2^24 rows a batch, then a producer of the next
-name goes on.
+Every row has a number, and the queue accepts a producer's number once. The producer is the job (or the streaming query)
+and the partition; the number is derived from the micro-batch and from the row's position among those of the partition
+for the same queue. A repeated task therefore gives each row the same number, if its rows are in the same order. Numbers
+stay below 2^53, so that every JSON reader keeps them: 2^24 rows per batch, then the next producer name is used.
 """
 
 from __future__ import annotations
@@ -30,12 +29,12 @@ REASONS_SHOWN = 3
 
 @dataclass(slots=True)
 class Counts:
-    """What became of rows. `duplicates` had been taken before, by an earlier try or for their key."""
+    """Counts of rows. `duplicates` were accepted before, by an earlier attempt or by their key."""
 
     sent: int = 0
     duplicates: int = 0
     refused: int = 0
-    reasons: list[str] = field(default_factory=list)  # the first few that are different
+    reasons: list[str] = field(default_factory=list)  # the first few different ones
 
     def add(self, other: Counts) -> None:
         self.sent += other.sent
@@ -54,7 +53,7 @@ class Counts:
 
     @property
     def problem(self) -> str:
-        """What to tell of those that were refused."""
+        """The error message for refused rows."""
         total = self.sent + self.duplicates + self.refused
         return f"{self.refused:,} of {total:,} rows were refused: {' / '.join(self.reasons)}"
 
@@ -62,13 +61,13 @@ class Counts:
 def numbered(producer: str, batch: int, row: int) -> tuple[str, int, int]:
     """The producer and the number of a row, and how many rows from it on have the same producer."""
     if not 0 <= batch <= BATCH_MAX:
-        raise InvalidInput(f"Batch {batch} is beyond the numbers that a producer has: start with a new checkpoint.")
+        raise InvalidInput(f"Batch {batch} exceeds the numbers of a producer. Start with a new checkpoint.")
     part, place = row >> ROW_BITS, row & (1 << ROW_BITS) - 1
     return f"{producer}.{part}" if part else producer, (batch << ROW_BITS) + place + 1, (1 << ROW_BITS) - place
 
 
 class Sender:
-    """Sends rows to queues: in order, in large requests, no quicker than `rate` a second."""
+    """Sends rows to queues: in order, in large requests, at most at `rate` per second."""
 
     def __init__(
         self,
@@ -95,7 +94,7 @@ class Sender:
         self._rows: dict[tuple[str, str], int] = {}  # queue and producer → rows so far
 
     def send(self, rows: Iterable[Row]) -> None:
-        """Raises when a queue does not exist, and when a queue takes nothing for longer than we are patient."""
+        """Raises if a queue does not exist, or accepts nothing for longer than the patience."""
         apart: dict[tuple[str, str], list[Outgoing]] = {}
         for row in rows:
             if isinstance(row.message, BatonError):
@@ -122,14 +121,16 @@ class Sender:
             at += len(part)
 
     def _part(self, queue: str, producer: str, number: int, messages: Sequence[Outgoing]) -> None:
-        """One request; then again from the first message that was refused only for now."""
+        """Send one request, and repeat it from the first message that was refused temporarily."""
         attempt = 0
         started = self._clock()
         while messages:
             try:
                 results = self._baton.queue(queue).send_many(messages, producer=(producer, number))
             except QueueDoesNotExist:
-                raise QueueDoesNotExist(f"There is no queue {queue} at {self._baton.url}: create it first.") from None
+                raise QueueDoesNotExist(
+                    f"Queue {queue} does not exist at {self._baton.url}. Create it first."
+                ) from None
             done = next((at for at, one in enumerate(results) if _for_now(one)), len(results))
             if done:
                 attempt, started = 0, self._clock()

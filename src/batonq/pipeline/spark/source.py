@@ -1,6 +1,6 @@
-"""format("baton"): one data source. Its option `read` says what is read; what is written goes to a queue.
+"""format("baton"): one data source. The option `read` selects what is read; writes go to a queue.
 
-Spark makes this object again in every process that plans or reads, so it holds nothing but the options.
+Spark creates this object in every process that plans or reads, so it contains only the options.
 """
 
 from __future__ import annotations
@@ -25,7 +25,9 @@ READS = ("history", "messages", "replay")
 
 
 class BatonSource(DataSource):
-    """read: history (events; default), messages (a queue's, taken) or replay (a queue's retained ones, not taken)."""
+    """read: history (events; default), messages (receives from a queue) or replay (retained messages, without
+    receiving).
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -50,7 +52,10 @@ class BatonSource(DataSource):
             from batonq.pipeline.spark.messages_replay import ReplayReader
 
             return ReplayReader(self.options, schema)
-        raise InvalidInput("Messages are taken by a stream: use spark.readStream, or read=replay to look at them only.")
+        raise InvalidInput(
+            "read=messages needs a stream: use spark.readStream, or read=replay to look at messages without "
+            "receiving them."
+        )
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         read = self._read()
@@ -79,10 +84,10 @@ class BatonSource(DataSource):
     def _read(self) -> str:
         read = self.options.get("read", READS[0])
         if read not in READS:
-            raise InvalidInput(f"The option read is one of {', '.join(READS)}, not {read!r}.")
+            raise InvalidInput(f"The option read must be one of {', '.join(READS)}, not {read!r}.")
         return read
 
 
 def register(session: SparkSession) -> None:
-    """Make format("baton") known to a session."""
+    """Register format("baton") in a session."""
     session.dataSource.register(BatonSource)

@@ -20,11 +20,11 @@ from batonq.pipeline.spark.session import cache_directory
 
 ROLES = {"master": "org.apache.spark.deploy.master.Master", "worker": "org.apache.spark.deploy.worker.Worker"}
 
-NO_REST = "-Dspark.master.rest.enabled=false"  # a second way in, where anybody may start programs
+NO_REST = "-Dspark.master.rest.enabled=false"  # another way for anyone to start programs
 
 
 def spark_home() -> Path:
-    """Where the package keeps Spark's jars and scripts."""
+    """The directory of Spark's jars and scripts in the package."""
     found = importlib.util.find_spec("pyspark")
     if found is None or found.origin is None:
         raise InvalidInput("This needs the package pyspark: pip install 'batonq[spark]'.")
@@ -32,9 +32,9 @@ def spark_home() -> Path:
 
 
 def command(role: str, words: list[str]) -> tuple[list[str], dict[str, str]]:
-    """The command of a master or a worker, and its environment: the same Java and Python as the pipeline's own."""
+    """The command of a master or a worker, and its environment: with the Java and Python of the pipeline."""
     if role not in ROLES:
-        raise InvalidInput(f"A Spark cluster has a master and workers, no {role!r}.")
+        raise InvalidInput(f"The role must be master or worker, not {role!r}.")
     home = spark_home()
     defaults = {"PYSPARK_PYTHON": sys.executable, "SPARK_MASTER_OPTS": NO_REST}
     environment = {**defaults, **os.environ, "JAVA_HOME": java_home(cache_directory()), "SPARK_HOME": str(home)}

@@ -1,1 +1,3 @@
-"""The tables on top of events: each a declaration of its columns, and a pure function of data frames that makes it."""
+"""The tables derived from events: each a declaration of its columns, and a pure function of data frames that creates
+it.
+"""

@@ -1,4 +1,4 @@
-"""archived_messages: messages kept before they are gone: dead letters, and those that are about to expire."""
+"""archived_messages: messages kept before they are deleted: dead letters, and messages that expire soon."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ if TYPE_CHECKING:
 
 TABLE = Table(
     "archived_messages",
-    "Whole messages, kept before they were gone: dead letters, and messages that were about to expire. `baton pipeline "
-    "archive` adds to it, in a directory of its own; a message is in it once.",
+    "Whole messages, kept before they are deleted: dead letters, and messages that were about to expire. "
+    "`baton pipeline archive` adds to it, in a separate directory; a message is in it once.",
     (
         SOURCE,
-        Column("shard", "int32", "The shard that had it."),
-        Column("sequence", "int64", "Its sequence there. (source, shard, sequence) names the row."),
-        Column("message_id", "text", "Its id."),
-        Column("first_id", "text", "The id under which it was first sent."),
+        Column("shard", "int32", "Shard of the message."),
+        Column("sequence", "int64", "Sequence number in the shard. (source, shard, sequence) identifies the row."),
+        Column("message_id", "text", "Id of the message."),
+        Column("first_id", "text", "Id with which the message was first sent."),
         Column("tenant", "name", "Account of the queue."),
-        Column("queue", "int64", "Number of the queue that it was in."),
-        Column("queue_name", "name", "Name of that queue."),
-        Column("why", "name", "Why it was kept: `dead_letter` or `expiring`."),
+        Column("queue", "int64", "Number of the queue."),
+        Column("queue_name", "name", "Name of the queue."),
+        Column("why", "name", "Why it was archived: `dead_letter` or `expiring`."),
         Column("group", "name", "Message group."),
         Column("priority", "int16", "Priority."),
-        Column("attributes", "map", "Message attributes, name to value; binary ones in base64."),
+        Column("attributes", "map", "Message attributes, from name to value; binary values in base64."),
         Column("dedup_key", "text", "Deduplication key."),
-        Column("content", "name", "What the body is: text, json, bytes."),
-        Column("body", "bytes", "The body, whole."),
-        Column("sent_at", "time", "When it was sent."),
-        Column("expires_at", "time", "End of its retention."),
-        Column("receives", "int64", "How often it was received."),
-        Column("died_in", "name", "Of a dead letter: name of the queue that it died in."),
-        Column("died_at", "time", "Of a dead letter: when it died."),
-        Column("error_class", "name", "Class of its last error."),
-        Column("error_text", "text", "Text of it."),
+        Column("content", "name", "Content of the body: text, json, bytes."),
+        Column("body", "bytes", "The whole body."),
+        Column("sent_at", "time", "Time when the message was sent."),
+        Column("expires_at", "time", "Time when the message expires."),
+        Column("receives", "int64", "Number of receives."),
+        Column("died_in", "name", "For a dead letter: name of the queue in which it was dead-lettered."),
+        Column("died_at", "time", "For a dead letter: time when it was dead-lettered."),
+        Column("error_class", "name", "Class of the last error."),
+        Column("error_text", "text", "Text of the last error."),
         Column("date", "date", "Day of `sent_at`, in UTC."),
     ),
     by=("date",),
@@ -56,7 +56,7 @@ def endangered(
     expiring_within: timedelta = timedelta(hours=1),
     now: str | None = None,
 ) -> DataFrame:
-    """Messages that are there and should be kept: dead letters that died so long ago, and what expires so soon.
+    """Existing messages that should be archived: dead letters of at least a given age, and messages that expire soon.
 
     The time is that of each shard's last event, or `now` (UTC, as ISO 8601) if that is later.
     """
@@ -82,5 +82,5 @@ def endangered(
 
 
 def archived(messages: DataFrame) -> DataFrame:
-    """The table from such messages with their bodies; one whose body is not in history any more is left out."""
+    """The table from such messages with their bodies; messages whose body is no longer in history are omitted."""
     return shaped(messages.where("body is not null"), TABLE)

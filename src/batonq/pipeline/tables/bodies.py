@@ -1,8 +1,8 @@
-"""The bodies of chosen messages: from the lake if it has them (`ingest --bodies`), else from history.
+"""The bodies of selected messages: from the lake if it has them (`ingest --bodies`), otherwise from history.
 
-A message that was moved within its shard has no copy of its body: it lies with the message that it was before. So the
-lake first says which event has the body of each message, and history is then read for those alone: their queues, their
-events, their span of time.
+A message that was moved within its shard has no copy of its body: it is stored with its predecessor. So the lake first
+tells which event has the body of each message, and history is then read only for those: their queues, events and time
+span.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 PAYLOADS = ("sent", "edited", "carried", "arrived")
-QUEUES_MAX = 200  # more are not worth naming: all are read
+QUEUES_MAX = 200  # more are not worth a filter: everything is read
 _COLUMNS = ("content", "attributes", "dedup_key", "body")
 _TEXT = StringType()
 _FOUND = (
@@ -47,9 +47,9 @@ def with_bodies(
 ) -> DataFrame:
     """`messages` (with source, shard, sequence, first_id) and their body, content, attributes and dedup_key.
 
-    `history` has the options of format("baton"), and is that of `source`. A body is null when history has it no more.
+    `history` has the options of format("baton"), and belongs to `source`. A body is null if history no longer has it.
     """
-    # Looked for once: what is read of history depends on them, and then they are joined with it.
+    # Computed once: what is read from history depends on them, and then they are joined with it.
     places = payload_places(messages.where(f.col("source") == source), events, lifecycle).localCheckpoint()
     at, columns = ["source", "shard", "payload"], (*KEY, *_COLUMNS)
     if "body" in events.columns:
@@ -63,10 +63,10 @@ def with_bodies(
 
 
 def payload_places(messages: DataFrame, events: DataFrame, lifecycle: DataFrame) -> DataFrame:
-    """Which event has the body of each message: KEY; its logical time, as `payload`; event, queue, time.
+    """The event with the body of each message: KEY; its logical time, as `payload`; event, queue, time.
 
-    Of the line in the shard up to the message, the newest: a sequence of a shard is never used again, and a message
-    that came from elsewhere brought its body.
+    It is the newest in the message's line in the shard: a sequence number is never reused, and a message from another
+    shard brought its body.
     """
     line = ["source", "shard", "first_id"]
     wanted = messages.select(*KEY, "first_id")
@@ -85,7 +85,7 @@ def payload_places(messages: DataFrame, events: DataFrame, lifecycle: DataFrame)
 
 
 def _read(spark: SparkSession, history: Mapping[str, str], places: DataFrame, source: str) -> DataFrame:
-    """Payloads of the span that holds all of `places`, by their logical time."""
+    """Payloads in the span that contains all `places`, by their logical time."""
     span = places.agg(
         f.date_format(f.min("time"), _ISO).alias("since"),
         f.date_format(f.max("time") + f.expr("interval 1 millisecond"), _ISO).alias("until"),

@@ -1,7 +1,7 @@
-"""dead_letter_messages: one row a death of a message, and what became of the dead letter.
+"""dead_letter_messages: one row per dead-lettering of a message, and the outcome of the dead letter.
 
-A dead letter tells of its death itself: the lineage of the event by which it arrived, or was carried, says what it died
-of. A message that died in a queue without dead letters stays where it is, and tells it by a return for ever.
+A dead letter contains its cause: the lineage of the event by which it arrived, or was carried. A message that died in a
+queue without a dead-letter queue stays there, and has a return without an end.
 """
 
 from __future__ import annotations
@@ -21,36 +21,42 @@ if TYPE_CHECKING:
 
 TABLE = Table(
     "dead_letter_messages",
-    "One row for each time that a message died: where, of what, and where its dead letter is now. `baton pipeline "
-    "dead-letters` makes it; `dead_letters` groups it.",
+    "One row for each time that a message was dead-lettered: where, why, and where its dead letter is now. "
+    "`baton pipeline dead-letters` creates it; `dead_letters` groups it.",
     (
         SOURCE,
-        Column("shard", "int32", "The shard that has, or had, the dead letter."),
-        Column("sequence", "int64", "Its sequence there. (source, shard, sequence) names the row."),
-        Column("message_id", "text", "The dead letter's id where it lies: what a redrive takes."),
-        Column("first_id", "text", "The id under which the message was first sent."),
-        Column("died_id", "text", "The id that it had when it died."),
+        Column("shard", "int32", "Shard of the dead letter."),
+        Column("sequence", "int64", "Sequence number in the shard. (source, shard, sequence) identifies the row."),
+        Column("message_id", "text", "Current id of the dead letter, for a redrive."),
+        Column("first_id", "text", "Id with which the message was first sent."),
+        Column("died_id", "text", "Id of the message when it was dead-lettered."),
         Column("tenant", "name", "Account of the queues."),
-        Column("queue", "int64", "Number of the queue that it died in."),
+        Column("queue", "int64", "Number of the queue in which it was dead-lettered."),
         Column("queue_name", "name", "Name of that queue."),
-        Column("dead_letter_queue", "int64", "Number of the queue that has the dead letter; the same if it has none."),
-        Column("dead_letter_queue_name", "name", "Name of that queue."),
-        Column("how", "name", "How it died: `dead_letter`, `expiry` (of its time to live), `in_place`."),
-        Column("error_class", "name", "Class of its last error; null: no consumer named one."),
-        Column("error_text", "text", "Text of it."),
-        Column("content", "name", "What the body is: text, json, bytes."),
-        Column("shape", "text", "Shape of the body: keys and types of JSON, a text without its numbers and ids."),
+        Column("dead_letter_queue", "int64", "Number of the dead-letter queue; the same queue if it has none."),
+        Column("dead_letter_queue_name", "name", "Name of the dead-letter queue."),
+        Column(
+            "how", "name", "Cause: `dead_letter`, `expiry` (of its time to live), or `in_place` (no dead-letter queue)."
+        ),
+        Column("error_class", "name", "Class of the last error; null: no consumer reported one."),
+        Column("error_text", "text", "Text of the last error."),
+        Column("content", "name", "Content of the body: text, json, bytes."),
+        Column("shape", "text", "Shape of the body: keys and types of JSON, or a text without its numbers and ids."),
         Column("body", "text", "The beginning of the body; bytes in base64."),
         Column("body_bytes", "int64", "Size of the body."),
-        Column("attempts", "int64", "Receives that it had."),
-        Column("sent_at", "time", "When it was sent."),
-        Column("first_failed_at", "time", "When an attempt first failed."),
-        Column("died_at", "time", "When it died. Of one that died in place before history begins: that beginning."),
+        Column("attempts", "int64", "Number of receives."),
+        Column("sent_at", "time", "Time when the message was sent."),
+        Column("first_failed_at", "time", "Time of the first failed attempt."),
         Column(
-            "fate", "name", "Where the dead letter is: waiting, redriven, dead_lettered, deleted, expired, unknown."
+            "died_at",
+            "time",
+            "Time when it was dead-lettered. If that was in place before history begins: the beginning of history.",
         ),
-        Column("ended_at", "time", "When it left, unless it waits."),
-        Column("expires_at", "time", "End of its retention."),
+        Column(
+            "fate", "name", "Outcome of the dead letter: waiting, redriven, dead_lettered, deleted, expired, unknown."
+        ),
+        Column("ended_at", "time", "Time of the outcome; null while it is waiting."),
+        Column("expires_at", "time", "Time when the dead letter expires."),
         Column("date", "date", "Day of `died_at`, in UTC."),
     ),
     by=("date",),
@@ -71,7 +77,7 @@ _FATES = {
 
 
 def of_moved(events: DataFrame) -> DataFrame:
-    """Events of messages that were moved, or died where they were, and those of no message: enough for their lives."""
+    """Events of messages that were moved or died in place, and events without a message: enough for their lifecycle."""
     events = with_source(events)
     told = events.where(
         "sequence is not null and (event in ('owed', 'arrived') or lineage is not null or " + _DIED_IN_PLACE + ")"
@@ -83,7 +89,7 @@ def of_moved(events: DataFrame) -> DataFrame:
 
 
 def dead_letter_messages(events: DataFrame, lifecycle: DataFrame) -> DataFrame:
-    """The table from events and message_lifecycle, without what its bodies tell (see `with_shapes`)."""
+    """The table from events and message_lifecycle, without the columns from bodies (see `with_shapes`)."""
     events = with_source(events)
     letters = _letters(events)
     deaths = letters.unionByName(_in_place(events).join(letters, list(KEY), "left_anti"), allowMissingColumns=True)
@@ -130,7 +136,7 @@ def _told(found: DataFrame) -> DataFrame:
 
 
 def with_shapes(messages: DataFrame) -> DataFrame:
-    """Rows with their bodies (bytes), as the table has them: the shape, and the beginning of the body."""
+    """Rows with their bodies (bytes) in the table's format: the shape, and the beginning of the body."""
     body, content = f.col("body"), f.col("content")
     return shaped(messages.withColumns({"shape": shape(body, content), "body": shown(body, content)}), TABLE)
 
@@ -146,14 +152,16 @@ _DIED_IN_PLACE = "event = 'returned' and visible_at is null or event = 'carried'
 
 
 def _letters(events: DataFrame) -> DataFrame:
-    """Messages that came as dead letters, and the lineage that they came with."""
+    """Messages that arrived as dead letters, and their lineage."""
     moved = f.get_json_object("lineage", "$.moved").isin("dead_letter", "expiry")
     told = events.where("sequence is not null and lineage is not null and event in ('arrived', 'carried', 'edited')")
     return told.where(moved).groupBy(*KEY).agg(f.min_by("lineage", "logical_time").alias("lineage"))
 
 
 def _owed(events: DataFrame) -> DataFrame:
-    """What was new about a message's past when it left for the dead letters: a lineage that arrived may be older."""
+    """The new part of a message's history when it left for the dead-letter queue: the lineage that arrived may be
+    older.
+    """
     left = events.where("event = 'owed' and reason in ('dead_letter', 'expiry_dead_letter')")
     newest = f.max_by(f.struct("lineage", "receive_count"), "logical_time").alias("owed")
     found = left.groupBy("source", f.col("message_id").alias("died_id")).agg(newest)

@@ -1,4 +1,4 @@
-"""dead_letters: deaths of messages, grouped by queue, class of error and shape of the body."""
+"""dead_letters: dead letters grouped by queue, error class and shape of the body."""
 
 from __future__ import annotations
 
@@ -16,24 +16,24 @@ EXAMPLES_MAX = 3
 GROUP = ("source", "tenant", "queue", "queue_name", "error_class", "shape")
 TABLE = Table(
     "dead_letters",
-    "What dies of what: messages that died in one queue, of one class of error, with bodies of one shape. `baton "
-    "pipeline dead-letters` makes it.",
+    "Causes of dead letters: messages that were dead-lettered in one queue, with one error class and bodies "
+    "of one shape. `baton pipeline dead-letters` creates it.",
     (
         SOURCE,
         Column("tenant", "name", "Account of the queue."),
-        Column("queue", "int64", "Number of the queue that they died in."),
+        Column("queue", "int64", "Number of the queue in which they were dead-lettered."),
         Column("queue_name", "name", "Name of that queue."),
-        Column("error_class", "name", "Class of their last error; null: no consumer named one."),
-        Column("shape", "text", "Shape of their bodies; null: history has the bodies no more."),
-        Column("messages", "int64", "How many died; a message that died twice is counted twice."),
-        Column("waiting", "int64", "How many of the dead letters are still there."),
-        Column("redriven", "int64", "How many were redriven."),
-        Column("deleted", "int64", "How many were acknowledged, purged, or gone with their queue."),
-        Column("expired", "int64", "How many were not looked at in time."),
-        Column("first_seen", "time", "When the first of them died."),
-        Column("last_seen", "time", "When the last of them died."),
-        Column("last_error_text", "text", "What its error said."),
-        Column("examples", "texts", f"Ids of up to {EXAMPLES_MAX} dead letters: of those that wait, the newest."),
+        Column("error_class", "name", "Class of the last error; null: no consumer reported one."),
+        Column("shape", "text", "Shape of the bodies; null: history no longer has the bodies."),
+        Column("messages", "int64", "Number of dead letters; a message that was dead-lettered twice counts twice."),
+        Column("waiting", "int64", "Number of dead letters that are still waiting."),
+        Column("redriven", "int64", "Number that were redriven."),
+        Column("deleted", "int64", "Number that were acknowledged, purged, or deleted with their queue."),
+        Column("expired", "int64", "Number that expired."),
+        Column("first_seen", "time", "Time of the first one."),
+        Column("last_seen", "time", "Time of the last one."),
+        Column("last_error_text", "text", "Text of the last error."),
+        Column("examples", "texts", f"Ids of up to {EXAMPLES_MAX} dead letters: the newest of the waiting ones."),
         Column("example_bodies", "texts", "The beginnings of their bodies."),
     ),
 )
@@ -58,7 +58,7 @@ def dead_letters(messages: DataFrame) -> DataFrame:
 
 
 def with_groups(messages: DataFrame, groups: DataFrame) -> DataFrame:
-    """dead_letter_messages, each row with the columns of its group: what a redrive's condition is about."""
+    """dead_letter_messages, with the columns of its group in each row, for the condition of a redrive."""
     renamed = groups.withColumnsRenamed({name: f"_{name}" for name in GROUP})
     same = [f.col(name).eqNullSafe(f.col(f"_{name}")) for name in GROUP]
     return messages.join(renamed, same).drop(*(f"_{name}" for name in GROUP))

@@ -1,4 +1,4 @@
-"""Leases: one row each, with its beginning and end. What is in flight at a time is counted from them."""
+"""Leases: one row each, with beginning and end. The number in flight at a time is counted from them."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ KEY = ["source", "shard", "sequence"]
 
 
 def leases(events: DataFrame) -> DataFrame:
-    """`leased_at` (null: before history began) and `ended_at` (null: it is running) of every lease.
+    """`leased_at` (null: before history began) and `ended_at` (null: running) of every lease.
 
-    A lease ends by the first event of its epoch that gives the message back, removes it or sends it on. A purge
-    has no event for each message: a lease that it ended is running here.
+    A lease ends with the first event of its epoch that returns, removes or moves the message. A purge has no event per
+    message: a lease that it ended counts as running here.
     """
     event, reason, at, time = f.col("event"), f.col("reason"), f.col("logical_time"), f.col("time")
     held = (

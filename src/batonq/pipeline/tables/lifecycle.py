@@ -1,8 +1,8 @@
-"""message_lifecycle: one row a message, from its events alone.
+"""message_lifecycle: one row per message, from its events alone.
 
 A message here is one incarnation, `(source, shard, sequence)`. A move (dead letter, redrive) ends one and begins
-another; `lines.py` ties them together. The row is made by one grouping of the events, over numbers and times only, so
-that Spark keeps its buffers in place; texts are brought to it afterwards, from the events that have some.
+another; `lines.py` connects them. The row is created by one grouping of the events, over numbers and times only, so
+that Spark keeps its buffers in place; texts are joined afterwards, from the events that have some.
 """
 
 from __future__ import annotations
@@ -29,65 +29,72 @@ OUTCOMES = (
 )
 TABLE = Table(
     "message_lifecycle",
-    "One row for each message: when it was sent, received and ended, how often it was tried, and what became of it. A "
-    "message that was moved (to the dead letters, or back) has one row for each queue that it was in.",
+    "One row per message: when it was sent, received and ended, how many attempts there were, and its "
+    "outcome. A message that was moved (to a dead-letter queue, or back) has one row for each queue that it "
+    "was in.",
     (
         SOURCE,
-        Column("shard", "int32", "The shard that had it."),
-        Column("sequence", "int64", "Its sequence there. (source, shard, sequence) names the row."),
-        Column("message_id", "text", "Its id."),
-        Column("first_id", "text", "Id under which its line began: its own unless it was moved."),
-        Column("previous_id", "text", "Id of the message that it was before its last move."),
-        Column("next_id", "text", "Id of the message that it became when it was moved on."),
+        Column("shard", "int32", "Shard of the message."),
+        Column("sequence", "int64", "Sequence number in the shard. (source, shard, sequence) identifies the row."),
+        Column("message_id", "text", "Id of the message."),
+        Column("first_id", "text", "Id of the first message of its line: its own, unless it was moved."),
+        Column("previous_id", "text", "Id of the message before its last move."),
+        Column("next_id", "text", "Id of the message after it was moved on."),
         Column("queue", "int64", "Number of the queue."),
         Column("queue_name", "name", "Name of the queue."),
         Column("tenant", "name", "Account of the queue."),
         Column("group", "name", "Message group."),
         Column("priority", "int16", "Priority."),
-        Column("body_bytes", "int64", "Size of the body, as it was last."),
-        Column("sent_at", "time", "When it was sent; a dead letter keeps that time, a redriven message begins anew."),
-        Column("visible_at", "time", "When it could first be received."),
-        Column("arrived_at", "time", "When it arrived by a move."),
-        Column("first_receive_at", "time", "When it was first received, if that is in history."),
-        Column("last_receive_at", "time", "When it was last received."),
-        Column("ended_at", "time", "When it was acknowledged, moved on, removed."),
-        Column("receives", "int64", "Receive count, as the broker shows it: a dead letter keeps its own."),
-        Column("leases", "int64", "How often it was leased in this queue."),
-        Column("nacks", "int64", "How often its holder gave it back as failed, on record."),
-        Column("expiries", "int64", "How often its lease ran out, on record."),
-        Column("extensions", "int64", "How often its lease was extended, on record."),
+        Column("body_bytes", "int64", "Last size of the body."),
+        Column(
+            "sent_at",
+            "time",
+            "Time when it was sent; a dead letter keeps that time, a redriven message gets a new one.",
+        ),
+        Column("visible_at", "time", "Time when it first became visible."),
+        Column("arrived_at", "time", "Time when it arrived by a move."),
+        Column("first_receive_at", "time", "Time of its first receive, if that is in history."),
+        Column("last_receive_at", "time", "Time of its last receive."),
+        Column("ended_at", "time", "Time when it was acknowledged, moved on, or removed."),
+        Column("receives", "int64", "Receive count, as shown by the broker: a dead letter keeps its own."),
+        Column("leases", "int64", "Number of leases in this queue."),
+        Column("nacks", "int64", "Number of recorded nacks."),
+        Column("expiries", "int64", "Number of recorded lease expirations."),
+        Column("extensions", "int64", "Number of recorded lease extensions."),
         Column("dwell_ms", "int64", "From `visible_at` to `first_receive_at`."),
         Column("handling_ms", "int64", "From `last_receive_at` to the acknowledgement."),
         Column("end_to_end_ms", "int64", "From `sent_at` to the acknowledgement."),
-        Column("outcome", "name", f"What became of it: {OUTCOMES}."),
-        Column("last_error_class", "name", "Class of the last error that a holder gave."),
-        Column("last_error_text", "text", "Text of it."),
-        Column("line_deaths", "int64", "How often a message of its line was dead-lettered, on record."),
-        Column("line_redrives", "int64", "How often one of its line was moved back by a redrive, on record."),
-        Column("opened", "bool", "It was there before history began (an opening balance)."),
-        Column("releases", "int64", "How often its holder gave it back by a visibility of zero, on record."),
-        Column("untried", "int64", "How often it came back without having been tried, on record."),
+        Column("outcome", "name", f"Outcome: {OUTCOMES}."),
+        Column("last_error_class", "name", "Class of the last reported error."),
+        Column("last_error_text", "text", "Text of the last reported error."),
+        Column("line_deaths", "int64", "Number of recorded dead-letterings in its line."),
+        Column("line_redrives", "int64", "Number of recorded redrives in its line."),
+        Column("opened", "bool", "Whether it existed before history began (an opening balance)."),
+        Column("releases", "int64", "Number of recorded returns by a visibility timeout of zero."),
+        Column("untried", "int64", "Number of recorded returns without an attempt."),
         Column("attributes_bytes", "int64", "Size of its attributes."),
-        Column("expires_at", "time", "End of its retention."),
+        Column("expires_at", "time", "Time when it expires."),
         Column(
             "deadline",
             "time",
-            "Of one that is in flight, or that a purge removed from its holder: when its lease ends, with the grace of "
-            "restarts.",
+            "If it is in flight, or a purge removed it while it was in flight: end of its lease, including "
+            "the grace period of restarts.",
         ),
-        Column("as_of", "time", "The last event of its shard: what `outcome` says of a living message is of then."),
-        Column("date", "date", "Day of `sent_at`, in UTC; of what is first known of it, if that is before history."),
+        Column(
+            "as_of", "time", "Time of the last event of its shard: the `outcome` of an existing message is as of then."
+        ),
+        Column("date", "date", "Day of `sent_at`, in UTC; if that is before history, of the first known event."),
     ),
     by=("date",),
 )
 
-# What the last event of a message leaves it as; a code has five bits beside its logical time.
+# The state after a message's last event; a code has five bits next to its logical time.
 _BITS = 5
 _UNKNOWN, _THERE, _HELD, _OWED, _DEAD, _MOVED = range(6)
 _ENDS = {"ack": 6, "late_ack": 7, "retention": 8, "purged": 9}
 _ENDED = ("acked", "late_acked", "expired", "purged")
 _TO_DEAD_LETTERS, _REDRIVE, _ELSEWHERE = 1, 2, 3
-_SIZE_BITS = 32  # a frame's variable part, and so a size, has fewer
+_SIZE_BITS = 32  # a frame's variable part, and so a size, has fewer bits
 _RARE = ("epoch", "queue_purged", "queue_closed", "owed", "arrived")
 _RARE_COLUMNS = (
     *("source", "shard", "sequence", "logical_time", "time", "event", "reason", "flags", "queue", "number"),
@@ -98,7 +105,7 @@ _RARE_COLUMNS = (
 def lifecycle(events: DataFrame, queues: DataFrame) -> DataFrame:
     """message_lifecycle from the events and queues tables.
 
-    What is rare (moves, purges, restarts) is looked up at once, so that a history without it costs nothing for it.
+    Rare cases (moves, purges, restarts) are computed first, so that a history without them costs nothing extra.
     """
     events = with_source(events)
     rare = events.where(f.col("event").isin(*_RARE)).select(*_RARE_COLUMNS).localCheckpoint()
@@ -228,7 +235,7 @@ def _code(last: Expression) -> Expression:
 
 
 def _shards(events: DataFrame, rare: DataFrame) -> DataFrame:
-    """Of each shard: its last time, and the graces of its restarts."""
+    """Per shard: its last time, and the grace periods of its restarts."""
     clocks = events.groupBy("source", "shard").agg(f.max("time").alias("as_of"))
     graces = (
         rare.where("event = 'epoch' and grace_ms > 0")

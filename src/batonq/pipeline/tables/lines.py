@@ -1,8 +1,9 @@
-"""The line of a message: what it was before each of its moves, and what it became.
+"""The line of a message: its predecessors and successors through moves.
 
-A move is an `owed` event in one shard and an `arrived` one in another, or right after it in the same. Moves make paths
-of messages without a branch. Where each begins is found here, in a dictionary, while they are few: a round of Spark's
-takes longer than that. Of many it is found by doubling: every round looks twice as far back.
+A move is an `owed` event in one shard and an `arrived` event in another, or directly after it in the same shard. Moves
+form paths of messages without branches. If there are few, their beginnings are found on the driver, in a dictionary,
+because a round of Spark takes longer. If there are many, they are found by doubling: every round looks twice as far
+back.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ KEY = ["source", "shard", "sequence"]
 _INHERITED = ("body_bytes", "attributes_bytes", "group")
 _ADDED = ("first_id", "previous_id", "next_id", "line_deaths", "line_redrives")
 _OWN = ("source", "to_shard", "to_sequence", "to_id", "from_id", "reason")
-_ROUNDS_MAX = 20  # of two: a line of 2**40 moves is none
-SMALL = 200_000  # moves that the driver can look at, and every worker be told of
+_ROUNDS_MAX = 20  # rounds; a line of 2**40 moves does not exist
+SMALL = 200_000  # moves that the driver can process, and send to every worker
 _PLACED = pa.schema(
     [
         ("source", pa.string()),
@@ -45,7 +46,7 @@ _PLACED = pa.schema(
 
 
 def joined(found: DataFrame, moved: DataFrame | None, events: DataFrame, *, small: bool) -> DataFrame:
-    """`found`, one row a message, with what its line says; and a moved message with the payload that it kept."""
+    """`found`, one row per message, with the columns of its line; and the payload that a moved message kept."""
     if moved is None:
         return found.withColumns(dict.fromkeys(_ADDED, f.lit(None)))
     told = members(moved if small else moved.localCheckpoint(), events, small=small)
@@ -56,7 +57,7 @@ def joined(found: DataFrame, moved: DataFrame | None, events: DataFrame, *, smal
 
 
 def moves(rare: DataFrame) -> DataFrame:
-    """One row a move that arrived: the message before (`from_…`) and after it (`to_…`), and why."""
+    """One row per move that arrived: the message before (`from_…`) and after it (`to_…`), and why."""
     shard, other, at = f.col("shard"), f.col("other_shard"), f.col("logical_time")
     left = f.col("event") == "owed"
     overlay = f.col("flags").bitwiseAND(int(ArrivedFlag.OVERLAY)) != 0
@@ -80,7 +81,7 @@ def moves(rare: DataFrame) -> DataFrame:
 
 
 def members(steps: DataFrame, events: DataFrame, *, small: bool) -> DataFrame:
-    """One row for each message that was moved or that a move made: its line, and the payload that it has from it."""
+    """One row for each message that was moved or created by a move: its line, and the payload that it has from it."""
     every = _placed_here(steps) if small else _placed(steps)
     wanted = every.select(*KEY)
     own = _payloads(events, f.broadcast(wanted) if small else wanted)
@@ -125,7 +126,7 @@ def _placed_here(steps: DataFrame) -> DataFrame:
 
 
 def _follow(place: Place, before: Mapping[Place, Place], begins: dict[Place, tuple[Place, int]]) -> None:
-    """Note where the line of a place begins, and how many moves ago, of it and of all on the way there."""
+    """Record where the line of a place begins, and how many moves ago, for it and for all places on the way."""
     way: list[Place] = []
     met = set()
     while place in before and place not in begins and place not in met:
@@ -139,7 +140,7 @@ def _follow(place: Place, before: Mapping[Place, Place], begins: dict[Place, tup
 
 
 def _placed(steps: DataFrame) -> DataFrame:
-    """Every message of a line: its ids, the move that made it, where its line begins and how many moves ago."""
+    """Every message of a line: its ids, the move that created it, where its line begins and how many moves ago."""
     later = _beginnings(steps).select(
         "source",
         f.col("to_shard").alias("shard"),
@@ -174,7 +175,7 @@ def _placed(steps: DataFrame) -> DataFrame:
 
 
 def _beginnings(steps: DataFrame) -> DataFrame:
-    """Of each message that a move made: where its line begins, and how many moves ago."""
+    """For each message created by a move: where its line begins, and how many moves ago."""
     back = steps.select(
         *_OWN,
         f.col("from_shard").alias("root_shard"),
@@ -190,7 +191,7 @@ def _beginnings(steps: DataFrame) -> DataFrame:
 
 
 def _further(back: DataFrame) -> DataFrame:
-    """One round: as far again as each has come, if there is so much before it."""
+    """One round: go back twice as far, if there is that much."""
     beyond = back.select(
         "source",
         f.col("to_shard").alias("root_shard"),
@@ -209,7 +210,7 @@ def _further(back: DataFrame) -> DataFrame:
 
 
 def _payloads(events: DataFrame, wanted: DataFrame) -> DataFrame:
-    """The payload that a message's own events tell last, and the beginning of its line that they tell."""
+    """The last payload in a message's own events, and the beginning of its line in them."""
     rows = events.where("body_bytes is not null and sequence is not null").select(
         *KEY, "logical_time", *(f.col(f"`{name}`") for name in _INHERITED), told_first_id().alias("line_first_id")
     )
@@ -219,5 +220,5 @@ def _payloads(events: DataFrame, wanted: DataFrame) -> DataFrame:
 
 
 def told_first_id() -> Expression:
-    """Where the line of a payload began, if it was moved before: a lineage that is the whole one says it."""
+    """The beginning of a payload's line, if it was moved before: a complete lineage contains it."""
     return f.get_json_object("lineage", "$.first_id")

@@ -1,7 +1,7 @@
-"""queue_minute: what happened in each queue in each minute, how full it was at its end, and how long things took.
+"""queue_minute: counts per queue and minute, its level at the end, and latencies.
 
-Counts and levels are sums over minutes, never a scan of all messages a minute. The oldest message at the end of a
-minute is the one that came first among those that ended later: a minimum by minute of end, then one from behind.
+Counts and levels are sums over minutes, never a scan of all messages per minute. The oldest message at the end of a
+minute is the first of those that ended later: a minimum by minute of end, then a running minimum from the end.
 """
 
 from __future__ import annotations
@@ -22,41 +22,41 @@ if TYPE_CHECKING:
 
 SHARES = {"p50": 0.5, "p95": 0.95, "p99": 0.99, "p999": 0.999}
 LATENCIES = {
-    "wait": "from when it came into the queue to its first receive, of those first received in this minute",
-    "handling": "from the last receive to the acknowledgement, of those acknowledged in this minute",
-    "end_to_end": "from when it was sent to the acknowledgement, of those acknowledged in this minute",
+    "wait": "from arrival in the queue to the first receive, for messages first received in this minute",
+    "handling": "from the last receive to the acknowledgement, for messages acknowledged in this minute",
+    "end_to_end": "from the send to the acknowledgement, for messages acknowledged in this minute",
 }
 COUNTS = {
-    "sends": "Messages sent.",
-    "arrivals": "Messages that arrived by a move.",
-    "receives": "Leases given.",
-    "acks": "Messages acknowledged, late ones too.",
-    "late_acks": "Of these, after the lease had run out.",
-    "nacks": "Leases given back as failed.",
-    "releases": "Leases given back by a visibility of zero.",
-    "extensions": "Leases extended.",
-    "lease_expiries": "Leases that ran out.",
-    "expired": "Messages past their retention that were removed.",
-    "dead_letters": "Messages that went to the dead letters.",
-    "redrives": "Messages moved away by a redrive.",
-    "removed": "Messages removed by a purge, a cancel or the end of the queue.",
-    "sent_bytes": "Bytes of the bodies sent.",
+    "sends": "Number of messages sent.",
+    "arrivals": "Number of messages that arrived by a move.",
+    "receives": "Number of messages received: every lease counts.",
+    "acks": "Number of messages acknowledged, including late ones.",
+    "late_acks": "Of these, after the lease had expired.",
+    "nacks": "Number of nacks.",
+    "releases": "Number of leases returned by a visibility timeout of zero.",
+    "extensions": "Number of lease extensions.",
+    "lease_expiries": "Number of expired leases.",
+    "expired": "Number of expired messages.",
+    "dead_letters": "Number of dead-lettered messages.",
+    "redrives": "Number of messages moved away by a redrive.",
+    "removed": "Number of messages removed by a purge, a cancellation or the deletion of the queue.",
+    "sent_bytes": "Total size of the bodies sent.",
 }
 TABLE = Table(
     "queue_minute",
-    "One row for each queue and minute in which something happened, and one for each of its shards. `shard` is null in "
-    "the row of the whole queue. A minute without an event has no row: levels stay what they were.",
+    "One row for each queue and minute with events, and one for each of its shards. `shard` is null in the "
+    "row of the whole queue. A minute without events has no row: levels do not change.",
     (
         SOURCE,
         Column("queue", "int64", "Number of the queue."),
         Column("queue_name", "name", "Name of the queue."),
         Column("tenant", "name", "Account of the queue."),
-        Column("shard", "int32", "The shard; null: all of them together."),
+        Column("shard", "int32", "The shard; null: all shards together."),
         Column("minute", "time", "Start of the minute."),
         *(Column(name, "int64", doc) for name, doc in COUNTS.items()),
-        Column("depth", "int64", "Messages in the queue at the end of the minute, whatever their state."),
-        Column("in_flight", "int64", "Messages under a lease then."),
-        Column("oldest_age_ms", "int64", "How long the one that came first of those has been there then."),
+        Column("depth", "int64", "Number of messages in the queue at the end of the minute, in any state."),
+        Column("in_flight", "int64", "Number of messages in flight at the end of the minute."),
+        Column("oldest_age_ms", "int64", "Age of the oldest of them at the end of the minute."),
         *(
             Column(f"{name}_{share}_ms", "float64", f"{share} of the time {doc}; exact.")
             for name, doc in LATENCIES.items()
@@ -69,7 +69,7 @@ TABLE = Table(
 _QUEUE = ["source", "queue", "shard"]
 _MINUTE = [*_QUEUE, "minute"]
 _MINUTE_S = 60
-_WHOLE = -1  # stands for all shards, until the end: a null does not join
+_WHOLE = -1  # means all shards, until the end: a null does not join
 
 
 def queue_minute(events: DataFrame, lifecycle: DataFrame, queues: DataFrame) -> DataFrame:
@@ -134,7 +134,7 @@ def _ended(messages: DataFrame) -> DataFrame:
 
 
 def _lease_ends(held: DataFrame, messages: DataFrame) -> DataFrame:
-    """Leases by the minute of their end (null: running), and those among them that began before history did."""
+    """Leases by the minute of their end (null: running), and those that began before history did."""
     ends = held.groupBy(*_QUEUE, _minute("ended_at").alias("minute")).agg(
         f.count("ended_at").alias("lease_ends"), f.count_if(f.col("leased_at").isNull()).alias("openings")
     )
@@ -144,7 +144,7 @@ def _lease_ends(held: DataFrame, messages: DataFrame) -> DataFrame:
 
 
 def _opened(messages: DataFrame) -> DataFrame:
-    """What was there before history began, and the oldest of what is there when it ends."""
+    """Messages that existed before history began, and the oldest of those that exist at its end."""
     return messages.groupBy(*_QUEUE).agg(
         f.count_if("opened").alias("opening"),
         f.min(f.when(f.col("ended_at").isNull(), f.col("came_at"))).alias("oldest_there"),
@@ -155,7 +155,7 @@ def _opened(messages: DataFrame) -> DataFrame:
 
 
 def _summed(by: list[str], *parts: DataFrame) -> DataFrame:
-    """Rows of the same keys brought together: numbers are added, of times the first is taken."""
+    """Rows with the same keys combined: numbers are added, of times the first is kept."""
     whole = parts[0]
     for part in parts[1:]:
         whole = whole.unionByName(part, allowMissingColumns=True)
@@ -196,7 +196,7 @@ def _levels(found: DataFrame) -> DataFrame:
 
 
 def _latencies(messages: DataFrame) -> DataFrame:
-    """Exact percentiles: equal values are counted first, so that what is sorted is small."""
+    """Exact percentiles: equal values are counted first, so that little is sorted."""
     kinds = f.array(
         f.struct(
             f.lit("wait").alias("kind"),

@@ -1,8 +1,8 @@
-"""Which messages a purge, or the end of a queue, removed: it is one event for many messages, in steps.
+"""The messages that a purge, or the deletion of a queue, removed: it is one event for many messages, in steps.
 
-A step removes what its queue has below a sequence, except what is on its way elsewhere. So a message that has no end of
-its own was removed by the first step above its sequence; unless it has an event after that step: then it was on its
-way at the time, came back, and a later step counts.
+A step removes the queue's messages below a sequence number, except those that are being moved elsewhere. So a message
+without an end was removed by the first step above its sequence number, unless it has an event after that step: then it
+was being moved at the time, was returned, and a later step applies.
 """
 
 from __future__ import annotations
@@ -18,14 +18,16 @@ if TYPE_CHECKING:
 
 QUEUE = ["source", "shard", "queue"]
 _ADDED = {"purged_at": "timestamp", "purged_by": "bigint", "queue_closed": "boolean"}
-_BIN_BITS = 14  # messages meet steps by bins of so many sequences, so that a long purge is no cross join
+# messages and steps are joined by bins of this many sequence numbers, so that a long purge does not cause a cross join
+_BIN_BITS = 14
 
 
 def purged(found: DataFrame, rare: DataFrame, living: Expression, *, any_steps: bool) -> DataFrame:
-    """`found` with `purged_at`, `purged_by` (where that step is) and `queue_closed` (was its queue deleted by then?).
+    """`found` with `purged_at`, `purged_by` (the position of that step) and `queue_closed` (whether its queue was
+    deleted by then).
 
-    All three are null for what no purge removed. `living` says of a row that it has no end of its own and is not on
-    its way; `last_at` is where its last event is.
+    All three are null for messages that no purge removed. `living` marks rows without an end that are not being moved;
+    `last_at` is the position of the last event.
     """
     if not any_steps:
         return found.withColumns({name: f.lit(None).cast(kind) for name, kind in _ADDED.items()})
@@ -56,7 +58,9 @@ _STEP = ("at", "number", "time", "closed")
 
 
 def _steps(rare: DataFrame) -> DataFrame:
-    """Every step, with the first sequence that no earlier one was above, and whether its queue was closed by then."""
+    """Every step, with the first sequence number that no earlier step covered, and whether its queue was closed by
+    then.
+    """
     order = Window.partitionBy(*QUEUE).orderBy("at")
     before = order.rowsBetween(Window.unboundedPreceding, -1)
     rows = rare.where("event = 'queue_closed' or event = 'queue_purged' and number > 0")

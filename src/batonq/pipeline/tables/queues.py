@@ -1,4 +1,4 @@
-"""The queues table: what history tells of queues, each time that it does, from the events that tell it."""
+"""The queues table: the queues in the history, from the events that describe them."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ if TYPE_CHECKING:
 
 TABLE = Table(
     "queues",
-    "One row each time that a shard's log tells of a queue: at a `policy_set`, for every queue in a `base`, and at a "
-    "`queue_closed`. A queue's number is never used again, and its name never changes; its policy does, and the row "
-    "with the highest `logical_time` of a shard has the one that holds there. `baton pipeline ingest` writes it.",
+    "One row each time that a shard's log describes a queue: at a `policy_set`, for every queue in a `base`, "
+    "and at a `queue_closed`. A queue's number is never reused, and its name never changes; its policy does, "
+    "and the row with the highest `logical_time` of a shard has the current one. `baton pipeline ingest` "
+    "writes it.",
     (
-        Column("shard", "int32", "The shard whose log tells it."),
-        Column("logical_time", "int64", "Of the event that tells it."),
-        Column("time", "time", "When that was, by the shard's clock."),
+        Column("shard", "int32", "Shard of the log."),
+        Column("logical_time", "int64", "Logical time of the event."),
+        Column("time", "time", "Time of the event, by the shard's clock."),
         Column("event", "name", "policy_set, base or queue_closed."),
         Column("queue", "int64", "Number of the queue."),
         Column("tenant", "name", "Account of the queue."),
         Column("name", "name", "Name of the queue."),
-        Column("fifo", "bool", "Whether it keeps order in its groups.", "policy_set, base"),
-        Column("policy", "text", "All of its policy, as JSON.", "policy_set, base"),
-        Column("closed", "bool", "Whether it is deleted."),
+        Column("fifo", "bool", "Whether it is a FIFO queue.", "policy_set, base"),
+        Column("policy", "text", "The whole policy, as JSON.", "policy_set, base"),
+        Column("closed", "bool", "Whether the queue is deleted."),
         SOURCE,
     ),
 )
@@ -33,7 +34,7 @@ TELLING = ("policy_set", "base", "queue_closed")
 
 
 def queues(events: DataFrame) -> DataFrame:
-    """The rows that these events tell."""
+    """The rows for these events."""
     from pyspark.sql import functions as f
 
     told = events.where(f.col("event").isin(*TELLING))

@@ -1,7 +1,7 @@
-"""reconciliation: what the histories of several regions or clusters say about the same things.
+"""reconciliation: compares the histories of several regions or clusters.
 
-A message is known by its business key, an expression of the user's; with a version beside it, key and version together
-are one thing that happened. Moves within a cluster make no second message: a line counts once, where it began.
+A message is identified by its business key, a user-defined expression; with a version, key and version together
+identify one event. Moves within a cluster do not create a second message: a line counts once, at its beginning.
 """
 
 from __future__ import annotations
@@ -20,34 +20,34 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 KINDS = ("duplicate", "missing", "repeated", "order")
-NAMED_MAX = 10  # messages that a row names
+NAMED_MAX = 10  # maximum number of messages in a row
 TABLE = Table(
     "reconciliation",
-    "What differs between the histories of several regions or clusters, by business key. `baton pipeline reconcile` "
-    "makes it.",
+    "Differences between the histories of several regions or clusters, by business key. `baton pipeline "
+    "reconcile` creates it.",
     (
         Column(
             "kind",
             "name",
-            "`duplicate`: in several sources; `missing`: not in all; `repeated`: more than once in "
-            "one; `order`: not in the same order, or not in that of their versions.",
+            "`duplicate`: in several sources; `missing`: not in all; `repeated`: more than once in one; "
+            "`order`: in a different order, or not in the order of their versions.",
         ),
         Column("key", "text", "The business key."),
-        Column("version", "text", "Its version, when one was asked for."),
-        Column("sources", "texts", "The sources that it is about: those that have it; of `order`, that differ."),
+        Column("version", "text", "The version, if one was requested."),
+        Column("sources", "texts", "The sources that have it; for `order`, those that differ."),
         Column("messages", "texts", f"Up to {NAMED_MAX} of the messages, as `source/id`."),
-        Column("count", "int64", "How many messages there are."),
-        Column("detail", "text", "The same in a sentence."),
-        Column("first_at", "time", "When the first of them was sent."),
-        Column("last_at", "time", "When the last of them was sent."),
+        Column("count", "int64", "Number of messages."),
+        Column("detail", "text", "A description of the difference."),
+        Column("first_at", "time", "Time when the first of them was sent."),
+        Column("last_at", "time", "Time when the last of them was sent."),
     ),
 )
 
 
 def originals(events: DataFrame, source: str) -> DataFrame:
-    """One row a message of a history, as it was first known: where its line began, or what stands for that.
+    """One row per message of a history, as first known: at the beginning of its line, or its substitute.
 
-    `body` is its text, if bodies were read and it is one.
+    `body` is its text, if bodies were read and it is text.
     """
     first_id = f.coalesce(told_first_id(), f.col("message_id"))
     body = f.col("body") if "body" in events.columns else f.lit(None).cast("binary")
@@ -144,7 +144,7 @@ def _presence(known: DataFrame, sources: Sequence[str], kinds: Sequence[str]) ->
 
 
 def _falling(known: DataFrame) -> DataFrame:
-    """Of one key in one source, a version that comes after a later one."""
+    """For one key in one source, a version that comes after a later one."""
     from pyspark.sql import Window
 
     along = Window.partitionBy("key", "source").orderBy("order")
@@ -164,7 +164,7 @@ def _falling(known: DataFrame) -> DataFrame:
 
 
 def _other_order(known: DataFrame) -> DataFrame:
-    """Of one key, the same bodies in another order than in the first source that has it."""
+    """For one key, the same bodies in another order than in the first source that has it."""
     sent = f.sort_array(f.collect_list(f.struct("order", "fingerprint", "message_id")))
     of_source = known.where("fingerprint is not null").groupBy("key", "source").agg(sent.alias("sent"))
     prints = f.array_distinct(f.col("sent")["fingerprint"])

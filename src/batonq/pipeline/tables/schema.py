@@ -1,8 +1,8 @@
-"""What a table of the lake is: its columns, what each holds, and how its files are laid out.
+"""The declaration of a table in the lake: its columns, their meaning, and the layout of its files.
 
-A table is declared once, as `TABLE` in the module that makes it, and named in `MODULES`. The Spark schema, the
-reference page and the tests are made from the declaration. Columns are only ever added, at the end; older files, which
-lack a column, give null for it.
+A table is declared once, as `TABLE` in the module that creates it, and listed in `MODULES`. The Spark schema, the
+reference page and the tests use the declaration. Columns are only added, at the end; older files without a column give
+null.
 """
 
 from __future__ import annotations
@@ -17,13 +17,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType
 
-SOURCE = Column("source", "name", "Which cluster's history it is from, as `ingest --cluster` said; else empty.")
+SOURCE = Column("source", "name", "Cluster of the history, as in `ingest --cluster`; empty by default.")
 
 
 @dataclass(slots=True, frozen=True)
 class Table:
-    """`by` names the columns whose values are directories of the table's files. A column's kind is one of those of
-    the events table, or float64, bool, date, texts (a list of texts), int64s (a list of numbers)."""
+    """`by` names the columns whose values are directories of the table's files. A column's kind is one of those of the
+    events table, or float64, bool, date, texts (a list of strings), int64s (a list of numbers).
+    """
 
     name: str
     doc: str
@@ -36,13 +37,13 @@ class Table:
 
 TABLE = Table(
     "events",
-    "One row for each record of a shard's log, as [the events table](events-table.md) describes it; `baton pipeline "
-    "ingest` writes it.",
+    "One row per record of a shard's log, as described in [the events table](events-table.md); `baton "
+    "pipeline ingest` writes it.",
     (*COLUMNS, SOURCE, Column("date", "date", "Day of `time`, in UTC.")),
     by=("date",),
 )
 
-# The module of each table, imported when it is asked for.
+# The module of each table, imported on demand.
 MODULES = {
     "events": "batonq.pipeline.tables.schema",
     "queues": "batonq.pipeline.tables.queues",
@@ -91,7 +92,7 @@ def spark_type(kind: str) -> DataType:
 
 
 def shaped(frame: DataFrame, table: Table) -> DataFrame:
-    """The frame with the table's columns, in their order and of their types; one that it lacks is null."""
+    """The frame with the table's columns, in their order and types; missing columns are null."""
     from pyspark.sql import functions as f
 
     there = set(frame.columns)

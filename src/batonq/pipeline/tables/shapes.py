@@ -1,7 +1,7 @@
-"""The shape of a body: what is left of it when its values are taken out, so that bodies of one kind look the same.
+"""The shape of a body: its structure without its values, so that bodies of one kind look the same.
 
-JSON becomes its keys, sorted, and the types of their values, an array the type of its elements. Other text loses its
-numbers, ids and hex digits. All of it is done by Spark's own functions: no body passes through Python.
+JSON becomes its sorted keys with the types of their values, an array the type of its elements. Other text loses its
+numbers, ids and hexadecimal digits. Spark's own functions do all of it: no body passes through Python.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ from pyspark.sql import Column
 from pyspark.sql import functions as f
 
 SHAPE_MAX = 400  # characters
-DEPTH_MAX = 4  # objects and arrays in one another
+DEPTH_MAX = 4  # nested objects and arrays
 TEXT_MAX = 120  # characters of the shape of a text that is not JSON
-TEXT_READ_MAX = 2_000  # characters of such a text that are looked at
+TEXT_READ_MAX = 2_000  # characters of such a text that are examined
 SHOWN_MAX = 300  # of a body that is shown as an example
 CUT = "…"
 
-# Spark's words for types, and ours, where a type can stand.
+# Spark's type names, and ours, where a type can occur.
 _BEFORE, _AFTER = "(?<=^|: |<)", "(?=[,>]|$)"
 _TYPES = (
     (_BEFORE + "OBJECT<", "object<"),
@@ -27,7 +27,7 @@ _TYPES = (
     (_BEFORE + "VOID" + _AFTER, "null"),
     (_BEFORE + "VARIANT" + _AFTER, "any"),
 )
-# What varies in a text, and what stands for it. In this order: an id is not its digits.
+# Variable parts of a text, and their placeholders. In this order: an id is more than its digits.
 VARYING = (
     (r"[0-9a-fA-F]{8}-(?:[0-9a-fA-F]{4}-){3}[0-9a-fA-F]{12}", "<id>"),
     (r"\b(?=[0-9a-fA-F]*[0-9])(?=[0-9a-fA-F]*[a-fA-F])[0-9a-fA-F]{8,}\b", "<hex>"),
@@ -37,7 +37,7 @@ VARYING = (
 
 
 def shape(body: Column, content: Column) -> Column:
-    """Of a body (bytes) and what it is (`content`: text, json, bytes). Null when the body is not known."""
+    """The shape of a body (bytes) with its `content` (text, json, bytes). Null if the body is unknown."""
     text = body.cast("string")
     looks_json = (content == "json") | text.rlike(r"^\s*[\[{]")
     schema = f.when(looks_json, f.schema_of_variant(f.try_parse_json(text)))
@@ -50,7 +50,7 @@ def shape(body: Column, content: Column) -> Column:
 
 
 def shown(body: Column, content: Column) -> Column:
-    """The beginning of a body, for people; bytes in base64."""
+    """The beginning of a body, for display; bytes in base64."""
     start = f.base64(f.substring(body, 1, SHOWN_MAX * 3 // 4))
     return f.when(content == "bytes", start).otherwise(_shortened(body.cast("string"), SHOWN_MAX))
 
@@ -64,7 +64,7 @@ def _json_shape(schema: Column) -> Column:
 
 
 def _cut_deep(found: Column) -> Column:
-    """What lies deeper than DEPTH_MAX, as "…"."""
+    """Replaces everything deeper than DEPTH_MAX with "…"."""
 
     def step(so_far: Column, part: Column) -> Column:
         depth = so_far["depth"]

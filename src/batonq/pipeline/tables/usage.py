@@ -1,4 +1,4 @@
-"""tenant_usage: what each account used of each queue, day by day."""
+"""tenant_usage: the usage of each account, by queue and day."""
 
 from __future__ import annotations
 
@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
 TABLE = Table(
     "tenant_usage",
-    "One row for each account, queue and day on which the queue was used or held a message. It is counted from "
-    "history, which has outcomes only: a receive that found nothing, or a request that was refused, is not in it.",
+    "One row for each account, queue and day on which the queue was used or contained a message. It is "
+    "computed from history, which contains only outcomes: empty receives and refused requests are not "
+    "included.",
     (
         SOURCE,
         Column("tenant", "name", "Account of the queue."),
@@ -26,19 +27,19 @@ TABLE = Table(
         Column(
             "operations",
             "int64",
-            "What clients did, one for each message: sends, receives, extensions, nacks, releases, acknowledgements, "
-            "cancels; a batch of ten counts as ten.",
+            "Client operations, one per message: sends, receives, extensions, nacks, releases, "
+            "acknowledgements, cancellations; a batch of ten counts as ten.",
         ),
-        Column("sends", "int64", "Messages sent."),
-        Column("receives", "int64", "Leases given."),
-        Column("acks", "int64", "Messages acknowledged."),
-        Column("sent_bytes", "int64", "Bytes of bodies and attributes of the messages sent."),
-        Column("received_bytes", "int64", "The same of the messages received, each time."),
+        Column("sends", "int64", "Number of messages sent."),
+        Column("receives", "int64", "Number of messages received: every lease counts."),
+        Column("acks", "int64", "Number of messages acknowledged."),
+        Column("sent_bytes", "int64", "Total size of bodies and attributes of the messages sent."),
+        Column("received_bytes", "int64", "Total size of bodies and attributes of the messages received, each time."),
         Column(
             "stored_byte_hours",
             "float64",
-            "Bytes of bodies and attributes, by the hours that they were kept on this day; what was there before "
-            "history began counts from when it was sent.",
+            "Size of bodies and attributes, multiplied by the hours that they were stored on this day; "
+            "messages from before history began count from when they were sent.",
         ),
     ),
     by=("date",),
@@ -92,7 +93,7 @@ def _received(events: DataFrame, lifecycle: DataFrame) -> DataFrame:
 
 
 def _stored(lifecycle: DataFrame) -> DataFrame:
-    """Bytes times milliseconds, by the days that a message was there; in decimals, so that the sum is exact."""
+    """Bytes times milliseconds, by the days that a message existed; in decimals, so that the sum is exact."""
     start, stop = f.unix_millis(f.coalesce("arrived_at", "sent_at")), f.unix_millis(f.coalesce("ended_at", "as_of"))
     kept = _sizes(lifecycle).select("source", "queue", "bytes", start.alias("start"), stop.alias("stop"))
     kept = kept.where("bytes > 0 and start is not null")
