@@ -1,7 +1,7 @@
 """The tests of SQS with queues on several shards, each request at a process that chance picks.
 
-Left out is what holds on each shard for itself (shares of a limit, fairness, the order of arrival), and what is about one
-node's catalog.
+Left out is what holds on each shard for itself (shares of a limit, fairness, the order of arrival), and what is about
+one node's catalog.
 """
 
 from tests.api.test_messages import *  # noqa: F403
