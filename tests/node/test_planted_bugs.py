@@ -12,18 +12,27 @@ import pytest
 
 from batonq.core.commands import Command, Send
 from batonq.node import host
+from batonq.node.commit import GroupCommit
 from batonq.node.forwarding import RemoteShard
 from batonq.node.host import ShardHost
 from batonq.node.long_polls import LongPolls
 from batonq.node.waiters import Poll
 from batonq.sim.patches import Patches, patched
-from tests.node import test_forwarding, test_host
+from tests.node import test_commit, test_forwarding, test_host
 
 Check = Callable[[], None]
+stop = GroupCommit.stop
 
 
 def nothing(*_: object) -> None:
     """Forgotten."""
+
+
+def stop_in_the_middle(self: GroupCommit, why: str) -> None:
+    """Whoever asks a host that failed in the middle of an append what to wait for, waits for ever."""
+    appending, assured = self._appending, self._assured
+    stop(self, why)
+    self._appending, self._assured = appending, assured
 
 
 def weight_of_bodies(command: Command) -> int:
@@ -31,6 +40,10 @@ def weight_of_bodies(command: Command) -> int:
 
 
 BUGS: dict[str, tuple[Patches, Callable[[Path], Check]]] = {
+    "a host that failed in the middle of an append hangs": (
+        [(GroupCommit, "stop", stop_in_the_middle)],
+        lambda path: partial(test_commit.test_a_host_that_is_over_answers_at_once, "fail", False),
+    ),
     "what nobody got is not given back": (
         [(ShardHost, "give_back", nothing)],
         lambda path: test_host.test_a_client_that_goes_before_its_answer_gives_the_message_back,

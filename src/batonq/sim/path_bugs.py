@@ -159,7 +159,6 @@ PATH_BUGS: dict[str, Callable[[], Patches]] = {
     "splitter-sends-a-message-twice": splitter_sends_a_message_twice,
     "splitter-permutes-answers": splitter_permutes_answers,
     "joined-results-in-the-wrong-places": joined_results_in_the_wrong_places,
-    "retry-goes-home": retry_goes_home,
     "refused-messages-acknowledged": refused_messages_acknowledged,
     "numbers-of-batches-begin-anew": numbers_of_batches_begin_anew,
 }
