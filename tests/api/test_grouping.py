@@ -136,11 +136,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestServer]:
         yield running
 
 
-def create(server: TestServer, fifo: bool = False, **attributes: Any) -> str:
+def create(server: TestServer, *, fifo: bool = False, attributes: dict[str, str] | None = None) -> str:
     name = f"queue-{next(_names)}{'.fifo' * fifo}"
-    if fifo:
-        attributes["FifoQueue"] = "true"
-    answer = json_request(server, "CreateQueue", {"QueueName": name, "Attributes": attributes})
+    given = {**(attributes or {}), "FifoQueue": "true"} if fifo else attributes or {}
+    answer = json_request(server, "CreateQueue", {"QueueName": name, "Attributes": given})
     return str(answer.json["QueueUrl"])
 
 
@@ -375,7 +374,7 @@ def test_a_batch_of_which_some_entries_are_wrong(server: TestServer, url: str) -
 
 def test_a_queue_with_room_for_some(server: TestServer) -> None:
     """What does not fit is refused message by message, and only that."""
-    url = create(server, **{"Baton.MaximumMessages": "5"})
+    url = create(server, attributes={"Baton.MaximumMessages": "5"})
     batch = [rest(url, ":batch", messages=[{"body": "a"}, {"body": "b"}]) for _ in range(4)]
     answers = Turn(server, batch).answers()
     assert [["error" in result for result in body["results"]] for _, body in answers] == [
@@ -389,7 +388,7 @@ def test_a_queue_with_room_for_some(server: TestServer) -> None:
 
 
 def test_in_flight_is_limited_request_by_request(server: TestServer) -> None:
-    url = create(server, **{"Baton.MaximumInFlight": "4"})
+    url = create(server, attributes={"Baton.MaximumInFlight": "4"})
     Turn(server, sends(url, 3)).answers()
     answers = Turn(server, [*receives(url, 3), rest(url, ":receive"), query("ReceiveMessage", url)]).answers()
     assert [status for status, _ in answers] == [200, 200, 403, 429, 403]
@@ -476,7 +475,7 @@ def _check_whole(message: dict[str, Any], receives: int) -> None:
     attributes = message["Attributes"]
     assert attributes["ApproximateReceiveCount"] == str(receives)
     assert attributes.get("MessageGroupId") == (f"g{at}" if kind == "group" else None)
-    assert attributes["Baton.Priority"] == (at if kind == "priority" else "0")
+    assert attributes["Baton.Priority"] == (at if kind == "priority" else "128")
     own = message.get("MessageAttributes", {})
     if kind in ("attributes", "ttl"):
         assert own["k"]["StringValue"] == f"value {at}"

@@ -29,6 +29,7 @@ from batonq.node.forwarding import PATIENCE_S, RemoteShard
 from batonq.node.host import TOGETHER_BYTES_MAX, TOGETHER_MAX, size_of
 from batonq.node.node import Node
 from batonq.node.submission import Waiting, submitted
+from batonq.priorities import NORMAL_PRIORITY
 from tests.node.nodes import ACCOUNT, Faults, make_send, open_node
 from tests.node.support import VirtualLoop, run_virtual, settle
 from tests.node.test_ports import over_the_wire
@@ -190,10 +191,10 @@ def test_who_comes_too_late_gets_nothing_and_what_is_given_back_was_no_receive(t
 def test_messages_that_are_more_than_a_body(tmp_path: Path, remote: bool) -> None:
     async def main(node: Node) -> None:
         queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
-        await brokers.send(node.broker, queue, [make_send("traced", trace="root", priority=2), make_send("bare")])
+        await brokers.send(node.broker, queue, [make_send("traced", trace="root", priority=200), make_send("bare")])
         bare, traced = await execute(node.broker, receiving(queue, 1, whole=False), receiving(queue, 1, whole=True))
         told = [(one.body, one.trace, one.priority) for found in (bare, traced) for one in found.deliveries()]
-        assert told == [(b"traced", "root", 2), (b"bare", "", 0)]
+        assert told == [(b"traced", "root", 200), (b"bare", "", NORMAL_PRIORITY)]
         await execute(node.broker, Nack(queue.number, bare.leases.claims(), [Failing(0, "no stock", "OutOfStock")]))
         (failed,) = (await execute(node.broker, receiving(queue, 1, whole=True)))[0].deliveries()
         assert failed.failure is not None and failed.failure.reason == "no stock" and failed.receive_count == 2
@@ -215,6 +216,37 @@ def test_what_is_too_much_for_one_answer_is_given_back(
         (left,) = await execute(node.broker, receiving(queue, 12))
         assert bodies([found])[0] + bodies([left])[0] == [f"{number:01000}" for number in range(12)]
         assert {lease.receive_count for lease in left.leases} == {1}
+
+    on_a_node(tmp_path, remote, main)
+
+
+def test_receives_of_one_turn_get_all_they_would_get_alone(
+    tmp_path: Path, remote: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Over the wire, those for which one answer has no room ask again by themselves."""
+    monkeypatch.setattr(wire, "ANSWER_BYTES_MAX", 3_000)
+    calls: list[str] = []
+    answer = wire.answer
+
+    async def noted(port: Any, operation: str, data: bytes) -> bytes:
+        calls.append(operation)
+        answered = await answer(port, operation, data)
+        assert len(answered) < 4_000
+        return answered
+
+    monkeypatch.setattr(wire, "answer", noted)
+
+    async def main(node: Node) -> None:
+        queue = await node.broker.create_queue(ACCOUNT, "orders", {}, {})
+        texts = [f"{number:01000}" for number in range(7)]
+        for text in texts:
+            await execute(node.broker, sending(queue, text))
+        calls.clear()
+        receives = [receiving(queue, 1, wait_ms=0 if at % 2 else 20_000) for at in range(7)]
+        found = await execute(node.broker, *receives)
+        assert sorted(text for (text,) in bodies(found)) == texts
+        assert {lease.receive_count for one in found for lease in one.leases} == {1}
+        assert not remote or (calls[0] == "submit" and calls.count("poll") == 5)
 
     on_a_node(tmp_path, remote, main)
 
@@ -500,9 +532,15 @@ def test_nobody_waits_behind_a_call_that_takes_long() -> None:
         assert asking.owner.asked == [[1]], "the call may be answered yet"
         await asyncio.sleep(PATIENCE_S)
         assert asking.owner.asked == [[1], [2, 3]]
+        asking.add(4)
+        await asyncio.sleep(2 * PATIENCE_S)
+        asking.owner.asked.clear()
+        asking.add(5)
+        await settle()
+        assert asking.owner.asked == [[5]], "when all calls take long, the next one begins at once"
         asking.owner.may_answer.set()
         await settle()
-        assert sorted(asking.told) == [1, 2, 3]
+        assert sorted(asking.told) == [1, 2, 3, 4, 5]
 
     run(main)
 

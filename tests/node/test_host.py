@@ -7,7 +7,7 @@ from array import array
 
 import pytest
 
-from batonq.core.commands import ChangeVisibility, Delete, Failing, Nack, Receive, Sent
+from batonq.core.commands import ChangeVisibility, Delete, Failing, Leases, Nack, Receive, Sent
 from batonq.core.limits import REQUEST_MESSAGES_MAX, ROLL_ROWS, ShardLimits
 from batonq.core.records import Type
 from batonq.core.shard.machine import Shard
@@ -310,6 +310,60 @@ def test_a_nacked_message_wakes_a_long_poll() -> None:
         assert await bench.submit(Nack(ORDERS, [first[0][:3]], [Failing()])) == [None]
         await settle()
         assert polling.done() and len(polling.result()) == 1
+
+    run_virtual(main)
+
+
+@pytest.mark.parametrize("end", ["deleted", "closed", "stopping", "time over"])
+def test_a_long_poll_that_cannot_be_told_keeps_no_other_from_hearing(end: str) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        bench = await open_bench(loop)
+        told: list[object] = []
+
+        def odd(outcome: object) -> None:
+            raise RuntimeError("the client's socket is odd")
+
+        for done in (odd, told.append):
+            bench.host.submit(Receive(ORDERS, 1, None, "tester", wait_ms=5_000), done)
+        await settle()
+        assert bench.host.polls.total == 2
+        if end == "deleted":
+            bench.host.close_queue(ORDERS, 2)
+        elif end == "closed":
+            bench.host.close()
+        elif end == "stopping":
+            bench.host.stop_waiting()
+        else:
+            await asyncio.sleep(6)
+        await settle()
+        expected = {"deleted": QueueDoesNotExist, "closed": Unavailable}.get(end, Leases)
+        assert [type(outcome) for outcome in told] == [expected]
+        assert bench.host.polls.total == 0 and not bench.failures
+
+    run_virtual(main)
+
+
+def test_commands_are_refused_when_serving_those_who_wait_breaks_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A receive that comes while others wait has them served first. If the shard breaks off then, everybody hears."""
+
+    async def main(loop: VirtualLoop) -> None:
+        bench = await open_bench(loop)
+        waiting = loop.create_task(bench.receive(wait_ms=20_000))
+        await settle()
+
+        def break_off(*arguments: object) -> None:
+            raise RuntimeError("broken by the test")
+
+        monkeypatch.setattr(bench.shard, "receive_at", break_off)
+        tasks = [
+            bench.submit(batch(ORDERS, [message("a")])),
+            bench.submit(Receive(ORDERS, 1, None, "tester")),
+            bench.submit(Receive(DEAD, 1, None, "tester")),
+            bench.submit(Delete(ORDERS, [(1, 1, 1)])),
+        ]
+        outcomes = await asyncio.wait_for(asyncio.gather(*tasks, waiting, return_exceptions=True), 5)
+        assert [type(outcome) for outcome in outcomes] == [Unavailable] * 5
+        assert [str(problem) for problem in bench.failures] == ["broken by the test"]
 
     run_virtual(main)
 

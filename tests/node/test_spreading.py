@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from batonq.core.catalog.machine import Catalog
-from batonq.core.commands import Accepted
+from batonq.core.commands import Accepted, Receive
 from batonq.core.ids import key_hash
 from batonq.errors import (
     IdempotencyConflict,
@@ -397,6 +398,31 @@ def test_long_polls_go_on_after_the_catalog_was_away(tmp_path: Path, monkeypatch
             await send(node, queue, "for a late one")
             assert len(await late) == 1
         assert loop.time() - started_s < 2
+        await node.stop()
+
+    run_virtual(main)
+
+
+def test_a_receive_over_several_shards_can_be_abandoned_at_any_time(tmp_path: Path) -> None:
+    async def main(loop: VirtualLoop) -> None:
+        node = await open_node(loop, tmp_path, shards=3)
+        queue = await node.broker.create_queue(ACCOUNT, "wide", {"Baton.Spread": "3"}, {})
+        await brokers.send(node.broker, queue, [make_send("x")])
+        for turns in range(12):
+            told: list[Any] = []
+            command = Receive(queue.number, 1, None, "tester", wait_ms=20_000 if turns % 2 else 0)
+            waiting = node.broker.receive(queue, command, told.append)
+            assert waiting is not None
+            await settle(turns)
+            waiting.abandon()
+            await settle()
+            for outcome in told:  # it came before
+                outcome.give_back()
+            await settle()
+            counters = await node.broker.counters(queue)
+            assert (counters.visible, counters.in_flight) == (1, 0), turns
+        (found,) = await receive(node, queue)
+        assert found.receive_count == 1 and await node.broker.waiting(queue) == 0
         await node.stop()
 
     run_virtual(main)

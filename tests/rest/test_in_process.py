@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,8 @@ import pytest
 
 from batonq.api.http import Request
 from batonq.api.rest import RestApp, receiving
+from batonq.api.sqs import SqsApp, SqsSettings
+from batonq.core.commands import Send
 from batonq.node.node import Node
 from batonq.node.settings import Settings
 from tests.api.raw import until
@@ -174,9 +177,58 @@ def test_a_client_that_leaves_while_its_messages_are_put_into_messagepack_takes_
             monkeypatch.setattr(receiving, "received", received)
             with pytest.raises(asyncio.CancelledError):
                 await receive
+            queue = node.broker.queue(ACCOUNT, "q").number
+            await until(lambda: node.shards[0].host().counters(queue).in_flight == 0)  # when the answer is made
             _, stats = await ask(app, "GET", "/v1/queues/q/stats")
             assert (stats["visible"], stats["inFlight"]) == (3, 0)
         finally:
             await node.stop()
+
+    asyncio.run(work())
+
+
+REFUSED = {
+    "a receipt that is none": ("/v1/queues/q/messages/garbage:ack", b""),
+    "no such queue": ("/v1/queues/none/messages", b'{"body":1}'),
+    "too large": ("/v1/queues/q/messages", b'{"body":"%b"}' % (b"x" * 1_100_000)),
+    "not as it must be": ("/v1/queues/q/messages", b'{"body":1,"priority":256}'),
+    "full": ("/v1/queues/full/messages", b'{"body":1}'),
+    "an entry": ("/v1/queues/q/messages:batch", b'{"messages":[{"body":1,"delaySeconds":-1},{"body":[]}]}'),
+    "entries": ("/v1/queues/q/messages:batch", b'{"messages":[{"body":"%b"},{"body":[]}]}' % (b"x" * 1_100_000)),
+    "receipts that are none": ("/v1/queues/q/messages:ack", b'{"receiptHandles":["a","b"]}'),
+    "a form without a body": ("/", b"Action=SendMessage&QueueUrl=q"),
+    "a form that is too large": ("/", b"Action=SendMessage&QueueUrl=q&MessageBody=%b" % (b"x" * 1_100_000)),
+    "a form for no queue": ("/", b"Action=SendMessage&QueueUrl=none&MessageBody=x"),
+    "a form with no receipt": ("/", b"Action=DeleteMessage&QueueUrl=q&ReceiptHandle=garbage"),
+    "a form with wrong entries": (
+        "/",
+        b"Action=ChangeMessageVisibilityBatch&QueueUrl=q&ChangeMessageVisibilityBatchRequestEntry.1.Id=a",
+    ),
+    "a form for a full queue": ("/", b"Action=SendMessage&QueueUrl=full&MessageBody=x"),
+}
+
+
+@pytest.mark.parametrize("kind", REFUSED)
+def test_a_refused_request_is_kept_by_nothing(tmp_path: Path, kind: str) -> None:
+    """It may be large: its memory is free once it is answered, and not when garbage is collected."""
+    path, body = REFUSED[kind]
+
+    async def work() -> None:
+        node = Node(settings(tmp_path))
+        await node.start()
+        rest, sqs = RestApp(node.broker), SqsApp(node.broker, SqsSettings(account=ACCOUNT))
+        await ask(rest, "POST", "/v1/queues", {"name": "q"})
+        await ask(rest, "POST", "/v1/queues", {"name": "full", "maxMessages": 1})
+        await ask(rest, "POST", "/v1/queues/full/messages", {"body": 1})
+        gc.collect()
+        gc.disable()
+        try:
+            response = await (sqs if path == "/" else rest).handle(Request("POST", path, body=body))
+            assert 400 <= response.status < 500 or b"error" in response.body or b"Error" in response.body
+            await asyncio.sleep(0)
+            assert not [one for one in gc.get_objects() if isinstance(one, Request | Send)]
+        finally:
+            gc.enable()
+        await node.stop()
 
     asyncio.run(work())

@@ -369,7 +369,7 @@ class Broker(JobControl):
                 shard, opened[at] = self._receipts.open_at(queue.account, queue.number, receipt)
                 parts.setdefault(shard, []).append(at)
             except ReceiptInvalid as problem:
-                results[at] = problem
+                results[at] = problem.with_traceback(None)  # which would keep the request
 
         async def act(shard: int, places: list[int]) -> Sequence[Any]:
             command = make(places, [opened[at] for at in places])

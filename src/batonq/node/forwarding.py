@@ -3,7 +3,7 @@
 While a call to a shard is under way the next one gathers, so that calls grow with the load; but nobody waits behind a
 call that takes long. A call has an id and names the owner's epoch, and the owner remembers its answers: so it is
 executed once, and repeated if its answer is lost (cluster/routing.py). A receive that may wait asks with the others
-first, and by a call of its own when there is nothing.
+first, and by a call of its own when there is nothing, or more than the answer has room for.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class RemoteShard:
         self._loop = asyncio.get_running_loop()
         self._gathered: list[_One] = []
         self._scheduled: asyncio.Handle | None = None
-        self._calls = 0  # under way
+        self._under_way: dict[object, float] = {}  # calls, and when each began
         self._tasks: set[asyncio.Task[Any]] = set()
 
     def __getattr__(self, operation: str) -> Callable[..., Awaitable[Any]]:
@@ -86,21 +86,24 @@ class RemoteShard:
         self._add(replace(command, wait_ms=0), lambda outcome: self._received(command, poll, done, outcome))
         return poll
 
-    def _received(self, command: Receive, poll: _ForwardedPoll, done: Done, outcome: Received | BatonError) -> None:
-        if isinstance(outcome, BatonError) or outcome or command.wait_ms <= 0:
+    def _received(self, command: Receive, poll: _ForwardedPoll, done: Done, outcome: Any) -> None:
+        is_empty = isinstance(outcome, Received) and not outcome
+        if outcome is not wire.ALONE and not (is_empty and command.wait_ms > 0):
             done(outcome)
         elif not poll.left:
-            poll.task = self._spawn(self._wait(command, done))
+            poll.task = self._spawn(self._ask_alone(command, done))
 
-    async def _wait(self, command: Receive, done: Done) -> None:
+    async def _ask_alone(self, command: Receive, done: Done) -> None:
         (outcome,) = await self._ask(wire.POLL, [command], command.wait_ms)
         tell(done, outcome)
 
     def _add(self, command: Command, done: Done) -> None:
         self._gathered.append(_One(command, done))
         if self._scheduled is None:
-            if self._calls:
-                self._scheduled = self._loop.call_later(PATIENCE_S, self._begin)
+            newest_s = next(reversed(self._under_way.values()), -PATIENCE_S)
+            wait_s = newest_s + PATIENCE_S - self._loop.time() if len(self._under_way) < CALLS_MAX else PATIENCE_S
+            if wait_s > 0:
+                self._scheduled = self._loop.call_later(wait_s, self._begin)
             else:
                 self._scheduled = self._loop.call_soon(self._begin)
 
@@ -117,15 +120,16 @@ class RemoteShard:
             count += 1
         some, self._gathered = self._gathered[:count], self._gathered[count:]
         if some:
-            self._calls += 1
-            self._spawn(self._forward(some))
+            call = object()
+            self._under_way[call] = self._loop.time()
+            self._spawn(self._forward(call, some))
         if self._gathered:
-            wait_s = 0.0 if self._calls < CALLS_MAX and count == TOGETHER_MAX else PATIENCE_S
+            wait_s = 0.0 if len(self._under_way) < CALLS_MAX and count == TOGETHER_MAX else PATIENCE_S
             self._scheduled = self._loop.call_later(wait_s, self._begin)
 
-    async def _forward(self, some: list[_One]) -> None:
+    async def _forward(self, call: object, some: list[_One]) -> None:
         outcomes = await self._ask(wire.SUBMIT, [one.command for one in some])
-        self._calls -= 1
+        del self._under_way[call]
         if self._gathered:
             self._begin()  # the owner is at work again while the replies are written
         for one, outcome in zip(some, outcomes, strict=True):

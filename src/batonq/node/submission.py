@@ -38,7 +38,7 @@ def tell(done: Done, outcome: object) -> None:
 def told(problem: BaseException) -> BatonError:
     """What a client is told of a problem. One that nobody expected is described in the server's log."""
     if isinstance(problem, BatonError):
-        return problem
+        return problem.with_traceback(None)  # which would keep the command
     events.logger.error("a request failed", exc_info=problem)
     return BatonError(FAULT)
 
@@ -63,7 +63,10 @@ async def submitted(submit: Submit, command: Command) -> Any:
             done(outcome.result())
         raise
     if isinstance(result, BatonError):
-        raise result
+        try:
+            raise result
+        finally:
+            del result, outcome  # an error that its own traceback leads to would keep the command
     return result
 
 

@@ -33,7 +33,7 @@ from batonq.core.commands import (
 from batonq.core.payload import Payload
 from batonq.core.shard.state import Failure
 from batonq.errors import BY_CODE, BatonError, InvalidInput
-from batonq.node.deliveries import Received
+from batonq.node.deliveries import ANSWER_BYTES_MAX, Received
 from batonq.node.ports import ShardOperations, ShardPort
 from batonq.node.submission import submitted, told
 
@@ -107,6 +107,11 @@ class _Failed(Struct, array_like=True, tag=3, gc=False):
     problem: Problem
 
 
+class _Alone(Struct, array_like=True, tag=4, gc=False):
+    """See ALONE."""
+
+
+ALONE = _Alone()  # the outcome of a receive for which the answer had no room: it asks again, by a call of its own
 _OUTCOMES = {form.plain: form for form in (_sent, _received)}
 _PLAIN = {form.struct: form for form in (*_COMMANDS.values(), *_OUTCOMES.values(), _leases)}
 
@@ -119,11 +124,15 @@ def _written(value: Any) -> Any:
         if isinstance(value, Received):
             written.leases = _leases.struct(*_leases.values(value.leases))
         return written
+    if value is ALONE:
+        return value
     return _Results(value) if isinstance(value, list) else _Failed(Problem(value.code, value.message))
 
 
 def _read(value: Any) -> Any:
     """The same backwards."""
+    if isinstance(value, _Alone):
+        return ALONE
     form = _PLAIN.get(type(value))
     if form is None:
         return [*map(_heard, value.each)] if isinstance(value, _Results) else _error(value.problem)
@@ -158,7 +167,7 @@ def _operations() -> dict[str, Operation]:
             found[name] = Operation(tuple[tuple(hints.values())], answer)  # type: ignore[misc]
     found[SUBMIT] = found[POLL] = Operation(
         tuple[list[_command_types]],
-        list[_sent.struct | _received.struct | _Results | _Failed],  # type: ignore[name-defined]
+        list[_sent.struct | _received.struct | _Results | _Failed | _Alone],  # type: ignore[name-defined]
     )
     return found
 
@@ -265,4 +274,16 @@ async def execute(port: ShardPort, commands: Sequence[Command]) -> list[Any]:
             if not task.cancelled() and task.exception() is None and isinstance(task.result(), Received):
                 task.result().give_back()
         raise
-    return [told(outcome) if isinstance(outcome, BaseException) else outcome for outcome in outcomes]
+    return _fitting([told(outcome) if isinstance(outcome, BaseException) else outcome for outcome in outcomes])
+
+
+def _fitting(outcomes: list[Any]) -> list[Any]:
+    """As much as one answer may have: what other receives got is given back."""
+    size = 0
+    for at, outcome in enumerate(outcomes):
+        if isinstance(outcome, Received) and outcome:
+            before, size = size, size + sum([extent >> 32 for extent in outcome.leases.extents])
+            if before and size > ANSWER_BYTES_MAX:
+                outcome.give_back()
+                outcomes[at], size = ALONE, before
+    return outcomes

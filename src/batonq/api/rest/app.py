@@ -120,7 +120,7 @@ class RestApp:
         try:
             start(call, finish)
         except BatonError as problem:
-            finish(problem)
+            finish(problem.with_traceback(None))  # which would keep the request
         except Exception as problem:
             finish(call.fault(problem))
 
@@ -211,7 +211,10 @@ class RestApp:
                 answered(*answer.result())
             raise
         if isinstance(outcome, BatonError):
-            raise outcome
+            try:
+                raise outcome
+            finally:
+                del outcome, answer  # an error that its own traceback leads to would keep the request
         try:
             return _response(outcome, call.wanted)
         except Exception:

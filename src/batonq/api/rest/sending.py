@@ -169,7 +169,7 @@ def _add_entries(
             if producer is not None:
                 builder.put("numbers", producer.sequence + at)
         except BatonError as problem:
-            refused[at] = problem
+            refused[at] = problem.with_traceback(None)  # which would keep the request
             if len(builder.bodies) > before:
                 builder.drop()
 
@@ -204,7 +204,8 @@ def _read_batch(call: Call) -> tuple[list[BatchMessage | PackedMessage | Unreada
         try:
             entries.append(call.given.decode(bytes(raw), shape))
         except InvalidInput as problem:
-            entries.append(Unreadable(_client_id(call, bytes(raw)), problem))
+            alone = InvalidInput(problem.message)  # without what led to it, which would keep the request
+            entries.append(Unreadable(_client_id(call, bytes(raw)), alone))
     return entries, loose.producer
 
 

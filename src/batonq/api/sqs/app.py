@@ -105,7 +105,7 @@ class SqsApp:
             assert started.operation.start is not None
             started.operation.start(self.service, call, given, started)
         except (SqsError, BatonError) as problem:
-            started(problem)
+            started(problem.with_traceback(None))  # which would keep the request
         except Exception as problem:
             started(self.service.fault(problem, started.operation.name))
 
@@ -169,7 +169,10 @@ class SqsApp:
                 finish(*answer.result())
             raise
         if isinstance(outcome, SqsError | BatonError):
-            raise outcome
+            try:
+                raise outcome
+            finally:
+                del outcome, answer  # an error that its own traceback leads to would keep the request
         try:
             return encode(outcome)
         except Exception:

@@ -95,7 +95,7 @@ def change_message_visibility_batch(
                 raise missing(f"ChangeMessageVisibilityBatchRequestEntry.{at + 1}.VisibilityTimeout")
             _check_visibility(entry.VisibilityTimeout)
         except SqsError as error:
-            errors[at] = error
+            errors[at] = error.with_traceback(None)  # which would keep the request
             continue
         receipts.append(entry.ReceiptHandle)
         visibilities_ms.append(entry.VisibilityTimeout * SECOND_MS)
