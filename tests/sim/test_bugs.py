@@ -42,7 +42,7 @@ MENDED = {
     "poll-wedges-shard": (12, {"exception"}),
     "full-tables-stay-full": (4, {"liveness"}),
     "refusals-forgotten": (7, {"conservation", "total-queue"}),
-    "waiters-overflow-frame": (14, {"exception"}),
+    "waiters-overflow-frame": (34, {"exception"}),
     "committed-replies-not-told": (29, {"liveness"}),
     "woken-queue-forgotten": (4, {"liveness"}),
     "duplicates-not-remembered": (7, {"total-queue"}),
