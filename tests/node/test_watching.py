@@ -359,6 +359,21 @@ def test_what_several_shards_answer_at_once_and_is_too_much_is_given_back() -> N
     run_virtual(main)
 
 
+def test_a_shard_that_is_handed_over_ends_the_wait_at_all_shards() -> None:
+    """Whoever asked asks again, also the shard's new owner."""
+
+    async def main(loop: VirtualLoop) -> None:
+        handed_over, away = Elsewhere(), Elsewhere(problem=Unavailable("nobody serves it"))
+        over = AllOver(Elsewhere(), handed_over, away)
+        waiting = loop.create_task(over.receive(1, wait_ms=10_000))
+        await asyncio.sleep(1)
+        assert not waiting.done()
+        handed_over.answer()
+        assert await waiting == [] and loop.time() < 2
+
+    run_virtual(main)
+
+
 def test_whoever_goes_away_leaves_nothing_leased_anywhere() -> None:
     async def main(loop: VirtualLoop) -> None:
         gone = Elsewhere(problem=QueueDoesNotExist("it was deleted just now"))

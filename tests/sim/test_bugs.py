@@ -14,30 +14,40 @@ SEEDS_MAX = 30
 # The first seed that is tried, and the checkers that must find the bug in some seed. A log that lost what it had
 # committed often refuses to open, which is a finding of its own.
 FOUND_BY = {
-    "no-fsync": (20, {"total-queue"}),
-    "release-before-commit": (2, {"total-queue"}),
+    "no-fsync": (22, {"total-queue"}),
+    "release-before-commit": (1, {"total-queue"}),
     "epoch-not-compared": (1, {"lease-exclusivity"}),
-    "cursor-not-advanced": (7, {"conservation"}),
+    "cursor-not-advanced": (1, {"conservation"}),
     "delay-ignored": (1, {"delay"}),
-    "keys-forgotten": (2, {"delay", "total-queue"}),
+    "keys-forgotten": (4, {"delay", "total-queue"}),
     "numbers-forgotten": (1, {"total-queue"}),
     "group-not-locked": (1, {"fifo"}),
     "group-moved-early": (1, {"fifo"}),
     "numbers-begin-anew": (1, {"fifo"}),
+    # In the way of a command to its shard and back:
+    "outcomes-permuted": (1, {"total-queue"}),
+    "group-left-half-done": (2, {"liveness"}),
+    "arrivals-during-an-append-forgotten": (2, {"liveness"}),
+    "failed-commit-told-as-success": (1, {"total-queue"}),
+    "splitter-drops-a-message": (1, {"total-queue"}),
+    "splitter-sends-a-message-twice": (12, {"total-queue"}),
+    "splitter-permutes-answers": (1, {"total-queue"}),
+    "joined-results-in-the-wrong-places": (1, {"total-queue"}),
+    "refused-messages-acknowledged": (1, {"total-queue"}),
+    "numbers-of-batches-begin-anew": (1, {"fifo"}),
 }
 
 # Bugs that were in the product, put back: a seed that finds each, and the checkers that do.
 MENDED = {
     "poll-wedges-shard": (12, {"exception"}),
-    "full-tables-stay-full": (9, {"liveness"}),
+    "full-tables-stay-full": (4, {"liveness"}),
     "refusals-forgotten": (7, {"conservation", "total-queue"}),
-    "waiters-overflow-frame": (64, {"exception"}),
-    "committed-replies-not-told": (2, {"liveness"}),
-    "failed-host-hangs": (69, {"liveness"}),
+    "waiters-overflow-frame": (34, {"exception"}),
+    "committed-replies-not-told": (29, {"liveness"}),
     "woken-queue-forgotten": (4, {"liveness"}),
-    "duplicates-not-remembered": (4, {"total-queue"}),
-    "purge-of-nothing-is-of-all": (2, {"total-queue"}),
-    "deleted-queues-leak": (9, {"audit"}),
+    "duplicates-not-remembered": (7, {"total-queue"}),
+    "purge-of-nothing-is-of-all": (7, {"total-queue"}),
+    "deleted-queues-leak": (12, {"audit"}),
 }
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from batonq.core.ids import message_id
 from batonq.core.spread import NUMBER_BITS
 from batonq.priorities import NORMAL_PRIORITY
 from batonq.sim.checks import CHECKERS, Evidence, QueueFacts
@@ -205,6 +206,20 @@ def test_content_must_come_out_as_it_went_in(story: Story) -> None:
     story.copy(1, 0)
     story.receive(1, 1, body=b"something else")
     assert "other content" in story.findings("total-queue")[0]
+
+
+def test_a_message_is_told_its_own_id(story: Story) -> None:
+    story.send(0, message(1))
+    story.copy(1, 0)
+    (call,) = story.history.of(Sending)
+    call.answers = [Answer(OK, message_id(0, 1), 1, False)]
+    assert story.findings("total-queue") == []
+    call.answers = [Answer(OK, message_id(0, 2), 2, False)]
+    assert story.findings("total-queue") == ["message #1 was acknowledged (call 0) with the id of no message"]
+    story.copy(2, 0)
+    assert "message #1 was acknowledged (call 0) with the id of message #2" in story.findings("total-queue")
+    call.answers = [Answer(OK, message_id(0, 2), 2, True)]
+    assert "with the id of" not in " ".join(story.findings("total-queue"))
 
 
 def test_a_request_makes_a_message_once(story: Story) -> None:

@@ -12,16 +12,25 @@ SEEDS_MAX = 100
 # The first seed that is tried, and the checkers of which one must find the bug in some seed. An owner that takes
 # another's frame for its own has a log that fits no other: that it cannot be read is a finding too.
 FOUND_BY = {
-    "append-epoch-not-checked": (69, {"owners", "total-queue", "recovery", "liveness"}),
-    "release-before-commit": (2, {"total-queue"}),
-    "lease-epoch-ignored": (9, {"owners"}),
-    "epoch-not-compared": (10, {"lease-exclusivity"}),
+    "append-epoch-not-checked": (77, {"owners", "total-queue", "recovery", "liveness"}),
+    "release-before-commit": (5, {"total-queue"}),
+    "lease-epoch-ignored": (17, {"owners"}),
+    "epoch-not-compared": (2, {"lease-exclusivity"}),
+    # In calls between nodes:
+    "forwarded-outcomes-permuted": (1, {"exception"}),
+    "forwarded-priorities-lost": (9, {"total-queue"}),
+    "forwarded-delays-lost": (2, {"delay"}),
+    "forwarded-names-lost": (1, {"total-queue"}),
+    "forwarded-epochs-lost": (2, {"total-queue"}),
+    "gathered-commands-lost": (2, {"liveness"}),
+    "answers-not-remembered": (15, {"total-queue"}),
+    "retry-goes-home": (48, {"total-queue"}),
 }
 
 # Bugs that were in the product, put back: a seed that finds each, and the checkers that do.
 MENDED = {
-    "reconnect-counts-as-not-sent": (35, {"total-queue"}),
-    "restarted-node-counts-as-not-asked": (21, {"total-queue"}),
+    "reconnect-counts-as-not-sent": (117, {"total-queue"}),
+    "restarted-node-counts-as-not-asked": (15, {"total-queue"}),
 }
 
 

@@ -7,8 +7,9 @@ from random import Random
 
 import pytest
 
-from batonq.core.commands import Claim
+from batonq.core.commands import Claim, Job
 from batonq.core.policy import QueuePolicy
+from batonq.core.records import Reason
 from batonq.core.shard.machine import Shard
 from batonq.log.frames import NO_DIGEST, Frame, build
 from batonq.sim.bodies import make_body, number_of
@@ -73,6 +74,24 @@ def test_the_books_of_every_kind_of_end(shard: Shard) -> None:
     shard.purge(ORDERS, NOW_MS)
     book.fold(seal(shard))
     assert (orders.purged, len(book.live(ORDERS))) == (4, 0)
+
+
+def test_a_dead_letter_whose_redrive_is_refused_is_dead_since_it_died() -> None:
+    shard = Shard(0)
+    shard.take_ownership(1, NOW_MS, 0)
+    shard.set_policy(QueuePolicy(ORDERS, "000000000000", "orders"), NOW_MS)
+    send(shard, range(1, 2))
+    ask.nack(shard, ORDERS, [ask.Nack(claims(shard, 1)[0], dead_letter=True)], NOW_MS)
+    shard.start_job(Job("job", ORDERS, 7, 1, 100, "", 0, 0, only_dead=True), NOW_MS + 1_000)
+    shard.step_jobs(NOW_MS + 1_000)
+    book = ShardBook(0)
+    book.fold(seal(shard))
+    (entry,) = shard.pending_entries(1, 0, 10)
+    shard.settle(1, [(entry.number, int(Reason.REFUSED_NO_QUEUE))], NOW_MS + 2_000)
+    book.fold(seal(shard))
+    (copy,) = book.live(ORDERS).values()
+    assert (copy.owed, copy.owed_ms, copy.dead_ms) == (None, NOW_MS + 1_000, NOW_MS)
+    assert not book.anomalies
 
 
 def test_a_record_that_happens_twice_is_an_anomaly(shard: Shard) -> None:

@@ -407,10 +407,12 @@ async def _ask_each(ports: Sequence[ShardPort], asked: AskOne, max_messages: int
 
 
 async def _wait_for_any(tasks: list[asyncio.Task[list[Found]]], found: list[Found]) -> None:
-    """Until one has something; the others are asked no more, and what they had by then is found as well."""
+    """Until one answers: it has something, the time is over, or its shard went away and the client asks again. The
+    others are asked no more, and what they had by then is found as well.
+    """
     waiting = set(tasks)
     try:
-        while waiting and not any(map(_found_by, tasks)):
+        while waiting and not any(map(_has_answered, tasks)):
             _, waiting = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     finally:
         for task in tasks:
@@ -420,10 +422,12 @@ async def _wait_for_any(tasks: list[asyncio.Task[list[Found]]], found: list[Foun
             found += _found_by(task)
 
 
+def _has_answered(task: asyncio.Task[list[Found]]) -> bool:
+    return task.done() and not task.cancelled() and task.exception() is None
+
+
 def _found_by(task: asyncio.Task[list[Found]]) -> list[Found]:
-    if not task.done() or task.cancelled() or task.exception() is not None:
-        return []
-    return task.result()
+    return task.result() if _has_answered(task) else []
 
 
 async def _ask_one(

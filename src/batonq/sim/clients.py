@@ -21,6 +21,7 @@ from batonq.core.ids import request_hash
 from batonq.errors import BatonError, QueueDoesNotExist
 from batonq.node.broker import Broker, Delivery, Queue, Received, Sent
 from batonq.node.submission import Done, submitted
+from batonq.priorities import NORMAL_PRIORITY
 from batonq.sim.bodies import number_of
 from batonq.sim.breaks import BrokenOff
 from batonq.sim.checks.evidence import QueueFacts
@@ -376,7 +377,7 @@ def _send(queue: int, messages: list[Outgoing], request: int, producer: str, fir
             builder.put("groups", message.group)
         if message.dedup_id:
             builder.put("dedup_ids", message.dedup_id)
-        if message.priority:
+        if message.priority != NORMAL_PRIORITY:
             builder.put("priorities", message.priority)
         if message.delay_ms is not None:
             builder.put("delays_ms", message.delay_ms)

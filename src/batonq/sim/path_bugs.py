@@ -26,12 +26,10 @@ def outcomes_permuted() -> Patches:
     def permuted(self: Shard, commands: Sequence[Send], now: int) -> list[Sent]:
         outcomes = send(self, commands, now)
         alike = [at for at, command in enumerate(commands) if len(command.bodies) == len(commands[0].bodies)]
-        for at, other in zip(alike, [*alike[1:], *alike[:1]], strict=True):
-            outcomes[at] = send_outcome(outcomes, other)
+        told = [outcomes[at] for at in [*alike[1:], *alike[:1]]]
+        for at, outcome in zip(alike, told, strict=True):
+            outcomes[at] = outcome
         return outcomes
-
-    def send_outcome(outcomes: list[Sent], at: int) -> Sent:
-        return outcomes[at]
 
     return [(Shard, "send", permuted)]
 
@@ -161,7 +159,6 @@ PATH_BUGS: dict[str, Callable[[], Patches]] = {
     "splitter-sends-a-message-twice": splitter_sends_a_message_twice,
     "splitter-permutes-answers": splitter_permutes_answers,
     "joined-results-in-the-wrong-places": joined_results_in_the_wrong_places,
-    "retry-goes-home": retry_goes_home,
     "refused-messages-acknowledged": refused_messages_acknowledged,
     "numbers-of-batches-begin-anew": numbers_of_batches_begin_anew,
 }

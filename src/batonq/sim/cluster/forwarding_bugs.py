@@ -8,10 +8,11 @@ from typing import Any
 
 from batonq.core.commands import Command, Leases, Send
 from batonq.node import wire
-from batonq.node.cluster.answering import Call, Memory, ShardAnswering
+from batonq.node.cluster.answering import Call, Memory
 from batonq.node.deliveries import Received
 from batonq.node.forwarding import RemoteShard
 from batonq.sim.patches import Patches
+from batonq.sim.path_bugs import retry_goes_home
 
 
 def forwarded_outcomes_permuted() -> Patches:
@@ -91,15 +92,6 @@ def answers_not_remembered() -> Patches:
     return [(Memory, "find", find)]
 
 
-def epoch_of_calls_ignored() -> Patches:
-    """A call that was meant for an owner before is executed by the next one as well."""
-
-    def check(self: ShardAnswering, shard: int, name: str) -> None:
-        return None
-
-    return [(ShardAnswering, "_check_meant", check)]
-
-
 FORWARDING_BUGS: dict[str, Callable[[], Patches]] = {
     "forwarded-outcomes-permuted": forwarded_outcomes_permuted,
     "forwarded-priorities-lost": forwarded_priorities_lost,
@@ -108,5 +100,5 @@ FORWARDING_BUGS: dict[str, Callable[[], Patches]] = {
     "forwarded-epochs-lost": forwarded_epochs_lost,
     "gathered-commands-lost": gathered_commands_lost,
     "answers-not-remembered": answers_not_remembered,
-    "epoch-of-calls-ignored": epoch_of_calls_ignored,
+    "retry-goes-home": retry_goes_home,
 }

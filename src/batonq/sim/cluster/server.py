@@ -107,7 +107,7 @@ class Server:
         stream = self.stream(shard)
         stop = stream.next
         if stream.ends and self._is_stale():
-            stop = max(self._random.choice(stream.ends)[1], stream.first)
+            stop = max(self._random.choice(stream.ends)[1], stream.first + 1)  # the last frame is never dropped
         return Bounds(stream.first, stop)
 
     def find(self, shard: int, number: int) -> bytes | None:
