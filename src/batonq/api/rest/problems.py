@@ -15,7 +15,7 @@ TYPE_PREFIX = "/problems/"
 
 
 class Problem(Struct, kw_only=True):
-    """What went wrong: `code` says it to programs, `detail` to people; `retryable` says whether trying again helps."""
+    """An error: `code` is for programs, `detail` for people; `retryable` says whether a retry can succeed."""
 
     type: str
     title: str
@@ -26,7 +26,7 @@ class Problem(Struct, kw_only=True):
 
 
 class ItemError(Struct):
-    """What went wrong with one entry of a batch; the others are not affected."""
+    """The error of one entry of a batch; the other entries are not affected."""
 
     code: str
     detail: str
