@@ -85,7 +85,7 @@ bench-peers: $(VENV)/dev.stamp ## Baton beside Redis, PostgreSQL, and RabbitMQ a
 	@$(BIN)/python -m bench.peers $(ARGS)
 
 sim: $(VENV)/dev.stamp ## Replay one simulation: make sim SEED=7, of a cluster: make sim SEED=7 CLUSTER=1
-	@$(BIN)/python -m batonq.sim --seed $(or $(SEED),1) $(if $(CLUSTER),--cluster) $(ARGS)
+	@$(BIN)/python -m sim --seed $(or $(SEED),1) $(if $(CLUSTER),--cluster) $(ARGS)
 
 fuzz: $(VENV)/dev.stamp ## Fuzz real servers: make fuzz SECONDS=600 SEED=7; one case again: SEED=7 PROFILE=secured CASE=12
 	@$(BIN)/python -m tests.fuzz --seconds $(or $(SECONDS),60) $(if $(SEED),--seed $(SEED)) \

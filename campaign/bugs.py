@@ -12,9 +12,9 @@ from batonq.log import fencing
 from batonq.log.backend import Backend
 from batonq.log.frames import Frame
 from batonq.log.jetstream.backend import JetStreamBackend
-from batonq.node.commit import Committed, GroupCommit
-from batonq.sim.bugs import epoch_not_compared
-from batonq.sim.patches import Patches
+from batonq.node.shard_host.group_commit import Committed, GroupCommit
+from sim.bugs import epoch_not_compared
+from sim.patches import Patches
 
 
 def append_not_fenced() -> Patches:

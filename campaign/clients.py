@@ -1,6 +1,6 @@
 """Clients of the cluster: every request is recorded before it is made and when its response arrives.
 
-The records are those of the simulator's history (batonq/sim/history.py), so that its checkers can be used. The times in
+The records are those of the simulator's history (sim/history.py), so that its checkers can be used. The times in
 milliseconds are the campaign's own until the judge converts them to bounds of the shards' time.
 """
 
@@ -17,11 +17,11 @@ from urllib.parse import quote
 from batonq.client.transport import NotSent
 from batonq.errors import BatonError
 from batonq.priorities import NORMAL_PRIORITY
-from batonq.sim.bodies import number_of
-from batonq.sim.clients import UNREACHED
-from batonq.sim.history import OK, UNKNOWN, Answer, Call, Delivered, History, Holding, Outgoing, Receiving, Sending
-from batonq.sim.scenario import ACCOUNT
 from campaign.cluster import BatonNode, Cluster
+from sim.bodies import number_of
+from sim.clients import UNREACHED
+from sim.history import OK, UNKNOWN, Answer, Call, Delivered, History, Holding, Outgoing, Receiving, Sending
+from sim.scenario import ACCOUNT
 
 ANSWER_S = 8.0  # longer than a node lets a request wait for an owner
 RECEIVE_S = 10.0
@@ -45,7 +45,7 @@ EXPECTED = {
 
 
 class Place(NamedTuple):
-    """The content of a receipt, see node/receipts.py."""
+    """The content of a receipt, see node/messages/receipts.py."""
 
     shard: int
     queue: int

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from random import Random
 
-from batonq.sim.bodies import make_body
-from batonq.sim.history import OK, Delivered, Outgoing, Violation
 from campaign.clients import Client, Surroundings
 from campaign.cluster import Broken
 from campaign.load import QueuePlan
+from sim.bodies import make_body
+from sim.history import OK, Delivered, Outgoing, Violation
 
 HELD_MS = 5_000
 BEAT_S = 1.5

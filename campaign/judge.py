@@ -13,12 +13,12 @@ from batonq.log import frames
 from batonq.log.frames import Frame
 from batonq.log.jetstream.backend import JetStreamBackend
 from batonq.log.jetstream.store import JetStreamStore
-from batonq.sim.checks import Evidence, QueueFacts, check_all
-from batonq.sim.history import OK, History, Sending, Violation
-from batonq.sim.ledger import Copy, Ledger
 from campaign.clients import Place
 from campaign.cluster import Broken, Cluster
 from campaign.load import QueuePlan
+from sim.checks import Evidence, QueueFacts, check_all
+from sim.history import OK, History, Sending, Violation
+from sim.ledger import Copy, Ledger
 
 SLACK_MS = 50  # possible difference of the shards' time within a round, in addition to what was observed
 # And if a clock was moved: it is slewed at a tenth of the elapsed time (node/clock.py), and for some seconds no lease

@@ -11,11 +11,11 @@ from random import Random
 from typing import Any, NamedTuple
 
 from batonq.errors import BatonError
-from batonq.sim.bodies import make_body
-from batonq.sim.clients import UNREACHED
-from batonq.sim.history import OK, UNKNOWN, Delivered, Outgoing, Sending
 from campaign.clients import Client, Surroundings
 from campaign.cluster import Broken, Cluster, until
+from sim.bodies import make_body
+from sim.clients import UNREACHED
+from sim.history import OK, UNKNOWN, Delivered, Outgoing, Sending
 
 RETRIES_S = 60.0
 RETRIED = ("unavailable", "log_error", "over_limit", UNREACHED, UNKNOWN)

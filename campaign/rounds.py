@@ -13,13 +13,13 @@ from statistics import median
 
 import msgspec
 
-from batonq.sim.history import OK, Sending, Violation
 from campaign.clients import Surroundings
 from campaign.cluster import SHARDS, Broken, Cluster
 from campaign.faults import Done, Faults
 from campaign.holding import HELD_MS, Holder
 from campaign.judge import MOVED_CLOCK_SLACK_MS, SLACK_MS, Judge
 from campaign.load import Load, Probe, Probes, QueuePlan, make_queue, plans
+from sim.history import OK, Sending, Violation
 
 DRAIN_S = 120.0
 SHORT_S = 2.0  # how long the effect of an instant fault on other shards is observed

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parent.parent
 BIN = Path(sys.executable).parent
-CODE = [name for name in ("src", "tests", "tools", "bench", "campaign", "examples") if (ROOT / name).is_dir()]
+CODE = [name for name in ("src", "tests", "tools", "bench", "campaign", "sim", "examples") if (ROOT / name).is_dir()]
 JOBS = int(os.environ.get("JOBS", "0")) or min(4, os.cpu_count() or 1)
 # The longest first, so that no processor is idle at the end. A folder that is not listed runs last.
 ORDER = (

@@ -18,7 +18,8 @@ from batonq.api.sqs import errors as sqs_errors
 from batonq.cli.main import build_parser
 from batonq.core.records import State
 from batonq.core.shard.lifecycle import RECEIPTS, TRANSITIONS, Rule, Standing, Verdict
-from batonq.node import metrics, settings
+from batonq.node import settings
+from batonq.node.operations import metrics
 from batonq.pipeline.audit.kinds import FAMILIES
 from batonq.pipeline.events import schema
 

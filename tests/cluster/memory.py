@@ -14,15 +14,15 @@ from typing import Any, TypeVar, cast
 from batonq.errors import BatonError, Fenced, OwnershipHeld
 from batonq.log.backend import Unreachable
 from batonq.log.interface import Lease, Member
-from batonq.node import wire
 from batonq.node.broker import Queue
 from batonq.node.cluster.keeper import ClusterKeeper
 from batonq.node.cluster.node import ClusterNode
 from batonq.node.cluster.peers import PREFIX, NoAnswer, NotSent
 from batonq.node.node import World
+from batonq.node.routing import wire
 from batonq.node.settings import Settings
-from batonq.node.snapshotter import make_snapshot
-from batonq.sim.loop import SimLoop
+from batonq.node.shard_host.snapshots import make_snapshot
+from sim.loop import SimLoop
 from tests.node.nodes import ACCOUNT
 from tests.node.support import START_S
 from tests.support import brokers

@@ -19,10 +19,10 @@ from batonq.log.interface import Log
 from batonq.log.layout import log_directory
 from batonq.log.mirrored import MirroredLog
 from batonq.log.ownership import MirrorDirectory
-from batonq.node.archiving import ArchiveProcess
 from batonq.node.broker import Queue
 from batonq.node.cluster.keeper import ClusterKeeper
 from batonq.node.cluster.node import ClusterNode
+from batonq.node.shard_host.archiving import ArchiveProcess
 from batonq.pipeline.reading.archive import Archive, Manifest
 from batonq.pipeline.reading.archiver import archive_shard
 from tests.cluster.memory import Nodes, run_nodes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from batonq.node.cluster.awake import ASLEEP_S, Awake
+from batonq.node.cluster.pause_detector import ASLEEP_S, Awake
 
 
 def test_a_node_is_awake_until_it_misses_its_beats_and_that_is_not_forgotten() -> None:

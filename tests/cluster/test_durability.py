@@ -12,7 +12,7 @@ from batonq.core.commands import Accepted
 from batonq.errors import InvalidAttributeValue
 from batonq.node.broker import Queue
 from batonq.node.cluster.node import ClusterNode
-from batonq.node.jobs import Redrive
+from batonq.node.jobs.job_control import Redrive
 from tests.cluster.memory import Nodes, run_nodes
 from tests.cluster.processes import STEADY_LEASE_S, Cluster, NodeProcess, wait_until
 from tests.cluster.test_cluster import url

@@ -9,7 +9,7 @@ import pytest
 
 from batonq.core.commands import Accepted
 from batonq.node.broker import Queue
-from batonq.node.cluster import answering
+from batonq.node.cluster import node_server as answering
 from batonq.node.cluster.node import ClusterNode
 from batonq.node.cluster.peers import PREFIX
 from tests.cluster.lines import Loss, say, status_of

@@ -13,8 +13,8 @@ from batonq.core.commands import Accepted
 from batonq.errors import LeaseLost, OwnershipHeld, Unavailable
 from batonq.log.layout import CATALOG_SHARD
 from batonq.log.opening import OnFrame
-from batonq.node.deliveries import Delivery
-from batonq.node.keeper import KeeperState
+from batonq.node.messages.received import Delivery
+from batonq.node.shard_host.keeper import KeeperState
 from tests.cluster.memory import LEASE_S, MemoryLeases, Nodes, bodies, keeper, other, run_nodes
 from tests.node.nodes import ACCOUNT, make_send
 from tests.support import brokers

@@ -18,9 +18,9 @@ from batonq.log.layout import CATALOG_SHARD
 from batonq.node.cluster import balance
 from batonq.node.cluster.keeper import ClusterKeeper
 from batonq.node.cluster.ownership import OwnershipLoop
-from batonq.node.keeper import KeeperState
-from batonq.node.recovery import snapshot_store
 from batonq.node.settings import Settings
+from batonq.node.shard_host.keeper import KeeperState
+from batonq.node.shard_host.recovery import snapshot_store
 from tests.cluster.memory import LEASE_S, MemoryLeases, Nodes, bodies, keeper, known, other, run_nodes
 from tests.node.nodes import ACCOUNT, make_send
 from tests.support import brokers

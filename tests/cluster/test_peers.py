@@ -15,12 +15,12 @@ from batonq.api.http import HttpServer, Request, Response
 from batonq.api.internal import InternalApp
 from batonq.certificates import client_context, server_context
 from batonq.errors import AccessDenied, InvalidInput, NotOwner, Unavailable
-from batonq.node import wire
-from batonq.node.cluster import answering
-from batonq.node.cluster.answering import REMEMBERED_BYTES_MAX, REMEMBERED_MAX, Answering, Call, Memory, Served
+from batonq.node.cluster import node_server as answering
 from batonq.node.cluster.node import read_secret
+from batonq.node.cluster.node_server import REMEMBERED_BYTES_MAX, REMEMBERED_MAX, Answering, Call, Memory, Served
 from batonq.node.cluster.peers import PREFIX, NoAnswer, NotSent, Peers
-from batonq.node.deliveries import Delivery
+from batonq.node.messages.received import Delivery
+from batonq.node.routing import wire
 from batonq.node.settings import Settings
 from tests.support.authority import Authority
 from tests.support.doubles import double

@@ -8,7 +8,7 @@ import pytest
 
 from batonq.errors import AccessDenied
 from batonq.node.cluster import signing
-from batonq.node.cluster.answering import REMEMBERED_S
+from batonq.node.cluster.node_server import REMEMBERED_S
 from batonq.node.cluster.signing import EARLY_MS, LATE_MS, SENDERS_MAX, WINDOW, Signer, Verifier
 
 SECRET = b"a secret of some length"

@@ -18,7 +18,7 @@ from batonq.errors import InvalidAttributeValue, InvalidInput, QueueDoesNotExist
 from batonq.log.frames import parse_header
 from batonq.node.broker import Queue
 from batonq.node.cluster.node import ClusterNode
-from batonq.node.jobs import Redrive
+from batonq.node.jobs.job_control import Redrive
 from tests.cluster.memory import Nodes, run_nodes
 from tests.node.nodes import ACCOUNT, make_send
 from tests.support import brokers

@@ -16,7 +16,7 @@ from batonq.errors import BatonError
 from batonq.node.broker import Queue
 from batonq.node.cluster.node import ClusterNode
 from batonq.node.cluster.peers import NoAnswer
-from batonq.node.jobs import Redrive
+from batonq.node.jobs.job_control import Redrive
 from tests.cluster.memory import Nodes, run_simulated
 from tests.node.nodes import ACCOUNT, make_send
 from tests.support import brokers

@@ -22,7 +22,7 @@ from batonq.core.payload import Lineage, encode_payload
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import Reason, State, Type
 from batonq.errors import BatonError, JobConflict, JobNotFound, QueueDoesNotExist
-from batonq.sim.limits import LimitCounts, TinyLimit
+from sim.limits import LimitCounts, TinyLimit
 from tests.core.model import ONCE_MS, PRODUCER_IDLE_MS, RUNNING, Message, Model, uid_of, worlds
 from tests.core.rig import Rig, assert_same_state, make_send
 from tests.support import ask

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from batonq.core.commands import Lease
-from batonq.core.shard.receiving import ATTEMPT_WINDOW_MS
+from batonq.core.shard.receive_commands import ATTEMPT_WINDOW_MS
 from tests.core.rig import Bench, claim
 from tests.support import ask
 

@@ -9,8 +9,8 @@ import pytest
 
 from batonq.core.commands import Accepted, Once, Send, Sent
 from batonq.core.ids import AWAY, key_hash, request_hash
-from batonq.core.shard.receiving import ATTEMPT_WINDOW_MS
-from batonq.core.shard.sending import REQUEST_WINDOW_MS
+from batonq.core.shard.receive_commands import ATTEMPT_WINDOW_MS
+from batonq.core.shard.send_commands import REQUEST_WINDOW_MS
 from batonq.core.shard.state import PRODUCER_IDLE_MS
 from batonq.errors import OverLimit
 from tests.core.rig import Bench, make_send

@@ -15,14 +15,18 @@ import pytest
 
 from batonq.core.commands import Accepted, Delete, Leases, Receive, Send, Sent
 from batonq.core.payload import bare_parts
-from batonq.core.shard import folding, receiving, replay, runs, sending, state
+from batonq.core.shard import columnar_apply as runs
+from batonq.core.shard import columnar_replay as folding
+from batonq.core.shard import receive_commands as receiving
+from batonq.core.shard import replay, state
+from batonq.core.shard import send_commands as sending
 from batonq.core.shard.columns import Columns
 from batonq.core.shard.dedup import DedupTable, Known
-from batonq.core.shard.lines import Ready
 from batonq.core.shard.machine import Shard
-from batonq.core.shard.queuestate import QueueState
+from batonq.core.shard.queue_state import QueueState
+from batonq.core.shard.ready_order import Ready
 from batonq.errors import BatonError
-from batonq.sim.patches import Patches, patched
+from sim.patches import Patches, patched
 from tests.core import test_runs
 from tests.core.rig import Bench
 

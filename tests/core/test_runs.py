@@ -16,7 +16,7 @@ from batonq.core.ids import key_hash, message_id
 from batonq.core.payload import content_mark, head_of
 from batonq.core.records import ArrivedFlag, SentFlag, Type
 from batonq.core.shard.machine import Shard
-from batonq.core.shard.queuestate import QueueState
+from batonq.core.shard.queue_state import QueueState
 from batonq.errors import BatonError, DeduplicationConflict, LogCorrupt, OverLimit
 from batonq.priorities import NORMAL_PRIORITY
 from tests.core.rig import Bench, Row, make_send

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from batonq.core.records import Reason, State
-from batonq.core.shard import seeking
+from batonq.core.shard import queue_search as seeking
 from batonq.core.shard.columns import NIL
 from tests.core.rig import Bench, claim, deliver
 from tests.support import ask

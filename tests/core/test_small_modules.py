@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from batonq.core import sections
 from batonq.core.ids import key_hash, message_id, parse_message_id
-from batonq.core.openframe import OpenFrame
+from batonq.core.open_frame import OpenFrame
 from batonq.core.payload import (
     Attribute,
     Lineage,

@@ -12,7 +12,7 @@ from batonq.errors import LogCorrupt
 from batonq.log.files import FileLog
 from batonq.log.frames import NO_DIGEST, Frame
 from batonq.log.snapshots import SnapshotStore
-from batonq.sim.disk import Crashed, SimulatedDisk, Step, Survival
+from sim.disk import Crashed, SimulatedDisk, Step, Survival
 from tests.support.doubles import double
 from tests.support.logs import append, next_frame
 from tests.support.simdisk import DIRECTORY, SMALL, open_log

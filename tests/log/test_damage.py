@@ -9,7 +9,7 @@ import pytest
 from batonq.errors import LogCorrupt
 from batonq.log.files import FileLog
 from batonq.log.frames import HEADER_BYTES
-from batonq.sim.disk import SimulatedDisk
+from sim.disk import SimulatedDisk
 from tests.support.logs import append
 from tests.support.simdisk import DIRECTORY, open_log
 

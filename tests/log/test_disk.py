@@ -10,7 +10,7 @@ from random import Random
 import pytest
 
 from batonq.log.disk import Disk, RealDisk, create_directory, write_atomically
-from batonq.sim.disk import SimulatedDisk, Survival
+from sim.disk import SimulatedDisk, Survival
 
 
 @pytest.fixture(params=["real", "simulated"])

@@ -21,7 +21,7 @@ from batonq.log.files import FileLog, FileLogSettings
 from batonq.log.frames import Frame
 from batonq.log.interface import Log
 from batonq.log.opening import Start
-from batonq.sim.disk import SimulatedDisk, Step, Survival
+from sim.disk import SimulatedDisk, Step, Survival
 from tests.log.conformance import SEGMENT_BYTES, SHARD, LogConformance
 from tests.support.doubles import double
 from tests.support.logs import CLUSTER, append, next_frame

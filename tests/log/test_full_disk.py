@@ -9,7 +9,7 @@ import pytest
 from batonq.errors import DiskFull
 from batonq.log.files import FileLog
 from batonq.log.interface import Room
-from batonq.sim.disk import SimulatedDisk
+from sim.disk import SimulatedDisk
 from tests.support.doubles import double
 from tests.support.logs import append, next_frame
 from tests.support.simdisk import DIRECTORY, SMALL, Clock, open_log

@@ -16,7 +16,7 @@ import pytest
 
 from batonq.errors import LogCorrupt, LogError, OwnershipHeld
 from batonq.log.ownership import EpochFile, LockFileOwnership, held, holder_of
-from batonq.sim.disk import Crashed, SimulatedDisk, Step, Survival
+from sim.disk import Crashed, SimulatedDisk, Step, Survival
 
 HOLD = """
 import asyncio

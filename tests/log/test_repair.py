@@ -6,7 +6,7 @@ from random import Random
 
 from batonq.log.repair import carry_out, plan_cut
 from batonq.log.snapshots import SnapshotStore
-from batonq.sim.disk import Crashed, SimulatedDisk, Step, Survival
+from sim.disk import Crashed, SimulatedDisk, Step, Survival
 from tests.support.logs import CLUSTER, append
 from tests.support.simdisk import DIRECTORY, open_log
 

@@ -9,7 +9,7 @@ import pytest
 
 from batonq.errors import DiskFull, LogError
 from batonq.log.snapshots import SnapshotStore
-from batonq.sim.disk import SimulatedDisk, Step
+from sim.disk import SimulatedDisk, Step
 
 DIGEST = bytes(range(16))
 SECTIONS = {"messages": bytes(range(256)) * 20, "queues": b'{"a": 1}', "empty": b""}

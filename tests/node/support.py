@@ -13,14 +13,14 @@ from batonq.core.shard.machine import Shard
 from batonq.errors import BatonError
 from batonq.log.interface import Log
 from batonq.node.clock import Clock
-from batonq.node.deliveries import Deliveries
 from batonq.node.events import AlarmBoard
-from batonq.node.host import ShardHost
-from batonq.node.keeper import ShardKeeper
-from batonq.node.localshard import LocalShard
-from batonq.node.recovery import fold_log, take_ownership
+from batonq.node.messages.received import Deliveries
+from batonq.node.routing.local_shard import LocalShard
+from batonq.node.routing.submission import Command, submitted
 from batonq.node.settings import Settings
-from batonq.node.submission import Command, submitted
+from batonq.node.shard_host.host import ShardHost
+from batonq.node.shard_host.keeper import ShardKeeper
+from batonq.node.shard_host.recovery import fold_log, take_ownership
 from tests.support.ask import Message, batch, message
 from tests.support.brokers import delete_at, send_at
 from tests.support.memory_log import MemoryLog

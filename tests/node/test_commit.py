@@ -13,9 +13,15 @@ from batonq.core.shard.machine import Shard
 from batonq.errors import BatonError, LogError, OverLimit, QueueDoesNotExist, Unavailable
 from batonq.log.frames import Frame
 from batonq.log.interface import Done
-from batonq.node.commit import INLINE_TRIAL_EVERY, NOTE_AFTER_S, CommitStatistics, GroupCommit, SyncChoice
-from batonq.node.host import COMMAND_BYTES_MAX, committed
 from batonq.node.settings import Settings
+from batonq.node.shard_host.group_commit import (
+    INLINE_TRIAL_EVERY,
+    NOTE_AFTER_S,
+    CommitStatistics,
+    GroupCommit,
+    SyncChoice,
+)
+from batonq.node.shard_host.host import COMMAND_BYTES_MAX, committed
 from tests.node.support import DEAD, ORDERS, Bench, VirtualLoop, open_bench, policies, run_virtual, settle
 from tests.support.ask import batch, message
 from tests.support.memory_log import MemoryLog

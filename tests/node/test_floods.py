@@ -16,8 +16,8 @@ from batonq.errors import BatonError, DiskFull, OverLimit, Unavailable
 from batonq.log.interface import Room
 from batonq.log.layout import CATALOG_SHARD
 from batonq.node.broker import Queue
-from batonq.node.host import committed
 from batonq.node.node import Node
+from batonq.node.shard_host.host import committed
 from tests.node.nodes import ACCOUNT, Faults, kill, make_node, make_send, send
 from tests.node.support import VirtualLoop, put, run_virtual, settle, until
 from tests.support import brokers
@@ -336,7 +336,7 @@ def test_many_changes_of_queues_while_the_catalog_s_disk_stalls(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They go into several frames, each of which its log takes."""
-    monkeypatch.setattr("batonq.node.cataloghost.ROLL_ROWS", 20)
+    monkeypatch.setattr("batonq.node.catalog.catalog_host.ROLL_ROWS", 20)
 
     async def main(loop: VirtualLoop) -> None:
         faults = Faults()

@@ -22,13 +22,14 @@ from batonq.core.commands import (
     Sent,
 )
 from batonq.errors import BatonError, LeaseLost, OverLimit, QueueDoesNotExist, ReceiptInvalid, Unavailable
-from batonq.node import deliveries, forwarding, wire
 from batonq.node.broker import Broker, Queue
-from batonq.node.deliveries import Deliveries, Received
-from batonq.node.forwarding import PATIENCE_S, RemoteShard
-from batonq.node.host import TOGETHER_BYTES_MAX, TOGETHER_MAX, size_of
+from batonq.node.messages import received as deliveries
+from batonq.node.messages.received import Deliveries, Received
 from batonq.node.node import Node
-from batonq.node.submission import Waiting, submitted
+from batonq.node.routing import forwarding, wire
+from batonq.node.routing.forwarding import PATIENCE_S, RemoteShard
+from batonq.node.routing.submission import Waiting, submitted
+from batonq.node.shard_host.host import TOGETHER_BYTES_MAX, TOGETHER_MAX, size_of
 from batonq.priorities import NORMAL_PRIORITY
 from tests.node.nodes import ACCOUNT, Faults, make_send, open_node
 from tests.node.support import VirtualLoop, run_virtual, settle

@@ -18,9 +18,9 @@ from batonq.errors import (
     Unavailable,
 )
 from batonq.node.broker import Queue
-from batonq.node.jobs import Redrive
+from batonq.node.jobs.job_control import Redrive
 from batonq.node.node import Node
-from batonq.node.submission import Command, Done, Send, Waiting
+from batonq.node.routing.submission import Command, Done, Send, Waiting
 from tests.node.nodes import ACCOUNT, drain, kill, make_send, open_node, receive, send
 from tests.node.support import VirtualLoop, put, run_virtual, settle, until
 from tests.node.test_jobs import ended

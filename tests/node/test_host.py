@@ -13,10 +13,10 @@ from batonq.core.records import Type
 from batonq.core.shard.machine import Shard
 from batonq.errors import DiskFull, LogError, OverLimit, QueueDoesNotExist, Unavailable
 from batonq.log.interface import Room
-from batonq.node.host import COMMAND_BYTES_MAX
-from batonq.node.long_polls import TURN_MAX
-from batonq.node.recovery import fold_log
 from batonq.node.settings import Settings
+from batonq.node.shard_host.host import COMMAND_BYTES_MAX
+from batonq.node.shard_host.long_polls import TURN_MAX
+from batonq.node.shard_host.recovery import fold_log
 from tests.node.support import DEAD, FIFO, ORDERS, Bench, VirtualLoop, open_bench, policies, run_virtual, settle
 from tests.support.ask import batch, message
 from tests.support.memory_log import MemoryLog

@@ -13,9 +13,9 @@ import pytest
 from batonq.core.commands import Job
 from batonq.core.payload import Attribute, Content, decode_attributes, encode_attributes
 from batonq.errors import InvalidInput, JobConflict, JobNotFound
-from batonq.node import examining
 from batonq.node.broker import Queue
-from batonq.node.jobs import JobStatus, Redrive
+from batonq.node.jobs import redrive_scan as examining
+from batonq.node.jobs.job_control import JobStatus, Redrive
 from batonq.node.node import Node
 from tests.node.nodes import ACCOUNT, drain, kill, make_send, open_node, receive, send
 from tests.node.support import VirtualLoop, run_virtual, settle, until

@@ -10,7 +10,7 @@ import pytest
 
 from batonq.errors import LogCorrupt, OverLimit, OwnershipHeld, Unavailable
 from batonq.log.layout import CATALOG_SHARD
-from batonq.node.keeper import KeeperState
+from batonq.node.shard_host.keeper import KeeperState
 from tests.node.nodes import ACCOUNT, Faults, drain, make_node, open_node, receive, send
 from tests.node.support import VirtualLoop, run_virtual, settle, until
 from tests.support import brokers

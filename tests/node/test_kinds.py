@@ -8,7 +8,7 @@ import pytest
 
 from batonq.core.catalog.machine import Catalog, Rules
 from batonq.errors import InvalidAttributeValue, InvalidInput
-from batonq.node.kinds import to_open
+from batonq.node.catalog.replica_classes import to_open
 from batonq.node.settings import Settings
 from tests.node.nodes import ACCOUNT, make_node, open_node
 from tests.node.support import VirtualLoop, run_virtual

@@ -9,10 +9,10 @@ import pytest
 
 from batonq.core.ids import message_id
 from batonq.errors import InvalidInput
-from batonq.node import examining
 from batonq.node.broker import Queue
-from batonq.node.jobs import Redrive
-from batonq.node.listing import LISTED_MAX, listed_ids, pack, unpack
+from batonq.node.jobs import redrive_scan as examining
+from batonq.node.jobs.id_list import LISTED_MAX, listed_ids, pack, unpack
+from batonq.node.jobs.job_control import Redrive
 from batonq.node.node import Node
 from tests.node.nodes import ACCOUNT, drain, kill, make_send, open_node, receive
 from tests.node.support import VirtualLoop, run_virtual, settle, until

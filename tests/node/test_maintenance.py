@@ -13,10 +13,10 @@ from batonq.core.shard.machine import Shard
 from batonq.errors import DiskFull, Unavailable
 from batonq.log.interface import Room
 from batonq.node.node import Node
-from batonq.node.recovery import fold_log
-from batonq.node.snapshotter import main as make_snapshot_main
-from batonq.node.snapshotter import make_snapshot
-from batonq.node.truncation import living_bytes
+from batonq.node.shard_host.recovery import fold_log
+from batonq.node.shard_host.snapshots import main as make_snapshot_main
+from batonq.node.shard_host.snapshots import make_snapshot
+from batonq.node.shard_host.truncation import living_bytes
 from tests.node.nodes import (
     ACCOUNT,
     SEGMENT_BYTES,

@@ -33,10 +33,10 @@ from batonq.log.frames import Frame
 from batonq.log.interface import Done, Room
 from batonq.log.layout import log_directory
 from batonq.node.broker import Queue
-from batonq.node.host import ShardHost
 from batonq.node.node import Node
-from batonq.node.recovery import fold_log
 from batonq.node.settings import Settings
+from batonq.node.shard_host.host import ShardHost
+from batonq.node.shard_host.recovery import fold_log
 from tests.node.nodes import ACCOUNT, Faults, drain, kill, make_send, open_node, receive, send
 from tests.node.support import VirtualLoop, put, run_virtual, settle, until
 from tests.support import brokers

@@ -12,13 +12,13 @@ import pytest
 from batonq.core.catalog.names import queue_arn
 from batonq.core.commands import Failing, Nack
 from batonq.core.payload import Attribute, encode_attributes
-from batonq.core.shard import seeking
+from batonq.core.shard import queue_search as seeking
 from batonq.errors import LogCorrupt, OverLimit
-from batonq.node import peeking
 from batonq.node.broker import Queue
 from batonq.node.clock import clock_time, iso_time
+from batonq.node.messages import peek as peeking
 from batonq.node.node import Node
-from batonq.node.pages import Asked, Page, Pages
+from batonq.node.operations.pages import Asked, Page, Pages
 from tests.node.nodes import ACCOUNT, make_send, open_node, receive, send
 from tests.node.support import VirtualLoop, run_virtual, settle, until
 from tests.support import brokers

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from batonq.core.commands import Command, Send
-from batonq.node import host
-from batonq.node.commit import GroupCommit
-from batonq.node.forwarding import RemoteShard
-from batonq.node.host import ShardHost
-from batonq.node.long_polls import LongPolls
-from batonq.node.waiters import Poll
-from batonq.sim.patches import Patches, patched
+from batonq.node.routing.forwarding import RemoteShard
+from batonq.node.shard_host import host
+from batonq.node.shard_host.group_commit import GroupCommit
+from batonq.node.shard_host.host import ShardHost
+from batonq.node.shard_host.long_polls import LongPolls
+from batonq.node.shard_host.waiters import Poll
+from sim.patches import Patches, patched
 from tests.node import test_commit, test_forwarding, test_host
 
 Check = Callable[[], None]

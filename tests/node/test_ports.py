@@ -12,12 +12,12 @@ import pytest
 
 from batonq.core.ids import message_id
 from batonq.errors import BatonError, InvalidInput, Unavailable
-from batonq.node import wire
 from batonq.node.broker import Broker, Queue
-from batonq.node.forwarding import RemoteShard
-from batonq.node.jobs import Redrive
+from batonq.node.jobs.job_control import Redrive
 from batonq.node.node import Node
-from batonq.node.ports import ShardPort
+from batonq.node.routing import wire
+from batonq.node.routing.forwarding import RemoteShard
+from batonq.node.routing.ports import ShardPort
 from tests.node.nodes import ACCOUNT, make_send, open_node
 from tests.node.support import VirtualLoop, run_virtual
 from tests.support import brokers

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from batonq.core.ids import parse_message_id
-from batonq.node.forwarding import RemoteShard
-from batonq.node.wire import answer
+from batonq.node.routing.forwarding import RemoteShard
+from batonq.node.routing.wire import answer
 from tests.node.nodes import ACCOUNT, open_node, receive, send
 from tests.node.support import VirtualLoop, run_virtual
 

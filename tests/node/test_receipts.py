@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from batonq.core.catalog.entries import ReceiptKey
 from batonq.core.commands import Claim, Leases
 from batonq.errors import ReceiptInvalid, Unavailable
-from batonq.node.receipts import RECENT_MAX, STAMPS_MAX, TEXT_LENGTH, Receipts
+from batonq.node.messages.receipts import RECENT_MAX, STAMPS_MAX, TEXT_LENGTH, Receipts
 
 TENANT = "000000000000"
 KEYS = [ReceiptKey(1, b"a" * 32, 0), ReceiptKey(2, b"b" * 32, 0)]

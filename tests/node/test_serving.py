@@ -22,10 +22,10 @@ from batonq.core.limits import (
 from batonq.core.records import FRAME_ROWS_MAX
 from batonq.errors import InvalidInput, OverLimit, QueueDoesNotExist, Unavailable
 from batonq.node.broker import Queue
-from batonq.node.examining import CHOSEN_MAX
-from batonq.node.host import TOGETHER_MAX
+from batonq.node.jobs.redrive_scan import CHOSEN_MAX
 from batonq.node.node import Node
 from batonq.node.settings import Settings
+from batonq.node.shard_host.host import TOGETHER_MAX
 from tests.node import wide
 from tests.node.nodes import ACCOUNT, Faults, make_node, make_send, open_node, send
 from tests.node.support import (

@@ -13,7 +13,7 @@ from batonq.errors import (
     JobConflict,
 )
 from batonq.node.broker import Queue
-from batonq.node.jobs import Redrive
+from batonq.node.jobs.job_control import Redrive
 from batonq.node.node import Node
 from tests.node.nodes import ACCOUNT, drain, kill, open_node, receive, send
 from tests.node.support import VirtualLoop, run_virtual, until

@@ -10,7 +10,7 @@ from pathlib import Path
 from batonq.core.commands import Arrival
 from batonq.core.limits import ShardLimits
 from batonq.errors import Unavailable
-from batonq.node.channels import Transport
+from batonq.node.routing.channels import Transport
 from tests.node.nodes import drain, make_node, receive, send
 from tests.node.support import VirtualLoop, run_virtual, until
 from tests.node.test_channels import make_pair

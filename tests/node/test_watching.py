@@ -13,10 +13,10 @@ import pytest
 from batonq.errors import BatonError, InvalidInput, OverLimit, QueueDoesNotExist, Unavailable
 from batonq.log.frames import Frame
 from batonq.log.interface import Done
-from batonq.node.deliveries import Delivery
+from batonq.node.messages.received import Delivery
 from batonq.node.node import Node
-from batonq.node.ports import ShardPort
-from batonq.node.watching import Found, Selection, receive_all_over
+from batonq.node.routing.multi_queue_receive import Found, Selection, receive_all_over
+from batonq.node.routing.ports import ShardPort
 from tests.node.nodes import ACCOUNT, Faults, kill, make_node, make_send, open_node, send
 from tests.node.support import VirtualLoop, put, run_virtual, settle
 from tests.support import brokers

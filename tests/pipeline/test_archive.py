@@ -18,9 +18,9 @@ from batonq.errors import InvalidInput, LogCorrupt, LogError, LogGap
 from batonq.log import layout
 from batonq.log.disk import RealDisk
 from batonq.log.frames import Frame
-from batonq.node.archiving import Archiving
 from batonq.node.events import AlarmBoard
 from batonq.node.settings import Settings
+from batonq.node.shard_host.archiving import Archiving
 from batonq.pipeline.reading import archiver
 from batonq.pipeline.reading.archive import Archive, describe
 from batonq.pipeline.reading.archiver import archive_shard
@@ -310,7 +310,7 @@ def test_a_copy_that_fails_is_an_alarm_until_one_succeeds() -> None:
 
 def test_a_server_needs_neither_numpy_nor_arrow() -> None:
     code = (
-        "import sys, batonq, batonq.cli.serve, batonq.node.archiving; "
+        "import sys, batonq, batonq.cli.serve, batonq.node.shard_host.archiving; "
         "print([name for name in ('numpy', 'pyarrow', 'fsspec', 'pandas', 'pyspark') if name in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -9,7 +9,7 @@ from html.parser import HTMLParser
 import pytest
 
 from batonq.api.rest.examples import EXAMPLES, RECEIPT
-from batonq.api.rest.meanings import MEANINGS, meaning
+from batonq.api.rest.field_docs import MEANINGS, meaning
 from batonq.api.rest.openapi import document
 from batonq.api.rest.operations import OPERATIONS
 from batonq.api.rest.page import page

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from batonq.core.payload import Content
-from batonq.node.receipts import Receipts
+from batonq.node.messages.receipts import Receipts
 from tests.api.support import json_request, query_request, wait_until
 from tests.rest.support import Rest
 from tests.support import brokers

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from batonq.sim.bugs import BUGS, planted
-from batonq.sim.disk import SimulatedDisk
-from batonq.sim.mended_bugs import MENDED_BUGS
-from batonq.sim.run import simulate
+from sim.bugs import BUGS, planted
+from sim.disk import SimulatedDisk
+from sim.mended_bugs import MENDED_BUGS
+from sim.run import simulate
 
 SEEDS_MAX = 30
 

@@ -10,8 +10,8 @@ import pytest
 from batonq.core.ids import message_id
 from batonq.core.spread import NUMBER_BITS
 from batonq.priorities import NORMAL_PRIORITY
-from batonq.sim.checks import CHECKERS, Evidence, QueueFacts
-from batonq.sim.history import (
+from sim.checks import CHECKERS, Evidence, QueueFacts
+from sim.history import (
     OK,
     UNKNOWN,
     Answer,
@@ -24,7 +24,7 @@ from batonq.sim.history import (
     Sending,
     Steering,
 )
-from batonq.sim.ledger import Copy, LeaseSpan, Ledger
+from sim.ledger import Copy, LeaseSpan, Ledger
 
 T0 = 1_700_000_000_000
 ORDERS = QueueFacts("orders", "orders", number=1, shard=0, visibility_ms=10_000, dedup_window_ms=5_000)

@@ -12,10 +12,10 @@ import pytest
 
 from batonq.log.frames import parse
 from batonq.pipeline.reading.archive import Archive
-from batonq.sim.__main__ import main
-from batonq.sim.cluster.run import simulate_cluster
-from batonq.sim.loop import Life, SimLoop
-from batonq.sim.recording import judge
+from sim.__main__ import main
+from sim.cluster.run import simulate_cluster
+from sim.loop import Life, SimLoop
+from sim.recording import judge
 
 
 def test_two_runs_of_one_seed_have_the_same_history() -> None:
@@ -28,7 +28,7 @@ def test_other_hash_seeds_make_no_difference() -> None:
     """Sets of texts are walked through in another order in each process; nothing may depend on that."""
     said = set()
     for hash_seed in ("1", "2"):
-        command = [sys.executable, "-m", "batonq.sim", "--cluster", "--seed", "3", "--count", "3"]
+        command = [sys.executable, "-m", "sim", "--cluster", "--seed", "3", "--count", "3"]
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         said.add(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
     assert len(said) == 1

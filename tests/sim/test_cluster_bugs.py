@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from batonq.sim.cluster.bugs import CLUSTER_BUGS
-from batonq.sim.cluster.run import simulate_cluster
+from sim.cluster.bugs import CLUSTER_BUGS
+from sim.cluster.run import simulate_cluster
 
 SEEDS_MAX = 100
 

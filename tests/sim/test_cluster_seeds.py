@@ -6,8 +6,8 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from batonq.sim.cluster.run import simulate_cluster
-from batonq.sim.run import Outcome
+from sim.cluster.run import simulate_cluster
+from sim.run import Outcome
 from tests.support.profile import FULL
 
 SEEDS = 1000 if FULL else 10

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from batonq.sim.__main__ import main
-from batonq.sim.run import simulate
+from sim.__main__ import main
+from sim.run import simulate
 
 SEEDS = (3, 7)
 
@@ -30,7 +30,7 @@ def test_other_hash_seeds_make_no_difference(seed: int) -> None:
     """Sets of texts are walked through in another order in each process; nothing may depend on that."""
     said = set()
     for hash_seed in ("1", "2"):
-        command = [sys.executable, "-m", "batonq.sim", "--seed", str(seed)]
+        command = [sys.executable, "-m", "sim", "--seed", str(seed)]
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
         said.add(subprocess.run(command, env=environment, check=True, capture_output=True).stdout)
     assert len(said) == 1

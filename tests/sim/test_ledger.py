@@ -12,8 +12,8 @@ from batonq.core.policy import QueuePolicy
 from batonq.core.records import Reason
 from batonq.core.shard.machine import Shard
 from batonq.log.frames import NO_DIGEST, Frame, build
-from batonq.sim.bodies import make_body, number_of
-from batonq.sim.ledger import ShardBook
+from sim.bodies import make_body, number_of
+from sim.ledger import ShardBook
 from tests.support import ask
 
 NOW_MS = 1_700_000_000_000

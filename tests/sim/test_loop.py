@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from batonq.sim.loop import Life, SimLoop, Stuck, current_life
+from sim.loop import Life, SimLoop, Stuck, current_life
 
 
 @pytest.fixture

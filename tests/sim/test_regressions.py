@@ -7,7 +7,7 @@ import pytest
 from batonq.core.commands import Accepted, Claim, Job
 from batonq.core.limits import ShardLimits
 from batonq.core.policy import QueuePolicy
-from batonq.core.shard import jobbook
+from batonq.core.shard import job_book as jobbook
 from batonq.core.shard.machine import Shard
 from batonq.errors import OverLimit
 from batonq.log.frames import build

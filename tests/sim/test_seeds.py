@@ -6,7 +6,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from batonq.sim.run import Outcome, simulate
+from sim.run import Outcome, simulate
 from tests.support.profile import FULL
 
 SEEDS = 300 if FULL else 10

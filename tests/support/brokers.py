@@ -11,7 +11,7 @@ from batonq.core.commands import Nack as NackCommand
 from batonq.core.ids import request_hash
 from batonq.errors import BatonError
 from batonq.node.broker import Broker, Delivery, Queue, Received
-from batonq.node.submission import Done, Waiting, submitted
+from batonq.node.routing.submission import Done, Waiting, submitted
 from tests.support.ask import Message, Nack, batch
 
 

@@ -21,10 +21,10 @@ LIMITS = (
     "batonq.node.cluster.routing.CALL_S",
     "batonq.node.cluster.routing.OWNER_WAIT_S",
     "batonq.node.processes.catalog.TOLD_S",
-    "batonq.node.processes.gathering.ASK_S",
-    "batonq.node.forwarding.PATIENCE_S",
-    "batonq.node.spreading.FRESH_WAIT_S",
-    "batonq.node.spreading.RECENT_WAIT_S",
+    "batonq.node.processes.server_view.ASK_S",
+    "batonq.node.routing.forwarding.PATIENCE_S",
+    "batonq.node.routing.splitter.FRESH_WAIT_S",
+    "batonq.node.routing.splitter.RECENT_WAIT_S",
 )
 
 
@@ -36,5 +36,5 @@ def patient_nodes() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name in LIMITS:
             patch.setattr(name, LONG_S)
-        patch.setattr("batonq.node.spreading.HINT_S", 0.0)
+        patch.setattr("batonq.node.routing.splitter.HINT_S", 0.0)
         yield

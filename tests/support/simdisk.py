@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from batonq.log.files import FileLog, FileLogSettings
 from batonq.log.opening import OnFrame, Start
-from batonq.sim.disk import SimulatedDisk
+from sim.disk import SimulatedDisk
 from tests.support.logs import CLUSTER
 
 DIRECTORY = "/data/shard-0000"

@@ -12,10 +12,11 @@ from collections.abc import Callable
 
 from batonq.api.http import Request, Response
 from batonq.errors import AccessDenied, BatonError, Unavailable
-from batonq.node import events, wire
-from batonq.node.cluster.answering import ShardAnswering
+from batonq.node import events
+from batonq.node.cluster.node_server import ShardAnswering
 from batonq.node.cluster.peers import CALL_HEADER, PREFIX
 from batonq.node.cluster.signing import CHALLENGE_HEADER, METHOD, SIGNATURE_HEADER, STAMP_HEADER, Verifier
+from batonq.node.routing import wire
 
 LOOPBACK = ("127.", "::1", "[::1]")
 CALL_NAME_MAX = 100

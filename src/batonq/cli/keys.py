@@ -21,7 +21,7 @@ from batonq.cli.server import find_if_running
 from batonq.core.catalog.machine import Catalog
 from batonq.errors import InvalidInput
 from batonq.node.node import Node
-from batonq.node.pages import make_key, show_key
+from batonq.node.operations.pages import make_key, show_key
 from batonq.node.settings import LOG_VARIABLE, Settings
 
 DEFAULTS = Settings()

@@ -32,13 +32,14 @@ from batonq.api.sqs import SqsApp, SqsSettings
 from batonq.cli import tls
 from batonq.cli.quantities import parse_bytes
 from batonq.errors import InvalidInput
-from batonq.node import events, metrics
+from batonq.node import events
 from batonq.node.cluster.node import ClusterNode, read_secret
 from batonq.node.cluster.peers import PREFIX, SIGNATURE_HEADER
 from batonq.node.node import Node
-from batonq.node.pages import Answer, Asked, Pages
-from batonq.node.processes.answering import STATUS
+from batonq.node.operations import metrics
+from batonq.node.operations.pages import Answer, Asked, Pages
 from batonq.node.processes.node import ProcessNode
+from batonq.node.processes.process_server import STATUS
 from batonq.node.settings import LOG_VARIABLE, Settings, documented
 
 COMMON = {

@@ -434,7 +434,7 @@ class Job:
     destination_spread: str = ""  # its shards when it has several, see spread.py
     origin_spreads: dict[str, str] = field(default_factory=dict)  # the same of FIFO queues that messages go back to
     default_rate: bool = False  # whoever started it named no rate
-    share: float = 1.0  # of the rate: the part of a job that goes on at several shards, see node/jobs.py
+    share: float = 1.0  # of the rate: the part of a job that goes on at several shards, see node/jobs/job_control.py
 
     def values(self) -> dict[str, Any]:
         """Every field by its name, for JSON; what is in them is not copied."""

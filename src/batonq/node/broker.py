@@ -1,7 +1,7 @@
 """The broker: what the front doors call. A command on a queue's messages goes to the queue's shard, wherever that is
 served, or is split among its shards; its outcome comes back once it is committed.
 
-What is about queues and keys is in control.py.
+What is about queues and keys is in queue_control.py.
 """
 
 from __future__ import annotations
@@ -25,23 +25,23 @@ from batonq.core.commands import (
 )
 from batonq.core.ids import key_hash
 from batonq.errors import BatonError, InvalidInput, NotOwner, ReceiptInvalid
-from batonq.node.cataloghost import CatalogHost
+from batonq.node.catalog.catalog_host import CatalogHost
+from batonq.node.catalog.queue_control import Queue
 from batonq.node.clock import Clock
-from batonq.node.control import Queue
-from batonq.node.deliveries import ANSWER_BYTES_MAX, Deliveries, Delivery, Received
 from batonq.node.events import AlarmBoard
-from batonq.node.history import History
-from batonq.node.host import ShardHost, committed
-from batonq.node.jobs import JobControl
-from batonq.node.keeper import ShardKeeper
-from batonq.node.localshard import LocalShard
-from batonq.node.peeking import Peeked
-from batonq.node.ports import Route, ShardPort
-from batonq.node.receipts import Receipts
+from batonq.node.jobs.job_control import JobControl
+from batonq.node.messages.peek import Peeked
+from batonq.node.messages.receipts import Receipts
+from batonq.node.messages.received import ANSWER_BYTES_MAX, Deliveries, Delivery, Received
+from batonq.node.operations.history import History
+from batonq.node.routing.local_shard import LocalShard
+from batonq.node.routing.multi_queue_receive import Selection, give_back, receive_all_over, receive_any
+from batonq.node.routing.ports import Route, ShardPort
+from batonq.node.routing.splitter import Spreading, joined
+from batonq.node.routing.submission import Done, Waiting, submitted, tell, told
 from batonq.node.settings import Settings
-from batonq.node.spreading import Spreading, joined
-from batonq.node.submission import Done, Waiting, submitted, tell, told
-from batonq.node.watching import Selection, give_back, receive_all_over, receive_any
+from batonq.node.shard_host.host import ShardHost, committed
+from batonq.node.shard_host.keeper import ShardKeeper
 
 HOLDER_LENGTH_MAX = 256
 CLOCK_STEPS_MAX = 100_000

@@ -28,24 +28,24 @@ from batonq.log.layout import CATALOG_SHARD
 from batonq.log.ownership import LockFileOwnership, MirrorDirectory
 from batonq.log.stores import open_store
 from batonq.node import events
-from batonq.node.archiving import Archiving
 from batonq.node.broker import Broker
-from batonq.node.cataloghost import CatalogHost, Changes
-from batonq.node.channels import Channels, PortTransport, Transport
+from batonq.node.catalog.catalog_host import CatalogHost, Changes
+from batonq.node.catalog.replica_classes import to_open
 from batonq.node.clock import Clock
 from batonq.node.events import AlarmBoard
-from batonq.node.keeper import ShardKeeper
-from batonq.node.kinds import to_open
-from batonq.node.leasing import LeaseKeeper
-from batonq.node.logs import DirectoryLogs, Logs, StoreLogs
-from batonq.node.maintenance import Maintenance, MakeSnapshot, SnapshotProcess
-from batonq.node.metrics import Front
-from batonq.node.overview import ArchiveReading, HistoryReading, Overview, QueueReading, ShardReading
-from batonq.node.ports import Route
-from batonq.node.receipts import Receipts
-from batonq.node.recovery import Recovery, snapshot_store
+from batonq.node.messages.receipts import Receipts
+from batonq.node.operations.metrics import Front
+from batonq.node.operations.overview import ArchiveReading, HistoryReading, Overview, QueueReading, ShardReading
+from batonq.node.routing.channels import Channels, PortTransport, Transport
+from batonq.node.routing.ports import Route
+from batonq.node.routing.splitter import summed
 from batonq.node.settings import Settings
-from batonq.node.spreading import summed
+from batonq.node.shard_host.archiving import Archiving
+from batonq.node.shard_host.keeper import ShardKeeper
+from batonq.node.shard_host.log_stores import DirectoryLogs, Logs, StoreLogs
+from batonq.node.shard_host.maintenance import Maintenance, MakeSnapshot, SnapshotProcess
+from batonq.node.shard_host.ownership_leases import LeaseKeeper
+from batonq.node.shard_host.recovery import Recovery, snapshot_store
 
 READ_AT_ONCE = 200  # queues whose counters are read before others get their turn
 READ_TIMEOUT_S = 2.0

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from batonq.node import forwarding
 from batonq.node.broker import Queue
 from batonq.node.cluster.node import ClusterNode
 from batonq.node.cluster.peers import NoAnswer
+from batonq.node.routing import forwarding
 from tests.api.support import json_request, wait_until
 from tests.api.test_grouping import Asked, Turn, counts, deletes, receives, rest, sends, sqs
 from tests.cluster.server import NAMES, ClusterServer

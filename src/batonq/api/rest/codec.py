@@ -9,7 +9,7 @@ import msgspec
 
 from batonq.api.document_weight import CONTAINER_WEIGHT, PackedWeightLimit, WeightLimit
 from batonq.api.http import Request
-from batonq.api.rest.wording import explain
+from batonq.api.rest.decode_errors import explain
 from batonq.errors import InvalidInput, NotAcceptable, TooLarge, UnsupportedMediaType
 from batonq.node.bounded_cache import BoundedCache
 

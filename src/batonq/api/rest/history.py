@@ -11,7 +11,7 @@ from batonq.api.http import Response
 from batonq.api.rest.queues import query, whole
 from batonq.api.rest.service import Answer, Call
 from batonq.errors import AccessDenied, InvalidInput, NotFound
-from batonq.node.history import BYTES_MAX
+from batonq.node.operations.history import BYTES_MAX
 
 CONTENT_TYPE = "application/vnd.baton.frames"
 BYTES_DEFAULT = 4 << 20

@@ -1,7 +1,7 @@
 """`Idempotency-Key`: the same request again is answered as the first time, and makes no second message.
 
 It is about the request, and the key is the client's; `deduplicationKey` is about the message, whoever sends it. The
-keys are kept by the queue's shard, in its log, so that they hold across restarts (core/shard/sending.py).
+keys are kept by the queue's shard, in its log, so that they hold across restarts (core/shard/send_commands.py).
 """
 
 from __future__ import annotations

@@ -9,14 +9,14 @@ from msgspec import UNSET
 
 from batonq.api.rest.codec import MSGPACK
 from batonq.api.rest.content import attributes_from, attributes_of, body_from_value
-from batonq.api.rest.jobshapes import Job, Jobs, RedriveEdit, RedriveFilter, RedriveSpec, SampledMessage
+from batonq.api.rest.job_shapes import Job, Jobs, RedriveEdit, RedriveFilter, RedriveSpec, SampledMessage
 from batonq.api.rest.receiving import put_body
 from batonq.api.rest.service import Answer, Call, Nothing, find_queue
 from batonq.errors import InvalidInput, QueueDoesNotExist
 from batonq.node.broker import Queue
-from batonq.node.examining import Sample
-from batonq.node.jobs import JobStatus, Redrive
-from batonq.node.picking import SELECTION_BYTES_MAX, SelectionTooLong
+from batonq.node.jobs.job_control import JobStatus, Redrive
+from batonq.node.jobs.redrive_filter import SELECTION_BYTES_MAX, SelectionTooLong
+from batonq.node.jobs.redrive_scan import Sample
 
 ID_BYTES_MAX = 64  # that a message id takes in a request, with what is around it
 

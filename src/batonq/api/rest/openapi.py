@@ -9,10 +9,11 @@ from typing import Any
 import msgspec
 
 from batonq import __version__
-from batonq.api.rest import history, queueshapes, shapes
+from batonq.api.rest import history, shapes
+from batonq.api.rest import queue_shapes as queueshapes
 from batonq.api.rest.codec import JSON, MSGPACK
 from batonq.api.rest.examples import EXAMPLES
-from batonq.api.rest.meanings import meaning
+from batonq.api.rest.field_docs import meaning
 from batonq.api.rest.operations import OPERATIONS, Operation
 from batonq.api.rest.problems import RETRY_AFTER_S, Problem
 

@@ -9,7 +9,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from batonq.api.rest import history, jobs, jobshapes, leases, peeking, queues, queueshapes, receiving, sending, shapes
+from batonq.api.rest import history, jobs, leases, peeking, queues, receiving, sending, shapes
+from batonq.api.rest import job_shapes as jobshapes
+from batonq.api.rest import queue_shapes as queueshapes
 from batonq.api.rest.service import Answer, Call, Finish
 
 Run = Callable[[Call], Awaitable[Answer]]

@@ -10,7 +10,7 @@ from typing import Any
 from batonq.api.rest import openapi
 from batonq.api.rest.codec import JSON
 from batonq.api.rest.problems import kinds, title
-from batonq.node.pageheaders import page_headers
+from batonq.node.operations.page_headers import page_headers
 
 _STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto; padding: 0 1rem; color: #222;

@@ -16,7 +16,7 @@ from batonq.api.rest.shapes import PEEK_MAX, LastFailure, MessageState, Peeked, 
 from batonq.core.records import State
 from batonq.errors import InvalidInput
 from batonq.node import broker as node
-from batonq.node.deliveries import ANSWER_BYTES_MAX
+from batonq.node.messages.received import ANSWER_BYTES_MAX
 
 LIMIT_DEFAULT = 10
 STEP = 10  # messages read at a time, so that large ones cannot fill the memory

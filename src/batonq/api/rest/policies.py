@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from batonq.api.rest import queueshapes as shapes
+from batonq.api.rest import queue_shapes as shapes
 from batonq.core.catalog.attributes import effective
 from batonq.core.catalog.names import queue_arn
 from batonq.core.catalog.redrive import parse_redrive_policy

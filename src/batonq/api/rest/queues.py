@@ -8,7 +8,7 @@ from base64 import urlsafe_b64decode, urlsafe_b64encode
 from msgspec import UNSET
 
 from batonq.api.rest import policies
-from batonq.api.rest.queueshapes import (
+from batonq.api.rest.queue_shapes import (
     PAGE_MAX,
     GivenFields,
     QueueChanges,

@@ -20,7 +20,7 @@ from batonq.core.shard.state import Failure
 from batonq.errors import BatonError, InvalidInput
 from batonq.node.broker import Delivery
 from batonq.node.broker import Received as BrokerReceived
-from batonq.node.deliveries import CONTENT_BITS
+from batonq.node.messages.received import CONTENT_BITS
 
 ATTEMPT_MESSAGES_MAX = 10  # these fit into one answer whatever their size: a repetition must give the same ones
 TURN_BYTES = 256 * 1024  # of JSON that are put into MessagePack before others have their turn; beside that a message

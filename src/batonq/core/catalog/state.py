@@ -23,7 +23,7 @@ from batonq.core.catalog.entries import (
     ShardEntry,
 )
 from batonq.core.catalog.names import QueueName
-from batonq.core.openframe import OpenFrame
+from batonq.core.open_frame import OpenFrame
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import FORMAT_VERSION, PLAIN_VERSION, BaseFlag, Type
 from batonq.core.spread import GROWTHS_MAX, PLACES_MAX, SLOTS

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from batonq.core.commands import Arrival
 from batonq.core.ids import key_hash
 from batonq.core.records import ArrivedFlag, Reason, Type
+from batonq.core.shard.queue_search import Seeking
 from batonq.core.shard.replay import skip
-from batonq.core.shard.seeking import Seeking
 from batonq.core.shard.state import ARRIVED_NOTED, ARRIVED_PREFIX
 from batonq.errors import LogCorrupt
 

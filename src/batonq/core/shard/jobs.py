@@ -21,7 +21,7 @@ from batonq.core.limits import STEP_BYTES_MAX, ShardLimits
 from batonq.core.records import Reason, State, Type
 from batonq.core.shard.arrivals import Arrivals
 from batonq.core.shard.columns import NIL
-from batonq.core.shard.queuestate import QueueState
+from batonq.core.shard.queue_state import QueueState
 from batonq.core.shard.replay import skip
 from batonq.core.shard.state import CARRIED_PREFIX, EDITED_PREFIX
 from batonq.core.shard.transfer import NO_QUEUE

@@ -1,10 +1,10 @@
 """A shard: the whole state machine. Each command decides against the state, writes its records into the open frame,
-applies them at once, and returns the reply; the host releases the reply when the frame is committed.
+applies them at once, and returns the outcome; the host releases the outcome when the frame is committed.
 
-Time is an argument, in milliseconds; what is due by then is recorded before any decision. From the ground up:
-state.py, moves.py and runs.py (what each record does), folding.py and replay.py (frames into state), transfer.py (out
-of a queue), timers.py, seeking.py, arrivals.py (into a queue), jobs.py, sending.py, receiving.py, holding.py; beside
-them persist.py and validate.py.
+Time is an argument, in milliseconds; what is due by then is recorded before any decision. From the ground up: state.py,
+move_records.py and columnar_apply.py (what records do), columnar_replay.py and replay.py (frames into state),
+transfer.py (out of a queue), timers.py, queue_search.py, arrivals.py (into a queue), jobs.py, send_commands.py,
+receive_commands.py, receipt_commands.py; beside them persist.py and validate.py.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from batonq.core.commands import Counters, MessageView
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import Reason, State, Type
 from batonq.core.shard.columns import NIL
-from batonq.core.shard.holding import Holding
 from batonq.core.shard.persist import Persist
-from batonq.core.shard.queuestate import QueueState
+from batonq.core.shard.queue_state import QueueState
+from batonq.core.shard.receipt_commands import Holding
 from batonq.core.shard.validate import Validate
 from batonq.core.spread import Hint, parse, takes
 

@@ -12,10 +12,10 @@ from batonq.core.commands import Job
 from batonq.core.payload import Lineage, decode, encode_payload, merge_lineage, with_lineage
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import BaseFlag, Reason, State, Type
+from batonq.core.shard.channel_end import load_all
 from batonq.core.shard.columns import NIL
-from batonq.core.shard.incoming import load_all
-from batonq.core.shard.jobbook import JobBook
-from batonq.core.shard.queuestate import TOTALS, QueueState
+from batonq.core.shard.job_book import JobBook
+from batonq.core.shard.queue_state import TOTALS, QueueState
 from batonq.core.shard.replay import Replay, skip
 from batonq.core.shard.state import CARRIED_PREFIX, NO_EXPIRY_TIMER, NO_TIMER, Attempt, Channel, Failure
 from batonq.errors import LogCorrupt

@@ -1,4 +1,4 @@
-"""Frames into state: what a follower and a recovering node do. Runs of plain records go at once: see folding.py."""
+"""Frames into state: what followers and recovering nodes do. Runs of records go at once, see columnar_replay.py."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from array import array
 from batonq.core.payload import content_mark
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import ArrivedFlag, BaseFlag, LeaseFlag, Reason, ReturnedFlag, SentFlag, State, Type
+from batonq.core.shard.columnar_apply import RUN_MAX
+from batonq.core.shard.columnar_replay import RUN_MIN, RUN_TYPES, Folding, alike_until, part_of
 from batonq.core.shard.columns import NIL
-from batonq.core.shard.folding import RUN_MIN, RUN_TYPES, Folding, alike_until, part_of
-from batonq.core.shard.queuestate import QueueState
-from batonq.core.shard.runs import RUN_MAX
+from batonq.core.shard.queue_state import QueueState
 from batonq.core.shard.state import ARRIVED_NOTED, ARRIVED_PREFIX, CARRIED_PREFIX, EDITED_PREFIX, decode_notes
 from batonq.errors import LogCorrupt
 

@@ -12,18 +12,18 @@ from typing import Any, NamedTuple
 
 from batonq.core.commands import Alarm
 from batonq.core.limits import DEFAULT_LIMITS, ShardLimits
-from batonq.core.openframe import OpenFrame
+from batonq.core.open_frame import OpenFrame
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import FORMAT_VERSION, PLAIN_VERSION, ArrivedFlag, Reason, State, Type
+from batonq.core.shard.channel_end import Incoming
 from batonq.core.shard.columns import COUNT_MAX, DELTA_MAX, NIL, Columns
 from batonq.core.shard.dedup import FOREVER_S, DedupTable
-from batonq.core.shard.incoming import Incoming
-from batonq.core.shard.jobbook import JobBook
+from batonq.core.shard.job_book import JobBook
 from batonq.core.shard.lifecycle import allowed
-from batonq.core.shard.lines import Lines
 from batonq.core.shard.producers import Producers
-from batonq.core.shard.queuestate import QueueState
-from batonq.core.shard.wheel import Wheel
+from batonq.core.shard.queue_state import QueueState
+from batonq.core.shard.ready_order import Lines
+from batonq.core.shard.timer_wheel import Wheel
 from batonq.errors import LogCorrupt
 
 FOREVER_MS = (1 << 64) - 1

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from batonq.core.limits import STEP_BYTES_MAX
 from batonq.core.records import Reason, State, Type
 from batonq.core.shard.columns import NIL
-from batonq.core.shard.queuestate import QueueState
+from batonq.core.shard.queue_state import QueueState
 from batonq.core.shard.state import EXPIRY_RETRY_S, NO_EXPIRY_TIMER, NO_TIMER
+from batonq.core.shard.timer_wheel import NEVER
 from batonq.core.shard.transfer import Transfer
-from batonq.core.shard.wheel import NEVER
 from batonq.errors import QueueDoesNotExist
 
 _FREE, _IN_FLIGHT, _OWED = int(State.FREE), int(State.IN_FLIGHT), int(State.OWED)

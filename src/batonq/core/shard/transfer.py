@@ -18,7 +18,7 @@ from batonq.core.ids import message_id
 from batonq.core.payload import Lineage
 from batonq.core.records import FORMAT_VERSION, ArrivedFlag, Reason, ReturnedFlag, State, Type
 from batonq.core.shard.columns import NIL
-from batonq.core.shard.queuestate import QueueState
+from batonq.core.shard.queue_state import QueueState
 from batonq.core.shard.replay import Replay
 from batonq.core.shard.state import FOREVER_MS, encode_notes
 from batonq.core.spread import parse, takes

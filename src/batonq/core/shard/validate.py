@@ -11,8 +11,8 @@ from collections import Counter
 
 from batonq.core.records import Reason, State
 from batonq.core.shard.columns import NIL
-from batonq.core.shard.lines import NO_RING
-from batonq.core.shard.queuestate import QueueState
+from batonq.core.shard.queue_state import QueueState
+from batonq.core.shard.ready_order import NO_RING
 from batonq.core.shard.state import EXPIRY_RETRY_S, ShardState
 
 

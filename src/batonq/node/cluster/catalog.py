@@ -19,12 +19,12 @@ from batonq.log.interface import Leases, Log
 from batonq.log.layout import CATALOG_SHARD
 from batonq.log.mirrored import MirroredLog
 from batonq.node import events
-from batonq.node.cataloghost import CatalogHost, Changed, Changes
-from batonq.node.cluster.awake import Awake
+from batonq.node.catalog.catalog_host import CatalogHost, Changed, Changes
 from batonq.node.cluster.balance import Load
 from batonq.node.cluster.follower import Follower, Machine
-from batonq.node.keeper import KeeperState
-from batonq.node.recovery import Recovery
+from batonq.node.cluster.pause_detector import Awake
+from batonq.node.shard_host.keeper import KeeperState
+from batonq.node.shard_host.recovery import Recovery
 
 T = TypeVar("T")
 REACH_S = 10.0  # how long a replica may take to come to a version

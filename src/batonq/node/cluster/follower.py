@@ -21,11 +21,11 @@ from batonq.log.interface import Leases
 from batonq.log.mirrored import MirroredLog
 from batonq.node import events
 from batonq.node.clock import Clock
-from batonq.node.cluster.awake import Awake
+from batonq.node.cluster.pause_detector import Awake
 from batonq.node.events import AlarmBoard
-from batonq.node.keeper import KeeperState
-from batonq.node.recovery import Folder, take_ownership
 from batonq.node.settings import Settings
+from batonq.node.shard_host.keeper import KeeperState
+from batonq.node.shard_host.recovery import Folder, take_ownership
 
 Machine = Shard | Catalog
 NOT_OWNER = "Another node is the owner. Retry."

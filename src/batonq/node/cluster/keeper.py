@@ -11,11 +11,11 @@ from batonq.errors import BatonError, Unavailable
 from batonq.log.interface import Leases, Log
 from batonq.log.mirrored import MirroredLog
 from batonq.node import events
-from batonq.node.cluster.awake import Awake
 from batonq.node.cluster.balance import Load
 from batonq.node.cluster.follower import Follower, Machine
-from batonq.node.keeper import KeeperState, Opened, ShardKeeper
-from batonq.node.recovery import Recovery
+from batonq.node.cluster.pause_detector import Awake
+from batonq.node.shard_host.keeper import KeeperState, Opened, ShardKeeper
+from batonq.node.shard_host.recovery import Recovery
 
 MEASURED_S = 2.0
 

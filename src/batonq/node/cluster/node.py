@@ -19,20 +19,20 @@ from batonq.log.interface import Leases, Member
 from batonq.log.layout import CATALOG_SHARD
 from batonq.log.stores import open_store
 from batonq.node import events
-from batonq.node.cataloghost import Changes
-from batonq.node.cluster.answering import Answering
-from batonq.node.cluster.awake import Awake
+from batonq.node.catalog.catalog_host import Changes
 from batonq.node.cluster.catalog import ClusterCatalog
 from batonq.node.cluster.keeper import ClusterKeeper
+from batonq.node.cluster.node_server import Answering
 from batonq.node.cluster.ownership import Owned, OwnershipLoop
+from batonq.node.cluster.pause_detector import Awake
 from batonq.node.cluster.peers import PREFIX, Asking, Peers
 from batonq.node.cluster.routing import Routing
-from batonq.node.deliveries import Delivery
-from batonq.node.logs import StoreLogs
+from batonq.node.messages.received import Delivery
 from batonq.node.node import Node, World
-from batonq.node.ports import Route, ShardPort
-from batonq.node.recovery import Recovery
+from batonq.node.routing.ports import Route, ShardPort
 from batonq.node.settings import Settings
+from batonq.node.shard_host.log_stores import StoreLogs
+from batonq.node.shard_host.recovery import Recovery
 
 TAKE_S = 10.0
 START_S = 60.0

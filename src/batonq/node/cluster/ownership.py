@@ -19,13 +19,13 @@ from batonq.log.interface import Lease, Leases, Member
 from batonq.node import events
 from batonq.node.clock import Clock
 from batonq.node.cluster import balance
-from batonq.node.cluster.awake import Awake
 from batonq.node.cluster.balance import Load
 from batonq.node.cluster.follower import Follower
 from batonq.node.cluster.members import Known, Members
+from batonq.node.cluster.pause_detector import Awake
 from batonq.node.events import AlarmBoard
-from batonq.node.keeper import KeeperState
 from batonq.node.settings import Settings
+from batonq.node.shard_host.keeper import KeeperState
 
 TERMS = 3  # how often within a lease's term it is renewed
 LOOK_EVERY_S = 0.05

@@ -13,9 +13,9 @@ from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from batonq.errors import BatonError, Unavailable
-from batonq.node import wire
 from batonq.node.cluster import signing
 from batonq.node.cluster.signing import CHALLENGE_HEADER, STAMP_HEADER, Signer
+from batonq.node.routing import wire
 
 PREFIX = "/internal/"
 CALL_HEADER = "x-baton-call"

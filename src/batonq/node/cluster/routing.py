@@ -20,11 +20,11 @@ import msgspec
 from batonq.errors import BatonError, NotOwner, Unavailable
 from batonq.log.interface import Lease
 from batonq.log.layout import CATALOG_SHARD
-from batonq.node import wire
-from batonq.node.cluster.answering import CANCELLED, call_name
+from batonq.node.cluster.node_server import CANCELLED, call_name
 from batonq.node.cluster.peers import PREFIX, Asking, ClosedUnanswered, NoAnswer, NotSent
-from batonq.node.forwarding import RemoteShard
-from batonq.node.ports import ShardPort
+from batonq.node.routing import wire
+from batonq.node.routing.forwarding import RemoteShard
+from batonq.node.routing.ports import ShardPort
 
 OWNER_WAIT_S = 4.0  # how long a request waits for a shard to have an owner that answers
 CALL_S = 10.0  # how long an owner may take, beside what a call waits by itself

@@ -22,9 +22,9 @@ from batonq.log.layout import CATALOG_SHARD
 from batonq.log.pieces import frames_of
 from batonq.log.reading import Chain
 from batonq.node import events
-from batonq.node.cataloghost import Changed
+from batonq.node.catalog.catalog_host import Changed
 from batonq.node.cluster.catalog import COMMANDS, SharedCatalog
-from batonq.node.recovery import Folder, Recovery
+from batonq.node.shard_host.recovery import Folder, Recovery
 
 T = TypeVar("T")
 FRAMES = "frames"

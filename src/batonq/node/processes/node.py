@@ -15,22 +15,22 @@ from batonq.errors import Unavailable
 from batonq.log.layout import CATALOG_SHARD
 from batonq.log.ownership import SharedDirectory
 from batonq.node import events
-from batonq.node.cataloghost import Changes
+from batonq.node.catalog.catalog_host import Changes
 from batonq.node.cluster.peers import PREFIX, Asking, Peers
 from batonq.node.cluster.routing import CALL_S, Routing
-from batonq.node.deliveries import Delivery
-from batonq.node.history import Listed, Served
-from batonq.node.keeper import KeeperState, ShardKeeper
-from batonq.node.metrics import Front
+from batonq.node.messages.received import Delivery
 from batonq.node.node import Node, World
-from batonq.node.overview import Overview
-from batonq.node.ports import Route, ShardPort
-from batonq.node.processes.answering import ProcessAnswering
+from batonq.node.operations.history import Listed, Served
+from batonq.node.operations.metrics import Front
+from batonq.node.operations.overview import Overview
 from batonq.node.processes.catalog import FRAMES, ProcessCatalog
-from batonq.node.processes.gathering import Others, ProcessHistory, joined, labelled
 from batonq.node.processes.place import Place, ToldOwners, name_of
-from batonq.node.recovery import Recovery
+from batonq.node.processes.process_server import ProcessAnswering
+from batonq.node.processes.server_view import Others, ProcessHistory, joined, labelled
+from batonq.node.routing.ports import Route, ShardPort
 from batonq.node.settings import Settings
+from batonq.node.shard_host.keeper import KeeperState, ShardKeeper
+from batonq.node.shard_host.recovery import Recovery
 
 START_S = 60.0
 AGAIN_S = 0.05

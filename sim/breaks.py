@@ -1,0 +1,49 @@
+"""Commands that break off: the shard abandons what is open and starts over from its log, as after any error of its own.
+
+It is receives that do: those for a client, or those for somebody who waits, which run while a frame is sealed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from batonq.core.shard.machine import Shard
+from batonq.node.shard_host.host import ShardHost
+from sim.loop import Life, current_life
+from sim.patches import Patches
+
+
+class BrokenOff(Exception):
+    """A command broke off, because the simulator wanted it to."""
+
+
+def receives_that_break_off() -> Patches:
+    """Each life of a node says after how many receives one of them breaks off; or that the next one does that is for
+    somebody who waits, while replies are still to be told whose frame is committed.
+    """
+    run = ShardHost.run
+
+    def run_or_break_off(self: ShardHost, command: Callable[..., Any], *arguments: Any, **named: Any) -> Any:
+        life = current_life()
+        if life is None or not _breaks_off(life, self, command):
+            return run(self, command, *arguments, **named)
+
+        def breaks_off() -> None:
+            command(*arguments, **named)
+            raise BrokenOff("a receive broke off")
+
+        return run(self, breaks_off)
+
+    return [(ShardHost, "run", run_or_break_off)]
+
+
+def _breaks_off(life: Life, host: ShardHost, command: Callable[..., Any]) -> bool:
+    receive = getattr(command, "__func__", None)
+    if life.poll_breaks and receive is Shard.receive_at and (host.commit._released or host.commit._calls):
+        life.poll_breaks = False
+        return True
+    if life.receives_left < 0 or receive is not Shard.receive:
+        return False
+    life.receives_left -= 1
+    return life.receives_left < 0

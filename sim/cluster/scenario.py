@@ -1,0 +1,191 @@
+"""What the seed of a cluster stands for: nodes, shards, queues, clocks, and what goes wrong how often."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field, replace
+from random import Random
+
+from batonq.log.files import FileLogSettings
+from batonq.node.settings import Settings
+from sim.crowd_scenario import has_tiny_limits
+from sim.limits import choose_limits
+from sim.scenario import ACCOUNT, KIB, Faults, QueuePlan, Scenario, choose_queues
+
+NAMES = "abc"
+HOUR_S = 3600.0
+LINES_ONLY_SHARE = 0.25  # of clusters: nothing goes wrong but calls between nodes, and nodes that die while they answer
+
+
+@dataclass(slots=True, frozen=True)
+class ClusterFaults:
+    """Means of the times between two of a kind, in seconds; 0: never."""
+
+    kill_s: float = 0.0
+    kill_all_s: float = 0.0
+    pause_s: float = 0.0
+    stop_s: float = 0.0  # clean stops
+    cut_s: float = 0.0  # one link, or one node, in one direction or both
+    servers_s: float = 0.0  # nobody reaches the log
+    move_s: float = 0.0  # an operator hands shards over
+    weather_s: float = 0.0  # losses, repetitions, delays
+    wall_s: float = 0.0  # a clock is set
+    stale: float = 0.0  # share of reads that are behind
+    lost_answers: float = 0.0  # share of answers to clients that never arrive
+    leases_s: float = 0.0  # nobody reaches the leases, but the log
+    broken_calls: float = 0.0  # share of sends between nodes whose connection breaks, see connections.LineFault
+
+
+@dataclass(slots=True, frozen=True)
+class ClusterScenario(Scenario):
+    nodes: int = 3
+    skews_s: dict[str, float] = field(default_factory=dict)  # of the clocks at the beginning
+    steps_s: tuple[float, ...] = ()  # what clocks are set by
+    troubles: ClusterFaults = field(default_factory=ClusterFaults)
+    secret: bool = False  # nodes sign what they ask each other
+
+    @property
+    def names(self) -> str:
+        return NAMES[: self.nodes]
+
+    @property
+    def offset_min_s(self) -> float:
+        return min(self.skews_s.values()) + min((0.0, *self.steps_s))
+
+    @property
+    def offset_max_s(self) -> float:
+        return max(self.skews_s.values()) + max((0.0, *self.steps_s))
+
+    def settings_of(self, name: str) -> Settings:
+        return replace(self.settings, node=name, advertise=f"http://{name}", data=f"/{name}")
+
+    def __str__(self) -> str:
+        names = ", ".join(plan.name for plan in self.queues)
+        skews = f", clocks {self.skews_s} set by {self.steps_s}" if any(self.skews_s.values()) or self.steps_s else ""
+        return (
+            f"{self.nodes} nodes, {self.settings.shards} shards, spread {self.settings.spread}, "
+            f"{self.duration_s:.0f} s, queues {names}{skews}; {self.troubles}"
+        )
+
+
+def choose(seed: int, steps: int | None = None) -> ClusterScenario:
+    """Everything about a run that is decided before it begins."""
+    scenario = _with_lines(_choose_usual(seed, steps))
+    if not has_tiny_limits(seed):
+        return scenario
+    tiny = choose_limits(Random(f"cluster limits {seed}"), cluster=True)
+    return replace(scenario, settings=tiny.settings(scenario.settings), tiny=tiny)
+
+
+def _with_lines(scenario: ClusterScenario) -> ClusterScenario:
+    """What the connections between nodes are like."""
+    random = Random(f"lines {scenario.seed}")
+    only = random.random() < LINES_ONLY_SHARE
+    broken_calls = 0.4 if only else random.choice((0.0, 0.1))
+    return replace(
+        scenario,
+        troubles=replace(ClusterFaults() if only else scenario.troubles, broken_calls=broken_calls),
+        unnamed=only or random.random() < 0.3,
+        secret=random.random() < 0.5,
+    )
+
+
+def _choose_usual(seed: int, steps: int | None) -> ClusterScenario:
+    random = Random(f"cluster {seed}")
+    segment_bytes = random.choice((4, 16, 64)) * KIB
+    nodes = random.choice((2, 3, 3))
+    settings = Settings(
+        data="/data",
+        account=ACCOUNT,
+        log="nats://memory",
+        shards=random.choice((1, 2, 2, 3)),
+        spread=random.choice((1, 1, 2)),
+        secure=True,
+        lease_s=random.choice((1.0, 1.0, 2.0)),
+        hold_s=random.choice((1.0, 5.0)),
+        purge_wait_s=0.0,
+        delete_wait_s=0.0,
+        history_hours=random.choice((0.0, 0.001, 1.0)),
+        history_bytes=random.choice((0, segment_bytes)),
+        segment_bytes=segment_bytes,
+        catalog_segment_bytes=segment_bytes,
+        snapshot_bytes=random.choice((segment_bytes, 4 * segment_bytes)),
+        snapshot_frames=segment_bytes // 128,
+        snapshot_every_s=1.0,
+        maintenance_every_s=random.choice((0.5, 2.0)),
+        carry_rows=random.choice((3, 20)),
+        carry_bytes=random.choice((1, 16)) * KIB,
+        window_entries=random.choice((1, 4, 256)),
+        grace_max_s=random.choice((0.0, 2.0, 60.0)),
+        reopen_first_s=random.choice((0.01, 0.2)),
+        reopen_max_s=2.0,
+        drain_s=random.choice((0.5, 5.0)),
+        move_rate_max_per_s=500,
+    )
+    log_settings = FileLogSettings(segment_bytes=segment_bytes, free_floor_bytes=0, prewrite=False, background=False)
+    skews_s, steps_s = _choose_clocks(random, nodes)
+    return ClusterScenario(
+        seed=seed,
+        settings=settings,
+        log_settings=log_settings,
+        faults=Faults(),
+        queues=_choose_few(random),
+        duration_s=random.choice((5.0, 7.0, 9.0)),
+        producers=random.choice((1, 2)),
+        consumers=random.choice((2, 3)),
+        think_s=random.choice((0.15, 0.3)),
+        steps_max=steps if steps is not None else random.choice((50, 75, 100)),
+        nodes=nodes,
+        skews_s=skews_s,
+        steps_s=steps_s,
+        troubles=_choose_troubles(random, bool(steps_s)),
+    )
+
+
+def _choose_clocks(random: Random, nodes: int) -> tuple[dict[str, float], tuple[float, ...]]:
+    """Half of the clusters have clocks that agree; a clock that is an hour off needs others to be told so by."""
+    fate = random.random()
+    names = NAMES[:nodes]
+    if fate < 0.5:
+        return dict.fromkeys(names, 0.0), ()
+    skews_s = {name: random.choice((-0.3, 0.0, 0.2, 1.0)) for name in names}
+    if fate < 0.8 or nodes < 3:
+        return skews_s, random.choice(((), (-1.0, 1.0)))
+    return skews_s, (-HOUR_S, HOUR_S)
+
+
+def _choose_troubles(random: Random, steps: bool) -> ClusterFaults:
+    def mean(*choices: float) -> float:
+        return random.choice((0.0, *choices))
+
+    return ClusterFaults(
+        kill_s=mean(1.5, 3.0),
+        kill_all_s=mean(0.0, 6.0),
+        pause_s=mean(1.5, 3.0),
+        stop_s=mean(0.0, 4.0),
+        cut_s=mean(1.5, 3.0),
+        servers_s=mean(0.0, 5.0),
+        move_s=mean(1.0, 3.0),
+        weather_s=mean(2.0, 4.0),
+        wall_s=4.0 if steps else 0.0,
+        stale=random.choice((0.0, 0.05, 0.2)),
+        lost_answers=random.choice((0.0, 0.05)),
+        leases_s=mean(0.0, 3.0),
+    )
+
+
+def _choose_few(random: Random) -> list[QueuePlan]:
+    """Up to three queues to work with, and the dead letters that they name."""
+    plans = choose_queues(random, random, shards=1)  # each begins on one shard, and may grow
+    work = [plan for plan in plans if not plan.dead_letters]
+    fifo = [plan for plan in work if plan.fifo]
+    chosen = random.sample(work, min(len(work), random.choice((1, 2, 2))))
+    if fifo and fifo[0] not in chosen and random.random() < 0.6:
+        chosen.append(fifo[0])
+    named = {_dead_letters_of(plan) for plan in chosen}
+    return [*(plan for plan in plans if plan.dead_letters and plan.name in named), *chosen]
+
+
+def _dead_letters_of(plan: QueuePlan) -> str:
+    policy = plan.attributes.get("RedrivePolicy")
+    return str(json.loads(policy)["deadLetterTargetArn"]).rpartition(":")[2] if policy else ""

@@ -1,0 +1,195 @@
+"""Bugs that this code had and that were mended, to be put back: each shows that the simulator would find it today.
+
+They were found by reading, when all limits of the simulator were at their production values.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from batonq.core.commands import Arrival, Leases, Receive
+from batonq.core.records import Reason
+from batonq.core.shard.channel_end import Incoming
+from batonq.core.shard.dedup import DedupTable
+from batonq.core.shard.machine import Shard
+from batonq.core.shard.send_commands import _DUPLICATE, Sending
+from batonq.errors import BatonError, QueueDoesNotExist
+from batonq.node.routing.multi_queue_receive import Watch
+from batonq.node.shard_host.group_commit import GroupCommit
+from batonq.node.shard_host.long_polls import LongPolls
+from batonq.node.shard_host.waiters import ServingBudget
+from sim.patches import Patches
+
+REFUSALS_KEPT = 4  # instead of 65,536
+
+
+def _sealing_can_fail() -> Patches:
+    """What serving those who wait raises keeps the frame from being sealed."""
+    flush = GroupCommit._flush
+
+    def flush_or_fail(self: GroupCommit) -> None:
+        if self._failed or self._appending:
+            return
+        self._scheduled = True
+        try:
+            self._before_seal()
+        finally:
+            self._scheduled = False
+        serve, self._before_seal = self._before_seal, _nothing
+        try:
+            flush(self)
+        finally:
+            self._before_seal = serve
+
+    return [(GroupCommit, "_flush", flush_or_fail)]
+
+
+def _nothing() -> None:
+    """Those who wait have been served."""
+
+
+def poll_wedges_shard() -> Patches:
+    """A long poll over many queues that is served while the open frame is full keeps it from being sealed, for good."""
+
+    def take(self: LongPolls, command: Receive, budget: ServingBudget | None = None) -> Leases | None:
+        host = self._host
+        now_ms = host.begin()
+        try:
+            (outcome,) = host.run(host.shard.receive, [command], now_ms)
+        except QueueDoesNotExist:
+            return None
+        return outcome if isinstance(outcome, Leases) else None
+
+    def fail(self: Watch, problem: BaseException) -> None:
+        raise problem
+
+    return [(LongPolls, "take", take), (Watch, "fail", fail), *_sealing_can_fail()]
+
+
+def full_tables_stay_full() -> Patches:
+    """A table of keys or requests that is full refuses new ones without a look at which of its entries are over."""
+
+    def full(self: DedupTable, now_s: int, entries_max: int, beside_s: int = 0) -> bool:
+        return len(self) >= entries_max
+
+    return [(DedupTable, "full", full)]
+
+
+def refusals_forgotten() -> Patches:
+    """Of all sources together the last refusals are remembered; an entry that arrived and is unknown was accepted."""
+    refused: dict[tuple[int, int, int], int] = {}  # shard, source, number → verdict
+    on_entry = Shard._on_entry
+
+    def remember(self: Shard, source_shard: int, number: int, verdict: int) -> None:
+        on_entry(self, source_shard, number, verdict)
+        if verdict != Reason.ACCEPTED:
+            refused[self.number, source_shard, number] = verdict
+            mine = [key for key in refused if key[0] == self.number]
+            for key in mine[:-REFUSALS_KEPT]:
+                del refused[key]
+
+    def past_verdict(self: Shard, arrival: Arrival) -> int:
+        return refused.get((self.number, arrival.source_shard, arrival.number), Reason.ACCEPTED)
+
+    def verdict(self: Incoming, number: int, kept_max: int = 0) -> int:
+        return Reason.ACCEPTED
+
+    return [(Shard, "_on_entry", remember), (Shard, "_past_verdict", past_verdict), (Incoming, "verdict", verdict)]
+
+
+def waiters_overflow_frame() -> Patches:
+    """Everybody who waits is served into one frame, each after a step of the timers."""
+
+    def lease(self: LongPolls, command: Receive, budget: ServingBudget) -> Leases:
+        host = self._host
+        (outcome,) = host.run(host.shard.receive, [command], host.now_ms())
+        if isinstance(outcome, BatonError):
+            raise outcome
+        assert isinstance(outcome, Leases)
+        return outcome
+
+    def over(self: ServingBudget) -> bool:
+        return False
+
+    return [(LongPolls, "_lease", lease), (ServingBudget, "over", property(over))]
+
+
+def committed_replies_not_told() -> Patches:
+    """What is raised while a frame is sealed keeps replies from being told whose frame is committed."""
+    stop = GroupCommit.stop
+
+    def stop_waiting_only(self: GroupCommit, why: str) -> None:
+        released, self._released = self._released, []
+        calls, self._calls = self._calls, []
+        stop(self, why)
+        self._released, self._calls = released, calls
+
+    return [(GroupCommit, "stop", stop_waiting_only), *_sealing_can_fail()]
+
+
+def woken_queue_forgotten() -> Patches:
+    """A queue whose used-up messages were too many for one receive is not looked at again before a frame is sealed."""
+    serve = LongPolls.serve
+
+    def serve_once(self: LongPolls) -> None:
+        woken = self._host.shard.woken
+        self._unserved.update(dict.fromkeys(self._waiters.waited_on(woken)))
+        woken.clear()
+        serve(self)
+
+    def has_work(self: LongPolls) -> bool:
+        self._host.shard.woken.clear()
+        return bool(self._unserved or self._to_ask)
+
+    return [(LongPolls, "serve", serve_once), (LongPolls, "_has_work", has_work)]
+
+
+def duplicates_not_remembered() -> Patches:
+    """A request with an Idempotency-Key does not remember messages that were duplicates."""
+    remember = Sending._remember_once
+
+    def remember_new(
+        self: Sending, number: int, keys: Sequence[int], sequence: int, count: int, now: int, window_ms: int
+    ) -> None:
+        if len(keys) > 1 or count != _DUPLICATE:
+            remember(self, number, keys, sequence, count, now, window_ms)
+
+    return [(Sending, "_remember_once", remember_new)]
+
+
+def purge_of_nothing_is_of_all() -> Patches:
+    """A purge that began when a shard had no message yet removes all that come before it ends."""
+    purge = Shard.purge
+
+    def purge_all(self: Shard, number: int, now: int, through: int | None = None) -> tuple[int, bool]:
+        return purge(self, number, now, through or None)
+
+    return [(Shard, "purge", purge_all)]
+
+
+def deleted_queues_leak() -> Patches:
+    """The numbers of deleted queues stay among those that may have something to give."""
+
+    def forget(self: Shard, number: int) -> None:
+        del self.queues[number]
+
+    def filled_queues(self: Shard) -> list[int]:
+        queues = self.queues
+        empty = [number for number in self.filled if number not in queues or not queues[number].visible]
+        self.filled.difference_update(empty)
+        return list(self.filled)
+
+    return [(Shard, "_forget_queue", forget), (Shard, "filled_queues", filled_queues)]
+
+
+MENDED_BUGS: dict[str, Callable[[], Patches]] = {
+    "poll-wedges-shard": poll_wedges_shard,
+    "full-tables-stay-full": full_tables_stay_full,
+    "refusals-forgotten": refusals_forgotten,
+    "waiters-overflow-frame": waiters_overflow_frame,
+    "committed-replies-not-told": committed_replies_not_told,
+    "woken-queue-forgotten": woken_queue_forgotten,
+    "duplicates-not-remembered": duplicates_not_remembered,
+    "purge-of-nothing-is-of-all": purge_of_nothing_is_of_all,
+    "deleted-queues-leak": deleted_queues_leak,
+}

@@ -1,0 +1,165 @@
+"""Bugs to be planted into the way of a command to its shard and back: see sim/bugs.py."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from typing import Any
+
+from batonq.core.commands import Accepted, Command, Send, Sent
+from batonq.core.shard.machine import Shard
+from batonq.errors import BatonError
+from batonq.node import broker
+from batonq.node.catalog.queue_control import Queue
+from batonq.node.routing import splitter as spreading
+from batonq.node.routing.sdk_retry import NamedSends, Results, _sending
+from batonq.node.routing.shard_attempts import Offering
+from batonq.node.routing.submission import Done
+from batonq.node.shard_host.group_commit import Committed, GroupCommit
+from batonq.node.shard_host.host import ShardHost, Submitted
+from batonq.node.shard_host.waiters import Poll
+from sim.patches import Patches
+
+
+def outcomes_permuted() -> Patches:
+    """Of requests that are executed together, each is told what another one came to."""
+    send = Shard.send
+
+    def permuted(self: Shard, commands: Sequence[Send], now: int) -> list[Sent]:
+        outcomes = send(self, commands, now)
+        alike = [at for at, command in enumerate(commands) if len(command.bodies) == len(commands[0].bodies)]
+        told = [outcomes[at] for at in [*alike[1:], *alike[:1]]]
+        for at, outcome in zip(alike, told, strict=True):
+            outcomes[at] = outcome
+        return outcomes
+
+    return [(Shard, "send", permuted)]
+
+
+def group_left_half_done() -> Patches:
+    """Of requests that are too many to be executed at once, only the first portion is."""
+    portions = ShardHost._portions
+
+    def first_portion(self: ShardHost, group: Sequence[Submitted]) -> Iterator[Sequence[Submitted]]:
+        yield next(portions(self, group))
+
+    return [(ShardHost, "_portions", first_portion)]
+
+
+def arrivals_during_an_append_forgotten() -> Patches:
+    """A command that arrives while a frame is being written waits until somebody else asks for something."""
+
+    def submit(self: ShardHost, command: Command, done: Done) -> Poll | None:
+        if not self._arrived and self.commit.appending:
+            self._arrived.append((command, done, None))
+            return None
+        return submit_it(self, command, done)
+
+    submit_it = ShardHost.submit
+    return [(ShardHost, "submit", submit)]
+
+
+def failed_commit_told_as_success() -> Patches:
+    """Whoever waits for a commit is told that it is done when the log has failed."""
+    call = GroupCommit.call
+
+    def call_anyhow(self: GroupCommit, committed: Committed) -> None:
+        call(self, lambda problem: committed(None))
+
+    return [(GroupCommit, "call", call_anyhow)]
+
+
+def splitter_drops_a_message() -> Patches:
+    """The last of several messages for one shard is answered like its neighbour, and not sent."""
+    offer_part = Offering._offer_part
+
+    async def all_but_one(self: Offering, shard: int, places: list[int]) -> None:
+        if len(places) == 1:
+            await offer_part(self, shard, places)
+            return
+        await offer_part(self, shard, places[:-1])
+        self.results[places[-1]] = self.results[places[-2]]
+
+    return [(Offering, "_offer_part", all_but_one)]
+
+
+def splitter_sends_a_message_twice() -> Patches:
+    """The first of several messages for one shard is sent to it once more."""
+    offer_part = Offering._offer_part
+
+    async def one_more(self: Offering, shard: int, places: list[int]) -> None:
+        await offer_part(self, shard, places)
+        if len(places) > 1:
+            await self._offer(shard, places[:1], self._turn)
+
+    return [(Offering, "_offer_part", one_more)]
+
+
+def splitter_permutes_answers() -> Patches:
+    """Messages that go to one shard are told each other's answers."""
+
+    async def backwards(self: Offering, shard: int, places: list[int]) -> None:
+        await offer_part(self, shard, places)
+        answers = [self.results[place] for place in places]
+        for place, answer in zip(reversed(places), answers, strict=True):
+            self.results[place] = answer
+
+    offer_part = Offering._offer_part
+    return [(Offering, "_offer_part", backwards)]
+
+
+def joined_results_in_the_wrong_places() -> Patches:
+    """Receipts of several shards are told each other's results."""
+    join = spreading.joined
+
+    async def backwards(
+        count: int, parts: dict[int, list[int]], act: Callable[[int, list[int]], Awaitable[Sequence[Any]]]
+    ) -> list[Any]:
+        return (await join(count, parts, act))[::-1]
+
+    return [(broker, "joined", backwards)]
+
+
+def retry_goes_home() -> Patches:
+    """A request that is made again is taken by its home, whoever took it the first time."""
+
+    async def send_again(self: NamedSends, queue: Queue, command: Send, name: int) -> Results:
+        home = queue.spread.asked(name)[-1]
+        return await self._shards.ask(queue, home, _sending(command, name))
+
+    return [(NamedSends, "_send_again", send_again)]
+
+
+def refused_messages_acknowledged() -> Patches:
+    """A batch that was taken in part is told as one that was taken whole."""
+    results = Sent.results
+
+    def taken(self: Sent) -> Sequence[Accepted | BatonError]:
+        each = results(self)
+        accepted = next((one for one in each if isinstance(one, Accepted)), None)
+        return each if accepted is None else [accepted if isinstance(one, BatonError) else one for one in each]
+
+    return [(Sent, "results", taken)]
+
+
+def numbers_of_batches_begin_anew() -> Patches:
+    """Batches that were not taken whole are told sequences of the shard instead of numbers in the queue."""
+    numbered = Sent.numbered
+
+    def of_runs(self: Sent, numbers_from: int) -> Sent:
+        return numbered(self, numbers_from) if self.first else self
+
+    return [(Sent, "numbered", of_runs)]
+
+
+PATH_BUGS: dict[str, Callable[[], Patches]] = {
+    "outcomes-permuted": outcomes_permuted,
+    "group-left-half-done": group_left_half_done,
+    "arrivals-during-an-append-forgotten": arrivals_during_an_append_forgotten,
+    "failed-commit-told-as-success": failed_commit_told_as_success,
+    "splitter-drops-a-message": splitter_drops_a_message,
+    "splitter-sends-a-message-twice": splitter_sends_a_message_twice,
+    "splitter-permutes-answers": splitter_permutes_answers,
+    "joined-results-in-the-wrong-places": joined_results_in_the_wrong_places,
+    "refused-messages-acknowledged": refused_messages_acknowledged,
+    "numbers-of-batches-begin-anew": numbers_of_batches_begin_anew,
+}

@@ -1,0 +1,355 @@
+"""What runs of records do, a column at a time.
+
+A run is several records of one kind to one queue: new messages, first leases of the messages at the front of a lane,
+acknowledgements of current leases. The effect is that of the records one by one (`state.py`); only the bookkeeping is
+shared, and neighbouring slots are written as slices. `tests/core` compares the two ways.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+from batonq.core.records import State
+from batonq.core.shard.columns import DELTA_MAX, NIL, counted, halves_of
+from batonq.core.shard.move_records import Moves
+from batonq.core.shard.queue_state import QueueState
+from batonq.core.shard.state import NO_TIMER
+
+FIRST_LEASE = 1 | 1 << 32  # w4: epoch and count
+_FREE, _DELAYED, _VISIBLE, _IN_FLIGHT = map(int, (State.FREE, State.DELAYED, State.VISIBLE, State.IN_FLIGHT))
+RUN_MAX = 4096  # constants below are cut to length; longer runs make their own
+_ZEROS_I = array("I", [0]) * RUN_MAX
+_ZEROS_H = array("H", [0]) * RUN_MAX
+FREES = _ZEROS_B = array("B", [_FREE]) * RUN_MAX
+_ONES_I = array("I", [1]) * RUN_MAX
+_ONES_H = array("H", [1]) * RUN_MAX
+_NILS = array("I", [NIL]) * RUN_MAX
+_VISIBLES = array("B", [_VISIBLE]) * RUN_MAX
+IN_FLIGHTS = array("B", [_IN_FLIGHT]) * RUN_MAX
+_NO_TIMERS = array("Q", [NO_TIMER]) * RUN_MAX
+
+
+class Runs(Moves):
+    # --- sends -------------------------------------------------------------------------------------
+
+    def _on_sends(
+        self,
+        queue: QueueState,
+        slots: Sequence[int],
+        sequences: array[int],
+        time: int,
+        expires: array[int],
+        priorities: array[int],
+        position: int,
+        extents: array[int],
+        size: int,
+        visibles: array[int] | None = None,
+        tenants: array[int] | None = None,
+        maxima: Sequence[int] | None = None,
+    ) -> None:
+        """Messages with consecutive sequences and positions; the slots are taken off the free list.
+
+        A column that is None is the same for all: they are VISIBLE at once, have no group, no maximum of their own.
+        """
+        count = len(slots)
+        if isinstance(slots, range) and count <= RUN_MAX:
+            times = array("Q", (time,)) * count
+            positions = counted("Q", range(position, position + count))
+            self._fill_range(queue, slots, sequences, times, expires, priorities, positions, extents)
+        else:
+            self._fill_slots(queue, slots, sequences[0], time, expires, priorities, position, extents)
+        if maxima is not None:
+            self.maxima.update((slot, maximum) for slot, maximum in zip(slots, maxima, strict=True) if maximum)
+        if queue.fifo or visibles is not None or tenants is not None:
+            self._enter_each(queue, slots, time, visibles, tenants)
+        else:
+            self._enter_ready(queue, slots, priorities)
+        self._count_sends(queue, count, size, sequences[-1] + 1)
+
+    def _enter_ready(self, queue: QueueState, slots: Sequence[int], priorities: array[int]) -> None:
+        """Fresh, ungrouped messages of a standard queue, VISIBLE at once."""
+        queue.visible += len(slots)
+        self.woken.add(queue.number)
+        self.filled.add(queue.number)
+        priority = priorities[0]
+        if len(priorities) == priorities.count(priority):
+            if isinstance(slots, range) and len(slots) <= RUN_MAX:
+                queue.ready.add_run(counted("I", slots), priority)
+            else:
+                queue.ready.add_slots(slots, priority)
+            return
+        for slot, own in zip(slots, priorities, strict=True):
+            queue.ready.add(slot, 0, own, False)
+
+    def _enter_each(
+        self,
+        queue: QueueState,
+        slots: Sequence[int],
+        time: int,
+        visibles: array[int] | None,
+        tenants: array[int] | None,
+    ) -> None:
+        groups = tenants if tenants is not None else array("Q", bytes(8 * len(slots)))
+        if queue.fifo and visibles is None:
+            lines, ready, number = self.lines, queue.ready, queue.number
+            for slot, group in zip(slots, groups, strict=True):
+                line = lines.find_or_open(number, group, 0)
+                lines.append(line, slot)
+                if lines.head[line] == slot:  # else the group is open, or locked, as it was
+                    ready.refresh(line)
+            queue.visible += len(slots)
+            self.woken.add(number)
+            self.filled.add(number)
+            return
+        untils = visibles if visibles is not None else array("Q", (time,)) * len(slots)
+        for slot, group, visible_ms in zip(slots, groups, untils, strict=True):
+            self._place(queue, slot, group)
+            if visible_ms <= time:
+                self._enter(queue, slot, _VISIBLE, time)
+            else:
+                self._enter(queue, slot, _DELAYED, visible_ms)
+
+    def _count_sends(self, queue: QueueState, count: int, size: int, next_sequence: int) -> None:
+        queue.sent += count
+        queue.bytes += size
+        if self.next_sequence < next_sequence:
+            self.next_sequence = next_sequence
+
+    def _fill_range(
+        self,
+        queue: QueueState,
+        slots: range,
+        sequences: array[int],
+        times: array[int],
+        expires: array[int],
+        priorities: array[int],
+        positions: array[int],
+        extents: array[int],
+    ) -> None:
+        """The columns of new messages in neighbouring slots, and their places in their queue's order of arrival."""
+        columns = self.columns
+        count = len(slots)
+        first, end = slots.start, slots.stop
+        used_before = first < columns.used
+        if end > columns.used:
+            columns.use(first, end)
+        if used_before:
+            columns.epoch[first:end] = columns.first_received[first:end] = _ZEROS_I[:count]
+            columns.count[first:end] = _ZEROS_H[:count]
+            columns.doomed[first:end] = _ZEROS_B[:count]
+        columns.sequence[first:end] = sequences
+        columns.position[first:end] = columns.last[first:end] = positions
+        columns.extent[first:end] = extents
+        columns.until[first:end] = columns.sent[first:end] = times
+        columns.expires[first:end] = expires
+        columns.queue[first:end] = array("I", (queue.number,)) * count
+        columns.priority[first:end] = priorities
+        columns.state[first:end] = _VISIBLES[:count]
+        self._arm_range(slots, expires)
+        run = counted("I", slots)
+        columns.queue_next[first : end - 1] = run[1:]
+        columns.queue_next[end - 1] = NIL
+        columns.queue_previous[first + 1 : end] = run[:-1]
+        tail = queue.tail
+        columns.queue_previous[first] = tail
+        if tail == NIL:
+            queue.head = first
+        else:
+            columns.queue_next[tail] = first
+        queue.tail = end - 1
+
+    def _arm_range(self, slots: range, expires: array[int]) -> None:
+        """See to it that each message has an entry in the expiry wheel that is not too late for it."""
+        columns = self.columns
+        first, end = slots.start, slots.stop
+        timers = columns.expiry_timer[first:end]
+        soonest = expires[0]
+        if expires != array("I", (soonest,)) * len(expires):
+            for expires_s in sorted(set(expires)):
+                pairs = zip(slots, expires, strict=True)
+                unarmed = [slot for slot, due_s in pairs if due_s == expires_s < columns.expiry_timer[slot]]
+                self._arm_expiries(unarmed, expires_s)
+        elif timers == _NILS[: len(timers)]:
+            columns.expiry_timer[first:end] = expires
+            self.expiries.push_run(soonest, slots)
+        elif max(timers) > soonest:
+            self._arm_expiries([slot for slot in slots if columns.expiry_timer[slot] > soonest], soonest)
+
+    def _arm_expiries(self, slots: Sequence[int], expires_s: int) -> None:
+        timers = self.columns.expiry_timer
+        for slot in slots:
+            timers[slot] = expires_s
+        if slots:
+            self.expiries.push_run(expires_s, slots)
+
+    def _fill_slots(
+        self,
+        queue: QueueState,
+        slots: Sequence[int],
+        sequence: int,
+        time: int,
+        expires: array[int],
+        priorities: array[int],
+        position: int,
+        extents: Sequence[int],
+    ) -> None:
+        """The same in any slots."""
+        columns = self.columns
+        sequences, positions, lasts, extent_column = columns.sequence, columns.position, columns.last, columns.extent
+        untils, sents, expiries, queues = columns.until, columns.sent, columns.expires, columns.queue
+        priority_column, states, epochs, counts = columns.priority, columns.state, columns.epoch, columns.count
+        firsts, doomed, expiry_timers = columns.first_received, columns.doomed, columns.expiry_timer
+        forward, backward = columns.queue_next, columns.queue_previous
+        number = queue.number
+        tail = queue.tail
+        for slot, extent, expires_s, priority in zip(slots, extents, expires, priorities, strict=True):
+            if slot >= columns.used:
+                columns.use(slot, slot + 1)
+            sequences[slot] = sequence
+            positions[slot] = lasts[slot] = position
+            extent_column[slot] = extent
+            untils[slot] = sents[slot] = time
+            expiries[slot] = expires_s
+            queues[slot] = number
+            priority_column[slot] = priority
+            states[slot] = _VISIBLE
+            epochs[slot] = counts[slot] = firsts[slot] = doomed[slot] = 0
+            if expires_s < expiry_timers[slot]:
+                self._arm_expiries((slot,), expires_s)
+            backward[slot] = tail
+            if tail == NIL:
+                queue.head = slot
+            else:
+                forward[tail] = slot
+            tail = slot
+            sequence += 1
+            position += 1
+        forward[tail] = NIL
+        queue.tail = tail
+
+    # --- first leases ------------------------------------------------------------------------------
+
+    def _on_first_leases(
+        self,
+        queue: QueueState,
+        slots: Sequence[int],
+        time: int,
+        deadline: int,
+        position: int,
+        holders: Sequence[tuple[str, int]],
+    ) -> None:
+        """The messages at the front of a lane's fresh line, which were never leased, so many to each holder."""
+        count = len(slots)
+        priority = self.columns.priority[slots[0]]
+        if isinstance(slots, range) and count <= RUN_MAX:
+            self._lease_range(slots, time, deadline, position)
+        else:
+            self._lease_slots(slots, time, deadline, position)
+        at = 0
+        for holder, some in holders:
+            self.holders.update(dict.fromkeys(slots[at : at + some], holder))
+            at += some
+        queue.ready.drop_front(priority, slots)
+        queue.ready.in_flight_total += count
+        queue.visible -= count
+        queue.in_flight += count
+        queue.received += count
+
+    def _lease_range(self, slots: range, time: int, deadline: int, position: int) -> None:
+        columns = self.columns
+        count = len(slots)
+        first, end = slots.start, slots.stop
+        sents = columns.sent[first:end]
+        if sents == array("Q", (sents[0],)) * count:
+            delta = _delta(time, sents[0])
+            columns.leased[first:end] = array("I", (delta,)) * count
+            columns.first_received[first:end] = array("I", (delta + 1,)) * count
+        else:
+            deltas = [_delta(time, sent) for sent in sents]
+            columns.leased[first:end] = array("I", deltas)
+            columns.first_received[first:end] = array("I", [delta + 1 for delta in deltas])
+        columns.epoch[first:end] = _ONES_I[:count]
+        columns.count[first:end] = _ONES_H[:count]
+        columns.last[first:end] = counted("Q", range(position, position + count))
+        columns.state[first:end] = IN_FLIGHTS[:count]
+        columns.until[first:end] = deadlines = array("Q", (deadline,)) * count
+        columns.line[first:end] = _NILS[:count]
+        timers = columns.timer[first:end]
+        if timers == _NO_TIMERS[:count]:
+            columns.timer[first:end] = deadlines
+            self.leases.push_run(deadline, slots)
+        elif max(timers) > deadline:
+            self._arm_leases(slots, deadline)
+
+    def _lease_slots(self, slots: Sequence[int], time: int, deadline: int, position: int) -> None:
+        columns = self.columns
+        epochs, counts, lasts, sents = columns.epoch, columns.count, columns.last, columns.sent
+        leased, firsts, states, untils = columns.leased, columns.first_received, columns.state, columns.until
+        lines = columns.line
+        for slot in slots:
+            epochs[slot] = counts[slot] = 1
+            lasts[slot] = position
+            leased[slot] = delta = _delta(time, sents[slot])
+            firsts[slot] = delta + 1
+            states[slot] = _IN_FLIGHT
+            untils[slot] = deadline
+            lines[slot] = NIL
+            position += 1
+        self._arm_leases(slots, deadline)
+
+    def _arm_leases(self, slots: Sequence[int], deadline: int) -> None:
+        timers = self.columns.timer
+        unarmed = [slot for slot in slots if timers[slot] > deadline]
+        for slot in unarmed:
+            timers[slot] = deadline
+        if unarmed:
+            self.leases.push_run(deadline, unarmed)
+
+    # --- acknowledgements ----------------------------------------------------------------------------
+
+    def _on_acknowledged(self, queue: QueueState, slots: Sequence[int]) -> None:
+        """Messages that are held and have no notes are deleted by their holder."""
+        columns = self.columns
+        if queue.fifo:
+            for slot in slots:
+                queue.ready.refresh(self.lines.unlink(slot))
+        count = len(slots)
+        run = array("I", slots)
+        if isinstance(slots, range) and count <= RUN_MAX and self._are_neighbours(run):
+            first, end = slots.start, slots.stop
+            total = sum(halves_of(columns.extent[first:end])[1::2])
+            self._unlink(queue, columns.queue_previous[first], columns.queue_next[end - 1])
+            columns.state[first:end] = FREES[:count]
+        else:
+            total = 0
+            for slot in slots:
+                self._unlink(queue, columns.queue_previous[slot], columns.queue_next[slot])
+                total += columns.extent[slot] >> 32
+                columns.state[slot] = _FREE
+        holders = self.holders
+        for slot in slots:
+            del holders[slot]
+        columns.free += run
+        if len(columns.free) > 2 * columns.used + 64:
+            columns.rebuild_free()
+        queue.bytes -= total
+        queue.in_flight -= count
+        queue.ready.in_flight_total -= count
+        queue.deleted += count
+
+    def _are_neighbours(self, run: array[int]) -> bool:
+        """Do the messages in neighbouring slots follow each other in their queue's order of arrival?"""
+        return self.columns.queue_next[run[0] : run[-1]] == run[1:]
+
+    def plain(self, slots: Sequence[int]) -> bool:
+        """Is there nothing beside the columns to know about these messages?"""
+        for notes in (*self._notes(), self.living_keys, self.attempt_of):
+            if notes and not notes.keys().isdisjoint(slots):
+                return False
+        return True
+
+
+def _delta(time: int, sent: int) -> int:
+    delta = time - sent
+    return 0 if delta < 0 else delta if delta < DELTA_MAX else DELTA_MAX - 1

@@ -1,0 +1,208 @@
+"""Runs of plain records into state, a column at a time: most of what a follower and a recovering node do.
+
+Whatever is not as plain as it looks is left to `replay.py`, which applies records one by one and says what is wrong.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from batonq.core.policy import QueuePolicy
+from batonq.core.records import Reason, Type
+from batonq.core.shard.columnar_apply import FIRST_LEASE, FREES, IN_FLIGHTS, RUN_MAX, Runs
+from batonq.core.shard.columns import as_run, counted, halves_of
+from batonq.core.shard.queue_state import QueueState
+from batonq.core.shard.state import decode_notes
+from batonq.errors import LogCorrupt
+
+RUN_MIN = 3
+RUN_TYPES = (int(Type.SENT), int(Type.LEASED), int(Type.DELETED))
+_LOW32 = 0xFFFFFFFF
+
+
+class Folding(Runs):
+    def _fold_frame_of_sends(
+        self, number: int, words: array[int], heads: array[int], times: array[int], variable: bytes
+    ) -> bool:
+        """A frame of nothing but plain sends to one queue (and whose they were), into new slots, at once.
+
+        That is what the log of a backlog is made of, so recovery is mostly this.
+        """
+        row = 1 if heads[0] & 0xFF == Type.REQUESTED and len(heads) > 1 else 0
+        w0, slot = heads[row], words[(row << 3) + 7] & _LOW32
+        if w0 & 0xFF00FFFF != Type.SENT or slot != self.columns.used:
+            return False
+        if self.before_base or times[-1] >= self.delays.due:
+            return False
+        queue = self._queue(w0 >> 32)
+        if queue.fifo:
+            return False
+        others: list[int] = []
+        if heads != same("Q", w0, len(heads)):
+            beside = (Type.REQUESTED | queue.number << 32, Type.PRODUCED | queue.number << 32)
+            if heads.count(w0) + sum(map(heads.count, beside)) != len(heads):
+                return False
+            others = [row for row, head in enumerate(heads) if head != w0]
+        count = len(heads) - len(others)
+        first_position = number << 16
+        kept, positions = words, counted("Q", range(first_position, first_position + len(heads)))
+        if others:
+            every, kept, positions = positions, array("Q"), array("Q")
+            start = 0
+            for row in (*others, len(heads)):
+                kept += words[start << 3 : row << 3]
+                positions += every[start:row]
+                start = row + 1
+        sequences, sent, visible, tenants, extents, tails = (kept[k::8] for k in (1, 2, 3, 4, 6, 7))
+        halves = halves_of(tails)
+        slots = range(slot, slot + count)
+        if (
+            count > RUN_MAX
+            or sent != visible
+            or tenants != same("Q", 0, count)
+            or halves[0::2] != counted("I", slots)
+            or sequences != counted("Q", range(sequences[0], sequences[0] + count))
+        ):
+            return False
+        priorities = same("B", w0 >> 16 & 0xFF, count)
+        self._fill_range(queue, slots, sequences, sent, halves[1::2], priorities, positions, extents)
+        self._enter_ready(queue, slots, priorities)
+        self._count_sends(queue, count, sum(halves_of(extents)[1::2]), sequences[-1] + 1)
+        self.last_time_ms = max(self.last_time_ms, times[-1])
+        remember = self.requests.put
+        for row in others:
+            at = row << 3
+            if heads[row] & 0xFF == Type.REQUESTED:
+                _, first, time, until, made, key, _, _ = words[at : at + 8]
+                remember(key, first, -(-until // 1000), made, time // 1000)
+            else:
+                self._apply(first_position | row, words[at : at + 8], variable)
+        return True
+
+    def _fold_run(self, position: int, rows: array[int], variable: bytes) -> bool:
+        """Records alike but for their messages, at most RUN_MAX of them; False, with none of them applied, when they
+        are not that plain.
+        """
+        w0, time = rows[0], rows[2]
+        queue = self._queue(w0 >> 32)
+        if w0 >> 8 & 0xFF or queue.fifo:
+            return False
+        self._move_time(time)
+        kind, reason = w0 & 0xFF, w0 >> 24 & 0xFF
+        if kind == Type.SENT:
+            return not reason and self._fold_sends(queue, position, rows)
+        if kind == Type.LEASED:
+            return self._fold_first_leases(queue, position, rows, variable)
+        return reason == Reason.ACK and self._fold_acknowledged(queue, rows)
+
+    def _fold_sends(self, queue: QueueState, position: int, rows: array[int]) -> bool:
+        """Fresh, ungrouped sends with consecutive sequences, VISIBLE at once."""
+        columns = self.columns
+        time, aux = rows[2], rows[7] >> 32
+        sequences, halves = rows[1::8], halves_of(rows[7::8])
+        count = len(sequences)
+        if (
+            rows[3::8] != same("Q", time, count)
+            or rows[4::8] != same("Q", 0, count)
+            or sequences[-1] != sequences[0] + count - 1
+            or halves[1::2] != same("I", aux, count)
+        ):
+            return False
+        slots = as_run(halves[0::2].tolist())
+        if isinstance(slots, range):
+            states = columns.state[slots.start : min(slots.stop, columns.used)]
+            taken = states != FREES[: len(states)]
+        else:
+            taken = any(slot < columns.used and columns.state[slot] for slot in slots)
+        if taken:
+            return False
+        columns.take_named(slots)
+        extents = rows[6::8]
+        size = sum(halves_of(extents)[1::2])
+        priorities = same("B", rows[0] >> 16 & 0xFF, count)
+        self._on_sends(queue, slots, sequences, time, halves[1::2], priorities, position, extents, size)
+        return True
+
+    def _fold_first_leases(self, queue: QueueState, position: int, rows: array[int], variable: bytes) -> bool:
+        """First leases of the messages at the front of the queue, by one holder."""
+        columns = self.columns
+        deadline, w6, tails = rows[3], rows[6], rows[7::8]
+        count = len(tails)
+        if (
+            rows[3::8] != same("Q", deadline, count)
+            or rows[4::8] != same("Q", FIRST_LEASE, count)
+            or rows[6::8] != same("Q", w6, count)
+        ):
+            return False
+        slots = queue.ready.front(count)
+        if tails.tolist() != [*slots]:
+            return False
+        if isinstance(slots, range):
+            sequences = columns.sequence[slots.start : slots.stop]
+        else:
+            sequences = array("Q", [columns.sequence[slot] for slot in slots])
+        if sequences != rows[1::8]:
+            return False
+        holder, _ = decode_notes(part_of(variable, w6))
+        self._on_first_leases(queue, slots, rows[2], deadline, position, [(holder, count)])
+        return True
+
+    def _fold_acknowledged(self, queue: QueueState, rows: array[int]) -> bool:
+        """Messages in flight, deleted by whoever holds them."""
+        columns = self.columns
+        slots = as_run(halves_of(rows[7::8])[0::2].tolist())
+        if isinstance(slots, range):
+            sequences = columns.sequence[slots.start : slots.stop]
+            states = columns.state[slots.start : slots.stop]
+        elif max(slots) >= columns.used:
+            return False
+        else:
+            sequences = array("Q", [columns.sequence[slot] for slot in slots])
+            states = array("B", [columns.state[slot] for slot in slots])
+        if sequences != rows[1::8] or states != IN_FLIGHTS[: len(slots)] or not self.plain(slots):
+            return False
+        self._on_acknowledged(queue, slots)
+        return True
+
+    def _queue(self, number: int) -> QueueState:
+        queue = self.queues.get(number)
+        if queue is None:
+            if not self.before_base:
+                raise LogCorrupt(f"record for queue {number}, which this shard does not have")
+            queue = self.queues[number] = QueueState(QueuePolicy(number, "", ""), self.lines)
+        return queue
+
+    def _move_time(self, time: int) -> None:
+        if time > self.last_time_ms:
+            self.last_time_ms = time
+        if time >= self.delays.due and not self.before_base:
+            self.advance_delays(time)
+
+    def _apply(self, position: int, row: array[int], variable: bytes) -> None:
+        """Fold one record of any kind."""
+        raise NotImplementedError
+
+
+def same(typecode: str, value: int, count: int) -> array[int]:
+    return array(typecode, (value,)) * count
+
+
+def alike_until(column: array[int], start: int, stop: int) -> int:
+    """Where the values end, before `stop`, that are all the same from `start` on. Steps grow as long as they are."""
+    value = column[start]
+    end, step = start + 1, 32
+    if end < stop and column[end] != value:
+        return end
+    while end < stop and step:
+        some = column[end : min(end + step, stop)]
+        if some == same(column.typecode, value, len(some)):
+            end += len(some)
+            step *= 4
+        else:
+            step = step // 4 if step > 2 else step // 2
+    return end
+
+
+def part_of(variable: bytes, w6: int) -> bytes:
+    offset = w6 & _LOW32
+    return variable[offset : offset + (w6 >> 32)]

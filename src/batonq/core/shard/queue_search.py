@@ -1,0 +1,62 @@
+"""Finding a place in a queue's order of arrival without walking there from the head."""
+
+from __future__ import annotations
+
+from batonq.core.shard.columns import NIL
+from batonq.core.shard.queue_state import QueueState
+from batonq.core.shard.timers import Timers
+
+SEEK_STEP = 10_000  # messages that one step of a walk passes, a millisecond or so
+PROBES = 512
+FAR = 2 * PROBES  # a way that is worth looking for a shorter one
+_GOLDEN = 0x9E3779B1  # 2**32 divided by the golden ratio: multiples of it fall evenly, whatever pattern slots have
+
+
+class Seeking(Timers):
+    def stands(self, queue: QueueState, slot: int, sequence: int) -> bool:
+        """Is the message that was seen in this slot still there?"""
+        columns = self.columns
+        return (
+            slot < columns.used
+            and columns.sequence[slot] == sequence
+            and columns.queue[slot] == queue.number
+            and bool(columns.state[slot])
+        )
+
+    def near(self, queue: QueueState, sequence: int) -> int:
+        """A message of the queue that came at `sequence` or not long before; the head when none is known.
+
+        A few slots spread over all of them are looked at: what is left to walk is about one part in as many.
+        """
+        columns = self.columns
+        best = queue.head
+        if best == NIL or queue.messages <= PROBES or columns.sequence[best] >= sequence:
+            return best
+        sequences, queues, states, used = columns.sequence, columns.queue, columns.state, columns.used
+        newest = 0
+        for probe in range(PROBES):
+            slot = (probe * _GOLDEN & 0xFFFFFFFF) * used >> 32
+            if newest < sequences[slot] <= sequence and queues[slot] == queue.number and states[slot]:
+                best, newest = slot, sequences[slot]
+        return best
+
+    def seek(self, number: int, after_sequence: int, slot: int = NIL, sequence: int = 0) -> tuple[int, bool]:
+        """One step towards the first message after `after_sequence`: (its slot, or NIL; True), or (how far; False).
+
+        A walk that was cut goes on from the slot that it came to and the sequence that is there.
+        """
+        queue = self.queue_state(number)
+        columns = self.columns
+        sequences, following = columns.sequence, columns.queue_next
+        if queue.tail == NIL or sequences[queue.tail] <= after_sequence:
+            return NIL, True
+        if not self.stands(queue, slot, sequence):
+            slot = self.near(queue, after_sequence)
+        elif after_sequence - sequence > FAR:
+            nearer = self.near(queue, after_sequence)
+            slot = nearer if sequence < sequences[nearer] <= after_sequence else slot
+        for _ in range(SEEK_STEP):
+            if slot == NIL or sequences[slot] > after_sequence:
+                break
+            slot = following[slot]
+        return slot, slot == NIL or sequences[slot] > after_sequence

@@ -1,0 +1,99 @@
+"""One queue's slice on a shard: its policy, its counters, its messages in order of arrival, and what is ready."""
+
+from __future__ import annotations
+
+from batonq.core.commands import Counters
+from batonq.core.policy import QueuePolicy
+from batonq.core.shard.columns import NIL
+from batonq.core.shard.ready_order import Lines, Ready
+
+# Counters that follow from records and are therefore replayed, and those that are soft.
+GAUGES = ("visible", "in_flight", "delayed", "owed", "dead", "bytes")
+TOTALS = (
+    "sent",
+    "received",
+    "deleted",
+    "returned",
+    "expired_leases",
+    "expired_messages",
+    "dead_lettered",
+    "arrived",
+    "late_deletes",
+)
+SOFT = ("stale_deletes", "duplicates")
+
+
+class QueueState:
+    __slots__ = (
+        *GAUGES,
+        *TOTALS,
+        *SOFT,
+        "closed",
+        "dedup_generation",
+        "fifo",
+        "forgotten_below",
+        "head",
+        "number",
+        "policy",
+        "purge_generation",
+        "ready",
+        "tail",
+    )
+
+    visible: int
+    in_flight: int
+    delayed: int
+    owed: int
+    dead: int
+    bytes: int
+    sent: int
+    received: int
+    deleted: int
+    returned: int
+    expired_leases: int
+    expired_messages: int
+    dead_lettered: int
+    arrived: int
+    late_deletes: int
+    stale_deletes: int
+    duplicates: int
+
+    def __init__(self, policy: QueuePolicy, lines: Lines) -> None:
+        self.number = policy.queue
+        self.policy = policy
+        self.fifo = policy.fifo
+        self.ready = Ready(lines, policy.queue, policy.fifo)
+        self.head = NIL  # the messages in order of arrival, linked by queue_next and queue_previous
+        self.tail = NIL
+        self.closed = False
+        self.purge_generation = 0  # purges that are over
+        self.forgotten_below = 0  # deduplication ids of messages below this sequence were forgotten by a purge
+        self.dedup_generation = 0  # the last purge whose record does not say so: it forgot all of them
+        for name in (*GAUGES, *TOTALS, *SOFT):
+            setattr(self, name, 0)
+
+    @property
+    def messages(self) -> int:
+        return self.visible + self.in_flight + self.delayed + self.owed + self.dead
+
+    def counters(self, oldest_sent_ms: int) -> Counters:
+        return Counters(
+            visible=self.visible,
+            in_flight=self.in_flight,
+            delayed=self.delayed,
+            owed=self.owed,
+            dead=self.dead,
+            bytes=self.bytes,
+            oldest_sent_ms=oldest_sent_ms,
+            sent=self.sent,
+            received=self.received,
+            deleted=self.deleted,
+            returned=self.returned,
+            expired_leases=self.expired_leases,
+            expired_messages=self.expired_messages,
+            dead_lettered=self.dead_lettered,
+            arrived=self.arrived,
+            stale_deletes=self.stale_deletes,
+            late_deletes=self.late_deletes,
+            duplicates=self.duplicates,
+        )

@@ -1,0 +1,495 @@
+"""Who is next: the lines in which messages wait, the lanes of a queue, and the choice between them.
+
+A line is a doubly linked list through the messages' columns. A standard queue has, for each priority in use, a *lane*:
+a line of fresh messages, a line of returned ones, and a ring of lines, one a message group (a tenant). A FIFO queue has
+one line a group, holding all of its messages in order, leased ones too; the line stands in the ring of the lane of its
+head's priority exactly while its head is VISIBLE: that is the whole of FIFO locking.
+
+Priority and ageing: waiting `ageing_ms` is worth one step, so the lane whose next message has the smallest
+`visible since - priority * ageing_ms` is served. That key does not change with time; nothing is ever scanned or moved.
+
+Fairness (soft state, not replayed): among fresh and grouped messages the older head goes first; groups take turns, and
+those of noisy tenants stand in a second ring that is served when the first is empty. Returned messages get every
+second turn, so that neither retries nor fresh messages starve.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+from batonq.core.records import State
+from batonq.core.shard.columns import NIL, Columns, counted
+from batonq.core.shard.hash_index import EMPTY, HashIndex
+
+_MASK64 = (1 << 64) - 1
+_QUEUE_MIX = 0x9E3779B97F4A7C15
+_PRIORITY_MIX = 0xC2B2AE3D27D4EB4F
+NO_RING = 0
+QUIET = 1
+NOISY = 2
+NOISY_SHARE = 10  # a tenant is noisy above one tenth of the messages in flight …
+NOISY_MIN = 30  # … and at least this many of its own
+_LOOK = 8  # how many noisy lines are compared
+
+_LAYOUT = (
+    ("key", "Q"),
+    ("queue", "I"),
+    ("head", "I"),
+    ("tail", "I"),
+    ("count", "I"),
+    ("ring_next", "I"),
+    ("ring_previous", "I"),
+    ("ring", "B"),
+    ("priority", "B"),
+)
+
+
+def line_key(queue: int, tenant: int, priority: int) -> int:
+    """FIFO lines pass priority 0; standard ones their lane's."""
+    return (tenant ^ (queue * _QUEUE_MIX) ^ ((priority + 1) * _PRIORITY_MIX)) & _MASK64
+
+
+class Lane:
+    """The messages of one priority of one queue. Lines and ring heads are line numbers, NIL for none."""
+
+    __slots__ = ("fresh", "noisy", "priority", "quiet", "returned", "returned_turn")
+
+    def __init__(self, priority: int) -> None:
+        self.priority = priority
+        self.fresh = NIL
+        self.returned = NIL
+        self.quiet = NIL
+        self.noisy = NIL
+        self.returned_turn = True
+
+    @property
+    def empty(self) -> bool:
+        return self.fresh == NIL and self.returned == NIL and self.quiet == NIL and self.noisy == NIL
+
+
+class Lines:
+    key: array[int]
+    queue: array[int]
+    head: array[int]
+    tail: array[int]
+    count: array[int]
+    ring_next: array[int]
+    ring_previous: array[int]
+    ring: array[int]
+    priority: array[int]
+
+    def __init__(self, columns: Columns) -> None:
+        self.columns = columns
+        for name, typecode in _LAYOUT:
+            setattr(self, name, array(typecode))
+        self.free: array[int] = array("I")
+        self._index = HashIndex()
+
+    # --- lines -------------------------------------------------------------------------------
+
+    def open(self, queue: int, priority: int) -> int:
+        """A new, empty line without a key (a lane's own)."""
+        if self.free:
+            line = self.free.pop()
+            self.key[line] = 0
+            self.queue[line] = queue
+            self.head[line] = self.tail[line] = self.ring_next[line] = self.ring_previous[line] = NIL
+            self.count[line] = 0
+            self.ring[line] = NO_RING
+            self.priority[line] = priority
+            return line
+        for name, value in zip(
+            (name for name, _ in _LAYOUT), (0, queue, NIL, NIL, 0, NIL, NIL, NO_RING, priority), strict=True
+        ):
+            getattr(self, name).append(value)
+        return len(self.key) - 1
+
+    def find(self, queue: int, tenant: int, priority: int) -> int:
+        """The line of a group, or NIL."""
+        return self._index.find(line_key(queue, tenant, priority), self.key)
+
+    def find_or_open(self, queue: int, tenant: int, priority: int) -> int:
+        key = line_key(queue, tenant, priority)
+        line = self._index.find(key, self.key)
+        if line == EMPTY:
+            line = self.open(queue, priority)
+            self.key[line] = key
+            self._index.add(key, line, self.key)
+        return line
+
+    def tenant(self, line: int, fifo: bool = False) -> int:
+        """The group of a line, 0 for a lane's own: mixing it into the key is undone by mixing once more."""
+        key = self.key[line]
+        return line_key(self.queue[line], key, 0 if fifo else self.priority[line]) if key else 0
+
+    def close(self, line: int) -> None:
+        """Give up an empty line."""
+        key = self.key[line]
+        if key:
+            self._index.remove(key, line, self.key)
+            self.key[line] = 0
+        self.free.append(line)
+
+    def append(self, line: int, slot: int) -> None:
+        self.columns.line[slot] = line
+        self._join(line, slot, slot, 1)
+
+    def append_run(self, line: int, run: array[int]) -> None:
+        """Append consecutive slots at once."""
+        columns = self.columns
+        count = len(run)
+        first, last = run[0], run[-1]
+        columns.line[first : last + 1] = array("I", (line,)) * count
+        columns.line_next[first:last] = run[1:]
+        columns.line_previous[first + 1 : last + 1] = run[:-1]
+        self._join(line, first, last, count)
+
+    def append_slots(self, line: int, slots: Sequence[int]) -> None:
+        """Append several slots in this order."""
+        columns = self.columns
+        lines, forward, backward = columns.line, columns.line_next, columns.line_previous
+        before = NIL
+        for slot in slots:
+            lines[slot] = line
+            backward[slot] = before
+            if before != NIL:
+                forward[before] = slot
+            before = slot
+        self._join(line, slots[0], before, len(slots))
+
+    def _join(self, line: int, first: int, last: int, count: int) -> None:
+        """Hang a chain of messages on the end of a line."""
+        columns = self.columns
+        columns.line_next[last] = NIL
+        tail = self.tail[line]
+        columns.line_previous[first] = tail
+        if tail == NIL:
+            self.head[line] = first
+        else:
+            columns.line_next[tail] = first
+        self.tail[line] = last
+        self.count[line] += count
+
+    def prepend(self, line: int, slot: int) -> None:
+        columns = self.columns
+        columns.line[slot] = line
+        columns.line_previous[slot] = NIL
+        head = self.head[line]
+        columns.line_next[slot] = head
+        if head == NIL:
+            self.tail[line] = slot
+        else:
+            columns.line_previous[head] = slot
+        self.head[line] = slot
+        self.count[line] += 1
+
+    def unlink(self, slot: int) -> int:
+        """Take a message out of its line; returns the line, which the caller closes when it is empty."""
+        columns = self.columns
+        line = columns.line[slot]
+        before, after = columns.line_previous[slot], columns.line_next[slot]
+        if before == NIL:
+            self.head[line] = after
+        else:
+            columns.line_next[before] = after
+        if after == NIL:
+            self.tail[line] = before
+        else:
+            columns.line_previous[after] = before
+        columns.line[slot] = NIL
+        self.count[line] -= 1
+        return line
+
+    # --- rings of lines ----------------------------------------------------------------------
+
+    def enter_ring(self, lane: Lane, line: int, ring: int) -> None:
+        """Join the ring at its end, just before its head."""
+        head = lane.quiet if ring == QUIET else lane.noisy
+        self.ring[line] = ring
+        self.priority[line] = lane.priority
+        if head == NIL:
+            self.ring_next[line] = self.ring_previous[line] = line
+            if ring == QUIET:
+                lane.quiet = line
+            else:
+                lane.noisy = line
+            return
+        last = self.ring_previous[head]
+        self.ring_next[last] = line
+        self.ring_previous[line] = last
+        self.ring_next[line] = head
+        self.ring_previous[head] = line
+
+    def leave_ring(self, lane: Lane, line: int) -> None:
+        ring = self.ring[line]
+        after, before = self.ring_next[line], self.ring_previous[line]
+        if after == line:
+            after = NIL
+        else:
+            self.ring_next[before] = after
+            self.ring_previous[after] = before
+        if ring == QUIET and lane.quiet == line:
+            lane.quiet = after
+        elif ring == NOISY and lane.noisy == line:
+            lane.noisy = after
+        self.ring[line] = NO_RING
+
+    # --- saving ------------------------------------------------------------------------------
+
+    def save(self) -> dict[str, bytes]:
+        sections = {name: getattr(self, name).tobytes() for name, _ in _LAYOUT}
+        sections["free"] = self.free.tobytes()
+        return sections
+
+    def load(self, sections: dict[str, bytes]) -> None:
+        for name, _ in _LAYOUT:
+            column = getattr(self, name)
+            del column[:]
+            column.frombytes(sections[name])
+        self.free = array("I")
+        self.free.frombytes(sections["free"])
+        self._index.rebuild([(key, line) for line, key in enumerate(self.key) if key])
+
+    def clear(self) -> None:
+        for name, _ in _LAYOUT:
+            del getattr(self, name)[:]
+        self.free = array("I")
+        self._index = HashIndex()
+
+
+class Ready:
+    """One queue's lanes, and the choice of the next message. `in_flight` counts leases by tenant (fairness)."""
+
+    __slots__ = ("busy", "busy_total", "fifo", "in_flight", "in_flight_total", "lanes", "lines", "queue")
+
+    def __init__(self, lines: Lines, queue: int, fifo: bool) -> None:
+        self.lines = lines
+        self.queue = queue
+        self.fifo = fifo
+        self.lanes: dict[int, Lane] = {}
+        self.in_flight: dict[int, int] = {}
+        self.in_flight_total = 0
+        self.busy: dict[int, float] = {}  # recent processing time by tenant
+        self.busy_total = 0.0
+
+    def lane(self, priority: int) -> Lane:
+        lane = self.lanes.get(priority)
+        if lane is None:
+            lane = self.lanes[priority] = Lane(priority)
+        return lane
+
+    # --- standard queues ---------------------------------------------------------------------
+
+    def add(self, slot: int, tenant: int, priority: int, returned: bool) -> None:
+        """A message of a standard queue has become VISIBLE."""
+        lines = self.lines
+        lane = self.lanes.get(priority)
+        if lane is None:
+            lane = self.lanes[priority] = Lane(priority)
+        if tenant:
+            line = lines.find_or_open(self.queue, tenant, priority)
+            if returned:
+                lines.prepend(line, slot)
+            else:
+                lines.append(line, slot)
+            if lines.ring[line] == NO_RING:
+                lines.enter_ring(lane, line, NOISY if self.noisy(tenant) else QUIET)
+        elif returned:
+            if lane.returned == NIL:
+                lane.returned = lines.open(self.queue, priority)
+            lines.append(lane.returned, slot)
+        else:
+            if lane.fresh == NIL:
+                lane.fresh = lines.open(self.queue, priority)
+            lines.append(lane.fresh, slot)
+
+    def add_run(self, run: array[int], priority: int) -> None:
+        """Consecutive slots of fresh, ungrouped messages."""
+        self.lines.append_run(self._fresh(priority), run)
+
+    def add_slots(self, slots: Sequence[int], priority: int) -> None:
+        """The same of any slots."""
+        self.lines.append_slots(self._fresh(priority), slots)
+
+    def _fresh(self, priority: int) -> int:
+        lane = self.lane(priority)
+        if lane.fresh == NIL:
+            lane.fresh = self.lines.open(self.queue, priority)
+        return lane.fresh
+
+    def front(self, wanted: int) -> Sequence[int]:
+        """The next messages when there is no choice to make: one lane, with fresh, ungrouped messages only.
+
+        A range when they are neighbours, as messages that were sent together mostly are.
+        """
+        if len(self.lanes) != 1:
+            return ()
+        (lane,) = self.lanes.values()
+        if lane.fresh == NIL or lane.returned != NIL or lane.quiet != NIL or lane.noisy != NIL:
+            return ()
+        following = self.lines.columns.line_next
+        slot = self.lines.head[lane.fresh]
+        wanted = min(wanted, self.lines.count[lane.fresh])
+        run = range(slot, slot + wanted)
+        if following[slot : run[-1]] == counted("I", run[1:]):
+            return run
+        slots: list[int] = []
+        while slot != NIL and len(slots) < wanted:
+            slots.append(slot)
+            slot = following[slot]
+        return slots
+
+    def drop_front(self, priority: int, slots: Sequence[int]) -> None:
+        """Take the messages that `front` gave out of their line."""
+        lines = self.lines
+        lane = self.lanes[priority]
+        line = lane.fresh
+        head = lines.columns.line_next[slots[-1]]
+        lines.head[line] = head
+        lines.count[line] -= len(slots)
+        if head == NIL:
+            lines.tail[line] = NIL
+            lane.fresh = NIL
+            lines.close(line)
+            del self.lanes[priority]
+        else:
+            lines.columns.line_previous[head] = NIL
+
+    def remove(self, slot: int) -> int:
+        """A message of a standard queue is no longer VISIBLE; returns its tenant."""
+        lines = self.lines
+        line = lines.unlink(slot)
+        tenant = lines.tenant(line)
+        if not lines.count[line]:
+            lane = self.lanes[lines.priority[line]]
+            if lane.fresh == line:
+                lane.fresh = NIL
+            elif lane.returned == line:
+                lane.returned = NIL
+            else:
+                lines.leave_ring(lane, line)
+            lines.close(line)
+            if lane.empty:
+                del self.lanes[lane.priority]
+        return tenant
+
+    # --- FIFO queues -------------------------------------------------------------------------
+
+    def refresh(self, line: int) -> None:
+        """A FIFO line has changed: put it where it belongs, or give it up when it is empty."""
+        lines = self.lines
+        columns = lines.columns
+        head = lines.head[line]
+        ready = head != NIL and columns.state[head] == State.VISIBLE
+        if lines.ring[line] != NO_RING:
+            if ready and lines.priority[line] == columns.priority[head]:
+                return
+            lane = self.lanes[lines.priority[line]]
+            lines.leave_ring(lane, line)
+            if lane.empty:
+                del self.lanes[lane.priority]
+        if ready:
+            lines.enter_ring(self.lane(columns.priority[head]), line, QUIET)
+        elif head == NIL:
+            lines.close(line)
+
+    # --- the choice --------------------------------------------------------------------------
+
+    def best_lane(self, ageing_ms: int) -> Lane | None:
+        lanes = self.lanes
+        if len(lanes) < 2:
+            for lane in lanes.values():
+                return lane
+            return None
+        if not ageing_ms:
+            return lanes[max(lanes)]
+        return min(lanes.values(), key=lambda lane: (self.since(lane) - lane.priority * ageing_ms, -lane.priority))
+
+    def since(self, lane: Lane) -> int:
+        """Since when the lane's next message waits."""
+        lines = self.lines
+        until = lines.columns.until
+        heads = [lines.head[line] for line in (lane.fresh, lane.returned, lane.quiet, lane.noisy) if line != NIL]
+        return min(until[head] for head in heads)
+
+    def next_standard(self, ageing_ms: int) -> int:
+        """The slot to lease next, or NIL."""
+        lane = self.best_lane(ageing_ms)
+        if lane is None:
+            return NIL
+        lines = self.lines
+        fresh = lane.fresh
+        if lane.returned != NIL:
+            others = fresh != NIL or lane.quiet != NIL or lane.noisy != NIL
+            turn = lane.returned_turn
+            lane.returned_turn = not turn
+            if turn or not others:
+                return lines.head[lane.returned]
+        if lane.quiet == NIL and lane.noisy == NIL:
+            return lines.head[fresh]
+        line = self._quiet_line(lane)
+        until = lines.columns.until
+        if fresh != NIL and (line == NIL or until[lines.head[fresh]] <= until[lines.head[line]]):
+            return lines.head[fresh]
+        if line != NIL:
+            lane.quiet = lines.ring_next[line]
+        else:
+            line = self._least_noisy(lane)
+        return lines.head[line]
+
+    def _quiet_line(self, lane: Lane) -> int:
+        """The next group of the quiet ring; groups that have become noisy are moved on the way."""
+        lines = self.lines
+        while (line := lane.quiet) != NIL:
+            if not self.noisy(lines.tenant(line)):
+                return line
+            lines.leave_ring(lane, line)
+            lines.enter_ring(lane, line, NOISY)
+        return NIL
+
+    def _least_noisy(self, lane: Lane) -> int:
+        lines = self.lines
+        best = line = lane.noisy
+        for _ in range(_LOOK):
+            if self.in_flight.get(lines.tenant(line), 0) < self.in_flight.get(lines.tenant(best), 0):
+                best = line
+            line = lines.ring_next[line]
+            if line == lane.noisy:
+                break
+        lane.noisy = lines.ring_next[best]
+        if not self.noisy(lines.tenant(best)):
+            lines.leave_ring(lane, best)
+            lines.enter_ring(lane, best, QUIET)
+        return best
+
+    def noisy(self, tenant: int) -> bool:
+        own = self.in_flight.get(tenant, 0)
+        if own >= NOISY_MIN and own * NOISY_SHARE > self.in_flight_total:
+            return True
+        return bool(self.busy) and own > 0 and self.busy.get(tenant, 0.0) * NOISY_SHARE > self.busy_total > _BUSY_MIN_MS
+
+    def lease_began(self, tenant: int) -> None:
+        self.in_flight_total += 1
+        if tenant:
+            self.in_flight[tenant] = self.in_flight.get(tenant, 0) + 1
+
+    def lease_ended(self, tenant: int, lasted_ms: int) -> None:
+        self.in_flight_total -= 1
+        if not tenant:
+            return
+        left = self.in_flight.get(tenant, 0) - 1
+        if left > 0:
+            self.in_flight[tenant] = left
+        else:
+            self.in_flight.pop(tenant, None)
+        self.busy[tenant] = self.busy.get(tenant, 0.0) + lasted_ms
+        self.busy_total += lasted_ms
+        if self.busy_total > _BUSY_MAX_MS or len(self.busy) > _BUSY_TENANTS_MAX:
+            self.busy = {key: value / 2 for key, value in self.busy.items() if value > 1.0}
+            self.busy_total = sum(self.busy.values())
+
+
+_BUSY_MIN_MS = 60_000.0  # less processing time than this says nothing about shares
+_BUSY_MAX_MS = 600_000.0  # past this, what is remembered is halved
+_BUSY_TENANTS_MAX = 10_000

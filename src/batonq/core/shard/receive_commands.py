@@ -1,0 +1,318 @@
+"""Handing messages out: leases for the next messages of a queue, in the order that lines.py decides.
+
+A message whose time is over is never given out, even when more expire at once than timers have recorded by now.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+from batonq.core.commands import Lease, Leases, Receive
+from batonq.core.records import LeaseFlag, State, Type
+from batonq.core.shard.columnar_apply import FIRST_LEASE
+from batonq.core.shard.columns import NIL
+from batonq.core.shard.queue_state import QueueState
+from batonq.core.shard.send_commands import Sending
+from batonq.core.shard.state import encode_notes
+from batonq.errors import BatonError, OverLimit
+
+ATTEMPT_WINDOW_MS = 300_000
+_VISIBLE, _IN_FLIGHT = int(State.VISIBLE), int(State.IN_FLIGHT)
+_LEASED = int(Type.LEASED)
+_IN_FLIGHT_FULL = (
+    "The queue's limit of messages in flight is reached. Delete messages, or wait until their leases expire."
+)
+
+
+class Receiving(Sending):
+    given_up = 0  # messages that the receives under way found expired or used up, all together
+
+    def receive(self, commands: Sequence[Receive], now: int) -> list[Leases | BatonError]:
+        """Lease messages of one queue for requests that arrived together, in their order, all with one visibility.
+
+        Raises QueueDoesNotExist. The outcome of a request that finds too many messages in flight is OverLimit.
+        """
+        now = self.begin(now)
+        self.given_up = 0
+        queue = self.queue_state(commands[0].queue)
+        if not queue.fifo:
+            wanted = sum([command.max_messages for command in commands])
+            front = self._front(queue, min(wanted, queue.policy.in_flight_max - queue.in_flight), now)
+            if front:
+                found = self._lease_front(queue, front, commands, now)
+                full = queue.in_flight >= queue.policy.in_flight_max
+                return [leases if leases or not full else OverLimit(_IN_FLIGHT_FULL) for leases in found]
+        self.given_up = 0
+        outcomes: list[Leases | BatonError] = []
+        for command in commands:
+            try:
+                outcomes.append(self._receive(queue, command, now))
+            except OverLimit as problem:
+                outcomes.append(problem)
+        return outcomes
+
+    def receive_at(self, command: Receive, now: int) -> Leases:
+        """The same for one request, at a time that `begin` or `pass_time` has given: for many one after the other.
+
+        A queue that has more to look at than one receive may is in `woken` afterwards. Raises OverLimit.
+        """
+        self.given_up = 0
+        queue = self.queue_state(command.queue)
+        if not queue.fifo:
+            front = self._front(queue, min(command.max_messages, queue.policy.in_flight_max - queue.in_flight), now)
+            if front:
+                return self._lease_front(queue, front, (command,), now)[0]
+        self.given_up = 0
+        return self._receive(queue, command, now)
+
+    def _receive(self, queue: QueueState, command: Receive, now: int) -> Leases:
+        policy = queue.policy
+        deadline = now + (policy.visibility_ms if command.visibility_ms is None else command.visibility_ms)
+        attempt = command.attempt
+        if attempt:
+            again = self._receive_again(queue, attempt, deadline, now)
+            if again:
+                return self._leases_of(again, now, deadline)
+            if not queue.fifo or self._attempts_full(now):
+                attempt = ""  # decided here, so that the records say what is remembered
+        room = policy.in_flight_max - queue.in_flight
+        if room <= 0:
+            if queue.fifo:
+                return Leases(now, deadline)
+            raise OverLimit(_IN_FLIGHT_FULL)
+        if not queue.visible:
+            return Leases(now, deadline)
+        wanted = min(command.max_messages, room)
+        if not queue.fifo:
+            slots = self._lease_standard(queue, wanted, now, deadline, command.holder)
+        else:
+            slots = self._choose_fifo(queue, wanted, now)
+            w6 = self.frame.put(encode_notes(command.holder, attempt)) if slots else 0
+            flags = int(LeaseFlag.ATTEMPT) if attempt else 0
+            for slot in slots:
+                self._lease(queue, slot, now, deadline, command.holder, w6, flags)
+        leases = self._leases_of(slots, now, deadline)
+        if attempt and slots:
+            self._on_attempt(queue.number, attempt, now + ATTEMPT_WINDOW_MS, tuple(leases.claims()))
+        return leases
+
+    def _lease_standard(self, queue: QueueState, wanted: int, now: int, deadline: int, holder: str) -> list[int]:
+        """Lease messages one by one, because each choice depends on the one before; returns their slots."""
+        ready = queue.ready
+        ageing_ms = queue.policy.ageing_ms
+        slots: list[int] = []
+        w6 = 0
+        while len(slots) < wanted:
+            slot = ready.next_standard(ageing_ms)
+            if slot == NIL:
+                break
+            if self._is_over(queue, slot, now):
+                self.given_up += 1
+                if self.given_up > self.limits.given_up_max:
+                    self.woken.add(queue.number)
+                    break
+                self._put_away(queue, slot, now)
+                continue
+            if not w6:
+                w6 = self.frame.put(encode_notes(holder, ""))
+            self._lease(queue, slot, now, deadline, holder, w6, 0)
+            slots.append(slot)
+        return slots
+
+    def _lease_front(
+        self, queue: QueueState, slots: Sequence[int], commands: Sequence[Receive], now: int
+    ) -> list[Leases]:
+        """First leases of the front of a queue in which there is no choice to make, as one run, in the requests' order.
+
+        Nothing at the front of a fresh line can have used up its receives.
+        """
+        columns = self.columns
+        frame = self.frame
+        holders: list[tuple[str, int]] = []
+        left = len(slots)
+        for command in commands:
+            count = min(command.max_messages, left)
+            holders.append((command.holder, count))
+            left -= count
+        visibility_ms = commands[0].visibility_ms
+        deadline = now + (queue.policy.visibility_ms if visibility_ms is None else visibility_ms)
+        notes = [frame.put(encode_notes(holder, "")) if count else 0 for holder, count in holders]
+        position = frame.number << 16 | len(frame.rows) >> 3
+        priority = columns.priority[slots[0]]
+        w0 = _LEASED | priority << 16 | queue.number << 32
+        if isinstance(slots, range):
+            first, end = slots.start, slots.stop
+            sequences, lasts = columns.sequence[first:end], columns.last[first:end]
+            positions, extents = columns.position[first:end], columns.extent[first:end]
+            sents = columns.sent[first:end]
+        else:
+            sequences = array("Q", [columns.sequence[slot] for slot in slots])
+            lasts = array("Q", [columns.last[slot] for slot in slots])
+            positions = array("Q", [columns.position[slot] for slot in slots])
+            extents = array("Q", [columns.extent[slot] for slot in slots])
+            sents = array("Q", [columns.sent[slot] for slot in slots])
+        # What differs between the rows is laid over what they share, a column at a time.
+        rows = array("Q", (w0, 0, now, deadline, FIRST_LEASE, 0, notes[0], 0)) * len(slots)
+        rows[1::8] = sequences
+        rows[5::8] = lasts
+        if len(notes) > 1:
+            at = 0
+            for note, (_, count) in zip(notes, holders, strict=True):
+                rows[at + 6 : at + 8 * count : 8] = array("Q", (note,)) * count
+                at += 8 * count
+        rows[7::8] = array("Q", [*slots])
+        frame.extend(rows)
+        self._on_first_leases(queue, slots, now, deadline, position, holders)
+        overlays = [self.overlays.get(slot, ()) for slot in slots] if self._overlaid(slots) else ()
+        leases = Leases(
+            now, deadline, slots, sequences, positions, extents, sents, priority=priority, overlays=overlays
+        )
+        if len(holders) == 1:
+            return [leases]
+        parts: list[Leases] = []
+        start = 0
+        for _, count in holders:
+            parts.append(leases.part(start, start + count))
+            start += count
+        return parts
+
+    def _overlaid(self, slots: Sequence[int]) -> bool:
+        """Whether a lineage lies over any of these messages."""
+        return bool(self.overlays) and not self.overlays.keys().isdisjoint(slots)
+
+    def _leases_of(self, slots: Sequence[int], now: int, deadline: int) -> Leases:
+        """The current leases of messages, in any state of their lives."""
+        columns = self.columns
+        sents = [columns.sent[slot] for slot in slots]
+        return Leases(
+            now,
+            deadline,
+            slots,
+            [columns.sequence[slot] for slot in slots],
+            [columns.position[slot] for slot in slots],
+            [columns.extent[slot] for slot in slots],
+            sents,
+            priorities=[columns.priority[slot] for slot in slots],
+            epochs=[columns.epoch[slot] for slot in slots],
+            counts=[columns.count[slot] for slot in slots],
+            firsts_ms=[sent + columns.first_received[slot] - 1 for slot, sent in zip(slots, sents, strict=True)],
+            overlays=[self.overlays.get(slot, ()) for slot in slots] if self._overlaid(slots) else (),
+        )
+
+    def _choose_fifo(self, queue: QueueState, wanted: int, now: int) -> list[int]:
+        """From the front of one group, then of the next; a message that is not VISIBLE ends its group's turn."""
+        columns = self.columns
+        lines = self.lines
+        chosen: list[int] = []
+        passed: list[int] = []
+        while len(chosen) < wanted:
+            lane = queue.ready.best_lane(queue.policy.ageing_ms)
+            if lane is None:
+                break
+            line = lane.quiet
+            slot = lines.head[line]
+            if self._is_over(queue, slot, now):
+                self.given_up += 1
+                if self.given_up > self.limits.given_up_max:
+                    self.woken.add(queue.number)
+                    break
+                self._put_away(queue, slot, now)
+                continue
+            while slot != NIL and len(chosen) < wanted and columns.state[slot] == _VISIBLE:
+                if self._is_over(queue, slot, now):
+                    break  # it moves when it has become the head
+                chosen.append(slot)
+                slot = columns.line_next[slot]
+            # Out of the ring while the others are looked at; `refresh`, when its messages are leased, puts it right.
+            lines.leave_ring(lane, line)
+            passed.append(line)
+            if lane.empty:
+                del queue.ready.lanes[lane.priority]
+        for line in passed:
+            queue.ready.refresh(line)
+        return chosen
+
+    def _is_over(self, queue: QueueState, slot: int, now: int) -> bool:
+        """Must a VISIBLE message not be given out any more: expired, or received as often as it may be?"""
+        return self.columns.expires[slot] <= now // 1000 or self._exhausted(queue, slot)
+
+    def _put_away(self, queue: QueueState, slot: int, now: int) -> None:
+        """What becomes of such a message; of one that is both, that it has expired."""
+        if self.columns.expires[slot] <= now // 1000:
+            self._expire_message(slot, now)
+        else:
+            self._give_up(queue, slot, now)
+
+    def _front(self, queue: QueueState, wanted: int, now: int) -> Sequence[int]:
+        """The next messages of a standard queue, if there is no choice to make and none of them has expired."""
+        front = queue.ready.front(wanted) if wanted > 0 else ()
+        return () if front and self._any_expired(front, now) else front
+
+    def _any_expired(self, slots: Sequence[int], now: int) -> bool:
+        """Are messages among these whose time is over? Timers take a bounded number at once, so it can happen."""
+        expires = self.columns.expires
+        if isinstance(slots, range):
+            return min(expires[slots.start : slots.stop]) <= now // 1000
+        return min([expires[slot] for slot in slots]) <= now // 1000
+
+    def _lease(self, queue: QueueState, slot: int, now: int, deadline: int, holder: str, w6: int, flags: int) -> None:
+        columns = self.columns
+        sequence = columns.sequence[slot]
+        priority = columns.priority[slot]
+        epoch = columns.epoch[slot] + 1
+        count = columns.count[slot] + 1
+        aux = ATTEMPT_WINDOW_MS << 32 if flags else 0
+        position = self.frame.add(
+            _LEASED | flags << 8 | priority << 16 | queue.number << 32,
+            sequence,
+            now,
+            deadline,
+            epoch | count << 32,
+            columns.last[slot],
+            w6,
+            slot | aux,
+        )
+        self._on_leased(queue, slot, now, deadline, epoch, count, position, holder)
+
+    def _lease_view(self, slot: int) -> Lease:
+        columns = self.columns
+        sent = columns.sent[slot]
+        extent = columns.extent[slot]
+        return Lease(
+            slot,
+            columns.sequence[slot],
+            columns.epoch[slot],
+            columns.count[slot],
+            columns.until[slot],
+            sent,
+            sent + columns.first_received[slot] - 1,
+            columns.priority[slot],
+            columns.position[slot],
+            extent & 0xFFFFFFFF,
+            extent >> 32,
+            self.overlays.get(slot, ()) if self.overlays else (),
+        )
+
+    def _attempts_full(self, now: int) -> bool:
+        """To remember one more, the oldest must be over: it is forgotten then."""
+        if len(self.attempts) < self.limits.attempts_max:
+            return False
+        return next(iter(self.attempts.values())).expires_ms > now
+
+    def _receive_again(self, queue: QueueState, attempt: str, deadline: int, now: int) -> list[int]:
+        """The slots of the messages that a receive of this name got before, leased to it for a while longer."""
+        known = self.attempts.get((queue.number, attempt))
+        if known is None or known.expires_ms <= now:
+            return []
+        columns = self.columns
+        for slot, sequence, epoch in known.leases:
+            if columns.sequence[slot] != sequence or columns.epoch[slot] != epoch or columns.state[slot] != _IN_FLIGHT:
+                return []
+            if columns.until[slot] <= now:
+                return []  # it has run out, and its record is yet to come
+        for slot, _, _ in known.leases:
+            flags = int(LeaseFlag.ATTEMPT)
+            position = self._row(Type.EXTENDED, queue.number, slot, now, until=deadline, flags=flags)
+            self._on_extended(slot, deadline, position, True)
+        return [slot for slot, _, _ in known.leases]

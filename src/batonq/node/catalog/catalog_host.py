@@ -1,0 +1,254 @@
+"""The catalog's host: the control plane's state machine over a log of its own, committed like a shard's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from batonq.core.catalog.entries import QueueEntry
+from batonq.core.catalog.machine import Catalog
+from batonq.core.limits import ROLL_ROWS
+from batonq.errors import BatonError, LogCorrupt, Unavailable
+from batonq.log.ending import end
+from batonq.log.interface import Log
+from batonq.node import events
+from batonq.node.clock import Clock
+from batonq.node.events import AlarmBoard
+from batonq.node.settings import Settings
+from batonq.node.shard_host.group_commit import CommitStatistics, GroupCommit
+
+T = TypeVar("T")
+
+
+class Changes(NamedTuple):
+    """What one frame of the catalog changed: queues as they are then (None: gone), and the shards that it concerns."""
+
+    version: int
+    queues: dict[int, tuple[QueueEntry | None, frozenset[int]]]
+
+
+class Changed(NamedTuple, Generic[T]):
+    """What a command gave, and what to wait for until shards have heard of it."""
+
+    result: T
+    version: int
+    shards: frozenset[int]
+
+
+OpenCatalog = Callable[[], Awaitable[tuple[Catalog, Log]]]
+STOPPED = "The catalog's log failed and is being reopened. Retry."
+
+
+class CatalogHost:
+    """Keeps the catalog served. `current()` is what is decided so far; `change` answers when it is committed."""
+
+    def __init__(
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        settings: Settings,
+        cluster: int,
+        alarms: AlarmBoard,
+        opener: OpenCatalog,
+        on_open: Callable[[Catalog], None] | None = None,
+        on_change: Callable[[Changes], None] | None = None,
+    ) -> None:
+        self.statistics = CommitStatistics()
+        self.why = "The catalog is being opened. Retry."
+        self._loop = loop
+        self._clock = clock
+        self._settings = settings
+        self._cluster = cluster
+        self._alarms = alarms
+        self._opener = opener
+        self._on_open = on_open
+        self._on_change = on_change
+        self.committed_version = 0
+        self._sealed: Changes | None = None  # what the frame under way changes
+        self._catalog: Catalog | None = None
+        self._log: Log | None = None
+        self._commit: GroupCommit | None = None
+        self._reopening: asyncio.Task[None] | None = None
+        self._closed = False
+
+    def current(self) -> Catalog:
+        catalog = self._catalog
+        if catalog is None:
+            raise Unavailable(self.why)
+        return catalog
+
+    @property
+    def serving(self) -> bool:
+        return self._catalog is not None
+
+    def point(self) -> asyncio.Future[None] | None:
+        """What to wait for until all that is decided so far is committed; None: it is."""
+        return self._commit.point() if self._commit is not None else None
+
+    async def change(self, command: Callable[..., T], *arguments: Any, **named: Any) -> T:
+        """Run one of the catalog's commands (`change(Catalog.set_tags, number, …)`, the time is put in behind the
+        arguments), and return its result once it is committed.
+
+        A command and its arguments are plain values with a name, so that another node can be asked to run it.
+        """
+        return (await self.run(command, *arguments, **named)).result
+
+    async def run(self, command: Callable[..., T], *arguments: Any, **named: Any) -> Changed[T]:
+        """The same, for a change that shards have to hear of."""
+        catalog = self.current()
+        commit, log = self._commit, self._log
+        assert commit is not None and log is not None
+        frame = catalog.frame
+        if frame.row_count > ROLL_ROWS or frame.size > log.frame_bytes_max // 2:
+            frame.roll()  # one change is far smaller than half a frame
+        try:
+            result = command(catalog, *arguments, self._clock.now_ms(), **named)
+        except Exception as problem:
+            if not isinstance(problem, BatonError):
+                events.logger.exception("catalog: a command failed")
+                commit.abandon(problem)  # half of it may be there, and must not be committed
+            raise
+        shards = frozenset[int]().union(*catalog.changed.values())
+        changed = Changed(result, catalog.version, shards)
+        point = commit.point()
+        if point is not None:
+            await point
+        return changed
+
+    @property
+    def owned(self) -> bool:
+        """Whether it is this node that decides on changes."""
+        return self._commit is not None
+
+    async def reached(self, version: int) -> None:
+        """Wait until what the catalog said up to this version is committed, and told to the shards that are here."""
+        point = self.point() if version > self.committed_version else None
+        if point is not None:
+            await point
+
+    async def refresh(self) -> bool:
+        """Make sure that what `current` says is not out of date; whether it said something else before."""
+        return False
+
+    def check_heard(self) -> None:
+        """Raises Unavailable when this node has been cut off from the catalog for too long to trust its keys."""
+
+    async def open(self) -> None:
+        catalog, log = await self._opener()
+        await self._serve(catalog, log)
+
+    async def _serve(self, catalog: Catalog, log: Log) -> None:
+        catalog.changed.clear()  # of all that was read; shards are told of that when they are opened, and by `on_open`
+        commit = GroupCommit(
+            loop=self._loop,
+            machine=catalog,
+            log=log,
+            cluster=self._cluster,
+            region=0,
+            before_seal=lambda: self._seal(catalog),
+            after_commit=self._committed,
+            on_failure=self._failed,
+            statistics=self.statistics,
+            inline_max_s=self._settings.inline_sync_us / 1e6,
+            clock=self._clock.monotonic,
+        )
+        try:
+            point = commit.point()
+            if point is not None:
+                await point
+        except BaseException:
+            log.close()
+            raise
+        self._catalog, self._log, self._commit = catalog, log, commit
+        self.committed_version = catalog.version
+        self._alarms.clear("catalog")
+        events.info(
+            "catalog_opened",
+            f"The catalog is served, with {len(catalog.queues)} queues",
+            epoch=catalog.epoch,
+            version=catalog.version,
+            queues=len(catalog.queues),
+        )
+        if self._on_open is not None:
+            self._on_open(catalog)
+
+    async def maintain(self) -> None:
+        """Housekeeping: the next segment, and a Base in place of a long front."""
+        catalog, log, commit = self._catalog, self._log, self._commit
+        if catalog is None or log is None or commit is None:
+            return
+        log.tick()
+        if not catalog.wants_base:
+            return
+        first = catalog.frame.number
+        await self.change(Catalog.write_base, first, log.frame_bytes_max)
+        log.drop_front(first)
+
+    def abandon(self, problem: BaseException) -> None:
+        """The log is not ours any more: drop all state and open it again."""
+        if self._commit is not None:
+            self._commit.abandon(problem)
+
+    async def drain(self) -> None:
+        commit = self._commit
+        while commit is not None and not commit.idle and not commit.failed:
+            point = commit.point()
+            if point is not None:
+                await point
+
+    async def close(self) -> None:
+        self._closed = True
+        self.why = "The node is stopping. Retry."
+        await end(self._reopening)
+        if self._commit is not None:
+            self._commit.stop(self.why)
+        if self._log is not None:
+            self._log.close()
+        self._catalog = self._log = self._commit = None
+
+    def _seal(self, catalog: Catalog) -> None:
+        """Only what is committed is told, and it is told as it was then: what is decided meanwhile may yet be lost."""
+        if catalog.frame.finished:
+            return  # a part of a Base goes first; what is in the open frame is told with that one
+        changed, catalog.changed = catalog.changed, {}
+        queues = {number: (catalog.queues.get(number), shards) for number, shards in changed.items()}
+        self._sealed = Changes(catalog.version, queues)
+
+    def _committed(self) -> None:
+        sealed, self._sealed = self._sealed, None
+        if sealed is not None:
+            self.committed_version = sealed.version
+            if self._on_change is not None:
+                self._on_change(sealed)
+
+    def _failed(self, problem: BaseException) -> None:
+        log = self._log
+        if self._catalog is None or log is None:
+            return  # while opening, `open` raises what happened
+        self._catalog = self._log = self._commit = None
+        self.why = f"{STOPPED} ({problem})"
+        self._alarms.put("catalog", f"The catalog stopped: {problem}. It is being reopened.", severity="error")
+        self._lost(problem, log)
+
+    def _lost(self, problem: BaseException, log: Log) -> None:
+        """Its host is over; the log may be in the middle of the append that failed."""
+        self._loop.call_soon(log.close)
+        if not self._closed:
+            self._reopening = self._loop.create_task(self._reopen())
+
+    async def _reopen(self) -> None:
+        pause_s = self._settings.reopen_first_s
+        while self._catalog is None and not self._closed:
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, self._settings.reopen_max_s)
+            try:
+                await self.open()
+            except LogCorrupt as problem:
+                self.why = f"The catalog is stopped: {problem.message}"
+                self._alarms.put("catalog", self.why, severity="critical")
+                return
+            except Exception as problem:  # whatever it is, trying again is all that is left to do
+                self.why = f"The catalog could not be opened: {problem}"
+                self._alarms.put("catalog", self.why, severity="error")

@@ -1,0 +1,305 @@
+"""Queues and keys, which are the catalog's: finding them, changing them, and telling the shards.
+
+A change of a queue is committed in the catalog, then told to the shard and committed there, then answered; a shard that
+was away meanwhile is told when it is opened.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, TypeVar
+
+from batonq.core.catalog.entries import QueueEntry
+from batonq.core.catalog.machine import Catalog
+from batonq.core.catalog.names import QueueName
+from batonq.core.policy import QueuePolicy
+from batonq.errors import BatonError, OverLimit, QueueDoesNotExist, Unavailable
+from batonq.log.ending import heard
+from batonq.node import events
+from batonq.node.catalog.catalog_host import CatalogHost, Changed, Changes
+from batonq.node.routing.ports import ShardPort
+from batonq.node.shard_host.host import ShardHost, committed
+from batonq.node.shard_host.keeper import ShardKeeper
+
+T = TypeVar("T")
+
+Queue = QueueEntry
+PURGE_S = 10.0  # how long a purge waits for a shard that nobody serves, or that is busy
+AGAIN_S = 0.1
+TELL_AGAIN_S = 1.0
+
+
+class Control:
+    """The broker's part that is about queues."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        catalog: CatalogHost,
+        shards: Sequence[ShardKeeper],
+        port: Callable[[int], ShardPort],
+    ) -> None:
+        self._loop = loop
+        self._catalog = catalog
+        self._shards = shards  # those that are served here, for what must not wait
+        self._port = port
+        self._control: set[asyncio.Task[Any]] = set()
+        self._ahead: set[int] = set()  # shards that know more than the catalog here
+        self._behind: set[int] = set()  # shards that have refused what they were told; they are told again
+
+    def port(self, shard: int) -> ShardPort:
+        """One shard, wherever it is served."""
+        return self._port(shard)
+
+    # --- which queue ----------------------------------------------------------------------------
+
+    def queue(self, account: str, name: str) -> Queue:
+        entry = self._catalog.current().by_name.get(QueueName(account, name))
+        if entry is None:
+            raise QueueDoesNotExist
+        return entry
+
+    def queue_by_number(self, number: int) -> Queue | None:
+        """The queue of this number, if it still exists."""
+        return self._catalog.current().queues.get(number)
+
+    def queues(self, account: str, prefix: str = "") -> list[Queue]:
+        return self._catalog.current().list_queues(account, prefix)
+
+    def dead_letter_sources(self, queue: Queue) -> list[Queue]:
+        return self._catalog.current().dead_letter_sources(queue.number)
+
+    def find_key(self, access_key: str) -> tuple[str, str] | None:
+        """(secret, account) of an access key that may be used."""
+        self._catalog.check_heard()
+        key = self._catalog.current().find_key(access_key)
+        return None if key is None else (key.secret, key.account)
+
+    # --- queues ---------------------------------------------------------------------------------
+
+    async def create_queue(
+        self,
+        account: str,
+        name: str,
+        attributes: Mapping[str, str],
+        tags: Mapping[str, str],
+        rest: bool = False,
+    ) -> Queue:
+        """Create a queue, or find the one that exists.
+
+        `rest`: a FIFO queue may have any name, and dead-letter queues form no chain.
+        """
+
+        async def create() -> Queue:
+            changed = await self._change(
+                Catalog.create_queue, account, name, attributes, tags, any_name=rest, chains=not rest
+            )
+            entry = changed.result
+            await self._reach_all(entry, changed.version)
+            return entry
+
+        return await self._uncancelled(create())
+
+    async def set_attributes(self, queue: Queue, changes: Mapping[str, str], rest: bool = False) -> None:
+        """Change attributes. `rest`: dead-letter queues form no chain."""
+
+        async def change() -> None:
+            changed = await self._change(Catalog.set_attributes, queue.number, changes, chains=not rest)
+            await self._reach_all(changed.result, changed.version)
+
+        await self._uncancelled(change())
+
+    async def set_tags(self, queue: Queue, add: Mapping[str, str], remove: Sequence[str]) -> None:
+        await self._catalog.change(Catalog.set_tags, queue.number, add, remove)
+
+    async def set_permission(self, queue: Queue, label: str, statement: dict[str, Any] | None) -> None:
+        await self._catalog.change(Catalog.set_permission, queue.number, label, statement)
+
+    async def delete_queue(self, queue: Queue) -> None:
+        """Forget the queue; its messages are removed little by little afterwards."""
+
+        async def delete() -> None:
+            await self._change(Catalog.delete_queue, queue.number)
+
+        await self._uncancelled(delete())
+
+    async def purge_queue(self, queue: Queue) -> None:
+        """Remove all messages that the queue has now, on all of its shards, whoever serves them meanwhile."""
+
+        async def purge() -> None:
+            await self._catalog.change(Catalog.purge_queue, queue.number)
+            shards = self._now(queue).shards
+            await asyncio.gather(*(self._purge_shard(queue.number, shard) for shard in shards))
+
+        await self._uncancelled(purge())
+
+    async def _purge_shard(self, queue: int, shard: int) -> None:
+        """What was there at first, and nothing that was sent later, though its owner dies in between."""
+        give_up_s = self._loop.time() + PURGE_S
+        point: tuple[int, int] | None = None
+        while True:
+            try:
+                port = self._port(shard)
+                if point is None:
+                    point = await port.purge_point(queue)
+                await port.purge(queue, *point)
+                return
+            except QueueDoesNotExist:
+                if self.queue_by_number(queue) is None:
+                    raise
+                return  # the shard has not heard of it yet, so it has nothing of it
+            except (Unavailable, OverLimit):
+                if self._loop.time() >= give_up_s:
+                    raise
+            await asyncio.sleep(AGAIN_S)
+
+    def _now(self, queue: Queue) -> Queue:
+        """The queue as it is now: it may have grown since it was looked up."""
+        return self.queue_by_number(queue.number) or queue
+
+    async def _reach_all(self, queue: Queue, version: int) -> None:
+        """Until the queue's shards know it as it is. One that nobody serves is told when it is opened, if there are
+        others.
+        """
+        ports = [self._port(shard) for shard in queue.shards]
+        told = await asyncio.gather(
+            *(port.reach(queue.number, version) for port in ports), return_exceptions=len(ports) > 1
+        )
+        failed = [problem for problem in told if problem is not None]
+        if len(failed) == len(ports) or not all(isinstance(problem, BatonError) for problem in failed):
+            raise failed[0]
+
+    async def _change(self, command: Callable[..., T], *arguments: Any, **named: Any) -> Changed[T]:
+        """A change of queues: committed in the catalog, then by the shards that it concerns and that are served."""
+        changed = await self._catalog.run(command, *arguments, **named)
+        for shard in changed.shards:
+            try:
+                await self._port(shard).reach(0, changed.version)
+            except (BatonError, IndexError):
+                continue  # it is told when it is opened
+        return changed
+
+    def tell(self, changes: Changes) -> None:
+        """The catalog has committed these changes: the shards that are served here hear of them, each in its order."""
+        for number in sorted(self._ahead):
+            self._ahead.discard(number)
+            self._tell_again(number)
+        for number, (entry, shards) in changes.queues.items():
+            for shard in shards:
+                if shard in self._ahead or shard >= len(self._shards) or not self._shards[shard].serving:
+                    continue  # it is told later, or when it is opened
+                try:
+                    self._tell(self._shards[shard].host(), number, entry, changes.version)
+                except BatonError:
+                    self._tell_again_later(shard)
+
+    def _tell_again(self, shard: int) -> None:
+        """Tell a shard all that it missed, as soon as it takes that."""
+        self._behind.discard(shard)
+        if self._shards[shard].serving:
+            self.reconcile(self._shards[shard])
+
+    def _tell_again_later(self, shard: int) -> None:
+        if shard not in self._behind:
+            self._behind.add(shard)
+            self._loop.call_later(TELL_AGAIN_S, self._tell_again, shard)
+
+    @staticmethod
+    def _tell(host: ShardHost, number: int, entry: Queue | None, version: int) -> None:
+        """Bring one queue on one shard to what the catalog said at that version."""
+        held = host.shard.queues.get(number)
+        if entry is not None and host.shard.number in entry.shards:
+            if held is None or held.policy.version < entry.policy_version:
+                host.set_policy(entry.policy)
+        elif held is not None and not held.closed:
+            host.close_queue(number, version)
+
+    async def reach(self, host: ShardHost, queue: int, version: int) -> None:
+        """What the catalog has committed up to this version is told here; see to it that this shard knows this queue
+        too, although it was just opened, and that all of it is committed there.
+        """
+        await self._catalog.reached(version)
+        if queue and self._is_behind(host, queue, version):
+            point = self._catalog.point()
+            if point is not None:
+                await point
+            catalog = self._catalog.current()
+            self._tell(host, queue, catalog.queues.get(queue), catalog.version)
+        await committed(host)
+
+    def _is_behind(self, host: ShardHost, queue: int, version: int) -> bool:
+        """Whether a shard has not taken what it was told up to this version."""
+        held, entry = host.shard.queues.get(queue), self.queue_by_number(queue)
+        return held is None or (entry is not None and held.policy.version < entry.policy_version <= version)
+
+    def reconcile(self, keeper: ShardKeeper) -> None:
+        """A shard was opened: tell it what it missed. What it is told is committed with its next frame.
+
+        Only what is committed in the catalog is told. What is decided there and not committed yet waits for that; if
+        it fails, the catalog is opened again, and then every shard comes here.
+        """
+        if not self._catalog.serving:
+            return
+        host = keeper.host()
+        held = {number: state.policy.version for number, state in host.shard.queues.items() if not state.closed}
+        if max(held.values(), default=0) > self._catalog.current().version:
+            self._ahead.add(keeper.number)  # it has heard more than the catalog here has: it is told later
+            return
+        to_set, to_close = self._catalog.current().reconcile(keeper.number, held)
+        point = self._catalog.point()
+        if point is None:
+            self._tell_missed(host, held, to_set, to_close)
+            return
+
+        async def tell_when_committed() -> None:
+            await point
+            if host.serving:
+                self._tell_missed(host, held, to_set, to_close)
+
+        task = self._loop.create_task(tell_when_committed())
+        self._control.add(task)
+        task.add_done_callback(self._told)
+
+    def _tell_missed(
+        self, host: ShardHost, held: Mapping[int, int], to_set: Sequence[QueuePolicy], to_close: Sequence[int]
+    ) -> None:
+        """What a shard missed that held these versions, as far as nobody has told it something newer since."""
+        catalog = self._catalog.current()
+        states = host.shard.queues
+        try:
+            for policy in to_set:
+                state = states.get(policy.queue)
+                version = state.policy.version if state is not None and not state.closed else None
+                if policy.queue in catalog.queues and version == held.get(policy.queue):
+                    host.set_policy(policy)
+            for number in to_close:
+                if number not in catalog.queues and number in states and not states[number].closed:
+                    host.close_queue(number, catalog.version)
+        except BatonError:
+            self._tell_again_later(host.shard.number)
+        host.commit.kick()
+
+    def _told(self, task: asyncio.Task[Any]) -> None:
+        """If it failed, the catalog or the shard is opened again, and the shard is told then."""
+        self._control.discard(task)
+        problem = None if task.cancelled() else task.exception()
+        if problem is not None and not isinstance(problem, BatonError):
+            events.logger.error("a shard did not receive the catalog changes that it missed", exc_info=problem)
+
+    def _uncancelled(self, work: Awaitable[T]) -> Awaitable[T]:
+        """A change goes through to its end although the client that asked for it has gone."""
+        task = self._loop.create_task(_run(work))
+        self._control.add(task)
+        task.add_done_callback(self._control.discard)
+        task.add_done_callback(heard)
+        return asyncio.shield(task)
+
+    async def finish_control(self) -> None:
+        """Wait for changes that are under way."""
+        if self._control:
+            await asyncio.gather(*self._control, return_exceptions=True)
+
+
+async def _run(work: Awaitable[T]) -> T:
+    return await work

@@ -1,0 +1,318 @@
+"""Which messages a job takes, and what it changes them into: the filter and the edit of a redrive.
+
+Both come as the REST API has them, are checked here once, and are kept with the job as JSON, so that another owner of
+the shard goes on with the same. Bodies are not in the core, so this is where messages are looked at. A list of message
+ids is kept as their sequences (id_list.py).
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from array import array
+from base64 import b64decode, b64encode
+from binascii import Error as Base64Error
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn
+
+from batonq.core import json_text
+from batonq.core.payload import Attribute, Content, Lineage, Payload, decode_attributes, encode_attributes
+from batonq.core.shard.state import Failure
+from batonq.errors import InvalidInput
+from batonq.node.bounded_cache import BoundedCache
+from batonq.node.jobs.id_list import pack, unpack
+
+NAME_LENGTH_MAX = 256
+TEXT_BYTES_MAX = 65_536
+ENTRIES_MAX = 50
+SELECTION_BYTES_MAX = 64 * 1024  # of a filter and an edit: each step of a job writes them to the log again
+PICKS_MAX = 64  # filters and edits that are kept decoded
+PICK_LENGTH_MAX = 256 * 1024  # and how long one may be
+_KEPT_FIELDS = ("attributes", "errorClass", "reasonContains", "minAgeSeconds", "maxAgeSeconds", "bodyContains")
+_FILTER_FIELDS = ("messageIds", *_KEPT_FIELDS)
+_EDIT_FIELDS = ("setAttributes", "removeAttributes", "replaceBody", "replaceBodyBase64", "replaceText")
+_BODY_FIELDS = ("replaceBody", "replaceBodyBase64", "replaceText")
+
+
+class SelectionTooLong(InvalidInput):
+    def __init__(self) -> None:
+        super().__init__(
+            f"The filter and the edit of a redrive are larger than {SELECTION_BYTES_MAX} bytes. Use shorter texts, or "
+            "receive these messages and send new ones."
+        )
+
+
+class EditImpossible(Exception):
+    """A message cannot be changed as it was asked for; the text says why."""
+
+
+@dataclass(slots=True, frozen=True)
+class Pick:
+    """A filter and an edit, checked. Empty ones take every message as it is."""
+
+    attributes: tuple[tuple[str, str | float | bytes], ...] = ()
+    error_class: str = ""
+    reason: str = ""
+    age_min_ms: int = 0
+    age_max_ms: int = 0  # 0: any
+    body: bytes = b""  # that the message's body contains
+    sequences: array[int] | None = None  # only these messages, in order; None: any
+    set_attributes: tuple[Attribute, ...] = ()
+    remove_attributes: frozenset[str] = frozenset()
+    new_body: tuple[bytes, int] | None = None  # and what it is
+    replacements: tuple[tuple[bytes, bytes], ...] = ()
+    bytes_max: int = field(default=1 << 20)
+
+    @property
+    def reads(self) -> bool:
+        """Does it take more than a message's place to say whether it is meant?"""
+        return bool(
+            self.attributes or self.error_class or self.reason or self.age_min_ms or self.age_max_ms or self.body
+        )
+
+    @property
+    def edits(self) -> bool:
+        return bool(self.set_attributes or self.remove_attributes or self.new_body or self.replacements)
+
+    def matches(self, payload: Payload, failure: Failure | None, age_ms: int) -> bool:
+        """Is this message meant? `failure` is its last one in the queue where it is."""
+        if age_ms < self.age_min_ms or (self.age_max_ms and age_ms > self.age_max_ms):
+            return False
+        if self.error_class or self.reason:
+            past = Lineage.decode(payload.lineage)
+            here = failure is not None and (failure.error_class or failure.reason)
+            error_class = failure.error_class if failure is not None and here else past.error_class
+            reason = failure.reason if failure is not None and here else past.reason
+            if (self.error_class and error_class != self.error_class) or self.reason not in reason:
+                return False
+        if self.body and self.body not in payload.body:
+            return False
+        if not self.attributes:
+            return True
+        have = {attribute.name: attribute for attribute in decode_attributes(payload.attributes)}
+        return all(name in have and _same(have[name], value) for name, value in self.attributes)
+
+    def changed(self, payload: Payload) -> Payload:
+        """The message after the edit. Raises EditImpossible."""
+        body, content = self.new_body or (payload.body, payload.content)
+        if self.replacements and content != Content.BYTES:
+            for find, replacement in self.replacements:
+                if len(body) + body.count(find) * (len(replacement) - len(find)) > self.bytes_max:
+                    raise self._too_large()  # before it is: it could be thousands of times as large
+                body = body.replace(find, replacement)
+            if content == Content.JSON and not _is_json(body):
+                raise EditImpossible("its body would no longer be valid JSON")
+        attributes = payload.attributes
+        if self.set_attributes or self.remove_attributes:
+            added = {attribute.name: attribute for attribute in self.set_attributes}
+            kept = [
+                attribute
+                for attribute in decode_attributes(attributes)
+                if attribute.name not in added and attribute.name not in self.remove_attributes
+            ]
+            attributes = encode_attributes([*kept, *added.values()])
+        if not body and payload.content != Content.BYTES:
+            raise EditImpossible("its body would be empty")
+        if len(body) + len(attributes) > self.bytes_max:
+            raise self._too_large()
+        digest = hashlib.md5(body, usedforsecurity=False).digest() if payload.body_md5 else b""
+        return payload._replace(body=body, content=content, attributes=attributes, body_md5=digest)
+
+    def _too_large(self) -> EditImpossible:
+        return EditImpossible(f"it would be larger than {self.bytes_max} bytes")
+
+
+def encode_pick(
+    filter_: Mapping[str, Any] | None, edit: Mapping[str, Any] | None, bytes_max: int, listed: array[int] | None = None
+) -> str:
+    """Filter and edit, as a request brings them, checked and as a job keeps them. Empty: there is neither.
+
+    `listed` are the sequences of the messages that the filter's `messageIds` name.
+    """
+    filter_, edit = dict(filter_ or {}), edit or {}
+    if not filter_ and not edit:
+        return ""
+    _only(filter_, _FILTER_FIELDS, "filter")
+    filter_.pop("messageIds", None)
+    if len(_as_text(filter_, edit, bytes_max)) > SELECTION_BYTES_MAX:
+        raise SelectionTooLong
+    if listed is not None:
+        filter_["listed"] = pack(listed)  # in the filter: a release that does not know it must not take everything
+    text = _as_text(filter_, edit, bytes_max)
+    decode_pick(text)
+    return text
+
+
+def _as_text(filter_: Mapping[str, Any], edit: Mapping[str, Any], bytes_max: int) -> str:
+    values = {"filter": _jsonable(filter_), "edit": _jsonable(edit), "bytesMax": bytes_max}
+    try:
+        return json.dumps(values, separators=(",", ":"), sort_keys=True)
+    except (TypeError, ValueError):
+        raise InvalidInput("The filter and the edit of a redrive must be JSON values.") from None
+
+
+_picks: BoundedCache[str, Pick] = BoundedCache(PICKS_MAX, PICK_LENGTH_MAX)
+
+
+def decode_pick(text: str) -> Pick:
+    """Raises InvalidInput."""
+    pick = _picks.get(text)
+    if pick is None:
+        pick = _decode_pick(text)
+        _picks.put(text, pick, len(text))
+    return pick
+
+
+def _decode_pick(text: str) -> Pick:
+    values: dict[str, Any] = json.loads(text) if text else {"filter": {}, "edit": {}, "bytesMax": 1 << 20}
+    filter_, edit = values["filter"], values["edit"]
+    _only(filter_, (*_KEPT_FIELDS, "listed"), "filter")
+    _only(edit, _EDIT_FIELDS, "edit")
+    if sum(name in edit for name in _BODY_FIELDS) > 1:
+        raise InvalidInput("The edit of a redrive can have only one of replaceBody, replaceBodyBase64 and replaceText.")
+    new_body = None
+    if "replaceBody" in edit:
+        new_body = _body(edit["replaceBody"])
+    elif "replaceBodyBase64" in edit:
+        new_body = _from_base64(edit["replaceBodyBase64"], "replaceBodyBase64"), int(Content.BYTES)
+    return Pick(
+        attributes=tuple((name, _value(value)) for name, value in _entries(filter_, "attributes")),
+        error_class=_text(filter_, "errorClass"),
+        reason=_text(filter_, "reasonContains"),
+        age_min_ms=_milliseconds(filter_, "minAgeSeconds"),
+        age_max_ms=_milliseconds(filter_, "maxAgeSeconds"),
+        body=_text(filter_, "bodyContains").encode(),
+        sequences=unpack(filter_["listed"]) if "listed" in filter_ else None,
+        set_attributes=tuple(_attribute(name, value) for name, value in _entries(edit, "setAttributes")),
+        remove_attributes=frozenset(_texts(edit, "removeAttributes")),
+        new_body=new_body,
+        replacements=tuple(_replacement(entry) for entry in _list(edit, "replaceText")),
+        bytes_max=values["bytesMax"],
+    )
+
+
+def _same(attribute: Attribute, value: str | float | bytes) -> bool:
+    if isinstance(value, bytes):
+        return attribute.value == value
+    text = attribute.value.decode(errors="replace")
+    if isinstance(value, str):
+        return not attribute.binary and text == value
+    try:
+        return not attribute.binary and float(text) == value
+    except ValueError:
+        return False
+
+
+def _is_json(body: bytes) -> bool:
+    """Whether it is JSON that can be sent: not what Python takes beyond it (NaN), and within the limits."""
+    try:
+        json.loads(body, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError):
+        return False
+    return not json_text.problem_of(body)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(name)
+
+
+def _body(value: Any) -> tuple[bytes, int]:
+    if isinstance(value, str):
+        return value.encode(), int(Content.TEXT)
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode(), int(Content.JSON)
+
+
+def _attribute(name: str, value: Any) -> Attribute:
+    value = _value(value)
+    if isinstance(value, bytes):
+        return Attribute(name, "Binary", value, True)
+    if isinstance(value, str):
+        return Attribute(name, "String", value.encode(), False)
+    return Attribute(name, "Number", json.dumps(value).encode(), False)
+
+
+def _value(value: Any) -> str | float | bytes:
+    if isinstance(value, Mapping) and set(value) == {"base64"}:
+        return _from_base64(value["base64"], "base64")
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        raise InvalidInput('The value of an attribute must be a string, a number, or bytes as {"base64": …}.')
+    return value
+
+
+def _from_base64(text: Any, name: str) -> bytes:
+    try:
+        return b64decode(text, validate=True)
+    except (Base64Error, ValueError, TypeError):
+        raise InvalidInput(f"{name} is not valid base64.") from None
+
+
+def _jsonable(value: Any) -> Any:
+    """Bytes, which MessagePack has and JSON has not, by their base64; a body of bytes under its own name."""
+    if isinstance(value, Mapping):
+        values = {str(name): _jsonable(member) for name, member in value.items()}
+        if isinstance(value.get("replaceBody"), bytes):
+            values["replaceBodyBase64"] = values.pop("replaceBody")["base64"]
+        return values
+    if isinstance(value, bytes):
+        return {"base64": b64encode(value).decode()}
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [_jsonable(member) for member in value]
+    return value
+
+
+def _only(values: Any, names: Sequence[str], what: str) -> None:
+    if not isinstance(values, Mapping):
+        raise InvalidInput(f"The {what} of a redrive must be an object.")
+    unknown = sorted(set(values) - set(names))
+    if unknown:
+        raise InvalidInput(
+            f"The {what} of a redrive has unknown fields: {', '.join(unknown)}. Known fields: {', '.join(names)}."
+        )
+
+
+def _text(values: Mapping[str, Any], name: str) -> str:
+    text = values.get(name, "")
+    if not isinstance(text, str) or len(text.encode(errors="replace")) > TEXT_BYTES_MAX:
+        raise InvalidInput(f"{name} must be a string of at most {TEXT_BYTES_MAX} bytes.")
+    return text
+
+
+def _milliseconds(values: Mapping[str, Any], name: str) -> int:
+    number = values.get(name, 0)
+    if isinstance(number, bool) or not isinstance(number, int | float) or not 0 <= number < 1e9:
+        raise InvalidInput(f"{name} must be a number of seconds.")
+    return round(number * 1000)
+
+
+def _entries(values: Mapping[str, Any], name: str) -> list[tuple[str, Any]]:
+    entries = values.get(name, {})
+    if not isinstance(entries, Mapping) or len(entries) > ENTRIES_MAX:
+        raise InvalidInput(f"{name} must be an object with at most {ENTRIES_MAX} attributes, from name to value.")
+    for key in entries:
+        if not 0 < len(key) <= NAME_LENGTH_MAX:
+            raise InvalidInput(f"The name of an attribute must have 1 to {NAME_LENGTH_MAX} characters.")
+    return sorted(entries.items())
+
+
+def _list(values: Mapping[str, Any], name: str) -> list[Any]:
+    entries = values.get(name, [])
+    if not isinstance(entries, list) or len(entries) > ENTRIES_MAX:
+        raise InvalidInput(f"{name} must be a list of at most {ENTRIES_MAX} entries.")
+    return entries
+
+
+def _texts(values: Mapping[str, Any], name: str) -> list[str]:
+    texts = _list(values, name)
+    if not all(isinstance(text, str) for text in texts):
+        raise InvalidInput(f"{name} must be a list of strings.")
+    return texts
+
+
+def _replacement(entry: Any) -> tuple[bytes, bytes]:
+    valid = isinstance(entry, Mapping) and set(entry) == {"find", "with"}
+    if not valid or not all(isinstance(text, str) for text in entry.values()) or not entry["find"]:
+        raise InvalidInput(
+            'replaceText must be a list of {"find": …, "with": …}: the text to find and its replacement.'
+        )
+    return entry["find"].encode(), entry["with"].encode()

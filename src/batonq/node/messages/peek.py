@@ -1,0 +1,245 @@
+"""Looking at a queue without touching it: its messages as they stand, and why each is not being delivered.
+
+Only committed state is shown. A page of a long queue is walked to in steps, with the requests of clients in between.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from base64 import b64encode
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from batonq.core.commands import Counters, MessageView
+from batonq.core.ids import message_id
+from batonq.core.payload import Lineage, Payload, decode_attributes
+from batonq.core.policy import QueuePolicy
+from batonq.core.records import Reason, State
+from batonq.errors import LogError, MessageGone, OverLimit, Unavailable
+from batonq.node.clock import clock_time, iso_time
+from batonq.node.messages.log_reader import read_message
+from batonq.node.operations.status_page import duration
+from batonq.node.shard_host.host import ShardHost
+
+PAGE_MAX = 100
+SHOWN_BYTES_MAX = 4096  # of a body, and of an attribute's value
+READ_STEP_BYTES = 1 << 20
+SEEK_STEPS_MAX = 10_000
+GONE = "The message was deleted or moved in the meantime."
+_NOTHING = Payload(0, "", "", "", "", b"", b"", b"", b"")
+
+NameOf = Callable[[int], str]  # the name of a queue by its number; empty when it is gone
+
+
+class Peeked(NamedTuple):
+    """A message as it stands, without a lease."""
+
+    message_id: str
+    view: MessageView
+    body: bytes
+    attributes: bytes  # see core/payload.py
+    group: str
+    dedup_id: str
+    sender: str
+    trace: str
+    lineage: Lineage | None
+    problem: str  # why body and attributes could not be read; else empty
+    content: int = 0  # what the body is, see core/payload.py
+    current_id: str = ""  # where it lies now; `message_id` is the one that it was sent with
+
+
+async def look(host: ShardHost, queue: int, after_sequence: int, limit: int) -> list[Peeked]:
+    """Messages in order of arrival, whatever their state."""
+    slot, found = host.seek(queue, after_sequence)
+    for _ in range(SEEK_STEPS_MAX):
+        if found:
+            break
+        sequence = host.shard.columns.sequence[slot]
+        await asyncio.sleep(0)
+        slot, found = host.seek(queue, after_sequence, slot, sequence)
+    else:
+        raise OverLimit("The queue changes too fast to find this position. Retry.")
+    views = host.shard.views(slot, limit)
+    point = host.point()
+    if point is not None:
+        await point
+    peeked: list[Peeked] = []
+    read_bytes = 0
+    for view in views:
+        peeked.append(_read(host, view))
+        read_bytes += view.length
+        if read_bytes > READ_STEP_BYTES:
+            read_bytes = 0
+            await asyncio.sleep(0)
+            if not host.serving:
+                raise Unavailable(host.why)
+    return peeked
+
+
+def _read(host: ShardHost, view: MessageView) -> Peeked:
+    payload, problem = _NOTHING, ""
+    try:
+        payload = read_message(host.shard, host.log, view)
+    except MessageGone:
+        problem = GONE
+    except LogError as error:
+        problem = error.message
+    lineage = Lineage.decode(payload.lineage) if payload.lineage else None
+    current_id = message_id(host.shard.number, view.sequence)
+    shown_id = (lineage.message_id if lineage is not None else "") or current_id
+    return Peeked(
+        shown_id,
+        view,
+        payload.body,
+        payload.attributes,
+        payload.group,
+        payload.dedup_id,
+        payload.sender,
+        payload.trace,
+        lineage,
+        problem,
+        payload.content,
+        current_id,
+    )
+
+
+# --- why it is not delivered --------------------------------------------------------------------
+
+
+class Situation(NamedTuple):
+    """What a sentence about a message depends on beside the message."""
+
+    now_ms: int
+    policy: QueuePolicy
+    counters: Counters
+    name_of: NameOf
+
+
+def why(view: MessageView, situation: Situation) -> str:
+    """One sentence: why nobody is being given this message just now, or that it waits for somebody to ask."""
+    if view.state == State.IN_FLIGHT:
+        attempt = f"attempt {view.epoch}" + (f" of at most {view.maximum}" if view.maximum else "")
+        return f"Held by {view.holder} until {_until(view, situation)}, {attempt}."
+    if view.state == State.DELAYED:
+        return _why_delayed(view, situation)
+    if view.state == State.VISIBLE:
+        return _why_waiting(view, situation)
+    if view.state == State.OWED:
+        name = situation.name_of(view.moves_to) or "a deleted queue"
+        by = "by a move task" if view.moves_for == Reason.REDRIVE else "as a dead letter"
+        return f"Being moved to {name}, {by}."
+    return _why_dead(view, situation)
+
+
+def _until(view: MessageView, situation: Situation) -> str:
+    left = duration(max(0, view.until_ms - situation.now_ms))
+    return f"{clock_time(view.until_ms, situation.now_ms)} ({left} left)"
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count} times"
+
+
+def _why_delayed(view: MessageView, situation: Situation) -> str:
+    if view.moves_for:
+        name = situation.name_of(situation.policy.dead_letter_queue)
+        which = f"Its dead-letter queue {name}" if name else "Its dead-letter queue, which does not exist,"
+        return f"{which} refused it {_times(view.refusals)}; next retry at {_until(view, situation)}."
+    after = f", after attempt {view.epoch}" if view.epoch else ""
+    return f"Delayed until {_until(view, situation)}{after}."
+
+
+def _why_waiting(view: MessageView, situation: Situation) -> str:
+    policy = situation.policy
+    if view.ahead and view.ahead != State.VISIBLE:
+        words = {State.IN_FLIGHT: "in flight", State.DELAYED: "delayed", State.OWED: "being moved to another queue"}
+        return f"Behind an earlier message of its group that is {words[State(view.ahead)]}."
+    if view.maximum and view.epoch >= view.maximum:
+        name = situation.name_of(policy.dead_letter_queue) or "its dead-letter queue"
+        then = f"moves it to {name}" if policy.dead_letter_queue else "makes it dead"
+        return f"Received {_times(view.epoch)} of at most {view.maximum}: the next receive {then}."
+    if situation.counters.in_flight >= policy.in_flight_max:
+        return f"Waiting: the queue has reached its limit of messages in flight, {policy.in_flight_max}."
+    if view.ahead:
+        return "Waiting to be received, after earlier messages of its group."
+    return f"Waiting to be received again, after attempt {view.epoch}." if view.epoch else "Waiting to be received."
+
+
+def _why_dead(view: MessageView, situation: Situation) -> str:
+    verb = "had" if situation.policy.dead_letter_queue else "has"
+    none = f"and the queue {verb} no dead-letter queue"
+    if view.maximum and view.epoch >= view.maximum:
+        return f"Dead: received {_times(view.epoch)} of at most {view.maximum}, {none}."
+    return f"Dead: given up after {view.epoch} receive{'' if view.epoch == 1 else 's'}, {none}."
+
+
+# --- as JSON ------------------------------------------------------------------------------------
+
+
+def show(peeked: Peeked, situation: Situation) -> dict[str, Any]:
+    """A message as the endpoint gives it."""
+    view = peeked.view
+    timed = view.state in (State.DELAYED, State.IN_FLIGHT)
+    body = _shown(peeked.body)
+    return {
+        "message_id": peeked.message_id,
+        "sequence": view.sequence,
+        "state": State(view.state).name,
+        "why": why(view, situation),
+        "until": iso_time(view.until_ms) if timed else None,
+        "holder": view.holder or None,
+        "receive_count": view.receive_count,
+        "sent": iso_time(view.sent_ms),
+        "first_received": _time(view.first_received_ms),
+        "expires": iso_time(view.expires_ms),
+        "first_failed": _time(view.first_failure_ms),
+        "last_failed": _time(view.last_failure_ms),
+        "error_class": view.error_class or None,
+        "reason": view.reason or None,
+        "priority": view.priority,
+        "group": peeked.group or None,
+        "deduplication_id": peeked.dedup_id or None,
+        "sender": peeked.sender or None,
+        "trace": peeked.trace or None,
+        "attributes": {
+            row.name: {"type": row.data_type, **_shown(row.value, binary=row.binary)}
+            for row in decode_attributes(peeked.attributes)
+        },
+        "body": body["value"],
+        "body_encoding": body["encoding"],
+        "body_cut": body["cut"],
+        "body_bytes": len(peeked.body),
+        "lineage": _show_lineage(peeked.lineage) if peeked.lineage is not None else None,
+        "problem": peeked.problem or None,
+    }
+
+
+def _time(time_ms: int) -> str | None:
+    return iso_time(time_ms) if time_ms else None
+
+
+def _show_lineage(lineage: Lineage) -> dict[str, Any]:
+    return {
+        "first_queue": lineage.first_arn or None,
+        "first_message_id": lineage.first_id or None,
+        "first_failed": _time(lineage.first_failure_ms),
+        "last_failed": _time(lineage.last_failure_ms),
+        "attempts": lineage.attempts,
+        "error_class": lineage.error_class or None,
+        "reason": lineage.reason or None,
+        "moved": lineage.moved or None,
+        "moved_at": _time(lineage.moved_ms),
+    }
+
+
+def _shown(data: bytes, *, binary: bool = False) -> dict[str, Any]:
+    """Bytes as text, or in base64 when they are none; cut where a page would become too long."""
+    cut = len(data) > SHOWN_BYTES_MAX
+    start = data[:SHOWN_BYTES_MAX]
+    if not binary:
+        try:
+            return {"value": start.decode(), "encoding": "text", "cut": cut}
+        except UnicodeDecodeError as problem:
+            if cut and problem.start > SHOWN_BYTES_MAX - 4:  # the cut went through a character
+                return {"value": start[: problem.start].decode(), "encoding": "text", "cut": True}
+    return {"value": b64encode(start).decode(), "encoding": "base64", "cut": cut}

@@ -1,0 +1,1 @@
+"""What operators see: metrics, status page, events, retained history."""

@@ -1,0 +1,252 @@
+"""What a node answers beside its APIs: health, metrics, the status page, and its own endpoints under `/_baton/`.
+
+In the secured profile all but the health checks ask for the admin token, which lies in the data directory, readable for
+its owner only. As a password (with any user name) it works in a browser.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+from collections.abc import Awaitable, Callable
+from hmac import compare_digest
+from typing import Any, NamedTuple
+
+from batonq.core.catalog.entries import AccessKey
+from batonq.core.catalog.machine import Catalog
+from batonq.errors import AccessDenied, BatonError, InvalidInput
+from batonq.node.clock import iso_time
+from batonq.node.messages import peek as peeking
+from batonq.node.node import Node
+from batonq.node.operations import metrics
+from batonq.node.operations import status_page as statuspage
+
+TOKEN_FILE = "admin-token"
+TOKEN_BYTES = 24
+BODY_BYTES_MAX = 64 * 1024
+KEY_LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ234567"
+SECRET_LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-"
+KEY_PREFIX = "BATON"
+KEY_LENGTH = 20
+SECRET_LENGTH = 40
+HTML = "text/html; charset=utf-8"
+JSON = "application/json"
+TEXT = "text/plain; charset=utf-8"
+
+
+class Page(NamedTuple):
+    status: int
+    content_type: str
+    body: bytes
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class Asked(NamedTuple):
+    """A request for one of our pages, as much of it as matters."""
+
+    method: str
+    path: str
+    address: str  # as the client knows it: http://host:port
+    authorization: str = ""
+    content_type: str = ""
+    body: bytes = b""
+
+
+Answer = Callable[[Asked], Awaitable[Page]]
+
+
+class Pages:
+    """`routes` are mounted by the front door; each answers an `Asked` with a `Page`."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._token = load_or_make_token(node.settings.data, node.world.random_bytes)
+
+    @property
+    def routes(self) -> list[tuple[str, tuple[str, ...], Answer]]:
+        reads = ("GET", "HEAD")
+        return [
+            ("/livez", reads, self.livez),
+            ("/readyz", reads, self.readyz),
+            ("/metrics", reads, self._guarded(self.metrics)),
+            ("/", reads, self._guarded(self.status)),
+            ("/_baton/clock/advance", ("POST",), self._endpoint(self._advance_clock, open_in_dev=True)),
+            ("/_baton/peek", ("POST",), self._endpoint(self._peek, open_in_dev=True)),
+            ("/_baton/keys/create", ("POST",), self._endpoint(self._create_key)),
+            ("/_baton/keys/list", ("POST",), self._endpoint(self._list_keys)),
+            ("/_baton/keys/disable", ("POST",), self._endpoint(self._disable_key)),
+        ]
+
+    # --- health, metrics, status ----------------------------------------------------------------
+
+    async def livez(self, asked: Asked) -> Page:
+        """The process answers."""
+        return Page(200, TEXT, b"ok\n")
+
+    async def readyz(self, asked: Asked) -> Page:
+        """Requests can be served."""
+        why = self._node.not_ready()
+        return Page(503, TEXT, f"{why}\n".encode()) if why else Page(200, TEXT, b"ok\n")
+
+    async def metrics(self, asked: Asked) -> Page:
+        text = metrics.render(await self._node.overview()) + metrics.render_front(await self._node.front_metrics())
+        return Page(200, metrics.CONTENT_TYPE, text)
+
+    async def status(self, asked: Asked) -> Page:
+        overview = await self._node.overview()
+        html = statuspage.render(overview, asked.address, dev=self._node.settings.dev)
+        return Page(200, HTML, html.encode(), statuspage.HEADERS)
+
+    # --- our own endpoints ----------------------------------------------------------------------
+
+    async def _advance_clock(self, given: dict[str, Any]) -> dict[str, Any]:
+        seconds = given.get("seconds")
+        if isinstance(seconds, bool) or not isinstance(seconds, (int, float)) or not 0 <= seconds < 1e12:
+            raise InvalidInput('The field seconds is missing. Example: {"seconds": 30}.')
+        now_ms = await self._node.advance_clock(int(seconds * 1000))
+        return {"now_ms": now_ms, "now": iso_time(now_ms)}
+
+    async def _peek(self, given: dict[str, Any]) -> dict[str, Any]:
+        broker = self._node.broker
+        name, account = given.get("queue"), given.get("account") or self._node.settings.account
+        if not isinstance(name, str) or not isinstance(account, str):
+            raise InvalidInput(
+                'Name the queue in the field queue: {"queue": "orders"}. For another account, add "account".'
+            )
+        after = _whole_number(given, "after", 0, 0, (1 << 63) - 1)
+        limit = _whole_number(given, "limit", 10, 1, peeking.PAGE_MAX)
+        queue = broker.queue(account, name)
+        counters = await broker.counters(queue)
+        found = await broker.peek(queue, after, limit + 1)
+        situation = peeking.Situation(broker.now_ms(), queue.policy, counters, self._queue_name)
+        return {
+            "queue": queue.name,
+            "account": queue.account,
+            "now": iso_time(situation.now_ms),
+            "messages": [peeking.show(peeked, situation) for peeked in found[:limit]],
+            "next": found[limit - 1].view.sequence if len(found) > limit else None,
+        }
+
+    def _queue_name(self, number: int) -> str:
+        queue = self._node.broker.queue_by_number(number)
+        return queue.name if queue is not None else ""
+
+    async def _create_key(self, given: dict[str, Any]) -> dict[str, Any]:
+        account = given.get("account") or self._node.settings.account
+        if not isinstance(account, str):
+            raise InvalidInput("The field account must be a string of twelve digits.")
+        key_id, secret = make_key(self._node.world.random_bytes)
+        key = await self._node.catalog.change(Catalog.put_key, key_id, secret, account)
+        return {**show_key(key), "secret": key.secret}
+
+    async def _list_keys(self, given: dict[str, Any]) -> dict[str, Any]:
+        keys = self._node.catalog.current().access_keys.values()
+        return {"keys": [show_key(key) for key in sorted(keys, key=lambda key: (key.created_ms, key.id))]}
+
+    async def _disable_key(self, given: dict[str, Any]) -> dict[str, Any]:
+        key_id = given.get("id")
+        if not isinstance(key_id, str):
+            raise InvalidInput("The field id is missing: it names the key.")
+        key = await self._node.catalog.change(Catalog.disable_key, key_id)
+        return show_key(key)
+
+    # --- who may --------------------------------------------------------------------------------
+
+    def _guarded(self, answer: Answer) -> Answer:
+        async def guard(asked: Asked) -> Page:
+            if self._node.settings.dev or self._knows_token(asked.authorization):
+                return await answer(asked)
+            challenge = (("WWW-Authenticate", 'Basic realm="Baton: the password is the admin token"'),)
+            return Page(401, TEXT, b"The admin token (see the data directory) is the password.\n", challenge)
+
+        return guard
+
+    def _endpoint(
+        self, act: Callable[[dict[str, Any]], Awaitable[dict[str, Any]]], *, open_in_dev: bool = False
+    ) -> Answer:
+        async def endpoint(asked: Asked) -> Page:
+            try:
+                # A web page elsewhere cannot send this content type here without asking first, and we never allow it.
+                if not asked.content_type.lower().startswith(JSON):
+                    raise InvalidInput(f"Send JSON with the header Content-Type: {JSON}.")
+                if not (open_in_dev and self._node.settings.dev) and not self._knows_token(asked.authorization):
+                    raise AccessDenied(
+                        f"Send the token from the file {TOKEN_FILE} in the data directory: Authorization: Bearer …"
+                    )
+                answer = await act(_json_object(asked.body))
+            except BatonError as problem:
+                said = {"code": problem.code, "message": problem.message, "retryable": problem.retryable}
+                return Page(problem.status, JSON, _json(said))
+            return Page(200, JSON, _json(answer))
+
+        return endpoint
+
+    def _knows_token(self, authorization: str) -> bool:
+        kind, _, given = authorization.partition(" ")
+        if kind.lower() == "basic":
+            try:
+                given = base64.b64decode(given, validate=True).decode().partition(":")[2]
+            except ValueError:  # not ASCII, not base64, or not UTF-8 in it
+                return False
+        elif kind.lower() != "bearer":
+            return False
+        return compare_digest(given.strip().encode(), self._token.encode())
+
+
+def load_or_make_token(data_directory: str, random_bytes: Callable[[int], bytes]) -> str:
+    """The admin token of a data directory; made at the first start."""
+    path = token_path(data_directory)
+    try:
+        with open(path, encoding="ascii") as file:
+            token = file.read().strip()
+    except FileNotFoundError:
+        token = ""
+    if len(token) < TOKEN_BYTES:
+        token = random_bytes(TOKEN_BYTES).hex()
+        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with open(handle, "w", encoding="ascii") as file:
+            file.write(token + "\n")
+    return token
+
+
+def token_path(data_directory: str) -> str:
+    return os.path.join(data_directory, TOKEN_FILE)
+
+
+def make_key(random_bytes: Callable[[int], bytes]) -> tuple[str, str]:
+    """A new access key: (id, secret)."""
+    letters = [KEY_LETTERS[byte % len(KEY_LETTERS)] for byte in random_bytes(KEY_LENGTH - len(KEY_PREFIX))]
+    secret = [SECRET_LETTERS[byte % len(SECRET_LETTERS)] for byte in random_bytes(SECRET_LENGTH)]
+    return KEY_PREFIX + "".join(letters), "".join(secret)
+
+
+def show_key(key: AccessKey) -> dict[str, Any]:
+    """A key as it may be shown: without its secret."""
+    return {"id": key.id, "account": key.account, "created": iso_time(key.created_ms), "disabled": key.disabled}
+
+
+def _json_object(body: bytes) -> dict[str, Any]:
+    if len(body) > BODY_BYTES_MAX:
+        raise InvalidInput(f"The request has {len(body)} bytes; the maximum is {BODY_BYTES_MAX}.")
+    try:
+        given = json.loads(body or b"{}")
+    except (ValueError, RecursionError):
+        given = None
+    if not isinstance(given, dict):
+        raise InvalidInput("The request must be a JSON object.")
+    return given
+
+
+def _whole_number(given: dict[str, Any], name: str, default: int, low: int, high: int) -> int:
+    value = given.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
+        raise InvalidInput(f"The field {name} must be an integer from {low} to {high}.")
+    return value
+
+
+def _json(value: dict[str, Any]) -> bytes:
+    return json.dumps(value).encode() + b"\n"
+
+
+assert 256 % len(KEY_LETTERS) == 0 and 256 % len(SECRET_LETTERS) == 0, "every letter is as likely as the others"

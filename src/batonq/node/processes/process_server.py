@@ -1,0 +1,66 @@
+"""What one process answers another: about its shards, like a node of a cluster; and what it knows of itself."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+import msgspec
+
+from batonq.errors import InvalidInput, NotFound
+from batonq.node.cluster.node_server import Serving, ShardAnswering
+from batonq.node.operations.history import Listed, Served
+from batonq.node.operations.metrics import Front
+from batonq.node.operations.overview import Overview
+
+STATUS = "status"
+_millis = msgspec.msgpack.Decoder(int)
+_names = msgspec.msgpack.Decoder(bool)
+_read = msgspec.msgpack.Decoder(tuple[int, int, int, float, int | None])
+encode = msgspec.msgpack.encode
+
+
+class Process(Serving, Protocol):
+    """The process, as far as others may ask it."""
+
+    async def overview_here(self) -> Overview: ...
+    def front_here(self) -> Front: ...
+    async def histories_here(self, names: bool) -> Listed: ...
+    async def read_history_here(
+        self, shard: int, start: int, bytes_max: int, wait_s: float, stop: int | None
+    ) -> Served: ...
+    async def advance_clock_here(self, forward_ms: int) -> int: ...
+
+
+class ProcessAnswering(ShardAnswering):
+    def __init__(self, process: Process) -> None:
+        super().__init__(process)
+        self._process = process
+
+    async def _own(self, what: str, body: bytes) -> bytes:
+        try:
+            return encode(await self._tell(what, body))
+        except msgspec.DecodeError as problem:
+            raise InvalidInput(f"The request cannot be read: {problem}") from None
+
+    async def _tell(self, what: str, body: bytes) -> Any:
+        process = self._process
+        if what == STATUS:
+            return process.status()
+        if what == "overview":
+            return await process.overview_here()
+        if what == "front":
+            return process.front_here()
+        if what == "histories":
+            return await process.histories_here(_names.decode(body))
+        if what == "history":
+            return await process.read_history_here(*_read.decode(body))
+        if what == "clock":
+            return await process.advance_clock_here(_millis.decode(body))
+        if what == "give_up":
+            return self._let_go(body)
+        if what in ("take", "move", "drain", "undrain"):
+            raise InvalidInput(
+                "Shards cannot be handed over between the processes of one server. Stop the server and restart it "
+                "with another value of --processes."
+            )
+        raise NotFound(f"Unknown process command {what!r}.")

@@ -1,0 +1,129 @@
+"""Between shards: committed entries only, in order, in a bounded window, sent again until they are settled.
+
+One pump a pair of shards: it reads what the source owes, waits until that is committed, hands it to the destination,
+and settles what the destination has committed. Whatever is killed in between, the numbers leave exactly one copy: the
+destination answers an entry that it has seen from its cursor, and the source sends from the last settled one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Protocol
+
+from batonq.core.commands import Arrival
+from batonq.errors import BatonError, LogCorrupt
+from batonq.log.ending import end
+from batonq.node.events import AlarmBoard
+from batonq.node.messages.log_reader import make_arrival
+from batonq.node.routing.ports import ShardPort
+from batonq.node.shard_host.host import ShardHost
+from batonq.node.shard_host.keeper import ShardKeeper
+
+RETRY_FIRST_S = 0.05
+RETRY_MAX_S = 5.0
+
+
+class Transport(Protocol):
+    """How entries reach the shard that they are for."""
+
+    async def deliver(self, destination: int, arrivals: Sequence[Arrival]) -> list[tuple[int, int]]:
+        """(number, verdict) of each entry, committed at the destination. Raises BatonError when it may be tried again,
+        LogCorrupt when the numbers do not fit."""
+
+
+class PortTransport:
+    """To a shard wherever it is served."""
+
+    def __init__(self, port: Callable[[int], ShardPort]) -> None:
+        self._port = port
+
+    async def deliver(self, destination: int, arrivals: Sequence[Arrival]) -> list[tuple[int, int]]:
+        return await self._port(destination).arrive(arrivals)
+
+
+class Channels:
+    """The pumps of all shards that this node serves."""
+
+    def __init__(
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        transport: Transport,
+        alarms: AlarmBoard,
+        window_entries: int,
+        window_bytes: int,
+    ) -> None:
+        self._loop = loop
+        self._transport = transport
+        self._alarms = alarms
+        self._window_entries = window_entries
+        self._window_bytes = window_bytes
+        self._pumps: dict[tuple[int, int], asyncio.Task[None]] = {}
+        self._stopping = False
+
+    def look(self, keeper: ShardKeeper) -> None:
+        """Something was committed (or a shard was opened): see whether it owes anything to another shard."""
+        if self._stopping or not keeper.serving:
+            return
+        host = keeper.host()
+        if not host.shard.channels:
+            return
+        for destination in host.shard.unsettled():
+            pair = (keeper.number, destination)
+            if destination != keeper.number and pair not in self._pumps:
+                task = self._loop.create_task(self._pump(keeper.number, destination, host))
+                self._pumps[pair] = task
+                task.add_done_callback(partial(self._ended, keeper, pair))
+
+    async def close(self) -> None:
+        self._stopping = True
+        await end(*self._pumps.values())
+
+    def _ended(self, keeper: ShardKeeper, pair: tuple[int, int], _task: asyncio.Task[None]) -> None:
+        self._pumps.pop(pair, None)
+        self.look(keeper)  # what was owed while the pump was ending
+
+    async def _pump(self, source: int, destination: int, host: ShardHost) -> None:
+        """Runs while the source owes the destination anything; ends with the host, and another takes over."""
+        pause_s = RETRY_FIRST_S
+        key = f"channel-{source}-{destination}"
+        while host.serving:
+            try:
+                if not await self._send_window(destination, host):
+                    self._alarms.clear(key)
+                    return
+                pause_s = RETRY_FIRST_S
+            except Exception as problem:
+                if not isinstance(problem, BatonError) or isinstance(problem, LogCorrupt):
+                    # Trying again at once would only keep the loop busy: somebody has to look.
+                    text = f"The channel from shard {source} to shard {destination} is stopped: {problem}"
+                    self._alarms.put(key, text, severity="critical")
+                    pause_s = RETRY_MAX_S
+                elif pause_s >= RETRY_MAX_S:
+                    text = f"Shard {destination} does not accept messages from shard {source}: {problem.message}"
+                    self._alarms.put(key, text)
+                await asyncio.sleep(pause_s)
+                pause_s = min(pause_s * 2, RETRY_MAX_S)
+
+    async def _send_window(self, destination: int, host: ShardHost) -> bool:
+        """Move one window of entries; False when nothing is owed."""
+        entries = host.shard.pending_entries(destination, 0, self._window_entries)
+        if not entries:
+            return False
+        point = host.point()
+        if point is not None:
+            await point
+        arrivals: list[Arrival] = []
+        total = 0
+        for entry in entries:
+            arrival = make_arrival(host.shard, host.log, entry)
+            arrivals.append(arrival)
+            total += len(arrival.payload)
+            if total >= self._window_bytes:
+                break
+        results = await self._transport.deliver(destination, arrivals)
+        host.settle(destination, results)
+        host.commit.kick()
+        return True

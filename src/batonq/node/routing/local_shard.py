@@ -1,0 +1,215 @@
+"""A shard that this node serves itself, as a port (ports.py)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any
+
+from batonq.core.commands import Arrival, Command, Counters, Job, Leases, Receive
+from batonq.core.spread import Hint
+from batonq.errors import BatonError
+from batonq.node.jobs.redrive_scan import Sample, examine_all
+from batonq.node.messages.peek import Peeked, look
+from batonq.node.messages.received import Deliveries, Delivery, Received
+from batonq.node.routing.ports import JobView
+from batonq.node.routing.submission import Done, Waiting, tell, told
+from batonq.node.shard_host.host import ShardHost, committed
+from batonq.node.shard_host.keeper import ShardKeeper
+
+
+class LocalShard:
+    def __init__(
+        self,
+        keeper: ShardKeeper,
+        deliveries: Deliveries,
+        reach: Callable[[ShardHost, int, int], Awaitable[None]],
+        matching: Callable[..., Awaitable[list[tuple[int, Delivery]]]],
+    ) -> None:
+        self._host = keeper.host
+        self._deliveries = deliveries
+        self._reach = reach
+        self._matching = matching
+        self._number = keeper.number
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    # --- commands
+
+    def submit(self, command: Command, done: Done) -> Waiting | None:
+        try:
+            host = self._host()
+        except BatonError as problem:
+            done(problem)
+            return None
+        if not isinstance(command, Receive):
+            return host.submit(command, done)
+        return host.submit(command, lambda outcome: self._deliver(host, command, done, outcome))
+
+    def _deliver(self, host: ShardHost, command: Receive, done: Done, outcome: Leases | BatonError) -> None:
+        """Leases are committed: read the messages. Those that cannot be handed over are given back."""
+        if isinstance(outcome, BatonError):
+            done(outcome)
+        elif not outcome:
+            done(Received(self._number))
+        else:
+            try:
+                is_late = host.is_late(outcome) or self._deliveries.is_cold(host, outcome)
+            except Exception as problem:
+                self._fail(host, command, done, outcome, problem)
+                return
+            if is_late:
+                self._spawn(self._deliver_later(host, command, done, outcome))
+            else:
+                self._hand_over(host, command, done, outcome)
+
+    async def _deliver_later(self, host: ShardHost, command: Receive, done: Done, leases: Leases) -> None:
+        """Extend leases of which much has passed, and read what the disk has to be asked for."""
+        try:
+            leases = await host.in_time(command.queue, leases, command.attempt)
+            await self._deliveries.warm(host, leases)
+        except Exception as problem:
+            self._fail(host, command, done, leases, problem)
+        else:
+            self._hand_over(host, command, done, leases)
+
+    def _hand_over(self, host: ShardHost, command: Receive, done: Done, leases: Leases) -> None:
+        try:
+            received = self._deliveries.read(command.queue, host, leases, command.whole)
+        except Exception as problem:
+            self._fail(host, command, done, leases, problem)
+            return
+        if not command.attempt:
+            received.give_back = lambda: host.give_back(command.queue, received.leases.claims())
+        tell(done, received)
+
+    @staticmethod
+    def _fail(host: ShardHost, command: Receive, done: Done, leases: Leases, problem: Exception) -> None:
+        """Leased messages cannot be handed over: the next one may have them."""
+        if not command.attempt:
+            host.give_back(command.queue, leases.claims())
+        tell(done, told(problem))
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    # --- the rest
+
+    async def receive_matching(
+        self,
+        account: str,
+        patterns: Sequence[str],
+        max_messages: int,
+        visibility_ms: int | None,
+        wait_ms: int,
+        holder: str,
+    ) -> list[tuple[int, Delivery]]:
+        self._host()
+        return await self._matching(self._number, account, patterns, max_messages, visibility_ms, wait_ms, holder)
+
+    async def hint(self, queue: int, wait_ms: int, waiting: int) -> Hint:
+        host = self._host()
+        hint = host.hint(queue)
+        if not hint.visible and wait_ms > 0 and not host.polls.answers_at_once:
+            await host.polls.until_filled(queue, wait_ms, waiting)
+            hint = self._host().hint(queue)
+        return hint
+
+    async def give_back(self, queue: int, claims: Sequence[tuple[int, int, int]]) -> None:
+        host = self._host()
+        host.give_back(queue, claims)
+        await committed(host)
+
+    async def counters(self, queue: int) -> Counters:
+        host = self._host()
+        counters = host.counters(queue)
+        await committed(host)
+        return counters
+
+    async def waiting(self, queue: int) -> int:
+        return self._host().polls.waiting(queue)
+
+    async def peek(self, queue: int, after_sequence: int, limit: int) -> list[Peeked]:
+        host = self._host()
+        numbers_from = host.shard.numbers_from(queue)
+        found = await look(host, queue, after_sequence, limit)
+        if not numbers_from:
+            return found
+        return [one._replace(view=one.view._replace(sequence=numbers_from + one.view.sequence)) for one in found]
+
+    async def reach(self, queue: int, version: int) -> None:
+        await self._reach(self._host(), queue, version)
+
+    async def purge_point(self, queue: int) -> tuple[int, int]:
+        host = self._host()
+        point = host.shard.next_sequence - 1, host.shard.queue_state(queue).purge_generation
+        await committed(host)
+        return point
+
+    async def purge(self, queue: int, through: int, purges: int) -> None:
+        host = self._host()
+        while host.shard.queue_state(queue).purge_generation == purges:
+            host.purge(queue, through)
+            await committed(host)
+
+    async def next_sequence(self) -> int:
+        host = self._host()
+        sequence = host.shard.next_sequence
+        await committed(host)
+        return sequence
+
+    # --- jobs
+
+    async def start_job(self, job: Job) -> JobView:
+        host = self._host()
+        return await _view(host, host.jobs.start(job))
+
+    async def dry_run(self, job: Job) -> tuple[JobView, list[Sample]]:
+        host = self._host()
+        numbers_from = host.shard.numbers_from(job.source)
+        job, sample = await examine_all(host, job)
+        return JobView(job, 0.0), [one._replace(sequence=numbers_from + one.sequence) for one in sample]
+
+    async def jobs(self, queue: int) -> list[JobView]:
+        host = self._host()
+        jobs = [replace(job) for job in host.shard.jobs.values() if job.source == queue]
+        views = [_seen(host, job) for job in sorted(jobs, key=lambda job: job.started_ms, reverse=True)]
+        await committed(host)
+        return views
+
+    async def job(self, job_id: str) -> JobView | None:
+        host = self._host()
+        job = host.shard.jobs.get(job_id)
+        return None if job is None else await _view(host, job)
+
+    async def cancel_job(self, job_id: str) -> JobView:
+        host = self._host()
+        return await _view(host, host.jobs.cancel(job_id))
+
+    async def pause_job(self, job_id: str, why: str) -> JobView:
+        host = self._host()
+        return await _view(host, host.jobs.pause(job_id, why))
+
+    async def resume_job(self, job_id: str) -> JobView:
+        host = self._host()
+        return await _view(host, host.jobs.resume(job_id))
+
+    async def arrive(self, arrivals: Sequence[Arrival]) -> list[tuple[int, int]]:
+        host = self._host()
+        results = host.arrive(arrivals)
+        await committed(host)
+        return results
+
+
+def _seen(host: ShardHost, job: Job) -> JobView:
+    """As it stands now; the shard's own goes on changing."""
+    rate = host.shard.job_rate(job, host.now_ms()) if job.state == "RUNNING" else 0.0
+    return JobView(replace(job), rate)
+
+
+async def _view(host: ShardHost, job: Job) -> JobView:
+    view = _seen(host, job)
+    await committed(host)
+    return view

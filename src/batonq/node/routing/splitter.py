@@ -1,0 +1,513 @@
+"""Queues that lie on several shards: which of them a request goes to, and how their answers become one.
+
+What has a key waits for the shard of its key; what has none goes to a shard that has an owner. Receives go where hints
+say that the first in order are (core/spread.py); a hint promises nothing, and leases nothing. Shards that are served
+here are looked at directly. The others are asked once in HINT_S while there is anything to receive, and all at once
+when nothing is known to be anywhere: an empty receive costs one question for each shard that is served elsewhere, and
+no record anywhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from batonq.core import spread as routing
+from batonq.core.commands import Counters, Once, Receive, Send
+from batonq.core.ids import AWAY, key_hash
+from batonq.core.spread import Hint
+from batonq.errors import BatonError, IdempotencyConflict, NotOwner, OverLimit, QueueDoesNotExist
+from batonq.node.catalog.queue_control import Queue
+from batonq.node.messages.peek import Peeked
+from batonq.node.messages.received import ANSWER_BYTES_MAX, Delivery, Received
+from batonq.node.routing.ports import ShardPort
+from batonq.node.routing.sdk_retry import NamedSends, Results, results_of
+from batonq.node.routing.shard_attempts import Offer, Offering
+from batonq.node.routing.spread_long_poll import Room
+from batonq.node.routing.submission import submitted
+from batonq.node.shard_host.host import ShardHost
+
+HINT_S = 0.2  # how long a hint from another node is good for, while something is known to be somewhere
+RECENT_WAIT_S = 0.05  # how long an answer is waited for while there is something to go by
+FRESH_WAIT_S = 1.0  # and while there is nothing
+HINTS_MAX = 10_000  # hints of other nodes that are remembered
+ANY = -1  # stands for whichever shard has its turn
+
+T = TypeVar("T")
+GiveBack = Callable[[Queue, Sequence[Delivery]], Coroutine[Any, Any, None]]
+
+
+class Spreading:
+    def __init__(
+        self,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        port: Callable[[int], ShardPort],
+        port_at_once: Callable[[int], ShardPort | None],
+        here: Callable[[int], ShardHost | None],
+        queue: Callable[[int], Queue | None],
+        version: Callable[[], int],
+        seal: Callable[[Queue, Received], None],
+        give_back: GiveBack,
+        waiters_max: int,
+        first_turn: int,
+        refresh: Callable[[], Awaitable[bool]],
+    ) -> None:
+        """`port_at_once` leads to a shard only if it has an owner, else it is None or raises NotOwner; `seal` adds
+        receipts; `here` is the host of a shard that this node serves; `queue` and `version` are of the catalog as this
+        node knows it.
+        """
+        self._loop = loop
+        self._port = port
+        self._port_at_once = port_at_once
+        self._here = here
+        self._queue = queue
+        self._version = version
+        self._seal = seal
+        self._give_back = give_back
+        self._waiters_max = waiters_max
+        self._refresh = refresh
+        self._first_turn = first_turn  # nodes should not all begin with the same shard
+        self._turns: dict[int, int] = {}  # queue → whose turn it is to get what has no key
+        self._known: dict[tuple[int, int], tuple[float, Hint]] = {}  # hints of other nodes: (queue, shard) → when
+        self._asking: dict[tuple[int, int], asyncio.Task[None]] = {}
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._rooms: dict[int, Room] = {}
+        self._ending = False
+        self._named = NamedSends(self)
+
+    def stop_waiting(self) -> None:
+        """Answer every long poll now, and let no other wait."""
+        self._ending = True
+        for room in self._rooms.values():
+            room.end()
+
+    async def ask(self, queue: Queue, shard: int, ask: Callable[[ShardPort], Awaitable[T]]) -> T:
+        """Ask one shard. If it has not heard of the queue, see that it hears what this node has heard; then the
+        shard's word counts, not this node's.
+        """
+        return await self._ask_port(queue, self._port(shard), ask)
+
+    async def ask_at_once(self, queue: Queue, shard: int, ask: Callable[[ShardPort], Awaitable[T]]) -> T:
+        """The same of a shard that has an owner right now; else it was asked nothing, and NotOwner is raised."""
+        port = self._port_at_once(shard)
+        if port is None:
+            raise NotOwner(f"No node owns shard {shard} right now.")
+        return await self._ask_port(queue, port, ask)
+
+    async def _ask_port(self, queue: Queue, port: ShardPort, ask: Callable[[ShardPort], Awaitable[T]]) -> T:
+        try:
+            return await ask(port)
+        except QueueDoesNotExist:
+            if self._queue(queue.number) is None:
+                raise
+            await port.reach(queue.number, self._version())
+            return await ask(port)
+
+    async def of_all(self, queue: Queue, ask: Callable[[ShardPort], Awaitable[T]]) -> list[T]:
+        """The answers of all shards, in their order. Raises when one of them has none."""
+        return await asyncio.gather(*(self.ask(queue, shard, ask) for shard in queue.shards))
+
+    # --- sending --------------------------------------------------------------------------------
+
+    async def send(self, queue: Queue, command: Send, first_try: bool) -> Results:
+        """One result each, in order. `first_try`: an SDK says that it has not made this request before."""
+        name = command.request
+        if not command.is_keyed(queue.fifo):
+            if name:
+                return await self._named.send(queue, command, name, first_try)
+            results = await self._send_anywhere(queue, command)
+            return await self.send_moved(queue, command, results)
+        # A shard knows a request by its name, so each must get all of its part at once.
+        offering = self._sending(queue, command, name)
+        await offering.run()
+        if command.bodies and len(offering.problems) == len(command.bodies):
+            raise offering.problems[0]
+        return offering.results
+
+    async def send_moved(self, queue: Queue, command: Send, results: Results) -> Results:
+        """Messages go on that the shard which was asked does not take any more: of a queue that was on one shard, or
+        without a key.
+        """
+        if not any(isinstance(result, NotOwner) for result in results):
+            return results
+        name = command.request
+        if name and not command.is_keyed(queue.fifo):
+            return await self._named.send(await self.newest(queue), command, name, first_try=False)
+        offering = self._sending(queue, command, name)
+        await offering.go_on(results)
+        return offering.results
+
+    def _sending(self, queue: Queue, command: Send, name: int) -> Offering:
+        async def offer(shard: int, places: list[int], turn: int) -> Results:
+            some = command.pick(places)
+            by = key_hash(name, "moved", turn) | AWAY if name and turn > 1 else name  # it may know another part by it
+            if shard == ANY:
+                return await self._send_anywhere(queue, some)
+            return await self.ask(queue, shard, lambda port: results_of(port, replace(some, request=by)))
+
+        return self._offering(queue, command, offer, name, queue.shard if len(queue.shards) == 1 else ANY)
+
+    def _offering(self, queue: Queue, command: Send, offer: Offer, name: int, unkeyed: int = ANY) -> Offering:
+        """Messages on their ways. What has no key goes by the hash of the request's name; without one, it begins at
+        `unkeyed`.
+        """
+
+        def ways(queue: Queue, unkeyed: int) -> list[list[int]]:
+            other = queue.spread.asked(name) if name else [unkeyed]
+            keys = [command.key_at(at, queue.fifo) for at in range(len(command.bodies))]
+            return [queue.spread.asked(key_hash(key)) if key else other for key in keys]
+
+        async def newest() -> list[list[int]]:
+            known = await self.newest(queue)
+            return ways(known, known.spread.first)
+
+        return Offering(command, ways(queue, unkeyed), offer, newest)
+
+    async def tell(self, queue: Queue, shard: int, at_once: bool) -> None:
+        """See that a shard has heard of the queue what this node has heard. `at_once`: or raise NotOwner if it has no
+        owner right now.
+        """
+        ask = self.ask_at_once if at_once else self.ask
+        await ask(queue, shard, lambda port: port.reach(queue.number, self._version()))
+
+    async def newest(self, queue: Queue) -> Queue:
+        """A queue that has grown: as the catalog knows it."""
+        known = self._queue(queue.number)
+        if known is None or known.spread == queue.spread:
+            await self._refresh()
+            known = self._queue(queue.number)
+        if known is None:
+            raise QueueDoesNotExist
+        return known
+
+    async def _send_anywhere(self, queue: Queue, command: Send) -> Results:
+        """To the shard whose turn it is; to the next if that one has no owner, or has no room for them."""
+        results: Results = []
+        command = replace(command, request=0)
+        left: Sequence[int] = range(len(command.bodies))  # places that have no good answer yet
+        shards = self._in_turn(queue)
+        for shard in shards:
+            some = command.pick(left)
+            try:
+                answers = await self.ask_at_once(queue, shard, lambda port: results_of(port, some))  # noqa: B023
+            except NotOwner:
+                continue
+            if not results:
+                results = answers
+            for place, answer in zip(left, answers, strict=True):
+                results[place] = answer
+            left = [place for place in left if isinstance(results[place], OverLimit)]
+            if not left:
+                break
+        return results or await self.ask(queue, shards[0], lambda port: results_of(port, command))
+
+    def _in_turn(self, queue: Queue) -> tuple[int, ...]:
+        shards = queue.spread.taking
+        at = self._turns.get(queue.number, self._first_turn) % len(shards)
+        if queue.number not in self._turns and len(self._turns) >= HINTS_MAX:
+            self._turns.clear()
+        self._turns[queue.number] = at + 1
+        return shards[at:] + shards[:at]
+
+    async def send_once(self, queue: Queue, command: Send, once: Once) -> tuple[Results, bool]:
+        """Each shard remembers its part of the request, so a request that failed in part can be made again. The shard
+        of the request's name is asked first, whether it stands for another request; what has no key goes there.
+        """
+        hashed = key_hash(once.name)
+        home = queue.spread.asked(hashed)[0]
+        known = [False] * len(command.bodies)
+        asked_home: asyncio.Future[None] = self._loop.create_future()
+
+        async def ask(shard: int, places: Sequence[int], by: Once) -> tuple[Results, bool]:
+            some = replace(command.pick(places), once=by)
+            sent = await self.ask(queue, shard, lambda port: submitted(port.submit, some))
+            return [*sent.results()], sent.replayed
+
+        async def offer(shard: int, places: list[int], turn: int) -> Results:
+            if shard != home:
+                await asked_home
+            by = once._replace(name=f"{once.name}\n{turn}") if turn > 1 else once
+            try:
+                answers, is_known = await ask(shard, places, by)
+                if any(isinstance(answer, IdempotencyConflict) for answer in answers):
+                    raise IdempotencyConflict
+            except BatonError as problem:
+                if not asked_home.done():
+                    asked_home.set_exception(problem)
+                raise
+            if not asked_home.done():
+                asked_home.set_result(None)
+            for place in places:
+                known[place] = is_known
+            return answers
+
+        offering = self._offering(queue, command, offer, hashed)
+        try:
+            if not offering.begins_at(home):
+                for answer in (await ask(home, (), once))[0]:
+                    if isinstance(answer, BatonError):
+                        raise answer
+                asked_home.set_result(None)
+            await offering.run()
+            for problem in offering.problems.values():
+                raise problem
+        except IdempotencyConflict as conflict:
+            return [conflict] * len(command.bodies), False
+        finally:
+            if not asked_home.cancel():
+                asked_home.exception()  # told to whoever waited for it
+        return offering.results, all(known)
+
+    # --- receiving ------------------------------------------------------------------------------
+
+    async def receive(self, queue: Queue, command: Receive) -> Sequence[Delivery]:
+        wait_ms = command.wait_ms
+        command = replace(command, wait_ms=0, attempt=command.attempt if queue.fifo else "")
+        attempt = command.attempt
+        if attempt:
+            again = await self.of_all(queue, lambda port: self._receive(queue, port, replace(command, max_messages=0)))
+            found: Sequence[Delivery] = [delivery for deliveries in again for delivery in deliveries]
+            if found:
+                return found
+
+        async def take(asked: dict[int, int]) -> list[Delivery]:
+            if attempt:  # one shard remembers all of it, or nothing
+                asked = dict(list(asked.items())[:1])
+            return await self._take(queue, asked, command)
+
+        found = await self._take_by_hints(queue, command.max_messages, take)
+        if found or wait_ms <= 0 or self._ending:
+            return found
+        return await self._wait(queue, command.max_messages, wait_ms, take)
+
+    async def _receive(self, queue: Queue, port: ShardPort, command: Receive) -> Sequence[Delivery]:
+        """The messages of one shard, with their receipts."""
+        received: Received = await submitted(port.submit, command)
+        try:
+            self._seal(queue, received)
+            return received.deliveries()
+        except Exception:
+            received.give_back()
+            raise
+
+    async def _take_by_hints(
+        self, queue: Queue, max_messages: int, take: Callable[[dict[int, int]], Awaitable[list[Delivery]]]
+    ) -> list[Delivery]:
+        """By what is known, then by what is asked for now: nothing is found only if nothing was there."""
+        here = [shard for shard in queue.shards if self._here(shard) is not None]
+        for hints in (await self._recent_hints(queue), None):
+            if hints is None:
+                hints = await self._fresh_hints(queue)
+            asked = routing.shares(max_messages, list(hints.items()), queue.policy.ageing_ms, here)
+            found = await take(asked) if asked else []
+            if found:
+                return found
+        return []
+
+    async def _recent_hints(self, queue: Queue) -> dict[int, Hint]:
+        """What the shards here have, and what others told lately. Those who did not are asked, and waited for a little
+        while if there is anything to go by; if there is not, `_fresh_hints` asks all of them.
+        """
+        hints: dict[int, Hint] = {}
+        old: list[int] = []
+        for shard in queue.shards:
+            host = self._here(shard)
+            if host is not None:
+                with suppress(BatonError):
+                    hints[shard] = host.hint(queue.number)
+            else:
+                told_s, hints[shard] = self._known.get((queue.number, shard), (-HINT_S, Hint(0)))
+                if self._loop.time() - told_s >= HINT_S:
+                    old.append(shard)
+        if old and any(hint.visible for hint in hints.values()):
+            asking = [self._asking.get((queue.number, shard)) or self._ask_soon(queue, shard) for shard in old]
+            await asyncio.wait(asking, timeout=RECENT_WAIT_S)
+            for shard in old:
+                hints[shard] = self._known.get((queue.number, shard), (0.0, Hint(0)))[1]
+        return hints
+
+    def _ask_soon(self, queue: Queue, shard: int) -> asyncio.Task[None]:
+        key = (queue.number, shard)
+
+        async def ask() -> None:
+            try:
+                await self._hint(queue, shard)
+            except BatonError:
+                self._note(queue.number, shard, Hint(0))
+            finally:
+                self._asking.pop(key, None)
+
+        task = self._asking[key] = self._spawn(ask())
+        return task
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
+        task = self._loop.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _fresh_hints(self, queue: Queue) -> dict[int, Hint]:
+        """The hints of all shards, asked for now; a shard that cannot be asked, or does not answer, is left out. Raises
+        when all are.
+        """
+        asking = {shard: self._loop.create_task(self._hint(queue, shard)) for shard in queue.shards}
+        try:
+            await asyncio.wait(asking.values(), timeout=FRESH_WAIT_S)
+        finally:
+            for task in asking.values():
+                task.cancel()
+        hints: dict[int, Hint] = {}
+        for shard, task in asking.items():
+            problem = task.exception() if task.done() and not task.cancelled() else None
+            if problem is not None and (isinstance(problem, QueueDoesNotExist) or not isinstance(problem, BatonError)):
+                raise problem
+            if task.done() and not task.cancelled() and problem is None:
+                hints[shard] = task.result()
+        if not hints:  # then it is worth waiting for an owner
+            first = queue.shards[0]
+            hints[first] = await self.ask(queue, first, lambda port: port.hint(queue.number, 0, 0))
+        return hints
+
+    async def _hint(self, queue: Queue, shard: int, wait_ms: int = 0, waiting: int = 0) -> Hint:
+        hint = await self.ask_at_once(queue, shard, lambda port: port.hint(queue.number, wait_ms, waiting))
+        self._note(queue.number, shard, hint)
+        return hint
+
+    def _note(self, queue: int, shard: int, hint: Hint) -> None:
+        if self._here(shard) is None:
+            if len(self._known) >= HINTS_MAX:
+                self._known.clear()
+            self._known[queue, shard] = (self._loop.time(), hint)
+
+    async def _take(self, queue: Queue, asked: dict[int, int], command: Receive) -> list[Delivery]:
+        """Lease so many from each. What one shard cannot give is no reason to give nothing of the others."""
+        attempt = command.attempt
+
+        async def take_one(shard: int) -> Sequence[Delivery]:
+            some = replace(command, max_messages=asked[shard])
+            return await self.ask(queue, shard, lambda port: self._receive(queue, port, some))
+
+        tasks = [self._loop.create_task(take_one(shard)) for shard in asked]
+        try:
+            answers = await asyncio.gather(*tasks, return_exceptions=True)
+        except asyncio.CancelledError:  # the client has gone; who was not done gives back by itself
+            for task in tasks:
+                if task.done() and not task.cancelled() and task.exception() is None and not attempt:
+                    self._spawn(self._give_back(queue, task.result()))
+            raise
+        found: list[Delivery] = []
+        problems: list[BaseException] = []
+        for shard, answer in zip(asked, answers, strict=True):
+            if isinstance(answer, BaseException):
+                problems.append(answer)
+                self._note(queue.number, shard, Hint(0))
+            else:
+                found += answer
+                if len(answer) < asked[shard]:
+                    self._note(queue.number, shard, Hint(0))
+        if not found and problems:
+            for problem in problems:
+                if len(problems) == len(asked) or isinstance(problem, OverLimit | QueueDoesNotExist):
+                    raise problem
+        if not queue.fifo and len(asked) > 1:
+            ageing_ms = queue.policy.ageing_ms
+            found.sort(key=lambda one: Hint(1, one.priority, one.sent_ms).rank(ageing_ms))
+        return self._fitting(queue, found)
+
+    def _fitting(self, queue: Queue, found: list[Delivery]) -> list[Delivery]:
+        """As much as one answer may have; the rest goes back."""
+        size = 0
+        for count, delivery in enumerate(found):
+            size += len(delivery.body)
+            if count and size > ANSWER_BYTES_MAX:
+                self._spawn(self._give_back(queue, found[count:]))
+                return found[:count]
+        return found
+
+    async def _wait(
+        self,
+        queue: Queue,
+        max_messages: int,
+        wait_ms: int,
+        take: Callable[[dict[int, int]], Awaitable[list[Delivery]]],
+    ) -> list[Delivery]:
+        room = self._rooms.get(queue.number) or Room(
+            lambda: self._queue(queue.number), self._hint, self._loop, self._waiters_max
+        )
+        if len(room.polls) >= room.waiters_max:
+            raise OverLimit("The limit of long polls on this queue is reached. Retry, or use fewer connections.")
+        poll = room.enter(max_messages)
+        self._rooms[queue.number] = room
+        try:
+            async with asyncio.timeout(wait_ms / 1000) as limit:
+                while (shard := await poll.woken) is not None:
+                    deadline_s = limit.when()
+                    limit.reschedule(None)  # what is under way is not given up
+                    found = await take({shard: max_messages})
+                    if found or deadline_s is None or self._loop.time() >= deadline_s:
+                        return found
+                    limit.reschedule(deadline_s)
+                    room.again(poll)
+        except TimeoutError:
+            return []
+        finally:
+            room.leave(poll)
+            if not room.polls and self._rooms.get(queue.number) is room:
+                del self._rooms[queue.number]
+        return []
+
+    async def waiting(self, queue: Queue) -> int:
+        """How many long polls wait: those of this node, and those of others as they told when they last asked."""
+        room = self._rooms.get(queue.number)
+        told = await self.of_all(queue, lambda port: port.waiting(queue.number))
+        return max(len(room.polls) if room is not None else 0, *told)
+
+    # --- looking --------------------------------------------------------------------------------
+
+    async def counters(self, queue: Queue) -> Counters:
+        return summed(await self.of_all(queue, lambda port: port.counters(queue.number)))
+
+    async def peek(self, queue: Queue, after: int, limit: int) -> list[Peeked]:
+        """One shard after the other; `after` is the number of a message."""
+        found: list[Peeked] = []
+        at, after = queue.spread.place_of_number(after)
+        for shard in queue.shards[at:]:
+            found += await self._peek_one(queue, shard, after, limit - len(found))
+            if len(found) >= limit:
+                break
+            after = 0
+        return found
+
+    async def _peek_one(self, queue: Queue, shard: int, after: int, limit: int) -> list[Peeked]:
+        return await self.ask(queue, shard, lambda port: port.peek(queue.number, after, limit))
+
+
+def summed(parts: Sequence[Counters]) -> Counters:
+    """The counters of a whole queue: exact at the positions of all shards at which they were read."""
+    oldest = min((part.oldest_sent_ms for part in parts if part.oldest_sent_ms), default=0)
+    return Counters(*map(sum, zip(*parts, strict=True)))._replace(oldest_sent_ms=oldest)
+
+
+async def joined(
+    count: int, parts: dict[int, list[int]], act: Callable[[int, list[int]], Awaitable[Sequence[T | BatonError]]]
+) -> list[T | BatonError]:
+    """The results of all parts, each in its place. A part that failed has its problem in each of its places, unless all
+    of them failed: then it is raised.
+    """
+    answers = await asyncio.gather(
+        *(act(shard, places) for shard, places in parts.items()), return_exceptions=len(parts) > 1
+    )
+    results: list[Any] = [None] * count
+    failed = [answer for answer in answers if isinstance(answer, BaseException)]
+    for places, answer in zip(parts.values(), answers, strict=True):
+        if isinstance(answer, BaseException):
+            if len(failed) == len(parts) or not isinstance(answer, BatonError):
+                raise answer
+            answer = [answer] * len(places)
+        for place, result in zip(places, answer, strict=True):
+            results[place] = result
+    return results

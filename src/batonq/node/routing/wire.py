@@ -1,0 +1,289 @@
+"""What one node asks another about a shard, and what it is answered, as MessagePack.
+
+Arguments go as arrays, without the names of fields. An error goes by its code, alone or in the place of a result. The
+forms are derived from what is declared elsewhere: operations from ports.ShardOperations, commands and outcomes from
+core/commands.py.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import Callable, Sequence
+from dataclasses import MISSING, fields
+from operator import attrgetter
+from typing import Any, NamedTuple, get_type_hints
+
+import msgspec
+from msgspec import Struct, defstruct
+
+from batonq.core.commands import (
+    Accepted,
+    ChangeVisibility,
+    Command,
+    Delete,
+    Failing,
+    Leases,
+    Nack,
+    Once,
+    Receive,
+    Send,
+    Sent,
+)
+from batonq.core.payload import Payload
+from batonq.core.shard.state import Failure
+from batonq.errors import BY_CODE, BatonError, InvalidInput
+from batonq.node.messages.received import ANSWER_BYTES_MAX, Received
+from batonq.node.routing.ports import ShardOperations, ShardPort
+from batonq.node.routing.submission import submitted, told
+
+CONTENT_TYPE = "application/msgpack"
+SUBMIT = "submit"  # the operation that executes commands
+POLL = "poll"  # the same of one receive that may wait: whoever does not wait any more wants nothing of it
+
+
+class Problem(Struct):
+    """An error. It is the only thing that goes as a map, so that it can stand where a result would."""
+
+    code: str
+    message: str
+
+
+# --- commands and outcomes ----------------------------------------------------------------------
+
+
+class _Form(NamedTuple):
+    """A class of the core as it goes over the wire: an array of its fields, behind a number that tells the class."""
+
+    struct: type[Struct]
+    values: Callable[[Any], tuple[Any, ...]]
+    plain: type
+
+
+def _form(plain: type, tag: int, left_out: Sequence[str] = (), **types: Any) -> _Form:
+    hints = get_type_hints(plain) | types
+    names = [each for each in fields(plain) if each.name not in left_out]
+    columns = [
+        (each.name, hints[each.name]) if each.default is MISSING else (each.name, hints[each.name], each.default)
+        for each in names
+        if each.default_factory is MISSING
+    ]
+    columns += [
+        (each.name, hints[each.name], msgspec.field(default_factory=each.default_factory))
+        for each in names
+        if each.default_factory is not MISSING
+    ]
+    struct = defstruct(plain.__name__, columns, array_like=True, tag=tag, gc=False)
+    return _Form(struct, attrgetter(*(name for name, *_ in columns)), plain)
+
+
+_leases = _form(Leases, 0, ("whole", "start", "kept"))
+_COMMANDS = {
+    form.plain: form
+    for form in (
+        _form(Send, 0, once=Once | None),
+        _form(Receive, 1),
+        _form(Delete, 2),
+        _form(ChangeVisibility, 3),
+        _form(Nack, 4, failings=Sequence[Failing]),
+    )
+}
+_RECEIVED_OWN = ("receipts", "rows", "give_back")  # the asking node's business
+_sent = _form(Sent, 0, each=Sequence[Accepted | Problem])
+_received = _form(
+    Received, 1, _RECEIVED_OWN, leases=_leases.struct, payloads=Sequence[Payload], failures=dict[int, Failure]
+)
+
+
+class _Results(Struct, array_like=True, tag=2, gc=False):
+    """A result for each claim of a command."""
+
+    each: list[int | Problem | None]
+
+
+class _Failed(Struct, array_like=True, tag=3, gc=False):
+    """The command ended with an error."""
+
+    problem: Problem
+
+
+class _Alone(Struct, array_like=True, tag=4, gc=False):
+    """See ALONE."""
+
+
+ALONE = _Alone()  # the outcome of a receive for which the answer had no room: it asks again, by a call of its own
+_OUTCOMES = {form.plain: form for form in (_sent, _received)}
+_PLAIN = {form.struct: form for form in (*_COMMANDS.values(), *_OUTCOMES.values(), _leases)}
+
+
+def _written(value: Any) -> Any:
+    """A command or an outcome in its form."""
+    form = _COMMANDS.get(type(value)) or _OUTCOMES.get(type(value))
+    if form is not None:
+        written: Any = form.struct(*form.values(value))
+        if isinstance(value, Received):
+            written.leases = _leases.struct(*_leases.values(value.leases))
+        return written
+    if value is ALONE:
+        return value
+    return _Results(value) if isinstance(value, list) else _Failed(Problem(value.code, value.message))
+
+
+def _read(value: Any) -> Any:
+    """The same backwards."""
+    if isinstance(value, _Alone):
+        return ALONE
+    form = _PLAIN.get(type(value))
+    if form is None:
+        return [*map(_heard, value.each)] if isinstance(value, _Results) else _error(value.problem)
+    names = form.struct.__struct_fields__
+    plain = form.plain(**dict(zip(names, form.values(value), strict=True)))
+    if isinstance(plain, Sent):
+        plain.each = [*map(_heard, plain.each)]
+    elif isinstance(plain, Received):
+        plain.leases = _read(plain.leases)
+    return plain
+
+
+_command_types: Any = None
+for _each in _COMMANDS.values():
+    _command_types = _each.struct if _command_types is None else _command_types | _each.struct
+
+
+# --- operations ---------------------------------------------------------------------------------
+
+
+class Operation(NamedTuple):
+    arguments: Any  # type of the array
+    answer: Any
+
+
+def _operations() -> dict[str, Operation]:
+    found: dict[str, Operation] = {}
+    for name, function in vars(ShardOperations).items():
+        if asyncio.iscoroutinefunction(function):
+            hints = get_type_hints(function)
+            answer = hints.pop("return")
+            found[name] = Operation(tuple[tuple(hints.values())], answer)  # type: ignore[misc]
+    found[SUBMIT] = found[POLL] = Operation(
+        tuple[list[_command_types]],
+        list[_sent.struct | _received.struct | _Results | _Failed | _Alone],  # type: ignore[name-defined]
+    )
+    return found
+
+
+OPERATIONS = _operations()
+
+
+def _hook(value: Any) -> Any:
+    if isinstance(value, BatonError):
+        return Problem(value.code, value.message)
+    if isinstance(value, (array, range)):
+        return list(value)
+    raise NotImplementedError(f"{type(value).__name__} cannot go over the wire")
+
+
+_encoder = msgspec.msgpack.Encoder(enc_hook=_hook)
+_arguments = {name: msgspec.msgpack.Decoder(operation.arguments) for name, operation in OPERATIONS.items()}
+_answers = {name: msgspec.msgpack.Decoder(operation.answer) for name, operation in OPERATIONS.items()}
+_problem = msgspec.msgpack.Decoder(Problem)
+
+
+def encode(value: Any) -> bytes:
+    """Arguments or an answer; errors in it included."""
+    return _encoder.encode(value)
+
+
+def encode_commands(commands: Sequence[Command]) -> bytes:
+    return _encoder.encode((([*map(_written, commands)]),))
+
+
+def encode_outcomes(outcomes: Sequence[Any]) -> bytes:
+    return _encoder.encode([*map(_written, outcomes)])
+
+
+def decode_commands(data: bytes) -> list[Command]:
+    """Raises InvalidInput."""
+    return [*map(_read, decode_arguments(SUBMIT, data)[0])]
+
+
+def decode_outcomes(data: bytes) -> list[Any]:
+    """Errors are BatonErrors again."""
+    return [*map(_read, _answers[SUBMIT].decode(data))]
+
+
+def decode_arguments(operation: str, data: bytes) -> tuple[Any, ...]:
+    """Raises InvalidInput."""
+    decoder = _arguments.get(operation)
+    if decoder is None:
+        raise InvalidInput(f"Unknown shard operation {operation!r}: the calling node may run a newer release.")
+    try:
+        return tuple(decoder.decode(data))
+    except msgspec.DecodeError as problem:
+        raise InvalidInput(f"The arguments of {operation} cannot be read: {problem}") from None
+
+
+def decode_answer(operation: str, data: bytes) -> Any:
+    return _answers[operation].decode(data)
+
+
+def encode_problem(problem: BatonError) -> bytes:
+    return _encoder.encode(problem)
+
+
+def decode_problem(data: bytes) -> BatonError:
+    """The error that a call as a whole ended with."""
+    try:
+        told = _problem.decode(data)
+    except msgspec.DecodeError:
+        return BatonError(f"The other node returned an unknown error: {data[:200]!r}")
+    return _error(told)
+
+
+def _heard(value: Any) -> Any:
+    return _error(value) if isinstance(value, Problem) else value
+
+
+def _error(told: Problem) -> BatonError:
+    return BY_CODE.get(told.code, BatonError)(told.message)
+
+
+# --- the side that is asked ---------------------------------------------------------------------
+
+
+async def answer(port: ShardPort, operation: str, data: bytes) -> bytes:
+    """Run a call of another node at the shard's own port. Raises BatonError."""
+    if operation in (SUBMIT, POLL):
+        return encode_outcomes(await execute(port, decode_commands(data)))
+    arguments = decode_arguments(operation, data)
+    return encode(await getattr(port, operation)(*arguments))
+
+
+async def execute(port: ShardPort, commands: Sequence[Command]) -> list[Any]:
+    """The outcomes of several commands, an error among them in its place."""
+    if len(commands) == 1:
+        try:
+            return [await submitted(port.submit, commands[0])]
+        except Exception as problem:
+            return [told(problem)]
+    tasks = [asyncio.ensure_future(submitted(port.submit, command)) for command in commands]
+    try:
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    except asyncio.CancelledError:
+        for task in tasks:  # those that were not done give back by themselves
+            if not task.cancelled() and task.exception() is None and isinstance(task.result(), Received):
+                task.result().give_back()
+        raise
+    return _fitting([told(outcome) if isinstance(outcome, BaseException) else outcome for outcome in outcomes])
+
+
+def _fitting(outcomes: list[Any]) -> list[Any]:
+    """As much as one answer may have: what other receives got is given back."""
+    size = 0
+    for at, outcome in enumerate(outcomes):
+        if isinstance(outcome, Received) and outcome:
+            before, size = size, size + sum([extent >> 32 for extent in outcome.leases.extents])
+            if before and size > ANSWER_BYTES_MAX:
+                outcome.give_back()
+                outcomes[at], size = ALONE, before
+    return outcomes

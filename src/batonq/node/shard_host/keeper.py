@@ -1,0 +1,200 @@
+"""Keeps a shard served: opens it, and when its log fails, drops all state and opens it again from what is stored.
+
+An append that failed is never tried again in place: nobody knows what of it is on the disk. Everything that waited is
+answered with a retryable error, and the shard starts over from its log, after a pause that doubles with each failure.
+A log that is damaged, or of a newer release, is not opened again: somebody has to look.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from batonq.core.shard.machine import Shard
+from batonq.errors import LogCorrupt, Unavailable
+from batonq.log.ending import end
+from batonq.log.interface import Log
+from batonq.node import events
+from batonq.node.clock import Clock
+from batonq.node.events import AlarmBoard
+from batonq.node.settings import Settings
+from batonq.node.shard_host.group_commit import CommitStatistics
+from batonq.node.shard_host.host import STARTING, ShardHost
+
+
+@dataclass(slots=True)
+class Opened:
+    """A shard whose state stands at the end of its log, with the record of its new owner in the open frame."""
+
+    shard: Shard
+    log: Log
+    outage_ms: int = 0
+    frames_folded: int = 0
+    snapshot_frame: int = 0  # 0: there was none
+
+
+Opener = Callable[[int], Awaitable[Opened]]
+
+
+class KeeperState(Enum):
+    """Where a shard stands."""
+
+    OPENING = "opening"
+    SERVING = "serving"
+    STOPPED = "stopped"  # the log failed; it is opened again after a pause
+    BROKEN = "broken"  # the log is damaged; it stays closed until somebody has looked
+    CLOSED = "closed"
+    FOLLOWING = "following"  # in a cluster: another node serves it, or nobody
+    TAKING = "taking"  # this node is about to
+    LEAVING = "leaving"  # this node hands it over
+    ELSEWHERE = "elsewhere"  # another process of the same server has it
+
+
+class ShardKeeper:
+    """One shard's place in a node. `host()` is the shard while it is served."""
+
+    def __init__(
+        self,
+        number: int,
+        *,
+        loop: asyncio.AbstractEventLoop,
+        clock: Clock,
+        settings: Settings,
+        cluster: int,
+        alarms: AlarmBoard,
+        opener: Opener,
+        on_open: Callable[[ShardKeeper], None] | None = None,
+        on_commit: Callable[[ShardKeeper], None] | None = None,
+    ) -> None:
+        self.number = number
+        self.state = KeeperState.OPENING
+        self.why = STARTING
+        self.statistics = CommitStatistics()
+        self.failures = 0
+        self._loop = loop
+        self._clock = clock
+        self._settings = settings
+        self._cluster = cluster
+        self._alarms = alarms
+        self._opener = opener
+        self._on_open = on_open
+        self._on_commit = on_commit
+        self._host: ShardHost | None = None
+        self._reopening: asyncio.Task[None] | None = None
+
+    def host(self) -> ShardHost:
+        """The shard's host. Raises Unavailable while the shard is not served."""
+        host = self._host
+        if host is None:
+            raise Unavailable(self.why)
+        return host
+
+    def reading(self) -> tuple[Shard, Log]:
+        """What is known of the shard here, for those who only read. Raises Unavailable."""
+        host = self.host()
+        return host.shard, host.log
+
+    @property
+    def readable(self) -> bool:
+        return self.serving
+
+    @property
+    def serving(self) -> bool:
+        return self._host is not None and self._host.serving
+
+    @property
+    def holds(self) -> bool:
+        """Whether requests to the shard are this node's to run."""
+        return self.serving
+
+    def assured(self) -> bool:
+        """Whether what no commit shows to be true may be told, see group_commit.py."""
+        return True
+
+    async def open(self) -> None:
+        """Open and serve. Raises what prevents it."""
+        await self._serve(await self._opener(self.number))
+
+    async def _serve(self, opened: Opened) -> None:
+        host = ShardHost(
+            opened.shard,
+            opened.log,
+            loop=self._loop,
+            clock=self._clock,
+            settings=self._settings,
+            cluster=self._cluster,
+            alarms=self._alarms,
+            on_commit=self._committed,
+            on_failure=self._failed,
+            statistics=self.statistics,
+            assured=self.assured,
+        )
+        try:
+            await host.start()
+        except BaseException:
+            host.close()
+            opened.log.close()
+            raise
+        self._host = host
+        self.state = KeeperState.SERVING
+        self.why = ""
+        self._alarms.clear(f"shard-{self.number}")
+        events.info(
+            "shard_opened",
+            f"Shard {self.number} is served",
+            shard=self.number,
+            epoch=opened.shard.epoch,
+            next_frame=opened.log.next,
+            snapshot_frame=opened.snapshot_frame,
+            frames_folded=opened.frames_folded,
+            outage_ms=opened.outage_ms,
+        )
+        if self._on_open is not None:
+            self._on_open(self)
+
+    async def close(self) -> None:
+        """Serve no more. What was decided should have been drained before."""
+        self.state = KeeperState.CLOSED
+        self.why = "The node is stopping. Retry."
+        await end(self._reopening)
+        host, self._host = self._host, None
+        if host is not None:
+            host.close(self.why)
+            host.log.close()
+
+    def _committed(self) -> None:
+        if self._on_commit is not None:
+            self._on_commit(self)
+
+    def _failed(self, problem: BaseException) -> None:
+        """The host is over. Its log is closed on the next turn: it may be in the middle of the append that failed."""
+        host, self._host = self._host, None
+        if self.state is not KeeperState.SERVING or host is None:
+            return  # while opening, `open` raises what happened
+        self.failures += 1
+        self.state = KeeperState.STOPPED
+        self.why = host.why
+        self._alarms.put(
+            f"shard-{self.number}",
+            f"Shard {self.number} stopped: {problem}. It is being reopened.",
+            severity="error",
+        )
+        self._loop.call_soon(host.log.close)
+        self._reopening = self._loop.create_task(self._reopen())
+
+    async def _reopen(self) -> None:
+        pause_s = self._settings.reopen_first_s
+        while self.state is KeeperState.STOPPED:
+            await asyncio.sleep(pause_s)
+            pause_s = min(pause_s * 2, self._settings.reopen_max_s)
+            try:
+                await self.open()
+            except LogCorrupt as problem:
+                self.state = KeeperState.BROKEN
+                self.why = f"Shard {self.number} is stopped: {problem.message}"
+                self._alarms.put(f"shard-{self.number}", self.why, severity="critical")
+            except Exception as problem:  # whatever it is, trying again is all that is left to do
+                self.why = f"Shard {self.number} could not be opened: {problem}"
+                self._alarms.put(f"shard-{self.number}", self.why, severity="error")

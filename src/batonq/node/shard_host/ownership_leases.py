@@ -1,0 +1,58 @@
+"""Keeps the leases of this node's shards, and stops serving a shard whose lease is lost.
+
+Only liveness rests on it: an owner that goes on all the same is fenced by the log.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from batonq.errors import BatonError, Fenced
+from batonq.log.interface import Leases
+from batonq.node import events
+from batonq.node.events import AlarmBoard
+from batonq.node.shard_host.log_stores import StoreLogs
+
+TERMS = 4  # how often within a lease's term it is renewed
+
+
+class LeaseKeeper:
+    def __init__(
+        self,
+        logs: StoreLogs,
+        leases: Leases,
+        *,
+        term_s: float,
+        alarms: AlarmBoard,
+        on_lost: Callable[[int, BatonError], None],
+    ) -> None:
+        self._logs = logs
+        self._leases = leases
+        self._term_s = term_s
+        self._alarms = alarms
+        self._on_lost = on_lost
+
+    async def run(self) -> None:
+        while True:
+            await asyncio.sleep(self._term_s / TERMS)
+            for shard in self._leases.held():
+                await self._renew(shard)
+            self._look()
+
+    async def _renew(self, shard: int) -> None:
+        try:
+            await self._leases.renew(shard)
+        except Fenced as problem:
+            events.warning("lease_lost", problem.message, shard=shard)
+            self._on_lost(shard, problem)
+        except BatonError as problem:  # the next time may be in time; if not, it is lost, and the log knows
+            events.warning("lease_not_renewed", problem.message, shard=shard)
+
+    def _look(self) -> None:
+        """Say what keeps commits from getting on."""
+        for shard, log in self._logs.opened.items():
+            if log.trouble:
+                self._alarms.put(f"log-{shard}", f"The log of shard {shard} makes no progress: {log.trouble}")
+            else:
+                self._alarms.clear(f"log-{shard}")

@@ -1,0 +1,165 @@
+"""Shortening a log at the front: what lives there is carried forward, a Base is written, the front is dropped.
+
+The log is kept for history, by time and bytes, beside what living messages need: it never grows above twice the living
+bytes plus the history. Copying goes in small steps between the requests of clients.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+
+from batonq.core.records import ROW_BYTES, Type
+from batonq.errors import Unavailable
+from batonq.log.frames import HEADER_BYTES, Frame
+from batonq.log.interface import Room
+from batonq.node.clock import Clock
+from batonq.node.messages.log_reader import place_of, record_variable
+from batonq.node.settings import Settings
+from batonq.node.shard_host.archiving import Archiving
+from batonq.node.shard_host.host import ShardHost
+
+SEGMENTS_AT_ONCE = 8  # dropped under one Base
+RESERVE_CARRY_BYTES = 1 << 20  # on a full disk, a segment with more living bytes than this stays
+FULL_LOOK_EVERY_MS = 5_000  # on a full disk, how often the oldest segment is looked through
+MESSAGE_OVERHEAD_BYTES = ROW_BYTES + HEADER_BYTES
+_HOLDS_MESSAGE = frozenset((Type.SENT, Type.EDITED, Type.ARRIVED, Type.CARRIED))
+_LOW32 = 0xFFFFFFFF
+
+
+def living_bytes(host: ShardHost) -> int:
+    """What the living messages of a shard take in its log, about."""
+    return sum(state.bytes + state.messages * MESSAGE_OVERHEAD_BYTES for state in list(host.shard.queues.values()))
+
+
+def boundary(host: ShardHost, settings: Settings, now_ms: int, base_bytes: int = 0) -> int:
+    """The frame before which the log should be dropped; its first frame when it is fine as it is.
+
+    A Base of `base_bytes` is written for each drop, so it counts as living: else one that is longer than the history
+    that is kept would be written again and again, on an idle node too.
+    """
+    segments = host.log.segments()
+    if len(segments) < 2:
+        return host.log.first
+    retained = sum(segment.bytes for segment in segments)
+    full = host.log.room() is not Room.PLENTY
+    twice = 2 * (living_bytes(host) + base_bytes)
+    most = twice if full else twice + settings.history_bytes
+    oldest_ms = now_ms - int(settings.history_hours * 3_600_000)
+    start = segments[0].first
+    spent_bytes = 0  # once anything is dropped: room for the Base, and for as much again before the next one
+    for segment in segments[:-1][:SEGMENTS_AT_ONCE]:
+        old = segment.last_time_ms < oldest_ms and retained + spent_bytes > twice + settings.segment_bytes
+        if not segment.sealed or not (old or retained + spent_bytes > most):
+            break
+        retained -= segment.bytes
+        spent_bytes = 2 * base_bytes
+        start = segment.stop
+    if full and start == segments[0].first and segments[0].sealed:
+        start = segments[0].stop  # `run` looks whether little enough lives in it
+    return host.log.droppable(start)
+
+
+class Truncation:
+    """One shard's. `run` drops what may go; it is called again and again, one call at a time."""
+
+    def __init__(self, host: ShardHost, clock: Clock, settings: Settings, archiving: Archiving | None = None) -> None:
+        self._archiving = archiving
+        self.host = host
+        self._clock = clock
+        self._settings = settings
+        self._base_bytes = 0  # of the last Base that was written
+        self._full_look_at_ms = 0
+
+    async def run(self) -> int:
+        """Drop as much as is due; returns how many bytes that were. Raises Unavailable when the shard stops."""
+        host = self.host
+        log = host.log
+        until = boundary(host, self._settings, self._clock.now_ms(), self._base_bytes)
+        if self._archiving is not None and until > log.first:
+            until = self._archiving.until(log, until)
+        if until <= log.first or not self._worth_a_look():
+            return 0
+        for first, stop in [(segment.first, segment.stop) for segment in log.segments() if segment.stop <= until]:
+            slots = host.shard.to_carry(until, await self._slots(first, stop))
+            if not self._has_room(slots):
+                return 0
+            await self._carry(slots, until)
+        while left := host.shard.to_carry(until, ()):  # moved within the shard meanwhile: payloads that they share
+            await self._carry(left, until)
+        self._base_bytes = host.shard.write_base(until, self._clock.now_ms(), log.frame_bytes_max)
+        await self._committed()
+        before = log.bytes_retained()
+        log.drop_front(until)
+        self._full_look_at_ms = 0
+        return before - log.bytes_retained()
+
+    async def _slots(self, first: int, stop: int) -> list[int]:
+        slots: list[int] = []
+        for number in range(first, stop):
+            slots += message_slots(self.host.log.frame(number))
+            await asyncio.sleep(0)  # clients come in between
+        return slots
+
+    def _worth_a_look(self) -> bool:
+        if self.host.log.room() is Room.PLENTY:
+            return True
+        now_ms = self._clock.now_ms()
+        if now_ms < self._full_look_at_ms:
+            return False
+        self._full_look_at_ms = now_ms + FULL_LOOK_EVERY_MS
+        return True
+
+    def _has_room(self, slots: list[int]) -> bool:
+        """On a full disk the reserve is for deletes: only a segment in which little lives is worth copying then."""
+        if self.host.log.room() is Room.PLENTY:
+            return True
+        extents = self.host.shard.columns.extent
+        living = sum(extents[slot] >> 32 for slot in slots)
+        return living + self._base_bytes <= min(RESERVE_CARRY_BYTES, self._settings.segment_bytes // 4)
+
+    async def _carry(self, slots: list[int], until: int) -> None:
+        """Copy messages forward in bounded steps."""
+        host = self.host
+        rows = step_bytes = 0
+        for slot in slots:
+            overlays = host.shard.overlays.get(slot, ())
+            if overlays and overlays[-1] >> 16 >= host.log.next:
+                await self._committed()  # its lineage is not in the log yet
+            host.make_room()
+            copied = self._carry_one(slot, until << 16)
+            rows += 1
+            step_bytes += copied
+            if rows >= self._settings.carry_rows or step_bytes >= self._settings.carry_bytes:
+                rows = step_bytes = 0
+                await self._committed()
+        await self._committed()
+
+    def _carry_one(self, slot: int, limit: int) -> int:
+        """Copy one message forward if it still lives at the front; how many bytes that took."""
+        shard, log = self.host.shard, self.host.log
+        place = place_of(shard, slot)
+        at_front = place.position < limit or (place.overlays and place.overlays[0] < limit)
+        if not shard.columns.state[slot] or not at_front:
+            return 0  # deleted, or carried already
+        payload = log.read_variable(place.position, place.offset, place.length)
+        overlays = [record_variable(log, overlay) for overlay in place.overlays]
+        shard.carry(slot, payload, overlays, self._clock.now_ms())
+        return place.length
+
+    async def _committed(self) -> None:
+        if not self.host.serving:
+            raise Unavailable(self.host.why)
+        point = self.host.point()
+        if point is not None:
+            await point
+        else:
+            await asyncio.sleep(0)
+
+
+def message_slots(frame: Frame) -> Iterator[int]:
+    """The slots of the messages whose payload, or copy of it, begins in a frame."""
+    words = frame.words()
+    for row, word in enumerate(words[0::8]):
+        if word & 0xFF in _HOLDS_MESSAGE:
+            yield words[8 * row + 7] & _LOW32

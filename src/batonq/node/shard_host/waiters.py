@@ -1,0 +1,176 @@
+"""Who waits on a shard: first come, first served on each queue, and nothing to do while nothing comes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, TypeVar
+
+from batonq.core.commands import Leases, Receive
+from batonq.errors import BatonError, OverLimit
+from batonq.node.routing.submission import Done, tell
+
+T = TypeVar("T")
+
+
+class Poll:
+    """One receive at a shard, until its leases are committed. It may wait for messages meanwhile."""
+
+    __slots__ = ("_remove", "command", "done", "leases", "left", "timer")
+
+    def __init__(self, command: Receive, done: Done, remove: Callable[[Poll], None]) -> None:
+        self.command = command
+        self.done = done
+        self.leases: Leases | None = None  # set when it is served; None: there were no messages
+        self.left = False  # nobody wants it any more
+        self.timer: asyncio.TimerHandle | None = None
+        self._remove = remove
+
+    def committed(self, problem: BatonError | None) -> None:
+        """What was decided is committed, or is not."""
+        outcome = self.leases if self.leases is not None else NO_LEASES
+        tell(self.done, outcome if problem is None else problem)
+
+    def abandon(self) -> None:
+        """Nobody wants it any more. Leases that it has by now are told, to be given back."""
+        self.left = True
+        if self.leases is None:
+            self._remove(self)
+
+
+NO_LEASES = Leases(0, 0)
+
+
+class Watcher(Protocol):
+    """Somebody who waits on many queues at once, see multi_queue_receive.py."""
+
+    def wants(self, queue: int) -> bool: ...
+
+    def serve(self, host: Any, queues: Sequence[int], budget: ServingBudget) -> None:
+        """Something may have come into these queues: take it. The watcher leaves if there is something for it."""
+
+    def end(self) -> None:
+        """Nothing came."""
+
+    def fail(self, problem: Exception) -> None:
+        """It cannot be served any more."""
+
+
+class HintWait:
+    """Somebody who wants to know when a queue has something to give, for so many who wait. See spread_long_poll.py."""
+
+    __slots__ = ("future", "queue", "waiting")
+
+    def __init__(self, queue: int, waiting: int, future: asyncio.Future[None]) -> None:
+        self.queue = queue
+        self.waiting = waiting
+        self.future = future
+
+    def end(self) -> None:
+        if not self.future.done():
+            self.future.set_result(None)
+
+
+class ServingBudget:
+    """What may still be done for those who wait before the open frame is sealed. At the start, at least one attempt."""
+
+    __slots__ = ("attempts", "bytes", "checks", "dry", "now_ms", "rows")
+
+    def __init__(self, now_ms: int, rows: int, size: int, attempts: int, checks: int) -> None:
+        self.now_ms = now_ms  # when all of it is decided
+        self.rows = rows
+        self.bytes = size
+        self.attempts = attempts  # receives
+        self.checks = checks  # questions whether somebody wants a queue
+        self.dry: set[int] = set()  # queues that had less than somebody asked for
+
+    @property
+    def over(self) -> bool:
+        return self.rows <= 0 or self.attempts <= 0 or self.checks <= 0 or self.bytes <= 0
+
+
+class Waiters:
+    """Everybody who waits on one shard: long polls of one queue, hint waits, and receives over many queues.
+
+    A dict of a queue's waiters keeps their order and lets any of them leave.
+    """
+
+    def __init__(self, per_queue_max: int, total_max: int) -> None:
+        self._per_queue_max = per_queue_max
+        self._total_max = total_max
+        self._polls: dict[int, dict[Poll, None]] = {}
+        self._hints: dict[int, dict[HintWait, None]] = {}
+        self.watchers: dict[Watcher, None] = {}  # first come first
+        self.total = 0
+
+    def _check(self, in_queue: int = 0) -> None:
+        if self.total >= self._total_max or in_queue >= self._per_queue_max:
+            raise OverLimit("The limit of long polls on this shard is reached. Retry, or use fewer connections.")
+
+    def add(self, poll: Poll) -> None:
+        self._check(self.count(poll.command.queue))
+        self._polls.setdefault(poll.command.queue, {})[poll] = None
+        self.total += 1
+
+    def remove(self, poll: Poll) -> bool:
+        """Take a long poll out, and stop its clock; False if it was not waiting any more."""
+        if not _take_out(self._polls, poll.command.queue, poll):
+            return False
+        self.total -= 1
+        if poll.timer is not None:
+            poll.timer.cancel()
+            poll.timer = None
+        return True
+
+    def add_hint(self, wait: HintWait) -> None:
+        self._check()
+        self._hints.setdefault(wait.queue, {})[wait] = None
+        self.total += 1
+
+    def remove_hint(self, wait: HintWait) -> None:
+        if _take_out(self._hints, wait.queue, wait):
+            self.total -= 1
+
+    def add_watcher(self, watcher: Watcher) -> None:
+        self._check()
+        self.watchers[watcher] = None
+        self.total += 1
+
+    def remove_watcher(self, watcher: Watcher) -> None:
+        if watcher in self.watchers:
+            del self.watchers[watcher]
+            self.total -= 1
+
+    def first(self, queue: int) -> Poll | None:
+        line = self._polls.get(queue)
+        return next(iter(line)) if line else None
+
+    def count(self, queue: int) -> int:
+        """Long polls of one queue."""
+        return len(self._polls.get(queue, ()))
+
+    def hints(self, queue: int) -> list[HintWait]:
+        return list(self._hints.get(queue, ()))
+
+    def waited_on(self, queues: set[int]) -> set[int]:
+        """Those of these queues that somebody may wait on."""
+        if self.watchers:
+            return queues
+        return {queue for queue in queues if queue in self._polls or queue in self._hints}
+
+    def polls(self) -> list[Poll]:
+        """Every long poll at the time of the call."""
+        return [poll for line in self._polls.values() for poll in line]
+
+    def others(self) -> list[HintWait | Watcher]:
+        return [*(wait for line in self._hints.values() for wait in line), *self.watchers]
+
+
+def _take_out(lines: dict[int, dict[T, None]], queue: int, one: T) -> bool:
+    line = lines.get(queue)
+    if line is None or one not in line:
+        return False
+    del line[one]
+    if not line:
+        del lines[queue]
+    return True
