@@ -6,15 +6,18 @@ messages sent, leased, deleted, given up; an attempt id that is remembered.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from batonq.core.catalog.machine import Catalog
+from batonq.core.commands import Accepted, Once, Send
 from batonq.core.records import FORMAT_VERSION
 from batonq.core.shard.machine import Shard
 from batonq.log.frames import Frame, parse
+from tests.core.rig import Rig, SealedFrame
 
 LOGS = Path(__file__).parent / "logs"
 VERSIONS = sorted({int(path.name.split("-")[1]) for path in LOGS.glob("version-*.frames")})
@@ -67,3 +70,64 @@ def test_the_shards_of_an_older_release_are_read(version: int) -> None:
     assert (work.visible, work.in_flight, work.deleted, work.dead_lettered) == (2, 1, 1, 1)
     assert (dead.visible, dead.arrived) == (1, 1)
     assert (line.visible, line.in_flight) == (1, 1)
+
+
+# --- before commands were columns -----------------------------------------------------------------
+
+
+def test_a_log_from_before_commands_were_columns_gives_the_same_state() -> None:
+    """`before-commands` was written by a release that had other ways to send and receive, one record at a time and in
+    runs: sends of every kind, named and numbered ones, leases, returns, dead letters, an attempt, a purge.
+    """
+    expected = json.loads((LOGS / "before-commands.json").read_text())
+    data = (LOGS / "before-commands.frames").read_bytes()
+    sealed: dict[int, SealedFrame] = {}
+    offset = 0
+    while offset < len(data):
+        frame = parse(data, offset)
+        sealed[frame.number] = SealedFrame(frame.number, frame.words(), frame.variable)
+        offset += len(frame.header) + len(frame.rows) + len(frame.variable)
+    rig = Rig()
+    rig.frames = sealed
+    rig.shard = rig.replayed()
+    rig.shard.validate()
+    for queue, told in expected["queues"].items():
+        counters = rig.shard.counters(int(queue))._asdict()
+        assert {name: counters[name] for name in told["counters"]} == told["counters"]
+        messages = [
+            [
+                view.sequence,
+                view.state,
+                view.receive_count,
+                view.priority,
+                view.error_class,
+                view.reason,
+                rig.payload(view).body.decode(),
+                rig.payload(view).group,
+            ]
+            for view in rig.messages(int(queue))
+        ]
+        assert messages == told["messages"]
+
+
+def test_requests_that_an_older_release_remembered_are_known() -> None:
+    expected = json.loads((LOGS / "before-commands.json").read_text())
+    data = (LOGS / "before-commands.frames").read_bytes()
+    shard = Shard(0)
+    offset = 0
+    while offset < len(data):
+        frame = parse(data, offset)
+        shard.apply_frame(frame.number, frame.words(), frame.variable)
+        offset += len(frame.header) + len(frame.rows) + len(frame.variable)
+    now = expected["now"]
+    sent = [shard.counters(queue).sent for queue in (1, 4)]
+    by_sdk, by_key, by_producer, by_dedup_id = (
+        Send(1, [b"together 2", b"together 3"], request=79),
+        Send(4, [b"named 1", b"named 2"], once=Once("key", "content", 86_400_000)),
+        Send(4, [b"numbered 2"], producer="p", numbers=[2]),
+        Send(4, [b"once"], [bytes(16)], dedup_ids=["k"]),
+    )
+    told = [shard.send([command], now)[0] for command in (by_sdk, by_key, by_producer, by_dedup_id)]
+    assert [outcome.replayed for outcome in told] == [False, True, False, False]
+    assert all(isinstance(one, Accepted) for outcome in told for one in outcome)
+    assert [shard.counters(queue).sent for queue in (1, 4)] == sent, "nothing was sent a second time"
