@@ -339,6 +339,27 @@ LEASE_COLUMNS = (
 )
 
 
+class Place(NamedTuple):
+    """Where the payload of a message is in the log, and the records whose lineage lies over it, oldest first."""
+
+    position: int
+    offset: int
+    length: int
+    overlays: tuple[int, ...]
+
+
+class Departing(NamedTuple):
+    """What a message on its way to another shard takes along beside its payload."""
+
+    queue: int
+    fifo: bool
+    priority: int
+    sent_ms: int
+    receive_count: int
+    redriven: int  # key of the job that moved it to the queue that it leaves
+    maximum: int  # of receives, its own
+
+
 class MessageView(NamedTuple):
     """A message as peek shows it."""
 

@@ -9,13 +9,14 @@ receive_commands.py, receipt_commands.py; beside them persist.py and validate.py
 
 from __future__ import annotations
 
-from batonq.core.commands import Counters, MessageView
+from batonq.core.commands import Counters, Departing, Leases, MessageView, Place
 from batonq.core.policy import QueuePolicy
 from batonq.core.records import Reason, State, Type
 from batonq.core.shard.columns import NIL
 from batonq.core.shard.persist import Persist
 from batonq.core.shard.queue_state import QueueState
 from batonq.core.shard.receipt_commands import Holding
+from batonq.core.shard.state import Failure
 from batonq.core.shard.validate import Validate
 from batonq.core.spread import Hint, parse, takes
 
@@ -108,6 +109,67 @@ class Shard(Holding, Persist, Validate):
             and lines.head[line] != NIL
             and there.of_hash(lines.tenant(line, fifo=True)) != self.number
             for line in range(len(lines.key))
+        )
+
+    def place(self, slot: int) -> Place:
+        """Where the payload of the message in a slot is."""
+        extent = self.columns.extent[slot]
+        position = self.columns.position[slot]
+        return Place(position, extent & 0xFFFFFFFF, extent >> 32, tuple(self.overlays.get(slot, ())))
+
+    def has(self, slot: int, sequence: int) -> bool:
+        """Whether a slot still holds the message with this sequence."""
+        columns = self.columns
+        return slot < columns.used and columns.sequence[slot] == sequence and columns.state[slot] != State.FREE
+
+    def is_used(self, slot: int) -> bool:
+        """Whether a slot holds any message."""
+        return self.columns.state[slot] != State.FREE
+
+    def sequence_at(self, slot: int) -> int:
+        return self.columns.sequence[slot]
+
+    def state_at(self, slot: int) -> int:
+        return self.columns.state[slot]
+
+    def sent_at(self, slot: int) -> int:
+        """When the message in a slot was sent, in milliseconds."""
+        return self.columns.sent[slot]
+
+    def next_in_queue(self, slot: int) -> int:
+        """The slot of the message that arrived next in the same queue, or NIL."""
+        return self.columns.queue_next[slot]
+
+    def failure_of(self, slot: int) -> Failure | None:
+        """The last failed attempt of the message in a slot."""
+        return self.failures.get(slot)
+
+    def failures_of(self, leases: Leases) -> dict[int, Failure]:
+        """Earlier failed attempts of leased messages that are still there, by slot."""
+        if not self.failures:
+            return {}
+        sequence = self.columns.sequence
+        return {
+            slot: self.failures[slot]
+            for slot, own in zip(leases.slots, leases.sequences, strict=True)
+            if slot in self.failures and sequence[slot] == own
+        }
+
+    def was_edited_by(self, slot: int, job: int) -> bool:
+        """Whether a job, by its key, has edited the message in a slot and not moved it yet."""
+        return bool(job) and self.edited.get(slot) == job
+
+    def departing(self, slot: int) -> Departing:
+        columns = self.columns
+        queue = self.queues[columns.queue[slot]]
+        return Departing(
+            queue.number,
+            queue.fifo,
+            columns.priority[slot],
+            columns.sent[slot],
+            columns.count[slot],
+            self.redriven.get(slot, 0),
+            self.maxima.get(slot, 0) or self.kept_maxima.get(slot, 0),
         )
 
     def queue_name(self, number: int) -> str:

@@ -23,7 +23,7 @@ from batonq.core.shard.queue_state import QueueState
 from batonq.errors import InvalidInput, LogError, QueueDoesNotExist, Unavailable
 from batonq.log.interface import Log
 from batonq.node.jobs.redrive_filter import EditImpossible, decode_pick
-from batonq.node.messages.log_reader import place_of, read_place
+from batonq.node.messages.log_reader import read_place
 
 LOOKED_AT_MAX = 1_000  # in one go
 CHOSEN_MAX = 100  # for the shard to move in one go: some milliseconds
@@ -77,15 +77,14 @@ async def examine(host: Served, job: Job, most: int, sample: int = 0) -> Examine
     if look.pick.sequences is not None:
         return await _examine_listed(look, look.pick.sequences)
     shard = host.shard
-    columns = shard.columns
     slot = await _behind(host, job.source, look.through)
     while look.goes_on:
         queue = _queue(host, job.source)
         nothing_dead = job.only_dead and not queue.dead
-        if slot == NIL or columns.sequence[slot] > job.through_sequence or nothing_dead:
+        if slot == NIL or shard.sequence_at(slot) > job.through_sequence or nothing_dead:
             look.through = job.through_sequence
             break
-        sequence = columns.sequence[slot]
+        sequence = shard.sequence_at(slot)
         await look.at(slot, sequence)
         slot = await _next(host, job.source, slot, sequence)
     return look.result()
@@ -94,14 +93,13 @@ async def examine(host: Served, job: Job, most: int, sample: int = 0) -> Examine
 async def _examine_listed(look: _Look, sequences: array[int]) -> Examined:
     """The same of messages that the job was given: from one to the next of them, whatever lies between."""
     host, job = look.host, look.job
-    columns = host.shard.columns
     slot, before = NIL, 0
     for index in range(bisect_right(sequences, look.through), len(sequences)):
         if not look.goes_on:
             return look.result()
         sequence = sequences[index]
         slot = await _behind(host, job.source, sequence - 1, slot, before)
-        before = columns.sequence[slot] if slot != NIL else 0
+        before = host.shard.sequence_at(slot) if slot != NIL else 0
         if before == sequence:
             await look.at(slot, sequence)
         else:
@@ -135,8 +133,8 @@ class _Look:
     async def at(self, slot: int, sequence: int) -> None:
         self.count += sequence > self.job.seen
         shard = self.host.shard
-        if shard.columns.state[slot] in self._movable:
-            if self.job.key and shard.edited.get(slot) == self.job.key:
+        if shard.state_at(slot) in self._movable:
+            if shard.was_edited_by(slot, self.job.key):
                 self._choose(slot, sequence, None)
             elif self.pick.reads or self.pick.edits or len(self._samples) < self.sample:
                 await self._read(slot, sequence)
@@ -151,10 +149,10 @@ class _Look:
 
     async def _read(self, slot: int, sequence: int) -> None:
         shard, pick = self.host.shard, self.pick
-        self._turn_bytes += shard.columns.extent[slot] >> 32
+        self._turn_bytes += shard.place(slot).length
         payload = await _read(self.host, slot, sequence)
-        failure = shard.failures.get(slot)
-        age_ms = max(0, self.host.now_ms() - shard.columns.sent[slot])
+        failure = shard.failure_of(slot)
+        age_ms = max(0, self.host.now_ms() - shard.sent_at(slot))
         if payload is None or not pick.matches(payload, failure, age_ms):
             return
         changed = _changed(shard, pick.changed, payload, sequence) if pick.edits else payload
@@ -187,7 +185,7 @@ def _changed(shard: Shard, change: Callable[[Payload], Payload], payload: Payloa
 
 def _sample(shard: Shard, slot: int, sequence: int, payload: Payload) -> Sample:
     past = Lineage.decode(payload.lineage)
-    failure = shard.failures.get(slot)
+    failure = shard.failure_of(slot)
     current_id = message_id(shard.number, sequence)
     return Sample(
         past.message_id or current_id,
@@ -197,7 +195,7 @@ def _sample(shard: Shard, slot: int, sequence: int, payload: Payload) -> Sample:
         payload.attributes,
         failure.error_class if failure is not None and failure.error_class else past.error_class,
         failure.reason if failure is not None and failure.reason else past.reason,
-        shard.columns.sent[slot],
+        shard.sent_at(slot),
         current_id,
     )
 
@@ -212,22 +210,22 @@ async def _committed(host: Served) -> None:
 
 async def _read(host: Served, slot: int, sequence: int) -> Payload | None:
     """A message's payload; None when it cannot be read, or is not there any more."""
-    columns = host.shard.columns
-    number = columns.position[slot] >> 16
+    shard = host.shard
+    number = shard.place(slot).position >> 16
     if host.log.is_cold(number):  # the disk may be slow: others need not wait for it
         await asyncio.get_running_loop().run_in_executor(None, host.log.warm, [number])
-        if columns.sequence[slot] != sequence or not columns.state[slot]:
+        if not shard.has(slot, sequence):
             return None
     try:
-        return read_place(host.log, place_of(host.shard, slot))
+        return read_place(host.log, shard.place(slot))
     except LogError:
         pass
     # It may have been copied forward into a frame that is not committed yet.
     await _committed(host)
-    if columns.sequence[slot] != sequence or not columns.state[slot]:
+    if not shard.has(slot, sequence):
         return None
     try:
-        return read_place(host.log, place_of(host.shard, slot))
+        return read_place(host.log, shard.place(slot))
     except LogError:
         return None
 
@@ -239,7 +237,7 @@ async def _next(host: Served, number: int, slot: int, sequence: int) -> int:
         raise Unavailable(host.why)
     queue = _queue(host, number)
     if shard.stands(queue, slot, sequence):
-        return shard.columns.queue_next[slot]
+        return shard.next_in_queue(slot)
     return await _behind(host, number, sequence)
 
 
@@ -255,7 +253,7 @@ async def _behind(host: Served, number: int, sequence: int, slot: int = NIL, at:
     shard = host.shard
     slot, found = shard.seek(number, sequence, slot, at)
     while not found:
-        at = shard.columns.sequence[slot]
+        at = shard.sequence_at(slot)
         await asyncio.sleep(0)
         if not host.serving:
             raise Unavailable(host.why)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import NamedTuple
 
-from batonq.core.commands import Arrival, Entry, Lease, MessageView
+from batonq.core.commands import Arrival, Entry, Lease, MessageView, Place
 from batonq.core.payload import Lineage, Payload, decode, encode_payload, merge_lineage, read_bare, with_lineage
 from batonq.core.records import ROW_BYTES, Reason
 from batonq.core.shard.machine import Shard
@@ -14,15 +13,6 @@ from batonq.errors import LogGap, MessageGone
 from batonq.log.interface import Log
 
 _W6 = 48  # offset of the seventh word in a row
-
-
-class Placed(NamedTuple):
-    """Where a message's payload lies."""
-
-    position: int
-    offset: int
-    length: int
-    overlays: tuple[int, ...]
 
 
 def record_variable(log: Log, position: int) -> bytes:
@@ -42,22 +32,15 @@ def lay_over(log: Log, payload: Payload, overlays: Sequence[int]) -> Payload:
     return with_lineage(payload, lineage)
 
 
-def place_of(shard: Shard, slot: int) -> Placed:
-    columns = shard.columns
-    extent = columns.extent[slot]
-    return Placed(columns.position[slot], extent & 0xFFFFFFFF, extent >> 32, tuple(shard.overlays.get(slot, ())))
-
-
 def read_message(shard: Shard, log: Log, message: Lease | MessageView) -> Payload:
     """The payload of a message that was leased or looked at. It may have been carried forward since."""
     try:
         payload = decode(log.read_variable(message.position, message.offset, message.length))
         return lay_over(log, payload, message.overlays) if message.overlays else payload
     except LogGap:
-        slot = message.slot
-        if shard.columns.sequence[slot] != message.sequence or not shard.columns.state[slot]:
+        if not shard.has(message.slot, message.sequence):
             raise MessageGone from None
-        return read_place(log, place_of(shard, slot))
+        return read_place(log, shard.place(message.slot))
 
 
 def read_run(
@@ -82,17 +65,16 @@ def read_run(
     return contents, digests, bodies
 
 
-def read_place(log: Log, place: Placed) -> Payload:
+def read_place(log: Log, place: Place) -> Payload:
     payload = decode(log.read_variable(place.position, place.offset, place.length))
     return lay_over(log, payload, place.overlays) if place.overlays else payload
 
 
 def make_arrival(shard: Shard, log: Log, entry: Entry) -> Arrival:
     """An entry of a channel as its destination needs it. Only for entries whose frame is committed."""
-    columns = shard.columns
     slot = entry.slot
-    queue = shard.queues[columns.queue[slot]]
-    payload = read_place(log, place_of(shard, slot))
+    departing = shard.departing(slot)
+    payload = read_place(log, shard.place(slot))
     lineage = merge_lineage(Lineage.decode(payload.lineage), shard.owed_lineage(slot))
     redriven = entry.reason == Reason.REDRIVE
     return Arrival(
@@ -100,13 +82,13 @@ def make_arrival(shard: Shard, log: Log, entry: Entry) -> Arrival:
         number=entry.number,
         queue=entry.destination_queue,
         reason=entry.reason,
-        priority=columns.priority[slot],
-        sent_ms=columns.sent[slot],
-        receive_count=columns.count[slot],
+        priority=departing.priority,
+        sent_ms=departing.sent_ms,
+        receive_count=departing.receive_count,
         payload=encode_payload(with_lineage(payload, lineage)),
         group=payload.group,
-        fifo=queue.fifo,
-        origin=0 if redriven else queue.number | shard.number << 32,
-        redriven=shard.redriver(queue.number) if redriven else shard.redriven.get(slot, 0),
-        maximum=shard.maxima.get(slot, 0) or shard.kept_maxima.get(slot, 0),
+        fifo=departing.fifo,
+        origin=0 if redriven else departing.queue | shard.number << 32,
+        redriven=shard.redriver(departing.queue) if redriven else departing.redriven,
+        maximum=departing.maximum,
     )

@@ -54,7 +54,7 @@ async def look(host: ShardHost, queue: int, after_sequence: int, limit: int) -> 
     for _ in range(SEEK_STEPS_MAX):
         if found:
             break
-        sequence = host.shard.columns.sequence[slot]
+        sequence = host.shard.sequence_at(slot)
         await asyncio.sleep(0)
         slot, found = host.seek(queue, after_sequence, slot, sequence)
     else:

@@ -141,8 +141,7 @@ class Deliveries:
             leases = _fitting(queue, host, leases, room)
         shard = host.shard
         received = Received(shard.number, leases, numbers_from=shard.numbers_from(queue))
-        if shard.failures:
-            received.failures = {lease.slot: shard.failures[lease.slot] for lease in leases if _has_failed(host, lease)}
+        received.failures = shard.failures_of(leases)
         if not whole and not leases.overlays and leases:
             found = _read_bare(host, leases)
             if found is not None:
@@ -204,7 +203,3 @@ def _cold(host: ShardHost, positions: Sequence[int]) -> list[int]:
     """The frames among these places that are not in memory."""
     is_cold = host.log.is_cold
     return [number for number in {position >> 16 for position in positions} if is_cold(number)]
-
-
-def _has_failed(host: ShardHost, lease: Lease) -> bool:
-    return lease.slot in host.shard.failures and host.shard.columns.sequence[lease.slot] == lease.sequence

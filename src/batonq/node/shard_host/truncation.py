@@ -14,7 +14,7 @@ from batonq.errors import Unavailable
 from batonq.log.frames import HEADER_BYTES, Frame
 from batonq.log.interface import Room
 from batonq.node.clock import Clock
-from batonq.node.messages.log_reader import place_of, record_variable
+from batonq.node.messages.log_reader import record_variable
 from batonq.node.settings import Settings
 from batonq.node.shard_host.archiving import Archiving
 from batonq.node.shard_host.host import ShardHost
@@ -114,8 +114,7 @@ class Truncation:
         """On a full disk the reserve is for deletes: only a segment in which little lives is worth copying then."""
         if self.host.log.room() is Room.PLENTY:
             return True
-        extents = self.host.shard.columns.extent
-        living = sum(extents[slot] >> 32 for slot in slots)
+        living = sum(self.host.shard.place(slot).length for slot in slots)
         return living + self._base_bytes <= min(RESERVE_CARRY_BYTES, self._settings.segment_bytes // 4)
 
     async def _carry(self, slots: list[int], until: int) -> None:
@@ -123,7 +122,7 @@ class Truncation:
         host = self.host
         rows = step_bytes = 0
         for slot in slots:
-            overlays = host.shard.overlays.get(slot, ())
+            overlays = host.shard.place(slot).overlays
             if overlays and overlays[-1] >> 16 >= host.log.next:
                 await self._committed()  # its lineage is not in the log yet
             host.make_room()
@@ -138,9 +137,9 @@ class Truncation:
     def _carry_one(self, slot: int, limit: int) -> int:
         """Copy one message forward if it still lives at the front; how many bytes that took."""
         shard, log = self.host.shard, self.host.log
-        place = place_of(shard, slot)
+        place = shard.place(slot)
         at_front = place.position < limit or (place.overlays and place.overlays[0] < limit)
-        if not shard.columns.state[slot] or not at_front:
+        if not shard.is_used(slot) or not at_front:
             return 0  # deleted, or carried already
         payload = log.read_variable(place.position, place.offset, place.length)
         overlays = [record_variable(log, overlay) for overlay in place.overlays]
