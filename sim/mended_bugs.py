@@ -127,6 +127,18 @@ def committed_replies_not_told() -> Patches:
     return [(GroupCommit, "stop", stop_waiting_only), *_sealing_can_fail()]
 
 
+def failed_host_hangs() -> Patches:
+    """Whoever asks a host that failed in the middle of an append what to wait for, waits for ever."""
+    stop = GroupCommit.stop
+
+    def stop_in_the_middle(self: GroupCommit, why: str) -> None:
+        appending, assured = self._appending, self._assured
+        stop(self, why)
+        self._appending, self._assured = appending, assured
+
+    return [(GroupCommit, "stop", stop_in_the_middle)]
+
+
 def woken_queue_forgotten() -> Patches:
     """A queue whose used-up messages were too many for one receive is not looked at again before a frame is sealed."""
     serve = LongPolls.serve
@@ -188,6 +200,7 @@ MENDED_BUGS: dict[str, Callable[[], Patches]] = {
     "refusals-forgotten": refusals_forgotten,
     "waiters-overflow-frame": waiters_overflow_frame,
     "committed-replies-not-told": committed_replies_not_told,
+    "failed-host-hangs": failed_host_hangs,
     "woken-queue-forgotten": woken_queue_forgotten,
     "duplicates-not-remembered": duplicates_not_remembered,
     "purge-of-nothing-is-of-all": purge_of_nothing_is_of_all,
