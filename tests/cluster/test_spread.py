@@ -98,7 +98,7 @@ def test_nothing_is_written_that_an_older_node_cannot_read(tmp_path: Path) -> No
         assert len(plain.shards) == 1, "--spread is a wish"
         for number in range(20):
             await brokers.send(broker, plain, [make_send(str(number))])
-        with pytest.raises(InvalidAttributeValue, match=r"log format 4.*upgrade c \(up to 3\) first"):
+        with pytest.raises(InvalidAttributeValue, match=r"log format 4.*c \(up to 3\). Upgrade them first"):
             await broker.create_queue(ACCOUNT, "wide", {"Baton.Spread": "2"}, {})
         with pytest.raises(InvalidAttributeValue, match=r"upgrade c \(up to 3\) first"):
             await nodes["a"].broker.set_attributes(plain, {"Baton.Spread": "3"})
