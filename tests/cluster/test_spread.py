@@ -100,11 +100,11 @@ def test_nothing_is_written_that_an_older_node_cannot_read(tmp_path: Path) -> No
             await brokers.send(broker, plain, [make_send(str(number))])
         with pytest.raises(InvalidAttributeValue, match=r"log format 4.*c \(up to 3\). Upgrade them first"):
             await broker.create_queue(ACCOUNT, "wide", {"Baton.Spread": "2"}, {})
-        with pytest.raises(InvalidAttributeValue, match=r"upgrade c \(up to 3\) first"):
+        with pytest.raises(InvalidAttributeValue, match=r"c \(up to 3\). Upgrade them first"):
             await nodes["a"].broker.set_attributes(plain, {"Baton.Spread": "3"})
-        with pytest.raises(InvalidAttributeValue, match=r"upgrade c \(up to 3\) first"):
+        with pytest.raises(InvalidAttributeValue, match=r"c \(up to 3\). Upgrade them first"):
             await broker.create_queue(ACCOUNT, "named", {"Baton.Durability": "1"}, {})
-        with pytest.raises(InvalidInput, match=r"upgrade c \(up to 3\) first"):
+        with pytest.raises(InvalidInput, match=r"c \(up to 3\). Upgrade them first"):
             await nodes["b"].catalog.change(Catalog.open_shards, 1, replicas=3)
         assert versions(nodes) == {PLAIN_VERSION}
         leases.announce = announce  # type: ignore[method-assign]
