@@ -1,5 +1,4 @@
-"""Identifies the caller. The secured profile verifies a signature; the development profile trusts what the caller says.
-"""
+"""Identifies the caller. The secured profile verifies a signature; the development profile trusts the caller."""
 
 from __future__ import annotations
 

@@ -112,8 +112,7 @@ class SqsApp:
             started(self.service.fault(problem, started.operation.name))
 
     def start_again(self, started: _Started, outcome: Outcome) -> None:
-        """Retry an operation whose queue was not found, after refreshing the catalog. Each operation is retried once.
-        """
+        """Refresh the catalog and retry an operation whose queue was not found. It is retried once."""
         started.is_last = True
 
         async def again() -> None:

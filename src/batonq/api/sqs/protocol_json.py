@@ -1,5 +1,4 @@
-"""The AWS JSON 1.0 protocol: decodes bodies into inputs; encodes outputs and errors. The last of duplicate keys wins.
-"""
+"""The AWS JSON 1.0 protocol: decodes inputs, encodes outputs and errors. The last of duplicate keys wins."""
 
 from __future__ import annotations
 

@@ -48,8 +48,7 @@ class Finish(Protocol):
     """Answers a request with an output or an error."""
 
     def __call__(self, outcome: Struct | SqsError | BatonError, undo: Callable[[], None] | None = None) -> None:
-        """`undo` is called when the answer cannot be sent: it releases the messages that were leased for the request.
-        """
+        """`undo` is called when the answer cannot be sent: it releases the messages leased for the request."""
 
 
 class Service:
