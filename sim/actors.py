@@ -182,7 +182,7 @@ class Consumer:
 
 
 class Grower:
-    """Spreads queues over more shards, one at a time, while shards are left: the queues given, or the FIFO queues."""
+    """Spreads queues over more shards, one at a time: the queues given, else the FIFO queues, if there are any."""
 
     def __init__(
         self, around: Surroundings, random: Random, plans: list[QueuePlan], names: Sequence[str] | None = None

@@ -191,7 +191,7 @@ class Stampede:
                 await client.delete(*call.deliveries)
 
     async def _stall(self, name: str) -> None:
-        """Slow a sync down while the leases expire, and send to another queue until the shard accepts no more."""
+        """Slow a sync down while the leases expire, and send enough to another queue to fill the shard."""
         queues = self._around.queues
         if name not in queues:
             return

@@ -112,8 +112,8 @@ class Evidence:
         self.made_again = {number for number, copies in self.copies.items() if self._may_be_made_again(number, copies)}
 
     def _told(self, message: Outgoing, answer: Answer) -> Answer:
-        """The answer to judge. A repeated named request gets the first answer, which does not say what was a duplicate
-        then.
+        """The answer with `duplicate` set from the books: a repeated named request gets the first answer, without that
+        flag.
         """
         place = parse_message_id(answer.message_id)
         book = self.ledger.books.get(place[0]) if place is not None else None

@@ -23,7 +23,7 @@ AGAIN_S = 1.0
 PATH_BYTES_MAX = 100
 DONE = b"HTTP/1.1 200"
 CALM_S = 3.0  # after a node died with an answer, during which another takes its shards
-DEATH_TOLD_S = 0.4  # delay for every second death: the next process may be up by then
+DEATH_TOLD_S = 0.4  # delay of the notice for half of the deaths: the next process may be up by then
 SILENT_SHARE = 0.2  # of deaths that the other end notices only when it writes
 
 

@@ -116,7 +116,7 @@ class Network:
             async with asyncio.timeout(timeout_s):
                 return await answer
         except TimeoutError:
-            self._silences += 1  # every second time a server answers that it has no leader
+            self._silences += 1  # every second time one server is up and reports that there is no leader
             raise (Unreachable, Leaderless)[self._silences % 2]("the servers do not answer") from None
 
 

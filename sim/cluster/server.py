@@ -48,7 +48,7 @@ class Kept(NamedTuple):
 
 
 class Server:
-    """`violated` is told about appends that the log must never accept."""
+    """`violated` is told about writes that must never be accepted."""
 
     def __init__(self, loop: SimLoop, random: Random, witness: Witness, violated: Callable[[str, str], None]) -> None:
         self.stale = 0.0  # share of reads that are behind
