@@ -85,9 +85,7 @@ def _with_tiny_limits(scenario: Scenario) -> Scenario:
 
 
 def _with_crowd(random: Random, plans: list[QueuePlan], shards: int, leaky: bool) -> list[QueuePlan]:
-    """Some of the queues, and many small ones. With several shards, there may be a queue whose dead letters are
-    refused.
-    """
+    """Some of the queues, and many small ones. There may be a queue on all shards whose dead letters are refused."""
     plans = [plan for plan in plans if plan.name not in (NARROW, "leaky")]
     work = [plan for plan in plans if not plan.dead_letters]
     chosen = [plan for plan in plans if plan.dead_letters] + random.sample(work, min(3, len(work)))

@@ -66,7 +66,7 @@ class SendBuilder:
             del values[count:]
 
     def clear(self, column: str) -> None:
-        """Remove a column, since all messages have the same value in it."""
+        """Remove a column in which all messages have the same value."""
         self._columns.pop(column, None)
 
     def column(self, name: str) -> Sequence[Any]:

@@ -89,7 +89,7 @@ class LocalGate:
 
 
 class CredentialGate:
-    """For a server that requires credentials: a request without any is going to be refused, so little of its body is
+    """For a server that requires credentials. A request without credentials can do nothing, so little of its body is
     read.
 
     Targets under the prefix `open_under` need no credentials.

@@ -20,7 +20,7 @@ class HttpLimits:
     body_bytes_max: int = 4 * MIB
     # For a request without credentials, as judged by the gate.
     anonymous_body_bytes_max: int = 64 * KIB
-    # This many chunks are free. Beyond them, chunks must have this many bytes on average.
+    # `chunks_max` chunks are free. Beyond them, chunks must have `chunk_bytes_min` bytes on average.
     chunks_max: int = 1 * KIB
     chunk_bytes_min: int = 32
 
@@ -37,7 +37,7 @@ class HttpLimits:
     connections_max: int = 20_000
     # For all requests, while they are received and in progress.
     requests_bytes_max: int = 512 * MIB
-    # The share of both that one address may use.
+    # The share of the connections and of the bytes that one address may use.
     address_share: float = 1.0
 
     @property

@@ -10,7 +10,7 @@ ACTION = "Action="
 
 
 class Router:
-    """Looks for an exact path first, then for a prefix, then uses the default.
+    """Looks for a prefix first, then for an exact path, then uses the default.
 
     A request with an Action parameter goes to the default, whatever its path, except below a prefix.
     """

@@ -20,7 +20,7 @@ from batonq.node.messages.received import ANSWER_BYTES_MAX
 
 LIMIT_DEFAULT = 10
 STEP = 10  # messages read at a time, so that large ones cannot fill the memory
-LOOKED_AT_MAX = 1_000  # per request, to find messages in the requested state
+LOOKED_AT_MAX = 1_000  # messages examined per request, to find those in the requested state
 PLACE_MAX = (1 << 53) - 1
 STATES = {name: State[name] for name in get_args(MessageState)}
 

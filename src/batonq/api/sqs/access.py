@@ -13,7 +13,7 @@ from batonq.node.bounded_cache import BoundedCache
 CALLERS_MAX = 1_024
 ACCOUNT_DIGITS = 12
 ACCESS_KEY_LENGTH_MAX = 128
-CREDENTIAL_LENGTH_MAX = 1_024  # a longer percent-encoded credential is not read
+CREDENTIAL_LENGTH_MAX = 1_024  # only this much of a percent-encoded credential is read
 
 
 class Caller(NamedTuple):

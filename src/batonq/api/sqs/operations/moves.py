@@ -1,4 +1,6 @@
-"""Message move tasks: redrive the messages of a dead-letter queue to their source queues or to another queue."""
+"""Message move tasks: redrive a dead-letter queue, or the dead messages of another queue, to the source or another
+queue.
+"""
 
 from __future__ import annotations
 

@@ -125,8 +125,8 @@ def holder(call: Call, consumer: str) -> str:
 
 
 def _source_arn(service: Service, queue: Queue, delivery: Delivery) -> str:
-    """The ARN of the queue that a dead letter came from. Empty for a redriven message, and when that queue no longer
-    exists.
+    """The ARN of the queue that a dead letter came from, even if that queue no longer exists. Empty for a redriven
+    message, which is no longer a dead letter.
     """
     lineage = delivery.lineage
     if lineage is None or lineage.moved == "redrive":
